@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One line: what goes over NCCL, what does not and why. */
+/* Writes one line for the log: which axes use NCCL, and why the others do not. */
 static void device_comm_describe(const struct device *d, const struct comm *c, struct strbuf *out)
 {
     static const enum comm_axis axes[] = {COMM_TP, COMM_EP, COMM_ETP};
@@ -71,7 +71,8 @@ bool device_comm_overlaps(const struct kern_table *k)
     return k->device != NULL && links_of(k->device, COMM_TP) != NULL;
 }
 
-/* Host memory for n bytes, kept by the device; NULL after a failure, which sticks. */
+/* Returns n_bytes of host memory that the device keeps; NULL on failure, which then fails the
+ * device. */
 static void *wire(struct device *d, enum device_wire which, size_t n_bytes)
 {
     const struct status st = device_wire_reserve(d, which, n_bytes);
@@ -80,7 +81,7 @@ static void *wire(struct device *d, enum device_wire which, size_t n_bytes)
     return NULL;
 }
 
-/* A rank that cannot take part would leave the others waiting: its job is over. */
+/* As wire, but ends the job on failure, because the other ranks would wait for this one. */
 static void *wire_or_abort(struct device *d, struct comm *c, enum device_wire which, size_t n_bytes)
 {
     void *p = wire(d, which, n_bytes);
@@ -88,7 +89,7 @@ static void *wire_or_abort(struct device *d, struct comm *c, enum device_wire wh
     return p;
 }
 
-/* Through host memory: at once, there is nothing beside it. */
+/* Sums through host memory. Waits for the result, as no other work could run meanwhile. */
 static void sum_staged(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
     struct device *d = s->kern->device;
@@ -143,7 +144,7 @@ void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis ax
     device_put(d, buf, host, n * sizeof *host);
 }
 
-/* Words up to the end of the last part. */
+/* Returns the number of words up to the end of the last part. */
 static size_t device_comm_words_of(const int *counts, const int *displs, int n_ranks,
                                    size_t row_words)
 {

@@ -45,8 +45,8 @@ void device_gather_words(const struct kern_table *k, struct comm *c, enum comm_a
 void device_exchange_rows(const struct kern_table *k, struct comm *c, enum comm_axis axis,
                           const struct comm_exchange *x);
 
-/* Local. Whether hidden rows come from the stage before (receives) and go to the stage behind
- * (sends) straight from GPU to GPU, while both compute. Both sides of a pair answer alike. */
+/* Local. Whether hidden rows come from the previous stage (receives), or go to the next stage
+ * (sends), directly from GPU to GPU while both compute. The two sides of a pair return the same. */
 bool device_pipe_receives(const struct kern_table *k);
 bool device_pipe_sends(const struct kern_table *k);
 
@@ -55,11 +55,11 @@ bool device_pipe_sends(const struct kern_table *k);
  * Receives n_bytes into `to`; ops called from now on see them. The slot's last content must have
  * been sent or released. */
 void device_pipe_receive(const struct kern_table *k, uint32_t slot, void *to, size_t n_bytes);
-/* Sends what the ops so far computed; `from` must not change before device_pipe_claim. */
+/* Sends the result of the ops called so far. `from` must not change before device_pipe_claim. */
 void device_pipe_send(const struct kern_table *k, uint32_t slot, const void *from, size_t n_bytes);
-/* Ends the use of a received array that is not sent. */
+/* Frees the slot of a received array that will not be sent. */
 void device_pipe_release(const struct kern_table *k, uint32_t slot);
-/* Lets ops called from now on overwrite the slot's array. */
+/* Allows ops called from now on to overwrite the slot's array. */
 void device_pipe_claim(const struct kern_table *k, uint32_t slot);
 
 #endif

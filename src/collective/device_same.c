@@ -9,14 +9,14 @@
 
 enum { HOST_BYTES = 64, SUMS_BYTES = 320, CHOICE_BYTES = 96 };
 
-/* The description of a rank's device that ranks compare. */
+/* What a rank tells the others about its device, so that they can compare. */
 struct device_ways {
     char host[HOST_BYTES], sums[SUMS_BYTES];
     uint32_t n_algorithms;
     struct device_algorithm algorithms[DEVICE_ALGORITHMS];
 };
 
-/* A kind of product, and the first rank that has it. */
+/* A kind of matrix product, and the first rank that has computed it. */
 struct met {
     const struct device_algorithm *a;
     int rank;
@@ -70,7 +70,7 @@ static struct status compare_choice(const struct device_ways *all, struct met fi
                        all[first.rank].host, there);
 }
 
-/* Ranks need not have met the same kinds: stages have layers of their own. */
+/* Stages have different layers, so a rank may lack kinds that another rank has. */
 static struct status compare_algorithms(const struct device_ways *all, int n_ranks,
                                         struct met *list)
 {

@@ -16,9 +16,6 @@
 
 enum { NAP_NS = 20000, ABORT_S = 5, FINISH_S = 10, NAMED_MAX = 4 };
 
-/* Parts save a quarter of an all-reduce's bytes and cost a second call and a kernel, about 20 us:
- * at 25 GB/s (a network port of 200 Gbit/s) 0.5 MB, a quarter of the 2 MB that an all-reduce of
- * 1 MiB sends. Reckoned, not measured. */
 static const enum comm_axis linked[LINK_AXES] = {COMM_TP, COMM_EP, COMM_ETP};
 
 /* --- who can ------------------------------------------------------------------------------- */
@@ -79,7 +76,7 @@ static void name_operation(const struct links *l, const struct link *link, struc
     name_ranks(l, link, out);
 }
 
-/* The first failure, with the operation and the ranks that took part in it. */
+/* Records the first failure, with the operation and the ranks that took part. */
 static void links_fail(struct device *d, const struct link *link, enum status_code code,
                        const char *why)
 {
@@ -134,7 +131,7 @@ bool links_settle(struct device *d, const struct link *link, int error, enum sta
 
 /* --- opening ------------------------------------------------------------------------------- */
 
-/* Sent by the first rank of a communicator to the others. */
+/* Sent by the first rank of a communicator to its other ranks. */
 struct invitation {
     char id[NCCL_ID_BYTES];
     int32_t error;
@@ -170,7 +167,8 @@ static struct status set_pair(struct links *l, struct link *link, int lower, int
     return status_ok();
 }
 
-/* An earlier axis of the same ranks, whose communicator serves; NULL: none. */
+/* Returns an earlier axis with the same ranks, so that both can use one communicator; NULL when
+ * there is none. */
 static const struct link *twin_of(const struct links *l, const struct link *link)
 {
     for (const struct link *o = l->axes; o < link && o < l->axes + LINK_AXES; o++) {
@@ -261,7 +259,7 @@ static struct status links_prepare(struct device *d, const struct device_comm_op
 
 /* --- the end ------------------------------------------------------------------------------- */
 
-/* Every communicator once: f(list[n]). Returns n. */
+/* Lists each communicator once in out[]. Returns their number. */
 static int list_comms(const struct links *l, struct link out[LINK_AXES + LINK_PAIRS])
 {
     int n = 0;
@@ -283,8 +281,9 @@ static void *abort_all(void *arg)
     return NULL;
 }
 
-/* An abort may itself wait for a GPU that hangs, so it gets a thread and a few seconds; what it
- * still uses then stays allocated until the process ends, which is next. */
+/* Aborts the communicators on a thread of its own and waits a few seconds, because the abort may
+ * itself wait for a GPU that hangs. What the thread still uses then is not freed; the process ends
+ * next anyway. */
 static void abort_links(struct device *d)
 {
     struct links *l = d->links;

@@ -21,16 +21,16 @@ struct link_member {
 
 /* A communicator. */
 struct link {
-    void *comm; /* NULL: none, arrays go through host memory */
+    void *comm; /* NULL: no communicator; arrays go through host memory */
     int n_ranks, rank;
     const int *world; /* [n_ranks] ranks of the world, owned by links */
     enum comm_axis axis;
     const char *last;         /* name of the last operation */
-    uint64_t n_asked, n_done; /* operations */
+    uint64_t n_asked, n_done; /* operations started, and finished */
 };
 
-/* The streams of a pipeline's rows. Events of each slot: its rows have arrived; its array may be
- * overwritten. */
+/* The streams of a pipeline's rows. Each slot has two events: its rows have arrived, and its array
+ * may be overwritten. */
 struct link_pipe {
     void *in, *out, *computed;
     void *arrived[DEVICE_PIPE_SLOTS], *left[DEVICE_PIPE_SLOTS];
@@ -40,13 +40,14 @@ struct link_pipe {
 /* A stream beside the compute stream, for the sums of one microbatch while another computes. */
 struct link_side {
     void *stream;
-    void *computed;             /* event: the sums' inputs are there */
-    void *done[GRID_SUM_LANES]; /* events: a lane's sums are done */
-    void *last;                 /* the latest of `done`; NULL: the compute stream waited for all */
+    void *computed;             /* event: the inputs of the sums have been computed */
+    void *done[GRID_SUM_LANES]; /* events: the sums of a lane are finished */
+    void *last;                 /* the latest of `done`; NULL: the compute stream has waited for
+                                   all of them */
 };
 
 struct links {
-    const struct nccl_table *nccl; /* NULL: none; then every comm is NULL */
+    const struct nccl_table *nccl; /* NULL: no NCCL library; then every comm is NULL */
     struct comm *comm;             /* borrowed */
     struct link_member *members;   /* [size of the world], owned */
     struct link axes[LINK_AXES];   /* axes of the same ranks have the same communicator */
@@ -102,8 +103,8 @@ void links_side_settle(struct device *d);
 uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count);
 void links_asked(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes);
 
-/* Local. put_behind: work put on the stream from now on waits for the event. record: the event is
- * reached when the stream has run what it holds now. False after a failure. */
+/* Local. put_behind makes all later work on the stream wait for the event. record fires the event
+ * when the stream has finished the work that it holds now. Both return false after a failure. */
 bool links_put_behind(struct device *d, void *stream, void *event);
 bool links_record(struct device *d, void *event, void *stream);
 

@@ -16,7 +16,8 @@ void links_asked(struct device *d, struct link *link, int error, uint64_t since,
     comm_account(d->links->comm, link->axis, since, n_bytes);
 }
 
-/* The same of what runs on the compute stream, in the communicators' one order. */
+/* As links_begin, for operations on the compute stream: first makes that stream wait for the side
+ * stream, so that all ranks run a communicator's operations in the same order. */
 static uint64_t links_run_begin(struct device *d, struct link *link, enum flight_op op,
                                 uint64_t count)
 {
@@ -32,7 +33,7 @@ void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n)
                 n * sizeof *buf);
 }
 
-/* Parts of the same size, one behind the other. */
+/* Whether all parts have the same size and follow each other without gaps. */
 static bool is_even(const int *counts, const int *displs, int n)
 {
     for (int r = 0; r < n; r++) {

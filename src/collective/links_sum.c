@@ -43,6 +43,10 @@ static size_t n_of(const struct grid_sum *s)
     return s->n_rows * (s->n_out + 1);
 }
 
+/* Whether the sums are added as parts. Parts save a quarter of an all-reduce's bytes but cost a
+ * second call and a kernel, about 20 us. At 25 GB/s (a network port of 200 Gbit/s) that is the time
+ * of 0.5 MB, a quarter of the 2 MB that an all-reduce of 1 MiB, the default limit, sends.
+ * Calculated, not measured. */
 static bool goes_as_parts(const struct device *d, const struct grid_sum *s)
 {
     return n_of(s) * sizeof *s->sums >= d->links->parts_from;
@@ -54,14 +58,16 @@ static size_t links_sum_part_of(const struct link *l, const struct grid_sum *s)
     return (n_of(s) + n_ranks - 1) / n_ranks;
 }
 
-/* The words' array: the half of the sums' memory that does not hold this rank's part. */
+/* Returns the array for the words: the half of the sums' memory that does not hold this rank's
+ * part. */
 static uint32_t *links_sum_words_of(const struct link *l, const struct grid_sum *s)
 {
     uint32_t *words = (uint32_t *)(void *)s->sums;
     return l->rank == 0 ? words + links_sum_part_of(l, s) * (size_t)l->n_ranks : words;
 }
 
-/* The stream that carries a lane's sums. Looked up at each use, like device_compute. */
+/* Returns the stream that carries a lane's sums. Asked for at each use, as device_compute must be.
+ */
 static void *links_sum_stream_of(struct device *d, int lane)
 {
     return lane != GRID_SUM_NOW ? d->links->side.stream : device_compute(d);

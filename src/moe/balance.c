@@ -1,4 +1,4 @@
-/* Moving rows from the fullest rank to the emptiest. */
+/* Moves rows from the rank that has the most work to the rank that has the least. */
 #include "moe/balance.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ static uint64_t cost(const struct expert_piece *p)
     return BALANCE_WEIGHT_ROWS + (uint64_t)p->n_rows;
 }
 
-/* The fullest rank and the emptiest; of equal ones the first. */
+/* The ranks with the most and the least work; the first of equal ones. */
 struct extremes {
     uint32_t full, empty;
     uint64_t gap;
@@ -30,8 +30,8 @@ static uint64_t balance_distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* The piece of the full rank whose move brings the two loads closest; NULL: no move brings them
- * closer. */
+/* Returns the piece of the full rank whose move brings the two loads closest together; NULL when no
+ * move brings them closer. */
 static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
                                          const struct extremes *x)
 {
@@ -46,7 +46,7 @@ static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
     return best;
 }
 
-/* The full rank's piece with the most rows. */
+/* Returns the piece with the most rows of the full rank. */
 static struct expert_piece *most_rows(struct expert_piece *pieces, size_t n,
                                       const struct extremes *x)
 {
@@ -59,7 +59,8 @@ static struct expert_piece *most_rows(struct expert_piece *pieces, size_t n,
     return most;
 }
 
-/* How many of a piece's last rows the empty rank should take, in whole tiles; 0: none. */
+/* Returns how many of the piece's last rows the empty rank should take, in whole tiles; 0 for none.
+ */
 static uint32_t rows_to_cut(const struct expert_piece *p, const struct extremes *x)
 {
     if (p == NULL || x->gap < BALANCE_WEIGHT_ROWS + 2 * BALANCE_LEAST_ROWS) return 0;
@@ -69,7 +70,7 @@ static uint32_t rows_to_cut(const struct expert_piece *p, const struct extremes 
     return n / BALANCE_LEAST_ROWS * BALANCE_LEAST_ROWS;
 }
 
-/* The last n rows of pieces[at] become a piece of their own behind it. */
+/* Makes the last n rows of pieces[at] a piece of their own, which follows it in the list. */
 static void balance_cut(struct expert_piece *pieces, size_t n_pieces, size_t at, uint32_t n,
                         uint32_t rank)
 {

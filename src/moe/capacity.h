@@ -1,6 +1,7 @@
-/* Capacity factors: at most C tokens per expert, agreed over the whole microbatch. Pure; every rank
- * of a stage computes the same from the gathered router logits. Depends on the batch, so it stands
- * outside the same-bytes law; the run and its report say so.
+/* Capacity factors: an expert serves at most C tokens of a microbatch, on whichever ranks the
+ * tokens are. A pure function: all ranks of a stage compute the same from the gathered router
+ * logits. A token's result then depends on the other tokens of its microbatch, so bytes may differ
+ * from those of another layout or batch; the report of the run says so.
  * Source: GShard (Lepikhin et al., 2020), section 2.2: choices are served by rank of preference,
  * then by token order. */
 #ifndef SHOAL_MOE_CAPACITY_H
@@ -12,8 +13,9 @@
 enum capacity_policy {
     CAPACITY_DROPLESS, /* no limit */
     CAPACITY_DROP,     /* a choice beyond the capacity is dropped */
-    CAPACITY_NEXT,     /* it goes to the best expert with room that the token has not chosen */
-    CAPACITY_TOP1,     /* it is dropped, but a token's first choice is always kept */
+    CAPACITY_NEXT,     /* the choice goes to the best expert with room that the token has not
+                          chosen */
+    CAPACITY_TOP1,     /* the choice is dropped, but a token's first choice is always kept */
 };
 /* The policies that --capacity-policy can name. */
 #define CAPACITY_WORDS                                                                             \
@@ -25,7 +27,7 @@ enum capacity_policy {
 /* Local. C = ceil(factor * n_tokens * n_chosen / n_experts), at least 1. */
 uint32_t capacity_of(double factor, size_t n_tokens, uint32_t n_chosen, uint32_t n_experts);
 
-/* The router's choices of a whole microbatch, and what became of them. */
+/* The router's choices for a microbatch, and the choices that remain within the capacity. */
 struct capacity_work {
     const float *logits;  /* [T, E] */
     const int32_t *ids;   /* [T, K] as the router chose, ascending */

@@ -18,7 +18,8 @@
 #include <string.h>
 
 enum {
-    CHUNK = 256, /* outputs of a row that are asked for while as many of another are added up */
+    CHUNK = 256, /* elements of a row that are prefetched while as many of another row are added
+                    up */
     LINE = 64 / sizeof(float),
 };
 
@@ -30,7 +31,7 @@ bool exchange_may_stay_in_host(const struct moe *m)
            !l->model.arch->expert_bias && comm_shares_memory(m->o.comm, COMM_EP);
 }
 
-/* The ep of the ranks that hold each expert. */
+/* Notes, for each expert, the ep number of the ranks that hold it. */
 static void find_homes(struct moe *m)
 {
     const struct layout *l = m->o.layout;
@@ -66,20 +67,20 @@ static void exchange_host_destroy(struct moe *m)
     mem_free(&s->pieces);
 }
 
-/* Whether each rank holds a slice of the tokens only. */
+/* Whether each rank holds only a slice of the tokens' rows. */
 static bool is_cut(const struct pass *p)
 {
     return range_count(p->rows->own) < p->n_tokens;
 }
 
-/* A rank that holds all rows routes all tokens, as the others do. */
+/* A rank that holds the rows of all tokens routes all tokens, as the other ranks do. */
 static struct range exchange_host_routed(const struct moe *m, const struct pass *p)
 {
     (void)m;
     return p->rows->own;
 }
 
-/* The choices of all tokens: p->ids and p->weights [T, K]. */
+/* Collects the choices of all tokens in p->ids and p->weights [T, K]. */
 static struct status gather_choices(struct moe *m, struct pass *p)
 {
     const size_t k = m->o.model->n_chosen, n = range_count(p->listed);
@@ -103,14 +104,14 @@ static struct status gather_choices(struct moe *m, struct pass *p)
 
 static struct status exchange_host_agree(struct moe *m, struct pass *p, const float *logits)
 {
-    (void)logits; /* of a capacity factor, which no rank has here */
+    (void)logits; /* only a capacity factor needs them, and this exchange excludes one */
     if (is_cut(p)) TRY(gather_choices(m, p));
     p->listed = (struct range){0, (uint32_t)p->n_tokens};
     return status_ok();
 }
 
-/* Plans the work: each rank computes its own experts' rows, or some rows of another rank's experts
- * where it can read their weights. */
+/* Plans the work: each rank computes the rows of its own experts, or some rows of another rank's
+ * experts whose weights it can read. */
 static void share_work(struct moe *m, struct pass *p)
 {
     struct sharing *s = &m->sharing;
@@ -134,10 +135,10 @@ static void share_work(struct moe *m, struct pass *p)
     p->n_in = s->part_load[m->place.ep];
 }
 
-/* One choice's row: of the ranks that share its expert's part. */
+/* Where the result of one choice stands: at the ranks whose ep number is `ep`. */
 struct choice {
     uint32_t ep;
-    size_t row; /* in each of their shared segments */
+    size_t row; /* in the shared segment of each of these ranks */
 };
 
 static struct choice exchange_host_find(const struct moe *m, int32_t id, int32_t slot)
@@ -149,7 +150,7 @@ static struct choice exchange_host_find(const struct moe *m, int32_t id, int32_t
     return (struct choice){s->pieces[i].rank, s->piece_rows[i] + (at - s->pieces[i].first)};
 }
 
-/* The rows that this rank computes, by expert, then token. */
+/* Collects the rows that this rank computes, ordered by expert, then by token. */
 static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
 {
     const size_t n_choices = p->n_tokens * m->o.model->n_chosen;
@@ -170,15 +171,15 @@ static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* Two shared segments in turn: the next block may begin while another rank still reads this one's
- * outputs. */
+/* The blocks of a model use two shared segments in turn, so that the next block may begin while
+ * another rank still reads the outputs of this block. */
 static enum comm_lane outputs_lane(const struct moe *m)
 {
     return m->sharing.turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;
 }
 
-/* This rank's shared segment. The other ranks wait for it, so a rank that gets no memory ends the
- * job, as a failed collective does. */
+/* Returns this rank's shared segment. A rank that gets no memory ends the job, as a failed
+ * collective does, because the other ranks wait for its outputs. */
 static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
 {
     void *at = comm_lane(m->o.comm, COMM_EP, which, n_bytes);
@@ -186,7 +187,7 @@ static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
     return at;
 }
 
-/* A rank's outputs in its shared segment: [rows, columns] floats, then [rows] counters. */
+/* The outputs of a rank in its shared segment: [rows, columns] floats, then [rows] counters. */
 struct outputs {
     const float *y;
     const int32_t *bad;
@@ -202,8 +203,8 @@ static struct outputs exchange_host_outputs_of(const struct moe *m, uint32_t ep,
     return (struct outputs){y, bad, columns};
 }
 
-/* Whether a rank sums its own columns of all tokens, which it need not read from other ranks, and
- * the owner of a row collects them; else each rank sums all columns of its own tokens. */
+/* True: a rank sums its own columns of all tokens, which lie in its own memory, and the owner of a
+ * row collects the columns from all ranks. False: each rank sums all columns of its own tokens. */
 static bool by_columns(const struct moe *m, const struct pass *p)
 {
     return is_cut(p) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
@@ -222,19 +223,20 @@ static struct status exchange_host_compute(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* The sum of some columns of some tokens. */
+/* Sums some columns of some tokens. */
 struct combine {
     const struct moe *m;
     const struct pass *p;
     struct range tokens, columns;
-    uint32_t *lane; /* [T, columns + 1] with counters, for the owners of the rows; NULL: it is us */
+    uint32_t *lane; /* [T, columns + 1] with counters: sums that the rows' owners read; NULL:
+                       this rank is the owner */
     float scale;
 };
 
-/* A part of one row: the columns in [begin, end) that a rank holds. y [n]; NULL: none. */
+/* The columns of [begin, end) that one rank has of one row; y == NULL when it has none of them. */
 struct part_row {
     const float *y;
-    size_t first, n; /* columns */
+    size_t first, n; /* the columns [first, first + n) */
 };
 
 static struct part_row exchange_host_part_of(const struct moe *m, const struct choice *c,
@@ -248,7 +250,7 @@ static struct part_row exchange_host_part_of(const struct moe *m, const struct c
                              first, last - first};
 }
 
-/* out += weight * columns [begin, end) of a choice's row; out is column c->columns.begin. */
+/* out += weight * columns [begin, end) of a choice's row. out[0] is column c->columns.begin. */
 static void exchange_host_add_choice(const struct combine *c, const struct choice *choice,
                                      float weight, size_t begin, size_t end, float *out)
 {
@@ -258,7 +260,8 @@ static void exchange_host_add_choice(const struct combine *c, const struct choic
     }
 }
 
-/* Asks for what is read of choice k, whose row stands anywhere, while another is added up. */
+/* Prefetches the columns of choice k while those of another choice are added up. Without this the
+ * processor would wait, because rows of successive choices are not neighbours in memory. */
 static void exchange_host_fetch(const struct combine *c, size_t k, size_t begin, size_t end)
 {
     const struct moe *m = c->m;
@@ -281,7 +284,7 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* h of token t += its experts' out [D]. */
+/* Adds the output `out` [D] of token t's experts to the token's row of h. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;
@@ -291,7 +294,7 @@ static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_
     c->p->rows->bad[t] += n_bad;
 }
 
-/* out = the columns of token t. */
+/* out = the sum over token t's choices, in columns c->columns. Returns the token's counter. */
 static int32_t combine_row(const struct combine *c, size_t t, float *out)
 {
     const struct moe *m = c->m;
@@ -327,7 +330,7 @@ static void exchange_host_combine_part(const void *job, struct part part)
     }
 }
 
-/* The rows that this rank holds, of all ranks' columns. */
+/* Puts the columns that all ranks have summed together, for the rows that this rank holds. */
 static void take_columns(const void *job, struct part part)
 {
     const struct combine *c = job;

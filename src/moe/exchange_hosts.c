@@ -43,7 +43,7 @@ static struct range exchange_hosts_routed(const struct moe *m, const struct pass
     return p->own;
 }
 
-/* Rows of local expert e that come from rank g of the group. */
+/* Returns how many rows of local expert e come from rank g of the group. */
 static int32_t rows_from(const struct moe *m, uint32_t g, uint32_t e)
 {
     return m->travel.rows_in[(size_t)g * m->n_local_max + e];
@@ -56,7 +56,7 @@ static int32_t all_rows_from(const struct moe *m, uint32_t g)
     return n;
 }
 
-/* Tells each rank of the group how many rows of each of its experts will come from here. */
+/* Tells each rank of the group how many rows this rank will send to each of that rank's experts. */
 static void exchange_counts(struct moe *m, struct pass *p)
 {
     const uint32_t etp = m->o.layout->etp;
@@ -79,7 +79,7 @@ static void exchange_counts(struct moe *m, struct pass *p)
     }
 }
 
-/* Counts the rows to and from each rank of the group. `back`: the way of the results, which only
+/* Counts the rows to and from each rank of the group. With `back` it counts the results, which only
  * the first of an expert's etp ranks sends. */
 static void exchange_hosts_count_rows(struct moe *m, bool back)
 {
@@ -101,10 +101,10 @@ static void exchange_hosts_count_rows(struct moe *m, bool back)
     }
 }
 
-/* The permutation between the order of arrival and the order of computation: row by_source[i] of
- * the one is row by_expert[i] of the other. */
+/* A permutation between the order in which rows arrive and the order in which experts compute them:
+ * row by_source[i] of the first is row by_expert[i] of the second. */
 struct run_lists {
-    int32_t *by_expert, *by_source; /* [rows in] */
+    int32_t *by_expert, *by_source; /* [rows that arrived] */
     size_t n;
 };
 
@@ -163,7 +163,8 @@ static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* The results of this rank's experts go back to their sources, a counter behind each row. */
+/* Sends the results of this rank's experts to the ranks that the rows came from. A counter follows
+ * each row. */
 static struct status send_back(struct moe *m, struct pass *p, struct results *out)
 {
     const size_t d = m->o.model->width;
@@ -183,7 +184,7 @@ static struct status send_back(struct moe *m, struct pass *p, struct results *ou
                                    .to = back};
     op_move_rows(m->o.kern, &rows);
     exchange_hosts_count_rows(m, true);
-    /* the way back: what was received is sent, what was sent is received */
+    /* this rank sends where it received from, and receives where it sent to */
     const struct comm_exchange home = {.row_words = d + 1,
                                        .send = back,
                                        .send_counts = m->travel.recv.counts,
@@ -197,7 +198,7 @@ static struct status send_back(struct moe *m, struct pass *p, struct results *ou
     return status_ok();
 }
 
-/* Every tp rank gets all tokens' outputs and marks. */
+/* Gives every tp rank the outputs and the marks of all tokens. */
 static void gather_outputs(struct moe *m, struct pass *p)
 {
     moe_count_slices(m, p->n_tokens, m->o.model->width);

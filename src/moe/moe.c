@@ -1,5 +1,5 @@
-/* The MoE block of a layer, from the router to the residual stream. How rows reach their experts
- * and how results come back is the exchange's (exchange_*.c), chosen here once. */
+/* The MoE block of a layer, from the router to the residual stream. moe_create chooses the exchange
+ * (exchange_*.c), which brings rows to their experts and results back. */
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
@@ -21,7 +21,8 @@ static void moe_drop(struct moe *m, struct grown *g)
     g->n_bytes = 0;
 }
 
-/* Whether the host reads and writes a buffer; all others stand where the ops work. */
+/* Whether the host reads and writes a buffer. The other buffers are in the device's memory, if
+ * there is a device. */
 static bool is_list(enum buffer which)
 {
     return which == BUF_LIST_IDS || which == BUF_SLOT || which >= BUF_MOVE;
@@ -33,8 +34,9 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
     size_t n_bytes;
     if (!mem_mul(n, elem_bytes, &n_bytes))
         return status_make(STATUS_MEMORY, "MoE buffer: overflow");
-    if (n_bytes > g->n_bytes || g->data == NULL) { /* also of nothing: never NULL */
-        /* some air, so that slowly growing steps do not allocate each time */
+    if (n_bytes > g->n_bytes || g->data == NULL) { /* a buffer for n = 0 is allocated too, so
+                                                      that `out` is never NULL */
+        /* a quarter more than asked, so that slowly growing steps do not allocate each time */
         const size_t want = n_bytes + n_bytes / 4;
         moe_drop(m, g);
         g->on_device = m->o.kern->device != NULL && !is_list(which);
@@ -138,7 +140,7 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
     }
 }
 
-/* The router over the tokens of p->listed: their choices and *logits. */
+/* Runs the router over the tokens of p->listed; sets p->ids, p->weights and *logits. */
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->listed), n_choices = n * m->o.model->n_chosen;
@@ -180,8 +182,8 @@ static void count_load(const struct moe *m, const struct pass *p)
         if (p->ids[i] >= 0) p->rows->load[p->ids[i]]++;
 }
 
-/* From here on experts are known by their places. A token's choices keep their order, so that its
- * sum does, too. */
+/* Replaces the experts' ids by their places, which all later code uses. A token's choices keep
+ * their order, so the order of its sum stays the same. */
 static void take_places(const struct moe *m, struct pass *p)
 {
     const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
@@ -189,7 +191,8 @@ static void take_places(const struct moe *m, struct pass *p)
         if (p->ids[i] >= 0) p->ids[i] = (int32_t)p->w->place[p->ids[i]];
 }
 
-/* p->slots in the order of experts, then tokens; m->per_expert[e] = the rows of experts up to e. */
+/* p->slots = the number of each choice when choices are sorted by expert, then by token.
+ * m->per_expert[e] = the number of rows of experts 0 to e. */
 static void assign_slots(struct moe *m, struct pass *p)
 {
     const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
@@ -206,7 +209,7 @@ static void assign_slots(struct moe *m, struct pass *p)
     for (size_t i = 0; i < n_choices; i++) {
         p->slots[i] = p->ids[i] >= 0 ? m->per_expert[p->ids[i]]++ : -1;
     }
-    /* per_expert[e] now stands at the end of e's rows, which is the start of e + 1's */
+    /* per_expert[e] is now the end of expert e's rows, which is the start of those of e + 1 */
     p->n_out = (size_t)at;
 }
 
@@ -260,7 +263,9 @@ struct status moe_forward(struct moe *m, const struct layer *layer, const struct
     const uint32_t n = (uint32_t)rows->n_tokens;
     struct pass p = {.w = &layer->moe, .rows = rows, .n_tokens = rows->n_tokens};
     float *logits;
-    if (n == 0 && exchange->takes_slices) return status_ok(); /* then no rank has a token */
+    if (n == 0 && exchange->takes_slices)
+        return status_ok(); /* then no rank has a token, so no
+                               rank waits */
     p.own = layout_split(n, 1, m->o.layout->tp, m->place.tp);
     p.listed = exchange->routed(m, &p);
     TRY(route(m, &p, &logits));

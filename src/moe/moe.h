@@ -24,7 +24,7 @@ struct moe_options {
     enum capacity_policy policy;
     double capacity_factor;
     bool weight_only;      /* quantized weights meet f32 activations */
-    const struct tap *tap; /* NULL: nobody watches */
+    const struct tap *tap; /* NULL: nothing is recorded */
 };
 
 /* One call's rows. x is equal on all tp ranks. h, shared and the counters are equal on all tp
@@ -34,14 +34,14 @@ struct moe_rows {
     size_t n_tokens;        /* T */
     struct range own;       /* rows of h, shared and the counters: all, or this rank's slice */
     const float *x;         /* [T, D] normed */
-    struct act_rows *in;    /* the same, perhaps already quantized; NULL: x alone */
-    const float *shared;    /* [T, D] joins the experts' sum; NULL: nothing */
+    struct act_rows *in;    /* the same rows, perhaps already quantized; NULL: only x is given */
+    const float *shared;    /* [T, D] is added to the experts' sum; NULL: nothing is added */
     float *h;               /* [T, D] */
-    int32_t *bad, *dropped; /* [T] added to */
-    uint64_t *load;         /* [E] how often this rank's tokens chose an expert, added to */
+    int32_t *bad, *dropped; /* [T] the call adds to them */
+    uint64_t *load;         /* [E] the call adds how often this rank's tokens chose each expert */
 };
 
-struct moe; /* its buffers grow to the largest step seen */
+struct moe; /* its buffers grow to the size that the largest step needs */
 
 /* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status moe_create(const struct moe_options *options, struct moe **out);

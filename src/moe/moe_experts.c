@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* The rows in, as groups of one grouped linear of the experts' `weights`. */
+/* Describes the rows that this rank computes as groups of one grouped linear, with the experts'
+ * `weights`. */
 static void make_groups(const struct moe *m, const struct packed *weights,
                         struct linear_group *groups)
 {
@@ -41,7 +42,7 @@ static void add_biases(const struct moe *m, const float *bias, size_t n, float *
     }
 }
 
-/* gate [n_in, F] = the activation of gate and up. */
+/* gate [n_in, F] = the activation function of gate and up. */
 static void activate(const struct moe *m, const struct pass *p, size_t f, float *gate, float *up)
 {
     add_biases(m, p->w->gate_bias, f, gate);
@@ -60,7 +61,7 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
     }
 }
 
-/* Memory for n_in quantized rows of n inputs; NULL where no expert is quantized. */
+/* Memory for the quantized values of n_in rows of n inputs; NULL when no expert is quantized. */
 static struct status codes_memory(struct moe *m, const struct pass *p, enum buffer which, size_t n,
                                   void **out)
 {
@@ -99,7 +100,8 @@ static struct status spread_codes(struct moe *m, const struct pass *p, struct ac
     return status_ok();
 }
 
-/* The inputs of down: gate [n_in, f]; where inputs are shared, as this rank's columns of all. */
+/* Describes the inputs of the down projection: gate [n_in, f]. When the ranks share these inputs,
+ * gate holds this rank's columns of them. */
 static struct status moe_experts_inner_rows(struct moe *m, const struct pass *p, const float *gate,
                                             size_t f, struct act_rows *out)
 {
@@ -109,7 +111,8 @@ static struct status moe_experts_inner_rows(struct moe *m, const struct pass *p,
     const size_t n = p->w->down[0].n_in, n_codes = act_codes_bytes(p->n_in, n);
     const size_t n_floats = p->n_in * n * sizeof(float),
                  n_bytes = n_codes > n_floats ? n_codes : n_floats;
-    if (n_bytes > m->sharing.inputs_bytes) { /* on all of these ranks: their rows are the same */
+    if (n_bytes > m->sharing.inputs_bytes) { /* all of these ranks have the same rows, so all of
+                                                them come here together */
         m->sharing.inputs_bytes = n_bytes + n_bytes / 4;
         m->sharing.inputs =
             comm_common_lane(m->o.comm, COMM_ETP, COMM_LANE_EXPERT_INPUTS, m->sharing.inputs_bytes);
@@ -120,7 +123,8 @@ static struct status moe_experts_inner_rows(struct moe *m, const struct pass *p,
     return status_ok();
 }
 
-/* All inputs of down, once the ranks that share the experts have put theirs there. */
+/* Puts this rank's columns into the shared inputs of the down projection and waits until the other
+ * ranks of the experts have done the same. */
 static void share_inner(struct moe *m, const struct act_rows *inner, struct linear_args *a)
 {
     if (a->xq == NULL) {
@@ -136,7 +140,7 @@ static void share_inner(struct moe *m, const struct act_rows *inner, struct line
     a->x_stride = inner->n_all;
 }
 
-/* moe_expert_sums on a rank that has a part of the experts; gate, up [n_in, F]: memory. */
+/* The work of moe_expert_sums on a rank that holds experts. gate, up [n_in, F]: scratch. */
 static struct status expert_linears(struct moe *m, const struct pass *p, float *gate, float *up,
                                     int64_t *sums)
 {
@@ -196,13 +200,15 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums)
     return status_ok();
 }
 
-/* This rank has all K-blocks of its experts' outputs: they are rounded where the last one ends. */
+/* This rank computes all K-blocks of its experts' outputs, so the last K-block rounds the sums to
+ * floats. */
 static struct status moe_experts_add_whole(struct moe *m, struct pass *p)
 {
     return moe_expert_sums(m, p, NULL);
 }
 
-/* The ranks that share an expert, or a device, add integers on the grid. */
+/* Several ranks share an expert, or there is a device: integer sums are added over the ranks, then
+ * rounded. */
 static struct status add_on_grid(struct moe *m, struct pass *p)
 {
     const size_t d = m->o.model->width;

@@ -37,7 +37,8 @@ static void gather_stage(struct moe *m, const void *mine, size_t per_token, void
     comm_gather_words(m->o.comm, COMM_STAGE, all, words->counts, words->displs);
 }
 
-/* An array of n bytes for the host to read: the array itself, or, of a device, a copy. */
+/* Makes an array of n_bytes readable by the host: the array itself, or a copy of it when it is in
+ * the device's memory. */
 static struct status to_host(struct moe *m, enum buffer which, const void *array, size_t n_bytes,
                              const void **out)
 {
@@ -50,8 +51,8 @@ static struct status to_host(struct moe *m, enum buffer which, const void *array
     return device_status(m->o.kern->device);
 }
 
-/* This rank's part of what was kept, and how many choices each of its tokens lost. `first`: its
- * first token in the microbatch. */
+/* Takes this rank's tokens out of the result for the whole microbatch: the choices that were kept,
+ * and how many each token lost. `first` is this rank's first token in the microbatch. */
 static struct status take_kept(struct moe *m, struct pass *p, const struct capacity_work *work,
                                size_t first)
 {
@@ -68,7 +69,8 @@ static struct status take_kept(struct moe *m, struct pass *p, const struct capac
     return status_ok();
 }
 
-/* Gathers the tokens of each source. Returns this rank's first token; *n_all = all of them. */
+/* Gathers the numbers of tokens of all sources. Returns the number of this rank's first token in
+ * the microbatch; *n_all is the number of all tokens. */
 static size_t count_tokens(struct moe *m, const struct pass *p, size_t *n_all)
 {
     const int32_t n = (int32_t)range_count(p->listed);

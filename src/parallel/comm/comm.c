@@ -190,8 +190,8 @@ static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int
     set_axis(c, axis, made);
 }
 
-/* Called while this rank waits in shared memory: another rank's message may move only while this
- * rank is inside MPI. */
+/* Lets MPI make progress while this rank waits in shared memory: another rank's message may move
+ * only while this rank is inside MPI. */
 static void poll_mpi(void *ctx)
 {
     const struct comm *c = ctx;
@@ -348,7 +348,7 @@ static void finalize(void)
     enum { ANSWER_MS = 1900, STAY_MS = 30000, LOOK_MS = 50, NS_PER_MS = 1000000 };
     const struct timespec look = {.tv_nsec = LOOK_MS * NS_PER_MS};
     MPI_Barrier(
-        MPI_COMM_WORLD); /* else the time below would include the wait for the slowest rank */
+        MPI_COMM_WORLD); /* otherwise the time below would include waiting for the slowest rank */
     const uint64_t from = clock_ns();
     MPI_Finalize();
     if (clock_ns() - from < (uint64_t)ANSWER_MS * NS_PER_MS) return;

@@ -33,8 +33,8 @@ struct comm_sum {
     const void *ctx;
 };
 
-/* All-to-all of rows, with a count for each pair of ranks; counts and displacements [size] are in
- * rows. */
+/* An all-to-all of rows, with a count for each pair of ranks. Counts and displacements, [size of
+ * the axis] each, are in rows. */
 struct comm_exchange {
     size_t row_words; /* 4-byte words of one row */
     const void *send;

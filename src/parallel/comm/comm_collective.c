@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* An all-reduce, as MPI and as a host group know it. */
+/* The names of one all-reduce operation: for MPI and for a host group. */
 struct reduction {
     size_t elem_bytes;
     MPI_Datatype type;
@@ -76,7 +76,7 @@ static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const 
                "all-gather", axis);
 }
 
-/* Converts totals that this rank already has, and takes the words. */
+/* Converts totals that this rank already has, and hands the words to s->take. */
 static void take_words(const struct comm_sum *s)
 {
     uint32_t words[1024];
@@ -104,7 +104,7 @@ static void sum_parts_by_mpi(struct comm *c, enum comm_axis axis, const struct c
     comm_check(c,
                MPI_Reduce_scatter(MPI_IN_PLACE, sums, counts, MPI_INT64_T, MPI_SUM, c->axes[axis]),
                "reduce-scatter", axis);
-    /* this rank's totals are in the first half of `sums`, the words in the second */
+    /* the first half of `sums` holds this rank's totals, the second half the words */
     uint32_t *words = (uint32_t *)(void *)sums + n, *mine = words + displs[me];
     s->convert(s->ctx, sums, first + (size_t)displs[me], (size_t)counts[me], mine);
     gather_by_mpi(c, axis, words, counts, displs);
@@ -120,7 +120,8 @@ static void sum_words_by_mpi(struct comm *c, enum comm_axis axis, const struct c
     }
     for (size_t first = 0; first < s->n;) {
         const size_t left = s->n - first;
-        const size_t now = left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE; /* no small rest */
+        const size_t now =
+            left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE; /* avoids a small rest */
         sum_parts_by_mpi(c, axis, s, first, now);
         first += now;
     }

@@ -19,35 +19,37 @@
 
 enum {
     STAGING_LANES =
-        2, /* used in turn: others may still read one operation's data while the next begins */
-    ALL_READ_BYTES =
-        2048, /* up to this size every rank adds all elements itself: one meeting instead of two */
+        2, /* used in turn: other ranks may still read one operation's data when the next begins */
+    ALL_READ_BYTES = 2048, /* for up to this size every rank adds all elements itself, which needs
+                              one meeting, not two */
     BLOCK_ELEMS =
-        1024, /* sums that one thread works on at a time: they stay in its first-level cache */
+        1024, /* a thread works on this many sums at a time; they stay in its first-level cache */
     BLOCKS_WORTH_WAKING = 32,
     SPINS = 50, /* reads of a counter, about a microsecond in total, before the first yield */
     YIELD_NS = 100000, /* then for this time the thread yields between two reads */
     SLEEP_NS = 200000, /* then it sleeps, and polls MPI each time that the sleep ends by itself */
 };
 
-/* The part of a rank's state that the others read. Counts only grow, and every rank makes the same
- * number of posts in an operation. */
+/* The part of a rank's state that the other ranks read. Counters only grow, and all ranks make the
+ * same number of posts in an operation. */
 struct slot {
     _Alignas(128) _Atomic uint32_t posted; /* how many posts this rank has made */
     _Atomic uint32_t n_sleepers;           /* ranks that sleep on `posted` */
-    uint64_t at[STAGING_LANES];            /* offset of its data from the start of its segments */
+    uint64_t at[STAGING_LANES];            /* offset of the rank's data from the start of its
+                                              segments */
 };
 
 struct host_group {
     struct host_memory memory;
     int n_ranks, rank;
     struct slot *slots; /* [n_ranks], shared */
-    uint64_t *tables; /* [n_ranks, STAGING_LANES, n_ranks] offsets of rows in an exchange, shared */
-    uint32_t posted;  /* posts of this rank */
-    uint32_t opened;  /* this rank's posts at the start of the previous operation */
-    unsigned turn;    /* the staging lane of this operation */
+    uint64_t *tables;   /* [n_ranks, STAGING_LANES, n_ranks] offsets of the rows of an exchange,
+                           shared */
+    uint32_t posted;    /* posts of this rank */
+    uint32_t opened;    /* this rank's posts at the start of the previous operation */
+    unsigned turn;      /* which staging segment this operation uses */
     int n_spins;
-    uint64_t wait_ns;  /* not yet returned by host_group_take_wait */
+    uint64_t wait_ns;  /* time waited that host_group_take_wait has not yet returned */
     struct team *team; /* borrowed; NULL: this thread alone */
     void (*poll)(void *ctx);
     void *poll_ctx;
@@ -207,7 +209,7 @@ static char *begin_staging(struct host_group *g, size_t n_bytes)
     return staging;
 }
 
-/* True when `data` lies in one of this rank's segments, where the others can read it. */
+/* Whether `data` lies in one of this rank's shared segments, where the other ranks can read it. */
 static bool host_group_in_lane(const struct host_group *g, const void *data)
 {
     const uintptr_t first = (uintptr_t)host_memory_lane(&g->memory, g->rank, STAGING_LANES);
@@ -223,7 +225,7 @@ static void publish(struct host_group *g, const void *data)
     g->slots[g->rank].at[g->turn] = (uintptr_t)data - lanes;
 }
 
-/* The data that a rank posted; valid once that rank has posted. */
+/* Returns the data that a rank posted; valid once that rank has posted. */
 static char *data_of(const struct host_group *g, int rank)
 {
     return host_memory_lane(&g->memory, rank, 0) + g->slots[rank].at[g->turn];
@@ -373,8 +375,8 @@ static void for_blocks(const struct words_job *j,
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
 {
     const size_t n = s->n, sum_bytes = n * sizeof *s->sums, word_bytes = n * sizeof(uint32_t);
-    /* a small sum may be read after this rank has gone on, so never in a segment that the caller
-     * reuses */
+    /* Ranks may read a small sum after this rank has gone on, so it must be in the staging segment:
+     * the caller may overwrite its own segment by then. */
     const bool small = is_small(g, sum_bytes), in_place = !small && host_group_in_lane(g, s->sums);
     char *staging = begin_staging(g, (in_place ? 0 : sum_bytes) + (small ? 0 : word_bytes));
     if (staging == NULL) return false;
@@ -393,7 +395,8 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
     post(g);
     wait_all(g, g->posted);
     for (int i = 0; i < g->n_ranks; i++) {
-        const int r = (g->rank + i) % g->n_ranks; /* each rank starts at another one */
+        const int r = (g->rank + i) % g->n_ranks; /* each rank starts with a different one, so
+                                                     that not all read the same memory */
         host_group_part_of(g, r, n, &j.begin, &j.end);
         j.words = host_group_words_of(g, r, sum_bytes);
         for_blocks(&j, take_block);
@@ -447,7 +450,7 @@ bool host_group_exchange_i32(struct host_group *g, const int32_t *send, int32_t 
     return true;
 }
 
-/* Bytes that go through the staging segment: all rows except this rank's own. */
+/* Returns the bytes that go through the staging segment: all rows but this rank's own. */
 static size_t sent_bytes(const struct host_group *g, const struct comm_exchange *x)
 {
     size_t n_rows = 0;

@@ -41,8 +41,9 @@ void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank);
 
 enum host_reduction { HOST_SUM_I64, HOST_OR_U32, HOST_MAX_U64, HOST_MIN_U64 };
 
-/* ****Collective (group)**. All functions below do what their namesakes in parallel/comm/comm.h do.
- * False: there was no memory to send from, and the group must not be used any more. */
+/* **Collective (group)**. The functions below do what their namesakes in parallel/comm/comm.h do.
+ * They return false when there was no memory for the data to send; the group must not be used any
+ * more then. */
 bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf, size_t n);
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s);
 bool host_group_gather_words(struct host_group *g, void *all, const int *counts, const int *displs);

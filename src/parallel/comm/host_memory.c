@@ -96,7 +96,8 @@ static bool host_memory_map(struct host_memory *m)
         return false;
     }
     m->base = at;
-    madvise(at, m->n_bytes, MADV_DONTDUMP); /* a core file need not hold the gaps */
+    madvise(at, m->n_bytes, MADV_DONTDUMP); /* a core file need not contain unused parts of the
+                                               mapping */
     return true;
 }
 
@@ -202,7 +203,8 @@ bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, stru
 {
     if (n_bytes <= m->backed[lane]) return true;
     if (n_bytes > m->lane_bytes) return false;
-    /* some spare room, so that slowly growing steps do not grow the lane each time */
+    /* a quarter more, but at most AIR_BYTES_MAX, so that slowly growing steps do not grow the lane
+     * each time */
     const size_t air = n_bytes / 4 < AIR_BYTES_MAX ? n_bytes / 4 : AIR_BYTES_MAX;
     const size_t with_air = n_bytes + air;
     size_t want = round_up(with_air, with_air < HUGE_PAGE_BYTES ? GROW_BYTES : HUGE_PAGE_BYTES);

@@ -8,7 +8,7 @@
 #include <time.h>
 
 struct trace {
-    _Atomic uint64_t n_added; /* by the one writer; a thread that copies reads it */
+    _Atomic uint64_t n_added; /* written by the one writer; read by a thread that copies events */
     size_t capacity;
     struct trace_event *events; /* [capacity] */
 };

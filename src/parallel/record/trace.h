@@ -7,8 +7,8 @@
 #include "base/status.h"
 #include "parallel/record/flight.h"
 
-/* A rank keeps at most TRACE_EVENTS_MAX events, all ranks together about TRACE_EVENTS_ALL: the file
- * stays below some 100 MB, however long a job runs. */
+/* A rank keeps at most TRACE_EVENTS_MAX events, and all ranks together about TRACE_EVENTS_ALL. So
+ * the file stays below about 100 MB, however long the job runs. */
 enum {
     TRACE_EVENTS_MIN = 1024,
     TRACE_EVENTS_MAX = 1 << 16,
@@ -16,8 +16,8 @@ enum {
     TRACE_COUNTS = 4
 };
 
-/* name, text, category, names of the counts. cpu_ns is the writing thread's CPU time, which does
- * not grow while other ranks use the core. */
+/* Columns: the enumerator, the name in the file, the category, the names of the two counts. cpu_ns
+ * is the CPU time of the writing thread, which does not grow while other ranks use the core. */
 #define TRACE_KINDS(X)                                                                             \
     X(STEP, "step", "compute", "rows", "seqs", "cpu_ns", NULL)                                     \
     X(EMBED, "embed", "compute", NULL, NULL, NULL, NULL)                                           \

@@ -14,16 +14,16 @@ int32_t gpu_numa_of(const struct topo_node *n, const char *pci)
     return -1;
 }
 
-/* The assignment so far. */
+/* The state of the assignment. */
 struct deal {
     const int32_t *gpu_numa;
     uint32_t n_gpus, least; /* ranks that every GPU gets at least */
-    uint32_t n_more;        /* GPUs that may still get one rank more */
+    uint32_t n_more;        /* GPUs that may still get one rank more than `least` */
     uint32_t *load;         /* [n_gpus] */
 };
 
-/* The GPU with the fewest ranks that may take another one, on NUMA node `numa` unless it is -1;
- * n_gpus when there is none. */
+/* Returns the GPU with the fewest ranks among those that may take another rank; with numa >= 0,
+ * only among those on that NUMA node. Returns n_gpus when there is none. */
 static uint32_t emptiest(const struct deal *d, int32_t numa)
 {
     uint32_t found = d->n_gpus;
@@ -63,7 +63,7 @@ struct status gpu_place(const int32_t *gpu_numa, uint32_t n_gpus, const int32_t 
 
 /* --- the plan's section --------------------------------------------------------------------- */
 
-/* Ranks of one node, in the launcher's order. */
+/* The ranks of one node, in the launcher's order. */
 struct crew {
     int32_t *numa;    /* [n] */
     uint32_t *rank;   /* [n] in the layout's order */

@@ -40,7 +40,7 @@ done:
     return st;
 }
 
-/* Numbers the ranks of each host in the launcher's order. */
+/* Numbers the ranks within each host, in the launcher's order. */
 static struct status count_local(struct topo *t)
 {
     uint32_t *n = NULL;
@@ -56,7 +56,7 @@ static struct status count_local(struct topo *t)
 static uint32_t find_node(const struct topo *t, uint32_t n_nodes, const char *name)
 {
     for (uint32_t i = n_nodes; i-- > 0;) {
-        /* searched from the last node back, because launchers place ranks host by host */
+        /* the last node first, because launchers place ranks host by host */
         if (strcmp(t->nodes[i].name, name) == 0) return i;
     }
     return n_nodes;
@@ -170,7 +170,8 @@ static struct status parse_folder(const char *folder, struct description *out)
     return st;
 }
 
-/* The number of ranks of node i: n_ranks spread evenly, or one per GPU or NUMA node. */
+/* Returns the number of ranks on node i: its share of n_ranks, or one per GPU or NUMA node when
+ * n_ranks is 0. */
 static uint32_t ranks_on(uint32_t n_ranks, uint32_t n_nodes, uint32_t i, const struct topo_node *n)
 {
     if (n_ranks > 0) return n_ranks / n_nodes + (i < n_ranks % n_nodes);
@@ -199,7 +200,7 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
     TRY(topo_load(d->synthetic, d->files != NULL ? d->files[i] : NULL, h));
     topo_read_node(*h, node);
     snprintf(node->name, sizeof node->name, "node%u", i);
-    /* hwloc assumes 1 GiB for a synthetic NUMA node when the text gives no size */
+    /* whether the text gives a size; without one hwloc assumes 1 GiB for each NUMA node */
     const bool said =
         d->synthetic == NULL ? node->memory_bytes > 0 : strstr(d->synthetic, "memory=") != NULL;
     node->memory_is_assumed = !said && job->memory_bytes == 0;

@@ -45,10 +45,11 @@ struct topo {
     struct topo_rank *ranks; /* [n_ranks], owned; in the launcher's order */
 };
 
-/* Local. A cluster described by `N x "hwloc synthetic"` (also just a synthetic string: one node) or
- * a folder of hwloc XML files, one per node. n_ranks = 0: one rank per NUMA node, or per GPU when
- * gpus_per_node > 0; otherwise n_ranks are spread evenly over the nodes. memory_per_node_bytes = 0:
- * what the description says, else 256 GiB. Errors: STATUS_USAGE quotes what was not understood. */
+/* Local. Makes a topology from a description: `N x "hwloc synthetic"`, a synthetic string alone
+ * (one node), or a folder of hwloc XML files, one per node. With n_ranks = 0 there is one rank per
+ * GPU when gpus_per_node > 0, otherwise one per NUMA node; other n_ranks are spread evenly over the
+ * nodes. With memory_per_node_bytes = 0 the description's memory is used, or 256 GiB when it gives
+ * none. Errors: STATUS_USAGE quotes the text that was not understood. */
 struct status topo_describe(const char *spec, uint32_t n_ranks, uint32_t gpus_per_node,
                             uint64_t memory_per_node_bytes, struct topo **out);
 void topo_destroy(struct topo **t);
@@ -63,13 +64,13 @@ struct topo_self {
 /* Local. Fills `out` from hwloc and this process's binding. Errors: STATUS_MEMORY. */
 struct status topo_self_read(struct topo_self *out);
 
-/* Local. Joins the gathered entries of all ranks ([n_ranks], in launcher order; equal node names
- * are one host) into a topo: *out, topo_destroy. Errors: STATUS_USAGE (too many ranks),
- * STATUS_MEMORY. */
+/* Local. Makes a topology from the entries of all ranks ([n_ranks], in the launcher's order);
+ * entries with the same node name are on one host. *out: topo_destroy. Errors: STATUS_USAGE (too
+ * many ranks), STATUS_MEMORY. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
-/* Local. The number of compute threads for this rank, at least 1: its share of the cores that the launcher
- * gave (ranks of a host with the same cpuset divide it), at least 1. */
+/* Local. The number of compute threads for this rank, at least 1: its share of the cores that the
+ * launcher gave. Ranks of a host with the same CPU set divide its cores. */
 uint32_t topo_threads(const struct topo *t, uint32_t rank);
 
 /* Local. Binds each thread of a team (NULL: the calling thread) to one core of this rank's share of

@@ -77,7 +77,8 @@ static int32_t numa_of(hwloc_topology_t h, const char *device)
 {
     char path[512];
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/numa_node", device);
-    const uint64_t os = topo_self_read_number(path, 10, UINT64_MAX); /* -1 when unknown */
+    const uint64_t os = topo_self_read_number(path, 10, UINT64_MAX); /* -1 in the file when the
+                                                                        node is unknown */
     if (os > UINT16_MAX) return -1;
     const hwloc_obj_t numa = hwloc_get_numanode_obj_by_os_index(h, (unsigned)os);
     return numa != NULL ? (int32_t)numa->logical_index : -1;
@@ -98,8 +99,8 @@ static void topo_self_read_gpus(hwloc_topology_t h, struct topo_node *out)
     closedir(dir);
 }
 
-/* The processing units that the launcher lets this process run on: its binding within the allowed
- * units. */
+/* Returns the processing units on which the launcher lets this process run: its binding, within the
+ * units that the system allows. */
 static struct status bound_set(hwloc_topology_t h, hwloc_cpuset_t *out)
 {
     hwloc_cpuset_t set = hwloc_bitmap_alloc();
@@ -160,8 +161,9 @@ uint32_t topo_threads(const struct topo *t, uint32_t rank)
     return end > begin ? end - begin : 1;
 }
 
-/* True when binding helps. Not with more threads than cores (the system balances them better), and
- * not when an unbound job leaves cores idle: another job's threads could be bound to the same. */
+/* Whether threads should be bound. Not when there are more threads than cores, which the system
+ * balances better. Not when the launcher bound nothing and cores would be left idle: another job of
+ * this host could bind its threads to the same cores. */
 static bool worth_binding(const struct topo *t, uint32_t rank, uint32_t n_sharers,
                           uint32_t n_threads, bool bound_by_launcher)
 {

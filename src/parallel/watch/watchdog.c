@@ -39,10 +39,10 @@ struct watch {
     struct flight_event last; /* packets: the last event that it reported */
 };
 
-/* Sent by every rank to all others at the start. */
+/* What every rank tells all others at the start. */
 struct self {
     char host[WATCHDOG_HOST_MAX];
-    uint32_t with_lead; /* shares the lead's board */
+    uint32_t with_lead; /* whether the rank is on the lead's host, with shared memory */
 };
 
 struct watchdog {
@@ -53,10 +53,12 @@ struct watchdog {
     struct board_slot *mine;
     int fd, stop_fd;
     struct link_home home;
-    struct watch *watches; /* [n_watches]: the board's, then those by packets in rank order */
+    struct watch *watches; /* [n_watches]: first the ranks of this host, then the others, in rank
+                              order */
     uint32_t n_watches, n_by_board;
     uint64_t interval_ns, limit_ns;
-    /* time during which this process itself ran, so that a suspended watcher blames nobody */
+    /* how long this process itself ran: a watcher that was suspended must not take the others for
+     * lost */
     uint64_t watched_ns, looked_ns;
     _Atomic bool connected; /* the lead answered */
     pthread_mutex_t words_lock;
@@ -263,7 +265,7 @@ static void watchdog_say_last_words(struct watchdog *w)
 {
     pthread_t speaker;
     struct timespec until;
-    /* held until the process ends, so that the callback cannot be withdrawn while it runs */
+    /* never unlocked, so that the callback cannot be removed while it runs */
     pthread_mutex_lock(&w->words_lock);
     if (w->say == NULL || pthread_create(&speaker, NULL, speak, w) != 0) return;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -294,7 +296,7 @@ static void send_left(struct watchdog *w)
     struct link_packet p;
     packet_init(w, LINK_LEFT, &p);
     atomic_store_explicit(&w->mine->state, BOARD_LEFT, memory_order_release);
-    for (int i = 0; i < 3; i++) send_all(w, &p); /* packets may be lost */
+    for (int i = 0; i < 3; i++) send_all(w, &p); /* several times, because packets may be lost */
 }
 
 /* Tells the others, runs the last-words callback, waits until all have heard, ends the process.
@@ -469,7 +471,7 @@ struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog *
     if (seconds == 0 || comm_size(c, COMM_WORLD) == 1) return status_ok();
     struct watchdog *w = NULL;
     const struct status st = mem_alloc(&w, 1, sizeof *w, "watchdog");
-    *out = w; /* NULL where there was no memory */
+    *out = w; /* NULL when there was no memory */
     TRY(comm_agree(c, st));
     w->rank = (uint32_t)comm_rank(c, COMM_WORLD);
     w->n_ranks = (uint32_t)comm_size(c, COMM_WORLD);

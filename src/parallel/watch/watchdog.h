@@ -18,13 +18,13 @@
 
 struct watchdog;
 
-/* ****Collective (world)**, after comm_split. Starts watching: within `seconds` of a rank's last
- * beat (six times that when its host gives it no CPU) all other ranks have logged its rank, host
- * and last communication, and have left with the exit status of STATUS_LOST. With seconds 0 or a
- * single rank nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
- * watchdog's memory, so call comm_stop(c) before watchdog_stop. Without shared memory or UDP the
- * lead warns, and the ranks that can be watched without it still are. Errors, the same on all
- * ranks: STATUS_MEMORY. */
+/* **Collective (world)**, after comm_split. Starts watching. Within `seconds` of a rank's last
+ * heartbeat (six times that when its host gives it no CPU), all other ranks have logged its number,
+ * host and last communication, and have exited with the status of STATUS_LOST. With seconds 0 or a
+ * single rank, nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
+ * watchdog's memory, so call comm_stop(c) before watchdog_stop. When there is no shared memory or
+ * no UDP, the lead warns, and only those ranks are watched that the other way reaches. Errors, the
+ * same on all ranks: STATUS_MEMORY. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
 /* Local. Sets a callback that runs before this process leaves, to flush and fsync finished rows. It

@@ -28,7 +28,7 @@ struct board_slot {
     int32_t pid;
     uint64_t started;       /* when the process started (/proc), because pids are reused */
     _Atomic int32_t thread; /* the thread that beats; until it starts, the main thread */
-    _Atomic bool told;      /* a rank has logged that it waits for a CPU */
+    _Atomic bool told;      /* a rank has logged that this rank waits for a CPU */
     struct flight flight;
 };
 
