@@ -2,6 +2,7 @@
 #include "quant/quantize.h"
 
 #include "base/mem.h"
+#include "quant/quantize_private.h"
 
 #include <float.h>
 #include <math.h>
@@ -54,15 +55,9 @@ struct quant_param quant_param_of(struct quant_format f, float scale, int32_t ze
     return p;
 }
 
-/* The extreme values of a group. */
-struct extremes {
-    float least, most; /* with 0 between them */
-    float largest;     /* of largest magnitude, with its sign; the first of equals */
-};
-
-static struct extremes extremes_of(const float *x, size_t n)
+static struct quant_extremes extremes_of(const float *x, size_t n)
 {
-    struct extremes e = {0, 0, 0};
+    struct quant_extremes e = {0, 0, 0};
     for (size_t i = 0; i < n; i++) {
         if (!(__builtin_fabsf(x[i]) <= FLT_MAX)) continue;
         if (x[i] < e.least) e.least = x[i];
@@ -72,7 +67,7 @@ static struct extremes extremes_of(const float *x, size_t n)
     return e;
 }
 
-static struct quant_param fit_asymmetric(struct quant_format f, struct extremes e)
+static struct quant_param fit_asymmetric(struct quant_format f, struct quant_extremes e)
 {
     const float top = f.kind == QUANT_INT8 ? 255.0f : 15.0f;
     /* halves, for the difference of two floats may overflow */
@@ -83,9 +78,8 @@ static struct quant_param fit_asymmetric(struct quant_format f, struct extremes 
     return p;
 }
 
-struct quant_param quant_fit(struct quant_format f, const float *x, size_t n)
+struct quant_param quant_fit_extremes(struct quant_format f, struct quant_extremes e)
 {
-    const struct extremes e = extremes_of(x, n);
     const float m = __builtin_fabsf(e.largest);
     if (f.has_zeros) return fit_asymmetric(f, e);
     switch (f.kind) {
@@ -98,6 +92,11 @@ struct quant_param quant_fit(struct quant_format f, const float *x, size_t n)
     default:
         return (struct quant_param){.scale = power_of_two(m > 0 ? exponent_of(m) - 2 : -127)};
     }
+}
+
+struct quant_param quant_fit(struct quant_format f, const float *x, size_t n)
+{
+    return quant_fit_extremes(f, extremes_of(x, n));
 }
 
 /* Round to nearest, ties to the even code, saturating at 6. */

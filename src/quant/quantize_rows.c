@@ -1,12 +1,17 @@
 /* Quantizes and dequantizes whole rows; threads share the rows. */
-#include "quant/quantize.h"
-
+#include "quant/fp_reset.h"
+#include "quant/quantize_private.h"
 #include "quant/share.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
-enum { PIECE_ELEMS = 1 << 14 }; /* elements that a thread takes at once, about */
+enum {
+    PIECE_ELEMS = 1 << 14, /* elements that a thread takes at once, about */
+    LANES = 16,            /* maxima that are found beside each other */
+};
 
 /* Rows that a thread takes at once. */
 static size_t quantize_piece_rows(size_t n_in)
@@ -21,26 +26,110 @@ static void group_bounds(struct quant_format f, size_t n_in, size_t g, size_t *b
     *end = f.group == 0 || *begin + f.group > n_in ? n_in : *begin + f.group;
 }
 
+/* The largest magnitude of n values; those that are not finite count as 0. */
+static inline float magnitude(const float *x, size_t n)
+{
+    float most[LANES] = {0}, m = 0;
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES) {
+        for (size_t i = 0; i < LANES; i++) {
+            const float a = __builtin_fabsf(x[k + i]);
+            most[i] = a > most[i] && a <= FLT_MAX ? a : most[i];
+        }
+    }
+    for (; k < n; k++) {
+        const float a = __builtin_fabsf(x[k]);
+        if (a > m && a <= FLT_MAX) m = a;
+    }
+    for (size_t i = 0; i < LANES; i++) m = most[i] > m ? most[i] : m;
+    return m;
+}
+
+/* The extremes of a group, as far as its format looks at them. */
+static inline struct quant_extremes rtn_extremes(struct quant_format f, const float *x, size_t n)
+{
+    struct quant_extremes e = {.largest = magnitude(x, n)};
+    if (f.has_zeros) {
+        for (size_t k = 0; k < n; k++) {
+            const float a = __builtin_fabsf(x[k]) <= FLT_MAX ? x[k] : 0.0f;
+            e.least = a < e.least ? a : e.least;
+            e.most = a > e.most ? a : e.most;
+        }
+    } else if (f.kind == QUANT_INT4) {
+        size_t k = 0;
+        while (k < n && __builtin_fabsf(x[k]) != e.largest) k++;
+        if (k < n) e.largest = x[k];
+    }
+    return e;
+}
+
+/* Integer codes of n values: x / scale to the nearest integer, plus zero, in [least, most]. It is
+ * cut before it is rounded, which is the same because the bounds are integers. Below 2^22 adding
+ * and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
+static inline void encode_ints(const float *x, size_t n, struct quant_param p, float least,
+                               float most, uint8_t *codes)
+{
+    const float scale = p.scale != 0 ? p.scale : INFINITY, zero = (float)p.zero;
+    const float low = least - zero, high = most - zero;
+    for (size_t k = 0; k < n; k++) {
+        const float a = __builtin_fabsf(x[k]) <= FLT_MAX ? x[k] : 0.0f;
+        const float q = a / scale;
+        const float above = q > low ? q : low, cut = above < high ? above : high;
+        const float rounded = (cut + 0x1.8p23f) - 0x1.8p23f;
+        codes[k] = (uint8_t)(int32_t)(rounded + zero);
+    }
+}
+
+/* Codes of n values of a group, one in each byte. */
+static inline void encode(struct quant_format f, struct quant_param p, const float *x, size_t n,
+                          uint8_t *codes)
+{
+    if (f.kind == QUANT_INT8) {
+        encode_ints(x, n, p, f.has_zeros ? 0.0f : -127.0f, f.has_zeros ? 255.0f : 127.0f, codes);
+    } else if (f.kind == QUANT_INT4) {
+        encode_ints(x, n, p, 0.0f, 15.0f, codes);
+    } else {
+        for (size_t k = 0; k < n; k++) codes[k] = quant_encode(f, p, x[k]);
+    }
+}
+
+/* Stores n codes, the first of which belongs to an even input. */
+static inline void codes_store(struct quant_format f, const uint8_t *codes, size_t n, uint8_t *out)
+{
+    if (!quant_is_nibbles(f.kind)) {
+        memcpy(out, codes, n);
+        return;
+    }
+    for (size_t i = 0; i < n / 2; i++) out[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+    if (n % 2 != 0) out[n / 2] = codes[n - 1];
+}
+
+QUANT_CLONES
+static void rtn_row(struct quant_format f, const float *x, size_t n_in,
+                    const struct quant_block *out, size_t row)
+{
+    const size_t n_groups = quant_groups(f, n_in);
+    uint8_t *to = (uint8_t *)out->codes + row * quant_code_bytes(f.kind, n_in);
+    uint8_t codes[QUANT_GROUP_MAX];
+    for (size_t g = 0; g < n_groups; g++) {
+        size_t begin, end;
+        group_bounds(f, n_in, g, &begin, &end);
+        const struct quant_param p = quant_fit_extremes(f, rtn_extremes(f, x + begin, end - begin));
+        quant_put_param(f, out, n_in, row, g, p);
+        for (size_t k = begin; k < end; k += QUANT_GROUP_MAX) {
+            const size_t n = end - k < QUANT_GROUP_MAX ? end - k : QUANT_GROUP_MAX;
+            encode(f, p, x + k, n, codes);
+            codes_store(f, codes, n, to + quant_code_bytes(f.kind, k));
+        }
+    }
+}
+
+QUANT_CLONES
 static uint64_t quantize_rows_count_bad(const float *x, size_t n)
 {
     uint64_t n_bad = 0;
     for (size_t i = 0; i < n; i++) n_bad += !(__builtin_fabsf(x[i]) <= FLT_MAX);
     return n_bad;
-}
-
-static void rtn_row(struct quant_format f, const float *x, size_t n_in,
-                    const struct quant_block *out, size_t row)
-{
-    const size_t n_groups = quant_groups(f, n_in);
-    for (size_t g = 0; g < n_groups; g++) {
-        size_t begin, end;
-        group_bounds(f, n_in, g, &begin, &end);
-        const struct quant_param p = quant_fit(f, x + begin, end - begin);
-        quant_put_param(f, out, n_in, row, g, p);
-        for (size_t k = begin; k < end; k++) {
-            quant_put_code(f, out, n_in, row, k, quant_encode(f, p, x[k]));
-        }
-    }
 }
 
 struct rtn_job {
@@ -70,22 +159,54 @@ uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *r
     return j.n_bad;
 }
 
-static void dequantize_row(struct quant_format f, const struct quant_block *b, size_t n_in,
-                           size_t row, float *out)
+void quant_table_init(struct quant_format f, struct quant_table *out)
 {
-    const size_t n_groups = quant_groups(f, n_in);
-    for (size_t g = 0; g < n_groups; g++) {
-        size_t begin, end;
-        group_bounds(f, n_in, g, &begin, &end);
-        const struct quant_param p = quant_get_param(f, b, n_in, row, g);
-        for (size_t k = begin; k < end; k++) {
-            out[k] = quant_decode(f, p, quant_get_code(f, b, n_in, row, k));
+    for (int c = 0; c < 256; c++) {
+        out->values[c] = f.kind == QUANT_FP8     ? f32_from_e4m3((uint8_t)c)
+                         : f.kind == QUANT_MXFP4 ? (float)e2m1_doubled((uint8_t)(c & 15)) * 0.5f
+                                                 : (float)(c & 15);
+    }
+}
+
+/* Values of n codes of a group; the first belongs to an even input. Each is rounded once, as
+ * quant_value does. */
+static inline void decode(struct quant_format f, const float *table, struct quant_param p,
+                          const uint8_t *codes, size_t n, float *out)
+{
+    const float scale = p.scale, zero = f.kind == QUANT_INT4 ? (float)p.zero : 0.0f;
+    if (f.kind == QUANT_FP8) {
+        for (size_t k = 0; k < n; k++) out[k] = table[codes[k]] * scale;
+    } else if (f.kind == QUANT_INT8 && f.has_zeros) {
+        for (size_t k = 0; k < n; k++) out[k] = (float)((int32_t)codes[k] - p.zero) * scale;
+    } else if (f.kind == QUANT_INT8) {
+        for (size_t k = 0; k < n; k++) out[k] = (float)(int8_t)codes[k] * scale;
+    } else {
+        for (size_t i = 0; i < n / 2; i++) {
+            out[2 * i] = (table[codes[i] & 15] - zero) * scale;
+            out[2 * i + 1] = (table[codes[i] >> 4] - zero) * scale;
         }
+        if (n % 2 != 0) out[n - 1] = (table[codes[n / 2] & 15] - zero) * scale;
+    }
+}
+
+QUANT_CLONES
+void quant_dequantize_span(struct quant_format f, const struct quant_table *table,
+                           const struct quant_block *b, size_t n_in, size_t row, size_t begin,
+                           size_t end, float *out)
+{
+    const uint8_t *codes = (const uint8_t *)b->codes + row * quant_code_bytes(f.kind, n_in);
+    const size_t group = f.group == 0 ? n_in : f.group;
+    for (size_t k = begin, n; k < end; k += n) {
+        const size_t g = k / group, left = (g + 1) * group - k;
+        n = left < end - k ? left : end - k;
+        const struct quant_param p = quant_get_param(f, b, n_in, row, g);
+        decode(f, table->values, p, codes + quant_code_bytes(f.kind, k), n, out + (k - begin));
     }
 }
 
 struct dequantize_job {
     struct quant_format f;
+    struct quant_table table;
     const struct quant_block *b;
     size_t n_in;
     float *out;
@@ -95,13 +216,15 @@ static void dequantize_piece(void *ctx, size_t begin, size_t end)
 {
     const struct dequantize_job *j = ctx;
     for (size_t row = begin; row < end; row++) {
-        dequantize_row(j->f, j->b, j->n_in, row, j->out + row * j->n_in);
+        quant_dequantize_span(j->f, &j->table, j->b, j->n_in, row, 0, j->n_in,
+                              j->out + row * j->n_in);
     }
 }
 
 void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,
                            size_t n_rows, size_t n_in, float *out)
 {
-    struct dequantize_job j = {f, b, n_in, out};
+    struct dequantize_job j = {.f = f, .b = b, .n_in = n_in, .out = out};
+    quant_table_init(f, &j.table);
     share_run(team, n_rows, quantize_piece_rows(n_in), dequantize_piece, &j);
 }

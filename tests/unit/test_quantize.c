@@ -3,6 +3,7 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,6 +142,64 @@ static void threads_do_not_show(void)
     free(x);
 }
 
+/* Values that are hard to round: ties, zeros of both signs, subnormals, whole groups of zeros, one
+ * large value among small ones, and some that are not finite. */
+static void fill_hard(float *x, size_t n)
+{
+    static const float hard[] = {0.0f,   -0.0f,   0.5f,     -0.5f,     1.5f,   2.5f,
+                                 1e-40f, -1e-40f, 127.5f,   1e30f,     -1e30f, NAN,
+                                 6.0f,   -8.5f,   INFINITY, -INFINITY, 0.25f,  1.75f};
+    fill(x, n, 31);
+    for (size_t i = 0; i < n; i += 3) {
+        const size_t at = i / 3 * 7 % (sizeof hard / sizeof hard[0]);
+        if (i / 256 % 2 == 0 || at < 6) x[i] = hard[at];
+    }
+    for (size_t i = 0; i < 300; i++) x[i] = 0;
+}
+
+/* Rows are rounded and dequantized as one value after the other is. */
+static void rows_are_their_values(void)
+{
+    static const char *const forms[] = {"int8",     "int8-g32",       "int8-asym", "int8-asym-g64",
+                                        "int4-g32", "int4-asym-g128", "fp8",       "fp8-g64",
+                                        "mxfp4",    "int4-asym-g32",  "int4-g128"};
+    enum { WIDE = 803, HIGH = 5 };
+    float *x = malloc(WIDE * HIGH * sizeof *x), *y = malloc(WIDE * HIGH * sizeof *y);
+    fill_hard(x, WIDE * HIGH);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        struct quant_format f;
+        struct quant_block b;
+        unsigned n_wrong = 0;
+        CU_ASSERT_TRUE_FATAL(quant_format_parse(forms[i], &f));
+        CU_ASSERT_EQUAL_FATAL(quant_block_create(f, HIGH, WIDE, &b).code, STATUS_OK);
+        memset(b.codes, 0xFF, HIGH * quant_code_bytes(f.kind, WIDE)); /* nothing old may stay */
+        CU_ASSERT_TRUE(quant_rtn_rows(NULL, f, x, HIGH, WIDE, &b) > 0);
+        quant_dequantize_rows(NULL, f, &b, HIGH, WIDE, y);
+        const size_t group = f.group == 0 ? WIDE : f.group;
+        for (size_t row = 0; row < HIGH; row++) {
+            for (size_t k = 0; k < WIDE; k++) {
+                const size_t g = k / group, n = WIDE - g * group;
+                const float *from = x + row * WIDE + g * group;
+                const struct quant_param p = quant_fit(f, from, n < group ? n : group);
+                const uint8_t code = quant_get_code(f, &b, WIDE, row, k);
+                const float value = quant_decode(f, p, code);
+                const struct quant_param stored = quant_get_param(f, &b, WIDE, row, g);
+                n_wrong += code != quant_encode(f, p, x[row * WIDE + k]);
+                n_wrong += memcmp(&value, &y[row * WIDE + k], sizeof value) != 0;
+                n_wrong +=
+                    memcmp(&p.scale, &stored.scale, sizeof p.scale) != 0 || p.zero != stored.zero;
+            }
+            const uint8_t *codes = (uint8_t *)b.codes + (row + 1) * quant_code_bytes(f.kind, WIDE);
+            if (quant_is_nibbles(f.kind)) CU_ASSERT_EQUAL(codes[-1] >> 4, 0);
+        }
+        CU_ASSERT_EQUAL(n_wrong, 0);
+        if (n_wrong > 0) fprintf(stderr, "%s: %u\n", forms[i], n_wrong);
+        quant_block_destroy(&b);
+    }
+    free(y);
+    free(x);
+}
+
 /* The loss is that of a plain loop, whatever the team, and adds up over calls. */
 static void loss_is_measured(void)
 {
@@ -205,6 +264,7 @@ void suite_quantize(CU_pSuite suite)
     CU_add_test(suite, "known small floats", known_small_floats);
     CU_add_test(suite, "rows come back", rows_come_back);
     CU_add_test(suite, "threads do not show", threads_do_not_show);
+    CU_add_test(suite, "rows are their values", rows_are_their_values);
     CU_add_test(suite, "loss is measured", loss_is_measured);
     CU_add_test(suite, "bad values", bad_values);
 }

@@ -1,0 +1,28 @@
+/* What the files that quantize single values and whole rows share. */
+#ifndef SHOAL_QUANT_QUANTIZE_PRIVATE_H
+#define SHOAL_QUANT_QUANTIZE_PRIVATE_H
+
+#include "quant/quantize.h"
+
+/* The extreme values of a group. */
+struct quant_extremes {
+    float least, most; /* with 0 between them */
+    float largest;     /* of largest magnitude, with its sign; the first of equals */
+};
+
+/* Local. Scale and zero point for a group with these extremes, as quant_fit. */
+struct quant_param quant_fit_extremes(struct quant_format f, struct quant_extremes e);
+
+/* The values of all codes of a format, before zero point and scale; unused for int8. */
+struct quant_table {
+    float values[256];
+};
+void quant_table_init(struct quant_format f, struct quant_table *out);
+
+/* Local. Values of inputs [begin, end) of a row, out [end - begin]; begin is a multiple of
+ * QUANT_CODE_ALIGN. */
+void quant_dequantize_span(struct quant_format f, const struct quant_table *table,
+                           const struct quant_block *b, size_t n_in, size_t row, size_t begin,
+                           size_t end, float *out);
+
+#endif
