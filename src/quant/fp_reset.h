@@ -28,4 +28,6 @@ static inline void fp_reset(void)
 #define QUANT_CLONES
 #endif
 
+#define QUANT_INLINE static inline __attribute__((always_inline))
+
 #endif

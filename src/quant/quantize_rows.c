@@ -10,7 +10,7 @@
 
 enum {
     PIECE_ELEMS = 1 << 14, /* elements that a thread takes at once, about */
-    LANES = 16,            /* maxima that are found beside each other */
+    LANES = 16,            /* extremes that are found beside each other */
 };
 
 /* Rows that a thread takes at once. */
@@ -26,48 +26,41 @@ static void group_bounds(struct quant_format f, size_t n_in, size_t g, size_t *b
     *end = f.group == 0 || *begin + f.group > n_in ? n_in : *begin + f.group;
 }
 
-/* The largest magnitude of n values; those that are not finite count as 0. */
-static inline float magnitude(const float *x, size_t n)
+/* The extremes of n values; those that are not finite count as 0. */
+QUANT_INLINE struct quant_extremes rtn_extremes(const float *x, size_t n)
 {
-    float most[LANES] = {0}, m = 0;
+    float least[LANES] = {0}, most[LANES] = {0};
+    struct quant_extremes e = {0, 0, 0};
     size_t k = 0;
     for (; k + LANES <= n; k += LANES) {
         for (size_t i = 0; i < LANES; i++) {
-            const float a = __builtin_fabsf(x[k + i]);
-            most[i] = a > most[i] && a <= FLT_MAX ? a : most[i];
+            const float a = __builtin_fabsf(x[k + i]) <= FLT_MAX ? x[k + i] : 0.0f;
+            least[i] = a < least[i] ? a : least[i];
+            most[i] = a > most[i] ? a : most[i];
         }
     }
-    for (; k < n; k++) {
-        const float a = __builtin_fabsf(x[k]);
-        if (a > m && a <= FLT_MAX) m = a;
+    for (size_t i = 0; k < n; k++, i++) {
+        const float a = __builtin_fabsf(x[k]) <= FLT_MAX ? x[k] : 0.0f;
+        least[i] = a < least[i] ? a : least[i];
+        most[i] = a > most[i] ? a : most[i];
     }
-    for (size_t i = 0; i < LANES; i++) m = most[i] > m ? most[i] : m;
-    return m;
-}
-
-/* The extremes of a group, as far as its format looks at them. */
-static inline struct quant_extremes rtn_extremes(struct quant_format f, const float *x, size_t n)
-{
-    struct quant_extremes e = {.largest = magnitude(x, n)};
-    if (f.has_zeros) {
-        for (size_t k = 0; k < n; k++) {
-            const float a = __builtin_fabsf(x[k]) <= FLT_MAX ? x[k] : 0.0f;
-            e.least = a < e.least ? a : e.least;
-            e.most = a > e.most ? a : e.most;
-        }
-    } else if (f.kind == QUANT_INT4) {
-        size_t k = 0;
-        while (k < n && __builtin_fabsf(x[k]) != e.largest) k++;
-        if (k < n) e.largest = x[k];
+    for (size_t i = 0; i < LANES; i++) {
+        e.least = least[i] < e.least ? least[i] : e.least;
+        e.most = most[i] > e.most ? most[i] : e.most;
     }
+    e.largest = -e.least > e.most ? e.least : e.most;
+    if (-e.least != e.most || e.most == 0) return e;
+    for (k = 0; __builtin_fabsf(x[k]) != e.most; k++) {
+    }
+    e.largest = x[k];
     return e;
 }
 
 /* Integer codes of n values: x / scale to the nearest integer, plus zero, in [least, most]. It is
  * cut before it is rounded, which is the same because the bounds are integers. Below 2^22 adding
  * and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
-static inline void encode_ints(const float *x, size_t n, struct quant_param p, float least,
-                               float most, uint8_t *codes)
+QUANT_INLINE void encode_ints(const float *x, size_t n, struct quant_param p, float least,
+                              float most, uint8_t *codes)
 {
     const float scale = p.scale != 0 ? p.scale : INFINITY, zero = (float)p.zero;
     const float low = least - zero, high = most - zero;
@@ -81,8 +74,8 @@ static inline void encode_ints(const float *x, size_t n, struct quant_param p, f
 }
 
 /* Codes of n values of a group, one in each byte. */
-static inline void encode(struct quant_format f, struct quant_param p, const float *x, size_t n,
-                          uint8_t *codes)
+QUANT_INLINE void encode(struct quant_format f, struct quant_param p, const float *x, size_t n,
+                         uint8_t *codes)
 {
     if (f.kind == QUANT_INT8) {
         encode_ints(x, n, p, f.has_zeros ? 0.0f : -127.0f, f.has_zeros ? 255.0f : 127.0f, codes);
@@ -94,7 +87,7 @@ static inline void encode(struct quant_format f, struct quant_param p, const flo
 }
 
 /* Stores n codes, the first of which belongs to an even input. */
-static inline void codes_store(struct quant_format f, const uint8_t *codes, size_t n, uint8_t *out)
+QUANT_INLINE void codes_store(struct quant_format f, const uint8_t *codes, size_t n, uint8_t *out)
 {
     if (!quant_is_nibbles(f.kind)) {
         memcpy(out, codes, n);
@@ -114,7 +107,7 @@ static void rtn_row(struct quant_format f, const float *x, size_t n_in,
     for (size_t g = 0; g < n_groups; g++) {
         size_t begin, end;
         group_bounds(f, n_in, g, &begin, &end);
-        const struct quant_param p = quant_fit_extremes(f, rtn_extremes(f, x + begin, end - begin));
+        const struct quant_param p = quant_fit_extremes(f, rtn_extremes(x + begin, end - begin));
         quant_put_param(f, out, n_in, row, g, p);
         for (size_t k = begin; k < end; k += QUANT_GROUP_MAX) {
             const size_t n = end - k < QUANT_GROUP_MAX ? end - k : QUANT_GROUP_MAX;
@@ -127,7 +120,7 @@ static void rtn_row(struct quant_format f, const float *x, size_t n_in,
 QUANT_CLONES
 static uint64_t quantize_rows_count_bad(const float *x, size_t n)
 {
-    uint64_t n_bad = 0;
+    uint32_t n_bad = 0; /* a row has at most 64 MiB */
     for (size_t i = 0; i < n; i++) n_bad += !(__builtin_fabsf(x[i]) <= FLT_MAX);
     return n_bad;
 }
@@ -170,8 +163,8 @@ void quant_table_init(struct quant_format f, struct quant_table *out)
 
 /* Values of n codes of a group; the first belongs to an even input. Each is rounded once, as
  * quant_value does. */
-static inline void decode(struct quant_format f, const float *table, struct quant_param p,
-                          const uint8_t *codes, size_t n, float *out)
+QUANT_INLINE void decode(struct quant_format f, const float *table, struct quant_param p,
+                         const uint8_t *codes, size_t n, float *out)
 {
     const float scale = p.scale, zero = f.kind == QUANT_INT4 ? (float)p.zero : 0.0f;
     if (f.kind == QUANT_FP8) {
