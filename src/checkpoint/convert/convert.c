@@ -54,8 +54,8 @@ static int part_compare(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* True for tensors that no forward pass here reads: multi-token prediction, stored as layers behind
- * the model's own, and the indexers of sparse attention. */
+/* Whether no forward pass of shoal reads this tensor: multi-token prediction, which is stored as
+ * layers after those of the model, and the indexers of sparse attention. */
 static bool is_unused(const char *name, int64_t n_layers)
 {
     const char *prefix = "model.layers.";
@@ -101,8 +101,8 @@ static bool same_format(struct quant_format a, struct quant_format b)
            a.group == b.group;
 }
 
-/* *n: the number of parts from `first` on that make one tensor. They must be experts 0, 1, ... of
- * one shape. */
+/* Sets *n to the number of parts, from `first` on, that make one tensor. The parts must be the
+ * experts 0, 1, ... and have the same shape. */
 static struct status group_check(const struct convert *c, size_t first, size_t *n)
 {
     const struct convert_part *p = c->parts + first;
@@ -142,9 +142,10 @@ static void head_dim_find(struct convert *c)
     c->head_dim = head_dim > 0 && head_dim <= UINT32_MAX / 2 ? (uint32_t)head_dim : 0;
 }
 
-/* Sets the leaves of a tensor whose codes are kept. Leaves are whole groups and the same for all
- * tensors of a kind; a group that is too long for a short tensor is split into shorter ones with
- * the same scale. `whole` as in leaf_fit_group. */
+/* Sets the leaves of a tensor whose quantized values are kept. A leaf is a whole number of groups,
+ * and the same for all tensors of a kind. When one group would be too long as a leaf of a short
+ * tensor, it is split into shorter groups with the same scale. `whole` is that of leaf_fit_group.
+ */
 static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
@@ -196,7 +197,7 @@ static bool convert_has_role(const char *name, enum weight_role role)
 
 static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
 {
-    /* latent attention splits this tensor, so it is not kept as codes */
+    /* latent attention splits this tensor, so its quantized values are not kept */
     return c->options->keep_codes && t->quant.kind != QUANT_NONE &&
            !convert_has_role(t->name, WEIGHT_KV_B);
 }

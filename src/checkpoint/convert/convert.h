@@ -15,10 +15,10 @@
 struct comm; /* parallel/comm/comm.h */
 struct team; /* base/team.h */
 
-/* Local. Changes formats (QUANT_NONE and a dtype: floats), leaves and methods of the tensors that
- * are to be written, specs [ckpt_tensor_count(list)]; names and shapes stay. `list` describes the
- * same tensors as they would be written without this call; it has a config, and no bytes can be
- * read from it. It must choose alike on all ranks. */
+/* Local. Changes the formats, leaves and quantization methods of the tensors to be written, specs
+ * [ckpt_tensor_count(list)]; QUANT_NONE and a dtype mean floats. Must not change names and shapes.
+ * `list` describes the same tensors as they would be written without this callback; it has a
+ * config, and no weights can be read from it. The callback must choose the same on all ranks. */
 typedef struct status convert_choose(void *ctx, struct ckpt *list, struct ckpt_tensor_spec *specs);
 
 struct convert_options {
@@ -28,9 +28,9 @@ struct convert_options {
     enum dtype dtype;   /* used without keep_dtype: tensors stored as floats are of this type */
     bool keep_codes;    /* quantized tensors whose format shoal has are kept unchanged, except
                            the one that latent attention splits */
-    /* May be NULL. A tensor whose format or dtype it changes is made, rows at a time, from the
-     * values that the file would hold without it, rounding to nearest: the bytes are those of a
-     * file made without it and quantized by the same choice. */
+    /* May be NULL. If it changes the format or dtype of a tensor, convert makes the rows from the
+     * values that the file would hold without it, rounding to nearest. So the bytes are those of a
+     * file that is first converted without `choose` and then quantized with the same choice. */
     convert_choose *choose;
     void *choose_ctx;
     struct team *team; /* dequantizes and rounds; NULL: the calling thread */
@@ -41,19 +41,20 @@ struct convert_options {
     void *progress_ctx;
 };
 
-/* How a tensor is stored that is quantized in the source or in the file. */
+/* How the values of a tensor are stored that is quantized in the source, in the file, or in both.
+ */
 enum convert_way {
-    CONVERT_KEPT,    /* as the source's codes */
-    CONVERT_WIDENED, /* codes became floats */
-    CONVERT_ROUNDED, /* floats became codes */
-    CONVERT_AGAIN,   /* codes became codes of another format */
+    CONVERT_KEPT,    /* the quantized values of the source, unchanged */
+    CONVERT_WIDENED, /* quantized in the source, floats in the file */
+    CONVERT_ROUNDED, /* floats in the source, quantized in the file */
+    CONVERT_AGAIN,   /* quantized in both, in different formats */
     CONVERT_WAY_COUNT
 };
 
 /* The tensors that are stored in one way and one format. */
 struct convert_count {
     enum convert_way way;
-    char format[32]; /* "fp8-g128", "f16", ... */
+    char format[32]; /* "fp8-g128", "f16", ...: the format in the file */
     uint64_t n_tensors;
     char first[CKPT_NAME_MAX]; /* the name of the first of them */
 };
@@ -62,12 +63,12 @@ enum { CONVERT_COUNTS_MAX = 64 }; /* further ones are not counted */
 
 struct convert_result {
     uint64_t n_tensors; /* written */
-    /* those of them that are quantized in the source or the file, in the order in which each way
-     * and format first occurs */
+    /* the tensors that are quantized in the source or in the file, one entry for each way and
+     * format, in the order in which they first occur */
     struct convert_count counts[CONVERT_COUNTS_MAX];
     size_t n_counts;
     uint64_t n_bytes;       /* of weights written */
-    struct quant_loss loss; /* of the tensors that are CONVERT_AGAIN */
+    struct quant_loss loss; /* the error that CONVERT_AGAIN added to its tensors */
     uint64_t n_overflowed;  /* finite values that became infinite in a narrower type */
     double seconds;
 };

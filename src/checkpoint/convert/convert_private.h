@@ -1,5 +1,5 @@
-/* The state of a conversion, shared by convert.c (which tensors, in which form) and convert_run.c
- * (rows, shared by the ranks). */
+/* The state of a conversion, shared by convert.c (which tensors, in which formats), convert_run.c
+ * (rows, shared among the ranks) and convert_make.c (changes of format). */
 #ifndef SHOAL_CHECKPOINT_CONVERT_CONVERT_PRIVATE_H
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_PRIVATE_H
 
@@ -8,19 +8,22 @@
 #include "checkpoint/file/ckpt_writer.h"
 #include "parallel/comm/comm.h"
 
-/* A source tensor, with its name in the checkpoint and its expert; -1: a tensor of its own. */
+/* A source tensor with its name in the checkpoint. `expert` is its expert's number, or -1 when the
+ * source tensor makes a tensor by itself. */
 struct convert_part {
     char name[CKPT_NAME_MAX];
     int64_t expert;
     size_t source;
 };
 
-/* A tensor to be written: parts [first, first + n_parts) stacked. */
+/* A tensor to be written: parts [first, first + n_parts), one after the other. */
 struct convert_tensor {
     size_t first, n_parts;
-    struct ckpt_tensor_spec spec;  /* as written; its name is borrowed from the first part */
-    struct ckpt_tensor_spec taken; /* as taken from the source */
-    bool is_made;                  /* spec's elements are made from the values of taken's */
+    struct ckpt_tensor_spec spec;  /* the tensor as written; its name is borrowed from the first
+                                      part */
+    struct ckpt_tensor_spec taken; /* the tensor as read from the source */
+    bool is_made;                  /* whether the rows of `spec` are made from the values of the
+                                      rows of `taken` */
 };
 
 struct convert {
@@ -33,15 +36,15 @@ struct convert {
     size_t n_parts;
     struct convert_tensor *tensors; /* owned [n_tensors] */
     size_t n_tensors;
-    uint32_t head_dim; /* 0: unknown */
+    uint32_t head_dim; /* inputs of a head; 0: unknown */
     uint32_t group;    /* the largest group of kept codes, in inputs; 0: no codes are kept */
-    char *scratch;     /* owned; what source_rows needs */
+    char *scratch;     /* owned; scratch memory for source_rows */
     size_t n_scratch_bytes;
-    char *taken; /* owned; rows as taken from the source, before values are made of them */
+    char *taken; /* owned; rows as read from the source, before they become values */
     size_t n_taken_bytes;
-    float *values; /* owned; their values */
+    float *values; /* owned; the values of `taken` */
     size_t n_values_bytes;
-    uint64_t done_bytes, total_bytes; /* rank 0's */
+    uint64_t done_bytes, total_bytes; /* used by rank 0 alone */
     struct convert_result result;
 };
 
@@ -49,14 +52,15 @@ struct convert {
  * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_MEMORY. */
 struct status convert_all_rows(struct convert *c);
 
-/* The rows of a tensor in memory: each dataset begins at a cache line, behind the one before it. */
+/* The rows of a tensor in memory. Each dataset begins at a cache line, after the dataset before it.
+ */
 struct convert_rows {
     const struct ckpt_tensor_spec *spec;
     uint64_t n_rows;
     char *bytes; /* [convert_rows_bytes] */
 };
 
-/* Local. Their bytes, and their datasets (only codes for a plain tensor). */
+/* Local. The bytes of these rows, and where each dataset lies; a plain tensor has `codes` only. */
 uint64_t convert_rows_bytes(const struct ckpt_tensor_spec *spec, uint64_t n_rows);
 struct quant_block convert_rows_block(const struct convert_rows *r);
 

@@ -8,15 +8,15 @@
 
 enum { CHUNK_BYTES = 8 << 20, TAG_CHUNK = 1, N_BUFFERS = 2 };
 
-/* Rows of one source tensor, and where they go. */
+/* Rows of one source tensor, and where in the file they go. */
 struct chunk {
     const struct convert_tensor *tensor;
-    size_t part; /* of the tensor: 0, ... n_parts - 1 */
+    size_t part; /* which of the tensor's n_parts parts */
     size_t source;
     uint64_t row, n_rows;
 };
 
-/* A position in the list of all chunks; at its end, tensor is n_tensors. */
+/* A position in the list of all chunks; at the end of the list `tensor` is n_tensors. */
 struct cursor {
     size_t tensor, part;
     uint64_t row;
@@ -31,7 +31,7 @@ struct round {
 
 /* ---- chunks ---- */
 
-/* Rows read at once. */
+/* Returns how many rows are read together. */
 static uint64_t chunk_rows(const struct source_tensor *t)
 {
     uint64_t n = CHUNK_BYTES / sizeof(float) / t->n_cols;
@@ -143,7 +143,7 @@ static void round_fini(struct round *r)
     mem_free(&r->received);
 }
 
-/* This rank's chunk of the round that begins at `at`; false when the list ends before it. */
+/* Finds this rank's chunk of the round that begins at `at`; false when there are fewer chunks. */
 static bool chunk_mine(const struct convert *c, struct cursor at, struct chunk *out)
 {
     for (int rank = 0; rank <= c->rank; rank++) {
@@ -200,7 +200,7 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
     return convert_run_agree(c, mine);
 }
 
-/* Adds what the ranks counted; rank 0 has the sums. */
+/* Sums the ranks' counts on rank 0. */
 static void results_add(struct convert *c)
 {
     const MPI_Comm world = comm_handle(c->comm, COMM_WORLD);

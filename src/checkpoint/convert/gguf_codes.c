@@ -90,7 +90,7 @@ struct layout {
     bool (*codes)(const uint8_t *block, uint8_t *codes, void *scales);
 };
 
-/* NULL when no format of shoal holds these codes. */
+/* Returns NULL when none of shoal's formats can hold these quantized values. */
 static const struct layout *layout_of(enum gguf_quant quant)
 {
     static const struct layout layouts[] = {

@@ -23,7 +23,7 @@ static float half_at(const uint8_t *p)
     return f32_from_f16(gguf_dequant_u16_at(p));
 }
 
-/* Bit `bit` of the fifth bits, as 16 or 0. */
+/* Bit `bit` of `bits`, which holds the fifth bit of each element, as 16 or 0. */
 static int fifth(uint32_t bits, int bit)
 {
     return (int)(bits >> bit & 1u) << 4;
@@ -85,7 +85,8 @@ static void scale_and_min(const uint8_t *p, int j, int *scale, int *min)
     }
 }
 
-/* Q4_K and Q5_K: eight sub-blocks of 32; high is NULL for Q4_K, else a byte of fifth bits per l. */
+/* Q4_K and Q5_K have eight sub-blocks of 32 elements. high is NULL for Q4_K; for Q5_K, bit j of
+ * high[l] is the fifth bit of element l of sub-block j. */
 static void k_block(const uint8_t *p, const uint8_t *high, const uint8_t *low, float *out)
 {
     const float d = half_at(p), d_min = half_at(p + 2);
@@ -139,8 +140,9 @@ static void q2_k_block(const uint8_t *p, float *out)
     }
 }
 
-/* Q3_K: 16 sub-blocks of 16; the 6-bit scale of sub-block j is 4 bits of one byte, 2 of another; a
- * third bit of an element that is not set takes 4 off. */
+/* Q3_K has 16 sub-blocks of 16 elements. The 6-bit scale of a sub-block has 4 bits in one byte and
+ * 2 in another. Each element has two bits in `low` and a third in `third`; when the third bit is 0,
+ * 4 is subtracted. */
 static void q3_k_block(const uint8_t *p, float *out)
 {
     const uint8_t *third = p, *low = p + 32, *scales = p + 96;
@@ -199,7 +201,7 @@ struct format {
     void (*block)(const uint8_t *p, float *out);
 };
 
-/* NULL: unknown. */
+/* Returns NULL for an unknown type. */
 static const struct format *gguf_dequant_format_of(enum gguf_quant quant)
 {
     static const struct format formats[] = {

@@ -14,10 +14,10 @@ struct arch_names {
     const char *gguf;         /* general.architecture, the prefix of its keys */
     const char *architecture; /* Hugging Face's class */
     const char *model_type;
-    const char *experts; /* where experts and their gate live in a layer */
+    const char *experts; /* the names of experts and their gate within a layer */
     const char *gate_proj, *up_proj, *down_proj;
     bool paired;        /* q and k rows are stored in pairs */
-    const char *router; /* behind `experts`; NULL: "gate" */
+    const char *router; /* the router's name after `experts`; NULL: "gate" */
 };
 
 static const struct arch_names arch_names[GGUF_ARCH_COUNT] = {
@@ -73,8 +73,7 @@ static struct status float_get(const struct gguf_model *m, const char *key, doub
     return status_ok();
 }
 
-/* True for keys below the architecture's prefix that are read, or that do not change the
- * arithmetic. */
+/* Whether a key below the architecture's prefix is read, or does not change the arithmetic. */
 static bool key_is_known(const char *key)
 {
     static const char *const known[] = {
@@ -231,7 +230,8 @@ static const struct name_pair layer_names[] = {
     {"ffn_down.weight", "mlp.down_proj.weight"},
 };
 
-/* The name inside a layer of an expert tensor; false when it is none. */
+/* Writes the name, within a layer, of a tensor of experts or of their router. False when the suffix
+ * names no such tensor. */
 static bool expert_name(const struct arch_names *a, const char *suffix, char *out, size_t n_max)
 {
     const struct name_pair pairs[] = {{"ffn_gate_exps", a->gate_proj},
@@ -251,7 +251,7 @@ static bool expert_name(const struct arch_names *a, const char *suffix, char *ou
     return false;
 }
 
-/* Splits "blk.N.suffix"; false when the name has another form or N is no layer. */
+/* Splits "blk.N.suffix". False when the name has another form or N is not a layer. */
 static bool layer_split(const struct gguf_model *m, const char *name, int64_t *layer,
                         const char **suffix)
 {
@@ -319,7 +319,7 @@ static void put_float(struct strbuf *out, const char *key, double value)
     strbuf_puts(out, ",\n");
 }
 
-/* "key": id, when the file has it. */
+/* Appends "key": id if the file has that token. */
 static void gguf_model_put_token(const struct gguf_model *m, struct strbuf *out, const char *key,
                                  const char *gguf_key)
 {

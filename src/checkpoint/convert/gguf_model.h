@@ -34,9 +34,9 @@ struct gguf_model {
  * understood; a key of the architecture that shoal does not know is refused, never ignored. */
 struct status gguf_model_read(const struct gguf *g, struct gguf_model *out);
 
-/* Local. The Hugging Face name of a tensor; name [n_max]. **pair_rows is 0, or the head dimension
- * if rows are stored in pairs for interleaved rotation: within a head, stored row 2i + j is Hugging
- * Face's row j * pair_rows / 2 + i. Errors: STATUS_INPUT for an unknown tensor. */
+/* Local. The Hugging Face name of a tensor; name [n_max]. *pair_rows is 0, or the head dimension
+ * when rows are stored in pairs for interleaved rotation: within a head, stored row 2i + j is
+ * Hugging Face's row j * pair_rows / 2 + i. Errors: STATUS_INPUT for an unknown tensor. */
 struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tensor *t, char *name,
                               size_t n_max, uint32_t *pair_rows);
 

@@ -55,8 +55,8 @@ static bool is_quantized_weight(const struct kind *k, const struct safetensors_t
     }
 }
 
-/* The tensor whose name is `name` with its end `own` replaced by `suffix`; NULL when there is none.
- */
+/* Finds the tensor whose name is `name` with `suffix` instead of the ending `own`; NULL when there
+ * is none. */
 static const struct safetensors_tensor *sibling(const struct safetensors *s, const char *name,
                                                 const char *own, const char *suffix)
 {
@@ -358,7 +358,7 @@ static void format_choose(struct hf_quant *q)
     q->format = f;
 }
 
-/* Drops a g_idx that only repeats the group size (or is -1 throughout). */
+/* Drops a g_idx that only numbers groups of consecutive inputs, or is -1 throughout. */
 static struct status act_order_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->g_idx;

@@ -24,7 +24,7 @@ enum hf_layout {
 /* One quantized weight of a source. */
 struct hf_quant {
     enum hf_layout layout;
-    char name[CKPT_NAME_MAX]; /* the weight that it is */
+    char name[CKPT_NAME_MAX]; /* the weight's name */
     uint32_t n_dims;
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t n_out, n_in;       /* outputs of all experts together; inputs */
@@ -33,11 +33,12 @@ struct hf_quant {
     uint64_t block_rows;        /* outputs that share a scale */
     uint64_t step, first;       /* row r of the weight is the source's row first + r * step */
     bool zero_is_one_less;      /* GPTQ's first version stores zero - 1 */
-    bool has_zeros;             /* zero points differ from the middle of the codes */
-    struct quant_format format; /* format in which its codes can be kept; QUANT_NONE: values only */
+    bool has_zeros;             /* some zero points differ from the middle of the range */
+    struct quant_format format; /* the format in which its quantized values can be kept;
+                                   QUANT_NONE: only values can be read */
     const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4" */
-    /* borrowed; NULL: none. g_idx is set only when groups are not runs of inputs (act-order), which
-     * no format of shoal holds. */
+    /* Borrowed; NULL: none. g_idx is set only when the inputs of a group are not consecutive
+     * (act-order), which no format of shoal can hold. */
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
 };
 
@@ -56,12 +57,12 @@ bool hf_quant_is_part(const struct safetensors *s, const char *name);
 /* The raw bytes of one weight, or of some of its rows, in memory. Zeroed before the first use. */
 struct hf_raw {
     const struct hf_quant *of; /* borrowed; the weight that the bytes belong to; NULL: none */
-    uint64_t row0, n_rows; /* the rows in memory; all rows for layouts that store inputs first */
+    uint64_t row0, n_rows; /* the rows in memory: all rows when the layout stores inputs first */
     void *codes, *scales, *zeros; /* owned */
     int32_t *g_idx;               /* owned */
-    uint8_t *row_codes;           /* owned [n_in]: one row, a code in each byte, */
-    uint8_t *row_zeros;           /* owned [n_groups]: its zero points, */
-    float *row_scales;            /* owned [n_groups]: its scales (MXFP4: as values) */
+    uint8_t *row_codes;           /* owned [n_in]: quantized values of one row, one per byte */
+    uint8_t *row_zeros;           /* owned [n_groups]: zero points of that row */
+    float *row_scales;            /* owned [n_groups]: scales of that row (for MXFP4 as floats) */
 };
 void hf_raw_fini(struct hf_raw *raw);
 

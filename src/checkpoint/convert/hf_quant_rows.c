@@ -95,13 +95,13 @@ static struct status hf_quant_rows_fetch(const struct safetensors *s, const stru
 
 /* ---- one row ---- */
 
-/* The nibble of output n in a word of AWQ, whose 8 nibbles are the outputs 0 2 4 6 1 3 5 7. */
+/* Which nibble of a word of AWQ holds output n: the 8 nibbles are outputs 0 2 4 6 1 3 5 7. */
 static unsigned awq_place(uint64_t n)
 {
     return (unsigned)(n % 8 / 2 + n % 2 * 4);
 }
 
-/* Code i of packed words; codes are stored from the lowest bits up. */
+/* Returns value i of packed words; a word holds values from its lowest bits up. */
 static uint8_t packed_at(const uint32_t *words, uint64_t i, unsigned bits)
 {
     const unsigned per_word = 32 / bits;
@@ -163,7 +163,7 @@ static uint8_t zero_at(const struct hf_quant *q, const struct hf_raw *raw, uint6
     return (uint8_t)(words[n / per_word * q->n_groups + g] >> n % per_word * q->bits & mask);
 }
 
-/* Index of the scale of row n and group g. */
+/* The index of the scale of row n and group g. */
 static uint64_t scale_place(const struct hf_quant *q, uint64_t n, uint64_t g)
 {
     return is_by_input(q) ? g * q->n_out + n : n / q->block_rows * q->n_groups + g;

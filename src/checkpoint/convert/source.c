@@ -67,7 +67,7 @@ static struct status entry_fill(struct source *s, const char *name, enum dtype d
     return status_ok();
 }
 
-/* True for buffers that some checkpoints store and that convert computes itself. */
+/* Whether convert computes this tensor itself, although some checkpoints store it. */
 static bool is_computed(const char *name)
 {
     static const char suffix[] = "rotary_emb.inv_freq";
@@ -75,7 +75,7 @@ static bool is_computed(const char *name)
     return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
 }
 
-/* The config's type, in which the values of a quantized weight are stored. */
+/* The type that the config names: quantized weights that become floats are stored in it. */
 static enum dtype config_dtype(const struct source *s)
 {
     const struct js_node *config = js_root(s->config);
@@ -177,7 +177,9 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         uint32_t pair_rows;
         enum dtype dtype = DTYPE_F16; /* quantized tensors, unless another type is asked for */
         struct entry *e;
-        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* the config has it */
+        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0)
+            continue; /* its content is in the config
+                         already */
         TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
         const bool is_float = gguf_quant_dtype(t->quant, &dtype);
         TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
@@ -390,14 +392,14 @@ const struct source_tensor *source_at(const struct source *s, size_t i)
 
 static size_t stored_row_bytes(const struct entry *e)
 {
-    if (e->quant != NULL) return 0; /* struct hf_raw has the memory */
+    if (e->quant != NULL) return 0; /* struct hf_raw has its own memory */
     if (e->gguf != NULL) return (size_t)e->gguf->row_bytes;
     const size_t step =
-        e->fused != NULL ? e->fused->step : 1; /* the rows of the other parts are read as well */
+        e->fused != NULL ? e->fused->step : 1; /* the rows of the other parts are read too */
     return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
 }
 
-/* Byte offset of the f32 rows in the scratch: behind the stored rows, at the next cache line. */
+/* Byte offset of the f32 rows in the scratch: the first cache line after the stored rows. */
 static size_t wide_offset(const struct entry *e, uint64_t n_rows)
 {
     return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
@@ -440,7 +442,8 @@ static struct status ordered_rows(const struct source *s, const struct entry *e,
     if (e->pair_rows == 0) return status_ok();
     char *ordered = (char *)scratch + wide_offset(e, n_rows);
     rows_unpair(scratch, n_rows, e->pair_rows, row_bytes, ordered);
-    memcpy(scratch, ordered, n_rows * row_bytes); /* a stored row is no longer than its f32 row */
+    memcpy(scratch, ordered, n_rows * row_bytes); /* fits: a stored row is never longer than the
+                                                     same row in f32 */
     return status_ok();
 }
 
@@ -457,8 +460,8 @@ static uint64_t source_count_overflowed(const float *wide, enum dtype dtype, con
     return n_overflowed;
 }
 
-/* Converts the stored rows of whole experts to f32, then copies the elements of the part; `wide`
- * has room for both. Returns the part. */
+/* Converts the stored rows of whole experts to f32 in `wide`, then copies the elements that belong
+ * to the part. `wide` has room for both. Returns the part's elements. */
 static const float *fused_rows(const struct entry *e, const void *stored, uint64_t n_rows,
                                float *wide)
 {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 #ifdef SHOAL_XXHASH_CHOOSES
-#include <xxh_x86dispatch.h> /* the same checksums with the CPU's best instructions */
+#include <xxh_x86dispatch.h> /* chooses the CPU's best instructions; checksums are the same */
 #endif
 
 enum {
@@ -27,7 +27,7 @@ static struct status ckpt_file_open(struct ckpt *c)
     c->file = H5Fopen(c->path, H5F_ACC_RDONLY, access);
     H5Pclose(access);
     if (c->file < 0) return h5_error(STATUS_INPUT, c->path, "cannot be opened");
-    void *fd = NULL; /* HDF5's file descriptor, so that both read the same file */
+    void *fd = NULL; /* the file descriptor that HDF5 opened, so that both read the same file */
     if (H5Fget_vfd_handle(c->file, H5P_DEFAULT, &fd) < 0 || fd == NULL) {
         return h5_error(STATUS_INPUT, c->path, "has no file descriptor");
     }
@@ -254,7 +254,7 @@ struct block_sum {
     const struct ckpt *c;
     const struct ckpt_tensor *t;
     uint64_t block;
-    XXH3_state_t *state; /* owned */
+    XXH3_state_t *state; /* owned: the checksum of the block so far */
 };
 
 static struct status sum_begin(struct block_sum *s)
@@ -267,7 +267,7 @@ static struct status sum_begin(struct block_sum *s)
     return status_ok();
 }
 
-/* Compares the block's checksum with the stored one and begins that of the next block. */
+/* Compares the block's checksum with the stored one, then starts the next block's. */
 static struct status sum_check(struct block_sum *s)
 {
     const XXH128_hash_t hash = XXH3_128bits_digest(s->state);

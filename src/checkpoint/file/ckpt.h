@@ -39,8 +39,8 @@ enum ckpt_text {
 /* The datasets of a quantized tensor's group. */
 enum ckpt_part { CKPT_CODES, CKPT_SCALES, CKPT_ZEROS, CKPT_PART_COUNT };
 
-/* Local. "codes", "scales", "zeros"; the element type; how many elements a row of n_in inputs has.
- */
+/* Local. The name of a part ("codes", "scales", "zeros"), its element type, and how many elements a
+ * row of n_in inputs has. */
 const char *ckpt_part_name(enum ckpt_part part);
 enum dtype ckpt_part_dtype(enum ckpt_part part, struct quant_format f);
 uint64_t ckpt_part_columns(enum ckpt_part part, struct quant_format f, uint64_t n_in);
@@ -98,7 +98,7 @@ const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
  * (rope_freq.h). NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. The factors that belong to these frequencies; both are 1 except for YaRN. */
+/* Local. Two factors that go with the frequencies; both are 1 except for YaRN. */
 struct ckpt_rope_factors {
     float attention; /* cos and sin are multiplied by it */
     float softmax;   /* the scale of q.k is multiplied by it */

@@ -50,7 +50,7 @@ struct status ckpt_room_free(const char *path, uint64_t *n_free)
     TRY(file_target(path, &file));
     char *slash = strrchr(file, '/');
     if (slash != NULL) slash[slash == file ? 1 : 0] = '\0';
-    /* some network and user-space file systems have no numbers and say 0 blocks in all */
+    /* some network and user-space file systems report 0 blocks in total; those say nothing */
     if (statvfs(slash != NULL ? file : ".", &info) == 0 && info.f_blocks > 0) {
         *n_free = (uint64_t)info.f_bavail * info.f_frsize;
     }

@@ -30,7 +30,8 @@ static struct status temporary_create(struct ckpt_writer *w)
         return status_make(STATUS_IO, "%s: cannot write beside it: %s", w->path, strerror(errno));
     }
     w->created = true;
-    const mode_t mask = umask(0); /* mkstemp's 0600 would hide the checkpoint from colleagues */
+    const mode_t mask = umask(0); /* otherwise mkstemp's mode 0600 would hide the checkpoint from
+                                     other users */
     umask(mask);
     fchmod(fd, 0666 & ~mask);
     close(fd);
@@ -91,7 +92,7 @@ fail:
     return st;
 }
 
-/* Closes the file; HDF5 writes its buffers then, so this can fail. */
+/* Closes the file. This can fail, because HDF5 writes its buffers at this point. */
 static struct status file_close(struct ckpt_writer *w)
 {
     struct status st = status_ok();
@@ -109,9 +110,8 @@ void ckpt_writer_destroy(struct ckpt_writer **w_)
     struct ckpt_writer *w = *w_;
     if (w == NULL) return;
     if (w->created && w->file >= 0) {
-        /* HDF5 always writes its buffers when it closes a file, and a failed close leaves the
-         * library broken.
-         * On a full disk, truncating the file first makes room for that. */
+        /* HDF5 writes its buffers whenever it closes a file, and a failed close leaves the library
+         * broken. On a full disk, truncating the file first makes room for these buffers. */
         if (truncate(w->temporary, 0) != 0) log_line(LOG_DEBUG, "%s: truncate", w->temporary);
     }
     file_close(w);

@@ -91,7 +91,7 @@ static struct status wants_sort(struct loader *l)
     TRY(mem_alloc(&l->first_want, n_tensors + 2, sizeof l->first_want[0], "the order of slabs"));
     size_t *next =
         l->first_want +
-        1; /* filling advances each index to the end of its tensor, the begin of the next */
+        1; /* filling moved each index to the end of its tensor, which is the start of the next */
     for (size_t i = 0; i < l->o->n_wants; i++) next[l->o->wants[i].tensor->index + 1]++;
     for (size_t i = 0; i < n_tensors; i++) next[i + 1] += next[i];
     for (size_t i = 0; i < l->o->n_wants; i++) l->order[next[l->o->wants[i].tensor->index]++] = i;
@@ -103,7 +103,8 @@ static size_t bits_bytes(const struct loader *l)
     return (size_t)(l->n_blocks / CHAR_BIT + 1);
 }
 
-/* Marks every block that this rank wants as wanted by it alone; find_shared corrects that. */
+/* Marks every block that this rank wants as wanted by this rank alone. find_shared then corrects
+ * the blocks that other ranks want too. */
 static struct status loader_prepare(struct loader *l)
 {
     const size_t n_tensors = ckpt_stored_count(l->o->c);
@@ -123,8 +124,8 @@ static struct status loader_prepare(struct loader *l)
     return status_ok();
 }
 
-/* **Collective (host)**. Moves to the shared blocks those that another rank wants too, and all
- * blocks of a rank whose sink is serial. */
+/* **Collective (host)**. Marks as shared the blocks that another rank wants too, and all blocks of
+ * a rank whose sink is serial. */
 static void find_shared(struct loader *l)
 {
     const size_t n = bits_bytes(l);

@@ -14,10 +14,11 @@
 #include <string.h>
 
 enum {
-    AHEAD_ROUNDS = 4, /* the system is told this many rounds ahead to read blocks */
-    /* Bytes of a slot. Small blocks (an expert's codes, its scales) share a slot, because each
-     * round costs
-     * an agreement, which on busy cores waits until the system has run every rank. */
+    AHEAD_ROUNDS = 4, /* the system is asked to read blocks this many rounds before they are
+                         needed */
+    /* Bytes of a slot. Small blocks (the quantized values of an expert, its scales) share a slot,
+     * because each round ends with an agreement, which on busy cores waits until the system has run
+     * every rank. */
     SLOT_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 

@@ -10,9 +10,8 @@
 
 enum {
     AHEAD_RUNS = 4, /* runs of each lane that the system is told to read ahead */
-    /* Bytes of a run. Small blocks (one expert each) share a run, so that threads do not fill, and
-     * first
-     * clear, the same huge page of the weights at once. */
+    /* Bytes of a run. Small blocks (an expert each) share a run. Otherwise several threads would
+     * fill the same huge page of the weights at once, and the first access to a page clears it. */
     RUN_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 
