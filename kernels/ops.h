@@ -269,11 +269,13 @@ struct pick_args {
 };
 void op_pick_rows(const struct kern_table *k, const struct pick_args *a);
 
-/* Rows into the front of wider rows: to[i * to_stride ..] = from[i], `width` floats each. */
+/* Rows between arrays of unlike widths: to[i * to_stride ..] = from[i * from_stride ..], `width`
+ * floats each. */
 struct place_args {
     const float *from;
     size_t n_rows, width, to_stride;
     float *to;
+    size_t from_stride; /* 0: width */
 };
 void op_place_rows(const struct kern_table *k, const struct place_args *a);
 /* The same added to what stands there. Not on a device. */

@@ -61,7 +61,7 @@ static void place_part(const void *job_, struct part part)
     size_t i, end;
     if (!part_take(&part, a->n_rows, a->width + 1, &i, &end)) return;
     for (; i < end; i++) {
-        const float *from = a->from + i * a->width;
+        const float *from = a->from + i * (a->from_stride > 0 ? a->from_stride : a->width);
         float *to = a->to + i * a->to_stride;
         if (job->k != NULL) {
             job->k->add(to, from, a->width);

@@ -34,7 +34,8 @@ BLOCK_INLINE void place_rows_block(const struct place_args *a, struct cuda_block
     FOR_THREADS(t)
     {
         const size_t k = (size_t)b.x * CUDA_THREADS + t;
-        if (k < a->width) a->to[b.y * a->to_stride + k] = a->from[b.y * a->width + k];
+        const size_t from_stride = a->from_stride > 0 ? a->from_stride : a->width;
+        if (k < a->width) a->to[b.y * a->to_stride + k] = a->from[b.y * from_stride + k];
     }
 }
 CUDA_KERNEL(place_rows, place_args)

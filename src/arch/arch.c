@@ -91,15 +91,15 @@ static struct status derive_rotary(struct arch_reading *r)
         return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found nothing",
                            r->what, key);
     }
-    m->rotary = (uint32_t)(m->head_dim * r->rotary_part);
+    m->rotary = (uint32_t)(m->query_dim * r->rotary_part);
     if (r->rotary_dim > 0 && r->rotary_part != 1 && r->rotary_dim != m->rotary) {
         return status_make(STATUS_INPUT,
                            "%s: rotary_dim: expected %u, as partial_rotary_factor says, found %u",
                            r->what, m->rotary, r->rotary_dim);
     }
-    if (r->rotary_dim > m->head_dim) {
+    if (r->rotary_dim > m->query_dim) {
         return status_make(STATUS_INPUT, "%s: rotary_dim: expected at most head_dim %u, found %u",
-                           r->what, m->head_dim, r->rotary_dim);
+                           r->what, m->query_dim, r->rotary_dim);
     }
     if (r->rotary_dim > 0) m->rotary = r->rotary_dim;
     if (m->rotary >= 2 && m->rotary % 2 == 0) return status_ok();
@@ -117,6 +117,7 @@ static struct status derive_heads(struct arch_reading *r)
     if (m->n_kv_heads == 0) m->n_kv_heads = m->n_heads;
     if (m->head_dim == 0) m->head_dim = m->width / m->n_heads;
     m->query_dim = m->value_dim = m->head_dim;
+    m->head_dim = (m->head_dim + LANES - 1) / LANES * LANES;
     return derive_rotary(r);
 }
 
@@ -128,10 +129,6 @@ static struct status check_heads(const struct arch_reading *r)
             STATUS_INPUT,
             "%s: num_attention_heads: expected a multiple of the %u KV heads, found %u", r->what,
             m->n_kv_heads, m->n_heads);
-    }
-    if (m->head_dim == 0 || m->head_dim % LANES != 0) {
-        return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d, found %u",
-                           r->what, LANES, m->head_dim);
     }
     if (m->n_heads / m->n_kv_heads > 256 || m->n_kv_heads > 256) {
         return status_make(STATUS_INPUT,

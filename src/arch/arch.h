@@ -68,10 +68,13 @@ struct arch_family {
 
 struct arch {
     const struct arch_family *family;
-    uint32_t n_layers, width, n_heads, n_kv_heads, head_dim; /* L, D, H, G, Hd */
-    uint32_t rotary;    /* elements of a head that are rotated */
-    uint32_t query_dim; /* elements of a head of q; Hd but for latent attention */
-    uint32_t value_dim; /* of a head of o_proj's input; likewise */
+    uint32_t n_layers, width, n_heads, n_kv_heads; /* L, D, H, G */
+    uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention's kernels: the
+                           published head_dim rounded up to LANES, behind which zeros stand */
+    uint32_t rotary;    /* elements of a head that are rotated, from its first on */
+    uint32_t query_dim; /* elements of a head of q as published, which the weights have */
+    uint32_t value_dim; /* of a head of o_proj's input; likewise. Both are the published head_dim,
+                           and k and v have as many, but for latent attention */
     uint32_t kv_lora;   /* latent attention, where kv_lora + rotary is Hd, cached once for a token;
                            0: the model has none */
     uint32_t q_lora;    /* latent attention with q made in two steps; 0: in one */

@@ -26,8 +26,8 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM_WHOLE, "self_attn.q_norm.weight", DIM_Q)},
     {VECTOR(WEIGHT_K_NORM, PART_QK_NORM_WHOLE, "self_attn.k_norm.weight", DIM_KV)},
     {VECTOR(WEIGHT_SINKS, PART_SINKS, "self_attn.sinks", DIM_H)},
-    {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM, "self_attn.q_norm.weight", DIM_HD)},
-    {VECTOR(WEIGHT_K_NORM, PART_QK_NORM, "self_attn.k_norm.weight", DIM_HD)},
+    {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM, "self_attn.q_norm.weight", DIM_HEAD)},
+    {VECTOR(WEIGHT_K_NORM, PART_QK_NORM, "self_attn.k_norm.weight", DIM_HEAD)},
     /* latent attention */
     {MATRIX(CLASS_ATTENTION, WEIGHT_Q_A, PART_Q_STEPS, "self_attn.q_a_proj.weight", DIM_Q_LORA,
             DIM_D)},
@@ -162,11 +162,10 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
 {
     switch (dim) {
     case DIM_Q:
+    case DIM_KV:
         return m->query_dim;
     case DIM_O:
         return m->value_dim;
-    case DIM_KV:
-        return m->head_dim;
     case DIM_KV_B:
         return m->query_dim - m->rotary + m->value_dim;
     default:
@@ -179,7 +178,7 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
     const uint32_t sizes[DIM_COUNT] = {[DIM_ONE] = 1,
                                        [DIM_D] = m->width,
                                        [DIM_V] = m->vocab,
-                                       [DIM_HD] = m->head_dim,
+                                       [DIM_HEAD] = m->query_dim,
                                        [DIM_H] = m->n_heads,
                                        [DIM_Q] = m->n_heads,
                                        [DIM_O] = m->n_heads,

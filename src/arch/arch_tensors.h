@@ -83,11 +83,11 @@ enum arch_dim {
     DIM_ONE,
     DIM_D,
     DIM_V,        /* AXIS_VOCAB */
-    DIM_HD,       /* one head */
+    DIM_HEAD,     /* query_dim: one head */
     DIM_H,        /* one for each query head */
     DIM_Q,        /* H query_dim: outputs of q */
     DIM_O,        /* H value_dim: inputs of o */
-    DIM_KV,       /* G Hd: outputs of k and of v */
+    DIM_KV,       /* G query_dim: outputs of k and of v */
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
     DIM_Q_LORA,   /* q's latent */
     DIM_KV_LORA,  /* the latent of keys and values */

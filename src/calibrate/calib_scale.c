@@ -64,16 +64,16 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }
 
-/* Averages the scales of the query heads that share a kv head, in place: s [H Hd]. */
+/* Averages the scales of the query heads that share a kv head, in place: s [H value_dim]. */
 static void share_heads(const struct arch *m, float *s)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;
     for (uint32_t g = 0; g < m->n_kv_heads; g++) {
-        for (uint32_t d = 0; d < m->head_dim; d++) {
+        for (uint32_t d = 0; d < m->value_dim; d++) {
             double sum = 0;
-            for (uint32_t h = 0; h < per_kv; h++) sum += s[(g * per_kv + h) * m->head_dim + d];
+            for (uint32_t h = 0; h < per_kv; h++) sum += s[(g * per_kv + h) * m->value_dim + d];
             for (uint32_t h = 0; h < per_kv; h++) {
-                s[(g * per_kv + h) * m->head_dim + d] = (float)(sum / per_kv);
+                s[(g * per_kv + h) * m->value_dim + d] = (float)(sum / per_kv);
             }
         }
     }
@@ -193,7 +193,7 @@ static void compact_heads(const struct arch *m, const float *s, float *out)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;
     for (uint32_t g = 0; g < m->n_kv_heads; g++) {
-        memcpy(out + g * m->head_dim, s + g * per_kv * m->head_dim, m->head_dim * sizeof *out);
+        memcpy(out + g * m->value_dim, s + g * per_kv * m->value_dim, m->value_dim * sizeof *out);
     }
 }
 

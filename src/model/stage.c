@@ -53,7 +53,8 @@ static struct workspace_shape stage_shape_of(const struct stage *s)
     return shape;
 }
 
-/* Points the arrays into the workspace. */
+/* Points the arrays into the workspace. Wide and narrow heads are the same where the cache has all
+ * heads as they are. */
 static void point(struct stage *s, const struct workspace_place *at, bool has_codes)
 {
     char *base = s->workspace;
@@ -69,8 +70,10 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_TILE_PARTS] = &s->tile_parts,
                                            [WORKSPACE_Q_LOW] = &s->q_low,
                                            [WORKSPACE_K_ROPE] = &s->k_rope,
-                                           [WORKSPACE_Q_LATENT] = &s->q_latent,
-                                           [WORKSPACE_O_LATENT] = &s->o_latent,
+                                           [WORKSPACE_K_NARROW] = &s->k_narrow,
+                                           [WORKSPACE_V_NARROW] = &s->v_narrow,
+                                           [WORKSPACE_Q_WIDE] = &s->q_wide,
+                                           [WORKSPACE_O_WIDE] = &s->o_wide,
                                            [WORKSPACE_ATTENDED] = &s->attended,
                                            [WORKSPACE_GATE] = &s->gate,
                                            [WORKSPACE_UP] = &s->up,
@@ -81,6 +84,11 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
         memcpy(arrays[i], &p, sizeof p);
     }
     if (!has_codes) s->codes = s->inner_codes = NULL;
+    if (s->o.model->kv_lora > 0 || stage_is_padded(s)) return;
+    s->k_narrow = s->k;
+    s->v_narrow = s->v;
+    s->q_wide = s->q;
+    s->o_wide = s->attended;
 }
 
 static struct status make_workspace(struct stage *s)

@@ -55,13 +55,13 @@ static void norm_whole(struct stage *s, const struct attention_weights *w, size_
     op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->q,
                                                               .n_rows = n_rows,
                                                               .n_heads = range_count(q),
-                                                              .head_dim = m->head_dim,
+                                                              .head_dim = m->query_dim,
                                                               .sums = q_sums + q.begin,
                                                               .stride = n});
-    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->k,
+    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->k_narrow,
                                                               .n_rows = n_rows,
                                                               .n_heads = range_count(kv),
-                                                              .head_dim = m->head_dim,
+                                                              .head_dim = m->query_dim,
                                                               .sums = k_sums + kv.begin,
                                                               .stride = n});
     device_or_u32(s->o.kern, s->o.comm, COMM_TP, s->head_sums, n_rows * n);
@@ -69,28 +69,80 @@ static void norm_whole(struct stage *s, const struct attention_weights *w, size_
                            .w = w->q_norm,
                            .sums = q_sums,
                            .n_rows = n_rows,
-                           .n = (size_t)range_count(q) * m->head_dim,
-                           .n_whole = (size_t)m->n_heads * m->head_dim,
+                           .n = (size_t)range_count(q) * m->query_dim,
+                           .n_whole = (size_t)m->n_heads * m->query_dim,
                            .n_sums = m->n_heads,
                            .stride = n,
                            .eps = m->norm_eps};
     op_norm_whole(s->o.kern, &a);
-    a.x = s->k;
+    a.x = s->k_narrow;
     a.w = w->k_norm;
     a.sums = k_sums;
-    a.n = (size_t)range_count(kv) * m->head_dim;
-    a.n_whole = (size_t)m->n_kv_heads * m->head_dim;
+    a.n = (size_t)range_count(kv) * m->query_dim;
+    a.n_whole = (size_t)m->n_kv_heads * m->query_dim;
     a.n_sums = m->n_kv_heads;
     op_norm_whole(s->o.kern, &a);
 }
 
 static void clip(struct stage *s, size_t n_rows)
 {
-    const size_t n_q = (size_t)s->attention.n_heads * s->attention.head_dim;
-    const size_t n_kv = (size_t)s->attention.n_kv_heads * s->attention.head_dim;
+    const size_t n_q = (size_t)s->attention.n_heads * s->o.model->query_dim;
+    const size_t n_kv = (size_t)s->attention.n_kv_heads * s->o.model->query_dim;
     op_clamp(s->o.kern, s->q, s->o.model->clip_qkv, n_rows * n_q);
-    op_clamp(s->o.kern, s->k, s->o.model->clip_qkv, n_rows * n_kv);
-    op_clamp(s->o.kern, s->v, s->o.model->clip_qkv, n_rows * n_kv);
+    op_clamp(s->o.kern, s->k_narrow, s->o.model->clip_qkv, n_rows * n_kv);
+    op_clamp(s->o.kern, s->v_narrow, s->o.model->clip_qkv, n_rows * n_kv);
+}
+
+bool stage_is_padded(const struct stage *s)
+{
+    return s->o.model->kv_lora == 0 && s->o.model->query_dim != s->o.model->head_dim;
+}
+
+/* Each of n heads [query_dim] in place: RMSNorm by w, if there is one. */
+static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
+{
+    if (w == NULL) return;
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = x,
+                                              .w = w,
+                                              .n_rows = n,
+                                              .n = s->o.model->query_dim,
+                                              .eps = s->o.model->norm_eps,
+                                              .y = x});
+}
+
+/* to [n, Hd] = heads from [n, query_dim], and zeros behind each. */
+static void widen(struct stage *s, const float *from, size_t n, float *to)
+{
+    const size_t wide = s->o.model->head_dim;
+    mem_ops_fill(s->o.kern, to, 0, n * wide * sizeof *to);
+    op_place_rows(s->o.kern, &(struct place_args){.from = from,
+                                                  .n_rows = n,
+                                                  .width = s->o.model->query_dim,
+                                                  .to_stride = wide,
+                                                  .to = to});
+}
+
+/* The heads as the cache has them. Norms are over the elements that a head really has. */
+static void widen_heads(struct stage *s, const float *q_norm, const float *k_norm, size_t n_rows)
+{
+    const size_t n_q = n_rows * s->attention.n_heads, n_kv = n_rows * s->attention.n_kv_heads;
+    norm_narrow(s, s->q, q_norm, n_q);
+    norm_narrow(s, s->k_narrow, k_norm, n_kv);
+    widen(s, s->q, n_q, s->q_wide);
+    widen(s, s->k_narrow, n_kv, s->k);
+    widen(s, s->v_narrow, n_kv, s->v);
+}
+
+/* s->attended [T, H, value_dim] = s->o_wide without the zeros behind each head. */
+static void narrow_heads(struct stage *s, size_t n_rows)
+{
+    const size_t narrow = s->o.model->value_dim;
+    op_place_rows(s->o.kern, &(struct place_args){.from = s->o_wide,
+                                                  .n_rows = n_rows * s->attention.n_heads,
+                                                  .width = narrow,
+                                                  .to_stride = narrow,
+                                                  .to = s->attended,
+                                                  .from_stride = s->o.model->head_dim});
 }
 
 /* s->attended = attention over the keys and values of each head, of the normed rows `in`. */
@@ -100,17 +152,19 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
     const struct column qkv[] = {
-        {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
+        {&w->q, s->q, w->q_bias}, {&w->k, s->k_narrow, w->k_bias}, {&w->v, s->v_narrow, w->v_bias}};
     stage_columns(s, qkv, 3, in);
-    const bool whole = s->o.model->qk_norm_whole;
+    const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
+    const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
     if (whole) norm_whole(s, w, n_rows);
     if (s->o.model->clip_qkv > 0) clip(s, n_rows);
-    const struct attention_work work = {.q = s->q,
+    if (padded) widen_heads(s, q_norm, k_norm, n_rows);
+    const struct attention_work work = {.q = s->q_wide,
                                         .k = s->k,
                                         .v = s->v,
-                                        .out = s->attended,
-                                        .q_norm = whole ? NULL : w->q_norm,
-                                        .k_norm = whole ? NULL : w->k_norm,
+                                        .out = s->o_wide,
+                                        .q_norm = padded ? NULL : q_norm,
+                                        .k_norm = padded ? NULL : k_norm,
                                         .sinks = w->sinks,
                                         .cos = p->cos,
                                         .sin = p->sin,
@@ -122,6 +176,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float),
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
+    if (padded) narrow_heads(s, n_rows);
 }
 
 void stage_attention(struct stage *s, const struct layer *layer, struct part *p)

@@ -76,17 +76,17 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
     stage_columns(s, &q, 1, &low_rows);
 }
 
-/* s->k [T, Hd] = latent, rotated key; s->q_latent [T, H, Hd] = q for them. */
+/* s->k [T, Hd] = latent, rotated key; s->q_wide [T, H, Hd] = q for them. */
 static void enter_latents(struct stage *s, const struct latent_weights *latent,
                           const struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows;
     const struct arch *m = s->o.model;
     const size_t own = m->query_dim - m->rotary, r = m->kv_lora;
-    const struct head_rows q = {s->q, m->query_dim}, of_latents = {s->q_latent, m->head_dim};
+    const struct head_rows q = {s->q, m->query_dim}, of_latents = {s->q_wide, m->head_dim};
     head_linears(s, latent->k_b, q, of_latents, n_rows);
     struct rope_tails a = {.x = s->q + own,
-                           .out = s->q_latent + r,
+                           .out = s->q_wide + r,
                            .x_stride = m->query_dim,
                            .out_stride = m->head_dim,
                            .cos = p->cos,
@@ -117,8 +117,8 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     project(s, &layer->attention, in);
     enter_latents(s, latent, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, p->seqs, p->n_seqs);
-    const struct attn_args args = {.q = s->q_latent,
-                                   .out = s->o_latent,
+    const struct attn_args args = {.q = s->q_wide,
+                                   .out = s->o_wide,
                                    .kv = kv,
                                    .kv_of_head = s->attention.kv_of_head,
                                    .n_heads = s->attention.n_heads,
@@ -128,6 +128,6 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
                                    .parts = s->tile_parts,
                                    .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float)};
     op_attention(s->o.kern, &args);
-    const struct head_rows o = {s->o_latent, m->head_dim}, out = {s->attended, m->value_dim};
+    const struct head_rows o = {s->o_wide, m->head_dim}, out = {s->attended, m->value_dim};
     head_linears(s, latent->v_b, o, out, n_rows);
 }

@@ -74,11 +74,14 @@ struct stage {
                         not alive at the same time share memory (parallel/layout/workspace.h) */
     float *x;        /* [T, D] normed input of a block */
     float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
-    float *k, *v;        /* [T, G Hd] */
+    float *k, *v;        /* [T, G, Hd] */
+    /* Heads whose width is not that of the cache: latent attention, and heads that are padded.
+     * Elsewhere the narrow ones are k and v, and the wide ones q and attended. */
+    float *k_narrow, *v_narrow; /* [T, G, query_dim] */
+    float *q_wide, *o_wide;     /* [T, H, Hd] */
     /* latent attention */
     float *q_low;                /* [T, q_lora] */
     float *k_rope;               /* [T, rotary] */
-    float *q_latent, *o_latent;  /* [T, H, Hd] */
     struct linear_args *heads;   /* [H] of the heads' own linears */
     struct linear_group *groups; /* [H] */
     float *gate, *up;            /* [T, F] */
@@ -192,6 +195,9 @@ void stage_show(const struct stage *s, enum tap_site site, const float *x, size_
 
 /* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);
+
+/* Local. Whether heads are padded with zeros to the width that the cache has. */
+bool stage_is_padded(const struct stage *s);
 
 /* Local. Positions of all rows, and their rotations, which all layers share. */
 void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);

@@ -52,6 +52,8 @@ MODELS = {
     "deepseek-v3": {PLAIN: [ONE, (["--kv-dtype", "int8"], [([], 0)]),
                             (["--kv-dtype", "fp8"], [(["--tp", "2"], 2)])]},
     "glm4-moe": {PLAIN: [ONE]},
+    "qwen3-head40": {PLAIN: [ONE, (["--kv-dtype", "int8"], [(["--tp", "2"], 2)])]},
+    "olmoe-head24": {PLAIN: [ONE]},
 }
 LAW = ["smollm-tied", "qwen3-moe-mixed"]
 # model, format, flags, the driver's faults, [(layout, ranks)]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of
+from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 GGUF, IMPORTS = TESTS / "golden" / "gguf", TESTS / "golden" / "imports"
 FLOATS = ["--quantized", "dequantize"]
@@ -97,6 +97,22 @@ class ConvertTest:
             done = self.shoal("convert", ROUNDED[0][0], found, *argv)
             expect(done.status == status and word in done.err and not found.exists(), f"{argv}: {done}")
         print(f"  {len(ROUNDED)} sources in other formats: the bytes of convert and quantize")
+
+    def check_run(self):
+        """A GGUF whose heads of 8 elements are padded answers as the folder that it was made of."""
+        lines, answers = self.work / "in.jsonl", []
+        write_lines(lines, [dict(custom_id=str(n), prompt_token_ids=list(range(2, 2 + n)),
+                                 temperature=0, max_tokens=20, ignore_eos=True) for n in (1, 9)])
+        for source in (GGUF / "llama" / "hf", GGUF / "llama" / "model.gguf"):
+            model, rows = self.work / "run.h5", self.work / "rows.jsonl"
+            self.shoal.must("convert", source, model)
+            for flags, ranks in (([], 0), (["--tp", "2"], 2)):
+                self.shoal.must("generate", "--model", model, "--input", lines, "--output", rows,
+                                *flags, ranks=ranks)
+                answers.append({k: row["token_ids"] for k, row in read_rows(rows).items()})
+        expect(all(a == answers[0] for a in answers) and len(answers[0]["9"]) == 20,
+               f"the answers differ: {answers}")
+        print("  a GGUF with padded heads answers as its folder does")
 
     def check_refusals(self):
         target = self.work / "no.h5"
@@ -206,6 +222,7 @@ class ConvertTest:
         self.check_same_bytes()
         self.check_kept()
         self.check_format()
+        self.check_run()
         self.check_refusals()
         self.check_unused()
         self.check_killed()

@@ -90,7 +90,7 @@ DIMENSIONS = {
 # only.
 FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-moe", "olmoe-clip",
             "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "kimi-k2",
-            "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias"]
+            "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias", "qwen3-head40"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
@@ -98,11 +98,12 @@ FAMILY_DIMENSIONS = {
     "layout": ["1", "tp2", "tp3", "pp2", "ep2", "dp2", "dp2-tp2-ep2", "tp2-pp2-dp2"],
 }
 SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf",
+           "head100": GOLDENS / "llama-head100" / "hf",
            **{name: GOLDENS / name / "hf" for name in FAMILIES}}
 DEMO = REPO / "models" / "demo" / "demo.h5"
 # Quantized from the model named before the dash; activations are int8.
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32",
-             "mixtral-int8": "int8"}
+             "mixtral-int8": "int8", "head100-int8": "int8"}
 # The model named before the dash with another cache type, in as many runs as a family.
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
 
@@ -117,7 +118,7 @@ def has_experts(name):
     return config is None or "experts" in (config / "config.json").read_text()
 
 
-FAMILY_DIMENSIONS["model"] = FAMILIES + list(KV_TYPES) + ["mixtral-int8"]
+FAMILY_DIMENSIONS["model"] = FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8"]
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
 
@@ -128,7 +129,7 @@ def allowed(row):
     """
     if not HAS_EXPERTS[row["model"]] and "ep" in row["layout"]:
         return False
-    if row["model"] == "mixtral-int8" and row["layout"] == "tp3":
+    if row["model"] in ("mixtral-int8", "head100-int8") and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
     return not (row["batch"] == 1 and row["blocks"] == "tight")
 

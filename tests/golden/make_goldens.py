@@ -109,6 +109,13 @@ MODELS = {
             num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
             rope_parameters=dict(rope_type="linear", rope_theta=50000.0, factor=2.5),
             attention_bias=True, mlp_bias=True, tie_word_embeddings=True, **COMMON)),
+    # heads of 100 elements, as OpenLLaMA-3B has them: no whole number of 16 lanes
+    "llama-head100": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=16, num_key_value_heads=4, head_dim=100, rms_norm_eps=1e-6,
+            rope_theta=10000.0, tie_word_embeddings=False, **COMMON)),
     # biases of q, k and v, tied, heads not a divisor of the width
     "qwen2": dict(
         cls=Qwen2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
@@ -151,6 +158,13 @@ MODELS = {
             vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
             num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
             attention_bias=True, tie_word_embeddings=True, **COMMON)),
+    # norms of each head of q and k, whose 40 elements are no whole number of 16 lanes
+    "qwen3-head40": dict(
+        cls=Qwen3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen3Config(
+            vocab_size=267, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=8, num_key_value_heads=2, head_dim=40, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, **COMMON)),
     # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that bites; bf16 experts
     # stored input by input, an expert width with a tail leaf
     "gpt-oss": dict(
@@ -250,6 +264,14 @@ MODELS = {
         config=lambda: OlmoeConfig(
             vocab_size=280, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
             num_attention_heads=6, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # the same with heads of 24 elements, no whole number of 16 lanes
+    "olmoe-head24": dict(
+        cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=264, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
             norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
     # all four multipliers, tied

@@ -1,5 +1,7 @@
 /* config.json: what is understood, and what is refused by name. */
 #include "arch/arch.h"
+#include "arch/arch_tensors.h"
+#include "parallel/layout/layout.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -347,10 +349,37 @@ static void switches_of_a_family_are_read(void)
     CU_ASSERT(m.qkv_bias && !m.o_bias);
 }
 
+/* Kernels and the cache take whole lanes; the weights, the scale and the rotation keep the
+ * published head_dim. */
+static void heads_are_padded(void)
+{
+    CU_ASSERT_EQUAL(parse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":3200,"
+                          "\"num_hidden_layers\":26,\"num_attention_heads\":32,"
+                          "\"intermediate_size\":8640,\"vocab_size\":32000,"
+                          "\"max_position_embeddings\":2048")
+                        .code,
+                    STATUS_OK); /* OpenLLaMA-3B */
+    CU_ASSERT(m.head_dim == 112 && m.query_dim == 100 && m.value_dim == 100 && m.rotary == 100);
+    CU_ASSERT_EQUAL(m.attention_scale, 0.1f);
+    CU_ASSERT_EQUAL(arch_params(&m), 3426473600u);
+    struct layout_model l;
+    layout_describe(&m, 2, &l);
+    CU_ASSERT_EQUAL(l.o_leaf, 300);
+    const struct layout_flags flags = {.tp = 2};
+    struct layout two;
+    CU_ASSERT_EQUAL(layout_build(&l, 2, &flags, &two).code, STATUS_OK);
+    const struct layout_kv f16 = {.element_bytes = 2};
+    const struct layout_memory memory = layout_memory_of(&two, layout_place_of(&two, 0), f16, 64);
+    const uint32_t n_kv_heads = range_count(layout_kv_heads(&two, 0));
+    CU_ASSERT_EQUAL(memory.kv_block_bytes, 26u * n_kv_heads * 64 * 2 * 112 * 2);
+    CU_ASSERT_EQUAL(parse(OF("Qwen3ForCausalLM") ",\"head_dim\":40").code, STATUS_OK);
+    CU_ASSERT(m.head_dim == 48 && m.query_dim == 40 && m.rotary == 40);
+}
+
 static void impossible_sizes_are_refused(void)
 {
     refuse("\"architectures\":[\"LlamaForCausalLM\"]", "num_hidden_layers");
-    refuse(LLAMA ",\"head_dim\":24", "head_dim");
+    refuse(LLAMA ",\"head_dim\":25", "head_dim");
     refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":0",
            "num_hidden_layers");
     refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
@@ -385,5 +414,6 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "implementations that differ are not guessed",
                 implementations_that_differ_are_not_guessed);
     CU_add_test(suite, "switches of a family are read", switches_of_a_family_are_read);
+    CU_add_test(suite, "heads are padded", heads_are_padded);
     CU_add_test(suite, "impossible sizes are refused", impossible_sizes_are_refused);
 }

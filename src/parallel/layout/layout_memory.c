@@ -95,6 +95,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t d = m->width, f = dense_columns(l, place);
     const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->value_dim;
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
+    const bool padded = !latent && m->head_dim != m->query_dim, wide = latent || padded;
     return (struct workspace_shape){
         .n_rows = n_rows,
         .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
@@ -109,8 +110,10 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
-                    [WORKSPACE_Q_LATENT] = latent ? h * m->head_dim : 0,
-                    [WORKSPACE_O_LATENT] = latent ? h * m->head_dim : 0,
+                    [WORKSPACE_K_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
+                    [WORKSPACE_V_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
+                    [WORKSPACE_Q_WIDE] = wide ? h * m->head_dim : 0,
+                    [WORKSPACE_O_WIDE] = wide ? h * m->head_dim : 0,
                     [WORKSPACE_ATTENDED] = n_o,
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,

@@ -21,8 +21,10 @@
     X(TILE_PARTS, PROJECT, ATTEND)                                                                 \
     X(Q_LOW, PROJECT, ATTEND)                                                                      \
     X(K_ROPE, PROJECT, ATTEND)                                                                     \
-    X(Q_LATENT, PROJECT, ATTEND)                                                                   \
-    X(O_LATENT, PROJECT, OUTPUT)                                                                   \
+    X(K_NARROW, PROJECT, PROJECT)                                                                  \
+    X(V_NARROW, PROJECT, PROJECT)                                                                  \
+    X(Q_WIDE, PROJECT, ATTEND)                                                                     \
+    X(O_WIDE, PROJECT, OUTPUT)                                                                     \
     X(ATTENDED, PROJECT, OUTPUT)                                                                   \
     X(GATE, INNER, DOWN)                                                                           \
     X(INNER_CODES, INNER, DOWN)                                                                    \

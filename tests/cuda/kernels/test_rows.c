@@ -243,6 +243,12 @@ static void rows_moved(void)
                                             gpu ? extra.device : extra.host, y});
         op_gather_rows(k, &(struct gather_args){y, forth, N - 1, WIDTH, x});
         op_place_rows(k, &(struct place_args){x, N, WIDTH - 5, WIDTH + 2, y});
+        op_place_rows(k, &(struct place_args){.from = y,
+                                              .n_rows = N,
+                                              .width = WIDTH - 9,
+                                              .to_stride = WIDTH,
+                                              .to = x,
+                                              .from_stride = WIDTH + 2});
     }
     twin_same(&b, &from, "gathered rows");
     twin_same(&b, &to, "moved rows");
