@@ -1,9 +1,11 @@
 /* Copies, converts and rounds (RTN) tensors, a run of rows at a time. */
 #include "calibrate/quantize_file.h"
 
+#include "base/background.h"
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
 #include "checkpoint/file/ckpt_room.h"
+#include "checkpoint/file/h5.h"
 #include "quant/quantize.h"
 
 #include <math.h>
@@ -119,37 +121,87 @@ done:
     return st;
 }
 
+/* Rounded rows on their way to the file. */
+struct rounded {
+    struct ckpt_writer *writer;
+    const struct quant_block *block;
+    uint64_t n_rows;
+};
+
+static struct status rounded_write(void *rounded)
+{
+    const struct rounded *r = rounded;
+    h5_quiet(); /* HDF5 may keep that for each thread */
+    return ckpt_writer_quant_rows(r->writer, r->block, r->n_rows);
+}
+
+static struct status rounded_wait(const struct quantize_file *q)
+{
+    return q->background == NULL ? status_ok() : background_wait(q->background);
+}
+
+/* Writes the rows once those before them are written. They may still be written when it returns. */
+static struct status rounded_start(const struct quantize_file *q, struct rounded *r,
+                                   const struct quant_block *block, uint64_t n_rows)
+{
+    TRY(rounded_wait(q));
+    *r = (struct rounded){q->writer, block, n_rows};
+    if (q->background == NULL) return rounded_write(r);
+    background_start(q->background, rounded_write, r);
+    return status_ok();
+}
+
+/* A run of rows and where it is made. */
+struct run {
+    uint64_t row, n;
+    float *x; /* [n, n_cols], the values */
+    const struct quant_block *block;
+};
+
+static struct status run_round(struct quantize_file *q, struct tensor_rows *r,
+                               const struct quantize_choice *choice, const struct run *run)
+{
+    const struct ckpt_tensor *t = r->t;
+    const uint64_t row = run->row, n = run->n;
+    const struct quant_block *block = run->block;
+    float *x = run->x;
+    TRY(tensor_rows_f32(r, row, n, x));
+    const uint64_t n_bad = quant_rtn_rows(q->team, choice->format, x, n, t->n_cols, block);
+    if (n_bad > 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: tensor %s: %llu values of rows %llu to %llu are not finite",
+                           ckpt_path(q->c), t->name, (unsigned long long)n_bad,
+                           (unsigned long long)row, (unsigned long long)(row + n - 1));
+    }
+    if (!choice->again) return status_ok();
+    return quant_loss_add(q->team, choice->format, x, n, t->n_cols, block, &q->result.loss);
+}
+
 static struct status round_to_nearest(struct quantize_file *q, struct tensor_rows *r,
                                       const struct quantize_choice *choice)
 {
-    const struct quant_format f = choice->format;
     const struct ckpt_tensor *t = r->t;
     const uint64_t n_run = run_rows(t);
-    struct quant_block b = {0};
+    struct quant_block b[2] = {{0}, {0}}; /* one is written while the other is filled */
+    struct rounded writing;
     float *x = NULL;
     struct status st;
     TRY_GOTO(st, mem_map(&x, rows_bytes(t), "rows"), done);
-    TRY_GOTO(st, quant_block_create(f, n_run, t->n_cols, &b), done);
-    for (uint64_t row = 0; row < t->n_rows; row += n_run) {
+    for (int i = 0; i < 2; i++) {
+        TRY_GOTO(st, quant_block_create(choice->format, n_run, t->n_cols, &b[i]), done);
+    }
+    for (uint64_t row = 0, i = 0; row < t->n_rows; row += n_run, i++) {
         const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
-        TRY_GOTO(st, tensor_rows_f32(r, row, n, x), done);
-        const uint64_t n_bad = quant_rtn_rows(q->team, f, x, n, t->n_cols, &b);
-        if (n_bad > 0) {
-            st = status_make(STATUS_INPUT,
-                             "%s: tensor %s: %llu values of rows %llu to %llu are not finite",
-                             ckpt_path(q->c), t->name, (unsigned long long)n_bad,
-                             (unsigned long long)row, (unsigned long long)(row + n - 1));
-            goto done;
-        }
-        if (choice->again) {
-            TRY_GOTO(st, quant_loss_add(q->team, f, x, n, t->n_cols, &b, &q->result.loss), done);
-        }
-        TRY_GOTO(st, ckpt_writer_quant_rows(q->writer, &b, n), done);
+        const struct run run = {.row = row, .n = n, .x = x, .block = &b[i % 2]};
+        TRY_GOTO(st, run_round(q, r, choice, &run), done);
+        TRY_GOTO(st, rounded_start(q, &writing, run.block, n), done);
         quantize_file_advance(q, t, n);
     }
     st = status_ok();
-done:
-    quant_block_destroy(&b);
+done:;
+    const struct status last = rounded_wait(q);
+    if (!status_failed(&st)) st = last;
+    for (int i = 0; i < 2; i++) quant_block_destroy(&b[i]);
     mem_unmap(&x, rows_bytes(t));
     return st;
 }

@@ -20,11 +20,14 @@ struct quantize_result {
 /* Called after each run of rows; may be NULL. */
 typedef void quantize_progress(void *ctx, const char *tensor, uint64_t done, uint64_t total);
 
+struct background; /* base/background.h */
+
 struct quantize_file {
     struct ckpt *c; /* borrowed, as are: */
     struct ckpt_writer *writer;
     const struct quantize_choice *choices; /* [ckpt_tensor_count] */
     struct team *team;                     /* may be NULL */
+    struct background *background;         /* writes rounded rows; NULL: the calling thread does */
     quantize_progress *progress;
     void *progress_ctx;
     uint64_t done_elems, total_elems; /* for progress */

@@ -1,4 +1,5 @@
 /* shoal quantize: a checkpoint with quantized weights from one with floats. */
+#include "base/background.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -60,6 +61,7 @@ struct quantize_job {
     struct quantize_choice *choices; /* owned */
     struct ckpt_writer *writer;
     struct team *team;
+    struct background *background;
 };
 
 static struct status open_source(struct quantize_job *j)
@@ -75,7 +77,9 @@ static struct status open_source(struct quantize_job *j)
 static struct status quantize_write_all(struct quantize_job *j, struct quantize_result *result)
 {
     uint64_t n_free;
-    struct quantize_file q = {.c = j->ckpt, .choices = j->choices, .team = j->team};
+    TRY(background_create(&j->background));
+    struct quantize_file q = {
+        .c = j->ckpt, .choices = j->choices, .team = j->team, .background = j->background};
     if (!j->flags->quiet && isatty(STDERR_FILENO)) q.progress = quantize_show_progress;
     TRY(ckpt_room_free(j->to, &n_free));
     TRY(ckpt_room_check(j->to, quantize_file_needed(&q), n_free));
@@ -95,6 +99,7 @@ static struct status quantize_run(const struct quantize_flags *flags,
     struct status st = open_source(&j);
     if (!status_failed(&st)) st = cmd_team_create(flags->threads, env, NULL, &j.team);
     if (!status_failed(&st)) st = quantize_write_all(&j, &r);
+    background_destroy(&j.background);
     team_destroy(&j.team);
     ckpt_writer_destroy(&j.writer);
     mem_free(&j.choices);

@@ -1,7 +1,14 @@
 /* Converts rows, a chunk at a time. In each round every rank converts one chunk. Rank 0 receives
- * them and writes them in order, while the other ranks convert the chunks of the next round. */
+ * them in order and hands them to a thread that writes them, while all ranks convert the chunks of
+ * the next round:
+ *
+ *     rank 0    make 0 | receive 1  receive 2 | make 3 | ...
+ *     writer           | write 0    write 1     write 2 | write 3 ...
+ *     rank 1    make 1 | make 4 ...                                                              */
+#include "base/background.h"
 #include "base/mem.h"
 #include "checkpoint/convert/convert_private.h"
+#include "checkpoint/file/h5.h"
 
 #include <mpi.h>
 #include <string.h>
@@ -22,11 +29,17 @@ struct cursor {
     uint64_t row;
 };
 
-/* Buffers of this rank. */
+/* Buffers of this rank. While one of a pair is sent or written, the other one is filled. */
 struct round {
     char *own[N_BUFFERS]; /* owned; its chunk of this round, and that of the round before */
     MPI_Request sent[N_BUFFERS];
-    char *received; /* owned; rank 0: another rank's chunk */
+    char *received[N_BUFFERS]; /* owned; rank 0: other ranks' chunks */
+    unsigned n_received;
+    /* rank 0 */
+    struct background *writer; /* owned */
+    struct convert *convert;   /* of the writer's job, as is: */
+    struct chunk writing;
+    char *writing_bytes;
 };
 
 /* ---- chunks ---- */
@@ -94,6 +107,7 @@ static struct status chunk_make(struct convert *c, const struct chunk *k, char *
     return convert_make(c, &taken, k->row, &out);
 }
 
+/* Writes a chunk, on the writer's thread; no other thread uses HDF5 meanwhile. */
 static struct status chunk_write(struct convert *c, const struct chunk *k, char *bytes)
 {
     const struct ckpt_tensor_spec *s = &k->tensor->spec;
@@ -131,16 +145,22 @@ static struct status round_init(struct convert *c, struct round *r)
     }
     for (int i = 0; i < N_BUFFERS; i++) r->sent[i] = MPI_REQUEST_NULL;
     if (n_most > INT32_MAX) return status_make(STATUS_INPUT, "rows of more than 2 GiB");
-    TRY(mem_alloc(&r->own[0], n_most, 1, "rows to be written"));
-    if (c->n_ranks == 1) return status_ok();
-    if (c->rank == 0) return mem_alloc(&r->received, n_most, 1, "rows to be written");
-    return mem_alloc(&r->own[1], n_most, 1, "rows to be written");
+    for (int i = 0; i < N_BUFFERS; i++) {
+        TRY(mem_alloc(&r->own[i], n_most, 1, "rows to be written"));
+        if (c->rank > 0 || c->n_ranks == 1) continue;
+        TRY(mem_alloc(&r->received[i], n_most, 1, "rows to be written"));
+    }
+    r->convert = c;
+    return c->rank > 0 ? status_ok() : background_create(&r->writer);
 }
 
 static void round_fini(struct round *r)
 {
-    for (int i = 0; i < N_BUFFERS; i++) mem_free(&r->own[i]);
-    mem_free(&r->received);
+    background_destroy(&r->writer);
+    for (int i = 0; i < N_BUFFERS; i++) {
+        mem_free(&r->own[i]);
+        mem_free(&r->received[i]);
+    }
 }
 
 /* Finds this rank's chunk of the round that begins at `at`; false when there are fewer chunks. */
@@ -153,19 +173,33 @@ static bool chunk_mine(const struct convert *c, struct cursor at, struct chunk *
     return true;
 }
 
-/* Rank 0: receives and writes all chunks of the round in order. After a failed write it still
- * receives the other ranks' chunks, so that no rank waits. */
-static struct status round_write(struct convert *c, struct round *r, struct cursor at)
+static struct status round_write_one(void *round)
+{
+    const struct round *r = round;
+    h5_quiet(); /* HDF5 may keep that for each thread */
+    return chunk_write(r->convert, &r->writing, r->writing_bytes);
+}
+
+/* Rank 0: receives all chunks of the round and has them written in order. The last one may still be
+ * written when it returns. After a failed write it still receives the other ranks' chunks, so that
+ * no rank waits. */
+static struct status round_write(struct convert *c, struct round *r, struct cursor at, char *own)
 {
     struct status st = status_ok();
     for (int rank = 0; rank < c->n_ranks && at.tensor < c->n_tensors; rank++) {
         const struct chunk k = chunk_next(c, &at);
-        char *bytes = rank == 0 ? r->own[0] : r->received;
+        char *bytes = own;
         if (rank > 0) {
+            bytes = r->received[r->n_received++ % N_BUFFERS];
             MPI_Recv(bytes, (int)chunk_bytes(&k), MPI_BYTE, rank, TAG_CHUNK,
                      comm_handle(c->comm, COMM_WORLD), MPI_STATUS_IGNORE);
         }
-        if (!status_failed(&st)) st = chunk_write(c, &k, bytes);
+        const struct status before = background_wait(r->writer);
+        if (!status_failed(&st)) st = before;
+        if (status_failed(&st)) continue;
+        r->writing = k;
+        r->writing_bytes = bytes;
+        background_start(r->writer, round_write_one, r);
     }
     return st;
 }
@@ -182,14 +216,14 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
     struct status mine = status_ok();
     struct cursor at = {0};
     for (unsigned round = 0; at.tensor < c->n_tensors; round++) {
-        const unsigned i = c->rank == 0 ? 0 : round % N_BUFFERS;
+        const unsigned i = round % N_BUFFERS;
         struct chunk k;
         const bool has_one = chunk_mine(c, at, &k);
         if (r->sent[i] != MPI_REQUEST_NULL) MPI_Wait(&r->sent[i], MPI_STATUS_IGNORE);
         if (has_one && !status_failed(&mine)) mine = chunk_make(c, &k, r->own[i]);
         TRY(convert_run_agree(c, mine));
         if (c->rank == 0) {
-            mine = round_write(c, r, at);
+            mine = round_write(c, r, at, r->own[i]);
         } else if (has_one) {
             chunk_send(c, &k, r->own[i], &r->sent[i]);
         }
@@ -197,6 +231,7 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
             (void)chunk_next(c, &at);
         }
     }
+    if (c->rank == 0 && !status_failed(&mine)) mine = background_wait(r->writer);
     return convert_run_agree(c, mine);
 }
 
@@ -216,7 +251,7 @@ static void results_add(struct convert *c)
 
 struct status convert_all_rows(struct convert *c)
 {
-    struct round r = {.received = NULL};
+    struct round r = {.writer = NULL};
     struct status st = convert_run_agree(c, round_init(c, &r));
     if (!status_failed(&st)) st = convert_rounds_run(c, &r);
     if (c->comm != NULL) {
