@@ -49,28 +49,45 @@ struct seen_row {
     bool is_first; /* this is the first tile folded into the state */
 };
 
+/* A tile and the rows that are folded together. The rows see no slots outside [first, end); both
+ * are multiples of 16. e[row][slot] is a score at first, later a weight. */
+struct tile_fold {
+    const struct tile *tile;
+    const struct seen_row *rows;
+    size_t first, end;
+    float (*e)[TILE];
+};
+
+/* Part of a tile's keys or values [slot][head_dim]: slots [j0, j1), and of each slot the elements
+ * from d on. */
+struct tile_slots {
+    const void *data;
+    const float *scales; /* of int8 codes, [slot] */
+    size_t head_dim, j0, j1, d;
+};
+
 /* e[r][j] = the scores of n_rows (constant) rows, without their scale, for 16 slots at a time from
  * `first` to `end`. A slot that no row sees gets the score of one that is seen. */
-ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile *tile,
-                          const struct seen_row *rows, size_t first, size_t end, float (*e)[TILE])
+ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile_fold *f)
 {
-    const size_t j0 = rows[0].j0, last = rows[n_rows - 1].j1 - 1;
-    for (size_t j = first; j < end; j += 16) {
+    const size_t j0 = f->rows[0].j0, last = f->rows[n_rows - 1].j1 - 1;
+    for (size_t j = f->first; j < f->end; j += 16) {
         size_t at[16];
         for (size_t i = 0; i < 16; i++) {
             const size_t slot = j + i < last ? j + i : last;
             at[i] = slot > j0 ? slot : j0;
         }
-        dots16(t, n_rows, tile, rows, at, j, e);
+        dots16(t, n_rows, f, at, j);
     }
 }
 
 #if TURN_KEYS
 /* s[r][i] = lane `lane` plus lane `lane` + 8 of each dot: the first level of the tree. Vector i has
  * the 16 slots from j + 16i on. */
-ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile *tile,
-                             const struct seen_row *rows, size_t j, size_t lane, struct v16 *s)
+ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile_fold *f, size_t j,
+                             size_t lane, struct v16 *s)
 {
+    const struct tile *tile = f->tile;
     const float *keys = (const float *)tile->keys + j;
     struct v16 low[FOLD_ROWS * 2], high[FOLD_ROWS * 2];
 #pragma GCC unroll 8
@@ -84,7 +101,8 @@ ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile 
         }
 #pragma GCC unroll 4
         for (size_t r = 0; r < n_rows; r++) {
-            const struct v16 q = v16_set1(rows[r].q[d]), p = v16_set1(rows[r].q[d + 8]);
+            const float *x = f->rows[r].q;
+            const struct v16 q = v16_set1(x[d]), p = v16_set1(x[d + 8]);
 #pragma GCC unroll 2
             for (size_t i = 0; i < n_vectors; i++) {
                 low[r * n_vectors + i] = v16_madd(q, k[i], low[r * n_vectors + i]);
@@ -99,16 +117,15 @@ ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile 
 /* e[r][j ..] = the scores of 16 * n_vectors slots from transposed keys. n_rows and n_vectors are
  * constant. Lanes are computed in the order in which the tree 8-4-2-1 combines them, so that few
  * sums have to be kept. */
-ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct tile *tile,
-                               const struct seen_row *rows, size_t j, float (*e)[TILE])
+ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct tile_fold *f, size_t j)
 {
     struct v16 s[FOLD_ROWS * 2], four[FOLD_ROWS * 2], two[FOLD_ROWS * 2], one[FOLD_ROWS * 2];
 #pragma GCC unroll 4
     for (size_t half = 0; half < 2; half++) {
 #pragma GCC unroll 4
         for (size_t lane = half; lane < half + 4; lane += 2) {
-            lane_pair(n_rows, n_vectors, tile, rows, j, lane, four);
-            lane_pair(n_rows, n_vectors, tile, rows, j, lane + 4, s);
+            lane_pair(n_rows, n_vectors, f, j, lane, four);
+            lane_pair(n_rows, n_vectors, f, j, lane + 4, s);
 #pragma GCC unroll 8
             for (size_t i = 0; i < n_rows * n_vectors; i++) {
                 four[i] = v16_add(four[i], s[i]);
@@ -121,25 +138,26 @@ ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct til
     }
 #pragma GCC unroll 8
     for (size_t i = 0; i < n_rows * n_vectors; i++)
-        v16_store(e[i / n_vectors] + j + i % n_vectors * 16, one[i]);
+        v16_store(f->e[i / n_vectors] + j + i % n_vectors * 16, one[i]);
 }
 
 /* The same as `scores`, from transposed keys (floats [d][slot]). */
-ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile *tile,
-                                 const struct seen_row *rows, size_t first, size_t end,
-                                 float (*e)[TILE])
+ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile_fold *f)
 {
-    size_t j = first;
-    for (; j + 32 <= end; j += 32) turned_dots(n_rows, 2, tile, rows, j, e);
-    if (j < end) turned_dots(n_rows, 1, tile, rows, j, e);
+    size_t j = f->first;
+    for (; j + 32 <= f->end; j += 32) turned_dots(n_rows, 2, f, j);
+    if (j < f->end) turned_dots(n_rows, 1, f, j);
 }
 #endif
 
 /* Scores to weights: e[r][j] = exp(s_j - m), +0 for slots that row r does not see; and each row's
  * (m, l). A NaN score is never the maximum, but makes e, l and the row NaN. */
-ALWAYS_INLINE void weights(size_t n_rows, const struct seen_row *rows, float scale, size_t first,
-                           size_t end, float (*e)[TILE], struct rows_part *part)
+ALWAYS_INLINE void weights(size_t n_rows, const struct tile_fold *f, float scale,
+                           struct rows_part *part)
 {
+    const struct seen_row *rows = f->rows;
+    const size_t first = f->first, end = f->end;
+    float(*const e)[TILE] = f->e;
     struct v16 top[FOLD_ROWS], lanes[FOLD_ROWS];
 #pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) {
@@ -168,18 +186,17 @@ ALWAYS_INLINE void weights(size_t n_rows, const struct seen_row *rows, float sca
     rows_tree(n_rows, lanes, part->sum);
 }
 
-/* o[n_rows][n_vectors] += weights times the values of slots [j0, j1). n_rows and n_vectors are
- * constant. */
-ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors,
-                              const struct tile *tile, size_t j0, size_t j1, size_t d,
+/* o[n_rows][n_vectors] += weights e [n_rows][slot] times the values of slots. n_rows and n_vectors
+ * are constant. */
+ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors, struct tile_slots s,
                               const float (*e)[TILE], struct v16 *o)
 {
-    for (size_t j = j0; j < j1; j++) {
+    for (size_t j = s.j0; j < s.j1; j++) {
         struct v16 v[VALUE_VECTORS];
-        const float scale = t == DTYPE_I8 ? tile->value_scales[j] : 1.0f;
+        const float scale = t == DTYPE_I8 ? s.scales[j] : 1.0f;
 #pragma GCC unroll 4
         for (size_t i = 0; i < n_vectors; i++)
-            v[i] = kv_load16(t, tile->values, scale, j * tile->head_dim + d + 16 * i);
+            v[i] = kv_load16(t, s.data, scale, j * s.head_dim + s.d + 16 * i);
 #pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) {
             const struct v16 weight = v16_set1(e[r][j]);
@@ -190,24 +207,34 @@ ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors,
     }
 }
 
+/* Slots [j0, j1) of a tile's values, from element d on. */
+ALWAYS_INLINE struct tile_slots values_of(const struct tile *tile, size_t j0, size_t j1, size_t d)
+{
+    return (struct tile_slots){tile->values, tile->value_scales, tile->head_dim, j0, j1, d};
+}
+
 /* Folds the tile's values into out[d ..]: out = o for the first tile, then fma(o, b, out * a). The
  * rows see nearly the same slots: the slots that all see are added together, the others row by row.
  */
 ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
-                               const struct tile *tile, const struct seen_row *rows,
-                               const float (*e)[TILE], const struct rows_part *f, size_t d)
+                               const struct tile_fold *f, const struct rows_part *part, size_t d)
 {
+    const struct tile *tile = f->tile;
+    const struct seen_row *rows = f->rows;
+    const float(*const e)[TILE] = (const float(*)[TILE])f->e;
     struct v16 o[FOLD_ROWS * VALUE_VECTORS];
     const size_t j0 = rows[n_rows - 1].j0, j1 = rows[0].j1;
 #pragma GCC unroll 16
     for (size_t i = 0; i < n_rows * VALUE_VECTORS; i++) o[i] = v16_zero();
 #pragma GCC unroll 8
     for (size_t r = 0; r + 1 < n_rows; r++)
-        add_values(t, 1, n_vectors, tile, rows[r].j0, j0, d, e + r, o + r * VALUE_VECTORS);
-    add_values(t, n_rows, n_vectors, tile, j0, j1, d, e, o);
+        add_values(t, 1, n_vectors, values_of(tile, rows[r].j0, j0, d), e + r,
+                   o + r * VALUE_VECTORS);
+    add_values(t, n_rows, n_vectors, values_of(tile, j0, j1, d), e, o);
 #pragma GCC unroll 8
     for (size_t r = 1; r < n_rows; r++)
-        add_values(t, 1, n_vectors, tile, j1, rows[r].j1, d, e + r, o + r * VALUE_VECTORS);
+        add_values(t, 1, n_vectors, values_of(tile, j1, rows[r].j1, d), e + r,
+                   o + r * VALUE_VECTORS);
 #pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 4
@@ -215,8 +242,8 @@ ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
             float *to = rows[r].out + d + 16 * i;
             struct v16 v = o[r * VALUE_VECTORS + i];
             if (!rows[r].is_first) {
-                const struct v16 old = v16_mul(v16_load(DTYPE_F32, to, 0), v16_set1(f->a[r]));
-                v = v16_madd(v, v16_set1(f->b[r]), old);
+                const struct v16 old = v16_mul(v16_load(DTYPE_F32, to, 0), v16_set1(part->a[r]));
+                v = v16_madd(v, v16_set1(part->b[r]), old);
             }
             v16_store(to, v);
         }
@@ -274,17 +301,21 @@ ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct t
 {
     float e[FOLD_ROWS][TILE] __attribute__((aligned(64)));
     struct rows_part part;
-    const size_t first = rows->j0 / 16 * 16, end = (rows[n_rows - 1].j1 + 15) / 16 * 16;
+    const struct tile_fold f = {.tile = tile,
+                                .rows = rows,
+                                .first = rows->j0 / 16 * 16,
+                                .end = (rows[n_rows - 1].j1 + 15) / 16 * 16,
+                                .e = e};
 #if TURN_KEYS
-    if (turned) turned_scores(n_rows, tile, rows, first, end, e);
+    if (turned) turned_scores(n_rows, &f);
 #endif
-    if (!turned) scores(t, n_rows, tile, rows, first, end, e);
-    weights(n_rows, rows, scale, first, end, e, &part);
+    if (!turned) scores(t, n_rows, &f);
+    weights(n_rows, &f, scale, &part);
     fold_states(n_rows, rows, &part);
     size_t d = 0;
     for (; d + 16 * VALUE_VECTORS <= tile->head_dim; d += 16 * VALUE_VECTORS)
-        fold_values(t, n_rows, VALUE_VECTORS, tile, rows, e, &part, d);
-    for (; d < tile->head_dim; d += 16) fold_values(t, n_rows, 1, tile, rows, e, &part, d);
+        fold_values(t, n_rows, VALUE_VECTORS, &f, &part, d);
+    for (; d < tile->head_dim; d += 16) fold_values(t, n_rows, 1, &f, &part, d);
 }
 
 /* At most BLOCK_QUERIES queries of a slice, from query `first` on. Queries are counted row by row,
@@ -389,18 +420,19 @@ static __attribute__((noinline)) void block_tile_turned(struct block *b, size_t 
     block_tile(DTYPE_F32, true, b, n, tile);
 }
 
-/* to [n][TILE] = the keys of slots [j0, j1), n elements each, transposed. Vectors of 16 slots are
- * filled up with copies of slots j0 and j1 - 1. */
-ALWAYS_INLINE void turn_keys(enum dtype t, const void *from, const float *scales, size_t n,
-                             size_t j0, size_t j1, float *to)
+/* to [head_dim][TILE] = the keys of slots [j0, j1), transposed. Vectors of 16 slots are filled up
+ * with copies of slots j0 and j1 - 1. */
+ALWAYS_INLINE void turn_keys(enum dtype t, struct tile_slots s, float *to)
 {
-    for (size_t j = j0 / 16 * 16; j < j1; j += 16) {
-        for (size_t d = 0; d < n; d += 16) {
+    for (size_t j = s.j0 / 16 * 16; j < s.j1; j += 16) {
+        for (size_t d = 0; d < s.head_dim; d += 16) {
             struct v16 v[16];
 #pragma GCC unroll 16
             for (size_t i = 0; i < 16; i++) {
-                const size_t until = j + i < j1 ? j + i : j1 - 1, slot = until > j0 ? until : j0;
-                v[i] = kv_load16(t, from, t == DTYPE_I8 ? scales[slot] : 1.0f, slot * n + d);
+                const size_t until = j + i < s.j1 ? j + i : s.j1 - 1;
+                const size_t slot = until > s.j0 ? until : s.j0;
+                v[i] = kv_load16(t, s.data, t == DTYPE_I8 ? s.scales[slot] : 1.0f,
+                                 slot * s.head_dim + d);
             }
             v16_turn(v);
 #pragma GCC unroll 16
@@ -410,14 +442,14 @@ ALWAYS_INLINE void turn_keys(enum dtype t, const void *from, const float *scales
 }
 #endif
 
-/* to[slot][n] = slots [j0, j1) as floats. */
-ALWAYS_INLINE void make_floats(enum dtype t, const void *from, const float *scales, size_t n,
-                               size_t j0, size_t j1, float *to)
+/* to[slot][head_dim] = slots [j0, j1) as floats. */
+ALWAYS_INLINE void make_floats(enum dtype t, struct tile_slots s, float *to)
 {
-    for (size_t j = j0; j < j1; j++) {
-        const float scale = t == DTYPE_I8 ? scales[j] : 1.0f;
+    const size_t n = s.head_dim;
+    for (size_t j = s.j0; j < s.j1; j++) {
+        const float scale = t == DTYPE_I8 ? s.scales[j] : 1.0f;
         for (size_t i = j * n; i < (j + 1) * n; i += 16)
-            v16_store(to + i, kv_load16(t, from, scale, i));
+            v16_store(to + i, kv_load16(t, s.data, scale, i));
     }
 }
 
@@ -476,19 +508,18 @@ ALWAYS_INLINE void block_floats(enum dtype t, struct block *b)
         const size_t j0 = s.lo > start ? s.lo - start : 0;
         const size_t j1 = s.p1 - start < TILE ? s.p1 - start + 1 : TILE;
         struct tile tile = cached_tile(t, b, n);
-        if (!b->args->kv.latent)
-            make_floats(t, tile.values, tile.value_scales, hd, j0, j1, floats + TILE * hd);
-        const void *keys = tile.keys;
+        if (!b->args->kv.latent) make_floats(t, values_of(&tile, j0, j1, 0), floats + TILE * hd);
+        const struct tile_slots keys = {tile.keys, tile.key_scales, hd, j0, j1, 0};
         tile.keys = floats;
         tile.values = b->args->kv.latent ? floats : floats + TILE * hd;
 #if TURN_KEYS
         if (!b->args->kv.latent && b->n >= WORTH_TURNING) {
-            turn_keys(t, keys, tile.key_scales, hd, j0, j1, floats);
+            turn_keys(t, keys, floats);
             block_tile_turned(b, n, &tile);
             continue;
         }
 #endif
-        make_floats(t, keys, tile.key_scales, hd, j0, j1, floats);
+        make_floats(t, keys, floats);
         block_tile_floats(b, n, &tile);
     }
 }

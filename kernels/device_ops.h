@@ -54,12 +54,10 @@ struct take_words_args {
 struct device_pack_args {
     const struct packed *w;
     enum packed_part part;
-    bool transposed;         /* a row of the source is an input, not an output */
-    size_t row0, n_rows;     /* outputs, or inputs when transposed */
-    size_t n_columns;        /* elements of a row; bytes, where the weight is quantized */
-    const void *rows;        /* host memory */
-    size_t row_bytes;        /* of a row */
-    size_t row_stride_bytes; /* from row to row */
+    bool transposed;  /* a row of the source is an input, not an output */
+    size_t n_columns; /* elements of a row; bytes, where the weight is quantized */
+    size_t row_bytes; /* of a row */
+    struct matrix_rows rows;
 };
 
 struct device_ops {

@@ -90,7 +90,8 @@ static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
                                       .sums = b->sums};
         memset(b->y, 0, sizeof b->y);
         memset(b->sums, 0, sizeof b->sums);
-        (leaf > 0 ? b->t->linear_leaf : b->t->linear)[t](&a, 0, 0, OUTS_PADDED / 16, 0, n_rows);
+        const struct linear_slice all = {.panel1 = OUTS_PADDED / 16, .row1 = n_rows};
+        (leaf > 0 ? b->t->linear_leaf : b->t->linear)[t](&a, &all);
         h = hash(h, b->y, ROWS * OUTS_PADDED * sizeof *b->y);
         h = hash(h, b->sums, ROWS * (OUTS + 1) * sizeof *b->sums);
     }
@@ -126,9 +127,6 @@ static void quant_weight(struct bench *b, struct quant_format f, void *scales, u
     else
         dtype_from_f32(f.scale_dtype, b->w, n, scales);
 }
-
-typedef void quant_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                         size_t row0, size_t row1);
 
 /* Linears with quantized weights of one format, for int8 and for float activations, with and
  * without leaves. */
@@ -172,9 +170,13 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
         memset(b->y, 0, sizeof b->y);
         memset(b->sums, 0, sizeof b->sums);
         const size_t n_few = n_rows == 1 ? 1 : QUANT_FEW_ROWS;
-        quant_slice *slice = (w.leaf > 0 ? b->t->linear_quant_leaf : b->t->linear_quant)[f.kind];
-        slice(&a, 0, 0, OUTS_PADDED / 16, 0, n_few);
-        if (n_rows > n_few) slice(&a, 0, 0, OUTS_PADDED / 16, n_few, n_rows);
+        linear_slice_fn *run_slice =
+            (w.leaf > 0 ? b->t->linear_quant_leaf : b->t->linear_quant)[f.kind];
+        const struct linear_slice few = {.panel1 = OUTS_PADDED / 16, .row1 = n_few};
+        const struct linear_slice rest = {
+            .panel1 = OUTS_PADDED / 16, .row0 = n_few, .row1 = n_rows};
+        run_slice(&a, &few);
+        if (n_rows > n_few) run_slice(&a, &rest);
         h = hash(hash(h, b->y, sizeof b->y), b->sums, sizeof b->sums);
     }
     return h;

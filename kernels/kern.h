@@ -58,6 +58,13 @@ struct packed {
 /* The arrays of a quantized weight. */
 enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
 
+/* Rows [row0, row0 + n) of a row-major matrix in host memory: row row0 + i begins at
+ * data + i * stride_bytes. */
+struct matrix_rows {
+    const void *data; /* borrowed */
+    size_t stride_bytes, row0, n;
+};
+
 /* Rows of activations as int8 codes (quantized values), one scale for each kernel group of the
  * weights that they are multiplied with. For each row and group of G inputs (the last group may be
  * shorter), with m = max |x|:
@@ -118,6 +125,15 @@ struct linear_args {
     int32_t *bad;  /* [rows] with leaves and without sums */
     bool exact;    /* float weights in the order above on every device (router logits) */
 };
+
+/* A slice of a linear: the outputs of panels [panel0, panel1) for rows [row0, row1) of a group,
+ * counted from the group's first row. */
+struct linear_slice {
+    size_t group, panel0, panel1, row0, row1;
+};
+
+/* Computes a slice's outputs. */
+typedef void linear_slice_fn(const struct linear_args *a, const struct linear_slice *s);
 
 /* The cache of a layer's keys and values. K (what = 0) or V (1) of (block b, kv head g) begins at
  *     base + ((b * 2 + what) * G + g) * kv_half_bytes      (in bytes)
@@ -208,20 +224,14 @@ struct kern_table {
     /* The threads of the ops; borrowed. NULL, as kern_select leaves it: the calling one alone. */
     struct team *team;
 
-    /* Outputs of panels [panel0, panel1), rows [row0, row1) of group `group` (rows counted from the
-     * group's first). Indexed by the weight's dtype. */
-    void (*linear[DTYPE_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
-                                size_t panel1, size_t row0, size_t row1);
-    void (*linear_leaf[DTYPE_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
-                                     size_t panel1, size_t row0, size_t row1);
+    /* Linears with float weights, without leaves and with them. Indexed by the weight's dtype. */
+    linear_slice_fn *linear[DTYPE_COUNT];
+    linear_slice_fn *linear_leaf[DTYPE_COUNT];
 
     /* The same with quantized weights, by quant.kind; xq chooses the arithmetic (struct
      * linear_args). The entry of QUANT_NONE is never called. */
-    void (*linear_quant[QUANT_KIND_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
-                                           size_t panel1, size_t row0, size_t row1);
-    void (*linear_quant_leaf[QUANT_KIND_COUNT])(const struct linear_args *a, size_t group,
-                                                size_t panel0, size_t panel1, size_t row0,
-                                                size_t row1);
+    linear_slice_fn *linear_quant[QUANT_KIND_COUNT];
+    linear_slice_fn *linear_quant_leaf[QUANT_KIND_COUNT];
 
     /* Row `row` of x as codes (struct quant_rows); n inputs. */
     void (*quantize_row)(const float *x, size_t n, const struct quant_rows *out, size_t row);

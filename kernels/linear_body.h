@@ -61,7 +61,7 @@ struct slice {
     size_t y_stride, y_panel; /* y_panel: the panel with which y begins */
     int64_t *sums;            /* of the first row; NULL with leaves: y gets the sums as floats, */
     int32_t *bad;             /* and bad the counters */
-    size_t n_rows;
+    size_t n_rows, panel0, panel1;
 };
 
 /* The input of a register tile of few rows. */
@@ -170,11 +170,16 @@ ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, co
     return bad == 0 ? 0 : __builtin_popcount(bad & output_lanes(t, outputs_of(s->w, panel)));
 }
 
-/* Computes all rows of the slice (n_rows) in n_panels panels: `panel` and then every `apart`-th
- * panel. n_rows and n_panels are constant. */
+/* The panels of a register tile: `first` and then every `apart`-th panel. */
+struct streams {
+    size_t first, apart;
+};
+
+/* Computes all rows of the slice (n_rows) in n_panels panels. Both numbers are constant. */
 ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_panels,
-                            const struct slice *s, size_t panel, size_t apart)
+                            const struct slice *s, struct streams streams)
 {
+    const size_t panel = streams.first, apart = streams.apart;
     const struct packed *w = s->w;
     const size_t leaf = leaf_length(w, leafy), panel_bytes = (size_t)w->n_in * input_bytes(t);
     const struct grid g = grid_of(w);
@@ -208,39 +213,42 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
-/* Computes a constant number of rows in panels [p, p1), divided into as many streams as a tile has
- * panels. */
-ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struct slice *s,
-                            size_t p, size_t p1)
+/* Computes a constant number of rows in the slice's panels, divided into as many streams as a tile
+ * has panels. */
+ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struct slice *s)
 {
+    size_t p = s->panel0;
+    const size_t p1 = s->panel1;
     const size_t fit = TILE / n_rows, wide = fit < FEW_PANELS ? fit : FEW_PANELS;
     const size_t n_panels = n_rows <= FEW_STREAMS ? FEW_STREAMS : wide;
     const size_t each = (p1 - p) / n_panels;
-    for (size_t i = 0; i < each; i++) few_tile(t, leafy, n_rows, n_panels, s, p + i, each);
-    for (p += each * n_panels; p < p1; p++) few_tile(t, leafy, n_rows, 1, s, p, 1);
+    for (size_t i = 0; i < each; i++)
+        few_tile(t, leafy, n_rows, n_panels, s, (struct streams){p + i, each});
+    for (p += each * n_panels; p < p1; p++)
+        few_tile(t, leafy, n_rows, 1, s, (struct streams){p, 1});
 }
 
 /* At most FEW_ROWS rows. */
-ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p0, size_t p1)
+ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s)
 {
     switch (s->n_rows) {
     case 1:
-        few_rows(t, leafy, 1, s, p0, p1);
+        few_rows(t, leafy, 1, s);
         break;
     case 2:
-        few_rows(t, leafy, 2, s, p0, p1);
+        few_rows(t, leafy, 2, s);
         break;
     case 3:
-        few_rows(t, leafy, 3, s, p0, p1);
+        few_rows(t, leafy, 3, s);
         break;
     case 4:
-        few_rows(t, leafy, 4, s, p0, p1);
+        few_rows(t, leafy, 4, s);
         break;
     case 5:
-        few_rows(t, leafy, 5, s, p0, p1);
+        few_rows(t, leafy, 5, s);
         break;
     case FEW_ROWS:
-        few_rows(t, leafy, FEW_ROWS, s, p0, p1);
+        few_rows(t, leafy, FEW_ROWS, s);
         break;
     default:
         break;
@@ -275,9 +283,9 @@ ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_
 
 /* The K-slice after p: of the same panels, or of the next ones. After the last it is empty. */
 ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t n_panels,
-                                       size_t panel1, const struct piece *p)
+                                       const struct piece *p)
 {
-    const size_t k = p->k + p->n_k, next = p->panel + n_panels;
+    const size_t k = p->k + p->n_k, next = p->panel + n_panels, panel1 = s->panel1;
     if (next > panel1) return *p;
     if (k < s->w->n_in) return piece_at(s, leafy, n_panels, p->panel, k);
     if (next + n_panels > panel1) return (struct piece){.panel = panel1};
@@ -467,12 +475,13 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     }
 }
 
-/* Computes panels [panel, panel1) in steps of n_panels (constant), as far as whole steps go, for at
- * most BLOCK_ROWS rows. Returns the first panel that is left. */
+/* Computes the slice's panels from `panel` on in steps of n_panels (constant), as far as whole
+ * steps go, for at most BLOCK_ROWS rows. Returns the first panel that is left. */
 ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_panels,
-                          const struct slice *s, size_t panel, size_t panel1)
+                          const struct slice *s, size_t panel)
 {
     const struct packed *w = s->w;
+    const size_t panel1 = s->panel1;
     float scratch[2][MANY_PANELS * PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
     struct v16 c[MANY_PANELS * BLOCK_ROWS];
     struct sums16 sums[MANY_PANELS * BLOCK_ROWS];
@@ -480,10 +489,10 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     if (panel + n_panels > panel1) return panel;
     const struct block b = {t, quantized, leafy, n_panels, s, grid_of(w), c, sums, n_bad};
     struct piece p = piece_at(s, leafy, n_panels, panel, 0);
-    struct piece next = piece_after(s, leafy, n_panels, panel1, &p);
+    struct piece next = piece_after(s, leafy, n_panels, &p);
     float *now = scratch[0], *then = scratch[1];
     for (bool whole = true; p.panel + n_panels <= panel1; whole = quantized) {
-        const struct piece behind = piece_after(s, leafy, n_panels, panel1, &next);
+        const struct piece behind = piece_after(s, leafy, n_panels, &next);
         if (whole) piece_whole(&b, &p, now);
         piece_rows(&b, &p, &next, &behind, now, then);
         float *free = now;
@@ -497,18 +506,21 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     return panel;
 }
 
-/* Computes rows [row0, row1) of a group, in slices of at most BLOCK_ROWS rows. */
+/* Computes a slice in blocks of at most BLOCK_ROWS rows. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
-                          size_t group, size_t panel0, size_t panel1, size_t row0, size_t row1)
+                          const struct linear_slice *whole)
 {
-    const struct linear_group *g = &a->groups[group];
-    for (size_t row = row0; row < row1; row += BLOCK_ROWS) {
+    const struct linear_group *g = &a->groups[whole->group];
+    const size_t row1 = whole->row1;
+    for (size_t row = whole->row0; row < row1; row += BLOCK_ROWS) {
         const size_t at = g->row0 + row;
         struct slice s = {.w = g->w,
                           .x = a->x + at * a->x_stride,
                           .x_stride = a->x_stride,
                           .y_stride = a->y_stride,
-                          .n_rows = min_size(row1 - row, BLOCK_ROWS)};
+                          .n_rows = min_size(row1 - row, BLOCK_ROWS),
+                          .panel0 = whole->panel0,
+                          .panel1 = whole->panel1};
         if (leafy && a->sums != NULL) {
             s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
         } else {
@@ -516,17 +528,17 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
             s.y_panel = a->y_panel;
             s.bad = leafy ? a->bad + at : NULL;
         }
-        size_t p = panel0;
+        size_t p = s.panel0;
         if (s.n_rows <= FEW_ROWS && !quantized) {
-            few(t, leafy, &s, panel0, panel1);
+            few(t, leafy, &s);
             continue;
         }
         if (s.n_rows <= FEW_ROWS) /* quantized: enough independent chains */
-            p = many(t, quantized, leafy, FEW_PANELS, &s, p, panel1);
+            p = many(t, quantized, leafy, FEW_PANELS, &s, p);
         else
-            p = many(t, quantized, leafy, MANY_PANELS, &s, p, panel1);
-        if (SOME_PANELS > 1) p = many(t, quantized, leafy, SOME_PANELS, &s, p, panel1);
-        many(t, quantized, leafy, 1, &s, p, panel1);
+            p = many(t, quantized, leafy, MANY_PANELS, &s, p);
+        if (SOME_PANELS > 1) p = many(t, quantized, leafy, SOME_PANELS, &s, p);
+        many(t, quantized, leafy, 1, &s, p);
     }
 }
 

@@ -114,8 +114,22 @@ struct quant_end {
     const struct quant_slice *slice;
     size_t panel;
     const struct quant_leaf *leaf; /* NULL: outputs */
-    int64_t *sums;                 /* [row][QUANT_PANELS][16] */
-    int64_t *n_bad;                /* [row] */
+    int64_t *sums;                 /* [row][panel][16], sums_row sums from row to row */
+    size_t sums_row;
+    int64_t *n_bad; /* [row] */
+};
+
+/* Chains of a quant_end that end together: rows [row, row + n_rows) of its slice, and n_panels
+ * panels from end->panel + panel on. */
+struct quant_ended {
+    size_t row, n_rows, panel, n_panels;
+};
+
+/* A K-slice: the groups [g, g + n_groups). For begins and end see struct quant_tile. */
+struct quant_piece {
+    size_t g, n_groups;
+    bool begins;
+    const struct quant_end *end;
 };
 
 /* A rectangle of one group's outputs: at most QUANT_BLOCK_ROWS rows. */
@@ -248,14 +262,17 @@ ALWAYS_INLINE void quant_put_rounded(const int64_t *sums, size_t n_panels, size_
     if (!is_whole) memcpy(y, all, n_outputs * sizeof *y);
 }
 
-/* Ends a leaf for all rows and n_panels (constant) neighbouring panels: adds the partial sums acc
- * to `sums`, and after the last leaf writes the result to its destination. acc_row and sums_row are
- * the elements from row to row. Values shared by all rows are copied to locals, because the
- * compiler must assume that the stores change the structs. */
-ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
-                                  size_t panel, size_t n_panels, float *acc, size_t acc_row,
-                                  int64_t *sums, size_t sums_row, int64_t *n_bad)
+/* Ends a leaf for all rows and n_panels (constant) neighbouring panels: adds the partial sums acc,
+ * acc_row elements from row to row, to e->sums, and after the last leaf writes the result to its
+ * destination. Values shared by all rows are copied to locals, because the compiler must assume
+ * that the stores change the structs. */
+ALWAYS_INLINE void quant_leaf_end(const struct quant_end *e, size_t n_panels, float *acc,
+                                  size_t acc_row)
 {
+    const struct quant_slice *s = e->slice;
+    const struct quant_leaf *l = e->leaf;
+    const size_t panel = e->panel, sums_row = e->sums_row;
+    int64_t *sums = e->sums, *n_bad = e->n_bad;
     const uint32_t bits = s->w->grid_bits;
     const size_t n_rows = s->n_rows, last = panel + n_panels - 1;
     const size_t n_outputs = quant_outputs_of(s->w, last);
@@ -285,37 +302,40 @@ ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quan
         memcpy(quant_sums_at(s, r, panel), sums + r * sums_row, n * sizeof *sums);
 }
 
-/* Ends the chains of n_rows of the slice's rows from `row` on and of n_panels (constant) panels
- * from the p-th on. chains is [n_rows][16 n_panels], acc_row elements from row to row. */
-ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
-                                    size_t n_panels, float *chains, size_t acc_row)
+/* Ends chains [n_rows][16 n_panels], acc_row elements from row to row. n_panels is constant. */
+ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, struct quant_ended which,
+                                    float *chains, size_t acc_row)
 {
-    const size_t panel = e->panel + p, sums_row = QUANT_PANELS * PANEL_COLUMNS;
+    const size_t row = which.row, panel = e->panel + which.panel;
     struct quant_slice s = *e->slice;
-    s.n_rows = n_rows;
+    s.n_rows = which.n_rows;
     if (s.y != NULL) s.y += row * s.y_stride;
     if (e->leaf != NULL) {
         if (s.sums != NULL) s.sums = quant_sums_at(e->slice, row, 0);
-        quant_leaf_end(&s, e->leaf, panel, n_panels, chains, acc_row,
-                       e->sums + row * sums_row + p * PANEL_COLUMNS, sums_row, e->n_bad + row);
+        const struct quant_end end = {.slice = &s,
+                                      .panel = panel,
+                                      .leaf = e->leaf,
+                                      .sums =
+                                          e->sums + row * e->sums_row + which.panel * PANEL_COLUMNS,
+                                      .sums_row = e->sums_row,
+                                      .n_bad = e->n_bad + row};
+        quant_leaf_end(&end, which.n_panels, chains, acc_row);
         return;
     }
-    for (size_t r = 0; r < n_rows; r++)
-        for (size_t i = 0; i < n_panels; i++)
+    for (size_t r = 0; r < which.n_rows; r++)
+        for (size_t i = 0; i < which.n_panels; i++)
             QUANT_PUT(quant_y_at(&s, r, panel + i), chains + r * acc_row + i * PANEL_COLUMNS,
                       quant_outputs_of(s.w, panel + i));
 }
 
 /* Ends a leaf of one or two panels; rows of acc are QUANT_PANELS panels apart. */
-static inline void quant_panels_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
-                                         size_t panel, size_t n_panels, float *acc, int64_t *sums,
-                                         size_t sums_row, int64_t *n_bad)
+static inline void quant_panels_leaf_end(const struct quant_end *e, size_t n_panels, float *acc)
 {
     const size_t acc_row = QUANT_PANELS * PANEL_COLUMNS;
     if (n_panels == QUANT_PANELS)
-        quant_leaf_end(s, l, panel, QUANT_PANELS, acc, acc_row, sums, sums_row, n_bad);
+        quant_leaf_end(e, QUANT_PANELS, acc, acc_row);
     else
-        quant_leaf_end(s, l, panel, 1, acc, acc_row, sums, sums_row, n_bad);
+        quant_leaf_end(e, 1, acc, acc_row);
 }
 
 /* Ends the chains of a register tile of one or two panels, while the cache holds them. */
@@ -324,9 +344,9 @@ static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows,
 {
     const size_t acc_row = QUANT_PANELS * PANEL_COLUMNS;
     if (n_panels == QUANT_PANELS)
-        quant_chains_end(e, row, n_rows, 0, QUANT_PANELS, acc[0][0], acc_row);
+        quant_chains_end(e, (struct quant_ended){row, n_rows, 0, QUANT_PANELS}, acc[0][0], acc_row);
     else
-        quant_chains_end(e, row, n_rows, 0, 1, acc[0][0], acc_row);
+        quant_chains_end(e, (struct quant_ended){row, n_rows, 0, 1}, acc[0][0], acc_row);
 }
 
 static inline void quant_tile_begin(size_t n_rows, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
@@ -340,15 +360,15 @@ static inline void quant_fetch_own(const void *line)
     __asm__ volatile("prefetchw (%0)" : : "r"(line));
 }
 
-/* Prefetches the cache lines to which the chains of n_rows rows and n_panels panels will be
- * written, so that the stores do not wait for memory. */
-static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
-                                    size_t n_panels)
+/* Prefetches the cache lines to which chains will be written, so that the stores do not wait for
+ * memory. */
+static inline void quant_fetch_ends(const struct quant_end *e, struct quant_ended which)
 {
     const struct quant_slice *s = e->slice;
+    const size_t panel = e->panel + which.panel;
     if (s->n_rows < QUANT_MANY_ROWS || (e->leaf != NULL && !e->leaf->is_last)) return;
-    for (size_t r = row; r < row + n_rows; r++) {
-        for (size_t i = e->panel + p; i < e->panel + p + n_panels; i++) {
+    for (size_t r = which.row; r < which.row + which.n_rows; r++) {
+        for (size_t i = panel; i < panel + which.n_panels; i++) {
             if (s->sums == NULL) {
                 quant_fetch_own(quant_y_at(s, r, i));
             } else {
@@ -359,12 +379,12 @@ static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_
     }
 }
 
-/* Continues the chains of all rows over the groups [g, g + n_groups) of n_panels panels. For begins
- * and end see struct quant_tile. */
-static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g,
-                        size_t n_groups, bool begins, const struct quant_end *end,
-                        struct quant_work *m)
+/* Continues the chains of all rows and n_panels panels over a K-slice. */
+static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels,
+                        const struct quant_piece *piece, struct quant_work *m)
 {
+    const size_t g = piece->g, n_groups = piece->n_groups;
+    const struct quant_end *end = piece->end;
     const struct packed *w = s->w;
     const struct quant_rows *q = s->xq;
     const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
@@ -385,7 +405,7 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         .ahead = quant_after(w, panel, n_panels, g + n_groups, q->n_groups, panel_bytes),
         .ahead_stride = panel_bytes,
         .ahead_step = (group_bytes + n_tiles - 1) / n_tiles,
-        .begins = begins,
+        .begins = piece->begins,
         .end = end};
     quant_prepare(s, panel, g, &t, m);
     if (source != SOURCE_BYTES || SET_SIGNED) {
@@ -406,8 +426,8 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         if (SET_ENDS) {
             set_tile(&t, m->acc + r);
         } else {
-            if (begins) quant_tile_begin(t.n_rows, m->acc + r);
-            if (end != NULL) quant_fetch_ends(end, r, t.n_rows, 0, n_panels);
+            if (piece->begins) quant_tile_begin(t.n_rows, m->acc + r);
+            if (end != NULL) quant_fetch_ends(end, (struct quant_ended){r, t.n_rows, 0, n_panels});
             set_tile(&t, m->acc + r);
             if (end != NULL) quant_tile_end(end, r, t.n_rows, n_panels, m->acc + r);
         }
@@ -415,19 +435,24 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* Computes the chains of a leaf's groups [g0, g1), from +0, and stores them at `end`. */
-static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
-                         size_t g1, const struct quant_end *end, struct quant_work *m)
+/* Computes the chains of a leaf's groups [g0, g1) in n_panels panels, from +0, and stores them at
+ * `end`. */
+static void quant_chains(const struct quant_end *end, size_t n_panels, size_t g0, size_t g1,
+                         struct quant_work *m)
 {
+    const struct quant_slice *s = end->slice;
     const size_t most = QUANT_PIECE / s->xq->group;
     const size_t n_pieces = (g1 - g0 + most - 1) / most;
     if (n_pieces == 0) {
         quant_tile_begin(s->n_rows, m->acc);
         quant_tile_end(end, 0, s->n_rows, n_panels, m->acc);
     }
-    for (size_t i = 0, g = g0, n; i < n_pieces; i++, g += n) {
-        n = (g1 - g + n_pieces - i - 1) / (n_pieces - i);
-        quant_piece(s, panel, n_panels, g, n, i == 0, i + 1 == n_pieces ? end : NULL, m);
+    struct quant_piece piece = {.g = g0};
+    for (size_t i = 0; i < n_pieces; i++, piece.g += piece.n_groups) {
+        piece.n_groups = (g1 - piece.g + n_pieces - i - 1) / (n_pieces - i);
+        piece.begins = i == 0;
+        piece.end = i + 1 == n_pieces ? end : NULL;
+        quant_piece(s, end->panel, n_panels, &piece, m);
     }
 }
 
@@ -435,7 +460,7 @@ static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_pan
 {
     struct quant_work m;
     const struct quant_end end = {.slice = s, .panel = panel};
-    quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &end, &m);
+    quant_chains(&end, n_panels, 0, s->xq->n_groups, &m);
 }
 
 /* The first leaf. A weight without inputs has one leaf too, of zeros. */
@@ -476,11 +501,15 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     struct quant_work m;
     struct quant_sums l;
     struct quant_leaf leaf = quant_leaf_start(s);
-    const struct quant_end end = {
-        .slice = s, .panel = panel, .leaf = &leaf, .sums = l.sums[0][0], .n_bad = l.n_bad};
+    const struct quant_end end = {.slice = s,
+                                  .panel = panel,
+                                  .leaf = &leaf,
+                                  .sums = l.sums[0][0],
+                                  .sums_row = QUANT_PANELS * PANEL_COLUMNS,
+                                  .n_bad = l.n_bad};
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
     for (;; quant_leaf_next(s, &leaf)) {
-        quant_chains(s, panel, n_panels, leaf.g, leaf.g + leaf.n_groups, &end, &m);
+        quant_chains(&end, n_panels, leaf.g, leaf.g + leaf.n_groups, &m);
         if (leaf.is_last) break;
     }
     quant_count_bad(s, l.n_bad);
@@ -507,17 +536,18 @@ static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_
     return s;
 }
 
-/* Computes many rows [row0, row1) in blocks of about equal size; each call of `panels` takes
- * n_at_once panels. */
+/* Computes many rows in blocks of about equal size; each call of `panels` takes n_at_once panels.
+ */
 static inline void quant_linear_many(quant_panels_fn *panels, size_t n_at_once, bool leafy,
-                                     const struct linear_args *a, const struct linear_group *g,
-                                     size_t panel0, size_t panel1, size_t row0, size_t row1)
+                                     const struct linear_args *a, const struct linear_slice *whole)
 {
-    const size_t n_blocks = (row1 - row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
-    for (size_t i = 0, row = row0; i < n_blocks; i++) {
+    const struct linear_group *g = &a->groups[whole->group];
+    const size_t panel1 = whole->panel1, row1 = whole->row1;
+    const size_t n_blocks = (row1 - whole->row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
+    for (size_t i = 0, row = whole->row0; i < n_blocks; i++) {
         const size_t n_rows = (row1 - row + n_blocks - i - 1) / (n_blocks - i);
         const struct quant_slice s = quant_slice_of(leafy, a, g, row, n_rows);
-        for (size_t p = panel0; p < panel1; p += n_at_once)
+        for (size_t p = whole->panel0; p < panel1; p += n_at_once)
             panels(&s, p, quant_min(panel1 - p, n_at_once));
         row += n_rows;
     }

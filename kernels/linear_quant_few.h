@@ -166,35 +166,32 @@ static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
     quant_few_put(s, panel, &l);
 }
 
-/* Computes few rows [row0, row1), SET_FEW_ROWS at a time; later passes over a panel find it in a
- * cache. */
+/* Computes few rows, SET_FEW_ROWS at a time; later passes over a panel find it in a cache. */
 static inline void quant_linear_few(bool leafy, const struct linear_args *a,
-                                    const struct linear_group *g, size_t panel0, size_t panel1,
-                                    size_t row0, size_t row1)
+                                    const struct linear_slice *whole)
 {
+    const struct linear_group *g = &a->groups[whole->group];
     struct quant_slice s[(SET_FEW_BYTES_MOST + SET_FEW_ROWS - 1) / SET_FEW_ROWS];
-    const size_t n_rows = row1 - row0, n = (n_rows + SET_FEW_ROWS - 1) / SET_FEW_ROWS;
+    const size_t n_rows = whole->row1 - whole->row0, n = (n_rows + SET_FEW_ROWS - 1) / SET_FEW_ROWS;
     for (size_t i = 0; i < n; i++) {
         const size_t begin = n_rows * i / n, end = n_rows * (i + 1) / n;
-        s[i] = quant_slice_of(leafy, a, g, row0 + begin, end - begin);
+        s[i] = quant_slice_of(leafy, a, g, whole->row0 + begin, end - begin);
     }
-    for (size_t p = panel0; p < panel1; p++)
+    for (size_t p = whole->panel0; p < whole->panel1; p++)
         for (size_t i = 0; i < n; i++) (leafy ? quant_few_panel_leaf : quant_few_panel)(&s[i], p);
 }
 
-/* Computes rows [row0, row1) of a group in panels [panel0, panel1). */
-static inline void quant_linear(bool leafy, const struct linear_args *a, size_t group,
-                                size_t panel0, size_t panel1, size_t row0, size_t row1)
+static inline void quant_linear(bool leafy, const struct linear_args *a,
+                                const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[group];
-    assert(a->xq->group == quant_kernel_group(g->w->quant));
-    const bool nibbles = quant_is_nibbles(g->w->quant.kind);
-    if (row1 - row0 <= (nibbles ? SET_FEW_MOST : SET_FEW_BYTES_MOST)) {
-        quant_linear_few(leafy, a, g, panel0, panel1, row0, row1);
+    const struct packed *w = a->groups[s->group].w;
+    assert(a->xq->group == quant_kernel_group(w->quant));
+    const bool nibbles = quant_is_nibbles(w->quant.kind);
+    if (s->row1 - s->row0 <= (nibbles ? SET_FEW_MOST : SET_FEW_BYTES_MOST)) {
+        quant_linear_few(leafy, a, s);
         return;
     }
-    quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a, g, panel0,
-                      panel1, row0, row1);
+    quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a, s);
 }
 
 #endif

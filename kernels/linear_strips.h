@@ -15,9 +15,6 @@ enum {
     TILES_WORTH = 16,     /* with this many tiles, whole tiles can be divided evenly enough */
 };
 
-typedef void linear_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                          size_t row0, size_t row1);
-
 /* A strip: some rows of a group and all panels, divided into units of `unit` panels; the last unit
  * may have fewer. */
 struct strip {
@@ -25,7 +22,8 @@ struct strip {
     uint64_t unit_cost; /* in multiply-adds; never 0, also for a weight without inputs */
 };
 
-static inline linear_slice *slice_of(const struct kern_table *k, const struct packed *w, bool leafy)
+static inline linear_slice_fn *slice_of(const struct kern_table *k, const struct packed *w,
+                                        bool leafy)
 {
     if (w->quant.kind != QUANT_NONE)
         return leafy ? k->linear_quant_leaf[w->quant.kind] : k->linear_quant[w->quant.kind];

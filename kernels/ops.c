@@ -21,16 +21,15 @@ struct linear_job {
 static void linear_part(const void *job_, struct part part)
 {
     const struct linear_job *job = job_;
-    size_t panel0, panel1;
     for (size_t i = 0; i < job->n_args; i++) {
         const struct linear_args *a = &job->args[i];
         for (size_t g = 0; g < a->n_groups; g++) {
             const struct linear_group *group = &a->groups[g];
-            linear_slice *slice = slice_of(job->k, group->w, job->leafy);
+            linear_slice_fn *run = slice_of(job->k, group->w, job->leafy);
             for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS) {
                 const struct strip s = strip_of(a, group, row, 0);
-                if (strip_take(&part, &s, &panel0, &panel1))
-                    slice(a, g, panel0, panel1, row, row + s.n_rows);
+                struct linear_slice slice = {.group = g, .row0 = row, .row1 = row + s.n_rows};
+                if (strip_take(&part, &s, &slice.panel0, &slice.panel1)) run(a, &slice);
             }
         }
     }

@@ -292,17 +292,17 @@ size_t packed_bytes_of(const struct packed *w);
  * which it overwrites, and before its first rows. Errors: STATUS_USAGE. */
 struct status op_check_weight(const struct kern_table *k, const struct packed *w);
 
-/* Packs outputs [row0, row0 + n_rows) of a plain weight from a row-major source in host memory; and
- * of a part of a quantized weight, from rows as the checkpoint stores them. The weight's memory
- * must have been zeroed before its first rows. */
-void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
-                  const void *rows, size_t row_stride_bytes);
+/* Packs rows of the checkpoint's matrix [N, K], which are outputs, into a plain weight; and into a
+ * part of a quantized weight, from rows as the checkpoint stores them (tensor/quant_format.h). The
+ * weight's memory must have been zeroed before its first rows. */
+void op_pack_rows(const struct kern_table *k, const struct packed *w,
+                  const struct matrix_rows *rows);
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
-                   size_t row0, size_t n_rows, const void *rows, size_t row_stride_bytes);
+                   const struct matrix_rows *rows);
 
-/* Packs inputs [k0, k0 + n) of all outputs of a plain weight; a row of the source is an input. */
-void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t k0, size_t n,
-                     const void *rows, size_t row_stride_bytes);
+/* The same of a plain weight from a matrix [K, N], whose rows are inputs. */
+void op_pack_columns(const struct kern_table *k, const struct packed *w,
+                     const struct matrix_rows *rows);
 
 /* out[D] = row `id` of a packed [V, D] weight, in f32 (exact; quantized: as weight-only linears).
  */
@@ -322,10 +322,9 @@ void op_rope_table(const struct kern_table *k, const struct rope_table_args *a);
 /* Local. Bytes of a packed weight [n_out, n_in] of a type, and the address of its panel. */
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);
 
-/* Local. Packs rows [row0, row0 + n_rows) (outputs) of a row-major source [n_rows, n_in] with
- * row_stride_bytes into `data` (a packed weight's memory, zeroed before the first call). */
-void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
-                     const void *rows, size_t row_stride_bytes);
+/* Local. As op_pack_rows on the CPU without a kernel table: packs rows of a matrix [N, n_in] into
+ * `data` (a packed weight's memory, zeroed before the first call). */
+void packed_put_rows(enum dtype t, void *data, size_t n_in, const struct matrix_rows *rows);
 
 /* Local. Packs input k of all n_out outputs from consecutive elements: the transposed way. */
 void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n_out,
@@ -337,16 +336,6 @@ struct packed_quant_sizes {
     size_t data, scales, zeros;
 };
 struct packed_quant_sizes packed_quant_bytes(struct quant_format f, size_t n_out, size_t n_in);
-
-/* Local. Packs outputs [row0, row0 + n_rows) from rows as the checkpoint stores them
- * (tensor/quant_format.h), row_stride_bytes apart, into an array of packed_quant_bytes, zeroed
- * before the first call: codes into data, scales, zeros. */
-void packed_quant_put_codes(struct quant_format f, void *data, size_t n_in, size_t row0,
-                            size_t n_rows, const void *rows, size_t row_stride_bytes);
-void packed_quant_put_scales(struct quant_format f, void *scales, size_t n_in, size_t row0,
-                             size_t n_rows, const void *rows, size_t row_stride_bytes);
-void packed_quant_put_zeros(struct quant_format f, uint8_t *zeros, size_t n_in, size_t row0,
-                            size_t n_rows, const uint8_t *rows, size_t row_stride_bytes);
 
 /* Local. Element (n, k) of a packed quantized weight as a float: what weight-only linears and
  * op_embed_row multiply with. */

@@ -29,16 +29,10 @@ struct scratch {
     float up[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
 };
 
-/* The gate and up columns of panels [panel0, panel1) for rows [row0, row1) of a group. */
-struct gated_piece {
-    size_t group, panel0, panel1, row0, row1;
-};
-
 static void run_linear(const struct gated_job *job, const struct linear_args *a,
-                       const struct gated_piece *p)
+                       const struct linear_slice *p)
 {
-    slice_of(job->k, a->groups[p->group].w, false)(a, p->group, p->panel0, p->panel1, p->row0,
-                                                   p->row1);
+    slice_of(job->k, a->groups[p->group].w, false)(a, p);
 }
 
 /* Quantizes n columns of a row, from column0 on. */
@@ -56,7 +50,7 @@ static void put_codes(const struct gated_job *job, const float *gate, size_t n, 
 
 /* Computes gate and up, their SwiGLU in gate's y, and its quantized values. */
 static void run_piece(const struct gated_job *job, const struct linear_args *gate,
-                      const struct linear_args *up, const struct gated_piece *p)
+                      const struct linear_args *up, const struct linear_slice *p)
 {
     const struct linear_group *g = &gate->groups[p->group];
     const size_t end = p->panel1 * PANEL_COLUMNS, column0 = p->panel0 * PANEL_COLUMNS;
@@ -72,7 +66,7 @@ static void run_piece(const struct gated_job *job, const struct linear_args *gat
 }
 
 /* The same for a few panels at a time in scratch memory; only the quantized values are kept. */
-static void run_in_scratch(const struct gated_job *job, const struct gated_piece *whole)
+static void run_in_scratch(const struct gated_job *job, const struct linear_slice *whole)
 {
     struct scratch s;
     struct linear_args gate = *job->gate, up = *job->up;
@@ -80,7 +74,7 @@ static void run_in_scratch(const struct gated_job *job, const struct gated_piece
     up.y = s.up[0];
     gate.y_stride = up.y_stride = SCRATCH_PANELS * PANEL_COLUMNS;
     gate.y_row = up.y_row = gate.groups[whole->group].row0 + whole->row0;
-    for (struct gated_piece p = *whole; p.panel0 < whole->panel1; p.panel0 = p.panel1) {
+    for (struct linear_slice p = *whole; p.panel0 < whole->panel1; p.panel0 = p.panel1) {
         p.panel1 =
             p.panel0 + SCRATCH_PANELS < whole->panel1 ? p.panel0 + SCRATCH_PANELS : whole->panel1;
         gate.y_panel = up.y_panel = p.panel0;
@@ -98,7 +92,7 @@ static struct strip gated_strip(const struct gated_job *job, size_t g, size_t ro
 static void gated_part(const void *job_, struct part part)
 {
     const struct gated_job *job = job_;
-    struct gated_piece p;
+    struct linear_slice p;
     for (p.group = 0; p.group < job->gate->n_groups; p.group++) {
         const size_t n_rows = job->gate->groups[p.group].n_rows;
         for (p.row0 = 0; p.row0 < n_rows; p.row0 += LINEAR_ROWS) {

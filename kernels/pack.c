@@ -15,49 +15,50 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
     return n;
 }
 
-/* Packs elements of n_bytes (2 or 4, constant) of the outputs [lane0, lane1) of one panel. */
-static inline void put_lanes(size_t n_bytes, char *panel, size_t n_in, size_t lane0, size_t lane1,
-                             const char *rows, size_t row_stride_bytes)
+/* Packs elements of n_bytes (2 or 4, constant) of some outputs of one panel; rows->row0 counts from
+ * the panel's first output. */
+static inline void put_lanes(size_t n_bytes, char *panel, size_t n_in,
+                             const struct matrix_rows *rows)
 {
     for (size_t k = 0; k < n_in; k++) {
-        char *out = panel + k * PANEL_COLUMNS * n_bytes;
-        for (size_t lane = lane0; lane < lane1; lane++)
-            memcpy(out + lane * n_bytes, rows + (lane - lane0) * row_stride_bytes + k * n_bytes,
-                   n_bytes);
+        char *out = panel + (k * PANEL_COLUMNS + rows->row0) * n_bytes;
+        for (size_t i = 0; i < rows->n; i++)
+            memcpy(out + i * n_bytes,
+                   (const char *)rows->data + i * rows->stride_bytes + k * n_bytes, n_bytes);
     }
 }
 
-static void put_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
-                     const char *rows, size_t row_stride_bytes)
+static void put_rows(const struct kern_table *k, const struct packed *w,
+                     const struct matrix_rows *rows)
 {
-    const size_t n_bytes = dtype_bytes(w->dtype);
-    for (size_t done = 0; done < n_rows;) {
-        const size_t n = row0 + done, lane0 = n % PANEL_COLUMNS;
-        const size_t room = PANEL_COLUMNS - lane0, left = n_rows - done;
-        const size_t lane1 = lane0 + (left < room ? left : room);
+    const size_t n_bytes = dtype_bytes(w->dtype), stride = rows->stride_bytes;
+    for (size_t done = 0; done < rows->n;) {
+        const size_t n = rows->row0 + done, lane = n % PANEL_COLUMNS;
+        const size_t room = PANEL_COLUMNS - lane, left = rows->n - done;
         char *panel =
             (char *)(uintptr_t)w->data + n / PANEL_COLUMNS * PANEL_COLUMNS * w->n_in * n_bytes;
-        const char *from = rows + done * row_stride_bytes;
-        const bool whole = lane1 - lane0 == PANEL_COLUMNS;
-        if (whole && n_bytes == 2)
-            k->pack_halves(from, row_stride_bytes, w->n_in, panel);
-        else if (whole)
-            k->pack_words(PACK_WORDS_PLAIN, from, row_stride_bytes, w->n_in, panel);
+        const struct matrix_rows lanes = {.data = (const char *)rows->data + done * stride,
+                                          .stride_bytes = stride,
+                                          .row0 = lane,
+                                          .n = left < room ? left : room};
+        if (lanes.n == PANEL_COLUMNS && n_bytes == 2)
+            k->pack_halves(lanes.data, stride, w->n_in, panel);
+        else if (lanes.n == PANEL_COLUMNS)
+            k->pack_words(PACK_WORDS_PLAIN, lanes.data, stride, w->n_in, panel);
         else if (n_bytes == 2)
-            put_lanes(2, panel, w->n_in, lane0, lane1, from, row_stride_bytes);
+            put_lanes(2, panel, w->n_in, &lanes);
         else
-            put_lanes(4, panel, w->n_in, lane0, lane1, from, row_stride_bytes);
-        done += lane1 - lane0;
+            put_lanes(4, panel, w->n_in, &lanes);
+        done += lanes.n;
     }
 }
 
-void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
-                     const void *rows, size_t row_stride_bytes)
+void packed_put_rows(enum dtype t, void *data, size_t n_in, const struct matrix_rows *rows)
 {
     static const struct kern_table plain = {.pack_halves = k_pack_halves_ref,
                                             .pack_words = k_pack_words_ref};
     const struct packed w = {.dtype = t, .n_in = (uint32_t)n_in, .data = data};
-    put_rows(&plain, &w, row0, n_rows, rows, row_stride_bytes);
+    put_rows(&plain, &w, rows);
 }
 
 void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n_out,
@@ -91,41 +92,35 @@ struct status op_check_weight(const struct kern_table *k, const struct packed *w
     return w->flat != 0 ? device_ops_of(k->device)->check_weight(k->device, w) : status_ok();
 }
 
-void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
-                  const void *rows, size_t row_stride_bytes)
+void op_pack_rows(const struct kern_table *k, const struct packed *w,
+                  const struct matrix_rows *rows)
 {
     if (k->device != NULL) {
         device_ops_of(k->device)->pack(
             k->device, &(struct device_pack_args){.w = w,
-                                                  .row0 = row0,
-                                                  .n_rows = n_rows,
                                                   .n_columns = w->n_in,
-                                                  .rows = rows,
                                                   .row_bytes = w->n_in * dtype_bytes(w->dtype),
-                                                  .row_stride_bytes = row_stride_bytes});
+                                                  .rows = *rows});
         return;
     }
-    put_rows(k, w, row0, n_rows, rows, row_stride_bytes);
+    put_rows(k, w, rows);
 }
 
-void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t k0, size_t n,
-                     const void *rows, size_t row_stride_bytes)
+void op_pack_columns(const struct kern_table *k, const struct packed *w,
+                     const struct matrix_rows *rows)
 {
     if (k->device != NULL) {
         device_ops_of(k->device)->pack(
             k->device, &(struct device_pack_args){.w = w,
                                                   .transposed = true,
-                                                  .row0 = k0,
-                                                  .n_rows = n,
                                                   .n_columns = w->n_out,
-                                                  .rows = rows,
                                                   .row_bytes = w->n_out * dtype_bytes(w->dtype),
-                                                  .row_stride_bytes = row_stride_bytes});
+                                                  .rows = *rows});
         return;
     }
-    for (size_t i = 0; i < n; i++)
-        packed_put_column(w->dtype, (void *)(uintptr_t)w->data, w->n_in, k0 + i, w->n_out,
-                          (const char *)rows + i * row_stride_bytes);
+    for (size_t i = 0; i < rows->n; i++)
+        packed_put_column(w->dtype, (void *)(uintptr_t)w->data, w->n_in, rows->row0 + i, w->n_out,
+                          (const char *)rows->data + i * rows->stride_bytes);
 }
 
 void op_embed_row(const struct packed *w, uint32_t id, float *out)

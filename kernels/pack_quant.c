@@ -45,23 +45,24 @@ static void put_row(enum pack_words_kind kind, uint8_t *lane, const uint8_t *row
     }
 }
 
-static void put_codes(const struct kern_table *k, const struct packed *w, size_t row0,
-                      size_t n_rows, const uint8_t *rows, size_t row_stride_bytes)
+static void put_codes(const struct kern_table *k, const struct packed *w,
+                      const struct matrix_rows *rows)
 {
+    const size_t stride = rows->stride_bytes;
     const size_t n_bytes = quant_code_bytes(w->quant.kind, w->n_in);
     const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
     const enum pack_words_kind kind = words_kind(w->quant);
-    for (size_t i = 0, count; i < n_rows; i += count) {
-        const size_t n = row0 + i;
-        const bool whole = n % PANEL_COLUMNS == 0 && n_rows - i >= PANEL_COLUMNS;
-        const uint8_t *from = rows + i * row_stride_bytes;
+    for (size_t i = 0, count; i < rows->n; i += count) {
+        const size_t n = rows->row0 + i;
+        const bool whole = n % PANEL_COLUMNS == 0 && rows->n - i >= PANEL_COLUMNS;
+        const uint8_t *from = (const uint8_t *)rows->data + i * stride;
         uint8_t *panel = (uint8_t *)(uintptr_t)w->data + n / PANEL_COLUMNS * panel_bytes;
         uint8_t *lane = panel + n % PANEL_COLUMNS * QUANT_QUAD;
-        if (whole) k->pack_words(kind, from, row_stride_bytes, n_bytes / WORD_BYTES, panel);
+        if (whole) k->pack_words(kind, from, stride, n_bytes / WORD_BYTES, panel);
         const size_t done = whole ? n_bytes / WORD_BYTES * WORD_BYTES : 0;
         count = whole ? PANEL_COLUMNS : 1;
         for (size_t r = 0; r < count && done < n_bytes; r++)
-            put_row(kind, lane + r * QUANT_QUAD, from + r * row_stride_bytes, done, n_bytes);
+            put_row(kind, lane + r * QUANT_QUAD, from + r * stride, done, n_bytes);
     }
 }
 
@@ -79,30 +80,31 @@ static inline void put_channels(size_t size, char *panel, size_t n_groups, const
 
 /* Stores scales or zero points of `size` bytes (a constant) into `out`, the array of the whole
  * weight. */
-static inline void put_elements(size_t size, const struct packed *w, char *out, size_t row0,
-                                size_t n_rows, const char *rows, size_t row_stride_bytes)
+static inline void put_elements(size_t size, const struct packed *w, char *out,
+                                const struct matrix_rows *rows)
 {
+    const size_t stride = rows->stride_bytes;
     const size_t n_groups = kern_quant_groups(w->quant, w->n_in);
     const size_t step = w->quant.group == 0 ? 0 : size; /* a per-channel element serves every
                                                            group */
-    for (size_t i = 0, count; i < n_rows; i += count) {
-        const size_t n = row0 + i, lane = n % PANEL_COLUMNS, room = PANEL_COLUMNS - lane;
-        const char *from = rows + i * row_stride_bytes;
+    for (size_t i = 0, count; i < rows->n; i += count) {
+        const size_t n = rows->row0 + i, lane = n % PANEL_COLUMNS, room = PANEL_COLUMNS - lane;
+        const char *from = (const char *)rows->data + i * stride;
         char *panel = out + n / PANEL_COLUMNS * n_groups * PANEL_COLUMNS * size;
-        count = n_rows - i < room ? n_rows - i : room;
+        count = rows->n - i < room ? rows->n - i : room;
         if (step == 0 && count == PANEL_COLUMNS) {
-            put_channels(size, panel, n_groups, from, row_stride_bytes);
+            put_channels(size, panel, n_groups, from, stride);
             continue;
         }
         for (size_t g = 0; g < n_groups; g++)
             for (size_t c = 0; c < count; c++)
-                memcpy(panel + (g * PANEL_COLUMNS + lane + c) * size,
-                       from + c * row_stride_bytes + g * step, size);
+                memcpy(panel + (g * PANEL_COLUMNS + lane + c) * size, from + c * stride + g * step,
+                       size);
     }
 }
 
-static void put_scales(const struct kern_table *k, const struct packed *w, size_t row0,
-                       size_t n_rows, const void *rows, size_t row_stride_bytes)
+static void put_scales(const struct kern_table *k, const struct packed *w,
+                       const struct matrix_rows *rows)
 {
     const size_t size = kern_quant_scale_bytes(w->quant);
     char *out = (char *)(uintptr_t)w->scales;
@@ -111,39 +113,14 @@ static void put_scales(const struct kern_table *k, const struct packed *w, size_
         const struct packed as = {.dtype = size == 2 ? DTYPE_F16 : DTYPE_F32,
                                   .n_in = (uint32_t)kern_quant_groups(w->quant, w->n_in),
                                   .data = out};
-        op_pack_rows(k, &as, row0, n_rows, rows, row_stride_bytes);
+        op_pack_rows(k, &as, rows);
     } else if (size == 1) {
-        put_elements(1, w, out, row0, n_rows, rows, row_stride_bytes);
+        put_elements(1, w, out, rows);
     } else if (size == 2) {
-        put_elements(2, w, out, row0, n_rows, rows, row_stride_bytes);
+        put_elements(2, w, out, rows);
     } else {
-        put_elements(4, w, out, row0, n_rows, rows, row_stride_bytes);
+        put_elements(4, w, out, rows);
     }
-}
-
-/* Packs with the reference kernels, without a table. */
-static const struct kern_table plain = {.pack_halves = k_pack_halves_ref,
-                                        .pack_words = k_pack_words_ref};
-
-void packed_quant_put_codes(struct quant_format f, void *data, size_t n_in, size_t row0,
-                            size_t n_rows, const void *rows, size_t row_stride_bytes)
-{
-    const struct packed w = {.quant = f, .n_in = (uint32_t)n_in, .data = data};
-    put_codes(&plain, &w, row0, n_rows, rows, row_stride_bytes);
-}
-
-void packed_quant_put_scales(struct quant_format f, void *scales, size_t n_in, size_t row0,
-                             size_t n_rows, const void *rows, size_t row_stride_bytes)
-{
-    const struct packed w = {.quant = f, .n_in = (uint32_t)n_in, .scales = scales};
-    put_scales(&plain, &w, row0, n_rows, rows, row_stride_bytes);
-}
-
-void packed_quant_put_zeros(struct quant_format f, uint8_t *zeros, size_t n_in, size_t row0,
-                            size_t n_rows, const uint8_t *rows, size_t row_stride_bytes)
-{
-    const struct packed w = {.quant = f, .n_in = (uint32_t)n_in};
-    put_elements(1, &w, (char *)zeros, row0, n_rows, (const char *)rows, row_stride_bytes);
 }
 
 float packed_quant_value(const struct packed *w, size_t n, size_t k)
@@ -159,24 +136,20 @@ static size_t part_row_bytes(const struct packed *w, enum packed_part part)
 }
 
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
-                   size_t row0, size_t n_rows, const void *rows, size_t row_stride_bytes)
+                   const struct matrix_rows *rows)
 {
     if (k->device != NULL) {
         const size_t row_bytes = part_row_bytes(w, part);
-        device_ops_of(k->device)->pack(
-            k->device, &(struct device_pack_args){.w = w,
-                                                  .part = part,
-                                                  .row0 = row0,
-                                                  .n_rows = n_rows,
-                                                  .n_columns = row_bytes,
-                                                  .rows = rows,
-                                                  .row_bytes = row_bytes,
-                                                  .row_stride_bytes = row_stride_bytes});
+        device_ops_of(k->device)->pack(k->device, &(struct device_pack_args){.w = w,
+                                                                             .part = part,
+                                                                             .n_columns = row_bytes,
+                                                                             .row_bytes = row_bytes,
+                                                                             .rows = *rows});
     } else if (part == PACKED_CODES) {
-        put_codes(k, w, row0, n_rows, rows, row_stride_bytes);
+        put_codes(k, w, rows);
     } else if (part == PACKED_SCALES) {
-        put_scales(k, w, row0, n_rows, rows, row_stride_bytes);
+        put_scales(k, w, rows);
     } else {
-        put_elements(1, w, (char *)(uintptr_t)w->zeros, row0, n_rows, rows, row_stride_bytes);
+        put_elements(1, w, (char *)(uintptr_t)w->zeros, rows);
     }
 }

@@ -118,7 +118,8 @@ static __attribute__((noinline)) void finish_start(const struct quant_tile *t, s
     f->ahead.due = 0;
     f->scales = t->scales[c->panel];
     if (t->has_zeros) f->zeros = t->zeros[c->panel];
-    if (t->end != NULL) quant_fetch_ends(t->end, c->row, TILE_ROWS, c->panel, 1);
+    if (t->end != NULL)
+        quant_fetch_ends(t->end, (struct quant_ended){c->row, TILE_ROWS, c->panel, 1});
     if (c->panel > 0) return; /* the rows are those of the chain before */
     turn_rows(t->x_scales + c->row * t->q_stride, t->q_stride, t->n_groups, f->rows.scales);
     if (t->has_zeros)
@@ -167,8 +168,8 @@ ALWAYS_INLINE void chains_load(const struct quant_tile *t, const struct chain *c
 static __attribute__((noinline)) void chains_end(const struct quant_end *end, const struct chain *c,
                                                  size_t first, float (*chains)[PANEL_COLUMNS])
 {
-    quant_chains_end(end, c->row + first, TILE_ROWS - first, c->panel, 1, chains[first],
-                     PANEL_COLUMNS);
+    const struct quant_ended which = {c->row + first, TILE_ROWS - first, c->panel, 1};
+    quant_chains_end(end, which, chains[first], PANEL_COLUMNS);
 }
 
 /* Stores or ends 16 chains, without the rows that the tile before has already done. */
@@ -321,36 +322,34 @@ static size_t rows_at_once(const struct quant_rows *q, size_t n_rows)
     return tiles_of((n_rows + n_parts - 1) / n_parts) * TILE_ROWS;
 }
 
-static void linear_many(bool leafy, const struct linear_args *a, size_t group, size_t panel0,
-                        size_t panel1, size_t row0, size_t row1)
+static void linear_many(bool leafy, const struct linear_args *a, const struct linear_slice *s)
 {
-    const size_t most = rows_at_once(a->xq, row1 - row0);
+    const size_t most = rows_at_once(a->xq, s->row1 - s->row0);
+    struct linear_slice part = *s;
     tiles_configure(quant_min(a->xq->group, TILE_BYTES));
-    for (size_t row = row0, end; row < row1; row = end) {
-        end = quant_min(row1, row + most);
-        if (row1 - end < TILE_ROWS) end = row1; /* leave no rest of less than a tile */
-        quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a,
-                          &a->groups[group], panel0, panel1, row, end);
+    for (; part.row0 < s->row1; part.row0 = part.row1) {
+        part.row1 = quant_min(s->row1, part.row0 + most);
+        if (s->row1 - part.row1 < TILE_ROWS)
+            part.row1 = s->row1; /* leave no rest of less than a tile */
+        quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a, &part);
     }
     tiles_release();
 }
 
-static void k_linear_quant_amx(const struct linear_args *a, size_t group, size_t panel0,
-                               size_t panel1, size_t row0, size_t row1)
+static void k_linear_quant_amx(const struct linear_args *a, const struct linear_slice *s)
 {
-    if (!suits_tiles(a, row1 - row0))
-        k_linear_quant_avx512_6x32(a, group, panel0, panel1, row0, row1);
+    if (!suits_tiles(a, s->row1 - s->row0))
+        k_linear_quant_avx512_6x32(a, s);
     else
-        linear_many(false, a, group, panel0, panel1, row0, row1);
+        linear_many(false, a, s);
 }
 
-static void k_linear_quant_leaf_amx(const struct linear_args *a, size_t group, size_t panel0,
-                                    size_t panel1, size_t row0, size_t row1)
+static void k_linear_quant_leaf_amx(const struct linear_args *a, const struct linear_slice *s)
 {
-    if (!suits_tiles(a, row1 - row0))
-        k_linear_quant_leaf_avx512_6x32(a, group, panel0, panel1, row0, row1);
+    if (!suits_tiles(a, s->row1 - s->row0))
+        k_linear_quant_leaf_avx512_6x32(a, s);
     else
-        linear_many(true, a, group, panel0, panel1, row0, row1);
+        linear_many(true, a, s);
 }
 
 void fill_linear_quant_amx(struct kern_table *t)

@@ -8,11 +8,9 @@
 
 enum { FOLD_ROWS = 3, VALUE_VECTORS = 2 };
 
-struct tile;
-struct seen_row;
-ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
-                          const struct seen_row *rows, const size_t slot[16], size_t j,
-                          float (*e)[KV_BLOCK_TOKENS]);
+struct tile_fold;
+ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
+                          const size_t slot[16], size_t j);
 
 /* Elements [i, i + 8) of the cache as floats. `scale` is used for int8 only. */
 ALWAYS_INLINE __m256 kv_load8(enum dtype t, const void *from, float scale, size_t i)
@@ -58,10 +56,10 @@ ALWAYS_INLINE __m128 tree4(const __m256 v[4])
 }
 
 /* sum[r][i] = lanes [half, half + 8) of the dots of n_rows (constant) queries with four slots. */
-ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile *tile,
-                             const struct seen_row *rows, const size_t *slot, size_t half,
-                             __m256 (*sum)[4])
+ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile_fold *f,
+                             const size_t *slot, size_t half, __m256 (*sum)[4])
 {
+    const struct tile *tile = f->tile;
 #pragma GCC unroll 3
     for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 4
@@ -70,7 +68,7 @@ ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile *til
     for (size_t d = half; d < tile->head_dim; d += LANES) {
         __m256 q[FOLD_ROWS];
 #pragma GCC unroll 3
-        for (size_t r = 0; r < n_rows; r++) q[r] = _mm256_loadu_ps(rows[r].q + d);
+        for (size_t r = 0; r < n_rows; r++) q[r] = _mm256_loadu_ps(f->rows[r].q + d);
 #pragma GCC unroll 4
         for (size_t i = 0; i < 4; i++) {
             const float scale = t == DTYPE_I8 ? tile->key_scales[slot[i]] : 1.0f;
@@ -82,19 +80,18 @@ ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile *til
 }
 
 /* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots, unscaled. */
-ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
-                          const struct seen_row *rows, const size_t slot[16], size_t j,
-                          float (*e)[KV_BLOCK_TOKENS])
+ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
+                          const size_t slot[16], size_t j)
 {
     for (size_t at = 0; at < 16; at += 4) {
         __m256 a[FOLD_ROWS][4], b[FOLD_ROWS][4];
-        half_dots(t, n_rows, tile, rows, slot + at, 0, a);
-        half_dots(t, n_rows, tile, rows, slot + at, 8, b);
+        half_dots(t, n_rows, f, slot + at, 0, a);
+        half_dots(t, n_rows, f, slot + at, 8, b);
 #pragma GCC unroll 3
         for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 4
             for (size_t i = 0; i < 4; i++) a[r][i] = _mm256_add_ps(a[r][i], b[r][i]);
-            _mm_storeu_ps(e[r] + j + at, tree4(a[r]));
+            _mm_storeu_ps(f->e[r] + j + at, tree4(a[r]));
         }
     }
 }

@@ -146,32 +146,28 @@ ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const 
 #include "kernels/linear_body.h"
 
 #define LINEAR_AVX2(name, type)                                                                    \
-    static void k_linear_##name##_avx2(const struct linear_args *a, size_t group, size_t panel0,   \
-                                       size_t panel1, size_t row0, size_t row1)                    \
+    static void k_linear_##name##_avx2(const struct linear_args *a, const struct linear_slice *s)  \
     {                                                                                              \
-        linear(type, false, false, a, group, panel0, panel1, row0, row1);                          \
+        linear(type, false, false, a, s);                                                          \
     }                                                                                              \
-    static void k_linear_leaf_##name##_avx2(const struct linear_args *a, size_t group,             \
-                                            size_t panel0, size_t panel1, size_t row0,             \
-                                            size_t row1)                                           \
+    static void k_linear_leaf_##name##_avx2(const struct linear_args *a,                           \
+                                            const struct linear_slice *s)                          \
     {                                                                                              \
-        linear(type, false, true, a, group, panel0, panel1, row0, row1);                           \
+        linear(type, false, true, a, s);                                                           \
     }
 LINEAR_AVX2(f32, DTYPE_F32)
 LINEAR_AVX2(f16, DTYPE_F16)
 LINEAR_AVX2(bf16, DTYPE_BF16)
 
 /* Weights of any quantized format, converted to floats; the arithmetic is that of f32 weights. */
-void k_linear_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                           size_t row0, size_t row1)
+void k_linear_dequant_avx2(const struct linear_args *a, const struct linear_slice *s)
 {
-    linear(DTYPE_F32, true, false, a, group, panel0, panel1, row0, row1);
+    linear(DTYPE_F32, true, false, a, s);
 }
 
-void k_linear_leaf_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0,
-                                size_t panel1, size_t row0, size_t row1)
+void k_linear_leaf_dequant_avx2(const struct linear_args *a, const struct linear_slice *s)
 {
-    linear(DTYPE_F32, true, true, a, group, panel0, panel1, row0, row1);
+    linear(DTYPE_F32, true, true, a, s);
 }
 
 void fill_linear_avx2(struct kern_table *t)

@@ -39,9 +39,10 @@ struct pairs_work {
     struct pairs_row rows[QUANT_BLOCK_ROWS];
 };
 
-/* The groups [g, g + n_groups) of a K-slice. begins: the first slice of a leaf (K-block). */
+/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: the first slice of a leaf
+ * (K-block). */
 struct pairs_piece {
-    size_t g, n_groups, n_quads; /* n_quads: of one group */
+    size_t n_rows, g, n_groups, n_quads; /* n_quads: of one group */
     bool begins;
     const uint8_t *ahead; /* n_ahead cache lines of weights to prefetch, and as many of the next
                              panel */
@@ -73,12 +74,13 @@ ALWAYS_INLINE __m128i pairs_sums(const __m256i v[PAIRS_GROUPS])
     return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
 }
 
-/* Prepares row `row` of xq and prefetches a later row. group and n_groups may be constants. */
+/* Prepares n_groups groups of a row, from index i of q's scales on, and prefetches a later row.
+ * group and n_groups may be constants. */
 ALWAYS_INLINE void pairs_prepare_row(const struct quant_rows *q, size_t group, size_t n_groups,
-                                     bool has_zeros, size_t row, size_t g0, struct pairs_row *to)
+                                     bool has_zeros, size_t i, struct pairs_row *to)
 {
     enum { AHEAD = 8 };
-    const size_t i = row * q->n_groups + g0, next = i + AHEAD * q->n_groups;
+    const size_t next = i + AHEAD * q->n_groups;
     const __m128i is_there = _mm256_castsi256_si128(v8_first(n_groups));
     const int8_t *x = q->codes + i * group;
     __m256i turned[PAIRS_GROUPS];
@@ -112,10 +114,11 @@ static void pairs_prepare(const struct quant_slice *s, const struct pairs_piece 
     const bool is_usual = q->group == QUANT_CODE_ALIGN && o->n_groups == PAIRS_GROUPS;
     for (size_t r = 0; r < s->n_rows; r++) {
         struct pairs_row *to = &m->rows[r];
+        const size_t i = (s->row + r) * q->n_groups + o->g;
         if (is_usual)
-            pairs_prepare_row(q, QUANT_CODE_ALIGN, PAIRS_GROUPS, has_zeros, s->row + r, o->g, to);
+            pairs_prepare_row(q, QUANT_CODE_ALIGN, PAIRS_GROUPS, has_zeros, i, to);
         else
-            pairs_prepare_row(q, q->group, o->n_groups, has_zeros, s->row + r, o->g, to);
+            pairs_prepare_row(q, q->group, o->n_groups, has_zeros, i, to);
     }
 }
 
@@ -157,12 +160,11 @@ ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x,
     }
 }
 
-/* Prefetches the cache lines that fall to one of n_rows rows. */
-ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, size_t n_rows,
-                                         const uint8_t *at)
+/* Prefetches the cache lines that fall to one of the rows. */
+ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, const uint8_t *at)
 {
     const uint8_t *end = o->ahead + o->n_ahead * QUANT_LINE;
-    for (size_t n = 0; at < end && n < o->n_ahead; n += n_rows, at += QUANT_LINE) {
+    for (size_t n = 0; at < end && n < o->n_ahead; n += o->n_rows, at += QUANT_LINE) {
         _mm_prefetch((const void *)at, _MM_HINT_T1);
         _mm_prefetch((const void *)(at + o->ahead_stride), _MM_HINT_T1);
     }
@@ -171,15 +173,15 @@ ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, size_t n_r
 
 /* Continues the chains of all rows in one or two panels over a K-slice. All arguments but o, m and
  * acc are constant. */
-ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads, size_t n_rows,
+ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads,
                               const struct pairs_piece *o, const struct pairs_work *m,
                               float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
     const size_t n = HALVES * n_panels;
     const uint8_t *ahead = o->ahead;
-    for (const struct pairs_row *row = m->rows; row < m->rows + n_rows; row++, acc++) {
+    for (const struct pairs_row *row = m->rows; row < m->rows + o->n_rows; row++, acc++) {
         __m256 a[HALVES * QUANT_PANELS];
-        ahead = pairs_fetch(o, n_rows, ahead);
+        ahead = pairs_fetch(o, ahead);
 #pragma GCC unroll 4
         for (size_t i = 0; i < n; i++)
             a[i] = o->begins ? _mm256_setzero_ps() : _mm256_load_ps((*acc)[0] + 8 * i);
@@ -210,13 +212,13 @@ ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads, s
 }
 
 #define PAIRS_ROWS(name, has_zeros, n_panels)                                                      \
-    static void name(size_t n_rows, const struct pairs_piece *o, const struct pairs_work *m,       \
+    static void name(const struct pairs_piece *o, const struct pairs_work *m,                      \
                      float(*acc)[QUANT_PANELS][PANEL_COLUMNS])                                     \
     {                                                                                              \
         if (o->n_quads == QUANT_CODE_ALIGN / QUANT_QUAD)                                           \
-            pairs_rows(has_zeros, n_panels, QUANT_CODE_ALIGN / QUANT_QUAD, n_rows, o, m, acc);     \
+            pairs_rows(has_zeros, n_panels, QUANT_CODE_ALIGN / QUANT_QUAD, o, m, acc);             \
         else                                                                                       \
-            pairs_rows(has_zeros, n_panels, o->n_quads, n_rows, o, m, acc);                        \
+            pairs_rows(has_zeros, n_panels, o->n_quads, o, m, acc);                                \
     }
 PAIRS_ROWS(pairs_rows_1, false, 1)
 PAIRS_ROWS(pairs_rows_2, false, 2)
@@ -253,9 +255,9 @@ static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_pane
                                     : quant_after(w, panel, n_panels, o->g + o->n_groups,
                                                   s->xq->n_groups, panel_bytes);
         if (w->quant.has_zeros)
-            (n == 1 ? pairs_rows_zeros_1 : pairs_rows_zeros_2)(s->n_rows, o, m, acc);
+            (n == 1 ? pairs_rows_zeros_1 : pairs_rows_zeros_2)(o, m, acc);
         else
-            (n == 1 ? pairs_rows_1 : pairs_rows_2)(s->n_rows, o, m, acc);
+            (n == 1 ? pairs_rows_1 : pairs_rows_2)(o, m, acc);
     }
 }
 
@@ -264,7 +266,8 @@ static void pairs_chains(const struct quant_slice *s, size_t panel, size_t n_pan
                          size_t g1, struct pairs_work *m)
 {
     const size_t most = PAIRS_PIECE / s->xq->group, n_pieces = (g1 - g0 + most - 1) / most;
-    struct pairs_piece o = {.g = g0, .n_quads = s->xq->group / QUANT_QUAD, .begins = true};
+    struct pairs_piece o = {
+        .n_rows = s->n_rows, .g = g0, .n_quads = s->xq->group / QUANT_QUAD, .begins = true};
     if (n_pieces == 0) memset(m->acc, 0, sizeof m->acc);
     for (size_t i = 0; i < n_pieces; i++, o.g += o.n_groups, o.begins = false) {
         o.n_groups = (g1 - o.g + n_pieces - i - 1) / (n_pieces - i);
@@ -292,9 +295,14 @@ static void pairs_leaf_ends(const struct quant_slice *s, const struct quant_leaf
                             struct pairs_sums *l)
 {
     for (size_t p = 0; p < n_panels; p += QUANT_PANELS)
-        quant_panels_leaf_end(s, leaf, panel + p, quant_min(n_panels - p, QUANT_PANELS),
-                              m->acc[p / QUANT_PANELS][0][0], l->sums[0][p],
-                              PAIRS_PANELS * PANEL_COLUMNS, l->n_bad);
+        quant_panels_leaf_end(&(struct quant_end){.slice = s,
+                                                  .panel = panel + p,
+                                                  .leaf = leaf,
+                                                  .sums = l->sums[0][p],
+                                                  .sums_row = PAIRS_PANELS * PANEL_COLUMNS,
+                                                  .n_bad = l->n_bad},
+                              quant_min(n_panels - p, QUANT_PANELS),
+                              m->acc[p / QUANT_PANELS][0][0]);
 }
 
 static void pairs_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)

@@ -27,6 +27,23 @@ enum {
     SUMS_ROWS = 6  /* most rows for which it computes one half after the other */
 };
 
+/* The sums that registers hold at a time: n_rows rows, halves [h0, h1) of a panel. All fields are
+ * constants in each call. */
+struct sums_shape {
+    enum quant_source source;
+    bool has_zeros;
+    size_t n_rows, h0, h1;
+};
+
+/* The codes of a group of n_quads quads: those of rows, x_stride bytes apart, and those of a
+ * panel. */
+struct group_codes {
+    const int8_t *x;
+    size_t x_stride;
+    const uint8_t *w;
+    size_t n_quads;
+};
+
 /* Quads of one step. The products of a step's nibbles are summed in 16 bits: at most n * 2 * 15 *
  * 127 (int4) or n * 2 * 24 * 127 (mxfp4), which is below 2^15. */
 ALWAYS_INLINE size_t step_of(enum quant_source source)
@@ -85,26 +102,26 @@ ALWAYS_INLINE __m256i add32(__m256i a, __m256i b)
 }
 
 /* sum[row][half] += one step of byte weights, in 16 bits: the even inputs, then the odd ones. */
-ALWAYS_INLINE void add_wide(size_t h0, size_t h1, size_t n_rows, const int8_t *x, size_t x_stride,
-                            const uint8_t *w, __m256i (*sum)[HALVES])
+ALWAYS_INLINE void add_wide(struct sums_shape s, const struct group_codes *c,
+                            __m256i (*sum)[HALVES])
 {
     const __m256i low = _mm256_set1_epi16(255);
 #pragma GCC unroll 4
     for (size_t k = 0; k < step_of(SOURCE_BYTES); k++) {
         __m256i even[HALVES], odd[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = h0; h < h1; h++) {
-            const __m256i v = load_quad(SOURCE_BYTES, w, k, h);
+        for (size_t h = s.h0; h < s.h1; h++) {
+            const __m256i v = load_quad(SOURCE_BYTES, c->w, k, h);
             even[h] = _mm256_and_si256(v, low);
             odd[h] = _mm256_srli_epi16(v, 8);
         }
 #pragma GCC unroll 8
-        for (size_t r = 0; r < n_rows; r++) {
-            const __m256i v = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
+        for (size_t r = 0; r < s.n_rows; r++) {
+            const __m256i v = broadcast_quad(c->x + r * c->x_stride + k * QUANT_QUAD);
             const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
             const __m256i x_odd = _mm256_srai_epi16(v, 8);
 #pragma GCC unroll 2
-            for (size_t h = h0; h < h1; h++) {
+            for (size_t h = s.h0; h < s.h1; h++) {
                 sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(even[h], x_even));
                 sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(odd[h], x_odd));
             }
@@ -114,23 +131,23 @@ ALWAYS_INLINE void add_wide(size_t h0, size_t h1, size_t n_rows, const int8_t *x
 
 /* sum[row][half] += one step of byte weights without zero points, as signed numbers; a pair of
  * products is at most 2 * 128 * 127 < 2^15. `first`: sum is not read. */
-ALWAYS_INLINE void add_signed(bool first, size_t h0, size_t h1, size_t n_rows, const int8_t *x,
-                              size_t x_stride, const uint8_t *w, __m256i (*sum)[HALVES])
+ALWAYS_INLINE void add_signed(struct sums_shape s, bool first, const struct group_codes *c,
+                              __m256i (*sum)[HALVES])
 {
     const __m256i bias = _mm256_set1_epi8((char)QUANT_INT8_BIAS), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (size_t k = 0; k < step_of(SOURCE_BYTES); k++) {
         __m256i wk[HALVES], size[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = h0; h < h1; h++) {
-            wk[h] = _mm256_xor_si256(load_quad(SOURCE_BYTES, w, k, h), bias);
+        for (size_t h = s.h0; h < s.h1; h++) {
+            wk[h] = _mm256_xor_si256(load_quad(SOURCE_BYTES, c->w, k, h), bias);
             size[h] = _mm256_abs_epi8(wk[h]);
         }
 #pragma GCC unroll 8
-        for (size_t r = 0; r < n_rows; r++) {
-            const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
+        for (size_t r = 0; r < s.n_rows; r++) {
+            const __m256i xk = broadcast_quad(c->x + r * c->x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
-            for (size_t h = h0; h < h1; h++) {
+            for (size_t h = s.h0; h < s.h1; h++) {
                 const __m256i pairs = _mm256_maddubs_epi16(size[h], _mm256_sign_epi8(xk, wk[h]));
                 const __m256i quads = _mm256_madd_epi16(pairs, ones);
                 sum[r][h] = first && k == 0 ? quads : add32(sum[r][h], quads);
@@ -140,79 +157,81 @@ ALWAYS_INLINE void add_signed(bool first, size_t h0, size_t h1, size_t n_rows, c
 }
 
 /* sum[row][half] += one step of nibble weights. `first`: sum is not read. */
-ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t h0, size_t h1,
-                               size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
+ALWAYS_INLINE void add_nibbles(struct sums_shape s, bool first, const struct group_codes *c,
                                __m256i (*sum)[HALVES])
 {
     __m256i part[SUMS_ROWS][HALVES];
 #pragma GCC unroll 8
-    for (size_t k = 0; k < step_of(source); k++) {
+    for (size_t k = 0; k < step_of(s.source); k++) {
         __m256i wk[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = h0; h < h1; h++) wk[h] = load_quad(source, w, k, h);
+        for (size_t h = s.h0; h < s.h1; h++) wk[h] = load_quad(s.source, c->w, k, h);
 #pragma GCC unroll 8
-        for (size_t r = 0; r < n_rows; r++) {
-            const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
+        for (size_t r = 0; r < s.n_rows; r++) {
+            const __m256i xk = broadcast_quad(c->x + r * c->x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
-            for (size_t h = h0; h < h1; h++) {
+            for (size_t h = s.h0; h < s.h1; h++) {
                 const __m256i v = _mm256_maddubs_epi16(wk[h], xk);
                 part[r][h] = k == 0 ? v : add16(part[r][h], v);
             }
         }
     }
 #pragma GCC unroll 8
-    for (size_t r = 0; r < n_rows; r++) {
+    for (size_t r = 0; r < s.n_rows; r++) {
 #pragma GCC unroll 2
-        for (size_t h = h0; h < h1; h++) {
+        for (size_t h = s.h0; h < s.h1; h++) {
             const __m256i pairs = _mm256_madd_epi16(part[r][h], _mm256_set1_epi16(1));
             sum[r][h] = first ? pairs : _mm256_add_epi32(sum[r][h], pairs);
         }
     }
 }
 
-/* sum[row][half] = the dots of n_quads quads of a group. */
-ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t h0, size_t h1,
-                             size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
-                             size_t n_quads, __m256i (*sum)[HALVES])
+/* Moves on to the codes of the next step. */
+ALWAYS_INLINE void next_step(enum quant_source source, struct group_codes *c)
 {
     const bool packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
-    const size_t step = step_of(source), x_bytes = step * QUANT_QUAD;
-    const size_t w_bytes = step * QUANT_LINE / (packed ? 2 : 1);
-    if (source == SOURCE_BYTES && !has_zeros) {
-        add_signed(true, h0, h1, n_rows, x, x_stride, w, sum);
-        for (size_t q = step; q < n_quads; q += step)
-            add_signed(false, h0, h1, n_rows, x += x_bytes, x_stride, w += w_bytes, sum);
+    c->x += step_of(source) * QUANT_QUAD;
+    c->w += step_of(source) * QUANT_LINE / (packed ? 2 : 1);
+}
+
+/* sum[row][half] = the dots of the quads of a group. */
+ALWAYS_INLINE void sum_group(struct sums_shape s, struct group_codes c, __m256i (*sum)[HALVES])
+{
+    const size_t step = step_of(s.source), n_quads = c.n_quads;
+    if (s.source == SOURCE_BYTES && !s.has_zeros) {
+        add_signed(s, true, &c, sum);
+        for (size_t q = step; q < n_quads; q += step) {
+            next_step(s.source, &c);
+            add_signed(s, false, &c, sum);
+        }
         return;
     }
-    if (source == SOURCE_BYTES) {
+    if (s.source == SOURCE_BYTES) {
 #pragma GCC unroll 8
-        for (size_t r = 0; r < n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-        for (size_t q = 0; q < n_quads; q += step, x += x_bytes, w += w_bytes)
-            add_wide(h0, h1, n_rows, x, x_stride, w, sum);
+        for (size_t r = 0; r < s.n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+        for (size_t q = 0; q < n_quads; q += step, next_step(s.source, &c)) add_wide(s, &c, sum);
         return;
     }
-    add_nibbles(source, true, h0, h1, n_rows, x, x_stride, w, sum);
+    add_nibbles(s, true, &c, sum);
     for (size_t q = step; q < n_quads; q += step) {
-        x += x_bytes;
-        w += w_bytes;
-        add_nibbles(source, false, h0, h1, n_rows, x, x_stride, w, sum);
+        next_step(s.source, &c);
+        add_nibbles(s, false, &c, sum);
     }
 }
 
 /* Ends group g for panel p: adds the start of the sums, then acc = fma((float)sum, weight scale *
  * activation scale, acc). */
-ALWAYS_INLINE void end_sums(bool has_zeros, size_t n_rows, const struct quant_tile *t, size_t g,
-                            size_t p, __m256i (*sum)[HALVES],
-                            float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+ALWAYS_INLINE void end_sums(struct sums_shape shape, const struct quant_tile *t, size_t g, size_t p,
+                            __m256i (*sum)[HALVES], float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
 #pragma GCC unroll 6
-    for (size_t r = 0; r < n_rows; r++) {
+    for (size_t r = 0; r < shape.n_rows; r++) {
         const __m256 x_scale = _mm256_set1_ps(t->x_scales[r * t->q_stride + g]);
         const __m256i start = _mm256_set1_epi32(t->start[r * t->start_stride + g]);
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) {
             __m256i s = sum[r][h];
-            if (has_zeros) {
+            if (shape.has_zeros) {
                 const __m256i zeros = _mm256_load_si256((const void *)(t->zeros[p][g] + 8 * h));
                 s = _mm256_add_epi32(s, _mm256_madd_epi16(zeros, start));
             } else {
@@ -232,17 +251,19 @@ ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_qu
 {
     const struct quant_tile t = *in; /* a local copy: the compiler knows that stores to acc do
                                         not change it */
+    const struct sums_shape shape = {source, has_zeros, n_rows, 0, HALVES};
     const size_t w_bytes = n_quads * QUANT_LINE;
     for (size_t g = 0; g < t.n_groups; g++) {
         const int8_t *x = t.x + g * n_quads * QUANT_QUAD;
         for (size_t p = 0; p < t.n_panels; p++) {
-            const uint8_t *w = t.w + p * t.w_stride + g * w_bytes;
+            const struct group_codes codes = {x, t.x_stride, t.w + p * t.w_stride + g * w_bytes,
+                                              n_quads};
             const uint8_t *next = t.ahead + p * t.ahead_stride + g * t.ahead_step;
             __m256i sum[SET_TILE_ROWS][HALVES];
             for (size_t i = 0; i < t.ahead_step; i += QUANT_LINE)
                 _mm_prefetch(next + i, _MM_HINT_T0);
-            sum_group(source, has_zeros, 0, HALVES, n_rows, x, t.x_stride, w, n_quads, sum);
-            end_sums(has_zeros, n_rows, &t, g, p, sum, acc);
+            sum_group(shape, codes, sum);
+            end_sums(shape, &t, g, p, sum, acc);
         }
     }
 }
@@ -287,36 +308,36 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
 
 /* Ends group g for few rows: subtracts the contribution of bias or zero points, then acc =
  * fma((float)sum, weight scale * activation scale, acc). */
-ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t h0, size_t h1,
-                            size_t n_rows, const struct quant_few *t, size_t g,
+ALWAYS_INLINE void few_ends(struct sums_shape shape, const struct quant_few *t, size_t g,
                             __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
 {
     const struct quant_format format = {/* built from constants, so that v8_scales is compiled
                                            for one kind */
-                                        .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
+                                        .kind =
+                                            shape.source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
                                         .scale_dtype = t->format.scale_dtype};
     const size_t at = t->scale + g * PANEL_COLUMNS;
-    const bool is_signed = source == SOURCE_BYTES && !has_zeros;
+    const bool is_signed = shape.source == SOURCE_BYTES && !shape.has_zeros;
     __m256 w_scales[HALVES];
     __m256i zeros[HALVES];
 #pragma GCC unroll 2
-    for (size_t h = h0; h < h1; h++) {
+    for (size_t h = shape.h0; h < shape.h1; h++) {
         w_scales[h] = v8_scales(format, t->scales, at + 8 * h);
         zeros[h] = _mm256_setzero_si256();
-        if (has_zeros)
+        if (shape.has_zeros)
             zeros[h] = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(t->zeros + at + 8 * h)));
     }
 #pragma GCC unroll 8
-    for (size_t r = 0; r < n_rows; r++) {
+    for (size_t r = 0; r < shape.n_rows; r++) {
         const size_t i = r * t->q_stride + g;
         const __m256 x_scale = _mm256_set1_ps(t->x_scales[i]);
         const __m256i x_sum = _mm256_set1_epi32(t->sums[i]);
-        const __m256i bias = _mm256_set1_epi32(quant_bias(source));
+        const __m256i bias = _mm256_set1_epi32(quant_bias(shape.source));
         const __m256i start = _mm256_madd_epi16(x_sum, bias); /* both fit 16 bits */
 #pragma GCC unroll 2
-        for (size_t h = h0; h < h1; h++) {
+        for (size_t h = shape.h0; h < shape.h1; h++) {
             __m256i s = sum[r][h];
-            if (has_zeros)
+            if (shape.has_zeros)
                 s = _mm256_sub_epi32(s, _mm256_madd_epi16(x_sum, zeros[h]));
             else if (!is_signed)
                 s = _mm256_sub_epi32(s, start);
@@ -347,8 +368,9 @@ ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_ro
         _mm_prefetch(next, _MM_HINT_T0);
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h += n_halves) {
-            sum_group(source, has_zeros, h, h + n_halves, n_rows, x, t.x_stride, w, n_quads, sum);
-            few_ends(source, has_zeros, h, h + n_halves, n_rows, &t, g, sum, acc);
+            const struct sums_shape shape = {source, has_zeros, n_rows, h, h + n_halves};
+            sum_group(shape, (struct group_codes){x, t.x_stride, w, n_quads}, sum);
+            few_ends(shape, &t, g, sum, acc);
         }
     }
 }
@@ -424,33 +446,30 @@ ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_b
 
 #include "kernels/avx2/linear_pairs.h"
 
-ALWAYS_INLINE void linear_codes(bool leafy, const struct linear_args *a, size_t group,
-                                size_t panel0, size_t panel1, size_t row0, size_t row1)
+ALWAYS_INLINE void linear_codes(bool leafy, const struct linear_args *a,
+                                const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[group];
-    if (g->w->quant.kind == QUANT_INT8 && row1 - row0 > SET_FEW_BYTES_MOST)
-        quant_linear_many(leafy ? pairs_panels_leaf : pairs_panels, PAIRS_PANELS, leafy, a, g,
-                          panel0, panel1, row0, row1);
+    const bool is_int8 = a->groups[s->group].w->quant.kind == QUANT_INT8;
+    if (is_int8 && s->row1 - s->row0 > SET_FEW_BYTES_MOST)
+        quant_linear_many(leafy ? pairs_panels_leaf : pairs_panels, PAIRS_PANELS, leafy, a, s);
     else
-        quant_linear(leafy, a, group, panel0, panel1, row0, row1);
+        quant_linear(leafy, a, s);
 }
 
-static void k_linear_quant_avx2(const struct linear_args *a, size_t group, size_t panel0,
-                                size_t panel1, size_t row0, size_t row1)
+static void k_linear_quant_avx2(const struct linear_args *a, const struct linear_slice *s)
 {
     if (a->xq == NULL)
-        k_linear_dequant_avx2(a, group, panel0, panel1, row0, row1);
+        k_linear_dequant_avx2(a, s);
     else
-        linear_codes(false, a, group, panel0, panel1, row0, row1);
+        linear_codes(false, a, s);
 }
 
-static void k_linear_quant_leaf_avx2(const struct linear_args *a, size_t group, size_t panel0,
-                                     size_t panel1, size_t row0, size_t row1)
+static void k_linear_quant_leaf_avx2(const struct linear_args *a, const struct linear_slice *s)
 {
     if (a->xq == NULL)
-        k_linear_leaf_dequant_avx2(a, group, panel0, panel1, row0, row1);
+        k_linear_leaf_dequant_avx2(a, s);
     else
-        linear_codes(true, a, group, panel0, panel1, row0, row1);
+        linear_codes(true, a, s);
 }
 
 void fill_linear_quant_avx2(struct kern_table *t)

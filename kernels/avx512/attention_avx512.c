@@ -10,12 +10,10 @@
 
 enum { FOLD_ROWS = 4, VALUE_VECTORS = 4 };
 
-struct tile;
-struct seen_row;
+struct tile_fold;
 struct rows_part;
-ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
-                          const struct seen_row *rows, const size_t slot[16], size_t j,
-                          float (*e)[KV_BLOCK_TOKENS]);
+ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
+                          const size_t slot[16], size_t j);
 
 /* Elements [i, i + 16) of the cache as floats. `scale` is used for int8 only. */
 ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, size_t i)
@@ -116,16 +114,17 @@ ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
 
 /* The dots of n_rows queries with n_slots slots, query by query. Both are constant, and there are
  * at most 16 dots. */
-ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots, const struct tile *tile,
-                              const struct seen_row *rows, const size_t *slot)
+ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots,
+                              const struct tile_fold *f, const size_t *slot)
 {
+    const struct tile *tile = f->tile;
     __m512 sum[16];
 #pragma GCC unroll 16
     for (size_t i = 0; i < 16; i++) sum[i] = _mm512_setzero_ps();
     for (size_t d = 0; d < tile->head_dim; d += LANES) {
         __m512 q[4];
 #pragma GCC unroll 4
-        for (size_t r = 0; r < n_rows; r++) q[r] = _mm512_loadu_ps(rows[r].q + d);
+        for (size_t r = 0; r < n_rows; r++) q[r] = _mm512_loadu_ps(f->rows[r].q + d);
 #pragma GCC unroll 16
         for (size_t i = 0; i < n_slots; i++) {
             const float scale = t == DTYPE_I8 ? tile->key_scales[slot[i]] : 1.0f;
@@ -139,25 +138,25 @@ ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots, const
 }
 
 /* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots, unscaled. */
-ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
-                          const struct seen_row *rows, const size_t slot[16], size_t j,
-                          float (*e)[KV_BLOCK_TOKENS])
+ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
+                          const size_t slot[16], size_t j)
 {
+    float(*const e)[KV_BLOCK_TOKENS] = f->e;
     if (n_rows == 1) {
-        v16_store(e[0] + j, dots(t, 1, 16, tile, rows, slot));
+        v16_store(e[0] + j, dots(t, 1, 16, f, slot));
         return;
     }
     if (n_rows == 2) {
 #pragma GCC unroll 2
         for (size_t i = 0; i < 16; i += 8) {
-            const __m512 v = dots(t, 2, 8, tile, rows, slot + i).v;
+            const __m512 v = dots(t, 2, 8, f, slot + i).v;
             _mm256_storeu_ps(e[0] + j + i, _mm512_castps512_ps256(v));
             _mm256_storeu_ps(e[1] + j + i, _mm512_extractf32x8_ps(v, 1));
         }
         return;
     }
     for (size_t i = 0; i < 16; i += 4) {
-        const __m512 v = dots(t, n_rows, 4, tile, rows, slot + i).v;
+        const __m512 v = dots(t, n_rows, 4, f, slot + i).v;
         _mm_storeu_ps(e[0] + j + i, _mm512_castps512_ps128(v));
         _mm_storeu_ps(e[1] + j + i, _mm512_extractf32x4_ps(v, 1));
         _mm_storeu_ps(e[2] + j + i, _mm512_extractf32x4_ps(v, 2));

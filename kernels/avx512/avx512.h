@@ -14,15 +14,11 @@ void fill_row_avx512(struct kern_table *t);
 
 /* Linears of any quantized format with float activations; linear_quant_avx512.c uses them for
  * weight-only arithmetic. */
-void k_linear_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
-                             size_t panel1, size_t row0, size_t row1);
-void k_linear_leaf_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
-                                  size_t panel1, size_t row0, size_t row1);
+void k_linear_dequant_avx512(const struct linear_args *a, const struct linear_slice *s);
+void k_linear_leaf_dequant_avx512(const struct linear_args *a, const struct linear_slice *s);
 
 /* Linears of quantized weights and activations; the AMX kernels use them for few rows. */
-void k_linear_quant_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,
-                                size_t panel1, size_t row0, size_t row1);
-void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,
-                                     size_t panel1, size_t row0, size_t row1);
+void k_linear_quant_avx512_6x32(const struct linear_args *a, const struct linear_slice *s);
+void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, const struct linear_slice *s);
 
 #endif

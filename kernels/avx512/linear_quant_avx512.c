@@ -163,11 +163,21 @@ ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
     return sum;
 }
 
+/* The number of parts of a group's sum with few rows. A sum has parts so that a dot need not wait
+ * for the one before. They are exact integers, so splitting changes nothing. The parts of int4 are
+ * its even quads and its odd quads, which are 16 times too large. */
+ALWAYS_INLINE size_t few_parts(enum quant_source source, size_t n_rows)
+{
+    return n_rows <= 4 && source != SOURCE_INT4 ? 4 : 2;
+}
+
 /* Starts the integer sums of group g for few rows: sum[row][part]. Part 0 begins with the
  * contribution of bias and zero points, the other parts with 0. */
-ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_t n_split,
+ALWAYS_INLINE void few_starts(enum quant_source source, bool has_zeros, size_t n_rows,
                               const struct quant_few *t, size_t g, __m512i *sum)
 {
+    const size_t n_split = few_parts(source, n_rows);
+    const int32_t bias = quant_bias(source);
     __m512i offset = _mm512_setzero_si512();
     if (has_zeros) {
         const void *zeros = t->zeros + t->scale + g * PANEL_COLUMNS;
@@ -183,8 +193,7 @@ ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_
     }
 }
 
-/* Adds the parts of a group's sum. The parts of int4 are its even quads and its odd quads, which
- * are 16 times too large. */
+/* Adds the n_split parts of a group's sum. */
 ALWAYS_INLINE __m512i sum_of_parts(enum quant_source source, const __m512i *s, size_t n_split)
 {
     if (source == SOURCE_INT4) return _mm512_add_epi32(s[0], _mm512_srai_epi32(s[1], 4));
@@ -193,10 +202,10 @@ ALWAYS_INLINE __m512i sum_of_parts(enum quant_source source, const __m512i *s, s
 }
 
 /* Adds the dots of QUANT_CODE_ALIGN inputs to the integer sums. */
-ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, size_t n_split,
-                            const struct quant_few *t, const int8_t *x, const uint8_t *w,
-                            __m512i *sum)
+ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, const struct quant_few *t,
+                            const int8_t *x, const uint8_t *w, __m512i *sum)
 {
+    const size_t n_split = few_parts(source, n_rows);
     const size_t line_quads = source == SOURCE_BYTES ? 1 : 2;
 #pragma GCC unroll 8
     for (size_t k = 0; k < QUADS; k++) {
@@ -212,9 +221,10 @@ ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, size_t n_sp
 }
 
 /* Ends group g: acc = fma((float)sum, weight scale * activation scale, acc). */
-ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_split,
-                            const struct quant_few *t, size_t g, const __m512i *sum, __m512 *acc)
+ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, const struct quant_few *t,
+                            size_t g, const __m512i *sum, __m512 *acc)
 {
+    const size_t n_split = few_parts(source, n_rows);
     const struct quant_format format = {/* built from constants, so that v16_scales is compiled
                                            for one kind */
                                         .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
@@ -228,12 +238,10 @@ ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_sp
     }
 }
 
-/* As linear_quant_few.h declares. Each group's sum is split into parts, so that a dot need not wait
- * for the one before. The sums are exact integers, so splitting changes nothing. */
+/* As linear_quant_few.h declares. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*out)[PANEL_COLUMNS])
 {
-    const size_t n_split = n_rows <= 4 && source != SOURCE_INT4 ? 4 : 2;
     const size_t nibbles = source == SOURCE_BYTES ? 1 : 2;
     const int8_t *x = t->x;
     const uint8_t *w = t->w;
@@ -243,14 +251,14 @@ ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_ro
     for (size_t r = 0; r < n_rows; r++) acc[r] = _mm512_setzero_ps();
     for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
         __m512i sum[2 * SET_FEW_ROWS];
-        few_starts(has_zeros, quant_bias(source), n_rows, n_split, t, g, sum);
+        few_starts(source, has_zeros, n_rows, t, g, sum);
         for (size_t i = 0; i < t->group; i += QUANT_CODE_ALIGN) {
-            few_dots(source, n_rows, n_split, t, x, w, sum);
+            few_dots(source, n_rows, t, x, w, sum);
             x += QUANT_CODE_ALIGN;
             w += QUADS * QUANT_LINE / nibbles;
         }
         _mm_prefetch(next, _MM_HINT_T0);
-        few_ends(source, n_rows, n_split, t, g, sum, acc);
+        few_ends(source, n_rows, t, g, sum, acc);
     }
 #pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) _mm512_store_ps(out[r], acc[r]);
@@ -281,22 +289,20 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     _mm512_mask_storeu_epi32(out, there, _mm512_mullo_epi32(v, _mm512_set1_epi32(factor)));
 }
 
-void k_linear_quant_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,
-                                size_t panel1, size_t row0, size_t row1)
+void k_linear_quant_avx512_6x32(const struct linear_args *a, const struct linear_slice *s)
 {
     if (a->xq == NULL)
-        k_linear_dequant_avx512(a, group, panel0, panel1, row0, row1);
+        k_linear_dequant_avx512(a, s);
     else
-        quant_linear(false, a, group, panel0, panel1, row0, row1);
+        quant_linear(false, a, s);
 }
 
-void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,
-                                     size_t panel1, size_t row0, size_t row1)
+void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, const struct linear_slice *s)
 {
     if (a->xq == NULL)
-        k_linear_leaf_dequant_avx512(a, group, panel0, panel1, row0, row1);
+        k_linear_leaf_dequant_avx512(a, s);
     else
-        quant_linear(true, a, group, panel0, panel1, row0, row1);
+        quant_linear(true, a, s);
 }
 
 void fill_linear_quant_avx512(struct kern_table *t)

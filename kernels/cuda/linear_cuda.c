@@ -271,17 +271,17 @@ void pack_cuda(struct device *d, const struct device_pack_args *a)
     const size_t at_once = fit < PACK_ROWS_MAX ? fit : PACK_ROWS_MAX;
     const uint32_t n_blocks = (uint32_t)((pack_width(a) + CUDA_THREADS - 1) / CUDA_THREADS);
     assert(at_once > 0);
-    for (size_t row = 0; row < a->n_rows; row += at_once) {
-        const size_t n = a->n_rows - row < at_once ? a->n_rows - row : at_once;
+    for (size_t row = 0; row < a->rows.n; row += at_once) {
+        const size_t n = a->rows.n - row < at_once ? a->rows.n - row : at_once;
         struct device_stage *s = device_stage_next(d);
         if (s == NULL) return;
         for (size_t i = 0; i < n; i++)
             memcpy((char *)s->pinned + i * a->row_bytes,
-                   (const char *)a->rows + (row + i) * a->row_stride_bytes, a->row_bytes);
+                   (const char *)a->rows.data + (row + i) * a->rows.stride_bytes, a->row_bytes);
         device_stage_send(d, s, d->landing, n * a->row_bytes);
         const struct pack_work work = {.w = *a->w,
                                        .part = (int)a->part,
-                                       .row0 = a->row0 + row,
+                                       .row0 = a->rows.row0 + row,
                                        .n_rows = n,
                                        .row_stride_bytes = a->row_bytes,
                                        .n_columns = a->n_columns,

@@ -48,26 +48,24 @@ static inline size_t outputs_end(const struct packed *w, size_t panel1)
     return end < w->n_out ? end : w->n_out;
 }
 
-REF_CLONES void k_linear_quant_ref(const struct linear_args *a, size_t group, size_t panel0,
-                                   size_t panel1, size_t row0, size_t row1)
+REF_CLONES void k_linear_quant_ref(const struct linear_args *a, const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[group];
-    for (size_t row = g->row0 + row0; row < g->row0 + row1; row++)
-        for (size_t n = panel0 * PANEL_COLUMNS; n < outputs_end(g->w, panel1); n++)
+    const struct linear_group *g = &a->groups[s->group];
+    for (size_t row = g->row0 + s->row0; row < g->row0 + s->row1; row++)
+        for (size_t n = s->panel0 * PANEL_COLUMNS; n < outputs_end(g->w, s->panel1); n++)
             a->y[(row - a->y_row) * a->y_stride + (n - a->y_panel * PANEL_COLUMNS)] =
                 chain(a, g->w, row, n, 0, g->w->n_in);
 }
 
-REF_CLONES void k_linear_quant_leaf_ref(const struct linear_args *a, size_t group, size_t panel0,
-                                        size_t panel1, size_t row0, size_t row1)
+REF_CLONES void k_linear_quant_leaf_ref(const struct linear_args *a, const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[group];
+    const struct linear_group *g = &a->groups[s->group];
     const struct packed *w = g->w;
     const float limit = kern_grid_limit(w->grid_bits);
     const double scale = kern_pow2((int)w->grid_bits), unit = kern_pow2(-(int)w->grid_bits);
-    for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
+    for (size_t row = g->row0 + s->row0; row < g->row0 + s->row1; row++) {
         int64_t *sums = a->sums != NULL ? a->sums + row * ((size_t)w->n_out + 1) : NULL, n_bad = 0;
-        for (size_t n = panel0 * PANEL_COLUMNS; n < outputs_end(w, panel1); n++) {
+        for (size_t n = s->panel0 * PANEL_COLUMNS; n < outputs_end(w, s->panel1); n++) {
             int64_t sum = 0;
             for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
                 const size_t k1 = w->n_in - k0 > w->leaf ? k0 + w->leaf : w->n_in;

@@ -8,17 +8,24 @@
 
 #include <math.h>
 
-/* A panel's chains over the inputs [k0, k1), each from +0; x is the row's first input. */
-REF_INLINE void chains(enum dtype t, const struct packed *w, size_t panel, const float *x,
-                       size_t k0, size_t k1, float acc[PANEL_COLUMNS])
+/* A panel's chains over the inputs x [n], each from +0. The weights are elements
+ * [first, first + 16 n) of `data`. */
+REF_INLINE void chains(enum dtype t, const void *data, size_t first, const float *x, size_t n,
+                       float acc[PANEL_COLUMNS])
 {
     for (size_t j = 0; j < PANEL_COLUMNS; j++) acc[j] = 0.0f;
-    for (size_t k = k0; k < k1; k++) {
-        const size_t i = (panel * w->n_in + k) * PANEL_COLUMNS;
+    for (size_t k = 0; k < n; k++) {
+        const size_t i = first + k * PANEL_COLUMNS;
         for (size_t j = 0; j < PANEL_COLUMNS; j++) {
-            acc[j] = fmaf(x[k], kern_load(t, w->data, i + j), acc[j]);
+            acc[j] = fmaf(x[k], kern_load(t, data, i + j), acc[j]);
         }
     }
+}
+
+/* The place in the weight's data of input k of a panel. */
+static inline size_t element_of(const struct packed *w, size_t panel, size_t k)
+{
+    return (panel * w->n_in + k) * PANEL_COLUMNS;
 }
 
 /* The number of outputs of a panel that exist; the last panel may be padded. */
@@ -28,14 +35,14 @@ static inline size_t outputs_of(const struct packed *w, size_t panel)
     return left < PANEL_COLUMNS ? left : PANEL_COLUMNS;
 }
 
-REF_INLINE void linear(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
-                       size_t panel1, size_t row0, size_t row1)
+REF_INLINE void linear(enum dtype t, const struct linear_args *a, const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[group];
-    for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
-        for (size_t panel = panel0; panel < panel1; panel++) {
+    const struct linear_group *g = &a->groups[s->group];
+    for (size_t row = g->row0 + s->row0; row < g->row0 + s->row1; row++) {
+        for (size_t panel = s->panel0; panel < s->panel1; panel++) {
             float acc[PANEL_COLUMNS];
-            chains(t, g->w, panel, a->x + row * a->x_stride, 0, g->w->n_in, acc);
+            chains(t, g->w->data, element_of(g->w, panel, 0), a->x + row * a->x_stride, g->w->n_in,
+                   acc);
             float *y = a->y + (row - a->y_row) * a->y_stride + (panel - a->y_panel) * PANEL_COLUMNS;
             for (size_t j = 0; j < outputs_of(g->w, panel); j++) y[j] = acc[j];
         }
@@ -68,22 +75,21 @@ REF_INLINE int64_t add_leaves(enum dtype t, const struct packed *w, size_t panel
     for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
         const size_t k1 = k0 + w->leaf < w->n_in ? k0 + w->leaf : w->n_in;
         float acc[PANEL_COLUMNS];
-        chains(t, w, panel, x, k0, k1, acc);
+        chains(t, w->data, element_of(w, panel, k0), x + k0, k1 - k0, acc);
         n_bad += add_leaf(w, panel, acc, sums);
     }
     return n_bad;
 }
 
-REF_INLINE void linear_leaf(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
-                            size_t panel1, size_t row0, size_t row1)
+REF_INLINE void linear_leaf(enum dtype t, const struct linear_args *a, const struct linear_slice *s)
 {
-    const struct linear_group *g = &a->groups[group];
+    const struct linear_group *g = &a->groups[s->group];
     const struct packed *w = g->w;
     const size_t n_out = w->n_out;
     const double unit = kern_pow2(-(int)w->grid_bits);
-    for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
+    for (size_t row = g->row0 + s->row0; row < g->row0 + s->row1; row++) {
         int64_t n_bad = 0;
-        for (size_t panel = panel0; panel < panel1; panel++) {
+        for (size_t panel = s->panel0; panel < s->panel1; panel++) {
             const size_t at = panel * PANEL_COLUMNS;
             int64_t own[PANEL_COLUMNS];
             int64_t *sums = a->sums != NULL ? a->sums + row * (n_out + 1) + at : own;
@@ -99,16 +105,15 @@ REF_INLINE void linear_leaf(enum dtype t, const struct linear_args *a, size_t gr
 }
 
 #define LINEAR_REF(name, type)                                                                     \
-    REF_CLONES void k_linear_##name##_ref(const struct linear_args *a, size_t group,               \
-                                          size_t panel0, size_t panel1, size_t row0, size_t row1)  \
+    REF_CLONES void k_linear_##name##_ref(const struct linear_args *a,                             \
+                                          const struct linear_slice *s)                            \
     {                                                                                              \
-        linear(type, a, group, panel0, panel1, row0, row1);                                        \
+        linear(type, a, s);                                                                        \
     }                                                                                              \
-    REF_CLONES void k_linear_leaf_##name##_ref(const struct linear_args *a, size_t group,          \
-                                               size_t panel0, size_t panel1, size_t row0,          \
-                                               size_t row1)                                        \
+    REF_CLONES void k_linear_leaf_##name##_ref(const struct linear_args *a,                        \
+                                               const struct linear_slice *s)                       \
     {                                                                                              \
-        linear_leaf(type, a, group, panel0, panel1, row0, row1);                                   \
+        linear_leaf(type, a, s);                                                                   \
     }
 LINEAR_REF(f32, DTYPE_F32)
 LINEAR_REF(f16, DTYPE_F16)

@@ -24,9 +24,7 @@ void fill_pack_ref(struct kern_table *t);
 void fill_row_ref(struct kern_table *t);
 
 /* Kernels with REF_CLONES cannot be static. */
-#define REF_LINEAR(name)                                                                           \
-    void name(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,             \
-              size_t row0, size_t row1)
+#define REF_LINEAR(name) void name(const struct linear_args *a, const struct linear_slice *s)
 REF_LINEAR(k_linear_f32_ref);
 REF_LINEAR(k_linear_f16_ref);
 REF_LINEAR(k_linear_bf16_ref);

@@ -136,7 +136,8 @@ static struct status show_values(struct calib_member *m)
             const struct quant_block block = block_at(m, r);
             quant_dequantize_rows(NULL, m->format, &block, 1, n_in, row);
         }
-        packed_put_rows(DTYPE_F32, m->values, n_in, r, 1, row, n_in * sizeof *row);
+        packed_put_rows(DTYPE_F32, m->values, n_in,
+                        &(struct matrix_rows){.data = row, .row0 = r, .n = 1});
     }
     *m->w = (struct packed){.dtype = DTYPE_F32,
                             .n_out = (uint32_t)n_out,

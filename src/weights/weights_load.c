@@ -291,13 +291,16 @@ static void take_latent(const struct kern_table *kern, const struct latent_weigh
         const uint64_t row = piece->row - t->spec.rows.begin + i, at = row % (n_k + n_v);
         const uint64_t head = row / (n_k + n_v), left = piece->n_rows - i;
         const uint64_t of_part = at < n_k ? n_k - at : n_k + n_v - at;
-        const char *from = (const char *)piece->data + i * piece->stride_bytes;
         n = left < of_part ? left : of_part;
-        if (at < n_k) {
-            op_pack_columns(kern, &latent->k_b[head], at, n, from, piece->stride_bytes);
-        } else {
-            op_pack_rows(kern, &latent->v_b[head], at - n_k, n, from, piece->stride_bytes);
-        }
+        const struct matrix_rows rows = {.data =
+                                             (const char *)piece->data + i * piece->stride_bytes,
+                                         .stride_bytes = piece->stride_bytes,
+                                         .row0 = at < n_k ? at : at - n_k,
+                                         .n = n};
+        if (at < n_k)
+            op_pack_columns(kern, &latent->k_b[head], &rows);
+        else
+            op_pack_rows(kern, &latent->v_b[head], &rows);
     }
 }
 
@@ -416,13 +419,14 @@ static void weights_load_put_rows(const struct kern_table *k, const struct targe
                                   const struct slab_piece *piece)
 {
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
-    const size_t row0 = (size_t)(piece->row - t->spec.rows.begin), n = (size_t)piece->n_rows;
-    if (p->quant.kind == QUANT_NONE) {
-        op_pack_rows(k, p, row0, n, piece->data, piece->stride_bytes);
-    } else {
-        op_pack_quant(k, p, weights_load_part_of(t->part), row0, n, piece->data,
-                      piece->stride_bytes);
-    }
+    const struct matrix_rows rows = {.data = piece->data,
+                                     .stride_bytes = piece->stride_bytes,
+                                     .row0 = (size_t)(piece->row - t->spec.rows.begin),
+                                     .n = (size_t)piece->n_rows};
+    if (p->quant.kind == QUANT_NONE)
+        op_pack_rows(k, p, &rows);
+    else
+        op_pack_quant(k, p, weights_load_part_of(t->part), &rows);
 }
 
 /* Rows of a vector, or of the experts' biases. */

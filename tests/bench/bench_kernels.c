@@ -137,7 +137,8 @@ static void linear_init(struct linear_bench *b, const struct kern_table *k, enum
     for (size_t i = 0; i < b->n_copies; i++) {
         void *data = memory(n);
         for (size_t o = 0; i == 0 && o < n_out; o++)
-            packed_put_rows(t, data, n_in, o, 1, rounded + o * dtype_bytes(t), 0);
+            packed_put_rows(t, data, n_in,
+                            &(struct matrix_rows){rounded + o * dtype_bytes(t), 0, o, 1});
         if (i > 0) memcpy(data, b->w[0].data, n);
         b->w[i] = (struct packed){.dtype = t,
                                   .n_out = (uint32_t)n_out,

@@ -66,10 +66,11 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct problem
         r1 = r0 + 1 + rng_below(r, p->n_rows - r0);
         for (size_t p0 = 0, p1 = 0; p0 < n_panels; p0 = p1) {
             p1 = p0 + 1 + rng_below(r, n_panels - p0);
+            const struct linear_slice s = {0, p0, p1, r0, r1};
             if (p->w.leaf > 0)
-                k->linear_leaf[p->w.dtype](&a, 0, p0, p1, r0, r1);
+                k->linear_leaf[p->w.dtype](&a, &s);
             else
-                k->linear[p->w.dtype](&a, 0, p0, p1, r0, r1);
+                k->linear[p->w.dtype](&a, &s);
         }
     }
 }
@@ -154,7 +155,7 @@ static void chain_runs_in_ascending_order(void)
         float data[4 * PANEL_COLUMNS] = {0}, y = 0.0f;
         int64_t sums[2];
         int32_t bad = 0;
-        packed_put_rows(DTYPE_F32, data, 4, 0, 1, one, sizeof one);
+        packed_put_rows(DTYPE_F32, data, 4, &(struct matrix_rows){one, sizeof one, 0, 1});
         const struct packed w = {.dtype = DTYPE_F32,
                                  .n_out = 1,
                                  .n_in = 4,
@@ -197,8 +198,8 @@ static void grid_counts_what_does_not_fit(void)
         float data[8 * PANEL_COLUMNS] = {0}, h[2] = {1.0f, 0.0f};
         int64_t sums[3];
         int32_t bad[1] = {INT32_MAX - 7};
-        packed_put_rows(DTYPE_F32, data, 8, 0, 1, one, sizeof one);
-        packed_put_rows(DTYPE_F32, data, 8, 1, 1, one, sizeof one);
+        packed_put_rows(DTYPE_F32, data, 8, &(struct matrix_rows){one, sizeof one, 0, 1});
+        packed_put_rows(DTYPE_F32, data, 8, &(struct matrix_rows){one, sizeof one, 1, 1});
         const struct packed w = {
             .dtype = DTYPE_F32, .n_out = 2, .n_in = 8, .leaf = 1, .grid_bits = 32, .data = data};
         const struct linear_group group = {&w, 0, 1};
@@ -319,7 +320,7 @@ static void shards_of_whole_leaves_add_up(void)
                 rows[n * n_in + k] = f16_from_f32(packed_at(&whole.w, n, k0 + k));
         void *data = test_memory(packed_bytes(DTYPE_F16, 50, n_in));
         memset(data, 0, packed_bytes(DTYPE_F16, 50, n_in));
-        packed_put_rows(DTYPE_F16, data, n_in, 0, 50, rows, n_in * 2);
+        packed_put_rows(DTYPE_F16, data, n_in, &(struct matrix_rows){rows, n_in * 2, 0, 50});
         const struct packed w = {.dtype = DTYPE_F16,
                                  .n_out = 50,
                                  .n_in = (uint32_t)n_in,

@@ -72,10 +72,11 @@ static void run_args(struct rng *r, const struct kern_table *k, const struct pro
         if (rng_below(r, 2)) r1 = p->n_rows;
         for (size_t p0 = 0, p1 = 0; p0 < n_panels; p0 = p1) {
             p1 = p0 + 1 + rng_below(r, n_panels - p0);
+            const struct linear_slice s = {0, p0, p1, r0, r1};
             if (w->leaf > 0)
-                k->linear_quant_leaf[w->quant.kind](&a, 0, p0, p1, r0, r1);
+                k->linear_quant_leaf[w->quant.kind](&a, &s);
             else
-                k->linear_quant[w->quant.kind](&a, 0, p0, p1, r0, r1);
+                k->linear_quant[w->quant.kind](&a, &s);
         }
     }
 }

@@ -21,8 +21,8 @@ static void elements_stand_where_the_contract_says(void)
         for (uint32_t i = 0; i < N_OUT * STRIDE; i++) memcpy(rows + i * size, &i, size);
         for (size_t n0 = 0, n = 0; n0 < N_OUT; n0 += n) {
             n = 1 + rng_below(&r, N_OUT - n0);
-            packed_put_rows((enum dtype)t, data, N_IN, n0, n, rows + n0 * STRIDE * size,
-                            STRIDE * size);
+            packed_put_rows((enum dtype)t, data, N_IN,
+                            &(struct matrix_rows){rows + n0 * STRIDE * size, STRIDE * size, n0, n});
         }
         size_t n_wrong = 0;
         for (size_t n = 0; n < 64; n++) {
@@ -69,7 +69,7 @@ static void columns_pack_like_rows(void)
     for (size_t n = 0; n < OUT; n++)
         for (size_t k = 0; k < IN; k++) rows[n][k] = columns[k][n] = (float)(n * 100 + k);
     static float by_row[48 * IN], by_column[48 * IN];
-    packed_put_rows(DTYPE_F32, by_row, IN, 0, OUT, rows, sizeof rows[0]);
+    packed_put_rows(DTYPE_F32, by_row, IN, &(struct matrix_rows){rows, sizeof rows[0], 0, OUT});
     for (size_t k = 0; k < IN; k++) packed_put_column(DTYPE_F32, by_column, IN, k, OUT, columns[k]);
     CU_ASSERT_EQUAL(memcmp(by_row, by_column, sizeof by_row), 0);
 }

@@ -63,12 +63,11 @@ static void every_set_gives_the_known_answers(void)
 }
 
 /* Kernels that are wrong in one place each. */
-static void bad_linear(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                       size_t row0, size_t row1)
+static void bad_linear(const struct linear_args *a, const struct linear_slice *s)
 {
     struct kern_table ref;
     kern_fill_ref(&ref);
-    ref.linear[DTYPE_F16](a, group, panel0, panel1, row0, row1);
+    ref.linear[DTYPE_F16](a, s);
     a->y[0] = f32_from_bits(f32_bits(a->y[0]) ^ 1u);
 }
 

@@ -79,7 +79,7 @@ struct packed random_packed(struct rng *r, enum dtype t, size_t n_out, size_t n_
         dtype_from_f32(t, values, n_in, rows + n * row_bytes);
     }
     memset(data, 0, n_bytes);
-    packed_put_rows(t, data, n_in, 0, n_out, rows, row_bytes);
+    packed_put_rows(t, data, n_in, &(struct matrix_rows){rows, row_bytes, 0, n_out});
     free(values);
     free(rows);
     return (struct packed){.dtype = t,

@@ -54,6 +54,16 @@ static uint8_t random_code(struct rng *r, struct quant_format f, size_t every)
     return c;
 }
 
+/* Packs outputs [row0, row0 + n) of a part, whose rows of row_bytes begin at `stored`. */
+static void put_part(const struct packed *w, enum packed_part part, const uint8_t *stored,
+                     size_t row_bytes, size_t row0, size_t n)
+{
+    struct kern_table ref = {0};
+    kern_fill_ref(&ref);
+    op_pack_quant(&ref, w, part,
+                  &(struct matrix_rows){stored + row0 * row_bytes, row_bytes, row0, n});
+}
+
 struct quant_weight quant_weight_make(struct rng *r, struct quant_format f, size_t n_out,
                                       size_t n_in, size_t leaf, size_t every)
 {
@@ -71,15 +81,6 @@ struct quant_weight quant_weight_make(struct rng *r, struct quant_format f, size
         random_scale(r, f, every, q.scales + i * scale_bytes);
         q.zeros[i] = (uint8_t)rng_below(r, f.kind == QUANT_INT8 ? 256 : 17);
     }
-    for (size_t n0 = 0, n = 0; n0 < n_out; n0 += n) { /* in random pieces */
-        n = 1 + rng_below(r, n_out - n0);
-        packed_quant_put_codes(f, q.data, n_in, n0, n, q.codes + n0 * row_bytes, row_bytes);
-        packed_quant_put_scales(f, q.packed_scales, n_in, n0, n,
-                                q.scales + n0 * n_scales * scale_bytes, n_scales * scale_bytes);
-        if (f.has_zeros)
-            packed_quant_put_zeros(f, q.packed_zeros, n_in, n0, n, q.zeros + n0 * n_scales,
-                                   n_scales);
-    }
     q.w = (struct packed){.n_out = (uint32_t)n_out,
                           .n_in = (uint32_t)n_in,
                           .leaf = (uint32_t)leaf,
@@ -88,6 +89,12 @@ struct quant_weight quant_weight_make(struct rng *r, struct quant_format f, size
                           .quant = f,
                           .scales = q.packed_scales,
                           .zeros = f.has_zeros ? q.packed_zeros : NULL};
+    for (size_t n0 = 0, n = 0; n0 < n_out; n0 += n) { /* in random pieces */
+        n = 1 + rng_below(r, n_out - n0);
+        put_part(&q.w, PACKED_CODES, q.codes, row_bytes, n0, n);
+        put_part(&q.w, PACKED_SCALES, q.scales, n_scales * scale_bytes, n0, n);
+        if (f.has_zeros) put_part(&q.w, PACKED_ZEROS, q.zeros, n_scales, n0, n);
+    }
     return q;
 }
 

@@ -216,7 +216,8 @@ static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n
     void *data = NULL;
     CU_ASSERT_EQUAL_FATAL(
         mem_alloc(&data, packed_bytes(DTYPE_F32, n_out, n_in), 1, "test weights").code, STATUS_OK);
-    packed_put_rows(DTYPE_F32, data, n_in, 0, n_out, w, stride * sizeof(float));
+    packed_put_rows(DTYPE_F32, data, n_in,
+                    &(struct matrix_rows){w, stride * sizeof(float), 0, n_out});
     h->data[h->n++] = data;
     return (struct packed){.dtype = DTYPE_F32,
                            .n_out = (uint32_t)n_out,

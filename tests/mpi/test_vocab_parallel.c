@@ -232,7 +232,8 @@ static void check_layout(const struct layout *l, void *ctx)
     const size_t n = range_count(shard);
     CU_ASSERT_EQUAL_FATAL(mem_alloc(&data, packed_bytes(DTYPE_F32, n, D), 1, "test head").code,
                           STATUS_OK);
-    packed_put_rows(DTYPE_F32, data, D, 0, n, m->head[shard.begin], D * sizeof(float));
+    packed_put_rows(DTYPE_F32, data, D,
+                    &(struct matrix_rows){m->head[shard.begin], D * sizeof(float), 0, n});
     const struct packed head = {.dtype = DTYPE_F32, .n_out = (uint32_t)n, .n_in = D, .data = data};
     CU_ASSERT_EQUAL_FATAL(vocab_parallel_create(&m->kern, c, l, false, &v).code, STATUS_OK);
     step_result_init(&r);

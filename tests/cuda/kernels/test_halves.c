@@ -199,8 +199,10 @@ static void single_weights(void)
     for (size_t i = 0; i < N_KINDS; i++) {
         struct weight w = weight_make(&b, i, N, K, 0);
         if (w.w.quant.kind == QUANT_FP8) {
-            op_pack_quant(&b.cpu, &w.w, PACKED_CODES, 7, 1, "\x7F\x01\xFF", 3);
-            op_pack_quant(&b.gpu, &w.twin.gpu, PACKED_CODES, 7, 1, "\x7F\x01\xFF", 3);
+            op_pack_quant(&b.cpu, &w.w, PACKED_CODES,
+                          &(struct matrix_rows){"\x7F\x01\xFF", 3, 7, 1});
+            op_pack_quant(&b.gpu, &w.twin.gpu, PACKED_CODES,
+                          &(struct matrix_rows){"\x7F\x01\xFF", 3, 7, 1});
         }
         for (size_t rows = 16; rows <= K; rows += K - 16) {
             struct twin y = twin_zeros(&b, rows * N * sizeof(float));
@@ -331,19 +333,22 @@ static struct packed take_leaves(struct both *b, const struct weight *w, size_t 
             const float v = packed_at(&w->w, i / part.n_in, k0 + i % part.n_in);
             rows[i] = part.dtype == DTYPE_F16 ? f16_from_f32(v) : bf16_from_f32(v);
         }
-        op_pack_rows(&b->gpu, &part, 0, part.n_out, rows, part.n_in * sizeof *rows);
+        op_pack_rows(&b->gpu, &part,
+                     &(struct matrix_rows){rows, part.n_in * sizeof *rows, 0, part.n_out});
         device_wait(b->gpu.device);
         free(rows);
         return part;
     }
     const size_t groups = quant_groups(f, w->w.n_in), g0 = f.group == 0 ? 0 : k0 / f.group;
     const size_t bytes = dtype_bytes(quant_scale_dtype(f));
-    op_pack_quant(&b->gpu, &part, PACKED_CODES, 0, part.n_out,
-                  w->q.codes + quant_code_bytes(f.kind, k0), quant_code_bytes(f.kind, w->w.n_in));
-    op_pack_quant(&b->gpu, &part, PACKED_SCALES, 0, part.n_out, w->q.scales + g0 * bytes,
-                  groups * bytes);
+    op_pack_quant(&b->gpu, &part, PACKED_CODES,
+                  &(struct matrix_rows){w->q.codes + quant_code_bytes(f.kind, k0),
+                                        quant_code_bytes(f.kind, w->w.n_in), 0, part.n_out});
+    op_pack_quant(&b->gpu, &part, PACKED_SCALES,
+                  &(struct matrix_rows){w->q.scales + g0 * bytes, groups * bytes, 0, part.n_out});
     if (f.has_zeros)
-        op_pack_quant(&b->gpu, &part, PACKED_ZEROS, 0, part.n_out, w->q.zeros + g0, groups);
+        op_pack_quant(&b->gpu, &part, PACKED_ZEROS,
+                      &(struct matrix_rows){w->q.zeros + g0, groups, 0, part.n_out});
     return part;
 }
 

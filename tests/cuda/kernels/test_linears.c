@@ -231,10 +231,12 @@ static void packing(void)
             const struct kern_table *k = gpu ? &b.gpu : &b.cpu;
             struct packed w = {.dtype = (enum dtype)t, .n_out = N, .n_in = K};
             w.data = gpu ? data.device : data.host;
-            op_pack_rows(k, &w, 0, 19, rows.host, row);
-            op_pack_rows(k, &w, 19, N - 19, (char *)rows.host + 19 * row, row);
+            op_pack_rows(k, &w, &(struct matrix_rows){rows.host, row, 0, 19});
+            op_pack_rows(k, &w,
+                         &(struct matrix_rows){(char *)rows.host + 19 * row, row, 19, N - 19});
             w.data = gpu ? turned.device : turned.host;
-            op_pack_columns(k, &w, 5, K - 5, rows.host, N * dtype_bytes((enum dtype)t));
+            op_pack_columns(
+                k, &w, &(struct matrix_rows){rows.host, N * dtype_bytes((enum dtype)t), 5, K - 5});
         }
         twin_same(&b, &data, "packed rows");
         twin_same(&b, &turned, "packed columns");
@@ -276,9 +278,12 @@ static void pack_stored(struct both *b, const struct quant_weight *q)
         w.data = gpu ? data.device : data.host;
         w.scales = gpu ? scales.device : scales.host;
         if (f.has_zeros) w.zeros = gpu ? zeros.device : zeros.host;
-        op_pack_quant(k, &w, PACKED_CODES, 0, w.n_out, q->codes, code_row);
-        op_pack_quant(k, &w, PACKED_SCALES, 0, w.n_out, q->scales, scale_row);
-        if (f.has_zeros) op_pack_quant(k, &w, PACKED_ZEROS, 0, w.n_out, q->zeros, n_scales);
+        op_pack_quant(k, &w, PACKED_CODES, &(struct matrix_rows){q->codes, code_row, 0, w.n_out});
+        op_pack_quant(k, &w, PACKED_SCALES,
+                      &(struct matrix_rows){q->scales, scale_row, 0, w.n_out});
+        if (f.has_zeros)
+            op_pack_quant(k, &w, PACKED_ZEROS,
+                          &(struct matrix_rows){q->zeros, n_scales, 0, w.n_out});
     }
     same_codes(b, &q->w, &data);
     twin_same(b, &scales, "packed scales");
