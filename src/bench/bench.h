@@ -32,7 +32,7 @@ enum bench_mode { BENCH_LATENCY, BENCH_THROUGHPUT };
          .help = "measure how long loading takes, beside a plain parallel read of the same file")  \
     FLAG(bool, cold, "cold", OF_SWITCH, .commands = IN_BENCH,                                      \
          .help = "with --load: the system forgets the file before each of the two, so that both "  \
-                 "read the disk")                                                                  \
+                 "read the disk; the plain read is then direct (O_DIRECT) and keeps nothing")      \
     FLAG(const char *, json, "json", OF_TEXT("FILE"), .commands = IN_BENCH,                        \
          .help = "also write everything as JSON; - is stdout, instead of the table")               \
     FLAG(struct bench_list, prompts, "prompt-lengths",                                             \
@@ -110,9 +110,9 @@ struct job;
 struct status bench_run(struct job *j);
 
 /* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns, each a plain read
- * of the file by all ranks of a host, then a load into memory of its own, which is given back; with
- * `cold` both from the disk. Prints the counted turns' medians. Errors, the same on all ranks:
- * STATUS_IO, and those of weights_load. */
+ * of the file by all ranks of a host, then a load, whose memory is given back; with `cold` both
+ * from the disk. The job's own weights are destroyed first. Prints the counted turns' medians.
+ * Errors, the same on all ranks: STATUS_IO, and those of weights_load. */
 struct status bench_load_run(struct job *j);
 
 /* Local. Whether --json (NULL or "-": no file) can be written at the end; the first rank alone

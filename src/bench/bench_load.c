@@ -1,5 +1,7 @@
 /* shoal bench --load: loading the weights and a plain read of the same file, in turns. The plain
- * read copies the file into fresh memory by all threads, and does nothing with it. */
+ * read copies the file into fresh memory by all threads, and does nothing with it; with --cold it
+ * shows what the disk gives: large direct reads (O_DIRECT), again and again into the same memory.
+ */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -13,13 +15,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 8 << 20 }; /* at once */
+enum {
+    READ_BYTES = 8 << 20,    /* at once */
+    DIRECT_BYTES = 16 << 20, /* at once by each thread: the system cuts it into many requests */
+};
 
 /* The part of the file that this rank reads plainly. */
 struct plain {
     int fd;
-    char *to; /* owned, mapped: [end - begin] */
-    uint64_t begin, end;
+    bool is_cold;
+    char *to; /* owned, mapped: [end - begin]; cold: [n_threads][read_bytes] */
+    size_t n_bytes;
+    uint64_t begin, end, read_bytes;
     _Atomic uint64_t next;
     _Atomic int error;
 };
@@ -28,20 +35,36 @@ static void plain_read(void *ctx, uint32_t part)
 {
     struct plain *p = ctx;
     uint64_t at;
-    (void)part;
-    while ((at = atomic_fetch_add(&p->next, READ_BYTES)) < p->end) {
-        uint64_t left = p->end - at < READ_BYTES ? p->end - at : READ_BYTES;
-        while (left > 0) {
-            const ssize_t got = pread(p->fd, p->to + (at - p->begin), (size_t)left, (off_t)at);
+    while ((at = atomic_fetch_add(&p->next, p->read_bytes)) < p->end) {
+        char *to = p->to + (p->is_cold ? part * p->read_bytes : at - p->begin);
+        const uint64_t end = p->end - at < p->read_bytes ? p->end : at + p->read_bytes;
+        while (at < end) {
+            /* direct reads ask for whole sectors, also at the file's end */
+            const ssize_t got =
+                pread(p->fd, to, (size_t)(p->is_cold ? p->read_bytes : end - at), (off_t)at);
             if (got < 0 && errno == EINTR) continue;
             if (got <= 0) {
                 atomic_store(&p->error, got < 0 ? errno : EIO);
                 return;
             }
             at += (uint64_t)got;
-            left -= (uint64_t)got;
+            to += p->is_cold ? 0 : got;
         }
     }
+}
+
+/* Opens the file and makes the memory that it is read into. */
+static struct status plain_open(struct plain *p, const char *path, uint32_t n_threads)
+{
+    const size_t n_bytes = p->is_cold ? n_threads * p->read_bytes : (size_t)(p->end - p->begin);
+    p->fd = open(path, O_RDONLY | O_CLOEXEC | (p->is_cold ? O_DIRECT : 0));
+    if (p->fd < 0 && errno == EINVAL) /* a file system without direct reads */
+        p->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (p->fd < 0) return status_make(STATUS_IO, "%s: %s", path, strerror(errno));
+    TRY(mem_map(&p->to, n_bytes, "a plain read"));
+    p->n_bytes = n_bytes;
+    if (p->is_cold) memset(p->to, 1, n_bytes); /* so that no page is made while the clock runs */
+    return status_ok();
 }
 
 /* The slowest rank's, in seconds. */
@@ -72,31 +95,30 @@ static struct status turn_plain(struct job *j, double *seconds)
     const uint64_t n = ckpt_file_bytes(j->ckpt);
     const uint64_t n_ranks = (uint64_t)comm_size(j->comm, COMM_HOST);
     const uint64_t rank = (uint64_t)comm_rank(j->comm, COMM_HOST);
-    struct plain p = {.begin = n / n_ranks * rank,
-                      .end = rank + 1 == n_ranks ? n : n / n_ranks * (rank + 1),
-                      .fd = open(ckpt_path(j->ckpt), O_RDONLY | O_CLOEXEC)};
-    const size_t n_bytes = (size_t)(p.end - p.begin);
-    struct status st = status_ok();
+    const uint64_t share = n / n_ranks / DIRECT_BYTES * DIRECT_BYTES; /* whole sectors */
+    struct plain p = {.is_cold = j->o->bench->flags.cold,
+                      .begin = share * rank,
+                      .end = rank + 1 == n_ranks ? n : share * (rank + 1)};
+    p.read_bytes = p.is_cold ? DIRECT_BYTES : READ_BYTES;
     p.next = p.begin;
-    if (p.fd < 0) st = status_make(STATUS_IO, "%s: %s", ckpt_path(j->ckpt), strerror(errno));
-    if (!status_failed(&st)) st = mem_map(&p.to, n_bytes, "a plain read");
+    struct status st = plain_open(&p, ckpt_path(j->ckpt), team_size(j->team));
     comm_barrier(j->comm, COMM_WORLD);
     const uint64_t since = clock_ns();
     if (!status_failed(&st)) team_run(j->team, 1, plain_read, &p);
     *seconds = slowest(j, clock_ns() - since);
     if (p.error != 0) st = status_make(STATUS_IO, "%s: %s", ckpt_path(j->ckpt), strerror(p.error));
-    mem_unmap(&p.to, n_bytes);
+    mem_unmap(&p.to, p.n_bytes);
     if (p.fd >= 0) close(p.fd);
     return comm_agree(j->comm, st);
 }
 
-/* **Collective (world)**. A second copy of the weights, beside those of the job. */
+/* **Collective (world)**. The job's own weights are gone by then. */
 static struct status turn_load(struct job *j, double *seconds)
 {
     struct layout own = *j->layout;
     struct weights *copy = NULL;
     struct loader_stats stats = {0};
-    own.lends_experts = false; /* there is one place for those, and the job's stand there */
+    own.lends_experts = false; /* each turn's stand in memory of its own */
     const struct weights_source source = job_weights_source(j, &own);
     const struct status st = weights_load(&source, &copy, &stats);
     *seconds = slowest(j, (uint64_t)(stats.seconds * 1e9));
@@ -136,6 +158,8 @@ struct status bench_load_run(struct job *j)
     double *seconds = NULL; /* [3][n] plain, load, the first by the second */
     struct status st = mem_alloc(&seconds, (size_t)3 * n, sizeof *seconds, "turns");
     TRY(comm_agree(j->comm, st));
+    weights_destroy(&j->weights); /* a host need not hold two copies of a giant */
+    comm_barrier(j->comm, COMM_WORLD);
     for (uint32_t i = 0; i < o->flags.n_warmup + n; i++) {
         double plain = 0, load = 0;
         if (o->flags.cold) TRY_GOTO(st, bench_load_forget(j), out);

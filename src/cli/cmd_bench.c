@@ -22,8 +22,7 @@ static const char description[] =
     "after it: decoding beside reads of memory, prompts beside f32 arithmetic. A read empties the "
     "caches, so the steps are those of weights that no cache holds.\n"
     "With --model and --load: reads the file plainly into fresh memory by all threads, then loads "
-    "it "
-    "into memory of its own beside the first copy, --repetitions times in turn.\n"
+    "it, --repetitions times in turn.\n"
     "Start it as it is for one rank, or under mpirun or srun for many, with the layout flags of "
     "shoal generate.";
 
