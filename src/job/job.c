@@ -209,6 +209,15 @@ static struct status check_drain(struct job *j)
  */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
+/* Bytes that this host can give before anything is loaded; 0: unknown. */
+static uint64_t host_bytes(const struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    const uint64_t limit = j->topo->nodes[j->topo->ranks[launched].host].memory_bytes;
+    const uint64_t available = mem_available_bytes();
+    return available < limit ? available : limit;
+}
+
 struct weights_source job_weights_source(struct job *j, const struct layout *l)
 {
     return (struct weights_source){.model = &j->model,
@@ -217,7 +226,9 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l)
                                        layout_place_of(l, (uint32_t)comm_rank(j->comm, COMM_WORLD)),
                                    .kern = &j->kern,
                                    .ckpt = j->ckpt,
-                                   .comm = j->comm};
+                                   .comm = j->comm,
+                                   .cache = j->o->run.file_cache,
+                                   .free_bytes = host_bytes(j)};
 }
 
 static struct status job_start(struct job *j)

@@ -7,6 +7,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "checkpoint/load/loader_cache.h"
 #include "kernels/device_flags.h"
 #include "model/model_flags.h"
 #include "moe/capacity_flags.h"
@@ -52,6 +53,10 @@
 #define JOB_RUN_FLAGS(FLAG)                                                                        \
     FLAG(uint32_t, threads, "threads", OF_COUNT(1, 4096, "N"), .commands = IN_JOBS | IN_BENCH,     \
          .help = "compute threads a rank (default: its share of the cores)")                       \
+    FLAG(enum loader_cache, file_cache, "file-cache", OF_CHOICE(LOADER_CACHE_WORDS),               \
+         .preset = "auto", .commands = IN_JOBS | IN_BENCH,                                         \
+         .help = "load weights through the system's file cache (on), past it (off), or past it "   \
+                 "if the file is not cached and would not fit beside the weights (auto)")          \
     FLAG(uint32_t, kv_blocks, "kv-blocks", OF_COUNT(1, 1 << 30, "N"),                              \
          .commands = IN_JOBS | IN_BENCH,                                                           \
          .help = "KV blocks of 64 tokens in a replica (default: what free memory holds, at most "  \

@@ -51,6 +51,8 @@ struct weights_source {
     const struct kern_table *kern; /* its ops work where the weights will stand */
     struct ckpt *ckpt;
     struct comm *comm;
+    enum loader_cache cache;
+    uint64_t free_bytes; /* of the host; 0: unknown (loader.h) */
 };
 
 /* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all

@@ -542,7 +542,9 @@ static struct status read_wants(const struct weights_source *from, struct loadin
                                    .n_wants = ld->n_targets,
                                    .sink = take_piece,
                                    .ctx = ld,
-                                   .sink_is_serial = from->kern->device != NULL};
+                                   .sink_is_serial = from->kern->device != NULL,
+                                   .cache = from->cache,
+                                   .free_bytes = from->free_bytes};
     return loader_run(&job, stats);
 }
 

@@ -132,6 +132,7 @@ struct expectation {
     int fail_at; /* the piece at which the sink fails; -1: never */
     _Atomic int n_pieces;
     bool is_serial;
+    enum loader_cache cache;
     pthread_t caller;
 };
 
@@ -191,7 +192,8 @@ static struct status load(struct ckpt *c, uint32_t n_threads, const struct slab_
                                    .n_wants = n_wants,
                                    .sink = piece_check,
                                    .ctx = x,
-                                   .sink_is_serial = x->is_serial};
+                                   .sink_is_serial = x->is_serial,
+                                   .cache = x->cache};
     x->caller = pthread_self();
     const struct status st = loader_run(&job, stats);
     team_destroy(&team);
@@ -219,11 +221,13 @@ static void random_slabs_arrive_and_blocks_are_read_once(void)
 {
     struct place p;
     place_open(&p);
-    for (uint32_t round = 0; round < 6; round++) {
+    for (uint32_t turn = 0; turn < 12; turn++) {
+        const uint32_t round = turn % 6;
         struct slab_want *all = calloc((size_t)p.n_ranks * N_WANTS, sizeof *all);
-        uint32_t state = 77 + round;
+        uint32_t state = 77 + turn;
         for (size_t i = 0; i < (size_t)p.n_ranks * N_WANTS; i++) all[i] = want_random(p.c, &state);
         struct expectation *x = expectation_new(all + (size_t)p.rank * N_WANTS);
+        x->cache = turn < 6 ? LOADER_CACHE_ON : LOADER_CACHE_OFF;
         const size_t n_mine = round == 5 && p.rank == 0 ? 0 : N_WANTS;
         struct loader_stats stats;
         /* one thread more on the last rank: the smallest team decides the number of lanes */
@@ -254,8 +258,11 @@ static void nothing_wanted_is_nothing_read(void)
     place_open(&p);
     struct expectation *x = expectation_new(NULL);
     struct loader_stats stats;
-    CU_ASSERT_EQUAL(load(p.c, 2, NULL, 0, x, &stats).code, STATUS_OK);
-    CU_ASSERT(stats.n_blocks_host == 0 && x->n_pieces == 0);
+    for (int off = 0; off < 2; off++) {
+        x->cache = off ? LOADER_CACHE_OFF : LOADER_CACHE_ON;
+        CU_ASSERT_EQUAL(load(p.c, 2, NULL, 0, x, &stats).code, STATUS_OK);
+        CU_ASSERT(stats.n_blocks_host == 0 && x->n_pieces == 0);
+    }
     free(x);
     place_close(&p);
 }
@@ -267,9 +274,10 @@ static void a_failing_sink_ends_all_ranks_together(void)
     struct place p;
     place_open(&p);
     int n_pieces = 0;
-    for (int step = 0; step < 4; step++) {
-        const int fail_at[4] = {-1, 0, n_pieces / 2, n_pieces - 1};
+    for (int turn = 0; turn < 8; turn++) {
+        const int step = turn % 4, fail_at[4] = {-1, 0, n_pieces / 2, n_pieces - 1};
         struct expectation *x = expectation_new(p.whole);
+        x->cache = turn < 4 ? LOADER_CACHE_ON : LOADER_CACHE_OFF;
         if (p.rank == p.n_ranks - 1) x->fail_at = fail_at[step];
         const struct status st = load(p.c, 2, p.whole, N_TENSORS, x, NULL);
         CU_ASSERT_EQUAL(st.code, step == 0 ? STATUS_OK : STATUS_MEMORY);
@@ -306,20 +314,77 @@ static void a_damaged_block_is_named_by_all_ranks(void)
     struct place p;
     char name[300];
     place_open(&p);
-    for (size_t i = 0; i < 2 * N_TENSORS; i++) {
-        const struct ckpt_tensor *t = ckpt_tensor_at(p.c, i / 2);
+    for (size_t i = 0; i < 4 * N_TENSORS; i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(p.c, i / 4);
         const uint64_t block = t->n_blocks / 2;
         const uint64_t end = block * t->rows_per_block + ckpt_block_rows(t, block);
         const uint64_t at = t->offset + end * t->n_cols * dtype_bytes(t->dtype) - 1;
         struct expectation *x = expectation_new(p.whole);
+        x->cache = i / 2 % 2 == 0 ? LOADER_CACHE_ON : LOADER_CACHE_OFF;
         byte_flip(p.path, p.rank, at);
-        const bool all = i % 2 == 0, mine = p.rank == (int)(i / 2) % p.n_ranks;
+        const bool all = i % 2 == 0, mine = p.rank == (int)(i / 4) % p.n_ranks;
         const struct status st = load(p.c, 2, p.whole, all || mine ? N_TENSORS : 0, x, NULL);
         byte_flip(p.path, p.rank, at);
         snprintf(name, sizeof name, "tensor %s: block %llu of", t->name, (unsigned long long)block);
         CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, name));
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "damaged"));
+        free(x);
+    }
+    place_close(&p);
+}
+
+/* A file that became shorter after it was opened. */
+static void a_file_that_ends_is_named_by_all_ranks(void)
+{
+    for (int turn = 0; turn < 4; turn++) {
+        struct place p;
+        char name[300];
+        place_open(&p);
+        const struct ckpt_tensor *t = ckpt_tensor_at(p.c, N_TENSORS - 1);
+        const off_t end = (off_t)(t->offset + t->n_bytes / 2 + 100);
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (p.rank == 0) CU_ASSERT_EQUAL(truncate(p.path, end), 0);
+        MPI_Barrier(MPI_COMM_WORLD);
+        struct expectation *x = expectation_new(p.whole);
+        x->cache = turn < 2 ? LOADER_CACHE_ON : LOADER_CACHE_OFF;
+        const bool mine = turn % 2 == 0 || p.rank == p.n_ranks - 1;
+        const struct status st = load(p.c, 2, p.whole, mine ? N_TENSORS : 0, x, NULL);
+        snprintf(name, sizeof name, "%s: tensor %s: byte %llu of the file: the file ends", p.path,
+                 t->name, (unsigned long long)end);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_STRING_EQUAL(st.text, name);
+        free(x);
+        place_close(&p);
+    }
+}
+
+/* A file is read past the cache where it is not cached and would not fit beside the weights. */
+static void the_cache_is_used_where_it_lasts(void)
+{
+    struct place p;
+    place_open(&p);
+    struct loader_stats stats;
+    const uint64_t free_bytes[3] = {1, UINT64_MAX, 0};
+    for (int i = 0; i < 4; i++) {
+        const int fd = open(p.path, O_RDONLY);
+        CU_ASSERT_EQUAL(fsync(fd), 0);
+        MPI_Barrier(MPI_COMM_WORLD);
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+        MPI_Barrier(MPI_COMM_WORLD);
+        const bool can_forget = !ckpt_is_cached(p.c); /* a memory file system cannot */
+        MPI_Barrier(MPI_COMM_WORLD);
+        struct expectation *x = expectation_new(p.whole);
+        const struct loader_job job = {.c = p.c,
+                                       .host = MPI_COMM_WORLD,
+                                       .wants = p.whole,
+                                       .n_wants = N_TENSORS,
+                                       .sink = piece_check,
+                                       .ctx = x,
+                                       .free_bytes = free_bytes[i % 3]};
+        CU_ASSERT_EQUAL(loader_run(&job, &stats).code, STATUS_OK);
+        CU_ASSERT_EQUAL(stats.is_direct, can_forget && i % 3 == 0);
         free(x);
     }
     place_close(&p);
@@ -367,11 +432,16 @@ static void peak_reset(void)
     close(fd);
 }
 
-/* Slabs that only one rank wants pass through one buffer per thread, whatever their size. */
-static void memory_does_not_grow_with_the_file(void)
+/* The least memory of a load through the cache, or past it, without the shared blocks. */
+static uint64_t loader_bytes(enum loader_cache cache)
 {
-    struct place p;
-    place_open(&p);
+    return cache == LOADER_CACHE_ON ? (uint64_t)2 * CKPT_READ_BYTES_MAX
+                                    : (uint64_t)LOADER_DIRECT_READS * (2 << 20);
+}
+
+/* Slabs that only one rank wants pass through a few buffers, whatever their size. */
+static void memory_does_not_grow(struct place p, enum loader_cache cache)
+{
     struct team *team = NULL;
     uint64_t n_all = 0;
     _Atomic uint64_t n_came = 0;
@@ -383,14 +453,23 @@ static void memory_does_not_grow_with_the_file(void)
                                    .wants = p.whole,
                                    .n_wants = p.rank == p.n_ranks - 1 ? N_TENSORS : 0,
                                    .sink = piece_drop,
-                                   .ctx = &n_came};
+                                   .ctx = &n_came,
+                                   .cache = cache};
     peak_reset();
-    const uint64_t before = mem_peak_bytes(), bound = (uint64_t)3 * CKPT_READ_BYTES_MAX;
+    const uint64_t before = mem_peak_bytes(), bound = loader_bytes(cache) + CKPT_READ_BYTES_MAX;
     CU_ASSERT_EQUAL(loader_run(&job, NULL).code, STATUS_OK);
     CU_ASSERT_EQUAL(n_came, p.rank == p.n_ranks - 1 ? n_all : 0);
-    CU_ASSERT(n_all > 2 * bound);
+    CU_ASSERT(n_all > bound + bound / 4);
     CU_ASSERT(mem_peak_bytes() - before <= bound);
     team_destroy(&team);
+}
+
+static void memory_does_not_grow_with_the_file(void)
+{
+    struct place p;
+    place_open(&p);
+    memory_does_not_grow(p, LOADER_CACHE_ON);
+    memory_does_not_grow(p, LOADER_CACHE_OFF);
     place_close(&p);
 }
 
@@ -404,6 +483,9 @@ void suite_loader(CU_pSuite suite)
                 a_failing_sink_ends_all_ranks_together);
     CU_add_test(suite, "a damaged block is named by all ranks",
                 a_damaged_block_is_named_by_all_ranks);
+    CU_add_test(suite, "a file that ends is named by all ranks",
+                a_file_that_ends_is_named_by_all_ranks);
+    CU_add_test(suite, "the cache is used where it lasts", the_cache_is_used_where_it_lasts);
     CU_add_test(suite, "ranks with different files are named",
                 ranks_with_different_files_are_named);
     CU_add_test(suite, "memory does not grow with the file", memory_does_not_grow_with_the_file);

@@ -16,9 +16,10 @@
 enum {
     CKPT_FORMAT = 1,
     CKPT_DIMS_MAX = 3,
-    CKPT_BLOCK_BYTES_MAX = 64 << 20, /* largest block, and so the largest row */
-    CKPT_READ_BYTES_MAX = 4 << 20,   /* of rows read at once, unless one row is longer */
-    CKPT_NAME_MAX = 512,             /* bytes of a tensor's name */
+    CKPT_BLOCK_BYTES_MAX = 64 << 20,      /* largest block, and so the largest row */
+    CKPT_READ_BYTES_MAX = 4 << 20,        /* of rows read at once, unless one row is longer */
+    CKPT_DIRECT_BYTES = (2 << 20) - 4096, /* of rows in one direct read, likewise (ckpt_reader.h) */
+    CKPT_NAME_MAX = 512,                  /* bytes of a tensor's name */
 };
 
 /* The texts of a checkpoint. CKPT_TEXT_CONFIG is always present, the others may be absent. */
@@ -131,14 +132,6 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
  * different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
-/* Takes rows [row, row + n_rows) of a block, counted in the whole tensor: [n_rows][n_cols]. */
-typedef struct status ckpt_rows_fn(void *ctx, uint64_t row, uint64_t n_rows, const void *rows);
-/* Local. Reads blocks [block, block + n) in pieces of ckpt_rows_at_once rows, which may span
- * blocks. Each piece is read into buf [CKPT_READ_BYTES_MAX, or one row if that is larger] and given
- * to fn while the cache holds it. A block's checksum is checked after its last piece, so discard
- * all rows after an error. Errors: as ckpt_read_block, of the first bad block; and fn's. */
-struct status ckpt_stream_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
-                                 uint64_t n, void *buf, ckpt_rows_fn *fn, void *ctx);
 /* Local. The number of rows from [row, end) to read at once: they fit a core's cache and, if rows
  * are short enough, end at the end of a panel of a packed weight. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
@@ -147,6 +140,9 @@ uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t e
  * ahead. */
 void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                         uint64_t n);
+
+/* Local. Whether the system's file cache holds most of the file, by a look at some places. */
+bool ckpt_is_cached(const struct ckpt *c);
 
 /* Local. For tests: reads a whole small plain tensor or part into dst [n_rows][n_cols] in the
  * stored dtype. Errors: as ckpt_read_block. */

@@ -1,5 +1,5 @@
-/* The state of an open checkpoint, shared by ckpt.c (accessors, blocks), ckpt_walk.c and
- * ckpt_quant.c (checking the structure). */
+/* The state of an open checkpoint, shared by ckpt.c (accessors), ckpt_blocks.c and ckpt_reader.c
+ * (reading blocks), ckpt_walk.c and ckpt_quant.c (checking the structure). */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 
@@ -43,6 +43,34 @@ struct ckpt {
 
 /* Local. "/weights/a/b" of "a.b" into out [CKPT_PATH_MAX]; root is "/weights" or "/checksums". */
 void ckpt_tensor_path(const char *root, const char *name, char *out);
+
+/* Blocks of a tensor that are read in pieces, with the checksum of the current block so far. */
+struct ckpt_sum {
+    const struct ckpt *c;
+    const struct ckpt_tensor *t;
+    uint64_t block;
+    struct XXH3_state_s *state; /* owned */
+};
+
+/* Local. Errors: STATUS_MEMORY. */
+struct status ckpt_sum_create(struct ckpt_sum *s);
+void ckpt_sum_destroy(struct ckpt_sum *s);
+/* Local. Begins the checksum of a block. */
+void ckpt_sum_begin(struct ckpt_sum *s, const struct ckpt *c, const struct ckpt_tensor *t,
+                    uint64_t block);
+/* Local. Adds rows [row, row + n_rows) of the tensor. They begin in the current block and may end
+ * in a later one; each block that ends is checked. Errors: STATUS_INPUT names the damaged block. */
+struct status ckpt_sum_rows(struct ckpt_sum *s, uint64_t row, uint64_t n_rows, const char *rows);
+
+/* Local. Reads n bytes of the file through the system's cache. Errors: STATUS_INPUT names file,
+ * tensor and byte. */
+struct status ckpt_read_bytes(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t offset,
+                              size_t n, char *out);
+
+/* Local. At most n_rows rows from `row` on that fit n_bytes, at least 1. They end at the end of a
+ * panel, if a panel fits. */
+uint64_t ckpt_rows_within(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
+                          size_t n_bytes);
 
 /* Local. The largest hyperslab that starts at flattened row `row` and has at most n_rows rows:
  * start and count per dimension; returns its rows. Rows of [E, out, in] are a slab only inside one

@@ -139,6 +139,60 @@ static void find_shared(struct loader *l)
     for (size_t i = 0; i < n; i++) l->alone[i] &= (unsigned char)~l->shared[i];
 }
 
+/* ---- how it is read ---- */
+
+static uint64_t bytes_of(const struct loader *l, const unsigned char *bits)
+{
+    uint64_t n = 0;
+    struct loader_place at = loader_next(l, bits, (struct loader_place){0});
+    while (at.block < l->n_blocks) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(l->o->c, at.tensor);
+        n += ckpt_block_bytes(t, at.block - l->first_block[at.tensor]);
+        at.block++;
+        at = loader_next(l, bits, at);
+    }
+    return n;
+}
+
+/* **Collective (host)**. Decides for all ranks of the host alike. */
+static void choose_cache(struct loader *l)
+{
+    const struct loader_job *job = l->o;
+    const bool has_choice = job->cache == LOADER_CACHE_AUTO && job->free_bytes > 0;
+    uint64_t n_alone = bytes_of(l, l->alone);
+    const uint64_t n_shared = bytes_of(l, l->shared);
+    MPI_Allreduce(MPI_IN_PLACE, &n_alone, 1, MPI_UINT64_T, MPI_SUM, job->host);
+    const bool has_room = (n_alone + n_shared) <= job->free_bytes / 2;
+    int is_direct = job->cache == LOADER_CACHE_OFF;
+    if (l->rank == 0 && has_choice && !has_room) is_direct = !ckpt_is_cached(job->c);
+    MPI_Bcast(&is_direct, 1, MPI_INT, 0, job->host);
+    l->is_direct = is_direct != 0;
+}
+
+/* The longest row among the tensors that this rank may read: of shared ones it may read any. */
+static void find_longest_row(struct loader *l)
+{
+    for (size_t i = 0; i < ckpt_stored_count(l->o->c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(l->o->c, i);
+        const size_t n = (size_t)t->n_cols * dtype_bytes(t->dtype);
+        if (t->n_blocks > 0 && n > l->longest_row) l->longest_row = n;
+    }
+}
+
+struct status loader_reader(const struct loader *l, uint32_t n_threads, ckpt_series_fn *next,
+                            void *ctx, struct ckpt_reader **out)
+{
+    const uint32_t each = LOADER_DIRECT_READS / n_threads;
+    const struct ckpt_reader_job job = {.c = l->o->c,
+                                        .longest_row = l->longest_row,
+                                        .n_direct = !l->is_direct ? 0
+                                                    : each > 2    ? each
+                                                                  : 2,
+                                        .next = next,
+                                        .ctx = ctx};
+    return ckpt_reader_create(&job, out);
+}
+
 /* ---- taking ---- */
 
 /* Gives the sink the rows that are in the want, one outer index at a time. */
@@ -201,9 +255,12 @@ struct status loader_run(const struct loader_job *job, struct loader_stats *stat
     TRY_GOTO(st, loader_check_same(job->c, host), out);
     TRY_GOTO(st, loader_agree(host, loader_prepare(&l)), out);
     find_shared(&l);
+    choose_cache(&l);
+    find_longest_row(&l);
     TRY_GOTO(st, loader_rounds(&l, loader_stream(&l, &mine), &mine), out);
     uint64_t sums[2] = {mine.n_blocks, mine.n_bytes};
     MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_UINT64_T, MPI_SUM, host);
+    mine.is_direct = l.is_direct;
     mine.n_blocks_host = sums[0];
     mine.n_bytes_host = sums[1];
     mine.seconds = (double)(clock_ns() - start_ns) * 1e-9;

@@ -6,6 +6,7 @@
 
 #include "base/team.h"
 #include "checkpoint/file/ckpt.h"
+#include "checkpoint/load/loader_cache.h"
 
 #include <mpi.h>
 
@@ -41,13 +42,17 @@ struct loader_stats {
     uint64_t n_bytes;       /* read by this rank */
     uint64_t n_blocks_host; /* read by all ranks of the host, each block once */
     uint64_t n_bytes_host;  /* read by all ranks of the host */
+    bool is_direct;         /* past the system's file cache, where the system can */
     double seconds;         /* of the whole call */
 };
 
 /* Local. A want for a whole tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
-enum { LOADER_LANES_MAX = 4 }; /* threads of a rank that read shared blocks */
+enum {
+    LOADER_LANES_MAX = 4,    /* threads of a rank that read shared blocks */
+    LOADER_DIRECT_READS = 8, /* of a rank that go on at a time, past the system's file cache */
+};
 
 /* One rank's arguments; all borrowed. */
 struct loader_job {
@@ -58,12 +63,16 @@ struct loader_job {
     size_t n_wants;
     slab_sink *sink;
     void *ctx;
-    bool sink_is_serial; /* only the calling thread calls the sink, with verified pieces */
+    bool sink_is_serial;     /* only the calling thread calls the sink, with verified pieces */
+    enum loader_cache cache; /* of this and the next value the host's first rank's count */
+    uint64_t free_bytes;     /* of the host before the weights are filled; 0: unknown */
 };
 
 /* **Collective (host)**. Every rank of the host calls it with its own job; `stats` may be NULL.
- * Memory: CKPT_READ_BYTES_MAX (or the longest row) for each thread; then, for shared blocks and
- * serial sinks, twice 8 MiB (or the largest block) for each lane. A rank has as many lanes as the
+ * Memory through the cache: CKPT_READ_BYTES_MAX (or the longest row) for each thread; past it
+ * LOADER_DIRECT_READS reads of 2 MiB (or the longest row), or 2 for each thread if that is more.
+ * Then, for shared blocks and serial sinks, as much for the lanes alone, and twice 8 MiB (or the
+ * largest block) for each lane. A rank has as many lanes as the
  * smallest team of the host has threads, at most LOADER_LANES_MAX. Errors, the same on all ranks of
  * the host: the status of the first rank that failed; among the blocks that only this rank wants,
  * of the first in the file. */

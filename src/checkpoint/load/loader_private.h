@@ -3,14 +3,17 @@
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 
+#include "checkpoint/file/ckpt_reader.h"
 #include "checkpoint/load/loader.h"
 
 /* The loader during one call. Blocks are numbered through all stored tensors. */
 struct loader {
     const struct loader_job *o;
     int rank, n_ranks, n_lanes;
+    bool is_direct;        /* reads past the system's file cache, on all ranks of the host */
     uint64_t *first_block; /* owned [n_tensors + 1]: the number of a tensor's first block */
     uint64_t n_blocks;
+    size_t longest_row;    /* bytes, of all tensors that this rank reads */
     unsigned char *alone;  /* owned, a bit for each block: this rank reads and takes it */
     unsigned char *shared; /* owned, a bit for each block: the ranks read it in rounds */
     size_t *order;         /* owned [n_wants]: wants sorted by tensor */
@@ -26,6 +29,10 @@ struct loader_place {
 /* Local. The first block from `at` on whose bit is set; n_blocks when there is none. */
 struct loader_place loader_next(const struct loader *l, const unsigned char *bits,
                                 struct loader_place at);
+
+/* Local. A reader for one of n threads. */
+struct status loader_reader(const struct loader *l, uint32_t n_threads, ckpt_series_fn *next,
+                            void *ctx, struct ckpt_reader **out);
 
 /* **Collective (host)**. Returns, on all ranks, the status of the first rank that failed. */
 struct status loader_agree(MPI_Comm comm, struct status mine);

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -30,12 +31,23 @@ struct rounds {
     MPI_Win window; /* MPI_WIN_NULL: not made */
     char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
     char *private_slots;
+    struct direct_lane *lanes; /* owned [n_lanes] with direct reads; else NULL */
 };
 
 /* A block of a run, and its place in the run's slot. */
 struct run_block {
     struct loader_place at;
     size_t offset;
+};
+
+/* A lane whose reads go on during the rounds: the runs of its later rounds are asked for ahead. */
+struct direct_lane {
+    const struct rounds *r;
+    struct ckpt_reader *reader; /* owned */
+    int index;                  /* of the lane among all ranks' lanes */
+    struct loader_place next;   /* the first block of a round that is not asked for yet */
+    struct run_block b;         /* in the run that is being asked for */
+    bool in_run;
 };
 
 static struct loader_place first_place(const struct loader *l)
@@ -178,6 +190,7 @@ static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i
 static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
+    if (r->lanes != NULL && ckpt_reader_is_direct(r->lanes[0].reader)) return;
     struct loader_place at = r->ahead;
     skip_runs(r, &at, l->rank * l->n_lanes);
     for (int i = 0; i < l->n_lanes; i++) {
@@ -189,10 +202,93 @@ static void advise_round(struct rounds *r)
     skip_runs(r, &r->ahead, l->n_ranks * l->n_lanes);
 }
 
+/* ---- reads that go on during the rounds ---- */
+
+/* The lane's run of the next round; false: there is none. */
+static bool direct_next_run(struct direct_lane *lane)
+{
+    const struct loader *l = lane->r->l;
+    if (lane->next.block >= l->n_blocks) return false;
+    struct loader_place at = lane->next;
+    skip_runs(lane->r, &at, lane->index);
+    lane->b = (struct run_block){.at = at};
+    skip_runs(lane->r, &lane->next, l->n_ranks * l->n_lanes);
+    lane->in_run = run_holds(lane->r, &lane->b);
+    return lane->in_run;
+}
+
+/* The next consecutive blocks of a tensor, one run after another. The tag is the place of the first
+ * block in the run's slot. */
+static bool direct_next_series(void *ctx, struct ckpt_series *out)
+{
+    struct direct_lane *lane = ctx;
+    const struct loader *l = lane->r->l;
+    struct run_block *b = &lane->b;
+    if (!lane->in_run && !direct_next_run(lane)) return false;
+    const struct loader_place first = b->at;
+    *out = (struct ckpt_series){
+        .tensor = tensor_at(l, first), .block = loader_rounds_block_of(l, first), .tag = b->offset};
+    while (run_holds(lane->r, b) && b->at.tensor == first.tensor &&
+           b->at.block == first.block + out->n_blocks) {
+        out->n_blocks++;
+        loader_rounds_run_step(lane->r, b);
+    }
+    lane->in_run = run_holds(lane->r, b);
+    return true;
+}
+
+static void direct_destroy(struct rounds *r)
+{
+    for (int i = 0; r->lanes != NULL && i < r->l->n_lanes; i++)
+        ckpt_reader_destroy(&r->lanes[i].reader);
+    mem_free(&r->lanes);
+}
+
+/* The lanes' readers, if this host reads past the file cache. */
+static struct status direct_create(struct rounds *r)
+{
+    const struct loader *l = r->l;
+    if (!l->is_direct) return status_ok();
+    TRY(mem_alloc(&r->lanes, (size_t)l->n_lanes, sizeof r->lanes[0], "the loader's lanes"));
+    for (int i = 0; i < l->n_lanes; i++) {
+        struct direct_lane *lane = &r->lanes[i];
+        *lane =
+            (struct direct_lane){.r = r, .index = l->rank * l->n_lanes + i, .next = first_place(l)};
+        TRY(loader_reader(l, (uint32_t)l->n_lanes, direct_next_series, lane, &lane->reader));
+    }
+    return status_ok();
+}
+
+/* Where the rows of a series go: its blocks stand one behind the other in the slot, padded. */
+struct series_slot {
+    const struct ckpt_series *series;
+    size_t block_bytes; /* padded */
+    char *to;
+};
+
+static struct status rows_to_slot(void *ctx, uint64_t row, uint64_t n_rows, const void *rows)
+{
+    const struct series_slot *s = ctx;
+    const struct ckpt_tensor *t = s->series->tensor;
+    const size_t row_bytes = (size_t)t->n_cols * dtype_bytes(t->dtype);
+    for (uint64_t i = 0, n; i < n_rows; i += n) {
+        const uint64_t block = (row + i) / t->rows_per_block,
+                       in_block = (row + i) % t->rows_per_block;
+        const uint64_t left = t->rows_per_block - in_block;
+        n = left < n_rows - i ? left : n_rows - i;
+        memcpy(s->to + (block - s->series->block) * s->block_bytes + in_block * row_bytes,
+               (const char *)rows + i * row_bytes, (size_t)n * row_bytes);
+    }
+    return status_ok();
+}
+
+/* ---- rounds ---- */
+
 /* A run that is read into its slot. */
 struct run_read {
     struct loader_place first;
     char *slot;
+    struct direct_lane *lane; /* with direct reads; else NULL */
     struct loader_stats stats;
     struct status status;
 };
@@ -202,22 +298,54 @@ struct read_job {
     struct run_read reads[LOADER_LANES_MAX];
 };
 
+static uint64_t run_count(const struct rounds *r, struct run_read *read)
+{
+    uint64_t n = 0;
+    for (struct run_block b = {.at = read->first}; run_holds(r, &b); n++) {
+        read->stats.n_blocks++;
+        read->stats.n_bytes +=
+            ckpt_block_bytes(tensor_at(r->l, b.at), loader_rounds_block_of(r->l, b.at));
+        loader_rounds_run_step(r, &b);
+    }
+    return n;
+}
+
+static struct status run_read_direct(const struct rounds *r, struct run_read *read, uint64_t n)
+{
+    struct ckpt_series series;
+    for (uint64_t done = 0; done < n; done += series.n_blocks) {
+        const bool is_there = ckpt_reader_next(read->lane->reader, &series);
+        assert(is_there);
+        (void)is_there;
+        const struct loader_place first = {.block = r->l->first_block[series.tensor->index] +
+                                                    series.block,
+                                           .tensor = series.tensor->index};
+        struct series_slot to = {.series = &series,
+                                 .block_bytes = padded_bytes(r->l, first),
+                                 .to = read->slot + series.tag};
+        TRY(ckpt_reader_rows(read->lane->reader, rows_to_slot, &to));
+    }
+    return status_ok();
+}
+
+static struct status run_read_cached(const struct rounds *r, const struct run_read *read)
+{
+    for (struct run_block b = {.at = read->first}; run_holds(r, &b);) {
+        TRY(ckpt_read_block(r->l->o->c, tensor_at(r->l, b.at), loader_rounds_block_of(r->l, b.at),
+                            read->slot + b.offset));
+        loader_rounds_run_step(r, &b);
+    }
+    return status_ok();
+}
+
 static void read_run(void *ctx, uint32_t i)
 {
     struct read_job *job = ctx;
-    const struct loader *l = job->r->l;
-    if (i >= (uint32_t)l->n_lanes) return;
+    if (i >= (uint32_t)job->r->l->n_lanes) return;
     struct run_read *read = &job->reads[i];
-    read->status = status_ok();
-    for (struct run_block b = {.at = read->first}; run_holds(job->r, &b);
-         loader_rounds_run_step(job->r, &b)) {
-        const struct ckpt_tensor *t = tensor_at(l, b.at);
-        const uint64_t block = loader_rounds_block_of(l, b.at);
-        read->stats.n_blocks++;
-        read->stats.n_bytes += ckpt_block_bytes(t, block);
-        read->status = ckpt_read_block(l->o->c, t, block, read->slot + b.offset);
-        if (status_failed(&read->status)) return;
-    }
+    const uint64_t n = run_count(job->r, read);
+    read->status =
+        read->lane != NULL ? run_read_direct(job->r, read, n) : run_read_cached(job->r, read);
 }
 
 /* This rank reads its runs of the round into their slots, unless `mine` already failed. */
@@ -231,6 +359,7 @@ static struct status round_read(const struct rounds *r, struct loader_place at, 
     for (int i = 0; i < l->n_lanes; i++) {
         job.reads[i].first = at;
         job.reads[i].slot = loader_rounds_slot_of(r, round, l->rank * l->n_lanes + i);
+        job.reads[i].lane = r->lanes != NULL ? &r->lanes[i] : NULL;
         skip_runs(r, &at, 1);
     }
     team_run(l->o->team, 1, read_run, &job);
@@ -334,8 +463,10 @@ struct status loader_rounds(struct loader *l, struct status mine, struct loader_
         mem_alloc(&r.slots, (size_t)l->n_ranks, sizeof r.slots[0], "the slots' addresses");
     TRY_GOTO(st, loader_agree(l->o->host, st), out);
     TRY_GOTO(st, loader_agree(l->o->host, slots_create(&r)), out);
+    TRY_GOTO(st, loader_agree(l->o->host, direct_create(&r)), out);
     st = loader_rounds_run(&r, mine, stats);
 out:
+    direct_destroy(&r);
     slots_destroy(&r);
     mem_free(&r.slots);
     return st;

@@ -1,7 +1,8 @@
-/* Reads the blocks that one rank wants. Each thread of the team takes the next run of blocks and
- * reads it in pieces that fit its cache; it adds each piece to the checksum and gives it to the
- * sink at once, so every byte is read from memory once and written once. A wrong checksum at a
- * block's end ends the load. */
+/* Reads the blocks that one rank wants. Each thread of the team takes the next run of blocks; it
+ * adds each piece of rows that fits its cache to the checksum and gives it to the sink at once, so
+ * every byte is read from memory once and written once. A wrong checksum at a block's end ends the
+ * load. While a thread works on one piece, the disk reads the next ones: by the system's read-ahead
+ * or, past its cache, by the reader's own (ckpt_reader.h). */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -15,12 +16,16 @@ enum {
     RUN_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 
+struct stream;
+
 /* The state of one thread. */
 struct lane {
-    char *buf; /* owned, mapped */
+    struct stream *s;
+    struct ckpt_reader *reader; /* owned */
+    uint64_t at, end; /* what is left of the run that the reader asks for: indices into the list */
     struct loader_stats stats;
     struct status status;
-    uint64_t failed; /* the index in the list of the block that failed */
+    uint64_t failed; /* the index in the list of the series that failed */
 };
 
 struct stream {
@@ -29,11 +34,10 @@ struct stream {
     uint64_t n;
     uint64_t *runs; /* owned [n_runs + 1]: each run's first index in the list */
     uint64_t n_runs;
-    size_t buf_bytes;
     struct lane *lanes; /* owned [n_lanes] */
     uint32_t n_lanes;
     _Atomic uint64_t next;
-    _Atomic bool stops; /* set on failure; blocks that were begun before are still finished */
+    _Atomic bool stops; /* set on failure; runs that were begun before are still finished */
 };
 
 static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
@@ -79,34 +83,54 @@ static struct status take_rows(void *ctx, uint64_t row, uint64_t n_rows, const v
     return loader_take(r->l, r->tensor, row, n_rows, rows);
 }
 
-/* Reads n consecutive blocks. Small blocks (an expert's codes, its scales) share a read. */
-static struct status lane_blocks(const struct stream *s, struct lane *lane, uint64_t i, uint64_t n)
+/* The lane's next run; false: there is none. */
+static bool lane_next_run(struct lane *lane)
 {
-    const struct ckpt_tensor *t = tensor_of(s, i);
-    struct rows_ctx r = {.l = s->l, .tensor = s->list[i].tensor};
-    lane->stats.n_blocks += n;
-    for (uint64_t k = 0; k < n; k++)
-        lane->stats.n_bytes += ckpt_block_bytes(t, loader_stream_block_of(s, i + k));
-    return ckpt_stream_blocks(s->l->o->c, t, loader_stream_block_of(s, i), n, lane->buf, take_rows,
-                              &r);
+    struct stream *s = lane->s;
+    if (atomic_load(&s->stops)) return false;
+    const uint64_t run = atomic_fetch_add(&s->next, 1);
+    if (run >= s->n_runs) return false;
+    if (!ckpt_reader_is_direct(lane->reader)) advise(s, run + (uint64_t)AHEAD_RUNS * s->n_lanes);
+    lane->at = s->runs[run];
+    lane->end = s->runs[run + 1];
+    return true;
+}
+
+/* The next consecutive blocks of the lane's runs. Small blocks (an expert's codes, its scales)
+ * share a read. */
+static bool lane_next_series(void *ctx, struct ckpt_series *out)
+{
+    struct lane *lane = ctx;
+    const struct stream *s = lane->s;
+    if (lane->at == lane->end && !lane_next_run(lane)) return false;
+    *out = (struct ckpt_series){.tensor = tensor_of(s, lane->at),
+                                .block = loader_stream_block_of(s, lane->at),
+                                .n_blocks = neighbours(s, lane->at, lane->end),
+                                .tag = lane->at};
+    lane->at += out->n_blocks;
+    return true;
+}
+
+static void series_count(const struct ckpt_series *series, struct loader_stats *stats)
+{
+    stats->n_blocks += series->n_blocks;
+    for (uint64_t k = 0; k < series->n_blocks; k++)
+        stats->n_bytes += ckpt_block_bytes(series->tensor, series->block + k);
 }
 
 static void lane_run(void *ctx, uint32_t part)
 {
     struct stream *s = ctx;
     struct lane *lane = &s->lanes[part];
-    uint64_t run;
-    while (!atomic_load(&s->stops) && (run = atomic_fetch_add(&s->next, 1)) < s->n_runs) {
-        const uint64_t end = s->runs[run + 1];
-        advise(s, run + (uint64_t)AHEAD_RUNS * s->n_lanes);
-        for (uint64_t i = s->runs[run], n; i < end; i += n) {
-            n = neighbours(s, i, end);
-            lane->status = lane_blocks(s, lane, i, n);
-            if (!status_failed(&lane->status)) continue;
-            lane->failed = i;
-            atomic_store(&s->stops, true);
-            return;
-        }
+    struct ckpt_series series;
+    while (ckpt_reader_next(lane->reader, &series)) {
+        struct rows_ctx r = {.l = s->l, .tensor = series.tensor->index};
+        series_count(&series, &lane->stats);
+        lane->status = ckpt_reader_rows(lane->reader, take_rows, &r);
+        if (!status_failed(&lane->status)) continue;
+        lane->failed = series.tag;
+        atomic_store(&s->stops, true);
+        return;
     }
 }
 
@@ -137,19 +161,13 @@ static struct status runs_make(struct stream *s, uint64_t n_bytes)
     return status_ok();
 }
 
-/* Lists the blocks in the file's order and computes the size of a lane's buffer. */
+/* Lists the blocks in the file's order. */
 static struct status list_make(struct stream *s)
 {
     const struct loader *l = s->l;
     uint64_t n_bytes = 0;
     const struct loader_place first = loader_next(l, l->alone, (struct loader_place){0});
-    s->buf_bytes = CKPT_READ_BYTES_MAX;
-    for (struct loader_place at = first; at.block < l->n_blocks; at = next_alone(l, at)) {
-        const struct ckpt_tensor *t = ckpt_tensor_at(l->o->c, at.tensor);
-        const size_t row_bytes = (size_t)t->n_cols * dtype_bytes(t->dtype);
-        if (row_bytes > s->buf_bytes) s->buf_bytes = row_bytes;
-        s->n++;
-    }
+    for (struct loader_place at = first; at.block < l->n_blocks; at = next_alone(l, at)) s->n++;
     TRY(mem_alloc(&s->list, s->n, sizeof s->list[0], "the list of blocks"));
     struct loader_place at = first;
     for (uint64_t i = 0; i < s->n; i++, at = next_alone(l, at)) {
@@ -163,8 +181,9 @@ static struct status lanes_make(struct stream *s)
 {
     TRY(mem_alloc(&s->lanes, s->n_lanes, sizeof s->lanes[0], "the loader's lanes"));
     for (uint32_t i = 0; i < s->n_lanes; i++) {
-        s->lanes[i].failed = s->n;
-        TRY(mem_map(&s->lanes[i].buf, s->buf_bytes, "rows on their way into the weights"));
+        struct lane *lane = &s->lanes[i];
+        *lane = (struct lane){.s = s, .failed = s->n, .status = status_ok()};
+        TRY(loader_reader(s->l, s->n_lanes, lane_next_series, lane, &lane->reader));
     }
     return status_ok();
 }
@@ -192,12 +211,14 @@ struct status loader_stream(struct loader *l, struct loader_stats *stats)
     TRY_GOTO(st, list_make(&s), out);
     if (s.n == 0) goto out;
     TRY_GOTO(st, lanes_make(&s), out);
-    for (uint64_t i = 0; i < (uint64_t)AHEAD_RUNS * s.n_lanes; i++) advise(&s, i);
+    if (!ckpt_reader_is_direct(s.lanes[0].reader)) {
+        for (uint64_t i = 0; i < (uint64_t)AHEAD_RUNS * s.n_lanes; i++) advise(&s, i);
+    }
     team_run(l->o->team, 1, lane_run, &s);
     st = lanes_sum(&s, stats);
 out:
     if (s.lanes != NULL) {
-        for (uint32_t i = 0; i < s.n_lanes; i++) mem_unmap(&s.lanes[i].buf, s.buf_bytes);
+        for (uint32_t i = 0; i < s.n_lanes; i++) ckpt_reader_destroy(&s.lanes[i].reader);
     }
     mem_free(&s.lanes);
     mem_free(&s.runs);
