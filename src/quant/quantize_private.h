@@ -13,9 +13,10 @@ struct quant_extremes {
 /* Local. Scale and zero point for a group with these extremes, as quant_fit. */
 struct quant_param quant_fit_extremes(struct quant_format f, struct quant_extremes e);
 
-/* The values of all codes of a format, before zero point and scale; unused for int8. */
+/* What all codes stand for, before zero point and scale. */
 struct quant_table {
-    float values[256];
+    float bytes[256];      /* fp8 */
+    float nibbles[256][2]; /* int4, mxfp4: of the low and the high half of a byte */
 };
 void quant_table_init(struct quant_format f, struct quant_table *out);
 

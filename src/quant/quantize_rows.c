@@ -10,7 +10,7 @@
 
 enum {
     PIECE_ELEMS = 1 << 14, /* elements that a thread takes at once, about */
-    LANES = 16,            /* extremes that are found beside each other */
+    LANES = 16,            /* values that are rounded beside each other */
 };
 
 /* Rows that a thread takes at once. */
@@ -56,44 +56,67 @@ QUANT_INLINE struct quant_extremes rtn_extremes(const float *x, size_t n)
     return e;
 }
 
-/* Integer codes of n values: x / scale to the nearest integer, plus zero, in [least, most]. It is
- * cut before it is rounded, which is the same because the bounds are integers. Below 2^22 adding
- * and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
-QUANT_INLINE void encode_ints(const float *x, size_t n, struct quant_param p, float least,
-                              float most, uint8_t *codes)
+/* How a group's values become integer codes. */
+struct int_coder {
+    float scale, zero;
+    float low, high; /* of the codes, before zero is added */
+};
+
+QUANT_INLINE struct int_coder int_coder_of(struct quant_format f, struct quant_param p)
 {
-    const float scale = p.scale != 0 ? p.scale : INFINITY, zero = (float)p.zero;
-    const float low = least - zero, high = most - zero;
-    for (size_t k = 0; k < n; k++) {
-        const float a = __builtin_fabsf(x[k]) <= FLT_MAX ? x[k] : 0.0f;
-        const float q = a / scale;
-        const float above = q > low ? q : low, cut = above < high ? above : high;
-        const float rounded = (cut + 0x1.8p23f) - 0x1.8p23f;
-        codes[k] = (uint8_t)(int32_t)(rounded + zero);
-    }
+    const bool is_signed = f.kind == QUANT_INT8 && !f.has_zeros;
+    const float zero = (float)p.zero, least = is_signed ? -127.0f : 0.0f;
+    const float most = is_signed ? 127.0f : f.kind == QUANT_INT8 ? 255.0f : 15.0f;
+    return (struct int_coder){p.scale != 0 ? p.scale : INFINITY, zero, least - zero, most - zero};
 }
 
-/* Codes of n values of a group, one in each byte. */
+/* Integer codes of LANES values: x / scale to the nearest integer, plus zero. It is cut before it
+ * is rounded, which is the same because the bounds are integers. Below 2^22 adding and subtracting
+ * 1.5 * 2^23 rounds to the nearest integer, ties to even. */
+QUANT_INLINE void encode_ints(struct int_coder c, const float *restrict x, uint8_t *restrict codes)
+{
+    int32_t wide[LANES];
+    for (size_t i = 0; i < LANES; i++) {
+        const float a = __builtin_fabsf(x[i]) <= FLT_MAX ? x[i] : 0.0f;
+        const float q = a / c.scale;
+        const float above = q > c.low ? q : c.low, cut = above < c.high ? above : c.high;
+        wide[i] = (int32_t)((cut + 0x1.8p23f) - 0x1.8p23f + c.zero);
+    }
+    for (size_t i = 0; i < LANES; i++) codes[i] = (uint8_t)wide[i];
+}
+
+/* Codes of n values of a group, one in each byte. `codes` has room for whole LANES. */
 QUANT_INLINE void encode(struct quant_format f, struct quant_param p, const float *x, size_t n,
                          uint8_t *codes)
 {
-    if (f.kind == QUANT_INT8) {
-        encode_ints(x, n, p, f.has_zeros ? 0.0f : -127.0f, f.has_zeros ? 255.0f : 127.0f, codes);
-    } else if (f.kind == QUANT_INT4) {
-        encode_ints(x, n, p, 0.0f, 15.0f, codes);
-    } else {
-        for (size_t k = 0; k < n; k++) codes[k] = quant_encode(f, p, x[k]);
+    size_t k = 0;
+    if (f.kind == QUANT_FP8 || f.kind == QUANT_MXFP4) {
+        for (; k < n; k++) codes[k] = quant_encode(f, p, x[k]);
+        return;
     }
+    const struct int_coder c = int_coder_of(f, p);
+    for (; k + LANES <= n; k += LANES) encode_ints(c, x + k, codes + k);
+    if (k == n) return;
+    float last[LANES] = {0};
+    memcpy(last, x + k, (n - k) * sizeof *x);
+    encode_ints(c, last, codes + k);
 }
 
 /* Stores n codes, the first of which belongs to an even input. */
-QUANT_INLINE void codes_store(struct quant_format f, const uint8_t *codes, size_t n, uint8_t *out)
+QUANT_INLINE void codes_store(struct quant_format f, const uint8_t *restrict codes, size_t n,
+                              uint8_t *restrict out)
 {
     if (!quant_is_nibbles(f.kind)) {
         memcpy(out, codes, n);
         return;
     }
-    for (size_t i = 0; i < n / 2; i++) out[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+    size_t i = 0;
+    for (; i + LANES <= n / 2; i += LANES) {
+        for (size_t j = 0; j < LANES; j++) {
+            out[i + j] = (uint8_t)(codes[2 * (i + j)] | codes[2 * (i + j) + 1] << 4);
+        }
+    }
+    for (; i < n / 2; i++) out[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
     if (n % 2 != 0) out[n / 2] = codes[n - 1];
 }
 
@@ -120,9 +143,14 @@ static void rtn_row(struct quant_format f, const float *x, size_t n_in,
 QUANT_CLONES
 static uint64_t quantize_rows_count_bad(const float *x, size_t n)
 {
-    uint32_t n_bad = 0; /* a row has at most 64 MiB */
-    for (size_t i = 0; i < n; i++) n_bad += !(__builtin_fabsf(x[i]) <= FLT_MAX);
-    return n_bad;
+    uint32_t n_bad[LANES] = {0}, sum = 0; /* a row has at most 64 MiB */
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES) {
+        for (size_t i = 0; i < LANES; i++) n_bad[i] += !(__builtin_fabsf(x[k + i]) <= FLT_MAX);
+    }
+    for (; k < n; k++) sum += !(__builtin_fabsf(x[k]) <= FLT_MAX);
+    for (size_t i = 0; i < LANES; i++) sum += n_bad[i];
+    return sum;
 }
 
 struct rtn_job {
@@ -155,31 +183,62 @@ uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *r
 void quant_table_init(struct quant_format f, struct quant_table *out)
 {
     for (int c = 0; c < 256; c++) {
-        out->values[c] = f.kind == QUANT_FP8     ? f32_from_e4m3((uint8_t)c)
-                         : f.kind == QUANT_MXFP4 ? (float)e2m1_doubled((uint8_t)(c & 15)) * 0.5f
-                                                 : (float)(c & 15);
+        for (int i = 0; i < 2; i++) {
+            const uint8_t nibble = (uint8_t)(c >> 4 * i & 15);
+            out->nibbles[c][i] =
+                f.kind == QUANT_INT4 ? (float)nibble : (float)e2m1_doubled(nibble) * 0.5f;
+        }
+        out->bytes[c] = f32_from_e4m3((uint8_t)c);
     }
 }
 
-/* Values of n codes of a group; the first belongs to an even input. Each is rounded once, as
- * quant_value does. */
-QUANT_INLINE void decode(struct quant_format f, const float *table, struct quant_param p,
-                         const uint8_t *codes, size_t n, float *out)
+/* Values of LANES codes, each rounded once, as quant_value does. */
+QUANT_INLINE void decode_bytes(struct quant_format f, const float *table, struct quant_param p,
+                               const uint8_t *restrict codes, float *restrict out)
+{
+    const float scale = p.scale;
+    const int32_t zero = p.zero;
+    if (f.kind == QUANT_FP8) {
+        for (size_t k = 0; k < LANES; k++) out[k] = table[codes[k]] * scale;
+    } else if (f.has_zeros) {
+        for (size_t k = 0; k < LANES; k++) out[k] = (float)((int32_t)codes[k] - zero) * scale;
+    } else {
+        for (size_t k = 0; k < LANES; k++) out[k] = (float)(int8_t)codes[k] * scale;
+    }
+}
+
+/* Values of n codes of 4 bits: first what they stand for, a byte at a time, then scaled. */
+QUANT_INLINE void decode_nibbles(struct quant_format f, const struct quant_table *table,
+                                 struct quant_param p, const uint8_t *restrict codes, size_t n,
+                                 float *restrict out)
 {
     const float scale = p.scale, zero = f.kind == QUANT_INT4 ? (float)p.zero : 0.0f;
-    if (f.kind == QUANT_FP8) {
-        for (size_t k = 0; k < n; k++) out[k] = table[codes[k]] * scale;
-    } else if (f.kind == QUANT_INT8 && f.has_zeros) {
-        for (size_t k = 0; k < n; k++) out[k] = (float)((int32_t)codes[k] - p.zero) * scale;
-    } else if (f.kind == QUANT_INT8) {
-        for (size_t k = 0; k < n; k++) out[k] = (float)(int8_t)codes[k] * scale;
-    } else {
-        for (size_t i = 0; i < n / 2; i++) {
-            out[2 * i] = (table[codes[i] & 15] - zero) * scale;
-            out[2 * i + 1] = (table[codes[i] >> 4] - zero) * scale;
-        }
-        if (n % 2 != 0) out[n - 1] = (table[codes[n / 2] & 15] - zero) * scale;
+    size_t k = 0;
+    for (size_t i = 0; i < n / 2; i++)
+        memcpy(out + 2 * i, table->nibbles[codes[i]], 2 * sizeof *out);
+    if (n % 2 != 0) out[n - 1] = table->nibbles[codes[n / 2]][0];
+    for (; k + LANES <= n; k += LANES) {
+        for (size_t i = 0; i < LANES; i++) out[k + i] = (out[k + i] - zero) * scale;
     }
+    for (; k < n; k++) out[k] = (out[k] - zero) * scale;
+}
+
+/* Values of n codes of a group; the first belongs to an even input. */
+QUANT_INLINE void decode(struct quant_format f, const struct quant_table *table,
+                         struct quant_param p, const uint8_t *codes, size_t n, float *out)
+{
+    uint8_t last[LANES] = {0};
+    float values[LANES];
+    size_t k = 0;
+    if (quant_is_nibbles(f.kind)) {
+        decode_nibbles(f, table, p, codes, n, out);
+        return;
+    }
+    for (; k + LANES <= n; k += LANES) decode_bytes(f, table->bytes, p, codes + k, out + k);
+    if (k == n) return;
+    memcpy(last, codes + k, n - k);
+    decode_bytes(f, table->bytes, p, last, values);
+    memcpy(out + k, values, (n - k) * sizeof *out);
 }
 
 QUANT_CLONES
@@ -193,7 +252,7 @@ void quant_dequantize_span(struct quant_format f, const struct quant_table *tabl
         const size_t g = k / group, left = (g + 1) * group - k;
         n = left < end - k ? left : end - k;
         const struct quant_param p = quant_get_param(f, b, n_in, row, g);
-        decode(f, table->values, p, codes + quant_code_bytes(f.kind, k), n, out + (k - begin));
+        decode(f, table, p, codes + quant_code_bytes(f.kind, k), n, out + (k - begin));
     }
 }
 
