@@ -37,7 +37,7 @@ struct status arch_fields_read(struct arch_reading *r);
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
 /* Local. Checks the names in a RoPE object, r->rope_scaling or r->rope_parameters, named `where` in
- * sentences. checkpoint/file/rope_freq.c gives the values their meaning, when convert runs. */
+ * sentences. arch_rope.c gives the values their meaning, when convert runs. */
 struct status arch_fields_check_rope(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where);
 

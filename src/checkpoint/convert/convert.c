@@ -1,5 +1,6 @@
 /* Turns a source into the list of tensors to write. The experts of a layer and projection become
  * one tensor, tensors are sorted by name, and each gets its type or format and its leaves. */
+#include "arch/arch_rope.h"
 #include "arch/arch_tensors.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -129,19 +130,6 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
 
 /* ---- leaves ---- */
 
-static void head_dim_find(struct convert *c)
-{
-    const struct js_node *config = source_config(c->source);
-    int64_t head_dim = 0, width = 0, n_heads = 0;
-    if (!js_int(js_get(config, "v_head_dim"), &head_dim) &&
-        !js_int(js_get(config, "head_dim"), &head_dim) &&
-        js_int(js_get(config, "hidden_size"), &width) &&
-        js_int(js_get(config, "num_attention_heads"), &n_heads) && n_heads > 0) {
-        head_dim = width / n_heads;
-    }
-    c->head_dim = head_dim > 0 && head_dim <= UINT32_MAX / 2 ? (uint32_t)head_dim : 0;
-}
-
 /* Sets the leaves of a tensor whose quantized values are kept. A leaf is a whole number of groups,
  * and the same for all tensors of a kind. When one group would be too long as a leaf of a short
  * tensor, it is split into shorter groups with the same scale. `whole` is that of leaf_fit_group.
@@ -166,7 +154,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
     const bool is_o = t->role == WEIGHT_O, is_expert = spec->n_dims == 3;
     uint32_t unit = DOWN_PROJ_UNIT;
     if (is_o) {
-        unit = c->head_dim;
+        unit = c->value_dim;
         if (unit == 0) {
             return status_make(STATUS_INPUT,
                                "config.json: expected head_dim, or hidden_size and "
@@ -344,7 +332,7 @@ static struct status room_check(const struct convert *c)
 static struct status convert_begin(struct convert *c)
 {
     TRY(source_open(c->options->source, &c->source));
-    head_dim_find(c);
+    c->value_dim = arch_value_dim(source_config(c->source));
     TRY(status_wrap(parts_list(c), "%s", c->options->source));
     TRY(status_wrap(tensors_list(c), "%s", c->options->source));
     TRY(specs_choose(c));

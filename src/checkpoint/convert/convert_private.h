@@ -36,9 +36,9 @@ struct convert {
     size_t n_parts;
     struct convert_tensor *tensors; /* owned [n_tensors] */
     size_t n_tensors;
-    uint32_t head_dim; /* inputs of a head; 0: unknown */
-    uint32_t group;    /* the largest group of kept codes, in inputs; 0: no codes are kept */
-    char *scratch;     /* owned; scratch memory for source_rows */
+    uint32_t value_dim; /* inputs of a head of o_proj; 0: unknown */
+    uint32_t group;     /* the largest group of kept codes, in inputs; 0: no codes are kept */
+    char *scratch;      /* owned; scratch memory for source_rows */
     size_t n_scratch_bytes;
     char *taken; /* owned; rows as read from the source, before they become values */
     size_t n_taken_bytes;

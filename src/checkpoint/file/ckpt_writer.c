@@ -1,6 +1,7 @@
 /* The streamed writer of checkpoint files: the file, its texts, its end. */
 #include "checkpoint/file/ckpt_writer.h"
 
+#include "arch/arch_rope.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -8,7 +9,6 @@
 #include "base/strbuf.h"
 #include "checkpoint/file/ckpt_config.h"
 #include "checkpoint/file/ckpt_writer_private.h"
-#include "checkpoint/file/rope_freq.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -193,8 +193,8 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
 /* Writes the rotary frequencies, and the factors if there are any. */
 static struct status rope_write(struct ckpt_writer *w, const struct js_node *config)
 {
-    struct rope_freq r;
-    TRY(rope_freq_make(config, &r));
+    struct arch_rope r;
+    TRY(arch_rope_make(config, &r));
     const float factors[2] = {r.attention_factor, r.softmax_factor};
     const hsize_t n[1] = {r.n}, two[1] = {2};
     struct status st = status_ok();

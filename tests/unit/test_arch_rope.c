@@ -1,21 +1,25 @@
 /* Rotary frequencies: the plain ones exactly, the scaled ones against what transformers computes in
  * f32, and no frequencies for what is not known. */
+#include "arch/arch.h"
+#include "arch/arch_rope.h"
 #include "base/mem.h"
-#include "checkpoint/file/rope_freq.h"
+#include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static struct rope_freq found;
+static struct arch_rope found;
 
 static struct status make(const char *json)
 {
     struct js_doc *doc = NULL;
     mem_free(&found.inv_freq);
     js_parse(json, strlen(json), "test", &doc);
-    const struct status st = rope_freq_make(js_root(doc), &found);
+    const struct status st = arch_rope_make(js_root(doc), &found);
     js_destroy(&doc);
     return st;
 }
@@ -266,8 +270,41 @@ static void scaled_ones_are_those_of_transformers(void)
     mem_free(&found.inv_freq);
 }
 
-void suite_rope_freq(CU_pSuite suite);
-void suite_rope_freq(CU_pSuite suite)
+/* A golden model's config, read by both ways. */
+static void compare_sizes(const char *path)
+{
+    static struct arch m;
+    size_t n;
+    struct js_doc *doc = NULL;
+    char *json = get_file(path, &n);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(json);
+    json[n] = '\0'; /* get_file has room for it */
+    CU_ASSERT_EQUAL_FATAL(arch_parse(json, n, path, &m).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(js_parse(json, n, path, &doc).code, STATUS_OK);
+    CU_ASSERT_EQUAL(make(json).code, STATUS_OK);
+    CU_ASSERT_EQUAL(arch_value_dim(js_root(doc)), m.value_dim);
+    CU_ASSERT_EQUAL(found.n, m.rotary / 2);
+    /* every rule leaves the shortest wave as it is, or divides it by a factor */
+    CU_ASSERT(found.inv_freq[0] > 0 && found.inv_freq[0] <= 1);
+    const bool is_plain = strstr(json, "\"factor\"") == NULL;
+    if (is_plain) CU_ASSERT_EQUAL(found.inv_freq[1], (float)pow(m.rope_theta, -2.0 / m.rotary));
+    js_destroy(&doc);
+    free(json);
+    mem_free(&found.inv_freq);
+}
+
+static void a_model_that_runs_has_the_sizes_of_its_description(void)
+{
+    glob_t found_paths;
+    const char *pattern = TEST_DATA_DIR "/golden/models/*/hf/config.json";
+    CU_ASSERT_EQUAL_FATAL(glob(pattern, 0, NULL, &found_paths), 0);
+    CU_ASSERT(found_paths.gl_pathc >= 36);
+    for (size_t i = 0; i < found_paths.gl_pathc; i++) compare_sizes(found_paths.gl_pathv[i]);
+    globfree(&found_paths);
+}
+
+void suite_arch_rope(CU_pSuite suite);
+void suite_arch_rope(CU_pSuite suite)
 {
     CU_add_test(suite, "plain ones are rounded once", plain_ones_are_rounded_once);
     CU_add_test(suite, "what is not known has none", what_is_not_known_has_none);
@@ -275,4 +312,6 @@ void suite_rope_freq(CU_pSuite suite)
                 senseless_parameters_are_refused_by_name);
     CU_add_test(suite, "scaled ones are those of transformers",
                 scaled_ones_are_those_of_transformers);
+    CU_add_test(suite, "a model that runs has the sizes of its description",
+                a_model_that_runs_has_the_sizes_of_its_description);
 }

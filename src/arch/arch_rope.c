@@ -1,5 +1,5 @@
-/* Rotary frequencies, plain and scaled. */
-#include "checkpoint/file/rope_freq.h"
+/* The size of heads; rotary frequencies, plain and scaled. */
+#include "arch/arch_rope.h"
 
 #include "base/mem.h"
 
@@ -21,6 +21,19 @@ static double number_or(const struct js_node *object, const char *key, double ot
     return js_number(js_get(object, key), &x) ? x : otherwise;
 }
 
+static double head_dim_of(const struct js_node *config)
+{
+    const double n_heads = number_or(config, "num_attention_heads", 0);
+    const double width = number_or(config, "hidden_size", 0);
+    return number_or(config, "head_dim", n_heads >= 1 ? floor(width / n_heads) : 0);
+}
+
+uint32_t arch_value_dim(const struct js_node *config)
+{
+    const double n = number_or(config, "v_head_dim", head_dim_of(config));
+    return n >= 1 && n <= UINT32_MAX / 2 ? (uint32_t)n : 0;
+}
+
 /* True when the scaling object (rope_scaling, rope_parameters) leaves RoPE plain. */
 static bool is_plain(const struct js_node *scaling, const char **rule)
 {
@@ -36,13 +49,10 @@ static struct rope rope_read(const struct js_node *config)
 {
     const struct js_node *parameters = js_get(config, "rope_parameters");
     const struct js_node *scaling = js_get(config, "rope_scaling");
-    const double heads = number_or(config, "num_attention_heads", 0);
-    const double width = number_or(config, "hidden_size", 0);
+    const double head_dim = number_or(config, "qk_rope_head_dim", head_dim_of(config));
     const double part = number_or(parameters, "partial_rotary_factor",
                                   number_or(config, "partial_rotary_factor", 1.0));
     struct rope r = {.config = config};
-    double head_dim = number_or(config, "head_dim", heads >= 1 ? floor(width / heads) : 0);
-    head_dim = number_or(config, "qk_rope_head_dim", head_dim);
     r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
     r.theta = number_or(parameters, "rope_theta", number_or(config, "rope_theta", 10000.0));
     if (!is_plain(parameters, &r.rule)) {
@@ -76,7 +86,7 @@ static double plain_of(const struct rope *r, size_t i)
     return pow(r->theta, -(2.0 * (double)i) / r->rotated);
 }
 
-static struct status make_linear(const struct rope *r, struct rope_freq *out)
+static struct status make_linear(const struct rope *r, struct arch_rope *out)
 {
     double factor;
     TRY(parameter(r, "factor", 0, 0, &factor));
@@ -93,7 +103,7 @@ static struct status original_context(const struct rope *r, double *out)
                      out);
 }
 
-static struct status make_llama3(const struct rope *r, struct rope_freq *out)
+static struct status make_llama3(const struct rope *r, struct arch_rope *out)
 {
     double factor, low, high, context;
     TRY(parameter(r, "factor", 0, 0, &factor));
@@ -120,7 +130,7 @@ static double yarn_mscale(double factor, double mscale)
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-static struct status yarn_factors(const struct rope *r, double factor, struct rope_freq *out)
+static struct status yarn_factors(const struct rope *r, double factor, struct arch_rope *out)
 {
     const double mscale = number_or(r->scaling, "mscale", 0);
     const double all = number_or(r->scaling, "mscale_all_dim", 0);
@@ -137,7 +147,7 @@ static struct status yarn_factors(const struct rope *r, double factor, struct ro
     return status_ok();
 }
 
-static struct status make_yarn(const struct rope *r, struct rope_freq *out)
+static struct status make_yarn(const struct rope *r, struct arch_rope *out)
 {
     double factor, fast, slow, context;
     bool truncate = true;
@@ -163,7 +173,7 @@ static struct status make_yarn(const struct rope *r, struct rope_freq *out)
     return yarn_factors(r, factor, out);
 }
 
-static struct status make_divided(const struct rope *r, struct rope_freq *out)
+static struct status make_divided(const struct rope *r, struct arch_rope *out)
 {
     const struct js_node *factors = js_get(r->scaling, "factors");
     for (size_t i = 0; i < out->n; i++) {
@@ -180,7 +190,7 @@ static struct status make_divided(const struct rope *r, struct rope_freq *out)
     return status_ok();
 }
 
-static struct status rope_freq_make_plain(const struct rope *r, struct rope_freq *out)
+static struct status arch_rope_make_plain(const struct rope *r, struct arch_rope *out)
 {
     for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)plain_of(r, i);
     return status_ok();
@@ -188,23 +198,23 @@ static struct status rope_freq_make_plain(const struct rope *r, struct rope_freq
 
 static const struct {
     const char *rule;
-    struct status (*make)(const struct rope *r, struct rope_freq *out);
+    struct status (*make)(const struct rope *r, struct arch_rope *out);
 } rules[] = {{"linear", make_linear},
              {"llama3", make_llama3},
              {"yarn", make_yarn},
              {"frequency_factors", make_divided}};
 
-struct status rope_freq_make(const struct js_node *config, struct rope_freq *out)
+struct status arch_rope_make(const struct js_node *config, struct arch_rope *out)
 {
     const struct rope r = rope_read(config);
-    struct status (*make)(const struct rope *, struct rope_freq *) = NULL;
-    *out = (struct rope_freq){.attention_factor = 1, .softmax_factor = 1};
-    if (r.scaling == NULL) make = rope_freq_make_plain;
+    struct status (*make)(const struct rope *, struct arch_rope *) = NULL;
+    *out = (struct arch_rope){.attention_factor = 1, .softmax_factor = 1};
+    if (r.scaling == NULL) make = arch_rope_make_plain;
     for (size_t i = 0; r.scaling != NULL && r.rule != NULL && i < sizeof rules / sizeof rules[0];
          i++) {
         if (strcmp(r.rule, rules[i].rule) == 0) make = rules[i].make;
     }
-    if (make == NULL || !(r.rotated >= 2 && r.rotated <= 2.0 * ROPE_FREQ_MAX) || !(r.theta > 0)) {
+    if (make == NULL || !(r.rotated >= 2 && r.rotated <= 2.0 * ARCH_ROPE_MAX) || !(r.theta > 0)) {
         return status_ok();
     }
     TRY(mem_alloc(&out->inv_freq, (size_t)r.rotated / 2, sizeof(float), "rotary frequencies"));

@@ -1,17 +1,24 @@
-/* Rotary frequencies as a config.json asks for them: plain, or scaled by a rule that depends on the
- * config alone (linear, llama3, yarn). Rules that depend on a sequence's length (dynamic, longrope)
- * are not made here. Called when a checkpoint is written; the model room only reads what was made.
- */
-#ifndef SHOAL_CHECKPOINT_FILE_ROPE_FREQ_H
-#define SHOAL_CHECKPOINT_FILE_ROPE_FREQ_H
+/* What a checkpoint stores of attention's heads: their size, and the rotary frequencies as a
+ * config.json asks for them, plain or scaled by a rule that depends on the config alone (linear,
+ * llama3, yarn). Rules that depend on a sequence's length (dynamic, longrope) are not made here.
+ * The config may be of any model, also of one that shoal does not run; for those that it runs
+ * arch_parse finds the same sizes. Called when a checkpoint is written; the model room only reads
+ * what was made. */
+#ifndef SHOAL_ARCH_ARCH_ROPE_H
+#define SHOAL_ARCH_ARCH_ROPE_H
 
 #include "base/json.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
-enum { ROPE_FREQ_MAX = 65536 };
+enum { ARCH_ROPE_MAX = 65536 };
 
-struct rope_freq {
+/* Local. Elements of a head of o_proj's input, the unit of its K-blocks; 0: the config does not
+ * say. */
+uint32_t arch_value_dim(const struct js_node *config);
+
+struct arch_rope {
     float *inv_freq;        /* owned [n], radians per position; mem_free */
     size_t n;               /* half the rotated dimensions; 0: none were made */
     float attention_factor; /* cos and sin are multiplied by it; 1 but for yarn */
@@ -28,6 +35,6 @@ struct rope_freq {
  *     yarn     a ramp from plain / factor to plain, and the factors (Peng et al. 2023, YaRN)
  * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:
  * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */
-struct status rope_freq_make(const struct js_node *config, struct rope_freq *out);
+struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);
 
 #endif
