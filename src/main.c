@@ -98,12 +98,11 @@ static int run(int argc, char **argv)
         return 0;
     }
     const struct command *command = find(argv[1]);
-    if (command == NULL) {
-        fprintf(stderr, "shoal: no command is named \"%s\"; see shoal --help\n", argv[1]);
-        return 2;
-    }
     struct config env;
-    const struct status st = config_read(&env);
+    struct status st = config_read(&env);
+    if (command == NULL) {
+        st = status_make(STATUS_USAGE, "no command is named \"%s\"; see shoal --help", argv[1]);
+    }
     if (status_failed(&st)) return flags_refuse(argv[1], env.launcher_rank, &st);
     return command->run(env, argc - 1, argv + 1);
 }

@@ -58,7 +58,11 @@ class ErrorsTest:
             ranks=ranks, limit_s=LIMIT_S))
         self.fails(2, ["--input"], self.shoal("generate", "--model", self.model, ranks=ranks,
                                               limit_s=LIMIT_S))
-        self.fails(2, ["frobnicate"], self.shoal("frobnicate", ranks=ranks, limit_s=LIMIT_S))
+        unknown = self.shoal("frobnicate", ranks=ranks, limit_s=LIMIT_S)
+        self.fails(2, ["frobnicate"], unknown)
+        for done, sentence in ((unknown, "no command is named"),
+                               (self.generate(ranks, "--no-such-flag"), "no such flag")):
+            expect(done.err.count(sentence) == 1, f"{ranks} ranks do not say it once: {done}")
         expect(self.shoal.must("help", "merge").out == self.shoal.must("merge", "--help").out,
                "shoal help merge")
 
