@@ -185,7 +185,8 @@ static void test_limits(void)
     };
     for (size_t i = 0; i < sizeof HOSTILE / sizeof HOSTILE[0]; i++) {
         const uint64_t start = clock_ns();
-        const struct status st = run(HOSTILE[i].source, strlen(HOSTILE[i].source), NULL, NULL);
+        const struct jinja_limits limits = {.max_steps = 20000000};
+        const struct status st = run(HOSTILE[i].source, strlen(HOSTILE[i].source), &limits, NULL);
         const bool ok = st.code == HOSTILE[i].code && strstr(st.text, HOSTILE[i].says) != NULL;
         if (!ok) printf("%s: have %s\n", HOSTILE[i].source, st.text);
         CU_ASSERT(ok);
@@ -286,6 +287,10 @@ static void test_given_limits(void)
     limits = (struct jinja_limits){.max_steps = 300};
     st = run(SOURCE, strlen(SOURCE), &limits, NULL);
     CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "300 steps") != NULL);
+    static const char endless[] = "{% for a in range(99999) %}{% for b in range(99999) %}"
+                                  "{% endfor %}{% endfor %}";
+    st = run(endless, strlen(endless), NULL, NULL);
+    CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "4194304 steps") != NULL);
     limits = (struct jinja_limits){.max_memory_bytes = 4000};
     st = run(SOURCE, strlen(SOURCE), &limits, NULL);
     CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "4000 bytes") != NULL);

@@ -144,30 +144,22 @@ static void a_line_over_the_limit_is_a_row(void)
     strbuf_fini(&out);
 }
 
-/* Each grammar takes all steps that one may take: only one of them is compiled before a step. */
-static void large_grammars_do_not_hold_up_what_runs(void)
+enum { HEAVY = 4 };
+
+/* The first line of `in` runs one step. Each of the HEAVY lines behind it takes all steps of work
+ * that one line may take and becomes an error row: only one of them is read before each step. */
+static void run_heavy_lines(struct lead_options o, const struct strbuf *in)
 {
-    enum { HEAVY = 4 };
     static struct serve_summary summary;
     char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];
     struct lead *lead = NULL;
     struct fake_engine engine;
     struct step_plan plan;
     struct step_result result;
-    struct strbuf in;
-    struct tokenizer *t = util_byte_tokenizer();
-    strbuf_init(&in);
-    strbuf_puts(&in, "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":1}\n");
-    for (int i = 0; i < HEAVY; i++)
-        strbuf_printf(
-            &in,
-            "{\"prompt\":\"q\",\"guided_json\":{\"type\":\"array\",\"maxItems\":40000,"
-            "\"items\":{\"enum\":[\"%d\"],\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){8}"
-            "\"}}}\n",
-            i);
-    util_file_create(input, in.data, in.n);
+    util_file_create(input, in->data, in->n);
     util_file_create(output, "", 0);
-    struct lead_options o = util_lead_options(t, input, output);
+    o.input_path = input;
+    o.output_path = output;
     CU_ASSERT_EQUAL_FATAL(lead_create(&o, &lead).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(step_plan_init(&plan, 1).code, STATUS_OK);
     step_result_init(&result);
@@ -190,10 +182,47 @@ static void large_grammars_do_not_hold_up_what_runs(void)
     step_result_fini(&result);
     step_plan_fini(&plan);
     lead_destroy(&lead);
-    tokenizer_destroy(&t);
-    strbuf_fini(&in);
     util_file_remove(input);
     util_file_remove(output);
+}
+
+static void large_grammars_do_not_hold_up_what_runs(void)
+{
+    struct strbuf in;
+    struct tokenizer *t = util_byte_tokenizer();
+    strbuf_init(&in);
+    strbuf_puts(&in, "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":1}\n");
+    for (int i = 0; i < HEAVY; i++)
+        strbuf_printf(
+            &in,
+            "{\"prompt\":\"q\",\"guided_json\":{\"type\":\"array\",\"maxItems\":40000,"
+            "\"items\":{\"enum\":[\"%d\"],\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){8}"
+            "\"}}}\n",
+            i);
+    run_heavy_lines(util_lead_options(t, NULL, NULL), &in);
+    tokenizer_destroy(&t);
+    strbuf_fini(&in);
+}
+
+static void long_templates_do_not_hold_up_what_runs(void)
+{
+    static const char endless[] = "{% for a in range(99999) %}{% for b in range(99999) %}"
+                                  "{% endfor %}{% endfor %}";
+    struct strbuf in;
+    struct chat *chat = NULL;
+    struct tokenizer *t = util_byte_tokenizer();
+    CU_ASSERT_EQUAL_FATAL(chat_create(endless, sizeof endless - 1, NULL, "endless", &chat).code,
+                          STATUS_OK);
+    strbuf_init(&in);
+    strbuf_puts(&in, "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":1}\n");
+    for (int i = 0; i < HEAVY; i++)
+        strbuf_puts(&in, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n");
+    struct lead_options o = util_lead_options(t, NULL, NULL);
+    o.chat = chat;
+    run_heavy_lines(o, &in);
+    chat_destroy(&chat);
+    tokenizer_destroy(&t);
+    strbuf_fini(&in);
 }
 
 /* The first of two lines with one id wins even when it is an error row; a line without an id takes
@@ -233,5 +262,7 @@ void suite_lead_input(CU_pSuite suite)
     CU_add_test(suite, "a line over the limit is a row", a_line_over_the_limit_is_a_row);
     CU_add_test(suite, "large grammars do not hold up what runs",
                 large_grammars_do_not_hold_up_what_runs);
+    CU_add_test(suite, "long templates do not hold up what runs",
+                long_templates_do_not_hold_up_what_runs);
     CU_add_test(suite, "ids count once whatever their rows", ids_count_once_whatever_their_rows);
 }

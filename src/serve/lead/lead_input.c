@@ -4,14 +4,14 @@
 #include <stdio.h>
 
 /* How much is read before a step: lines while the scheduler wants more, lines ahead of that, bytes
- * of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05 s). The
- * line that exceeds one of them is the last. So a step, and a signal, waits for at most one large
- * line. */
+ * of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05 s) and of
+ * chat templates (text/chat/jinja.h). The line that exceeds one of them is the last. So a step, and
+ * a signal, waits for at most one large line. */
 enum {
     LINES_PER_STEP = 1024,
     LINES_AHEAD = 64,
     BYTES_PER_STEP = 8 << 20,
-    GUIDE_STEPS_PER_STEP = 1 << 22
+    WORK_STEPS_PER_STEP = 1 << 22
 };
 
 static struct status lead_input_make_request(struct lead *l, const struct line *line,
@@ -114,6 +114,7 @@ static struct status take_request(struct lead *l, const struct line *line,
 {
     struct request *r = NULL;
     TRY(lead_input_make_request(l, line, &r));
+    l->n_template_steps += r->n_template_steps;
     struct status st = take_id(l, r);
     if (status_failed(&st)) goto done;
     r->line_digest[0] = digest->low;
@@ -171,15 +172,15 @@ static struct status end_of_input(struct lead *l)
     return journal_line_changed(l->o.input_path, lines_taken(l) + 1);
 }
 
-static uint64_t guide_steps(const struct lead *l)
+static uint64_t work_steps(const struct lead *l)
 {
-    return l->rules.guides != NULL ? guides_steps(l->rules.guides) : 0;
+    return l->n_template_steps + (l->rules.guides != NULL ? guides_steps(l->rules.guides) : 0);
 }
 
 struct status lead_read_lines(struct lead *l)
 {
     const int n_most = scheduler_wants_more(l->scheduler) ? LINES_PER_STEP : LINES_AHEAD;
-    const uint64_t n_steps_before = guide_steps(l);
+    const uint64_t n_steps_before = work_steps(l);
     size_t n_bytes = 0;
     bool waits = false, is_enough = false;
     for (int i = 0; i < n_most && !waits && !l->all_read && !is_enough; i++) {
@@ -195,7 +196,7 @@ struct status lead_read_lines(struct lead *l)
         if (line.kind == LINE_OK || line.kind == LINE_TOO_LONG) n_bytes += line.n;
         if (!waits) TRY(line.kind == LINE_END ? end_of_input(l) : lead_input_take_line(l, &line));
         is_enough =
-            n_bytes >= BYTES_PER_STEP || guide_steps(l) - n_steps_before >= GUIDE_STEPS_PER_STEP;
+            n_bytes >= BYTES_PER_STEP || work_steps(l) - n_steps_before >= WORK_STEPS_PER_STEP;
     }
     /* do not wait for a full window when no more can be read now, or when nothing runs meanwhile */
     if (waits || l->all_read || !result_writer_has_room(l->writer) ||

@@ -45,7 +45,8 @@ struct lead {
     struct serve_summary stats;
     struct lead_rows rows;
     uint64_t n_read, start_ns;
-    uint64_t n_ordered; /* order numbers given out */
+    uint64_t n_ordered;        /* order numbers given out */
+    uint64_t n_template_steps; /* of the chat templates of all lines read */
     bool all_read;
     bool failed;      /* journal or output could not be written */
     bool is_complete; /* by an earlier run */

@@ -140,6 +140,7 @@ struct request {
     uint64_t line_digest[2];        /* the journal's */
     struct request_bytes custom_id; /* if the line gives none, its number until request_rename */
     bool is_named;                  /* the line gives a custom_id */
+    uint64_t n_template_steps;      /* that the chat template took for the prompt */
     const struct request_ask *ask;  /* owned, except the lists of an answer's ask */
     struct request *parent;         /* the line to which this is an answer, and whose lists its
                                        ask borrows; NULL: this is the line itself */

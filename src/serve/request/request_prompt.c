@@ -232,6 +232,7 @@ static struct status encode_messages(struct request_parser *p, const struct js_n
     struct status st = take_parts(p, &messages, &doc);
     if (!status_failed(&st)) {
         st = chat_render(p->rules->chat, messages, options, &text);
+        p->r->n_template_steps = text.n_steps;
         if (!status_failed(&st)) st = chat_encode(p->rules->tokenizer, &text, &list);
         if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
         if (!status_failed(&st)) st = take_list(p, &list);

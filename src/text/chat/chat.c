@@ -188,8 +188,9 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
                                           .flag = !options->no_generation_prompt};
     struct jinja_output made = {0};
     const struct jinja_date *date = options->date.year > 0 ? &options->date : &c->date;
-    TRY(jinja_render(c->template, vars.v, vars.n, date, &options->limits, &made));
-    const struct status st = spans_of(&made, out);
+    struct status st = jinja_render(c->template, vars.v, vars.n, date, &options->limits, &made);
+    out->n_steps = made.n_steps;
+    if (!status_failed(&st)) st = spans_of(&made, out);
     if (!status_failed(&st)) {
         out->bytes = made.bytes;
         out->n = made.n;

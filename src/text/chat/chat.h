@@ -48,6 +48,7 @@ struct chat_text {
     size_t n;
     struct text_span *spans; /* owned, [n_spans]: they cover [0, n) in order, kinds alternate */
     size_t n_spans;
+    uint64_t n_steps; /* that the template took, also where it failed */
 };
 
 /* Local. Runs the template over an array of messages, all of whose strings come from a user.

@@ -41,16 +41,22 @@ struct jinja_date {
     int hour, minute, second;
 };
 
+/* Bounds a template to tenths of a second: a job answers signals between two lines, not within
+ * one. */
+enum { JINJA_STEPS_MAX = 1 << 22 };
+
 /* A zero means the default. */
 struct jinja_limits {
-    uint64_t max_steps;      /* 20 million: nodes evaluated, and bytes touched over 16 */
+    uint64_t max_steps;      /* JINJA_STEPS_MAX: nodes evaluated, and bytes touched over 16 */
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
 };
 
-/* The output of a template. Zero-initialise it; jinja_output_fini frees it. */
+/* The output of a template. Zero-initialise it; jinja_output_fini frees it. After an error it is
+ * empty, but for n_steps. */
 struct jinja_output {
+    uint64_t n_steps;    /* that the template took */
     char *bytes;         /* owned, [n]; well-formed UTF-8, not NUL-terminated */
     unsigned char *user; /* owned, [n]: 1 for a byte from a user, 0 for one from the template */
     size_t n;

@@ -321,7 +321,7 @@ static struct jinja_limits limits_of(const struct jinja_limits *given)
 {
     struct jinja_limits l = {0};
     if (given != NULL) l = *given;
-    if (l.max_steps == 0) l.max_steps = 20000000;
+    if (l.max_steps == 0) l.max_steps = JINJA_STEPS_MAX;
     if (l.max_memory_bytes == 0) l.max_memory_bytes = (size_t)256 << 20;
     if (l.max_output_bytes == 0) l.max_output_bytes = (size_t)64 << 20;
     if (l.max_depth == 0) l.max_depth = 400;
@@ -349,6 +349,7 @@ struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, 
         run_list(&r, top, t->body) != FLOW_FAILED) {
         r.st = take_output(&b, out);
     }
+    out->n_steps = r.steps;
     jarena_fini(&r.arena);
     return r.st;
 }
