@@ -25,8 +25,8 @@ from make_tokenizer_goldens import byte_level, encode, fnv, split
 
 HERE = Path(__file__).resolve().parent / "tokenizer"
 N_LINES = 5000
-BYTE_LEVEL = ["deepseek3", "o200k", "kimi", "tekken", "glm4", "olmo"]
-SMALL = ["tekken", "glm4", "olmo", "legacy", "first"]
+BYTE_LEVEL = ["deepseek3", "o200k", "kimi", "tekken", "glm4", "olmo", "minimax"]
+SMALL = ["tekken", "glm4", "olmo", "legacy", "first", "minimax"]
 N_LINES_SMALL = 2000
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -47,6 +47,17 @@ TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 PLAIN = dict(normalized=False, special=True)
+# of MiniMax-M2's 54 added tokens, in their order: markers of brackets, some of them with spaces or the
+# beginning of another one; the last four are no special tokens, so decoding keeps them
+MINIMAX = ["]!p~[", "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<reponame>", "]~b]", "[e~[", "]!d~[",
+           "<function_call>", "]<]image[>[", "]<]start of image[>[", "]<]end of image[>[", "]<]vision pad[>[",
+           "]~!b[", "<file_sep>"]
+MINIMAX_TEXT = ["<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"]
+MINIMAX_LINES = [
+    "]~!b[]~b]system\nYou are helpful.[e~[\n]~b]user\nHi, 1234 fish/[e~[\n]~b]ai\n<think>\na</think>\n\nb[e~[\n",
+    "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>\n</minimax:tool_call>[e~[", "]~b", "]~!b]~b][e~", "[e~[e~[",
+    "]<]image[>[]<]start of image[>[x]<]start of[>[", " ]~b] user", "a]!d~[b]!p~[c", "</think>//\r\n///  x",
+    "<fim_prefix>def f():\n    <fim_suffix>\n<fim_middle>return 'S"]
 SP_SPECIALS = ["<unk>", "<s>", "</s>"]
 SP_DECODER = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 
@@ -68,6 +79,10 @@ def byte_family(t, name):
     if name == "o200k":
         t.pre_tokenizer = seq([split(O200K), byte_level(False)])
         return [AddedToken(c, **PLAIN) for c in ("<|start|>", "<|message|>", "<|im_end|>")]
+    if name == "minimax":
+        t.pre_tokenizer = seq([split(O200K), byte_level(False)])
+        return ([AddedToken(c, **PLAIN) for c in MINIMAX]
+                + [AddedToken(c, normalized=False, special=False) for c in MINIMAX_TEXT])
     if name == "tekken":
         t.pre_tokenizer = seq([split(TEKKEN), byte_level(False)])
         return [AddedToken(c, **PLAIN) for c in ("<s>", "</s>", "[INST]", "[/INST]")]
@@ -242,7 +257,7 @@ def cases(name, t, lines, r):
     texts = ["", " ", "  ", " a", "a ", "▁", "▁▁a", "a▁b", "<s>", "a<s>b", "<s> a", " <s>", "<0x41>", "A",
              "\n", "\n\n\n", "é", "e\u0301", "\u0301x", "中文", "😀", "x\u0000y", "word", "Hello word!", "<mask> <mask>",
              " <mask>", "a<mask>b", "<|im_end|>  x", "ǅ ﬁ ﷺ", "İSTANBUL", "\u1cf2", "1234 12", "$$x €x"]
-    for turn, text in enumerate(texts):
+    for turn, text in enumerate(texts + (MINIMAX_LINES if name == "minimax" else [])):
         rows.append(dict(tokenizer=name, turn=turn % 3, hex=text.encode().hex(), ids=encode(t, text, turn)))
     for k in range(60):
         ids = [r.randrange(t.get_vocab_size()) for _ in range(r.randint(1, 10))]

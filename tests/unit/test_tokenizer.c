@@ -18,10 +18,10 @@
 
 enum { FILE_MAX = 1 << 26, LINES_MIN = 2000 };
 
-static const char *const NAMES[] = {"gpt2",      "smollm", "llama3",  "qwen2",         "odd",
-                                    "deepseek3", "o200k",  "kimi",    "llama2",        "mistral",
-                                    "gemma",     "folded", "unigram", "unigram_bytes", "spm",
-                                    "tekken",    "glm4",   "olmo",    "legacy",        "first"};
+static const char *const NAMES[] = {
+    "gpt2", "smollm", "llama3",  "qwen2", "odd",    "deepseek3", "o200k",
+    "kimi", "llama2", "mistral", "gemma", "folded", "unigram",   "unigram_bytes",
+    "spm",  "tekken", "glm4",    "olmo",  "legacy", "first",     "minimax"};
 
 enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
 
@@ -86,6 +86,7 @@ LINES(glm4)
 LINES(olmo)
 LINES(legacy)
 LINES(first)
+LINES(minimax)
 
 /* A vocabulary as a GGUF file has it. */
 struct arrays {
@@ -417,6 +418,7 @@ void suite_tokenizer(CU_pSuite suite)
                 legacy_lines);
     CU_add_test(suite, "a blank before the first piece alone: every line as the package",
                 first_lines);
+    CU_add_test(suite, "MiniMax-M2: every line as the package", minimax_lines);
     CU_add_test(suite, "SentencePiece's BPE out of GGUF arrays", spm_of_gguf);
     CU_add_test(suite, "pre-tokenizers of GGUF names", byte_level_of_gguf);
     CU_add_test(suite, "another vocabulary fails the line check", another_vocabulary_differs);
