@@ -1,4 +1,4 @@
-/* A byte-level tokenizer.json with one of each of its parts, for tests that damage it
+/* A byte-level tokenizer.json that contains each kind of part once, for tests that damage it
  * (unit/test_tokenizer_bad.c, fuzz/target_text.c). */
 #ifndef SHOAL_TESTS_SMALL_TOKENIZER_H
 #define SHOAL_TESTS_SMALL_TOKENIZER_H

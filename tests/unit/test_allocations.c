@@ -1,7 +1,7 @@
-/* The n-th allocation fails, for every n until none does: all that reads outside bytes or is made
- * at start gives STATUS_MEMORY, crashes nowhere and (under AddressSanitizer) leaks nothing. Leads,
- * checkpoints, convert, layouts, quantizing, topology and engines have such sweeps in their own
- * suites. */
+/* Makes the n-th allocation fail, for every n until no allocation fails, in all code that reads
+ * untrusted bytes or runs at the start of a job. The code must return STATUS_MEMORY, must not crash
+ * and, under AddressSanitizer, must not leak. The suites of the lead, checkpoint, convert, layout,
+ * quantize, topology and engine have sweeps of their own. */
 #include "arch/arch.h"
 #include "attention/kv_pool.h"
 #include "base/file.h"
@@ -34,11 +34,11 @@
 
 enum { SWEEP_MAX = 200000 };
 
-/* Used by the bodies; made before the sweep, so that its own allocations never fail. */
+/* Used by the bodies. Created before the sweep, so that its own allocations do not fail. */
 static struct tokenizer *bytes_tokenizer;
 
-/* Runs `body` until none of its allocations fails. Step 1 at first, then wider: thousands of
- * allocations of one loop fail alike. */
+/* Runs `body` again and again, failing a later allocation each time, until none fails. The distance
+ * between failing allocations grows, because thousands of allocations in one loop fail alike. */
 static void sweep(const char *name, struct status (*body)(void))
 {
     uint64_t n = 1, n_failed = 0;
@@ -122,7 +122,7 @@ static void sources_live_without_memory(void)
     sweep("a safetensors file", one_file);
     sweep("safetensors shards", shards);
     sweep("a GGUF file", gguf_texts);
-    log_init(-1, LOG_ERROR, false); /* the same warning a hundred times */
+    log_init(-1, LOG_ERROR, false); /* without this the same warning would appear a hundred times */
     sweep("a folder to convert", source_folder);
     sweep("a GGUF file to convert", source_gguf);
     log_init(-1, LOG_INFO, false);
@@ -253,7 +253,7 @@ static struct status keep_journal(void)
     const char *path = scratch("journal");
     const struct journal_options o = {.path = path, .settings = "a=1\n", .session = "a test"};
     unlink(path);
-    for (int i = 0; i < 2; i++) { /* a new one, and the same again */
+    for (int i = 0; i < 2; i++) { /* a new entry, then the same one again */
         const struct journal_record r = {
             .type = JOURNAL_ROW, .line = 1 + (uint64_t)i, .bytes = "{}\n", .n_bytes = 3};
         struct journal_hit hit;
@@ -304,7 +304,7 @@ static struct status make_pools(void)
 {
     struct block_pool blocks = {0};
     struct prefix_cache prefixes = {0};
-    const struct kern_table host = {0}; /* its memory is all that counts here */
+    const struct kern_table host = {0}; /* the code under test uses only the memory of the table */
     const struct kv_shape shape = {
         .n_layers = 2, .n_blocks = 3, .n_kv_heads = 2, .head_dim = 16, .dtype = DTYPE_F16};
     struct kv_pool *kv = NULL;

@@ -1,4 +1,5 @@
-/* config.json: what is understood, and what is refused by name. */
+/* config.json: which models are accepted, and which are refused with an error that names the field.
+ */
 #include "arch/arch.h"
 #include "arch/arch_tensors.h"
 #include "parallel/layout/layout.h"
@@ -32,7 +33,7 @@ static struct status parse(const char *body)
     return arch_parse(json, strlen(json), "config.json", &m);
 }
 
-/* The parse must fail, and its sentence must name `word`. */
+/* Parses a config that must be refused with an error that contains `word`. */
 static void refuse(const char *body, const char *word)
 {
     const struct status st = parse(body);
@@ -74,7 +75,7 @@ static void biases_are_those_of_the_family(void)
     CU_ASSERT(!m.qkv_bias && m.family->qk_norm);
 }
 
-/* The layers with a window as a text: "1100". */
+/* Returns one digit per layer: 1 if the layer has a sliding window. "1100". */
 static const char *windows(void)
 {
     static char text[ARCH_LAYERS_MAX + 1];
@@ -108,7 +109,7 @@ static void windows_are_those_of_the_layers(void)
     CU_ASSERT_EQUAL(parse(QWEN3 ",\"sliding_window\":32,\"max_window_layers\":1,"
                                 "\"use_sliding_window\":true")
                         .code,
-                    STATUS_OK); /* as transformers: all layers */
+                    STATUS_OK); /* all layers have the window, as in transformers */
     CU_ASSERT(m.window == 32 && m.layer_has_window[0] && m.layer_has_window[m.n_layers - 1]);
     refuse(OF("Qwen3ForCausalLM") ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
            "layer_types[0]");
@@ -146,8 +147,8 @@ static void mixtures_are_understood(void)
     refuse(body, "logits_scaling");
 }
 
-/* MiniMax-M2's published fields, its layers cut; and values of them that mean another arithmetic.
- */
+/* MiniMax-M2's published config with fewer layers is accepted. Values of its fields that would need
+ * other arithmetic are refused. */
 static void minimax_fields_are_read(void)
 {
     static const char fields[] =
@@ -179,12 +180,12 @@ static void minimax_fields_are_read(void)
     refuse(body, "rotary_dim");
     snprintf(body, sizeof body, "%s,\"rotary_dim\":192", fields);
     refuse(body, "rotary_dim");
-    refuse(fields, "partial_rotary_factor"); /* nothing says which part of a head is rotated */
+    refuse(fields, "partial_rotary_factor"); /* no field says which part of a head is rotated */
     refuse(LLAMA ",\"rotary_dim\":64", "rotary_dim");
     refuse(LLAMA ",\"qk_norm_type\":\"per_layer\"", "qk_norm_type");
 }
 
-/* The fields of published models, layers cut where they are listed. */
+/* Accepts the configs of published models (with shorter lists of layers). */
 static void published_configs_are_taken(void)
 {
     CU_ASSERT_EQUAL(
@@ -298,8 +299,8 @@ static void what_is_not_implemented_is_refused_by_name(void)
     CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":false,\"logit_scale\":null").code, STATUS_OK);
 }
 
-/* Fields that mean something to other families alone: obeyed or ignored, a model would compute
- * something else in silence. */
+/* Fields that only other families define are refused: a model that obeyed or ignored them could
+ * silently compute something else. */
 static void fields_of_other_families_are_refused(void)
 {
     refuse(LLAMA ",\"partial_rotary_factor\":0.5", "partial_rotary_factor is not implemented");
@@ -349,7 +350,7 @@ static void switches_of_a_family_are_read(void)
     CU_ASSERT(m.qkv_bias && !m.o_bias);
 }
 
-/* Kernels and the cache take whole lanes; the weights, the scale and the rotation keep the
+/* Kernels and the cache pad heads to whole lanes. The weights, the scale and the rotation use the
  * published head_dim. */
 static void heads_are_padded(void)
 {

@@ -1,5 +1,5 @@
-/* Rotary frequencies: the plain ones exactly, the scaled ones against what transformers computes in
- * f32, and no frequencies for what is not known. */
+/* Rotary frequencies: plain ones exactly, scaled ones against what transformers computes in f32,
+ * and none for rules that are not known. */
 #include "arch/arch.h"
 #include "arch/arch_rope.h"
 #include "base/mem.h"
@@ -55,7 +55,7 @@ static void what_is_not_known_has_none(void)
     CU_ASSERT_EQUAL(count_of("{}"), 0);
 }
 
-/* The sentence must name `word`. */
+/* Expects an error whose message contains `word`. */
 static void refuse(const char *scaling, const char *word)
 {
     char json[512];

@@ -1,4 +1,5 @@
-/* The table of tensors: counts of published models, and the roles that convert finds by name. */
+/* The table of tensors: parameter counts of published models, and the roles that convert finds by
+ * name. */
 #include "arch/arch_tensors.h"
 
 #include <CUnit/CUnit.h>
@@ -11,7 +12,7 @@ static void parse(const char *json)
     CU_ASSERT_EQUAL_FATAL(arch_parse(json, strlen(json), "config.json", &m).code, STATUS_OK);
 }
 
-/* The numbers that the publishers give: 134,515,008; 235,093,634,560; 46,702,792,704. */
+/* The parameter counts that the publishers give: 134,515,008; 235,093,634,560; 46,702,792,704. */
 static void published_models_have_their_parameters(void)
 {
     parse("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":576,"
@@ -57,7 +58,7 @@ static void roles_are_found_by_published_names(void)
     CU_ASSERT_EQUAL(role_of("o_proj.weight"), WEIGHT_ROLE_COUNT);
 }
 
-/* All row-parallel tensors of every family have K-blocks, and no others. */
+/* Exactly the row-parallel tensors of every family have K-blocks (leaves). */
 static void leaves_are_of_sums_alone(void)
 {
     for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {

@@ -1,5 +1,5 @@
-/* Tests which rows an audit chooses and what it finds in them. The output is given as text here;
- * e2e.audit tests that computed rows come out equal. */
+/* Which rows an audit chooses, and which differences it finds in them. The rows of the output are
+ * given as text here; e2e.audit tests that recomputed rows are equal. */
 #include "serve/lead/audit.h"
 #include "unit/util_ckpt.h"
 
@@ -18,7 +18,7 @@ static struct audit_options options_of(const char *output, uint64_t n_rows, uint
                                   .seed = seed};
 }
 
-/* N_ROWS rows "row K", the 6th of them a repeated id's; behind them a torn one. */
+/* Writes N_ROWS rows "row K" and then a torn row. The 6th row is that of a repeated id. */
 static const char *write_rows(void)
 {
     static char text[N_ROWS * 64];
@@ -33,7 +33,7 @@ static const char *write_rows(void)
     return path;
 }
 
-/* Marks the chosen ones of the lines 1 to N_ROWS; returns their number. */
+/* Marks which of the lines 1 to N_ROWS the audit chooses; returns their number. */
 static size_t chosen_lines(struct audit *a, uint64_t first, bool *is_chosen)
 {
     size_t n = 0;
@@ -61,7 +61,8 @@ static void rows_are_chosen_evenly(void)
         for (int i = 0; i < N_ROWS; i++) n_times[i] += is_chosen[i];
         audit_destroy(&a);
     }
-    CU_ASSERT_EQUAL(n_times[5], 0); /* only its whole input could make that row again */
+    CU_ASSERT_EQUAL(n_times[5], 0); /* never chosen: an error row about a repeated id depends on
+                                       other lines */
     for (int i = 0; i < N_ROWS; i++) {
         /* binomial: 40.2 expected, deviation 6 */
         if (i != 5) CU_ASSERT_TRUE(n_times[i] > 12 && n_times[i] < 70);

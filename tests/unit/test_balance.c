@@ -1,5 +1,5 @@
-/* Rows of experts between the ranks of a host: outcomes that can be told by hand, and what must
- * hold of random ones. */
+/* Dividing rows of experts among the ranks of a host: small cases computed by hand, and properties
+ * of random cases. */
 #include "moe/balance.h"
 
 #include <CUnit/CUnit.h>
@@ -10,7 +10,7 @@ enum { E = 64, RANKS = 8, W = BALANCE_WEIGHT_ROWS };
 static struct expert_piece pieces[E + RANKS];
 static uint64_t load[RANKS];
 
-/* One piece of each expert that has rows, experts dealt to the ranks in runs. */
+/* Makes one piece for each expert that has rows, with consecutive experts on the same rank. */
 static size_t begin(const uint32_t *n_rows, uint32_t n_experts, uint32_t n_ranks)
 {
     size_t n = 0;
@@ -32,7 +32,7 @@ static void even_ranks_stay(void)
     CU_ASSERT_EQUAL(load[1], 8 + 2 * W);
 }
 
-/* Two experts of one token on one rank: the other takes one. */
+/* Both experts of one token are on one rank; the other rank takes one of them. */
 static void one_token_keeps_both_ranks_busy(void)
 {
     const uint32_t rows[8] = {0, 1, 1, 0, 0, 0, 0, 0};
@@ -64,7 +64,8 @@ static void one_expert_of_all_rows_is_cut(void)
     CU_ASSERT(load[0] < 1000 && load[1] < load[0]);
 }
 
-/* Two experts of one rank, two idle ranks: one moves, and both are cut for the third. */
+/* Two experts are on one rank and two ranks are idle: one expert moves, then both are cut for the
+ * third rank. */
 static void what_was_moved_may_be_cut(void)
 {
     const uint32_t rows[6] = {0, 0, 80, 80, 0, 0};
@@ -80,7 +81,8 @@ static uint64_t fullest(uint32_t n_ranks)
     return most;
 }
 
-/* Every row once, in order, by whom the loads say; and no rank fuller than the fullest was. */
+/* Every row occurs once, in order; the loads match the pieces; no rank has more than the fullest
+ * rank had before. */
 static void check(const uint32_t *rows, uint32_t n_experts, uint32_t n_ranks, size_t n)
 {
     uint64_t before[RANKS] = {0}, after[RANKS] = {0}, most = 0;
@@ -118,7 +120,8 @@ static void random_rows_are_all_computed_once(void)
     }
 }
 
-/* Prompts: what the fullest rank has beyond the mean is less than two tiles of rows. */
+/* With many rows, as in a prompt, the fullest rank has less than two tiles of rows above the mean.
+ */
 static void many_rows_become_even(void)
 {
     uint32_t rows[E];

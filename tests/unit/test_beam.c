@@ -1,5 +1,5 @@
-/* Beam search against a plain search over all candidates of a made-up model, and the penalties'
- * entries against a count of a request's tokens. */
+/* Beam search against an exhaustive search over a small artificial model, and the entries for
+ * penalties against a count of the request's tokens. */
 #include "base/mem.h"
 #include "serve/request/beam.h"
 #include "serve/schedule/adjusts.h"
@@ -18,7 +18,7 @@ static const int32_t end_ids[] = {4};
 static const struct request_rules rules = {
     .end_ids = end_ids, .n_end_ids = 1, .vocab_size = VOCAB, .max_model_len = 64};
 
-/* The log-probability of a token behind others; equal ones are frequent, for the ties. */
+/* The log-probability of a token after a list of tokens. Many are equal, to test ties. */
 static float logprob_of(const int32_t *tokens, size_t n, int32_t token, uint64_t seed)
 {
     uint64_t x = seed * 977 + 1;
@@ -39,7 +39,7 @@ static int compare_tops(const void *a, const void *b)
     return top_order(a, b);
 }
 
-/* Gives a probe the answer that the ranks would give. */
+/* Fills a probe with the answer that the ranks would give. */
 static struct status answer(struct request *probe, uint64_t seed)
 {
     struct plan_top tops[VOCAB];
@@ -62,7 +62,7 @@ static struct request *make_request(const char *line)
     return r;
 }
 
-/* Runs a search to its end; answers[0] has n_choices requests then. */
+/* Runs a search to its end. Then answers[0] has n_choices requests. */
 static struct status search(struct request *r, uint64_t seed, struct request **answers)
 {
     struct beam_search *b = NULL;
@@ -203,7 +203,7 @@ static void every_failed_allocation_is_a_status(void)
     request_destroy(&r);
 }
 
-/* Entry by entry against a count over all tokens, after each token. */
+/* After each token, compares every entry with a count over all tokens. */
 static void entries_count_what_the_tokens_are(void)
 {
     struct request *r = make_request(

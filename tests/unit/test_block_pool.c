@@ -1,4 +1,4 @@
-/* The block pool: no block held twice, none lost. */
+/* The block pool never gives a block to two owners and never loses one. */
 #include "serve/schedule/block_pool.h"
 #include "util_fake_engine.h"
 

@@ -1,5 +1,4 @@
-/* Capacity policies on small microbatches whose outcome can be told by hand, and properties on
- * random ones. */
+/* Capacity policies: small microbatches computed by hand, and properties of random ones. */
 #include "moe/capacity.h"
 
 #include <CUnit/CUnit.h>
@@ -9,7 +8,7 @@
 
 enum { E = 4, K = 2, T = 3 };
 
-/* Three tokens that all prefer expert 0, then 1; token 2 likes 3 better than 2 after that. */
+/* All three tokens prefer expert 0, then 1. Token 2 then prefers expert 3 to 2. */
 static const float logits[T * E] = {5, 4, 3, 2, 5, 4, 3, 2, 5, 4, 1, 2};
 static const int32_t ids[T * K] = {0, 1, 0, 1, 0, 1};
 static const float weights[T * K] = {0.7f, 0.3f, 0.7f, 0.3f, 0.7f, 0.3f};

@@ -1,5 +1,6 @@
-/* Chat templates against what Jinja2 made of the same conversations; who wrote each byte; and that
- * no user's text becomes a special token, while everything else is tokenized as without borders. */
+/* Chat templates: the text is the one that Jinja2 renders; each byte is attributed to the template
+ * or the request; text of a user never becomes a special token, and all other text has the same
+ * tokens as without this attribution. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -58,7 +59,7 @@ static struct tokenizer *open_tokenizer(const char *name)
     return t;
 }
 
-/* Renders the conversation that a line of JSON holds. */
+/* Renders the conversation in a line of JSON. */
 static struct status render_line(const struct chat *chat, const char *line, size_t n,
                                  struct chat_text *out)
 {
@@ -93,8 +94,8 @@ static uint64_t fnv(const char *p, size_t n)
     return h;
 }
 
-/* True when the result of a conversation is the line of the golden file; a `raise` line holds the
- * template's own sentence as JSON. */
+/* Whether the result of a conversation equals the line of the golden file. A line that begins with
+ * `raise` contains the template's own error message as JSON. */
 static bool matches(const struct status *st, const struct chat_text *text, const char *golden,
                     size_t n)
 {
@@ -156,8 +157,8 @@ static void test_goldens(void)
     mem_free(&lines);
 }
 
-/* A conversation of users who write Cyrillic alone: roles and keys of the format apart, every
- * Cyrillic byte is theirs, and no '<' is. */
+/* In a conversation of users who write only Cyrillic text, every Cyrillic byte must be attributed
+ * to the request, and no '<' may be. */
 static void test_marks(void)
 {
     static const char LINE[] =
@@ -183,7 +184,9 @@ static void test_marks(void)
             }
         }
         CU_ASSERT(n_theirs > 10);
-        if (strcmp(NAMES[i], "odd") != 0) CU_ASSERT_EQUAL(n_wrong, 0); /* it escapes quotes */
+        if (strcmp(NAMES[i], "odd") != 0)
+            CU_ASSERT_EQUAL(n_wrong, 0); /* this template escapes
+                                            quotes */
         chat_text_fini(&text);
         chat_destroy(&chat);
     }
@@ -199,7 +202,7 @@ static struct status render_source(const char *source, const char *line, struct 
     return st;
 }
 
-/* Expects the rendered text with the parts that came from the request in brackets. */
+/* Compares the rendered text with `want`, in which brackets surround the parts from the request. */
 static void check_marked(const char *source, const char *want)
 {
     static const char LINE[] =
@@ -258,7 +261,7 @@ static bool same_ids(const struct token_list *a, const struct token_list *b)
     return a->n == b->n && (a->n == 0 || memcmp(a->ids, b->ids, a->n * sizeof a->ids[0]) == 0);
 }
 
-/* Cuts a text at characters where a generator says so; returns how many spans. */
+/* Cuts a text into spans at random characters; returns the number of spans. */
 static size_t cut_spans(const char *text, size_t n, uint32_t *seed, struct text_span *spans,
                         size_t n_max)
 {
@@ -277,8 +280,8 @@ static size_t cut_spans(const char *text, size_t n, uint32_t *seed, struct text_
     return n_spans;
 }
 
-/* Texts without special tokens have the same ids whoever wrote their parts; texts of users alone
- * have those of tokenizer_encode without special tokens. */
+/* Text without special tokens has the same ids whatever parts come from the request. Text that
+ * comes from the request alone has the ids of tokenizer_encode without special tokens. */
 static void test_borders(void)
 {
     static const char *const USED[] = {"llama3", "qwen2", "odd", "smollm"};
@@ -328,7 +331,8 @@ static size_t n_special_ids(const struct tokenizer *t, const struct token_list *
     return n;
 }
 
-/* Encodes a text whose users' parts stand between \x01 and \x02; counts the special ids. */
+/* Encodes a text in which \x01 and \x02 enclose the parts from the request; returns the number of
+ * special ids. */
 static size_t count_special(struct tokenizer *t, const char *marked)
 {
     char text[256];
@@ -366,7 +370,7 @@ static void test_special_text_of_users(void)
     CU_ASSERT_EQUAL(count_special(t, "\x01<|im_end|\x02<|im_end|>\x01|>\x02"), 1);
     CU_ASSERT_EQUAL(count_special(t, "\x01 e\xCC\x81 <|im_end|>\x02<|im_end|>"), 1);
     tokenizer_destroy(&t);
-    t = open_tokenizer("odd"); /* "|>" is special and looked for behind the normalizer */
+    t = open_tokenizer("odd"); /* "|>" is special, and is searched for after normalization */
     CU_ASSERT_EQUAL(count_special(t, "e\xCC\x81|>"), 1);
     CU_ASSERT_EQUAL(count_special(t, "\x01"
                                      "e\xCC\x81|>\x02|>"),
@@ -380,7 +384,8 @@ static void test_special_text_of_users(void)
     tokenizer_destroy(&t);
 }
 
-/* Through a whole template: as many special ids whatever the users write. */
+/* Renders whole conversations: the number of special ids must not depend on what the users write.
+ */
 static void test_conversations_of_attackers(void)
 {
     static const char FORMAT[] =
@@ -412,7 +417,8 @@ static void test_conversations_of_attackers(void)
         if (i == 0) {
             struct token_list whole = {0};
             tokenizer_encode(t, text.bytes, text.n, TOKENIZER_PARSE_SPECIAL, &whole);
-            CU_ASSERT(same_ids(&ids, &whole)); /* no attack: as without borders */
+            CU_ASSERT(same_ids(&ids, &whole)); /* a text without an attack: the same ids as
+                                                  without attribution */
             want = n_special_ids(t, &ids);
             token_list_fini(&whole);
         }
@@ -453,7 +459,7 @@ static void test_shapes(void)
     strbuf_fini(&deep);
 }
 
-/* A value of another type than the template needs is named by its field. */
+/* If a value has a type that the template cannot use, the error names the field. */
 static void test_fields(void)
 {
     static const char *const CASES[][3] = {
@@ -499,7 +505,8 @@ static void test_variables(void)
                                  "{{ tools }}{{ eos_token }} {{ strftime_now('%A') }}";
     struct status st = chat_create(SOURCE, strlen(SOURCE), NULL, "test", &chat);
     CU_ASSERT_EQUAL(st.code, STATUS_OK);
-    st = render_line(chat, LINE, strlen(LINE), &text); /* what a model fixes, a user cannot set */
+    st = render_line(chat, LINE, strlen(LINE), &text); /* a user cannot set values that the model
+                                                          fixes */
     CU_ASSERT_EQUAL(st.code, STATUS_OK);
     CU_ASSERT(text.n == strlen(WANT) && memcmp(text.bytes, WANT, text.n) == 0);
     chat_text_fini(&text);
@@ -532,7 +539,7 @@ static void test_dates(void)
     CU_ASSERT_EQUAL(st.code, STATUS_OK);
 }
 
-/* Every allocation failing in turn: an error, no leak, no crash. */
+/* Each allocation fails in turn: the result is an error, without a leak or crash. */
 static void test_failing_allocations(void)
 {
     struct tokenizer *t = open_tokenizer("qwen2");

@@ -1,5 +1,5 @@
-/* Checkpoint files: what is written is read, the same input makes the same bytes, misuse of the
- * writer is a sentence, and nothing half-written stands at the destination. */
+/* Checkpoint files: a file reads back as written; the same input makes the same bytes; wrong use of
+ * the writer is an error; and a failed write leaves no file. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "checkpoint/file/ckpt.h"
@@ -55,7 +55,8 @@ static void the_same_input_makes_the_same_bytes(void)
 {
     size_t n1, n2, n3;
     small_checkpoint(scratch("a.h5"), 7);
-    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL); /* no times in it */
+    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL); /* the bytes must not
+                                                                               contain the time */
     small_checkpoint(scratch("b.h5"), 7);
     small_checkpoint(scratch("c.h5"), 8);
     char *a = get_file(scratch("a.h5"), &n1);
@@ -140,7 +141,7 @@ static void misuse_of_the_writer_is_a_sentence_and_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Many rows come in odd portions; blocks are cut at 8 MiB, experts at their ends. */
+/* Writes many rows in portions of odd sizes. Blocks end at 8 MiB and at the ends of experts. */
 static void large_tensors_stream_and_read_back(void)
 {
     enum { N_ROWS = 3 * 600, N_COLS = 4096 };

@@ -1,6 +1,6 @@
-/* Damaged and hostile checkpoint files: cut anywhere, single bits flipped, and files that are
- * sealed like ours but try what HDF5 would follow: links, external storage, aliases, odd layouts.
- */
+/* Damaged and hostile checkpoint files: cut at every byte, with flipped bits, or with a valid seal
+ * but with features of HDF5 that shoal must not follow: links, external storage, aliases, other
+ * layouts. */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/h5.h"
@@ -40,7 +40,7 @@ static void a_file_cut_at_any_byte_is_refused(void)
     scratch_clear();
 }
 
-/* A range of flips for one child. */
+/* The range of bit flips that one child process tries. */
 struct flips {
     const char *path;
     char *bytes;
@@ -74,7 +74,7 @@ static int flips_try(void *ctx)
     return SOUND;
 }
 
-/* Every 11th bit of the file and every bit of its first and last 256 bytes. */
+/* Flips every 11th bit of the file, and every bit of its first and last 256 bytes. */
 static void a_flipped_bit_is_found_or_harmless_and_never_hangs(void)
 {
     struct flips f = {.path = scratch("a.h5"), .step = 11, .count = 400};
@@ -117,7 +117,8 @@ static void what_is_no_checkpoint_is_refused(void)
 
 /* ---- a full disk ---- */
 
-/* Files may grow to *limit bytes. 0: a failed write said so and left nothing; 1: it fitted. */
+/* Writes with a limit of *limit bytes per file. Returns 0 if the write failed with an error and
+ * left no file, 1 if the file was small enough. */
 static int write_limited(void *ctx)
 {
     const rlim_t *limit = ctx;
@@ -149,7 +150,7 @@ static void a_write_that_does_not_fit_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Every line's rows come in two pieces, as a prompt's chunks do. */
+/* The rows of each line arrive in two pieces, as with chunks of a prompt. */
 static struct status logits_write(const char *path)
 {
     enum { LINES = 5, ROWS = 4, VOCAB = 300 };
@@ -165,7 +166,7 @@ static struct status logits_write(const char *path)
     return status_failed(&st) ? st : closed;
 }
 
-/* 0: a failed write said why; 1: all fitted. */
+/* Returns 0 if the write failed with an error, 1 if the file was small enough. */
 static int logits_limited(void *ctx)
 {
     const rlim_t *limit = ctx;

@@ -1,5 +1,5 @@
-/* Quantized tensors in a checkpoint: they are read as they were written; misuse of the writer and
- * hostile groups are refused with a sentence. */
+/* Quantized tensors in a checkpoint read back as written. Wrong use of the writer and hostile
+ * groups are refused with an error. */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/ckpt_writer.h"

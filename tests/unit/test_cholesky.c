@@ -1,4 +1,5 @@
-/* Second moments and Cholesky factors: residuals, and bits that no cut and no thread changes. */
+/* Second moments and Cholesky factors: small residuals, and bits that depend neither on how the
+ * work is cut nor on the number of threads. */
 #include "base/mem.h"
 #include "quant/auto_policy.h"
 #include "quant/cholesky.h"
@@ -9,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Numbers in [-1, 1) without a library's generator. */
+/* A random number in [-1, 1). */
 static float noise(uint32_t *state)
 {
     *state = *state * 1664525u + 1013904223u;
@@ -33,7 +34,7 @@ static float *tokens(size_t n, uint32_t seed)
     return x;
 }
 
-/* Each element as its definition says, one by one. */
+/* Compares each element with its definition. */
 static void second_moments_are_one_chain_per_element(void)
 {
     const size_t n = 53;
@@ -246,7 +247,8 @@ static void bits_go_where_they_take_away_most_error(void)
         {.n_weights = 10, .error = {0.90, 0.10, 0.0}, .n_bits = {40, 80, 160}},
     };
     struct status st = auto_policy_choose(items, 3, 3, 840 + 40);
-    CU_ASSERT(!status_failed(&st)); /* only the small one: 8 per 40 bits */
+    CU_ASSERT(!status_failed(&st)); /* only item 2 gets more bits: 40 bits there remove an error
+                                       of 8 (10 weights x 0.8) */
     CU_ASSERT(items[0].choice == 0 && items[1].choice == 0 && items[2].choice == 1);
     st = auto_policy_choose(items, 3, 3, 840 + 40 + 400);
     CU_ASSERT(items[0].choice == 1 && items[1].choice == 0 && items[2].choice == 1);

@@ -1,4 +1,4 @@
-/* Tests which of Open MPI's own variables are set before MPI starts. */
+/* Which of Open MPI's variables shoal sets before MPI starts. */
 #include "base/config.h"
 
 #include <CUnit/CUnit.h>
@@ -24,7 +24,7 @@ static const char *const names[N_NAMES] = {"OMPI_COMM_WORLD_RANK",
 
 static char *kept[N_NAMES];
 
-/* This process may have been started by a launcher itself. */
+/* Saves the variables, because a launcher may have started this process. */
 static void keep_all(void)
 {
     for (size_t i = 0; i < N_NAMES; i++) {
@@ -45,7 +45,7 @@ static void restore_all(void)
     }
 }
 
-/* settings: names and values in turn, NULL at the end. */
+/* `settings` holds names and values alternately and ends with NULL. */
 static void check(const char *const *settings, const char *pml, const char *isolated,
                   const char *folders)
 {

@@ -1,6 +1,5 @@
-/* Conversion: a Hugging Face directory and a GGUF file of the same model become the same weights;
- * experts are merged, leaves are set, types are changed; what cannot be converted leaves nothing.
- */
+/* Conversion: a Hugging Face directory and a GGUF file of the same model give the same weights;
+ * experts are merged, leaves set and types changed; a failed conversion leaves no file. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "calibrate/quantize_plan.h"
@@ -65,7 +64,7 @@ static void tensors_compare(struct ckpt *a, struct ckpt *b)
     }
 }
 
-/* The fields of a config that make a model, compared as JSON text. */
+/* Compares, as JSON text, the fields of two configs that define the model. */
 static void configs_compare(const struct ckpt *a, const struct ckpt *b)
 {
     static const char *const fields[] = {"architectures",
@@ -139,7 +138,7 @@ static void a_directory_and_a_gguf_give_the_same_model(void)
     scratch_clear();
 }
 
-/* Expert e of the merged tensor is the source's tensor of expert e. */
+/* Part e of the merged tensor is the source's tensor of expert e. */
 static void experts_are_merged_in_their_order(void)
 {
     struct ckpt *c = converted(GOLDEN "mixtral/hf", "m.h5", NULL);
@@ -162,7 +161,7 @@ static void experts_are_merged_in_their_order(void)
     CU_ASSERT_PTR_NULL(ckpt_find(c, "model.layers.0.block_sparse_moe.experts.0.w2.weight"));
     t = ckpt_find(c, "model.layers.0.self_attn.o_proj.weight");
     CU_ASSERT_FATAL(t != NULL);
-    CU_ASSERT_EQUAL(t->leaf_elems, 8); /* heads of 8: one leaf each */
+    CU_ASSERT_EQUAL(t->leaf_elems, 8); /* each head of 8 is a leaf */
     t = ckpt_find(c, "model.layers.0.self_attn.q_proj.weight");
     CU_ASSERT(t != NULL && t->leaf_elems == 0);
     safetensors_close(&s);
@@ -273,7 +272,7 @@ static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
     scratch_clear();
 }
 
-/* Replaces text of equal length in a copy of a golden GGUF. */
+/* Replaces text by text of the same length in a copy of a golden GGUF file. */
 static struct status gguf_changed(const char *from, const char *to)
 {
     size_t n;
@@ -433,8 +432,9 @@ static uint64_t room_of_file(const struct ckpt *c, uint64_t *n_datasets)
     return n;
 }
 
-/* The bytes counted before are those of the file but for names and attributes, of floats and of
- * every kind of codes; a file system without them is refused before anything is written. */
+/* The bytes that convert counts before it writes are those of the file, except for names and
+ * attributes, for floats and for every quantized format. If the file system has less room, nothing
+ * is written. */
 static void room_is_counted_before(void)
 {
     static const char *const sources[] = {"models/deepseek-v3-fp8/hf", "models/mixtral/hf",

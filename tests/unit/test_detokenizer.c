@@ -1,11 +1,11 @@
-/* Stop strings in pieces. Detokenization itself is compared in the tokenizer suite's cases. */
+/* Stop strings that arrive in pieces. The tokenizer suite tests detokenization itself. */
 #include "base/strbuf.h"
 #include "text/tokenizer/stop.h"
 
 #include <CUnit/CUnit.h>
 #include <string.h>
 
-/* Feeds text in pieces of n_piece bytes; the whole output in out. */
+/* Feeds text in pieces of n_piece bytes and collects the output in `out`. */
 static bool feed_all(struct stop_matcher *m, const char *text, size_t n_piece, struct strbuf *out)
 {
     bool stopped = false;
@@ -24,7 +24,7 @@ struct stop_case {
     const char *strings[3];
     size_t n_strings;
     const char *text;
-    const char *before; /* NULL: no match, all of the text */
+    const char *before; /* NULL: no stop string matches, and the whole text is output */
 };
 
 static const struct stop_case CASES[] = {

@@ -1,5 +1,6 @@
-/* Drafts: what is guessed, how many are worth a row, and that no way of guessing changes a byte of
- * a job, whatever its lines ask for. (Layouts, preemption and shared blocks: test_scheduler.c.) */
+/* Draft tokens: which tokens are guessed, how many are worth computing, and that drafting never
+ * changes a byte of a job, whatever its lines ask for. test_scheduler.c tests drafting with other
+ * layouts, preemption and shared blocks. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "serve/schedule/drafting.h"
@@ -10,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The guess for a text whose tokens are letters: what is drafted, "" without a guess. */
+/* The guess after a text whose tokens are letters; "" when there is none. */
 static const char *guess_of(struct drafting *d, const char *text, size_t n_most)
 {
     static char drafts[64];
@@ -35,13 +36,13 @@ static void the_text_goes_on_as_where_its_end_stood_before(void)
         {"", "", 0},
         {"abcdefgh", "", 0},
         {"ab", "", 0},
-        {"abcab", "cab", 2}, /* and into itself */
+        {"abcab", "cab", 2}, /* the guess may overlap the text that it continues */
         {"aaaa", "aaa", 2},
         {"abcdefg_abc", "def", 2},
         {"abcdefg_xbcd", "efg", 2},
         {"abcdefg_abcd", "efg", 4},
-        {"1abX_2abY_ab", "Y_a", 2},           /* the last place */
-        {"wxyzabX_5678abY_wxyzab", "X_5", 4}, /* but the longer one first */
+        {"1abX_2abY_ab", "Y_a", 2},           /* the last earlier place is used */
+        {"wxyzabX_5678abY_wxyzab", "X_5", 4}, /* but a longer match is preferred */
         {"q1234abX_5678abY_q1234ab", "X_5", 4},
         {"qr1234abX_56781234abY_qr1234ab", "X_5", 8},
     };
@@ -53,8 +54,8 @@ static void the_text_goes_on_as_where_its_end_stood_before(void)
     }
 }
 
-/* Token by token or at once, in tables that grow: the same guesses as a search of the whole text,
- * but for places that were taken by others. */
+/* A search of the whole text gives the same guesses as the tables, whether tokens come one by one
+ * or together and while tables grow, except where an entry of the tables was overwritten. */
 static void guesses_are_those_of_a_plain_search(void)
 {
     enum { N = 3000 };
@@ -110,7 +111,8 @@ static void a_long_text_takes_bounded_memory(void)
     mem_free(&tokens);
 }
 
-/* How many drafts of n_most, in a step of so many rows, or with another replica's. */
+/* The number of draft tokens out of n_most that are worth computing in a step with n_rows rows, or
+ * with another replica's rows. */
 static int32_t worth(const struct drafting *d, const struct drafting_cost *cost, int32_t n_rows,
                      int32_t others, int32_t n_most)
 {
@@ -133,7 +135,7 @@ static void right_guesses_bring_more_and_wrong_ones_none(void)
     struct drafting d = {0};
     guess_of(&d, "abcdefg_abcd", 1);
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 0);      /* nothing is known yet */
-    for (int i = 0; i < 8; i++) drafting_learn(&d, 1, 1); /* looked on without a row */
+    for (int i = 0; i < 8; i++) drafting_learn(&d, 1, 1); /* observed without computing rows */
     CU_ASSERT(worth(&d, &codes, 1, 0, 15) >= 1);
     for (int i = 0; i < 4; i++) drafting_learn(&d, 1, 0);
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 0);
@@ -145,7 +147,7 @@ static void right_guesses_bring_more_and_wrong_ones_none(void)
     drafting_fini(&d);
 }
 
-/* One right of 20 guesses: hardly any step has a row for the next one. */
+/* When one guess of 20 is right, hardly any step is given a draft token. */
 static void odds_below_the_cost_bring_hardly_any(void)
 {
     struct drafting d = {0};
@@ -166,13 +168,14 @@ static void a_full_step_takes_no_guess(void)
     CU_ASSERT(alone >= 1 && alone < 8);
     CU_ASSERT(worth(&d, &codes, 6, 0, 15) <= 2);
     d.odds[2] = 0.95f;
-    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 7); /* to where rows take their full share */
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 7); /* up to where each row costs its full share */
     CU_ASSERT_EQUAL(worth(&d, &codes, 8, 0, 15), 0);
     CU_ASSERT_EQUAL(worth(&d, &codes, 16, 0, 15), 0);
     CU_ASSERT(worth(&d, &floats, 8, 0, 15) > 2);
 }
 
-/* An expert is read for the first row that goes to it: one guess is dear, the tenth is not. */
+/* The first row that goes to an expert has to read its weights. So the first draft token is
+ * expensive, and the tenth is not. */
 static void experts_are_met_once(void)
 {
     float times[DRAFTING_ROWS + 1];
@@ -200,10 +203,10 @@ static void other_replicas_wait_too(void)
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 4, 15), 3);
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 15);
     d.odds[2] = 0.55f;
-    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 0); /* not even for nothing */
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 0); /* not even where they would cost nothing */
 }
 
-/* Every field that affects a draw, a text or the end of a text. */
+/* All fields of a request that affect sampling, the text or its end. */
 static const char *const fields[] = {
     "\"temperature\":0",
     "\"temperature\":1,\"seed\":5",
@@ -259,7 +262,7 @@ static void know(struct known *k, const struct strbuf *rows)
     }
 }
 
-/* Right for a while, then wrong, by what was there before. */
+/* Guesses right for a while, then wrong, depending on the tokens before. */
 static int32_t draft_known(void *user, const struct request *r, int32_t n_most, int32_t *drafts)
 {
     const struct known *k = user;
@@ -295,7 +298,7 @@ static void no_way_of_guessing_changes_a_byte(void)
         o.n_groups = 1 + i % 2;
         o.schedule.max_batch = 5; /* few rows, so that there is room for drafts */
         o.schedule.n_drafts = n_drafts[i];
-        o.drafter = i < 6 ? draft_known : NULL; /* the last: as in a job */
+        o.drafter = i < 6 ? draft_known : NULL; /* the last runs use the drafter of a real job */
         o.drafter_user = &known;
         util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);
         CU_ASSERT_EQUAL(summary.n_error_rows, 0);

@@ -1,5 +1,5 @@
-/* Experts over ranks by their load: every expert once, parts of the layout's sizes, evenness, and
- * files of loads that do not fit. */
+/* Distributing experts over ranks by load: every expert is placed once, parts have the sizes of the
+ * layout, loads are even, and load files that do not fit are refused. */
 #include "parallel/layout/expert_places.h"
 
 #include "base/mem.h"
@@ -19,7 +19,8 @@ static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t
     return (struct layout){.ep = ep, .etp = 1, .model = {.name = "test", .arch = arch}};
 }
 
-/* Deals load [E] in layer 1 of two; layer 0 has none. Returns the fullest part's. */
+/* Distributes load [E] in layer 1 of two; layer 0 has no loads. Returns the load of the fullest
+ * part. */
 static int64_t deal(const struct layout *l, const int64_t *load, int64_t *of_part,
                     uint32_t place[E_MAX])
 {
@@ -34,11 +35,13 @@ static int64_t deal(const struct layout *l, const int64_t *load, int64_t *of_par
             const uint32_t at = p->place[layer * n + e];
             CU_ASSERT_FATAL(at < n);
             n_seen += p->expert[layer * n + at] == e;
-            if (layer == 0) CU_ASSERT_EQUAL(at, e); /* without loads nobody moves */
+            if (layer == 0)
+                CU_ASSERT_EQUAL(at, e); /* without loads experts stay in the order of
+                                           their ids */
         }
         CU_ASSERT_EQUAL(n_seen, n);
     }
-    for (uint32_t i = 0; i < l->ep; i++) { /* by ascending id inside a part */
+    for (uint32_t i = 0; i < l->ep; i++) { /* a part lists its experts by ascending id */
         const struct range held = layout_experts(l, i);
         for (uint32_t at = held.begin; at + 1 < held.end; at++)
             CU_ASSERT(p->expert[n + at] < p->expert[n + at + 1]);
@@ -57,21 +60,22 @@ static void known_loads_are_dealt_as_by_hand(void)
     uint32_t place[E_MAX];
     struct arch arch;
     const struct layout l = make_layout(&arch, 4, 2);
-    /* the two heavy ones stand together by id: 90 and 10 */
+    /* by id, the two experts with high loads would be in the same part: 90 and 10 */
     CU_ASSERT_EQUAL(deal(&l, (const int64_t[]){50, 40, 6, 4}, of_part, place), 54);
     CU_ASSERT_EQUAL(of_part[0], 54);
     CU_ASSERT_EQUAL(of_part[1], 46);
     CU_ASSERT(place[0] == 0 && place[3] == 1 && place[1] == 2 && place[2] == 3);
-    /* 8 and 7 first, 6 to 7, 5 to 8: each has two, 13 */
+    /* 8 and 7 are placed first, 6 joins 7 and 5 joins 8: each part has two experts and 13 */
     CU_ASSERT_EQUAL(deal(&l, (const int64_t[]){5, 6, 7, 8}, of_part, place), 13);
-    /* one expert more in the first part; the second has room for two only */
+    /* the first part has one expert more; the second has room for only two */
     struct arch other;
     const struct layout odd = make_layout(&other, 5, 2);
     CU_ASSERT_EQUAL(deal(&odd, (const int64_t[]){100, 0, 0, 1, 1}, of_part, place), 100);
     CU_ASSERT_EQUAL(of_part[0] + of_part[1], 102);
 }
 
-/* 17 | 15 14, then 12 and, at 29 each, 11 to the first: greed ends at 40. 17 for 14 makes it 37. */
+/* Parts get 17 | 15 14, then 12, and at 29 each the first gets 11: the greedy placement ends at 40.
+ * Swapping 17 and 14 gives 37. */
 static void swaps_mend_what_greed_left(void)
 {
     int64_t of_part[8];
@@ -83,7 +87,8 @@ static void swaps_mend_what_greed_left(void)
     CU_ASSERT(place[0] >= 3 && place[2] < 3);
 }
 
-/* One heavy expert a layer, of as many as parts: another part has it each time. */
+/* Each layer has one expert with a high load. With as many layers as parts, each part gets one of
+ * them. */
 static void uneven_layers_take_turns(void)
 {
     struct arch arch;

@@ -1,4 +1,5 @@
-/* Claims on files: a second one is refused and told by whom, a dead one's place is taken. */
+/* Claims on files: a second claim is refused and the error names the owner; the claim of a dead
+ * process is taken over. */
 #include "base/file_claims.h"
 
 #include "base/file_lease.h"
@@ -28,7 +29,7 @@ static void place_remove(struct place *p)
 {
     unlink(p->path);
     CU_ASSERT_NOT_EQUAL(access(p->lease, F_OK), 0);
-    CU_ASSERT_EQUAL(rmdir(p->folder), 0); /* nothing else was left */
+    CU_ASSERT_EQUAL(rmdir(p->folder), 0); /* no other file was left */
 }
 
 static struct file_claims *claims_make(const char *job)
@@ -39,7 +40,7 @@ static struct file_claims *claims_make(const char *job)
     return c;
 }
 
-/* A lease that another kernel's process made so many seconds ago. */
+/* Makes a lease that a process on another kernel renewed age_s seconds ago. */
 static void foreign_lease(const struct place *p, int age_s)
 {
     struct lease_owner o = lease_owner_self("Slurm job 7", 0);
@@ -84,10 +85,11 @@ static void the_dead_block_nobody(void)
     struct place p;
     place_make(&p);
     struct lease_owner o = lease_owner_self(NULL, 0);
-    for (int i = 0; i < 2; i++) { /* a dead process of this host; a stale lease of another */
+    for (int i = 0; i < 2; i++) { /* first a dead process of this host, then a stale lease of
+                                     another */
         int fd;
         if (i == 0) CU_ASSERT_EQUAL_FATAL(lease_make(p.lease, &o, &fd), 0);
-        if (i == 0) close(fd); /* and its lock with it */
+        if (i == 0) close(fd); /* releases its lock too */
         if (i == 1) foreign_lease(&p, LEASE_STALE_S + 1);
         struct file_claims *c = claims_make(NULL);
         const struct status st = file_claims_add(c, "output", p.path);
@@ -125,7 +127,7 @@ static void an_orphan_is_known(void)
 {
     CU_ASSERT_EQUAL(state_under_launcher(0), LEASE_HELD);
     CU_ASSERT_EQUAL(state_under_launcher((int32_t)getppid()), LEASE_HELD);
-    /* the launcher was killed: later, and before this process could ask for its parent */
+    /* the launcher was killed later, or before this process could look up its parent */
     CU_ASSERT_EQUAL(state_under_launcher((int32_t)getppid() + 1), LEASE_ENDING);
     CU_ASSERT_EQUAL(state_under_launcher(1), LEASE_ENDING);
 }
@@ -168,7 +170,7 @@ static void only_leases_are_taken_for_one(void)
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "expected a lease"));
     CU_ASSERT_EQUAL(unlink(p.lease), 0);
-    st = file_claims_add(c, "output", "/dev/null"); /* none is needed */
+    st = file_claims_add(c, "output", "/dev/null"); /* a device needs no claim */
     CU_ASSERT(!status_failed(&st));
     CU_ASSERT_NOT_EQUAL(access("/dev/null.lease", F_OK), 0);
     file_claims_destroy(&c);
@@ -195,7 +197,7 @@ static void a_removed_lease_comes_back_and_a_replaced_one_is_lost(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "host elsewhere"));
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "Slurm job 7"));
     file_claims_destroy(&c);
-    CU_ASSERT_EQUAL(unlink(p.lease), 0); /* the other's was left alone */
+    CU_ASSERT_EQUAL(unlink(p.lease), 0); /* the lease of the other process was left alone */
     place_remove(&p);
 }
 

@@ -1,4 +1,5 @@
-/* A report that is written anew: readers see the old one or the new one; pipes are written to. */
+/* Replacing a report file: readers see the old or the new report, never a part; pipes are written
+ * directly. */
 #include "base/file.h"
 #include "base/file_replace.h"
 #include "base/mem.h"
@@ -25,7 +26,7 @@ static void place_remove(struct place *p)
 {
     unlink(p->path);
     unlink(p->temporary);
-    CU_ASSERT_EQUAL(rmdir(p->folder), 0); /* nothing else was left */
+    CU_ASSERT_EQUAL(rmdir(p->folder), 0); /* no other file was left */
 }
 
 static bool holds(const char *path, const char *text)
@@ -90,7 +91,7 @@ static void pipe_is_written_to(void)
     struct place p;
     place_make(&p);
     CU_ASSERT_EQUAL_FATAL(mkfifo(p.path, 0600), 0);
-    FILE *reader = fopen(p.path, "r+"); /* keeps the pipe open on both sides */
+    FILE *reader = fopen(p.path, "r+"); /* keeps both ends of the pipe open */
     CU_ASSERT_PTR_NOT_NULL_FATAL(reader);
     const struct status st = write_report(p.path, "word\n", status_ok());
     CU_ASSERT(!status_failed(&st));
@@ -120,7 +121,8 @@ static void a_link_stays_and_its_target_is_replaced(void)
     snprintf(link, sizeof link, "%s/link", p.folder);
     CU_ASSERT_EQUAL_FATAL(mkdir(folder, 0700), 0);
     CU_ASSERT_EQUAL_FATAL(symlink("elsewhere/target", link), 0);
-    CU_ASSERT_EQUAL_FATAL(symlink("link", p.path), 0); /* a link to a link to no file yet */
+    CU_ASSERT_EQUAL_FATAL(symlink("link", p.path), 0); /* a link to a link to a file that does
+                                                          not exist yet */
     for (int i = 0; i < 2; i++) {
         const char *text = i == 0 ? "first" : "second";
         struct file_replace f;

@@ -1,4 +1,4 @@
-/* Flags by table: every kind, limits, aliases, and the sentence of each mistake. */
+/* Flag tables: every kind of flag, limits, aliases, and the error message of each mistake. */
 #include "options/flags.h"
 
 #include <CUnit/CUnit.h>
@@ -73,7 +73,7 @@ struct parsed {
     struct status st;
 };
 
-/* Parses a NULL-terminated list behind the command's name. */
+/* Parses a NULL-terminated list of arguments after the command's name. */
 static struct parsed parse_with(const struct flag_table *t, const char *const *args,
                                 size_t n_positionals)
 {
@@ -179,12 +179,12 @@ static void unknown_flags_are_named(void)
         char sentence[128];
         snprintf(sentence, sizeof sentence, "%s%s", wrong[i], tail);
         check_refused(PARSE(0, wrong[i]), sentence);
-        /* also behind what is no flag */
+        /* also after a positional argument */
         check_refused(PARSE(2, "one", "two", wrong[i], "1"), sentence);
     }
 }
 
-/* Otherwise a command that works today would be ambiguous once a flag is added. */
+/* Abbreviations are refused: adding a flag later could make them ambiguous. */
 static void abbreviations_are_no_flags(void)
 {
     CU_ASSERT_EQUAL(PARSE(0, "--tex", "a").st.code, STATUS_USAGE);
@@ -292,7 +292,7 @@ static void a_command_takes_its_own_rows(void)
     CU_ASSERT_EQUAL(parse_with(&plan, count, 0).st.code, STATUS_USAGE);
 }
 
-/* The settings that a journal keeps of the values; the caller frees them. */
+/* Returns the settings that a journal keeps; the caller frees them. */
 static struct strbuf settings_of(const struct values *v, const char *leave_out)
 {
     struct strbuf s;
@@ -301,7 +301,8 @@ static struct strbuf settings_of(const struct values *v, const char *leave_out)
     return s;
 }
 
-/* The text is a contract, and a flag that is new changes no text until it is used. */
+/* The text must not change, because existing journals contain it. A new flag changes it only when
+ * it is used. */
 static void settings_keep_what_changes_bytes(void)
 {
     const struct parsed none = PARSE(0, "--on");
@@ -324,7 +325,7 @@ static void help_stops_the_reading(void)
     CU_ASSERT_EQUAL(PARSE(0, "--help").st.code, STATUS_OK);
 }
 
-/* Prints the table's page and returns it; the caller frees. */
+/* Prints the page of the table and returns it; the caller frees it. */
 static char *print(enum flags_ask ask)
 {
     const struct flags_page page = {.command = "cmd",
@@ -359,7 +360,8 @@ static void pages_show_every_flag_but_aliases(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(help, "--guesses auto|off|N"));
     CU_ASSERT_PTR_NOT_NULL(strstr(man, "a size in KiB (default 3)\n"));
     CU_ASSERT_PTR_NULL(strstr(help, "a text (default"));
-    /* no text line of the man page begins with a request that is not ours */
+    /* lines of the man page that begin with '.' or ' are escaped, so troff does not take them as
+     * requests */
     CU_ASSERT_PTR_NOT_NULL(strstr(man, "\n\\&.first\n.PP\n\\&'second a\\-b\\ec\n"));
     free(help);
     free(man);

@@ -1,5 +1,5 @@
-/* The GGUF reader: dequantizers against goldens of another implementation, metadata of every type,
- * files cut at every byte, and fields that lie. */
+/* The GGUF reader: dequantization against goldens of another implementation, metadata of every
+ * type, files cut at every byte, and fields with false values. */
 #include "checkpoint/convert/gguf.h"
 #include "unit/util_ckpt.h"
 
@@ -42,7 +42,7 @@ static void every_type_dequantizes_to_the_goldens_bits(void)
     gguf_close(&g);
 }
 
-/* Value n of a row of codes. */
+/* The value of element n of a quantized row. */
 static float kept_value(struct quant_format f, const struct quant_block *b, size_t n)
 {
     const uint8_t byte = ((const uint8_t *)b->codes)[quant_is_nibbles(f.kind) ? n / 2 : n];
@@ -74,7 +74,8 @@ static void kept_codes_have_the_goldens_values(void)
             struct quant_block b = {.codes = malloc(n), .scales = malloc(n)};
             CU_ASSERT_EQUAL(gguf_read_rows(g, t, 0, t->n_rows, stored).code, STATUS_OK);
             CU_ASSERT_EQUAL(gguf_codes(t->quant, stored, t->n_rows, t->n_cols, &b),
-                            t->quant != GGUF_Q8_0_TENSOR); /* random bytes have a -128 */
+                            t->quant != GGUF_Q8_0_TENSOR); /* random bytes contain -128, which
+                                                              shoal's int8 lacks */
             for (size_t k = 0; k < n; k++) {
                 CU_ASSERT_FATAL(kept_value(f, &b, k) == golden[at + k]);
             }
@@ -107,7 +108,7 @@ static void metadata_of_every_type_is_read(void)
     for (size_t k = 0; k < sizeof ints / sizeof ints[0]; k++) {
         CU_ASSERT(gguf_int(g, ints[k].key, &i) && i == ints[k].value);
     }
-    CU_ASSERT_FALSE(gguf_int(g, "v.u64", &i)); /* 2^64 - 1 is no int64 */
+    CU_ASSERT_FALSE(gguf_int(g, "v.u64", &i)); /* 2^64 - 1 does not fit an int64 */
     CU_ASSERT_FALSE(gguf_int(g, "v.f32", &i));
     CU_ASSERT_FALSE(gguf_int(g, "v.none", &i));
     CU_ASSERT(gguf_float(g, "v.f32", &x) && x == 1.5);
@@ -142,7 +143,7 @@ static void a_file_cut_at_any_byte_is_refused(void)
         n_wrong += st.code != STATUS_INPUT || strstr(st.text, "cut.gguf") == NULL;
         gguf_close(&g);
     }
-    /* the file may end with padding behind the last tensor, which nothing needs */
+    /* cuts within the padding after the last tensor are accepted */
     CU_ASSERT(n_wrong < 32);
     free(bytes);
     scratch_clear();

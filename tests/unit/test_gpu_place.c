@@ -1,4 +1,4 @@
-/* Tests which GPU each rank opens. */
+/* Which GPU each rank uses. */
 #include "parallel/topology/gpu_place.h"
 
 #include <CUnit/CUnit.h>
@@ -7,7 +7,8 @@
 
 enum { MAX = 16 };
 
-/* One digit for each: NUMA nodes ('-': unknown) and the GPUs that come out. */
+/* Strings with one digit each: the NUMA nodes of GPUs and ranks ('-': unknown), and the expected
+ * GPU of each rank. */
 static void expect_places(const char *gpus, const char *ranks, const char *want)
 {
     int32_t gpu_numa[MAX] = {0}, rank_numa[MAX] = {0};
@@ -34,13 +35,15 @@ static void a_rank_gets_a_gpu_of_its_node(void)
 
 static void ranks_are_dealt_evenly(void)
 {
-    expect_places("0011", "0000", "0123"); /* all bound to one node: nobody shares */
+    expect_places("0011", "0000", "0123"); /* all ranks are bound to one node, but no GPU is
+                                              shared */
     expect_places("0011", "----", "0123");
-    expect_places("0011", "00000011", "01012323"); /* two each, whatever the nodes say */
+    expect_places("0011", "00000011", "01012323"); /* two ranks on each GPU, whatever the NUMA
+                                                      nodes */
     expect_places("0011", "00001", "01032");
     expect_places("0", "000", "000");
     expect_places("--", "0101", "0101");
-    expect_places("01", "-1", "01"); /* who is bound nowhere takes what is left */
+    expect_places("01", "-1", "01"); /* a rank that is not bound gets the GPU that is left */
 }
 
 static void a_bus_id_is_found(void)
@@ -61,7 +64,7 @@ static void gpus_come_from_a_description(void)
     const struct status st = topo_describe(TEST_DATA_DIR "/golden/plan/gpu_nodes", 0, 0, 0, &t);
     CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
     const struct topo_node *n = &t->nodes[0];
-    CU_ASSERT_EQUAL_FATAL(n->n_gpus, 4); /* the management display is none */
+    CU_ASSERT_EQUAL_FATAL(n->n_gpus, 4); /* the management display does not count */
     CU_ASSERT_STRING_EQUAL(n->gpus[1].pci, "0000:31:00.0");
     CU_ASSERT(n->gpus[0].numa == 0 && n->gpus[1].numa == 1 && n->gpus[2].numa == 0);
     CU_ASSERT_EQUAL(n->gpus[3].memory_bytes, 83384960ull << 10);

@@ -1,4 +1,5 @@
-/* Answers of a given form: what patterns take, what is refused, and which tokens fit. */
+/* Grammar constraints: which texts patterns accept, which patterns are refused, and which tokens
+ * are allowed. */
 #include "serve/request/guide.h"
 
 #include "base/mem.h"
@@ -77,7 +78,7 @@ static void what_is_not_understood_is_named(void)
     util_expect_refused(util_of_pattern, bad_patterns, sizeof bad_patterns / sizeof *bad_patterns);
 }
 
-/* A request over a vocabulary of bytes: its masks against the texts one by one. */
+/* With a vocabulary of bytes, compares the masks of a request with its texts, byte by byte. */
 static void tokens_fit_where_their_bytes_do(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -117,7 +118,8 @@ static void take(struct request *r, const struct request_rules *rules, int32_t t
     CU_ASSERT_EQUAL(request_allow(r, rules, NULL, allowed).code, STATUS_OK);
 }
 
-/* A word's last token cannot come behind the others, sampled ones alone; lists are kept to. */
+/* A forbidden word's last token is not allowed after its other tokens, if those were sampled;
+ * tokens of the prompt do not count. Lists of allowed tokens are respected. */
 static void lists_of_tokens_and_words_are_kept_to(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -147,7 +149,7 @@ static void lists_of_tokens_and_words_are_kept_to(void)
     tokenizer_destroy(&t);
 }
 
-/* Allocations of encoding a word with and without a blank before it. */
+/* Counts the allocations for encoding a word with and without a space before it. */
 static uint64_t n_of_encoding(struct tokenizer *t, const char *word)
 {
     (void)mem_fail_after(0);
@@ -172,7 +174,7 @@ static void words_are_gathered_without_copying_them_all_each_time(void)
     strbuf_puts(&line, "{\"prompt\":\"q\",\"bad_words\":[\"wordy\"");
     for (int i = 1; i < WORDS; i++) strbuf_puts(&line, ",\"wordy\"");
     strbuf_puts(&line, "]}");
-    (void)n_of_encoding(t, " wordy"); /* which then is remembered */
+    (void)n_of_encoding(t, " wordy"); /* the tokenizer remembers the word afterwards */
     const uint64_t n_each = n_of_encoding(t, " wordy");
     struct request *r = NULL;
     (void)mem_fail_after(0);
@@ -186,8 +188,8 @@ static void words_are_gathered_without_copying_them_all_each_time(void)
     tokenizer_destroy(&t);
 }
 
-/* When no token is left, the answer ends if its guide is satisfied; else it becomes an error row.
- */
+/* When no token is allowed, the answer ends if the text satisfies its grammar; otherwise it becomes
+ * an error row. */
 static void no_token_left_ends_an_answer(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -209,8 +211,7 @@ static void no_token_left_ends_an_answer(void)
     tokenizer_destroy(&t);
 }
 
-/* Any tokens that are allowed, one after the other; the text must be whole, as the decoder made it.
- */
+/* Appends random allowed tokens; the complete text, as the decoder makes it, must match. */
 static void expect_walks(const char *path, const char *line, const struct dfa *d)
 {
     struct tokenizer *t = NULL;
@@ -243,7 +244,7 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
     tokenizer_destroy(&t);
 }
 
-/* Decoders that take a blank from the front, and those that have bytes as tokens. */
+/* Decoders that remove a space at the start, and decoders with tokens for bytes. */
 static void every_decoder_gives_the_form(void)
 {
     static const char *const names[] = {"llama2", "mistral", "gemma",         "spm", "legacy",
@@ -262,7 +263,7 @@ static void every_decoder_gives_the_form(void)
     dfa_destroy(&d);
 }
 
-/* Equal specs are one guide, others are not; what nobody has is dropped in the end. */
+/* Requests with equal specs share a guide. Guides without users are freed in the end. */
 static void equal_specs_share_a_guide(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -307,14 +308,16 @@ static void empty_fields_ask_for_nothing(void)
         snprintf(line, sizeof line, "{\"prompt\":\"a\",\"%s\":%s}", fields[i / 4], values[i % 4]);
         struct request *r = util_request_parse(&rules, line);
         CU_ASSERT_PTR_NULL(r->ask->guide);
-        CU_ASSERT_EQUAL(r->error_code == NULL, i <= 16); /* response_format is off by null alone */
+        CU_ASSERT_EQUAL(r->error_code == NULL, i <= 16); /* only null switches response_format
+                                                            off */
         request_destroy(&r);
     }
     guides_destroy(&rules.guides);
     tokenizer_destroy(&t);
 }
 
-/* More states than masks are kept for: those made again are as they were. */
+/* The automaton has more states than masks are kept for. A mask that is computed again must be the
+ * same. */
 static void masks_are_made_again(void)
 {
     enum { VOCAB = 1 << 20, STATES = 600 }; /* 128 KiB each */
@@ -345,7 +348,7 @@ static void masks_are_made_again(void)
     tokenizer_destroy(&t);
 }
 
-/* Each allocation fails once: a status, and no leak (under AddressSanitizer). */
+/* Each allocation fails once: the result is an error, without a leak (under AddressSanitizer). */
 static void failing_allocations_are_statuses(void)
 {
     struct tokenizer *t = util_byte_tokenizer();

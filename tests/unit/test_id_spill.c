@@ -1,4 +1,5 @@
-/* More ids than stay in memory: every one is known, new ones are new, and memory is bounded. */
+/* A set of more ids than stay in memory: all ids are found, new ids are new, and memory is bounded.
+ */
 #include "serve/journal/id_set.h"
 
 #include "util_serve.h"
@@ -9,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { N_IDS = 1700000 }; /* two runs, and some in memory */
+enum { N_IDS = 1700000 }; /* two sorted files, and a rest in memory */
 
 static unsigned add(struct id_set *s, int from, int to, int step, bool want_fresh)
 {
@@ -38,7 +39,7 @@ static void ids_on_disk_are_known(void)
     CU_ASSERT(s.n_slots <= 1 << 20);
     CU_ASSERT_EQUAL(add(&s, 0, N_IDS, 37, false), 0);
     CU_ASSERT_EQUAL(add(&s, N_IDS, N_IDS + 50000, 1, true), 0);
-    /* an id that is its line's number, and was used before */
+    /* an id that equals the number of the line that uses it later */
     const uint64_t line = s.n_lines + 3;
     const int n = snprintf(id, sizeof id, "%llu", (unsigned long long)line);
     struct status st = id_set_add(&s, id, (size_t)n, &fresh);
@@ -51,7 +52,7 @@ static void ids_on_disk_are_known(void)
     util_file_remove(path);
 }
 
-/* When no file can be made the ids stay in memory. */
+/* If no file can be created, the ids stay in memory. */
 static void without_a_file_ids_stay_in_memory(void)
 {
     struct id_set s = {0};

@@ -1,6 +1,6 @@
-/* Quantized Hugging Face checkpoints: each weight, converted to floats or kept as codes, is what
- * the makers' own code makes of the same file (tests/golden/make_import_goldens.py); what is not
- * understood is refused by name. */
+/* Quantized Hugging Face checkpoints: each weight, converted to floats or kept quantized, has the
+ * values that the authors' code computes from the same file (tests/golden/make_import_goldens.py).
+ * Anything not understood is refused by name. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
@@ -16,8 +16,8 @@
 
 #define GOLDEN SOURCE_DIR "/tests/golden/imports/"
 
-/* A golden and the kind of format in which its linears are kept; "": floats. Groups are the
- * source's, but for o_proj and down_proj, whose are made short enough to be cut, and single ones.
+/* A golden and the quantized format in which its linears are kept; "" for floats. Groups are those
+ * of the source, except in o_proj and down_proj, where they are short enough that tp can cut them.
  */
 static const struct import {
     const char *name, *kind;
@@ -62,7 +62,7 @@ static void value_hash(struct ckpt *c, const struct ckpt_tensor *t, enum dtype d
     CU_ASSERT_EQUAL_FATAL(tensor_rows_init(&r, c, t, NULL).code, STATUS_OK);
     CU_ASSERT_EQUAL(tensor_rows_f32(&r, 0, t->n_rows, wide).code, STATUS_OK);
     tensor_rows_fini(&r);
-    for (size_t i = 0; i < n; i++) wide[i] += 0.0f; /* -0 counts as 0 */
+    for (size_t i = 0; i < n; i++) wide[i] += 0.0f; /* turns -0 into 0 */
     dtype_from_f32(dtype, wide, n, narrow);
     const XXH128_hash_t h = XXH3_128bits(narrow, n * dtype_bytes(dtype));
     sprintf(out, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
@@ -70,7 +70,7 @@ static void value_hash(struct ckpt *c, const struct ckpt_tensor *t, enum dtype d
     free(wide);
 }
 
-/* All weights of a converted golden; returns how many are kept in `kind`. */
+/* Checks all weights of a converted golden; returns how many are kept in `kind`. */
 static unsigned weights_check(const struct import *im, bool keep)
 {
     char source[512], hash[33], format[32];
@@ -98,7 +98,8 @@ static unsigned weights_check(const struct import *im, bool keep)
         if (strcmp(hash, js_string(want, NULL)) != 0) fprintf(stderr, "%s: %s\n", im->name, name);
         CU_ASSERT_TRUE(keep || (t->quant.kind == QUANT_NONE && t->dtype == dtype));
         if (t->quant.kind == QUANT_NONE) continue;
-        /* o_proj has 64 inputs, down_proj 192: two leaves at least, for ranks to divide */
+        /* o_proj has 64 inputs and down_proj 192, so each needs at least two leaves for ranks to
+         * divide */
         CU_ASSERT(t->leaf_elems == 0 || t->n_cols < 64 || t->leaf_elems <= t->n_cols / 2);
         quant_format_name(t->quant, format, sizeof format);
         n_kept += strncmp(format, im->kind, strlen(im->kind)) == 0;
@@ -125,7 +126,7 @@ static void codes_have_the_makers_values(void)
 
 /* ---- what is refused ---- */
 
-/* The golden's weights under another quantization_config. */
+/* Converts the golden's weights with another quantization_config. */
 static struct status convert_as(const char *golden, const char *quantization)
 {
     char path[512], config[2048];

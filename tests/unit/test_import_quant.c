@@ -1,5 +1,5 @@
-/* Foreign quantized checkpoints: what is kept as codes has exactly the values that the source's own
- * layout says, and what cannot be kept is a sentence. */
+/* Quantized checkpoints of other programs: tensors that stay quantized have exactly the values that
+ * the source's layout defines; others are refused with an error. */
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
 #include "checkpoint/convert/convert.h"
@@ -30,7 +30,7 @@ static float *values_of(struct ckpt *c, const struct ckpt_tensor *t)
     return out;
 }
 
-/* Converts with and without codes; returns how many tensors were kept as `format`. */
+/* Converts with and without keep_codes; returns how many tensors were kept as `format`. */
 static unsigned kept_equals_dequantized(const char *source, const char *format)
 {
     struct ckpt *kept = NULL, *floats = NULL;
@@ -49,7 +49,7 @@ static unsigned kept_equals_dequantized(const char *source, const char *format)
         CU_ASSERT_FATAL(a->n_rows == b->n_rows && a->n_cols == b->n_cols);
         float *x = values_of(kept, a), *y = values_of(floats, b);
         for (size_t k = 0; k < a->n_rows * a->n_cols; k++) {
-            /* what has no format of ours is kept as f16 */
+            /* tensors in a format that shoal lacks are stored as f16 */
             CU_ASSERT_FATAL(x[k] == (a->quant.kind != QUANT_NONE || a->dtype == DTYPE_F32
                                          ? y[k]
                                          : f32_from_f16(f16_from_f32(y[k]))));
@@ -73,7 +73,7 @@ static void gguf_codes_are_kept(void)
     CU_ASSERT_EQUAL(kept_equals_dequantized(GGUF "mixed.gguf", "int4-g32"), 7);
 }
 
-/* The low byte of the first code that is not in a scale of a Q8_0 tensor becomes -128. */
+/* Sets one quantized value of a Q8_0 tensor to -128. */
 static void a_code_of_minus_128_is_refused(void)
 {
     struct gguf *g = NULL;

@@ -1,5 +1,5 @@
-/* The template language: small templates against Jinja2's output, syntax errors with their lines,
- * and templates that would hang, overflow or exhaust what has no limits. */
+/* The template language: small templates against Jinja2's output, syntax errors with line numbers,
+ * and templates that would loop for ever, overflow or exhaust memory without limits. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -28,7 +28,7 @@ static struct js_doc *parse_file(const char *path, char **text, size_t *n)
     return doc;
 }
 
-/* One line of features.jsonl: its template gives its text, or fails where it says so. */
+/* Checks a line of features.jsonl: its template must give its text, or its error. */
 static bool check_feature(const struct js_node *feature, const struct js_node *root)
 {
     size_t n, n_want = 0;
@@ -157,7 +157,7 @@ static void test_refusals(void)
     }
 }
 
-/* Templates that never end, or whose values grow without end. */
+/* Templates that never end, or whose values grow without bound. */
 static void test_limits(void)
 {
     static const struct refusal HOSTILE[] = {
@@ -194,7 +194,7 @@ static void test_limits(void)
     }
 }
 
-/* Sources that nest or repeat one piece many times. */
+/* Templates that nest or repeat one construct many times. */
 static void test_deep_sources(void)
 {
     static const char *const PIECES[][2] = {
@@ -227,7 +227,7 @@ static void test_deep_sources(void)
     strbuf_fini(&s);
 }
 
-/* Every prefix of the templates, and many with a byte changed: an answer, and no crash. */
+/* Every prefix of the templates, and many variants with one byte changed, must not crash. */
 static void test_mutations(void)
 {
     static const char *const NAMES[] = {"odd.jinja", "channel.jinja", "turn.jinja", "header.jinja"};
@@ -272,7 +272,7 @@ static void test_case_tables(void)
     CU_ASSERT(jinja_case_ignorable('\'') && !jinja_case_ignorable('a'));
 }
 
-/* The limits that a caller gives are the ones that hold. */
+/* The limits that the caller gives are applied. */
 static void test_given_limits(void)
 {
     struct strbuf text;

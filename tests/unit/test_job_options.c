@@ -1,4 +1,4 @@
-/* The table of a job's flags: every row is sound, and no two are taken for each other. */
+/* The table of a job's flags: every row is valid, and no two flags have the same name. */
 #include "job/job_options.h"
 
 #include <CUnit/CUnit.h>
@@ -19,7 +19,7 @@ static bool is_taken(const struct flag *f, enum flag_command command)
     return ((f->commands != 0 ? f->commands : (uint32_t)IN_JOBS) & command) != 0;
 }
 
-/* All names and aliases of a command's flags; returns how many. */
+/* Collects the names and aliases of a command's flags; returns their number. */
 static size_t names_of(enum flag_command command, const char *names[NAMES_MAX])
 {
     size_t n = 0;
@@ -45,7 +45,7 @@ static void no_two_flags_have_one_name(void)
     }
 }
 
-/* A preset is a value that the flag itself takes, and giving it changes nothing. */
+/* Each flag accepts its own preset, and giving the preset explicitly changes nothing. */
 static void every_flag_takes_its_preset(void)
 {
     static struct job_options left_out, given;
@@ -65,15 +65,15 @@ static void every_flag_takes_its_preset(void)
             CU_ASSERT_EQUAL(flags_parse(&table, 1, argv, &left_out, &parsed).code, STATUS_OK);
             CU_ASSERT_EQUAL(flags_parse(&table, 3, argv, &given, &parsed).code, STATUS_OK);
             const size_t at = job_groups[g].offset + f->offset;
-            const bool is_text = f->kind == FLAG_STRING; /* equal text, another place */
+            const bool is_text = f->kind == FLAG_STRING; /* equal text at another address */
             CU_ASSERT(is_text ||
                       memcmp((char *)&given + at, (char *)&left_out + at, f->n_bytes) == 0);
         }
     }
 }
 
-/* The lines of a journal that hang on flags, for all presets: a contract with journals that exist.
- */
+/* With all presets, the lines that a journal keeps of flags must not change, because existing
+ * journals contain them. */
 static void the_settings_of_presets_stand_still(void)
 {
     static struct job_options o;

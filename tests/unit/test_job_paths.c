@@ -1,4 +1,4 @@
-/* The files of a job: what would destroy another is refused before anything is touched. */
+/* Paths of a job: paths that would destroy another file are refused before any file is touched. */
 #include "job/job_paths.h"
 
 #include <CUnit/CUnit.h>
@@ -54,7 +54,7 @@ static void files_of_their_own_are_taken(void)
     CU_ASSERT_EQUAL(check("-", NULL, NULL).code, STATUS_OK);
     CU_ASSERT_EQUAL(check("/dev/null", NULL, "/dev/null").code, STATUS_OK);
     CU_ASSERT_EQUAL(check("relative-and-new", NULL, NULL).code, STATUS_OK);
-    CU_ASSERT_EQUAL(access(other, F_OK), -1); /* nothing was made */
+    CU_ASSERT_EQUAL(access(other, F_OK), -1); /* no file was created */
     teardown();
 }
 
@@ -79,7 +79,7 @@ static void models_that_are_none_yet_are_named(void)
     setup();
     CU_ASSERT_EQUAL(job_paths_check_model(model).code, STATUS_OK);
     CU_ASSERT_EQUAL(job_paths_check_model("not-there").code,
-                    STATUS_OK); /* opening it will say so */
+                    STATUS_OK); /* opening the file will report it */
     const char *const sources[] = {dir, "a.gguf", "a/b.safetensors"};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         const struct status st = job_paths_check_model(sources[i]);

@@ -1,5 +1,5 @@
-/* Runs that are ended anywhere and resumed with other options: the bytes of an uninterrupted run.
- * Journals that are torn, damaged, or of another job. */
+/* Runs that end anywhere and are resumed with other options give the bytes of an uninterrupted run.
+ * Journals that are torn, damaged or of another job are detected. */
 #include "base/failpoint.h"
 #include "base/mem.h"
 #include "serve/journal/journal.h"
@@ -31,7 +31,7 @@ static void random_options(struct util_job *job, uint64_t *x)
     o->schedule.order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
 }
 
-/* Ends and resumes a job until it is done. Returns the number of runs. */
+/* Ends and resumes a job until it is complete. Returns the number of runs. */
 static int run_until_done(struct util_job *job, uint64_t *x, unsigned *n_wrong, uint64_t *n_resumed)
 {
     for (int n = 1; n < 500; n++) {
@@ -64,13 +64,13 @@ static void runs_ended_anywhere_come_to_the_same_bytes(void)
     util_job_fini(&job);
 }
 
-/* A journal with rows and tokens of a job that was drained in its middle. */
+/* Makes the journal and the output of a job that was drained half-way. */
 static void half_a_job(struct util_job *job, struct strbuf *journal, struct strbuf *output)
 {
     struct util_outcome out;
     job->o.flags.checkpoint_tokens = 4;
     job->o.schedule.max_batch = 4;
-    job->o.schedule.order = ORDER_INPUT; /* so that there are rows in the output */
+    job->o.schedule.order = ORDER_INPUT; /* so that the output has some rows already */
     util_job_run(job, 60, true, &out);
     CU_ASSERT_FALSE_FATAL(status_failed(&out.st));
     CU_ASSERT_FALSE(out.done);
@@ -82,8 +82,8 @@ static void half_a_job(struct util_job *job, struct strbuf *journal, struct strb
     CU_ASSERT_FATAL(journal->n > 1000);
 }
 
-/* The header and the first records byte by byte, the rest, which is alike, in strides that meet
- * every place of a record. */
+/* Returns the next byte to damage: each byte of the header and the first records, then every few
+ * bytes, because the rest has the same form. */
 static size_t next_byte(size_t n)
 {
     return n + (n < 2048 ? 1 : 7);
@@ -148,7 +148,7 @@ static void a_damaged_output_is_mended(void)
     util_job_init(&job, 12, true);
     half_a_job(&job, &journal, &output);
     CU_ASSERT_FATAL(output.n > 20);
-    for (size_t n = 0; n <= output.n; n += 7) { /* torn, longer, other bytes */
+    for (size_t n = 0; n <= output.n; n += 7) { /* torn output, longer output, changed bytes */
         util_write_file(job.journal, journal.data, journal.n);
         util_write_file(job.output, output.data, n);
         if (n % 3 == 1) util_write_file(job.output, job.expected.data, job.expected.n);
@@ -161,7 +161,7 @@ static void a_damaged_output_is_mended(void)
         n_wrong += status_failed(&out.st) || !util_job_is_expected(&job);
     }
     CU_ASSERT_EQUAL(n_wrong, 0);
-    unlink(job.output); /* after the end, too */
+    unlink(job.output); /* also after the end of the job */
     util_job_run(&job, UTIL_TO_THE_END, false, &out);
     CU_ASSERT_FALSE(status_failed(&out.st));
     CU_ASSERT_TRUE(util_job_is_expected(&job));
@@ -180,7 +180,7 @@ static void a_finished_job_does_nothing_again(void)
     CU_ASSERT_TRUE_FATAL(out.done);
     struct stat before, after;
     CU_ASSERT_EQUAL(stat(job.journal, &before), 0);
-    job.o.n_blocks = 0; /* no scheduler is needed to find that out */
+    job.o.n_blocks = 0; /* the error is found before a scheduler is created */
     struct status st = lead_create(&job.o, &lead);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT_TRUE(lead_is_complete(lead));
@@ -196,7 +196,7 @@ static void a_finished_job_does_nothing_again(void)
     util_job_fini(&job);
 }
 
-/* The job's input as stdin, from a pipe or a file, with `more` behind it. */
+/* Runs the job with its input, followed by the text `more`, on stdin, from a pipe or a file. */
 static void run_from_elsewhere(struct util_job *job, const char *more, bool is_file,
                                int64_t n_steps, struct util_outcome *out)
 {
@@ -214,7 +214,7 @@ static void run_from_elsewhere(struct util_job *job, const char *more, bool is_f
         ends[0] = open(path, O_RDONLY);
         util_file_remove(path);
     } else {
-        CU_ASSERT_FATAL(lines.n < 60000); /* what a pipe holds */
+        CU_ASSERT_FATAL(lines.n < 60000); /* the capacity of a pipe */
         CU_ASSERT_EQUAL(write(ends[1], lines.data, lines.n), (ssize_t)lines.n);
     }
     close(ends[1]);
@@ -228,7 +228,8 @@ static void run_from_elsewhere(struct util_job *job, const char *more, bool is_f
     strbuf_fini(&lines);
 }
 
-/* Standard input can be read only once: its lines are compared with the journal as they arrive. */
+/* Standard input can be read only once, so its lines are compared with the journal while they
+ * arrive. */
 static void stdin_is_compared_as_it_comes(void)
 {
     for (int is_file = 0; is_file < 2; is_file++) {
@@ -237,7 +238,7 @@ static void stdin_is_compared_as_it_comes(void)
         util_job_init(&job, N_LINES, true);
         run_from_elsewhere(&job, "", is_file, 20, &out);
         CU_ASSERT_FALSE(out.done);
-        for (int i = 0; i < 2; i++) { /* resumed; then complete already */
+        for (int i = 0; i < 2; i++) { /* first resumed, then already complete */
             run_from_elsewhere(&job, "", is_file, UTIL_TO_THE_END, &out);
             CU_ASSERT_FALSE(status_failed(&out.st));
             CU_ASSERT_TRUE(util_job_is_expected(&job));
@@ -277,7 +278,7 @@ static void a_changed_input_is_refused(void)
     second[3] ^= 1;
     util_write_file(job.input, lines.data, (size_t)(second - lines.data));
     refused(&job, STATUS_INPUT, "found fewer");
-    util_read_file(job.output, &now); /* nothing was touched */
+    util_read_file(job.output, &now); /* no file was changed */
     CU_ASSERT_EQUAL(now.n, output.n);
     util_read_file(job.journal, &now);
     CU_ASSERT_EQUAL(now.n, journal.n);
@@ -350,7 +351,7 @@ static void error_rows_can_be_run_again(void)
 {
     struct util_job job;
     struct util_outcome out;
-    util_job_init(&job, N_LINES, false); /* what comes out when the arithmetic is good */
+    util_job_init(&job, N_LINES, false); /* the expected output, with correct arithmetic */
     uint64_t x = 77;
     unsigned n_wrong = 0, n_retried = 0;
     for (int i = 0; i < 40; i++) {
@@ -361,7 +362,7 @@ static void error_rows_can_be_run_again(void)
         const uint64_t n_bad = out.summary.n_error_rows;
         job.bad_arithmetic = false;
         job.o.flags.retry_errors = true;
-        /* ended a few times, too */
+        /* also after several interruptions */
         for (int n = 0; n < 100 && !out.done + (n == 0) > 0; n++) {
             random_options(&job, &x);
             util_job_run(&job, fake_between(&x, 0, 3) ? fake_between(&x, 0, 60) : UTIL_TO_THE_END,

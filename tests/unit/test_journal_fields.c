@@ -1,6 +1,6 @@
-/* Lines of fields drawn at random, in jobs that are killed and drained anywhere and resumed with
- * other replicas, groups, batches, chunks, caches and orders: always the uninterrupted run's bytes.
- */
+/* Jobs whose lines have random fields are killed or drained anywhere and resumed with other
+ * replicas, groups, batches, chunks, caches and orders. The output must always be that of an
+ * uninterrupted run. */
 #include "util_journal.h"
 
 #include <CUnit/CUnit.h>
@@ -9,8 +9,8 @@
 
 enum { JOBS = 300, LINES = 9, RUNS_MAX = 400 };
 
-/* A line takes one entry of each list, mostly the first. Entries that exclude each other make an
- * error row, which is tested too. */
+/* A line takes one entry of each list, most often the first. Entries that exclude each other make
+ * an error row, which is tested too. */
 static const char *const fields[][8] = {
     {"", ",\"temperature\":0", ",\"temperature\":0", ",\"seed\":4", ",\"top_k\":5",
      ",\"top_p\":0.6"},

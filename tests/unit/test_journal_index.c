@@ -1,5 +1,4 @@
-/* Tests the parts around a journal: its index over many lines, the set of ids, and failures at set
- * points. */
+/* The parts of a journal: its index over many lines, the set of ids, and failures at failpoints. */
 #include "serve/journal/journal_index.h"
 
 #include "base/failpoint.h"
@@ -30,7 +29,7 @@ static void failpoints_are_parsed(void)
     CU_ASSERT_FALSE(failpoint_due(NULL, FAILPOINT_STEP));
 }
 
-/* Rows are missing in the last window only, as where a run was ended. */
+/* Rows are missing only in the last window, as after an interrupted run. */
 enum { N = 300000, WINDOW = 4096 };
 
 static bool is_done(uint64_t line)
@@ -38,7 +37,7 @@ static bool is_done(uint64_t line)
     return line < N - WINDOW || line % 100 != 0;
 }
 
-/* An index over rows in a shuffled order within a window finds them all in small memory. */
+/* If the rows are shuffled only within a window, the index finds all of them with little memory. */
 static void a_long_journal_is_read_in_bounded_memory(void)
 {
     char path[] = "/tmp/shoal-journal-XXXXXX";
@@ -94,8 +93,8 @@ static void a_long_journal_is_read_in_bounded_memory(void)
     unlink(path);
 }
 
-/* Ids that are line numbers cost a bit; whatever they are, the first of equal ones is fresh, also
- * when the first half came from a journal. */
+/* An id that is its line's number costs one bit. Of equal ids of any kind the first is new, also
+ * when part of the ids came from a journal. */
 static void equal_ids_are_found_of_every_kind(void)
 {
     enum { N_IDS = 4000 };

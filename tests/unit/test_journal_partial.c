@@ -1,5 +1,5 @@
-/* Rows that no single run is long enough for, with several answers, searches and log-probabilities;
- * and what a journal may say of an unfinished row that does not fit it. */
+/* Rows that take longer than any single run, with several answers, beam searches and
+ * log-probabilities; and journals whose record of an unfinished row does not fit the row. */
 #include "base/mem.h"
 #include "serve/journal/journal.h"
 #include "util_journal.h"
@@ -15,7 +15,8 @@ static const char *const kinds[] = {
     "\"n\":5,\"logprobs\":1,\"seed\":9",
     "\"num_beams\":4,\"n\":2",
     "\"num_beams\":3,\"early_stopping\":\"never\",\"length_penalty\":2",
-    /* the first answers end runs before the last, and the prompt is the first one's */
+    /* the first answers end some runs before the last, and the prompt belongs to the first answer
+     */
     "\"n\":5,\"prompt_logprobs\":2,\"seed\":9",
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds, N_TOKENS = 90 };
@@ -28,7 +29,7 @@ static void init(struct util_job *job, size_t kind)
                  "{\"prompt\":\"of kind %zu\",\"max_tokens\":%d,\"ignore_eos\":true,%s}\n", kind,
                  N_TOKENS, kinds[kind]);
     util_job_init_text(job, line, (size_t)n, false);
-    job->o.schedule.max_batch = 3; /* so that answers wait, too */
+    job->o.schedule.max_batch = 3; /* so that some answers wait */
 }
 
 static void a_row_longer_than_every_run_comes_to_its_end(void)
@@ -57,8 +58,8 @@ static void a_row_longer_than_every_run_comes_to_its_end(void)
     }
 }
 
-/* Tokens that were drained are not sampled again, except for one where the prompt has to run again.
- */
+/* Tokens written by a drain are not sampled again, except one token if the prompt has to be
+ * computed again. */
 static void nothing_is_computed_twice(void)
 {
     for (size_t kind = 0; kind < N_KINDS; kind++) {
@@ -82,7 +83,7 @@ static void nothing_is_computed_twice(void)
     }
 }
 
-/* A journal whose one record of the job's line is `record`; it is resumed. */
+/* Resumes a job whose journal has `record` as the only record of its line. */
 static void run_behind(struct util_job *job, struct journal_record record, struct util_outcome *out)
 {
     struct journal *j = NULL;
@@ -112,12 +113,14 @@ static void what_does_not_fit_a_row_is_left_or_refused(void)
     int32_t words[64] = {'a', 'b', 'c', 'd'};
     const char *bytes = (const char *)words;
     const struct journal_record left[] = {
-        {.values = {0, 0, 0, 12}, .bytes = bytes, .n_bytes = 24},   /* of another form */
+        {.values = {0, 0, 0, 12}, .bytes = bytes, .n_bytes = 24},   /* of another kind */
         {.values = {3, 0, 0, 4}, .bytes = bytes, .n_bytes = 16},    /* its beginning is missing */
-        {.values = {0, 0, 9, 4}, .bytes = bytes, .n_bytes = 16},    /* of an answer too many */
-        {.values = {0, 0, 1000, 4}, .bytes = bytes, .n_bytes = 16}, /* of no answer */
+        {.values = {0, 0, 9, 4}, .bytes = bytes, .n_bytes = 16},    /* one answer more than the
+                                                                       line has */
+        {.values = {0, 0, 1000, 4}, .bytes = bytes, .n_bytes = 16}, /* an answer that does not
+                                                                       exist */
         {.values = {0, 0, UINT64_MAX, UINT64_MAX}, .bytes = bytes, .n_bytes = 16},
-        {.values = {0, 0, 0, 4}, .bytes = bytes, .n_bytes = 15}, /* no whole items */
+        {.values = {0, 0, 0, 4}, .bytes = bytes, .n_bytes = 15}, /* not a whole number of items */
         {.values = {0, 0, 0, 4}},
     };
     for (size_t kind = 0; kind < 5; kind += 2) { /* tokens; answers; a search */
@@ -128,7 +131,7 @@ static void what_does_not_fit_a_row_is_left_or_refused(void)
             CU_ASSERT_EQUAL(out.n_wrong, 0);
             CU_ASSERT_TRUE(util_job_is_expected(&job));
         }
-        words[2] = FAKE_VOCAB; /* to a search it is no state at all */
+        words[2] = FAKE_VOCAB; /* for a search this is not a valid state */
         const struct journal_record bad = {
             .values = {0, 0, 0, kind == 4 ? 1 : 4}, .bytes = bytes, .n_bytes = 16};
         run_behind(&job, bad, &out);
@@ -139,7 +142,8 @@ static void what_does_not_fit_a_row_is_left_or_refused(void)
     }
 }
 
-/* A search's state, cut and changed anywhere: taken or refused, and the job goes on from it. */
+/* A search's state is cut and changed anywhere. It is accepted or refused, and the job continues.
+ */
 static void a_search_in_a_damaged_state_does_no_harm(void)
 {
     struct util_job job;
@@ -151,7 +155,7 @@ static void a_search_in_a_damaged_state_does_no_harm(void)
     util_job_run(&job, 5, true, &out);
     strbuf_init(&journal);
     util_read_file(job.journal, &journal);
-    /* the record before the last, which is the commit, is the search's */
+    /* the last record is the commit; the one before it is the search's */
     uint32_t n_state = 0;
     size_t at = JOURNAL_MAGIC_BYTES, state = 0;
     for (; at + JOURNAL_FRAME_BYTES < journal.n; at += JOURNAL_FRAME_BYTES + n_state) {

@@ -1,4 +1,5 @@
-/* JSON Schema: which texts schemas take, by themselves and together, and what is refused. */
+/* JSON Schema: which texts a schema accepts, alone and combined with others, and which schemas are
+ * refused. */
 #include "text/grammar/json_schema.h"
 
 #include "base/strbuf.h"
@@ -186,7 +187,7 @@ static void schemas_take_their_texts(void)
     util_expect_forms(util_of_schema, schemas, sizeof schemas / sizeof *schemas);
 }
 
-/* A decimal of one to eight digits around those of the bounds below. */
+/* A random decimal number of one to eight digits near the bounds below. */
 static void draw_decimal(uint32_t *lot, char text[16])
 {
     *lot = *lot * 1664525 + 1013904223;
@@ -200,7 +201,7 @@ static void draw_decimal(uint32_t *lot, char text[16])
         snprintf(text, 16, "%s%d.%0*d", n < 0 ? "-" : "", abs(n) / scale, n_behind, abs(n) % scale);
 }
 
-/* Decimals are taken where their doubles are between the bounds, for many bounds. */
+/* For many bounds, a decimal number is accepted exactly when its double is between the bounds. */
 static void numbers_are_those_between_their_bounds(void)
 {
     uint32_t lot = 7;
@@ -239,7 +240,7 @@ static int days_of(int year, int month)
     return month == 2 && is_leap ? 29 : DAYS[month - 1];
 }
 
-/* Every month has its days, in the Gregorian calendar from year 1 on. */
+/* Each month has its days, by the Gregorian calendar from year 1 on. */
 static void dates_are_those_of_the_calendar(void)
 {
     struct dfa *date = NULL, *date_time = NULL;
@@ -315,7 +316,7 @@ static void what_is_not_understood_is_named(void)
     util_expect_refused(util_of_schema, bad_schemas, sizeof bad_schemas / sizeof *bad_schemas);
 }
 
-/* "AA..A": n times `part`, with its number where it has a %d. */
+/* Repeats `part` n times, with the number of the repetition if `part` contains %d. */
 static void repeat(struct strbuf *out, const char *before, const char *part, int n,
                    const char *after)
 {
@@ -366,7 +367,8 @@ static void work_grows_with_the_schema_and_no_faster(void)
     }
 }
 
-/* Small texts that ask for much work: it ends soon after the bound, and the bound is named. */
+/* Small schemas that need much work: compiling stops soon after the limit, and the error names the
+ * limit. */
 static void work_is_bounded(void)
 {
     static const char *const large[][3] = {

@@ -1,4 +1,4 @@
-/* Percentiles of the latency histogram against exact ones, over several shapes of samples. */
+/* Percentiles of the latency histogram against exact percentiles, for several distributions. */
 #include "serve/schedule/latency.h"
 
 #include "util_fake_engine.h"
@@ -16,7 +16,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every percentile, and those of the reports' tail, are within 1/128 of the exact sample. */
+/* Every percentile, and the high ones that reports show, are within 1/128 of the exact sample. */
 static void check_percentiles(uint64_t *samples)
 {
     static struct latency l;
@@ -49,7 +49,8 @@ static void percentiles_of_all_magnitudes_are_within_their_promise(void)
     check_percentiles(samples);
 }
 
-/* Most near 5 ms, a hundredth a thousand times as long: as a stalled file system makes them. */
+/* Most samples are near 5 ms; one in a hundred takes a thousand times as long, as on a stalled file
+ * system. */
 static void percentiles_of_a_long_tail_are_within_their_promise(void)
 {
     static uint64_t samples[N];

@@ -1,5 +1,5 @@
-/* Layouts by brute force: every unit of every tensor is counted over all ranks, for every product
- * of tp, pp, dp and ep on 1 to 16 ranks; places, stages, bytes and each sentence of refusal. */
+/* Layouts by brute force: over all ranks, every unit of every tensor is counted, for every product
+ * of tp, pp, dp and ep on 1 to 16 ranks. Also places, stages, bytes, and each error. */
 #include "parallel/layout/layout.h"
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 
 enum { RANKS_MAX = 16, UNITS_MAX = 16384 };
 
-/* How often each unit of one axis was met, and how many cuts fell inside a unit. */
+/* How often each unit of one axis is held, and how many cuts fall inside a unit. */
 struct count {
     uint16_t n[UNITS_MAX];
     uint32_t n_units, n_bad_cuts;
@@ -32,7 +32,7 @@ static void count_add(struct count *c, struct range r, uint32_t total, uint32_t 
     for (uint32_t u = r.begin / unit; u < (r.end + unit - 1) / unit; u++) c->n[u]++;
 }
 
-/* True when every unit was met exactly `times` times and no cut was bad. */
+/* Whether every unit is held exactly `times` times and no cut falls inside a unit. */
 static bool count_is(const struct count *c, uint32_t times)
 {
     bool all = c->n_bad_cuts == 0;
@@ -72,7 +72,7 @@ static bool layer_axis_is(const struct layout *l, uint32_t layer, range_of *of, 
     return count_is(&c, times);
 }
 
-/* A rank holds a kv head exactly when it holds one of the query heads that read it. */
+/* A rank holds a kv head exactly if it holds a query head that reads this kv head. */
 static bool kv_heads_serve_their_queries(const struct layout *l)
 {
     const uint32_t group = l->model.arch->n_heads / l->model.arch->n_kv_heads;
@@ -97,7 +97,7 @@ static uint32_t most_kv_heads(const struct layout *l)
     return most;
 }
 
-/* Every leaf of every expert is held once in each replica of the experts. */
+/* Each replica of the experts holds every leaf of every expert once. */
 static bool experts_are_held(const struct layout *l, uint32_t layer)
 {
     const struct layout_model *m = &l->model;
@@ -138,8 +138,8 @@ static bool vocab_is_held(const struct layout *l, uint32_t stage)
     return count_is(&c, l->dp);
 }
 
-/* rank -> place -> rank; places differ; expert places fill ep x etp x replicas of each stage; parts
- * of an expert lie inside one tp group. */
+/* Rank to place and back gives the rank; places differ; the expert places of each stage fill ep x
+ * etp x replicas; the parts of an expert are within one tp group. */
 static bool places_are_a_bijection(const struct layout *l)
 {
     static uint8_t expert_seen[RANKS_MAX][RANKS_MAX];
@@ -178,7 +178,7 @@ static void check_layout(const struct layout *l)
     for (uint32_t s = 0; s < l->pp; s++) CU_ASSERT(l->stage_begin[s] < l->stage_begin[s + 1]);
     for (uint32_t i = 0; i < m->arch->n_layers; i++) {
         CU_ASSERT(layer_axis_is(l, i, heads_at, m->arch->n_heads, leaf_heads, l->dp));
-        /* enough kv heads: nobody holds more than their share */
+        /* with enough kv heads no rank holds more than its share */
         if (l->tp <= m->arch->n_kv_heads && group % leaf_heads == 0) {
             CU_ASSERT(most_kv_heads(l) == (m->arch->n_kv_heads + l->tp - 1) / l->tp);
         }
@@ -190,7 +190,7 @@ static void check_layout(const struct layout *l)
     }
 }
 
-/* Every ep of one product of tp, pp and dp; returns how many layouts were checked. */
+/* Checks every ep for one product of tp, pp and dp; returns how many layouts were checked. */
 static uint32_t check_product(const struct layout_model *m, uint32_t n, uint32_t tp, uint32_t pp)
 {
     const uint32_t dp = n / pp / tp;
@@ -245,7 +245,8 @@ static void splits_differ_by_one_unit_at_most(void)
     CU_ASSERT_EQUAL(layout_split(UINT32_MAX, 16, 2, 1).end, UINT32_MAX);
 }
 
-/* Weight bytes of stage [begin, end) that a token reads, counted from the tensors' shapes. */
+/* The weight bytes of layers [begin, end) that one token reads, counted from the shapes of the
+ * tensors. */
 static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32_t end)
 {
     uint64_t n = 0;
@@ -263,7 +264,7 @@ static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32
     return n * m->weight_bytes;
 }
 
-/* The smallest largest stage, by trying every last cut. */
+/* The smallest possible size of the largest stage, found by trying all cuts. */
 static uint64_t optimum(const struct layout_model *m, uint32_t pp)
 {
     static uint64_t best[17][129];
@@ -305,7 +306,7 @@ static void a_heavy_head_shortens_the_last_stage(void)
     struct layout l;
     const struct status st = layout_build(&m, 4, &(struct layout_flags){.pp = 4}, &l);
     CU_ASSERT_FATAL(!status_failed(&st));
-    /* the head is as heavy as 8 layers: (30 + 8) / 4 */
+    /* the head is as large as 8 layers: (30 + 8) / 4 */
     CU_ASSERT_EQUAL(l.stage_begin[1], 10);
     CU_ASSERT_EQUAL(l.stage_begin[2], 20);
     CU_ASSERT_EQUAL(l.stage_begin[3], 29);
@@ -381,25 +382,26 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     const struct layout_place p = layout_place_of(&narrow, 0);
     CU_ASSERT(layout_memory_of(&narrow, p, (struct layout_kv){2, 0}, 512).workspace_bytes >
               layout_memory_of(&narrow, p, (struct layout_kv){2, 0}, 64).workspace_bytes * 4);
-    /* attention's arrays lie where the FFN's stand: here gate and up hide q, k, v and the output */
+    /* Attention's arrays share memory with those of the FFN: here gate and up are larger than q, k,
+     * v and the output together. */
     const struct layout_model dense = util_model(MODEL_SMOLLM2);
     const struct layout one = built(&dense, 1, (struct layout_flags){0});
     const uint64_t always = 2 * 576 + 64, ffn = 2 * 1536, logits = 4ull * 64 * 49152;
     CU_ASSERT_EQUAL(memory_at(&one, 0).workspace_bytes, 4 * 512 * (always + ffn) + logits);
-    /* a cosine and a sine for each pair that is rotated, of heads of 64 here a quarter */
+    /* one cosine and one sine for each rotated pair; here a quarter of a head of 64 is rotated */
     struct arch quarter = *dense.arch;
     struct layout_model partial = dense;
     quarter.rotary = 16;
     partial.arch = &quarter;
     const struct layout few = built(&partial, 1, (struct layout_flags){0});
     CU_ASSERT_EQUAL(memory_at(&few, 0).workspace_bytes, 4 * 512 * (always - 48 + ffn) + logits);
-    /* four replicas' tokens may all choose one rank's experts */
+    /* the tokens of all four replicas may choose experts of one rank */
     const uint64_t per_token = 4ull * 2 * (2 * 4096 + 2 * 14336);
     CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 4 * 512 * per_token);
     CU_ASSERT(memory_at(&narrow, 0).exchange_bytes < 2 * 512 * per_token);
 }
 
-/* int8 has a scale of 4 bytes for each of a token's heads, of keys and of values. */
+/* An int8 cache has a scale of 4 bytes for each token and head, for keys and for values. */
 static void scales_of_the_cache_are_counted(void)
 {
     const struct layout_model m = util_model(MODEL_SMOLLM2);
@@ -525,7 +527,7 @@ static void expect_bad_model(const struct layout_model *m, const char *sentence)
     CU_ASSERT_STRING_EQUAL(st.text, sentence);
 }
 
-/* A model whose description may be changed. */
+/* A model with a description that the test may change. */
 static struct layout_model bad_model(enum util_model which, struct arch *arch)
 {
     struct layout_model m = util_model(which);
@@ -574,7 +576,7 @@ static void allocation_failures_are_statuses(void)
         const struct status st = layout_build(&m, 8, &(struct layout_flags){.pp = 8}, &l);
         mem_fail_after(0);
         if (!status_failed(&st)) {
-            CU_ASSERT_EQUAL(n, 3); /* two allocations */
+            CU_ASSERT_EQUAL(n, 3); /* one for each of the two allocations */
             break;
         }
         CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);

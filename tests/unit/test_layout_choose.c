@@ -1,5 +1,5 @@
-/* The choice of a layout and the report of `shoal plan`: rules, flags, rank order, golden reports.
- * SHOAL_GOLDEN_UPDATE=1 writes the reports anew. */
+/* The choice of a layout, and the report of `shoal plan`: rules, flags, the order of ranks, and
+ * golden reports. SHOAL_GOLDEN_UPDATE=1 writes the reports again. */
 #include "parallel/layout/layout_choose.h"
 
 #include "base/file.h"
@@ -15,7 +15,7 @@
 
 static const char cpu_node[] = "pack:2 numa:4 core:16 pu:1";
 
-/* A choice and what it was made from. */
+/* A chosen layout and its inputs. */
 struct choice {
     struct layout_model model;
     struct layout_budget budget;
@@ -152,7 +152,8 @@ static void experts_stay_inside_a_host_and_stages_cross(void)
     choice_fini(&c);
 }
 
-/* One rank per node and 2 layers fewer than it takes: only experts across hosts can fit. */
+/* One rank per node, each with too little memory for its layers. Only expert parallelism across
+ * hosts fits. */
 static void groups_cross_hosts_when_nothing_else_fits(void)
 {
     struct choice c;
@@ -178,7 +179,7 @@ static void what_does_not_fit_is_returned_with_its_lack(void)
     choice_fini(&c);
 }
 
-/* The fit of the tightest rank is the worst over all ranks. */
+/* The reported fit is that of the rank with the least room. */
 static void fit_speaks_for_every_rank(void)
 {
     static const struct layout_flags flags[] = {
@@ -200,7 +201,8 @@ static void fit_speaks_for_every_rank(void)
     }
 }
 
-/* Flags are kept in every combination, or refused where layout_build has no way either. */
+/* For every combination of flags, the layout has the values of the flags, or is refused where
+ * layout_build refuses it too. */
 static void flags_are_kept(void)
 {
     uint32_t n_kept = 0, n_refused = 0;
@@ -243,7 +245,7 @@ static void a_full_product_spreads_experts_over_the_stage(void)
     struct choice c;
     choice_init(&c, MODEL_DEMO, "4x\"core:2 pu:1\"", 8,
                 (struct layout_flags){.tp = 2, .pp = 1, .dp = 4});
-    CU_ASSERT_EQUAL(c.l.ep, 8); /* though it crosses hosts: as the contract says */
+    CU_ASSERT_EQUAL(c.l.ep, 8); /* the contract demands this although it crosses hosts */
     choice_fini(&c);
 }
 
@@ -262,13 +264,14 @@ static void refusals_keep_their_sentences(void)
 
 /* --- the order of ranks ------------------------------------------------------------------- */
 
-/* Launchers that deal ranks out over hosts or sockets end in the same machine order. */
+/* Whether a launcher distributes ranks over hosts or over sockets, the order of ranks by place is
+ * the same. */
 static void ranks_are_sorted_by_place(void)
 {
     struct topo_self selves[16];
     memset(selves, 0, sizeof selves);
     for (uint32_t r = 0; r < 16; r++) {
-        /* host by host in turns, on each host socket by socket in turns, high units first */
+        /* hosts alternate, on each host the sockets alternate, and higher units come first */
         snprintf(selves[r].node.name, sizeof selves[r].node.name, "host%u", 7 - r % 2);
         selves[r].node.memory_bytes = 64ull << 30;
         selves[r].node.n_cores = 8;
@@ -323,7 +326,8 @@ static void unbound_ranks_keep_the_launchers_order(void)
 
 /* --- failures ----------------------------------------------------------------------------- */
 
-/* 9 heads in leaves of two, 7 leaves of an FFN: uneven halves, unless outputs are cut instead. */
+/* 9 heads in leaves of two and 7 leaves of an FFN: halves are uneven, unless outputs are cut
+ * instead. */
 static struct layout_model uneven_model(struct arch *a)
 {
     struct layout_model m = util_model(MODEL_SMOLLM2);
@@ -362,7 +366,8 @@ static void cuts_of_outputs_cut_inputs_in_groups(void)
     CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
 }
 
-/* 25 heads of 5 kv heads over 3 ranks: 9, 8, 8 would cost the second rank a third kv head. */
+/* 25 query heads and 5 kv heads over 3 ranks: with 9, 8 and 8 query heads the second rank would
+ * need a third kv head. */
 static void finer_heads_cost_no_kv_heads(void)
 {
     struct layout_model m = util_model(MODEL_SMOLLM2);
@@ -379,7 +384,7 @@ static void finer_heads_cost_no_kv_heads(void)
     CU_ASSERT_EQUAL(range_count(layout_kv_heads(&l, 1)), 2);
 }
 
-/* Ranks of one host cut outputs; those of two do not. */
+/* Plans cut outputs among the ranks of one host, but not among those of two. */
 static void plans_expect_cuts_inside_hosts(void)
 {
     struct arch arch;

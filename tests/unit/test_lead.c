@@ -1,5 +1,4 @@
-/* Whole jobs over the fake engine: lines go in, rows come out, with the same bytes whatever the
- * options. */
+/* Whole jobs over the fake engine: rows have the same bytes whatever the options. */
 #include "serve/lead/lead.h"
 
 #include "base/file.h"
@@ -18,7 +17,7 @@ enum { LINES = 60 };
 
 static const char duplicate[] = "{\"custom_id\":\"q3\",\"prompt\":\"twice\"}\n";
 
-/* A line of one of many kinds; id -1: the line says no custom_id. */
+/* Appends a line of a random kind; id -1: without custom_id. */
 static void add_line(struct strbuf *s, uint64_t *x, int id)
 {
     const int kind = (int)fake_between(x, 0, 20);
@@ -28,7 +27,8 @@ static void add_line(struct strbuf *s, uint64_t *x, int id)
     if (kind == 0) {
         strbuf_printf(s, "{%s\"prompt\":\"\",\"n\":7}\n", name);
     } else if (kind == 1) {
-        strbuf_printf(s, "{%s\"prompt_token_ids\":[5,1,5]}\n", name); /* 1: bad arithmetic */
+        strbuf_printf(s, "{%s\"prompt_token_ids\":[5,1,5]}\n", name); /* token 1 makes the
+                                                                         arithmetic fail */
     } else if (kind == 2) {
         strbuf_printf(s,
                       "{%s\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"model\":"
@@ -57,8 +57,8 @@ static void add_line(struct strbuf *s, uint64_t *x, int id)
     }
 }
 
-/* Lines that begin alike, for more than a block, and differ in what they want: none may take from
- * another what is not its own. */
+/* These lines begin alike for more than one block, and then ask for different things. No line may
+ * take anything of another line beyond the common beginning. */
 enum { ALIKE = 7 };
 
 static void add_alike(struct strbuf *s)
@@ -157,7 +157,7 @@ static void any_options_give_the_same_scores(void)
     check_options(LEAD_SCORE, 60, &n_preemptions);
 }
 
-/* Makes the row that a line without errors must get, byte by byte and without serve's text code. */
+/* Makes, byte by byte and without serve's code, the row that a line without errors must get. */
 static void expect_plain(const struct request *r, const char *const *stops, size_t n_stops,
                          struct strbuf *out)
 {
@@ -186,7 +186,7 @@ static void expect_plain(const struct request *r, const char *const *stops, size
     strbuf_printf(out, "],\"finish_reason\":\"%s\"", stopped ? "stop" : "length");
 }
 
-/* Drawn as fake_engine_expect draws. */
+/* Whether fake_engine_expect can predict the request. */
 static bool is_simple(const struct request *r)
 {
     return r->ask->penalties.repetition == 1 && r->ask->penalties.frequency == 0 &&
@@ -248,7 +248,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Splits s into its lines (in place), sorted. Returns how many. */
+/* Splits s into its lines in place and sorts them. Returns their number. */
 static size_t sort_lines(struct strbuf *s, char **lines, size_t most)
 {
     size_t n = 0;
@@ -312,10 +312,10 @@ static void a_long_input_runs_in_bounded_memory(void)
     struct status st = util_lead_run(&o, &summary, &n_wrong);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT_EQUAL(n_wrong, 0);
-#ifdef __SANITIZE_ADDRESS__ /* keeps up to 256 MiB of freed memory */
+#ifdef __SANITIZE_ADDRESS__ /* AddressSanitizer keeps up to 256 MiB of freed memory */
     const uint64_t most = (uint64_t)300 << 20;
 #else
-    const uint64_t most = (uint64_t)16 << 20; /* the window's rows */
+    const uint64_t most = (uint64_t)16 << 20; /* the rows of a window */
 #endif
     CU_ASSERT(mem_peak_bytes() - before < most);
     CU_ASSERT_EQUAL(summary.n_rows, N);
@@ -340,7 +340,7 @@ static void a_long_input_runs_in_bounded_memory(void)
     util_file_remove(output);
 }
 
-/* Sees every row of logits once or more, with the right values. */
+/* Checks that each row of logits arrives at least once with the right values. */
 struct logits_seen {
     uint8_t rows[LINES + 20][200];
     unsigned n_bad;
@@ -398,7 +398,7 @@ static void scores_come_with_perplexity_and_logits(void)
     tokenizer_destroy(&t);
 }
 
-/* Reading and planning with the n-th allocation failing, for every n: a status, never a crash. */
+/* Each allocation of reading and planning fails in turn: the result is an error, never a crash. */
 static void every_failed_allocation_is_a_status(void)
 {
     char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];

@@ -23,7 +23,7 @@ static void files_that_cannot_be_used_are_refused(void)
     char *bytes = NULL;
     size_t n = 0;
     st = file_read(output, 100, &bytes, &n);
-    CU_ASSERT_EQUAL(n, 4); /* the old output is not truncated before the input is there */
+    CU_ASSERT_EQUAL(n, 4); /* the old output is not truncated before the input has been opened */
     mem_free(&bytes);
     o = util_lead_options(NULL, input, input);
     st = util_lead_run(&o, &summary, &n_wrong);
@@ -64,7 +64,8 @@ static void empty_inputs_give_empty_outputs(void)
     strbuf_fini(&out);
 }
 
-/* Two lines, the second written while the first runs; in between the pipe is open and empty. */
+/* The second of two lines is written while the first runs. Between them the pipe is open and empty.
+ */
 static void a_slow_pipe_does_not_hold_up_what_runs(void)
 {
     static const char first[] = "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":150}\n";
@@ -80,7 +81,7 @@ static void a_slow_pipe_does_not_hold_up_what_runs(void)
     snprintf(input, sizeof input, "/proc/self/fd/%d", ends[0]);
     util_file_create(output, "", 0);
     struct lead_options o = util_lead_options(NULL, input, output);
-    o.n_end_ids = 0; /* so that the first runs on */
+    o.n_end_ids = 0; /* so that the first line continues */
     struct status st = lead_create(&o, &lead);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = step_plan_init(&plan, 1);
@@ -146,8 +147,8 @@ static void a_line_over_the_limit_is_a_row(void)
 
 enum { HEAVY = 4 };
 
-/* The first line of `in` runs one step. Each of the HEAVY lines behind it takes all steps of work
- * that one line may take and becomes an error row: only one of them is read before each step. */
+/* The first line of `in` runs one step. Each of the HEAVY lines after it takes as many steps of work
+ * as a line may take, and becomes an error row. Only one of them may be read before each step. */
 static void run_heavy_lines(struct lead_options o, const struct strbuf *in)
 {
     static struct serve_summary summary;
@@ -225,8 +226,8 @@ static void long_templates_do_not_hold_up_what_runs(void)
     strbuf_fini(&in);
 }
 
-/* The first of two lines with one id wins even when it is an error row; a line without an id takes
- * another name. */
+/* Of two lines with the same id the first wins, even if it is an error row. A line without an id
+ * gets another name. */
 static void ids_count_once_whatever_their_rows(void)
 {
     static struct serve_summary summary;

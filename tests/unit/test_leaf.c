@@ -1,4 +1,4 @@
-/* The leaf rule as a table: the shapes of real models, and the edges. */
+/* The rule for leaves (K-blocks) as a table: shapes of real models, and limits. */
 #include "tensor/leaf.h"
 
 #include <CUnit/CUnit.h>
@@ -60,8 +60,8 @@ static void leaves_are_whole_units_and_never_more_than_the_law_allows(void)
     }
 }
 
-/* Short tensors too, such as the demo's 192 columns: whole groups, whole heads, enough leaves where
- * the smallest group gives enough. */
+/* Also for short tensors, such as the demo's 192 columns: leaves are whole groups and whole heads,
+ * and there are enough of them if the smallest group allows it. */
 static void quantized_leaves_are_whole_groups_and_enough_of_them(void)
 {
     static const uint32_t wholes[] = {1, 16, 32, 48, 64, 80, 96, 128, 192};
@@ -83,7 +83,9 @@ static void quantized_leaves_are_whole_groups_and_enough_of_them(void)
     }
     CU_ASSERT_EQUAL(leaf_fit_group(192, 1, 128, LEAF_DENSE_LEAST), 32);
     CU_ASSERT_EQUAL(leaf_fit_group(192, 1, 128, LEAF_EXPERT_LEAST), 128);
-    CU_ASSERT_EQUAL(leaf_fit_group(512, 80, 128, LEAF_DENSE_LEAST), 32); /* 128, 80 meet at 640 */
+    CU_ASSERT_EQUAL(leaf_fit_group(512, 80, 128, LEAF_DENSE_LEAST), 32); /* 128 and 80 have no
+                                                                            common multiple below
+                                                                            640 */
     CU_ASSERT_EQUAL(leaf_fit_group(1280, 80, 128, LEAF_DENSE_LEAST), 64);
     CU_ASSERT_EQUAL(leaf_fit_group(512, 64, 128, LEAF_DENSE_LEAST), 128);
 }

@@ -1,4 +1,5 @@
-/* Arrays that share memory: none overlap that live together, and little is lost. */
+/* Arrays that share memory: arrays that live at the same time do not overlap, and little memory is
+ * lost. */
 #include "base/lifetimes.h"
 
 #include <CUnit/CUnit.h>
@@ -14,7 +15,7 @@ static uint64_t rounded(uint64_t n)
     return (n + LIFETIME_ALIGN - 1) / LIFETIME_ALIGN * LIFETIME_ALIGN;
 }
 
-/* Pairs that live together and overlap, and arrays that leave [0, total). */
+/* Counts pairs that overlap although they live at the same time, and arrays outside [0, total). */
 static size_t count_wrong(const struct lifetime *a, size_t n, uint64_t total)
 {
     size_t n_wrong = 0;
@@ -31,7 +32,7 @@ static size_t count_wrong(const struct lifetime *a, size_t n, uint64_t total)
     return n_wrong;
 }
 
-/* Bytes that are alive in the fullest step: no placement needs less. */
+/* The bytes that are alive in the fullest step; no placement can need less. */
 static uint64_t fullest(const struct lifetime *a, size_t n, uint32_t n_steps)
 {
     uint64_t most = 0;
@@ -65,7 +66,7 @@ static void none_that_live_together_overlap(void)
         n_more += total > least;
     }
     CU_ASSERT_EQUAL(n_wrong, 0);
-    CU_ASSERT(n_more < 300); /* of 2000: mostly the fullest step is all that is taken */
+    CU_ASSERT(n_more < 300); /* of 2000 cases, most need only the memory of the fullest step */
 }
 
 static void a_layer_shares_its_two_halves(void)

@@ -1,4 +1,4 @@
-/* Lines of hostile and of ordinary files. */
+/* Reading lines of hostile and of ordinary files. */
 #include "serve/input/line_reader.h"
 
 #include "base/mem.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* All lines of `bytes` as "number@offset:text|", and their kinds. */
+/* Returns all lines of `bytes` as "number@offset:text|", with their kinds. */
 static void read_all(const char *bytes, size_t n, size_t max_bytes, struct strbuf *out)
 {
     char path[UTIL_PATH_MAX];
@@ -84,7 +84,7 @@ static void lines_over_the_limit_are_skipped(void)
     check("123456", 6, 5, "1@0:TOO LONG 6|");
 }
 
-/* A 100 MB line must not cost 100 MB, nor hide its neighbours. */
+/* A line of 100 MB must not cost 100 MB of memory, nor affect its neighbours. */
 static void a_huge_line_costs_no_more_than_the_limit(void)
 {
     enum { N = 100000000 };
@@ -105,7 +105,7 @@ static void a_huge_line_costs_no_more_than_the_limit(void)
         st = line_reader_next(r, true, &lines[i]);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
     }
-    /* 64 KiB doubled until the limit is passed, and no further. */
+    /* the buffer of 64 KiB doubles until it passes the limit, and no further */
     CU_ASSERT(mem_fail_after(0) <= 9);
     CU_ASSERT_EQUAL(lines[0].kind, LINE_OK);
     CU_ASSERT_EQUAL(lines[1].kind, LINE_TOO_LONG);

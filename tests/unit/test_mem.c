@@ -1,4 +1,4 @@
-/* Mapped memory: aligned, zeroed, failing when it is to fail. */
+/* Mapped memory is aligned and zeroed, and fails when it should. */
 #include "base/mem.h"
 
 #include <CUnit/CUnit.h>

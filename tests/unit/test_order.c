@@ -1,5 +1,5 @@
-/* The order in which a window of requests runs: nobody is lost, what begins alike meets, and work
- * of both kinds takes turns. */
+/* The order in which a window of requests runs: none is lost, prompts that begin alike run
+ * together, and prefill and decoding are mixed. */
 #include "options/flags.h"
 #include "serve/schedule/order.h"
 
@@ -12,7 +12,7 @@
 
 enum { MOST = 250 };
 
-/* A request with a prompt of n_header tokens of header `header` and n_tail of its own. */
+/* A request whose prompt has n_header tokens of header `header` and n_tail tokens of its own. */
 static struct request *make(uint64_t index, int header, size_t n_header, size_t n_tail,
                             int32_t max_tokens)
 {
@@ -30,7 +30,7 @@ static struct request *make(uint64_t index, int header, size_t n_header, size_t 
     r->n_tokens = r->n_prompt = n_header + n_tail;
     ((struct request_ask *)r->ask)->max_tokens = max_tokens;
     r->index = index;
-    r->order = 3 * index + 7; /* as when others were read between them */
+    r->order = 3 * index + 7; /* leaves gaps, as if other requests were read between them */
     return r;
 }
 
@@ -39,7 +39,8 @@ static void destroy_all(struct request **requests, size_t n)
     for (size_t i = 0; i < n; i++) request_destroy(&requests[i]);
 }
 
-/* Each once, order numbers ascending and the ones that there were, priorities first. */
+/* Whether each request occurs once, priorities come first, and the order numbers are ascending and
+ * the same as before. */
 static bool is_sound(struct request **requests, size_t n)
 {
     bool seen[MOST] = {false};
@@ -69,7 +70,7 @@ static void every_order_keeps_all_and_heeds_priorities(void)
         const struct status st =
             order_requests(kind, (int32_t)fake_between(&x, 1, 200), requests, n);
         CU_ASSERT_FALSE(status_failed(&st));
-        if (round % 2 == 1) { /* order numbers ascend within a priority only in what is checked */
+        if (round % 2 == 1) { /* requests with smaller priorities come first */
             for (size_t i = 1; i < n; i++)
                 CU_ASSERT(requests[i - 1]->ask->priority <= requests[i]->ask->priority);
         }
@@ -80,7 +81,7 @@ static void every_order_keeps_all_and_heeds_priorities(void)
     }
 }
 
-/* How often neighbours begin with different blocks. */
+/* How often neighbours in the order begin with different blocks. */
 static size_t count_changes(struct request **requests, size_t n)
 {
     size_t n_changes = 0;
@@ -109,8 +110,8 @@ static void shared_beginnings_meet_when_the_pool_is_small(void)
     }
 }
 
-/* Half are long prompts with short answers, read first: in every fifth of the order both kinds of
- * work stand in their proportion, and long and short ones. */
+/* Half of the requests, those read first, have long prompts and short answers. In every fifth of
+ * the order, long prompts and long answers must occur in proportion. */
 static void prefill_and_decode_mix(void)
 {
     struct request *requests[MOST];
@@ -138,7 +139,7 @@ static void prefill_and_decode_mix(void)
     destroy_all(requests, MOST);
 }
 
-/* Rows are written in order of reading, so nobody is put off for long. */
+/* Rows are written in the order of the input, so no request may be delayed for long. */
 static void mixing_moves_nobody_far(void)
 {
     enum { N = 1500, FAR = 256 };
@@ -161,7 +162,7 @@ static void mixing_moves_nobody_far(void)
     destroy_all(requests, N);
 }
 
-/* Flags and --metrics name an order by the words beside the enum. */
+/* Each order has the name that flags and --metrics use. */
 static void every_order_has_a_word(void)
 {
     for (int32_t k = 0; k < ORDER_KIND_COUNT; k++)

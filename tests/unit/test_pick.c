@@ -1,5 +1,5 @@
-/* Draws from a row of logits: truncation rules, integer exactness, and the law's independence of
- * how the vocabulary is laid out in buckets. Frequencies are held against softmax. */
+/* Sampling from a row of logits: truncation rules, exact integers, and independence of how the
+ * vocabulary is divided into buckets. Frequencies are compared with softmax. */
 #include "kernels/kern.h"
 #include "sample/pick.h"
 
@@ -14,7 +14,7 @@ static float logits[N_VOCAB];
 static uint64_t mass[N_VOCAB], keys[N_VOCAB];
 static const struct pick_scratch scratch = {mass, keys};
 
-/* A small generator of its own, so that the test does not lean on what it tests. */
+/* A generator of its own, so that the test does not depend on the code under test. */
 static double uniform(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -56,7 +56,8 @@ static void ties_go_to_the_smaller_id(void)
     struct pick_options o = plain(3);
     o.top_k = 1;
     CU_ASSERT_EQUAL(pick_token(&kern, &o, logits, N_VOCAB, 1.0f, &scratch), 1);
-    for (int i = 0; i < N_VOCAB; i++) logits[i] = i % 2 ? 0.0f : -0.0f; /* -0 equals +0 */
+    for (int i = 0; i < N_VOCAB; i++)
+        logits[i] = i % 2 ? 0.0f : -0.0f; /* the draw treats -0 as +0 */
     CU_ASSERT_EQUAL(pick_token(&kern, &o, logits, N_VOCAB, 0.0f, &scratch), 0);
 }
 
@@ -72,8 +73,8 @@ static int descending(const void *a, const void *b)
     return x - y;
 }
 
-/* Every token drawn under top-p must belong to the shortest prefix that reaches p, and every token
- * of that prefix must be drawn at its share. */
+/* Every token drawn under top-p must belong to the shortest prefix that reaches p, and each token
+ * of that prefix must be drawn in proportion to its probability. */
 static void top_p_keeps_the_shortest_prefix(void)
 {
     const float max = fill_logits(2);
@@ -101,7 +102,7 @@ static void top_p_keeps_the_shortest_prefix(void)
         counts[order[i]] = 0;
     }
     for (int i = 0; i < N_VOCAB; i++) CU_ASSERT_EQUAL(counts[i], 0);
-    /* five standard deviations of chi-squared with n_kept - 1 degrees of freedom */
+    /* the mean plus five standard deviations of chi-squared with n_kept - 1 degrees of freedom */
     CU_ASSERT(chi2 < n_kept + 5 * sqrt(2.0 * n_kept));
     CU_ASSERT(chi2 > n_kept - 6 * sqrt(2.0 * n_kept));
 }
@@ -134,7 +135,7 @@ static void the_draw_depends_on_key_choice_and_position_alone(void)
     CU_ASSERT_NOT_EQUAL(pick_random(&a), pick_random(&b));
 }
 
-/* Known answers of Philox4x32-10 (Random123's kat_vectors): counter and key zero. */
+/* Known answers for Philox4x32-10 (kat_vectors of Random123): counter and key zero. */
 static void philox_matches_its_known_answer(void)
 {
     const struct pick_options zero = {.temperature = 1};

@@ -1,11 +1,11 @@
-/* The replayed pipeline: waits that can be computed by hand. */
+/* The simulated pipeline: waits that can be computed by hand. */
 #include "parallel/layout/pipe_replay.h"
 
 #include <CUnit/CUnit.h>
 
 enum { STEPS = 100, PP_MAX = 8 };
 
-/* Every step takes stage_ns [pp]. */
+/* Simulates steps that all take stage_ns [pp]. */
 static void run(uint32_t pp, const uint64_t *stage_ns, uint64_t lead_ns, uint64_t message_ns,
                 struct pipe_stage_time *out)
 {
@@ -37,7 +37,7 @@ static void balanced_stages_never_wait(void)
     }
 }
 
-/* All go at the slowest stage's pace. */
+/* All stages run at the speed of the slowest. */
 static void others_wait_for_the_slowest(void)
 {
     const uint64_t ns[4] = {10, 10, 16, 10};
@@ -48,8 +48,8 @@ static void others_wait_for_the_slowest(void)
     }
 }
 
-/* pp messages and the lead's work go around with pp steps in flight: they cost a step their sum
- * over pp, unless a stage is slower than the others and hides them. */
+/* With pp steps in flight, pp messages and the lead's work travel around the pipeline. A step then
+ * costs their sum divided by pp, unless a stage is slower than the others and hides them. */
 static void messages_and_the_lead_cost_what_the_round_takes(void)
 {
     const uint64_t even[2] = {10, 10}, uneven[2] = {10, 20};

@@ -1,4 +1,4 @@
-/* The pipeline's timetable: golden timelines, and the properties that make it one. */
+/* The timetable of the pipeline: golden timelines, and its properties. */
 #include "parallel/layout/pipe_schedule.h"
 
 #include <CUnit/CUnit.h>
@@ -66,8 +66,8 @@ static void every_stage_does_every_step_once(void)
     }
 }
 
-/* The last stage has done the result that a step waits for before the first stage starts the step,
- * and that step worked on the same group of sequences. */
+/* Before the first stage starts a step, the last stage has the result that the step waits for, and
+ * that result is of the same group of sequences. */
 static void results_arrive_in_time(void)
 {
     for (uint32_t pp = 1; pp <= 9; pp++) {

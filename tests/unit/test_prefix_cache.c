@@ -1,4 +1,4 @@
-/* The tree of cached blocks: finding, counting holders, and who goes first. */
+/* The tree of cached blocks: lookup, counts of holders, and the order of eviction. */
 #include "serve/schedule/prefix_cache.h"
 
 #include <CUnit/CUnit.h>
@@ -61,7 +61,7 @@ static void blocks_are_found_by_their_place_and_tokens(void)
     prefix_cache_fini(&c);
 }
 
-/* Equal keys and other tokens, and keys that meet in a bucket. */
+/* Equal keys with different tokens, and different keys in the same bucket. */
 static void a_key_alone_is_never_believed(void)
 {
     struct prefix_cache c = make(4);
@@ -73,7 +73,7 @@ static void a_key_alone_is_never_believed(void)
     CU_ASSERT_EQUAL(find(&c, -1, 7, 2), 1);
     CU_ASSERT_EQUAL(find(&c, -1, 7 + 4, 3), 2);
     prefix_cache_release(&c, 1);
-    CU_ASSERT_EQUAL(prefix_cache_evict(&c), 1); /* from the middle of its bucket */
+    CU_ASSERT_EQUAL(prefix_cache_evict(&c), 1); /* removes it from the middle of its bucket */
     CU_ASSERT_EQUAL(find(&c, -1, 7, 1), 0);
     CU_ASSERT_EQUAL(find(&c, -1, 7, 2), -1);
     CU_ASSERT_EQUAL(find(&c, -1, 7 + 4, 3), 2);
@@ -101,7 +101,7 @@ static void held_blocks_stay_and_the_longest_unused_goes_first(void)
     prefix_cache_fini(&c);
 }
 
-/* Two chains 0-1-2 and 0-1-3: ends go before what they stand on. */
+/* Two chains, 0-1-2 and 0-1-3: the ends are evicted before the blocks that they follow. */
 static void a_block_goes_after_those_behind_it(void)
 {
     struct prefix_cache c = make(8);
@@ -112,14 +112,14 @@ static void a_block_goes_after_those_behind_it(void)
     prefix_cache_hold(&c, 1);
     add(&c, 3, 1, 13, 3);
     for (int32_t i = 3; i >= 0; i -= i == 3 ? 2 : 1) prefix_cache_release(&c, i);
-    CU_ASSERT_EQUAL(c.n_idle, 1); /* block 3: the others are held by the first chain */
+    CU_ASSERT_EQUAL(c.n_idle, 1); /* block 3; the first chain holds the others */
     for (int32_t i = 2; i >= 0; i--) prefix_cache_release(&c, i);
     CU_ASSERT_EQUAL(c.n_idle, 4);
     CU_ASSERT_EQUAL(prefix_cache_evict(&c), 3);
     CU_ASSERT_EQUAL(prefix_cache_evict(&c), 2);
     CU_ASSERT_EQUAL(prefix_cache_evict(&c), 1);
     CU_ASSERT_EQUAL(prefix_cache_evict(&c), 0);
-    add(&c, 0, -1, 12, 2); /* a block may come back as another */
+    add(&c, 0, -1, 12, 2); /* a block number may be used again for other content */
     CU_ASSERT_EQUAL(find(&c, -1, 12, 2), 0);
     prefix_cache_fini(&c);
 }

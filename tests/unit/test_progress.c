@@ -60,7 +60,7 @@ static void the_line_shows_rates_and_load(void)
     progress_text(&p, &v, 2, true, &s);
     CU_ASSERT_PTR_NOT_NULL(strstr(s.data, "[######------------------] "));
     strbuf_clear(&s);
-    v.read_fraction = -1; /* a pipe: nobody knows how much is left */
+    v.read_fraction = -1; /* a pipe: the rest of the input is unknown */
     progress_text(&p, &v, 2, true, &s);
     CU_ASSERT_EQUAL(strncmp(s.data, "30/60+ rows", 11), 0);
     strbuf_clear(&s);
@@ -76,10 +76,10 @@ static void rows_out_of_order_and_the_time_left_are_shown(void)
     struct progress_view v = {.n_done = 10, .n_read = 100, .all_read = true};
     struct strbuf s;
     strbuf_init(&s);
-    progress_estimate(&p, &v, 1000000000); /* 10 % were done by an earlier run */
+    progress_estimate(&p, &v, 1000000000); /* an earlier run did 10 % */
     CU_ASSERT_EQUAL(p.left_s, 0);
     v.n_done = 12;
-    v.n_waiting = 18; /* behind a slow row: a fifth of the job in 10 minutes */
+    v.n_waiting = 18; /* rows wait for a slow row: a fifth of the job in 10 minutes */
     progress_estimate(&p, &v, 601000000000);
     CU_ASSERT_DOUBLE_EQUAL(p.left_s, 2100, 1e-6);
     progress_text(&p, &v, 2, false, &s);

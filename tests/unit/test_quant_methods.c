@@ -1,4 +1,5 @@
-/* GPTQ, AWQ and SmoothQuant against numpy's reading of their papers (make_quant_goldens.py). */
+/* GPTQ, AWQ and SmoothQuant against implementations in numpy that follow the papers
+ * (make_quant_goldens.py). */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -144,7 +145,8 @@ static void check_tries(const struct problem *p, const struct js_node *tries)
         }
         const struct status st = awq_error(NULL, &linear, s, &error);
         CU_ASSERT(!status_failed(&st));
-        CU_ASSERT_DOUBLE_EQUAL(error / want_error, 1, 1e-4); /* scales differ in their last bit */
+        CU_ASSERT_DOUBLE_EQUAL(error / want_error, 1, 1e-4); /* scales may differ in their last
+                                                                bit */
     }
 }
 
@@ -197,7 +199,8 @@ static void smoothquant_is_the_papers(void)
     js_destroy(&doc);
 }
 
-/* GPTQ and clipping give less output error than RTN where inputs are correlated. */
+/* Where inputs are correlated, GPTQ and clipping give a smaller output error than rounding to
+ * nearest (RTN). */
 static void gptq_and_clipping_beat_rtn_on_their_own_measure(void)
 {
     struct js_doc *doc = goldens();
@@ -235,7 +238,7 @@ static void gptq_and_clipping_beat_rtn_on_their_own_measure(void)
 
 static const struct gptq_options clipped = {.damping = 0.01, .clip = true};
 
-/* Rule 10: the bytes do not depend on the threads. */
+/* Rule 10 of docs/numerics.md: the bytes do not depend on the number of threads. */
 static void codes_do_not_depend_on_threads(void)
 {
     struct js_doc *doc = goldens();

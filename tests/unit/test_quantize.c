@@ -1,4 +1,5 @@
-/* Codes of every format: exact inverses, nearest values, the same bytes for any thread count. */
+/* Quantizing in every format: exact inverses, nearest values, and the same bytes for any number of
+ * threads. */
 #include "quant/quantize.h"
 
 #include <CUnit/CUnit.h>
@@ -31,7 +32,7 @@ static bool is_code(struct quant_format f, int code)
     return code < 16;
 }
 
-/* Every code's value encodes to a code of the same value, in every format. */
+/* In every format, the value of each code is quantized to a code of the same value. */
 static void codes_are_inverse(void)
 {
     for (size_t i = 0; i < N_NAMES; i++) {
@@ -46,7 +47,7 @@ static void codes_are_inverse(void)
     }
 }
 
-/* No other code lies nearer to a value than the one chosen. */
+/* No other code is nearer to the value than the one chosen. */
 static void codes_are_nearest(void)
 {
     float x[INPUTS];
@@ -67,7 +68,7 @@ static void codes_are_nearest(void)
     }
 }
 
-/* The published numbers of E4M3 and E2M1, ties to even, saturation. */
+/* Published values of E4M3 and E2M1, ties to even, and saturation. */
 static void known_small_floats(void)
 {
     static const struct {
@@ -90,12 +91,13 @@ static void known_small_floats(void)
     }
 }
 
-/* Rows to codes and back: each value within half a step, stored parameters as used. */
+/* Quantizes rows and dequantizes them: each value changes by at most half a step, with the stored
+ * scales and zero points. */
 static void rows_come_back(void)
 {
     float *x = malloc(ROWS * INPUTS * sizeof *x), *y = malloc(ROWS * INPUTS * sizeof *y);
     fill(x, ROWS * INPUTS, 11);
-    memset(x + 2 * INPUTS, 0, INPUTS * sizeof *x); /* a row of zeros stays one */
+    memset(x + 2 * INPUTS, 0, INPUTS * sizeof *x); /* a row of zeros stays a row of zeros */
     for (size_t i = 0; i < N_NAMES; i++) {
         struct quant_format f;
         struct quant_block b;
@@ -142,8 +144,8 @@ static void threads_do_not_show(void)
     free(x);
 }
 
-/* Values that are hard to round: ties, zeros of both signs, subnormals, whole groups of zeros, one
- * large value among small ones, and some that are not finite. */
+/* Fills x with values that are hard to round: ties, zeros of both signs, subnormals, groups of
+ * zeros, a large value among small ones, and some that are not finite. */
 static void fill_hard(float *x, size_t n)
 {
     static const float hard[] = {0.0f,   -0.0f,   0.5f,     -0.5f,     1.5f,   2.5f,
@@ -157,7 +159,7 @@ static void fill_hard(float *x, size_t n)
     for (size_t i = 0; i < 300; i++) x[i] = 0;
 }
 
-/* Rows are rounded and dequantized as one value after the other is. */
+/* Quantizing and dequantizing a whole row gives the same as each value alone. */
 static void rows_are_their_values(void)
 {
     static const char *const forms[] = {"int8",     "int8-g32",       "int8-asym", "int8-asym-g64",
@@ -172,7 +174,8 @@ static void rows_are_their_values(void)
         unsigned n_wrong = 0;
         CU_ASSERT_TRUE_FATAL(quant_format_parse(forms[i], &f));
         CU_ASSERT_EQUAL_FATAL(quant_block_create(f, HIGH, WIDE, &b).code, STATUS_OK);
-        memset(b.codes, 0xFF, HIGH * quant_code_bytes(f.kind, WIDE)); /* nothing old may stay */
+        memset(b.codes, 0xFF, HIGH * quant_code_bytes(f.kind, WIDE)); /* all old bytes must be
+                                                                         overwritten */
         CU_ASSERT_TRUE(quant_rtn_rows(NULL, f, x, HIGH, WIDE, &b) > 0);
         quant_dequantize_rows(NULL, f, &b, HIGH, WIDE, y);
         const size_t group = f.group == 0 ? WIDE : f.group;
@@ -200,7 +203,7 @@ static void rows_are_their_values(void)
     free(x);
 }
 
-/* The loss is that of a plain loop, whatever the team, and adds up over calls. */
+/* The loss equals that of a plain loop for any team, and several calls add up. */
 static void loss_is_measured(void)
 {
     enum { N = ROWS * INPUTS };
@@ -235,7 +238,8 @@ static void loss_is_measured(void)
     free(x);
 }
 
-/* Values that are not finite are counted; tiny and huge ones do not break the scale. */
+/* Values that are not finite are counted. Very small and very large values do not break the scale.
+ */
 static void bad_values(void)
 {
     float x[64] = {0};

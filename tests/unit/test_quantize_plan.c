@@ -1,4 +1,4 @@
-/* Tests the formats that a policy chooses, and the leaves (K-blocks) of quantized tensors. */
+/* The formats that a policy chooses, and the leaves (K-blocks) of quantized tensors. */
 #include "base/mem.h"
 #include "calibrate/quantize_plan.h"
 #include "unit/util_ckpt.h"
@@ -125,7 +125,7 @@ out:
     return st;
 }
 
-/* Leaves, and the format they led to, of o_proj and down_proj. */
+/* Checks the leaves of o_proj and down_proj, and the format that they led to. */
 static void check_leaves(uint32_t n_heads, uint32_t head_dim, uint32_t n_ffn, const char *format,
                          uint32_t o_leaf, uint32_t o_group, uint32_t down_leaf)
 {
@@ -165,9 +165,10 @@ static void leaves_fit_heads_groups_and_ranks(void)
     check_leaves(16, 64, 3584, "int8", 256, 32, 448);
     check_leaves(16, 64, 3584, "int8-g128", 256, 128, 512);
     check_leaves(16, 64, 3584, "int4", 256, 32, 448);
-    check_leaves(8, 16, 160, "int8", 32, 32, 32); /* short: smaller groups */
+    check_leaves(8, 16, 160, "int8", 32, 32, 32); /* short tensors get smaller groups */
     check_leaves(8, 16, 160, "int4", 32, 32, 32);
-    check_leaves(16, 80, 1024, "int4-g128", 320, 64, 256); /* 128 and 80 meet at 640 only */
+    check_leaves(16, 80, 1024, "int4-g128", 320, 64, 256); /* the least common multiple of 128
+                                                              and 80 is 640 */
     check_leaves(4, 64, 512, "f32", 64, 0, 32);            /* floats keep their leaves */
     check_leaves(6, 32, 192, "int8", 32, 32, 32);          /* 192 is one and a half groups */
     check_leaves(4, 48, 192, "int8", 96, 32, 32);

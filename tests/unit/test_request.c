@@ -1,4 +1,4 @@
-/* Request lines: what they set, and a sentence for each way of being wrong. */
+/* Request lines: what they set, and the error for each kind of mistake. */
 #include "serve/request/request.h"
 
 #include "base/file.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* A line, its row's code, and what its sentence says. */
+/* A line, the error code of its row, and a part of the message. */
 struct bad_line {
     const char *line, *code, *says;
 };
@@ -177,7 +177,7 @@ static void every_bad_line_gets_a_code_and_a_sentence(void)
     tokenizer_destroy(&t);
 }
 
-/* Lines that only a program writes. */
+/* Lines that no human would write. */
 static void hostile_lines_are_error_rows(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -197,7 +197,8 @@ static void hostile_lines_are_error_rows(void)
     for (int i = 0; i < 1000000; i++) strbuf_puts(&s, "[");
     r = util_request_parse(&rules, s.data);
     CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_json");
-    CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "12"); /* nothing was read: the line's number */
+    CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "12"); /* no id was read, so the name is the
+                                                         line's number */
     request_destroy(&r);
 
     strbuf_clear(&s);
@@ -219,7 +220,7 @@ static void hostile_lines_are_error_rows(void)
     tokenizer_destroy(&t);
 }
 
-/* Damaged lines are rows or requests, never a crash; what passes is within the rules. */
+/* A damaged line gives an error row or a request within the rules, never a crash. */
 static void damaged_lines_do_no_harm(void)
 {
     static const char good[] =
@@ -288,7 +289,7 @@ static void a_line_wins_over_the_flags(void)
     CU_ASSERT_EQUAL(r->custom_id.n, 3);
     CU_ASSERT_EQUAL(r->n_prompt, 3);
     request_destroy(&r);
-    /* Off, tiny and huge. */
+    /* Values that switch a field off, tiny values and huge values. */
     r = util_request_parse(&rules, "{\"prompt\":\"a\",\"top_k\":-1,\"temperature\":1e-40}");
     CU_ASSERT_EQUAL(r->ask->top_k, 0);
     CU_ASSERT_EQUAL(r->ask->temperature, 0);
@@ -300,7 +301,7 @@ static void a_line_wins_over_the_flags(void)
     tokenizer_destroy(&t);
 }
 
-/* A number beyond 64 bits is an error of the field that reads it, and of no other field. */
+/* A number beyond 64 bits is an error only if the request uses its field. */
 static void numbers_beyond_64_bits_keep_their_line(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -318,7 +319,7 @@ static void numbers_beyond_64_bits_keep_their_line(void)
     CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "b");
     request_destroy(&r);
-    /* letters of numbers in plenty, which time that grows with their square would not get past */
+    /* many letters of numbers; a parser with quadratic time would not finish */
     const size_t n = 4 << 20;
     char *line = malloc(n + 1);
     memset(line, 'e', n);
@@ -353,7 +354,8 @@ static void keys_come_from_seeds_and_ids(void)
     CU_ASSERT_EQUAL(r->ask->key[0], 0xFFFFFFFF);
     CU_ASSERT_EQUAL(r->ask->key[1], 0xFFFFFFFF);
     request_destroy(&r);
-    /* XXH3-64 of "a" with seed 0, and what must make a difference. */
+    /* The key of a line without a seed is the XXH3-64 of its id, with the job's seed. Another id or
+     * another seed gives another key. */
     uint32_t a[2], b[2], c[2];
     request_key_of_id(0, "a", 1, a);
     request_key_of_id(0, "b", 1, b);
@@ -389,7 +391,8 @@ static void what_a_model_lacks_is_said(void)
     tokenizer_destroy(&t);
 }
 
-/* The flags' stop strings hold where a line has none of its own; an empty list means none. */
+/* The stop strings of the flags apply to lines without stop strings of their own. An empty list in
+ * a line means no stop strings. */
 static void stop_flags_are_defaults(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -452,7 +455,7 @@ static void the_set_knows_every_id(void)
     id_set_fini(&s);
 }
 
-/* Adds a line without an id and asserts its name. */
+/* Adds a line without an id and checks the name that it gets. */
 static void expect_name(struct id_set *s, const char *name)
 {
     char found[ID_NAME_MAX];
@@ -469,8 +472,8 @@ static void expect_given(struct id_set *s, const char *id, bool is_fresh)
     CU_ASSERT_EQUAL(fresh, is_fresh);
 }
 
-/* The name is the line's number, or what no earlier line has; so it is in a set that was filled
- * from a journal's hashes, too. */
+/* A line without an id gets its line number as name, or a name that no earlier line has. This also
+ * holds for a set that was filled from a journal's hashes. */
 static void lines_without_an_id_have_names_of_their_own(void)
 {
     struct id_set s = {0}, resumed = {0};
@@ -527,7 +530,7 @@ static void rows_are_given_another_id(void)
     }
 }
 
-/* With a template, messages become its text; what a user wrote never becomes a special token. */
+/* With a template, messages become its text. What a user wrote never becomes a special token. */
 static void messages_go_through_the_template(void)
 {
     static const char template[] =
@@ -564,7 +567,7 @@ static void messages_go_through_the_template(void)
     tokenizer_destroy(&t);
 }
 
-/* The request of one message with this content, through `template`. */
+/* Makes the request of one message with this content, using `template`. */
 static struct request *converse(struct tokenizer *t, const char *template, const char *content)
 {
     char line[512];
@@ -581,7 +584,7 @@ static struct request *converse(struct tokenizer *t, const char *template, const
     return r;
 }
 
-/* Asserts that the prompt's tokens, bytes all, spell `text`. */
+/* Checks that the prompt's tokens, which are bytes, spell `text`. */
 static void check_prompt(struct request **r, const char *text)
 {
     CU_ASSERT_PTR_NULL((*r)->error_code);
@@ -673,7 +676,7 @@ static void misspelled_fields_are_warned_of_once(void)
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
             struct request *r = util_request_parse(&rules, lines[i]);
-            CU_ASSERT_EQUAL(r->error_code == NULL, i < 4); /* a warning refuses nothing */
+            CU_ASSERT_EQUAL(r->error_code == NULL, i < 4); /* a warning does not refuse the line */
             request_destroy(&r);
         }
     }

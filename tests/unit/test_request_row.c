@@ -1,4 +1,4 @@
-/* Requests turned into result rows: texts and where they stop, log-probabilities, batch results. */
+/* Result rows of requests: texts and where they stop, log-probabilities, and batch results. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "serve/output/result_row.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Feeds the bytes of `tokens` as sampled ones, and writes the row. */
+/* Adds the bytes of `tokens` as sampled tokens, and compares the row. */
 static void check_row(const char *line, const char *sampled, bool end, bool score,
                       const char *expected)
 {
@@ -56,7 +56,7 @@ static void rows_are_those_of_the_contract(void)
     check_row("{\"prompt\":\"\"}", "", false, false,
               "{\"custom_id\":\"12\",\"error\":{\"code\":\"invalid_request\",\"message\":\"the "
               "prompt has no tokens, expected at least one\"}}\n");
-    /* A sequence that never becomes a character. */
+    /* an incomplete character */
     check_row(
         "{\"prompt\":\"hi\",\"max_tokens\":2}", "x\xE2", false, false,
         "{\"custom_id\":\"12\",\"text\":\"x\xEF\xBF\xBD\",\"token_ids\":[120,226],"
@@ -70,7 +70,7 @@ static void stop_strings_end_the_text_before_them(void)
         "{\"prompt\":\"hi\",\"stop\":[\"END\",\"zz\"]}", "xENyEND", false, false,
         "{\"custom_id\":\"12\",\"text\":\"xENy\",\"token_ids\":[120,69,78,121,69,78,68],"
         "\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":7}}\n");
-    /* Held back as the start of a stop string, and given out at the end. */
+    /* held back as the possible start of a stop string, and output at the end */
     check_row("{\"prompt\":\"hi\",\"stop\":\"END\",\"max_tokens\":3}", "xEN", false, false,
               "{\"custom_id\":\"12\",\"text\":\"xEN\",\"token_ids\":[120,69,78],\"finish_reason\":"
               "\"length\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}}\n");
@@ -80,7 +80,8 @@ static void stop_strings_end_the_text_before_them(void)
         "\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":4}}\n");
 }
 
-/* Feeds tokens by name; the text and the number taken until the request stopped. */
+/* Adds tokens by name; checks the text, and how many tokens were taken before the request stopped.
+ */
 static void check_stop(struct tokenizer *t, const char *line, const char *const *tokens,
                        size_t n_taken, const char *text)
 {
@@ -102,8 +103,8 @@ static void check_stop(struct tokenizer *t, const char *line, const char *const 
     request_destroy(&r);
 }
 
-/* Bytes that tokens fall back to are text only when the run of them is; a stop string among them
- * ends the request at its own last token all the same. */
+/* Byte tokens become text only when the whole run of them is known. A stop string within them must
+ * still end the request at its own last token. */
 static void stop_strings_in_bytes_end_it_at_once(void)
 {
     static const char *const LINES[] = {"a", "<0x0A>", "<0x0A>", "b", "a", NULL};
@@ -163,7 +164,7 @@ static void batch_rows_are_batch_results(void)
               " expected at least one\"}}\n");
 }
 
-/* Two sampled tokens, the second no whole character, with two alternatives each. */
+/* Samples two tokens, with two alternatives each. The second token is not a whole character. */
 static void check_logprobs(const char *line, const char *expected)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -213,7 +214,7 @@ static void score_rows_start_with_null(void)
               "\"sum_logprob\":-0.75}\n");
     check_row("{\"prompt\":\"a\"}", "", false, true,
               "{\"custom_id\":\"12\",\"token_ids\":[97],\"logprobs\":[null],\"sum_logprob\":0}\n");
-    /* A full context can be scored, one token more cannot. */
+    /* A full context can be scored; one more token cannot. */
     check_row("{\"prompt\":\"0123456789abcdefghijk\"}", "", false, true,
               "{\"custom_id\":\"12\",\"error\":{\"code\":\"context_length_exceeded\",\"message\":"
               "\"the prompt has 21 tokens, expected at most 20: the context holds 20\"}}\n");

@@ -1,5 +1,5 @@
-/* Repeated requests: the same rows with the result cache on and off, whatever the options, and
- * rows that were not computed twice. */
+/* Repeated requests: rows are the same with the result cache on and off, whatever the options, and
+ * no row is computed twice. */
 #include "serve/output/result_cache.h"
 
 #include "util_serve.h"
@@ -10,8 +10,8 @@
 
 enum { LINES = 200 };
 
-/* Lines over eight prompts: greedy, seeded and unseeded, of several lengths, stops and priorities,
- * some of which fail in the engine. */
+/* Lines with eight different prompts: greedy, seeded and unseeded, with different lengths, stops
+ * and priorities. Some fail in the engine. */
 static void make_lines(struct strbuf *s)
 {
     static const char *const kinds[] = {"\"temperature\":0",
@@ -76,7 +76,7 @@ static void repeated_lines_give_the_same_rows_for_less_work(void)
     tokenizer_destroy(&t);
 }
 
-/* A request of a prompt that depends on `prompt` alone. */
+/* A request whose prompt depends only on `prompt`. */
 static struct request *make(const struct request_rules *rules, int prompt, const char *fields)
 {
     char line[256];
@@ -98,7 +98,7 @@ static enum result_answer ask(struct result_cache *c, const struct request_rules
     return answer;
 }
 
-/* r runs to its end. */
+/* Ends r as if it had run. */
 static void end(struct result_cache *c, const struct request_rules *rules, struct request *r)
 {
     struct status st = status_ok();
@@ -130,13 +130,14 @@ static void who_waits_for_whom(void)
     CU_ASSERT_EQUAL(ask(c, &rules, r[0]), RESULT_RUN);
     CU_ASSERT_EQUAL(ask(c, &rules, r[1]), RESULT_WAITS);
     CU_ASSERT_EQUAL(ask(c, &rules, r[2]), RESULT_WAITS);
-    CU_ASSERT_EQUAL(ask(c, &rules, r[3]), RESULT_RUN); /* more urgent than the one that runs */
+    CU_ASSERT_EQUAL(ask(c, &rules, r[3]), RESULT_RUN); /* r[3] is more urgent than the equal
+                                                          request that runs */
     CU_ASSERT_EQUAL(ask(c, &rules, other), RESULT_RUN);
     CU_ASSERT_EQUAL(ask(c, &rules, another), RESULT_RUN);
     CU_ASSERT_EQUAL(ask(c, &rules, seeded), RESULT_RUN);
-    CU_ASSERT_EQUAL(ask(c, &rules, again), RESULT_WAITS); /* and is destroyed with the cache */
+    CU_ASSERT_EQUAL(ask(c, &rules, again), RESULT_WAITS); /* destroyed together with the cache */
     CU_ASSERT_EQUAL(ask(c, &rules, unseeded), RESULT_RUN);
-    CU_ASSERT_PTR_NULL(unseeded->shared); /* nobody else has its key */
+    CU_ASSERT_PTR_NULL(unseeded->shared); /* no other request has its key */
     CU_ASSERT_PTR_NULL(result_cache_take(c));
     end(c, &rules, r[0]);
     CU_ASSERT_PTR_EQUAL(result_cache_take(c), r[1]);
@@ -144,7 +145,7 @@ static void who_waits_for_whom(void)
     CU_ASSERT_PTR_NULL(result_cache_take(c));
     CU_ASSERT_EQUAL(ask(c, &rules, r[1]), RESULT_DONE);
     CU_ASSERT_EQUAL(r[1]->n_tokens, 6);
-    CU_ASSERT_EQUAL(ask(c, &rules, r[2]), RESULT_RUN); /* behind the eight that are known */
+    CU_ASSERT_EQUAL(ask(c, &rules, r[2]), RESULT_RUN); /* after the eight results that are kept */
     CU_ASSERT_EQUAL(r[2]->n_tokens, 11);
     CU_ASSERT_EQUAL(ask(c, &rules, r[4]), RESULT_WAITS);
     end(c, &rules, r[2]);
@@ -160,7 +161,7 @@ static void who_waits_for_whom(void)
     request_destroy(&unseeded);
 }
 
-/* The oldest results go; one that failed is not kept. */
+/* The oldest results are dropped. The result of a failed request is not kept. */
 static void memory_is_bounded(void)
 {
     struct request_rules rules = {.vocab_size = FAKE_VOCAB, .max_model_len = 100};

@@ -1,4 +1,5 @@
-/* Rows put in any order come out in theirs; failing writes are named. */
+/* Rows that arrive in any order are written in the order of their lines; a failed write names the
+ * file. */
 #include "serve/output/result_writer.h"
 
 #include "base/file.h"
@@ -54,7 +55,8 @@ static void rows_come_out_in_order(void)
     CU_ASSERT_EQUAL(t.n_rows, N);
     CU_ASSERT_EQUAL(t.n_error_rows, N / 10);
     CU_ASSERT_EQUAL(t.n_scored, 2 * N);
-    CU_ASSERT_EQUAL(t.sum_logprob, sum); /* to the bit: the order is that of the input */
+    CU_ASSERT_EQUAL(t.sum_logprob, sum); /* equal to the last bit, because sums are added in the
+                                            order of the input */
     result_writer_destroy(&w);
     char *bytes = NULL;
     size_t n = 0;
@@ -79,7 +81,7 @@ static void the_window_closes_on_bytes_too(void)
     struct status st = result_writer_create(path, 100, 1000, &w);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT(result_writer_has_room(w));
-    result_writer_open(w, 5000, &index); /* the first may always come */
+    result_writer_open(w, 5000, &index); /* the first row is always accepted */
     CU_ASSERT_FALSE(result_writer_has_room(w));
     put(w, 0);
     CU_ASSERT(result_writer_has_room(w));
@@ -88,7 +90,7 @@ static void the_window_closes_on_bytes_too(void)
     CU_ASSERT(result_writer_has_room(w));
     result_writer_open(w, 1, &index);
     CU_ASSERT_FALSE(result_writer_has_room(w));
-    put(w, 2); /* done and waiting, it counts with its line alone */
+    put(w, 2); /* complete but waiting: only its text counts */
     CU_ASSERT(result_writer_has_room(w));
     result_writer_destroy(&w);
     util_file_remove(path);

@@ -1,5 +1,5 @@
-/* The safetensors reader against small files made here: what is right is read, what is hostile is a
- * sentence. */
+/* The safetensors reader with small files made here: valid files are read, hostile ones are refused
+ * with an error. */
 #include "checkpoint/convert/safetensors.h"
 #include "unit/util_ckpt.h"
 
@@ -112,7 +112,7 @@ static void hostile_headers_are_refused_by_name(void)
         }
         safetensors_close(&s);
     }
-    /* a header length beyond the file, beyond the limit, and as large as can be said */
+    /* header lengths beyond the file, beyond the limit, and the largest possible */
     const unsigned char lengths[3][10] = {{3, 0, 0, 0, 0, 0, 0, 0, '{', '}'},
                                           {1, 0xE1, 0xF5, 5, 0, 0, 0, 0, '{', '}'},
                                           {255, 255, 255, 255, 255, 255, 255, 255, '{', '}'}};

@@ -1,5 +1,5 @@
-/* The scheduler under a fake engine: thousands of random layouts, limits and pools, in which every
- * request must come to what it comes to alone. */
+/* The scheduler with a fake engine: in thousands of random layouts, limits and pools, every request
+ * must get the same result as when it runs alone. */
 #include "serve/schedule/scheduler.h"
 
 #include "base/mem.h"
@@ -26,11 +26,12 @@ struct scenario {
     struct request_rules rules;
     struct scheduler_options o;
     int32_t n_requests;
-    bool late;         /* requests come a few at a time */
-    int32_t n_headers; /* prompts begin with one of so many; 0: each is on its own */
+    bool late;         /* requests are added a few at a time */
+    int32_t n_headers; /* number of headers with which prompts begin; 0: each prompt is different */
     int32_t header_tokens, tail_tokens; /* 0: random lengths */
     int32_t max_tokens;                 /* 0: random */
-    int32_t bad_token;                  /* at position 70 of a prompt; 0: none */
+    int32_t bad_token;                  /* the engine fails at this token at position 70 of a
+                                           prompt; 0: never */
     uint64_t seed;
 };
 
@@ -68,7 +69,7 @@ static struct scenario random_scenario(uint64_t seed, bool score)
     return c;
 }
 
-/* The same with prompts that begin alike, and the cache on or off. */
+/* A random run in which prompts begin alike, with the cache on or off. */
 static struct scenario sharing_scenario(uint64_t seed, bool prefix_cache)
 {
     struct scenario c = random_scenario(seed, false);
@@ -83,7 +84,7 @@ static struct scenario sharing_scenario(uint64_t seed, bool prefix_cache)
     return c;
 }
 
-/* A prompt of `most` tokens at most: one of the scenario's headers, cut anywhere, and a tail. */
+/* A prompt of at most `most` tokens: one of the scenario's headers, cut anywhere, and a tail. */
 static int64_t shared_prompt(const struct scenario *c, uint64_t *x, int64_t most, int32_t *tokens)
 {
     const uint64_t header = (uint64_t)fake_between(x, 0, c->n_headers - 1);
@@ -100,7 +101,7 @@ static int64_t shared_prompt(const struct scenario *c, uint64_t *x, int64_t most
     return n;
 }
 
-/* Request i of a scenario, made from a line as always. */
+/* Makes request i of a scenario from a line of JSON. */
 static struct request *make_request(const struct scenario *c, int32_t i)
 {
     uint64_t x = (c->seed + 1) * 1000003u + (uint64_t)i * 7919u + 1;
@@ -142,7 +143,7 @@ static bool is_right(const struct scenario *c, const struct request *r)
     }
     int32_t tokens[CONTEXT_MAX];
     const size_t n = fake_engine_expect(r, c->rules.max_model_len, tokens);
-    const size_t n_all = r->n_prompt + n; /* the last one is never computed */
+    const size_t n_all = r->n_prompt + n; /* the last sampled token is never computed */
     if (c->bad_token > 0 && n_all > 71 && tokens[70] == c->bad_token)
         return r->error_code != NULL && strcmp(r->error_code, "numeric_error") == 0;
     const bool ended = tokens[r->n_prompt + n - 1] == FAKE_END_ID;
@@ -151,7 +152,8 @@ static bool is_right(const struct scenario *c, const struct request *r)
            r->finish == (ended ? REQUEST_STOP : REQUEST_LENGTH);
 }
 
-/* Commits a group's results, replicas in descending order, and checks what is finished. */
+/* Commits the results of a group, with replicas in descending order, and checks the requests that
+ * finished. */
 static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
                    struct step_result *results, struct outcome *out)
 {
@@ -168,8 +170,8 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
     }
 }
 
-/* The waiting ones are in order of age, and a preempted one is younger than all that run where it
- * ran: the oldest is never preempted, and nobody overtakes. */
+/* Waiting requests are in the order of their age. A preempted request is younger than all requests
+ * that run on its replica, so the oldest is never preempted and none overtakes another. */
 static bool order_holds(const struct scheduler *s)
 {
     for (const struct sequence *w = s->waiting.head; w != NULL; w = w->next) {
@@ -184,7 +186,7 @@ static bool order_holds(const struct scheduler *s)
     return true;
 }
 
-/* How often each block of a replica is held, by all that run in it. */
+/* Counts how often the requests that run on a replica hold each block. */
 static void count_holders(const struct scheduler *s, const struct replica *replica,
                           int32_t *n_holders, int32_t *n_own)
 {
@@ -199,8 +201,8 @@ static void count_holders(const struct scheduler *s, const struct replica *repli
     }
 }
 
-/* Each block of each replica is free, or idle in the cache, or held as often as the cache says, or
- * held once by its owner: none is lost, none is held by two that both write. */
+/* Each block of each replica is free, is idle in the cache, is held as often as the cache counts,
+ * or is held once by its owner. So no block is lost, and none has two owners that write to it. */
 static bool holding_is_sound(const struct scheduler *s)
 {
     bool sound = true;
@@ -362,13 +364,13 @@ static void shared_prefixes_change_no_result(void)
            (unsigned long long)n_rows[1]);
 }
 
-/* One node of the trie of all prompts: what a cache without limits could save at best. */
+/* A node of the trie of all prompts, which tells how much a cache without limits could save. */
 struct trie_node {
     int32_t token, child, sibling;
 };
 
-/* Adds a prompt; returns how many of its tokens stood there, its last one aside: that one is
- * always computed. */
+/* Adds a prompt. Returns how many of its tokens were in the trie already, not counting its last
+ * token, which is always computed. */
 static uint64_t trie_add(struct trie_node *nodes, int32_t *n_nodes, const struct request *r)
 {
     int32_t at = 0;
@@ -467,7 +469,7 @@ static void a_batch_limit_of_one_runs_one_at_a_time(void)
     CU_ASSERT_EQUAL(o.n_preemptions, 0);
 }
 
-/* With enough requests, every group and every replica has work from the first round on. */
+/* With enough requests, every group and every replica works from the first round on. */
 static void work_is_spread_over_groups_and_replicas(void)
 {
     struct scenario c = random_scenario(3, false);
@@ -518,7 +520,7 @@ static void a_pool_below_one_context_is_refused(void)
     scheduler_destroy(&s);
 }
 
-/* A scheduler in which one request is in flight, and its plan. */
+/* Makes a scheduler in which one request is in flight, and its plan. */
 static struct scheduler *one_in_flight(struct scenario *c, struct serve_summary *stats,
                                        struct step_plan *plan)
 {

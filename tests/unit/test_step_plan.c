@@ -1,4 +1,4 @@
-/* Plans and results through their messages, and messages that lie about themselves. */
+/* Plans and results as messages, and messages with false counts. */
 #include "plan/step_plan.h"
 
 #include <CUnit/CUnit.h>
@@ -47,7 +47,8 @@ static void plans_survive_the_message(void)
     step_plan_fini(&q);
 }
 
-/* Every truncation is refused, and so is every count that does not fit. */
+/* A message that is cut anywhere is refused, and so is every count that does not fit the message.
+ */
 static void lying_messages_are_refused(void)
 {
     struct step_plan p, q;
@@ -59,7 +60,7 @@ static void lying_messages_are_refused(void)
     for (size_t n = 0; n < m.n_words; n++) {
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, n, &q).code, STATUS_BUG);
     }
-    for (size_t word = 4; word < 16; word += 2) { /* the low halves of the header's counts */
+    for (size_t word = 4; word < 16; word += 2) { /* the low halves of the counts in the header */
         const int32_t kept = m.words[word];
         m.words[word] = kept + 1;
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);

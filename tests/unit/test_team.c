@@ -1,4 +1,5 @@
-/* Teams of threads: every part once, whoever does it; ends; more threads than cores. */
+/* Teams of threads: each part runs once, on any thread; teams end; there may be more threads than
+ * cores. */
 #include "base/team.h"
 
 #include "base/mem.h"
@@ -65,8 +66,7 @@ static void see_span(void *job, uint32_t first, uint32_t n)
     for (uint32_t i = first; i < first + n; i++) see(&s->seen, i);
 }
 
-/* Spans lie within one thread's parts; alone, a thread takes its own in far fewer than there are.
- */
+/* A span lies within the parts of one thread. A thread alone claims far fewer spans than parts. */
 static void spans_are_neighbours(void)
 {
     for (uint32_t threads = 1; threads <= 4; threads++) {
@@ -101,7 +101,7 @@ static void without_a_team_the_caller_does_all(void)
     team_destroy(&none);
 }
 
-/* Also after the threads fell asleep, and with some of them left out. */
+/* Also after the threads fell asleep, and when only some of the threads are used. */
 static void each_thread_does_its_own(void)
 {
     struct team *t = made(4);
@@ -123,7 +123,8 @@ static void each_thread_does_its_own(void)
     team_destroy(&t);
 }
 
-/* Part 0 waits until all others are done: others must take over what the caller has not begun. */
+/* Part 0 waits until all other parts are finished, so other threads must take over the caller's
+ * remaining parts. */
 static void wait_for_others(void *job, uint32_t part)
 {
     struct seen *s = job;

@@ -1,5 +1,5 @@
-/* The tokenizer against what the `tokenizers` package made of the same lines, and against bad
- * files. */
+/* The tokenizer against goldens that the Python package `tokenizers` made of the same lines, and
+ * with invalid files. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -88,7 +88,7 @@ LINES(legacy)
 LINES(first)
 LINES(minimax)
 
-/* A vocabulary as a GGUF file has it. */
+/* The arrays of a vocabulary in a GGUF file. */
 struct arrays {
     struct gguf_vocab v;
     struct gguf_text *tokens, *merges; /* owned */
@@ -112,7 +112,7 @@ static void arrays_init(struct arrays *a, size_t n_tokens, size_t n_merges)
     a->v.n_merges = n_merges;
 }
 
-/* Makes a tokenizer of the arrays, and checks it against a golden. */
+/* Makes a tokenizer from the arrays and compares it with a golden. */
 static void check_arrays(struct arrays *a, const char *name)
 {
     char path[512];
@@ -163,7 +163,7 @@ static void spm_of_gguf(void)
     mem_free(&json);
 }
 
-/* A golden's tokens as arrays, strings borrowed from the document. */
+/* Puts the tokens of a golden into arrays; the strings are borrowed from the document. */
 static void fill_tokens(struct arrays *a, const struct js_node *root)
 {
     const void *it = NULL;
@@ -184,11 +184,12 @@ static void fill_tokens(struct arrays *a, const struct js_node *root)
     }
 }
 
-/* Its merges as "left right", in `text`. */
+/* Puts its merges into `text` as "left right". */
 static void fill_merges(struct arrays *a, const struct js_node *merges, struct strbuf *text)
 {
     for (size_t i = 0; i < a->v.n_merges; i++) {
-        const char *both = js_string(js_at(merges, i), NULL); /* as older files have it */
+        const char *both = js_string(js_at(merges, i), NULL); /* older files store a merge as one
+                                                                 string */
         strbuf_puts(text, both != NULL ? both : js_string(js_at(js_at(merges, i), 0), NULL));
         if (both == NULL) {
             strbuf_puts(text, " ");
@@ -204,7 +205,8 @@ static void fill_merges(struct arrays *a, const struct js_node *merges, struct s
     }
 }
 
-/* The arrays that a golden's tokenizer.json would have been, under a name of "pre". */
+/* Makes the arrays that the golden's tokenizer.json corresponds to, with `pre` as name of the
+ * pre-tokenizer, and compares. */
 static void check_pre(const char *name, const char *pre)
 {
     size_t n;
@@ -317,8 +319,8 @@ static bool decode_case(struct tokenizer *t, const struct js_node *row)
     return same;
 }
 
-/* Whole ids, bytes that are no UTF-8, and decodings of random ids; at least n_encode and n_decode.
- */
+/* Compares ids of whole texts, bytes that are not UTF-8, and decodings of random ids. There must be
+ * at least n_encode and n_decode of them. */
 static void check_cases(const char *file, size_t n_encode, size_t n_decode)
 {
     struct tokenizer *t[N_NAMES];
@@ -366,7 +368,7 @@ static void tokens_by_id_and_content(void)
     CU_ASSERT(id >= 0 && tokenizer_is_special(t, id));
     const char *bytes = tokenizer_token_bytes(t, id, &n);
     CU_ASSERT(n == strlen(begin) && memcmp(bytes, begin, n) == 0);
-    const int32_t blank = tokenizer_token_id(t, "\xC4\xA0", 2); /* U+0120 stands for the blank */
+    const int32_t blank = tokenizer_token_id(t, "\xC4\xA0", 2); /* U+0120 represents the space */
     CU_ASSERT(blank >= 0 && !tokenizer_is_special(t, blank));
     bytes = tokenizer_token_bytes(t, blank, &n);
     CU_ASSERT(n == 1 && bytes[0] == ' ');

@@ -1,5 +1,6 @@
-/* tokenizer.json files that must be refused by name, broken ones that must not crash, hostile texts
- * that must not take long, failing allocations, and the pattern notation. */
+/* tokenizer.json files that must be refused with an error that names the cause; damaged files that
+ * must not crash; texts that must not take long; failing allocations; and the notation of patterns.
+ */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -17,8 +18,8 @@
 #include <time.h>
 
 struct refusal {
-    const char *find, *put; /* the first `find` in SMALL_TOKENIZER becomes `put` */
-    const char *says;       /* part of the error; NULL: accepted all the same */
+    const char *find, *put; /* the first `find` in SMALL_TOKENIZER is replaced by `put` */
+    const char *says;       /* a part of the error; NULL: the file is accepted */
 };
 
 static const struct refusal REFUSALS[] = {
@@ -131,7 +132,7 @@ static struct status create(const char *json, size_t n)
     return st;
 }
 
-/* SMALL_TOKENIZER with its first `find` replaced. */
+/* Makes SMALL_TOKENIZER with the first r->find replaced. */
 static void refusal_text(const struct refusal *r, struct strbuf *json)
 {
     const char *at = strstr(SMALL_TOKENIZER, r->find);
@@ -142,8 +143,8 @@ static void refusal_text(const struct refusal *r, struct strbuf *json)
     strbuf_puts(json, at + strlen(r->find));
 }
 
-/* Every way out of the loaders, with every allocation before it failing: under AddressSanitizer
- * nothing is leaked. */
+/* Loads each refused file with every allocation failing in turn. Nothing may leak (under
+ * AddressSanitizer). */
 static void refusals_live_without_memory(void)
 {
     for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
@@ -196,7 +197,7 @@ static uint64_t next_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* Mutated files are refused or work; either way nothing breaks. */
+/* A randomly changed file is refused or works; it must not crash. */
 static void mutations_do_not_crash(void)
 {
     uint64_t state = 1;
@@ -265,7 +266,7 @@ static void every_failed_allocation_is_a_status(void)
     CU_ASSERT(n > 10 && n < 1000);
 }
 
-/* A tiktoken.model: 256 bytes at the ranks 0 to 255, then `more`. */
+/* Makes a tiktoken.model: the 256 bytes at ranks 0 to 255, then `more`. */
 static struct status from_ranks(const char *more, const char *config_text)
 {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -297,7 +298,7 @@ done:
 static void bad_ranks_are_refused(void)
 {
     static const struct {
-        const char *more, *config, *says; /* NULL: taken */
+        const char *more, *config, *says; /* says NULL: accepted */
     } CASES[] = {
         {"YWI= 256\nYWFi 257", NULL, NULL},
         {"YWI= 256\r\n\r\nYWFi 257\r\n", NULL, NULL},
@@ -364,7 +365,7 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Texts of 400 kB that are hard for patterns, merges, marks and added tokens take well below a
+/* Texts of 400 kB that are hard for patterns, merges, marks and added tokens must take well below a
  * second each. */
 static void hostile_texts_stay_fast(void)
 {
@@ -391,7 +392,7 @@ static void hostile_texts_stay_fast(void)
             st = tokenizer_encode(t, text.data, text.n, 3, &ids);
             const double s = cpu_s() - start;
             if (s > 5) printf("%s: part %zu took %.1f s\n", NAMES[k], i, s);
-            CU_ASSERT(!status_failed(&st) && s < 5); /* quadratic would take minutes */
+            CU_ASSERT(!status_failed(&st) && s < 5); /* quadratic time would take minutes */
             token_list_fini(&ids);
             strbuf_fini(&text);
         }

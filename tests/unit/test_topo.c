@@ -1,4 +1,5 @@
-/* Topologies: descriptions, XML, the running machine, the join of gathered entries, threads. */
+/* Topologies: descriptions, XML files, the running machine, joining the ranks' entries, and
+ * threads. */
 #include "parallel/topology/topo.h"
 
 #include "base/mem.h"
@@ -31,7 +32,7 @@ static void a_cluster_is_n_times_a_machine(void)
     for (size_t i = 0; i < 3; i++) {
         struct topo *t = described(specs[i], 0, 0, 0);
         CU_ASSERT_EQUAL(t->n_nodes, 16);
-        CU_ASSERT_EQUAL(t->n_ranks, 64); /* one per NUMA node */
+        CU_ASSERT_EQUAL(t->n_ranks, 64); /* one rank per NUMA node */
         const struct topo_node *n = &t->nodes[15];
         CU_ASSERT_STRING_EQUAL(n->name, "node15");
         CU_ASSERT(n->n_packages == 2 && n->n_numa == 4 && n->n_l3 == 4);
@@ -51,7 +52,7 @@ static void a_plain_string_is_one_node(void)
 {
     struct topo *t = described("pack:2 core:2 pu:1", 0, 0, 0);
     CU_ASSERT(t->n_nodes == 1 && t->n_ranks == 1);
-    CU_ASSERT_EQUAL(t->ranks[0].package, -1); /* spans both */
+    CU_ASSERT_EQUAL(t->ranks[0].package, -1); /* the rank may run on both packages */
     CU_ASSERT_EQUAL(t->ranks[0].l3, -1);
     CU_ASSERT_EQUAL(t->ranks[0].first_pu, 0);
     CU_ASSERT_EQUAL(t->ranks[0].n_cores, 4);
@@ -130,7 +131,8 @@ static void a_folder_holds_one_file_per_node(void)
     topo_destroy(&t);
 }
 
-/* A folder under the working folder with one entry, made by `make`; what topo says about it. */
+/* Makes a folder with one file below the working folder and expects a refusal that contains `part`.
+ */
 static void expect_folder_refusal(const char *name, const char *content, bool fifo,
                                   const char *part)
 {
@@ -179,7 +181,7 @@ static void this_process_is_described(void)
               (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
-/* The last unit of a set, as a set. */
+/* The last processing unit of a set, as a set. */
 static cpu_set_t last_unit(const cpu_set_t *all)
 {
     cpu_set_t one;
@@ -225,10 +227,10 @@ static void computing_display_devices_are_gpus(void)
 struct seen_units {
     pthread_mutex_t mutex;
     cpu_set_t all, together;
-    uint32_t n_bound; /* threads that share no unit with one before */
+    uint32_t n_bound; /* threads that share no processing unit with an earlier thread */
 };
 
-/* Records the units that this thread is bound to, and unbinds it. */
+/* Records the processing units that this thread is bound to, and unbinds it. */
 static void look_at_units(void *job, uint32_t thread)
 {
     struct seen_units *seen = job;
@@ -243,7 +245,8 @@ static void look_at_units(void *job, uint32_t thread)
     sched_setaffinity(0, sizeof seen->all, &seen->all);
 }
 
-/* All threads that topo_threads allows: each on a core of its own, when they fill the machine. */
+/* With as many threads as topo_threads allows, each thread gets a core of its own, if the threads
+ * fill the machine. */
 static void threads_get_a_core_each(void)
 {
     cpu_set_t all;
@@ -268,7 +271,7 @@ static void threads_get_a_core_each(void)
     topo_destroy(&t);
 }
 
-/* True when the process that started this program left it fewer CPUs than the system allows. */
+/* Whether the process that started this program gave it fewer CPUs than the system allows. */
 static bool is_narrowed(const cpu_set_t *mine)
 {
     hwloc_topology_t h;
@@ -279,8 +282,8 @@ static bool is_narrowed(const cpu_set_t *mine)
     return CPU_COUNT(mine) < n;
 }
 
-/* A job with more ranks than cores is not bound, nor one that leaves cores idle which nobody gave
- * to it alone. */
+/* A job with more ranks than cores is not bound. Nor is a job that leaves cores idle, unless the
+ * launcher gave it these cores alone. */
 static void partial_jobs_stay_unbound(void)
 {
     struct topo_self selves[1025];
@@ -322,7 +325,7 @@ static void equal_names_are_one_host(void)
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, 5, &t).code, STATUS_OK);
     CU_ASSERT_EQUAL(t->n_nodes, 2);
-    CU_ASSERT_STRING_EQUAL(t->nodes[0].name, "b"); /* rank 0's host is the first */
+    CU_ASSERT_STRING_EQUAL(t->nodes[0].name, "b"); /* the host of rank 0 comes first */
     const uint32_t hosts[] = {0, 1, 0, 1, 0}, local[] = {0, 0, 1, 1, 2},
                    on_host[] = {3, 2, 3, 2, 3};
     /* three ranks share 8 cores on b; on a each has its own 8 */

@@ -1,5 +1,5 @@
-/* The ring of a timeline, moments mapped to rank 0's clock, and events as JSON that a viewer reads.
- */
+/* The ring of a timeline, times converted to rank 0's clock, and events as JSON that a viewer can
+ * read. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "job/trace_file.h"
@@ -19,7 +19,8 @@ static struct trace_event span(uint64_t begin_ns)
 static void ring_keeps_the_last_events(void)
 {
     struct trace *t;
-    struct status st = trace_create(1u << 20, &t); /* so many ranks: the smallest ring */
+    struct status st = trace_create(1u << 20, &t); /* with so many ranks the ring has its
+                                                      smallest size */
     CU_ASSERT_FATAL(!status_failed(&st));
     const size_t room = trace_capacity(t);
     CU_ASSERT_EQUAL(room, TRACE_EVENTS_MIN);
@@ -36,7 +37,7 @@ static void ring_keeps_the_last_events(void)
     size_t n_wrong = 0;
     for (size_t i = 0; i < room; i++) n_wrong += kept[i].begin_ns != i + 5;
     CU_ASSERT_EQUAL(n_wrong, 0);
-    /* beside the writer: the oldest may be the one that it is writing over */
+    /* Called beside the writer: the oldest event may be overwritten at this moment. */
     uint64_t n_lost = 0;
     CU_ASSERT_EQUAL(trace_copy_beside(t, kept, &n_lost), room - 1);
     CU_ASSERT_EQUAL(n_lost, 6);
@@ -55,8 +56,9 @@ static void clock_drifts_evenly(void)
     CU_ASSERT_EQUAL(trace_clock_map(drifting, 10000), 9000);
     CU_ASSERT_EQUAL(trace_clock_map(drifting, 20000), 18000);
     CU_ASSERT_EQUAL(trace_clock_map(drifting, 30000), 27000);
-    CU_ASSERT_EQUAL(trace_clock_map(drifting, 40000), 36000); /* beyond: likewise */
-    CU_ASSERT_EQUAL(trace_clock_map(drifting, 0), 0);         /* and before */
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 40000), 36000); /* after the measurements:
+                                                                 extrapolated */
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 0), 0);         /* before them: likewise */
     const struct trace_clock behind[2] = {{.at_ns = 10, .offset_ns = -500},
                                           {.at_ns = 10, .offset_ns = -500}};
     CU_ASSERT_EQUAL(trace_clock_map(behind, 10), 510);

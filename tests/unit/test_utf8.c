@@ -14,7 +14,8 @@ static void every_code_point_round_trips(void)
         const size_t n = utf8_encode(c, bytes);
         const bool whole = utf8_sequence(bytes, n, &step) && step == n;
         if (!whole || utf8_decode(bytes, n, &step) != c) n_wrong++;
-        for (size_t k = 1; k < n; k++) { /* every beginning is incomplete, none is a sequence */
+        for (size_t k = 1; k < n; k++) { /* every beginning of a sequence is incomplete, and none
+                                            is a sequence */
             if (utf8_sequence(bytes, k, &step) || !utf8_incomplete(bytes, k)) n_wrong++;
         }
         n_points++;
@@ -23,7 +24,7 @@ static void every_code_point_round_trips(void)
     CU_ASSERT_EQUAL(n_wrong, 0);
 }
 
-/* Lengths of the maximal parts of ill-formed text, as Unicode's tables 3-8 to 3-11 have them. */
+/* The lengths of the maximal parts of ill-formed text in Unicode's tables 3-8 to 3-11. */
 static void maximal_ill_formed_parts(void)
 {
     static const struct {

@@ -1,5 +1,6 @@
-/* The weight bytes that a plan counts for a rank are the packed bytes of the tensors that the rank
- * loads: for a model of every family, dense and over ranks, in plain and in quantized formats. */
+/* The weight bytes that `shoal plan` counts for a rank equal the packed bytes of the tensors that
+ * the rank loads: for a model of every family, on one rank and on several, in plain and in
+ * quantized formats. */
 #include "kernels/ops.h"
 #include "unit/util_ckpt.h"
 #include "weights/weights.h"
@@ -34,7 +35,7 @@ static const char *const models[] = {
     "minimax-m2",
 };
 
-/* The formats of a file: quantized values of the linears, floats of everything else. */
+/* The formats of a file: linears are quantized, everything else is float. */
 static const struct quant_format int4 = {
     .kind = QUANT_INT4, .group = 32, .has_zeros = true, .scale_dtype = DTYPE_F16};
 static const struct layout_weight int4_weight = {.group = 32, .group_bytes = 16 + 2 + 1};
@@ -60,7 +61,7 @@ static uint64_t matrix_bytes(const struct adding *a, const struct weight_spec *s
     return n.data + n.scales + n.zeros;
 }
 
-/* Latent attention keeps the heads' keys and values as two matrices of each head. */
+/* With latent attention a head has two matrices, for keys and for values. */
 static uint64_t latent_bytes(const struct arch *m, const struct weight_spec *s)
 {
     const uint32_t own = m->query_dim - m->rotary;
@@ -116,7 +117,7 @@ static void check_layouts(const struct arch *m, bool is_quantized)
     }
 }
 
-/* The golden model's description; its family is one more that was seen. */
+/* Reads the description of a golden model and marks its family as seen. */
 static void read_model(const char *name, struct arch *m, bool *seen)
 {
     char path[512];

@@ -1,7 +1,6 @@
-/* Brute force: in every layout of up to 12 ranks, every element of every tensor is held by the
- * ranks that should hold it, and by no other. Counts element by element, from the slabs that a rank
- * would really load; the expectations are written from the definitions, not from the layout's
- * functions. */
+/* Brute force: in every layout of up to 12 ranks, every element of every tensor is held by exactly
+ * the ranks that should hold it. Elements are counted one by one in the slabs that a rank would
+ * load. Expectations follow the definitions and do not use the layout's functions. */
 #include "weights/weights.h"
 
 #include <CUnit/CUnit.h>
@@ -52,16 +51,16 @@ static const char *const configs[] = {
     "\"max_position_embeddings\":512}",
 };
 
-/* All tensors of the model, from the list of a single rank, and who holds each element. */
+/* All tensors of the model, as a single rank lists them, and the ranks that hold each element. */
 struct tensor {
     struct weight_spec spec;
-    uint16_t *holders; /* [n_outer, n_rows, n_cols] bit r: rank r holds it */
+    uint16_t *holders; /* [n_outer, n_rows, n_cols]; bit r: rank r holds the element */
 };
 
 struct model_tensors {
     struct tensor tensors[TENSORS_MAX];
     size_t n;
-    unsigned rank; /* being listed */
+    unsigned rank; /* the rank whose tensors are listed */
 };
 
 static size_t element_count(const struct weight_spec *s)
@@ -80,7 +79,9 @@ static struct tensor *find(struct model_tensors *all, const char *name)
 static struct status add_tensor(void *ctx, const struct weight_spec *spec)
 {
     struct model_tensors *all = ctx;
-    if (find(all, spec->name) != NULL) return status_ok(); /* its other half */
+    if (find(all, spec->name) != NULL)
+        return status_ok(); /* the other half of a tensor that is
+                               listed in two parts */
     struct tensor *t = &all->tensors[all->n++];
     t->spec = *spec;
     t->holders = calloc(element_count(spec), sizeof *t->holders);
@@ -103,7 +104,7 @@ static struct status mark_held(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
-/* Mask of the pipeline stages that need the tensor: bit p for stage p. */
+/* A mask of the pipeline stages that need the tensor; bit p is stage p. */
 static unsigned stages_of(const struct layout *l, const struct arch *m, const struct weight_spec *s)
 {
     if (s->role == WEIGHT_EMBED) return 1u | (m->tied ? 1u << (l->pp - 1) : 0);
@@ -128,7 +129,7 @@ static bool uses_kv_head(struct model_tensors *all, const struct arch *m, uint32
     return false;
 }
 
-/* How many ranks of stage `stage` (optionally of one replica dp) are in the set. */
+/* The number of ranks in the set that belong to stage `stage` and, if dp >= 0, to replica dp. */
 static unsigned count_in(const struct layout *l, uint16_t holders, uint32_t stage, int dp)
 {
     unsigned n = 0;
@@ -150,7 +151,7 @@ static bool kv_is_right(struct model_tensors *all, const struct arch *m, const s
     return true;
 }
 
-/* True when exactly the right ranks of a stage hold the element. */
+/* Whether exactly the right ranks of a stage hold the element. */
 static bool stage_is_right(struct model_tensors *all, const struct arch *m, const struct layout *l,
                            const struct weight_spec *s, uint32_t row, uint16_t holders,
                            uint32_t stage)
@@ -191,7 +192,7 @@ static size_t count_wrong(struct model_tensors *all, const struct arch *m, const
     for (size_t i = 0; i < element_count(s); i++) {
         /* element i of a bias belongs to output i */
         const uint32_t row = (uint32_t)(s->is_vector ? i : i / s->n_cols % s->n_rows);
-        /* a neighbour in the same row with the same holders has the same verdict */
+        /* an element with the same holders as its neighbour in the row needs no new check */
         if (s->is_vector || i % s->n_cols == 0 || t->holders[i] != t->holders[i - 1]) {
             right = true;
             for (uint32_t p = 0; p < l->pp; p++) {
@@ -204,7 +205,7 @@ static size_t count_wrong(struct model_tensors *all, const struct arch *m, const
     return n_wrong;
 }
 
-/* Expert replicas must each be complete: one holder per element in every replica. */
+/* Every replica of the experts must be complete and hold each element once. */
 static void check_layout(struct model_tensors *all, const struct arch *m, const struct layout *l)
 {
     for (size_t i = 0; i < all->n; i++) {

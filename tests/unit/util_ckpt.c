@@ -1,4 +1,4 @@
-/* Scratch files, small checkpoints, children with an alarm. */
+/* Scratch files, small checkpoints, and child processes with a time limit. */
 #include "unit/util_ckpt.h"
 
 #include "base/mem.h"
@@ -68,7 +68,7 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 8;
 }
 
-/* Rows of a quantized tensor with random codes and sound scales. */
+/* Writes rows of a quantized tensor with random quantized values and valid scales. */
 static struct status quant_put(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec,
                                uint64_t n_rows, uint32_t *state)
 {
@@ -169,12 +169,12 @@ static struct status tensor_mix(struct ckpt *c, const struct ckpt_tensor *t, uin
 {
     char *bytes = NULL;
     struct status st = status_ok();
-    if (t->quant.kind == QUANT_NONE) { /* else its parts are tensors behind it */
+    if (t->quant.kind == QUANT_NONE) { /* a quantized tensor's parts follow it as tensors */
         TRY(mem_alloc(&bytes, t->n_bytes, 1, t->name));
         st = ckpt_read_tensor(c, t, bytes);
         mix(sum, bytes, t->n_bytes);
         mix(sum, &t->dtype, sizeof t->dtype);
-    } else { /* not the bytes of the structure, some of which mean nothing */
+    } else { /* member by member, because some bytes of the structure have no meaning */
         const unsigned format[] = {t->quant.kind, t->quant.has_zeros, t->quant.scale_dtype,
                                    t->quant.group};
         mix(sum, format, sizeof format);

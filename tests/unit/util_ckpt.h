@@ -1,4 +1,4 @@
-/* Small checkpoints and scratch files for the checkpoint room's tests. */
+/* Small checkpoints and scratch files for tests of src/checkpoint. */
 #ifndef SHOAL_TESTS_UTIL_CKPT_H
 #define SHOAL_TESTS_UTIL_CKPT_H
 
@@ -17,20 +17,21 @@ void scratch_clear(void);
 void put_file(const char *path, const void *bytes, size_t n);
 char *get_file(const char *path, size_t *n);
 
-/* Writes a checkpoint with a config, a tokenizer and seven small tensors of all types, experts and
- * quantized ones among them, whose bytes follow from seed. */
+/* Writes a checkpoint with a config, a tokenizer and seven small tensors of all types, including
+ * experts and quantized tensors. The seed determines their bytes. */
 struct status small_checkpoint(const char *path, uint32_t seed);
 
-/* Makes a sound file, lets `change` work on it through HDF5, seals it again; what opening it says.
- */
+/* Makes a valid file, lets `change` modify it through HDF5, and seals it again. Returns what
+ * opening the file returns. */
 struct status changed_checkpoint(void (*change)(hid_t file));
 
-/* XXH3-free sum of everything a reader gets from a checkpoint: all texts, shapes and weights; 0 and
- * a failed status when any of it cannot be read. */
+/* Sums all that a reader gets from a checkpoint: all texts, shapes and weights. The sum does not
+ * use XXH3, so it is independent of the file's checksums. When something cannot be read, the sum is
+ * 0 and the status has failed. */
 struct status checkpoint_content(const char *path, uint64_t *content);
 
-/* Runs body(ctx) in a child with an alarm. 0..99: what it returned; 100: it hung; 101: it crashed.
- */
+/* Runs body(ctx) in a child process for at most `seconds`. Returns 0 to 99: what body returned;
+ * 100: it did not end; 101: it crashed. */
 int in_child(int (*body)(void *ctx), void *ctx, unsigned seconds);
 
 #endif

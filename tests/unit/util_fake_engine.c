@@ -1,4 +1,4 @@
-/* The fake engine. */
+/* An engine that computes with integers: see util_fake_engine.h. */
 #include "util_fake_engine.h"
 
 #include "base/mem.h"
@@ -24,13 +24,13 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return x ^ (x >> 32);
 }
 
-/* The cache entry of a token, given the entry before it. */
+/* The cache entry of a token, which depends on the entry before it. */
 static uint64_t entry(uint64_t before, int32_t token, int64_t position)
 {
     return mix(mix(before, (uint64_t)token), (uint64_t)position);
 }
 
-/* One in 40 is an end token, the others are mostly printable. */
+/* Draws a token: one in 40 is an end token, most others are printable. */
 static int32_t draw(uint64_t fold, int64_t position, const struct plan_seq *s, uint64_t adjusts)
 {
     uint64_t h = mix(fold, (uint64_t)position);
@@ -41,7 +41,7 @@ static int32_t draw(uint64_t fold, int64_t position, const struct plan_seq *s, u
     return h % 3 == 0 ? (int32_t)(h / 40 % FAKE_END_ID) : (int32_t)(' ' + h / 40 % 95);
 }
 
-/* The first token from `token` on, round the vocabulary, that the plan allows. */
+/* The first token that the plan allows, from `token` on and around the vocabulary. */
 static int32_t allowed_from(int32_t token, const uint32_t *allowed)
 {
     for (int32_t i = 0; i < FAKE_VOCAB; i++) {
@@ -51,7 +51,7 @@ static int32_t allowed_from(int32_t token, const uint32_t *allowed)
     return token;
 }
 
-/* Hash of everything in the plan that changes logits; 0 when nothing does. */
+/* A hash of all parts of the plan that change logits; 0 when nothing does. */
 static uint64_t mix_adjusts(const struct plan_seq *s, const struct plan_adjust *adjusts)
 {
     uint64_t h = 0;
@@ -103,7 +103,7 @@ static uint64_t *slot(struct fake_engine *e, int32_t replica, const int32_t *blo
     return &e->cache[block * BLOCK + pos % BLOCK];
 }
 
-/* Everything that attention would read at `pos`. */
+/* Folds all that attention would read at `pos` into one number. */
 static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t *blocks,
                            int64_t pos)
 {
@@ -112,15 +112,16 @@ static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t
     return fold;
 }
 
-/* Behind the last plan's first row, or within the same plan behind its last one: rows between were
- * drafts, and may have been wrong. */
+/* Whether the sequence continues after the first row of its last plan or later, or in the same plan
+ * after its last row. The rows in between were draft tokens, and may have been wrong. */
 static bool goes_on(const struct fake_seq *seen, const struct plan_seq *s, uint64_t step)
 {
     if (seen->step == step) return s->pos0 == seen->end;
     return s->pos0 == seen->end || (s->pos0 > seen->begin && s->pos0 < seen->end);
 }
 
-/* With the blocks of its last plan: the same ones, which nobody else was given. */
+/* A sequence that continues must have the blocks of its last plan, and no other sequence may have
+ * been given them. */
 static void check_continued(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                             const struct fake_seq *seen, const int32_t *blocks, uint64_t step)
 {
@@ -133,9 +134,9 @@ static void check_continued(struct fake_engine *e, int32_t replica, const struct
     }
 }
 
-/* With shared blocks a sequence goes on where it stopped, or behind full blocks, and the block that
- * it goes on in is still its own. The contents of full blocks are checked through the tokens that
- * come of them. */
+/* With shared blocks, a sequence continues where it stopped or after full blocks, and must still
+ * own the block to which it appends. The content of full blocks is checked through the tokens that
+ * follow from it. */
 static void check_shared(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                          const struct fake_seq *seen, const int32_t *blocks, uint64_t step)
 {
@@ -149,8 +150,8 @@ static void check_shared(struct fake_engine *e, int32_t replica, const struct pl
         wrong(e, "another sequence was given a block still in use");
 }
 
-/* A sequence goes on where it stopped, in the same blocks, or starts anew; its table has exactly
- * the blocks that its tokens need, and nobody else wrote into those that it relies on. */
+/* Checks that a sequence continues where it stopped, in the same blocks, or begins anew; that its
+ * table has exactly the blocks that its tokens need; and that no other sequence wrote to these. */
 static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                       const int32_t *blocks, uint64_t step)
 {
@@ -176,12 +177,13 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     return true;
 }
 
-/* The most likely tokens: ids and log-probabilities that fall, out of the cache. */
+/* Adds the most likely tokens: ids, and log-probabilities in descending order, computed from the
+ * cache. */
 static void add_tops(struct result_seq *out, uint64_t fold, int32_t n, struct step_result *result)
 {
     for (int32_t k = 0; k < n; k++) {
         const uint64_t h = mix(fold, (uint64_t)k);
-        /* no two ids of a row are the same: one in each stride of 4 */
+        /* one id in each stride of 4, so the ids of a row differ */
         const struct plan_top top = {.id = 4 * k + (int32_t)(h % 4),
                                      .logprob = -(float)k - (float)(h % 8192) / 8192.0f};
         const struct status st = step_result_add_tops(result, &top, 1);
@@ -232,7 +234,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     return out;
 }
 
-/* Offsets of a sequence's entries in the plan's arrays. */
+/* Where a sequence's entries are in the arrays of the plan. */
 struct plan_at {
     size_t token, block, adjust, allowed;
 };

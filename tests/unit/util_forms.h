@@ -1,4 +1,5 @@
-/* Texts that a pattern or a schema takes and those that it does not, for tests of automata. */
+/* Compares a pattern or a schema with texts that match it and texts that do not, for tests of
+ * automata. */
 #ifndef SHOAL_TESTS_UTIL_FORMS_H
 #define SHOAL_TESTS_UTIL_FORMS_H
 
@@ -12,19 +13,19 @@ struct util_form {
     const char *fit[UTIL_TEXTS_MAX], *other[UTIL_TEXTS_MAX];
 };
 
-/* Adds the paths of a spec. */
+/* Adds the paths of a pattern or a schema to an automaton. */
 typedef struct status util_add_paths(struct nfa *n, uint32_t from, const char *spec, uint32_t *end);
 util_add_paths util_of_pattern, util_of_schema;
 
 struct status util_compile(util_add_paths *add, const char *spec, struct dfa **out);
 
-/* The same, with the steps that it takes counted. */
+/* As above, and counts the steps of compiling. */
 struct status util_compile_counting(util_add_paths *add, const char *spec,
                                     struct grammar_work *work, struct dfa **out);
 bool util_accepts(const struct dfa *d, const char *text);
 
-/* Each spec takes the texts that fit and no other of its texts; each of the latter is refused by a
- * sentence that has the second string. */
+/* Checks that each spec accepts its matching texts and none of its other texts. A spec that must be
+ * refused gives an error that contains the second string. */
 void util_expect_forms(util_add_paths *add, const struct util_form *forms, size_t n);
 void util_expect_refused(util_add_paths *add, const char *const (*specs)[2], size_t n);
 

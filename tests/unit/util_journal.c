@@ -43,7 +43,8 @@ static void make_lines(struct strbuf *s, int n_lines)
         } else if (i % 13 == 7) {
             strbuf_puts(s, "{\"custom_id\":\"c3\",\"prompt\":\"twice or bad\",\"n\":9}\n");
         } else if (i % 11 == 5) {
-            strbuf_puts(s, "{\"prompt_token_ids\":[5,1,5]}\n"); /* 1: bad arithmetic */
+            strbuf_puts(s, "{\"prompt_token_ids\":[5,1,5]}\n"); /* token 1 makes the arithmetic
+                                                                   fail */
         } else {
             strbuf_printf(s, "{\"custom_id\":\"c%d\",\"prompt\":\"", i);
             for (int64_t k = fake_between(&x, 1, 12); k > 0; k--)
@@ -75,7 +76,7 @@ void util_job_run(struct util_job *job, int64_t n_steps, bool drains, struct uti
     for (int g = 0; g < UTIL_GROUPS_MAX; g++)
         for (int r = 0; r < UTIL_REPLICAS_MAX; r++) step_result_init(&results[g][r]);
     const int64_t n_groups = job->o.n_groups;
-    int64_t last = INT64_MAX; /* step behind the last that was planned */
+    int64_t last = INT64_MAX; /* the step after the last that was planned */
     for (int64_t step = 0; !out->done && !status_failed(&st); step++) {
         const int32_t g = (int32_t)(step % n_groups);
         if (last != INT64_MAX && (!drains || step - last >= n_groups)) break;
@@ -146,7 +147,7 @@ void util_job_fini(struct util_job *job)
 {
     util_job_remove(job);
     unlink(job->input);
-    CU_ASSERT_EQUAL(rmdir(job->folder), 0); /* no other file was left behind */
+    CU_ASSERT_EQUAL(rmdir(job->folder), 0); /* no other file was left */
     strbuf_fini(&job->expected);
     tokenizer_destroy(&job->tokenizer);
 }

@@ -1,5 +1,5 @@
-/* The models of util_models.h. MODEL_ODD is made to divide by nothing: leaves of two heads against
- * kv groups of three, tails everywhere, dense and MoE layers mixed. */
+/* The models of util_models.h. MODEL_ODD divides evenly by nothing: leaves have two heads and kv
+ * groups three, all dimensions have a rest, and dense layers alternate with MoE layers. */
 #include "util_models.h"
 
 static struct arch archs[MODEL_COUNT] = {
@@ -75,7 +75,7 @@ static struct arch archs[MODEL_COUNT] = {
                    .context = 512},
 };
 
-/* How each is stored. */
+/* The formats in which the models are stored. */
 static const struct layout_model models[MODEL_COUNT] = {
     [MODEL_SMOLLM2] = {.name = "SmolLM2-135M", .o_leaf = 64, .ffn_leaf = 256, .weight_bytes = 2},
     [MODEL_MIXTRAL] = {.name = "Mixtral-8x7B",

@@ -1,4 +1,4 @@
-/* Shapes of models that the layout's tests share. Leaves are literal numbers. */
+/* The shapes of models for the tests of the layout. Leaves are literal numbers. */
 #ifndef SHOAL_TEST_UTIL_MODELS_H
 #define SHOAL_TEST_UTIL_MODELS_H
 

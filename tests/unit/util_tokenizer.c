@@ -1,4 +1,4 @@
-/* Golden lines of the tokenizers. */
+/* Compares tokenizers with goldens, line by line. */
 #include "unit/util_tokenizer.h"
 
 #include "base/file.h"
@@ -14,7 +14,7 @@
 
 enum { FILE_MAX = 1 << 28, GOLDEN_BYTES = 8 };
 
-/* The tokenizer.json of a folder with tiktoken.model. */
+/* Makes the tokenizer.json of a folder that has a tiktoken.model. */
 static struct status tiktoken_json(const char *folder, struct strbuf *json)
 {
     char path[1024], *ranks = NULL, *text = NULL;

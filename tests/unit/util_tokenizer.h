@@ -11,23 +11,25 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A tokenizer of a tokenizer.json, or of a folder with tiktoken.model and tokenizer_config.json. */
+/* Opens a tokenizer from a tokenizer.json, or from a folder with tiktoken.model and
+ * tokenizer_config.json. */
 struct status util_tokenizer_open(const char *path, struct tokenizer **out);
 
-/* The encode flags of a line: lines take turns. */
+/* The flags for encoding a line, which alternate from line to line. */
 unsigned util_line_flags(size_t line);
 
-/* The next line's text; false at the end or when it is no JSON string (*st says so). */
+/* Reads the next line's text. False at the end, or when the line is not a JSON string (then *st is
+ * an error). */
 bool util_next_line(const char *lines, size_t n, size_t *at, struct strbuf *text,
                     struct status *st);
 
-/* Checks the lines that the golden has; prints the first n_shown that differ. Fails when it has
- * more lines, or a part of one. */
+/* Compares as many lines as the golden has, and prints the first n_shown that differ. An error when
+ * the golden has more lines or ends within one. */
 struct status util_check_golden(struct tokenizer *t, const char *lines_path,
                                 const char *golden_path, size_t n_shown, size_t *n_lines,
                                 size_t *n_wrong);
 
-/* Decodes ids incrementally, every piece checked to be whole UTF-8 (else *split is set). */
+/* Decodes ids one by one. Sets *split when a piece is not whole UTF-8. */
 struct status util_decode(const struct tokenizer *t, const struct token_list *ids,
                           bool skip_special, struct strbuf *out, bool *split);
 

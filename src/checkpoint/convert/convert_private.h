@@ -67,7 +67,7 @@ struct quant_block convert_rows_block(const struct convert_rows *r);
 /* Local. Grows *buffer to n_wanted bytes; its content is lost. Errors: STATUS_MEMORY. */
 struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted);
 
-/* Local. Makes rows `to` from the values of rows `from`, a change of format or type; to->bytes is
+/* Local. Changes the format or type of rows: makes `to` from the values of `from`. to->bytes is
  * the caller's. Adds to c->result's loss and overflows. `row0` is for messages. Errors:
  * STATUS_INPUT (values that are not finite cannot be rounded), STATUS_MEMORY. */
 struct status convert_make(struct convert *c, const struct convert_rows *from, uint64_t row0,

@@ -81,7 +81,8 @@ uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n
 /* Errors of all below: STATUS_INPUT names the file, the object and what was expected of it;
  * STATUS_MEMORY. */
 
-/* Local. Reads an integer attribute into *out, at most `max`; *out stays when the object has none.
+/* Local. Reads an integer attribute into *out, at most `max`. *out is unchanged if the object has
+ * no such attribute.
  */
 struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
                                  const char *name, uint64_t max, uint64_t *out);

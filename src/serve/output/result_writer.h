@@ -60,7 +60,8 @@ bool result_writer_has_room(const struct result_writer *w);
  * put; then its length counts. *index counts up from 0. There must be room for a row (assert). */
 void result_writer_open(struct result_writer *w, size_t cost_bytes, uint64_t *index);
 
-/* Local. Puts an open row's line, once. The row, and rows that waited for it, go to the buffer.
+/* Local. Sets the text of an open row; call it once per row. The row goes to the buffer as soon as
+ * all rows before it have gone there, and so do the rows that waited for it.
  * Errors: STATUS_MEMORY, and those of result_writer_flush. */
 struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
