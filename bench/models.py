@@ -21,8 +21,8 @@ from models_weights import Tensor
 
 LATENT = dict(arch="deepseek2", layers=2, dense_layers=1, width=7168, head_dim=128, rotary=64, q_rank=1536,
               kv_rank=512, ffn=18432, expert_ffn=2048, chosen=8, vocab=32000, tied=False, embed=1.0)
-# A SmolLM2-135M, B TinyLlama-1.1B, C like Qwen3-MoE, D like Mixtral; layers as wide as those of E Qwen3-235B,
-# F DeepSeek-V3, G gpt-oss-120b, H Kimi-K2
+# A is SmolLM2-135M, B TinyLlama-1.1B, C is like Qwen3-MoE, D like Mixtral. The layers of E to H are
+# as wide as those of Qwen3-235B, DeepSeek-V3, gpt-oss-120b and Kimi-K2.
 SHAPES = {
     "A": dict(arch="llama", layers=30, width=576, heads=9, kv_heads=3, head_dim=64, ffn=1536, vocab=49152,
               tied=True, rope=1e5),
@@ -55,7 +55,7 @@ def bias(name, *dims):
 
 
 def attention(s, p, into):
-    """The heads, and their way back to the residual stream with the gain `into`."""
+    """Adds the projections of the heads and the output projection, which has the gain `into`."""
     d, hd = s["width"], s["head_dim"]
     q, kv = s["heads"] * hd, s["kv_heads"] * hd
     has_bias = s["arch"] == "gpt-oss"
@@ -125,7 +125,9 @@ def tensors(s):
 
 
 def write(folder, shape, kind):
-    """Returns the path. Nothing stands there until all is written."""
+    """Writes one model and returns its path. The file appears under this path only when it is
+    complete.
+    """
     is_folder = kind in models_hf.QUANTIZATION
     path = folder / (f"{shape}.{kind}" if is_folder else f"{shape}.{kind}.gguf")
     part = path.with_name(path.name + ".part")

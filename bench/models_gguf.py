@@ -11,7 +11,7 @@ TYPES = {k: gguf.GGMLQuantizationType[k] for k in ("F32", "F16", "BF16", "Q8_0",
 
 
 class Stream:
-    """A tensor as GGUFWriter writes one, but drawn while it is written."""
+    """A tensor for GGUFWriter whose weights are drawn while they are written."""
 
     def __init__(self, drawing, n_bytes):
         self.drawing, self.nbytes = drawing, n_bytes
@@ -22,8 +22,10 @@ class Stream:
 
 
 def kind_of(s, t, kind):
-    """What a tensor is stored as in a file of a type: norms and routers are floats, as llama.cpp keeps them; MXFP4 is for
-    experts, and models with a latent or MXFP4 have other matrices as they are published."""
+    """The type in which a tensor is stored in a file of type `kind`. Norms and routers are floats,
+    as in llama.cpp. MXFP4 is used for experts only. In models with latent attention or MXFP4
+    the other matrices have the types that were published.
+    """
     if t.role in ("vector", "router"):
         return "F32"
     if kind == "MXFP4" and t.role != "expert" or s["arch"] == "deepseek2" and t.role == "embed":
@@ -58,7 +60,9 @@ def add_header(w, s):
 
 
 def add_latent(w, s):
-    """Heads attend to the latent itself: one KV head of the latent and the rotated part."""
+    """Adds the keys of latent attention: heads attend to the latent itself, so there is one KV
+    head, of the latent and the rotated part.
+    """
     w.add_q_lora_rank(s["q_rank"])
     w.add_kv_lora_rank(s["kv_rank"])
     w.add_key_length(s["kv_rank"] + s["rotary"])
@@ -76,7 +80,9 @@ def add_latent(w, s):
 
 
 def byte_alphabet():
-    """Byte-level BPE's letter for each byte: itself where it prints, else one from 256 on."""
+    """The character for each byte in byte-level BPE: the byte itself if it can be printed,
+    otherwise a character from 256 on.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (b for b in range(256) if b not in plain)
     letters = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -84,7 +90,7 @@ def byte_alphabet():
 
 
 def add_tokenizer(w, n):
-    """An end token, the bytes, and as many pairs of bytes as the vocabulary has room for."""
+    """Adds a vocabulary: an end token, the 256 bytes, and pairs of bytes for the rest."""
     letters = byte_alphabet()
     pairs = [(a, b) for a in letters for b in letters][:n - 257]
     tokens = ["<end>", *letters, *(a + b for a, b in pairs)]
@@ -99,7 +105,9 @@ def add_tokenizer(w, n):
 
 
 def split_kv_b(s, t):
-    """What multiplies the latent, as GGUF has it: of each head the keys' part turned, and the values' part."""
+    """Splits the matrix that multiplies the latent as GGUF stores it: for each head the part of
+    the keys, transposed, and the part of the values.
+    """
     heads, own, rank = s["heads"], s["head_dim"], s["kv_rank"]
 
     def of_heads(drawn):

@@ -58,13 +58,13 @@ def hf_name(name):
 
 
 def put(name, dtype, shape, data):
-    """A tensor of the file: its bytes are those of the arrays that data() yields."""
+    """Adds a tensor to the file. data() yields the arrays that make up its bytes."""
     size = int(np.prod(shape)) * {"F8_E4M3": 1, "BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}[dtype]
     return name, {"dtype": dtype, "shape": list(shape)}, size, data
 
 
 def parts_of(t, name, drawing, kind):
-    """The tensors of one weight (of one expert)."""
+    """The stored tensors of one weight, or of one expert of it."""
     rows, cols = (1, *t.dims)[-2:]
     n = rows * cols
 

@@ -21,8 +21,10 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # the magnitudes of MXFP4's codes
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """dims: experts (absent: none), outputs, inputs. role: "matrix", "embed" (also the head), "expert", "vector" or
-    "router". std and mean: of the values. part, if given, takes the tensor's bytes, in order, out of `drawn` of them."""
+    """A tensor to draw. dims: experts (if any), outputs, inputs. role: "matrix", "embed" (also for
+    the head), "expert", "vector" or "router". std and mean describe the values. If `part` is
+    given, the tensor takes its bytes, in order, from the `drawn` bytes of a larger tensor.
+    """
     name: str
     dims: tuple
     role: str
@@ -37,19 +39,21 @@ class Tensor:
 
 
 def nearest(magnitudes, x):
-    """Index of the magnitude that is nearest to each of |x|."""
+    """For each |x|, the index of the nearest magnitude."""
     return np.abs(np.abs(x)[:, None] - magnitudes[None, :]).argmin(axis=1)
 
 
 def e4m3_magnitudes():
-    """Of codes 0 to 126: 3 bits of fraction, 4 of exponent with bias 7; exponent 0 is subnormal."""
+    """The magnitudes of codes 0 to 126: 3 bits of fraction, 4 of exponent with bias 7; exponent 0
+    is subnormal.
+    """
     code = np.arange(127)
     exponent, fraction = code >> 3, (code & 7) / 8
     return np.where(exponent == 0, fraction * 2.0 ** -6, (1 + fraction) * 2.0 ** (exponent - 7.0))
 
 
 def bf16(x):
-    """Rounded to nearest, as its 16 bits."""
+    """x rounded to the nearest bfloat16, as 16 bits."""
     bits = x.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
@@ -65,10 +69,12 @@ def float_table(kind, t):
 
 
 def code_table(kind, std):
-    """The 256 codes, a byte each, and the scale: code times scale is nearest to the weight."""
+    """The 256 codes, one byte each, and the scale. Code times scale is the value nearest to the
+    weight.
+    """
     x = std * QUANTILES
     peak = x[-1]
-    if kind == "MXFP4":  # a power of two; the largest magnitude becomes 4 or 6
+    if kind == "MXFP4":  # the scale is a power of two, so that the largest magnitude becomes 4 or 6
         scale = 2.0 ** (math.floor(math.log2(peak)) - 2)
         codes = nearest(E2M1, x / scale) | np.where(x < 0, 8, 0)
     elif kind == "F8_E4M3":
@@ -77,33 +83,39 @@ def code_table(kind, std):
     elif kind == "Q8_0":
         scale = peak / 127
         codes = np.rint(x / scale).astype(np.int8)
-    else:  # 4 bits with the offset 8
+    else:  # 4 bits, stored with the offset 8
         scale = peak / 7
         codes = np.rint(x / scale) + 8
     return codes.astype(np.uint8).tobytes(), scale
 
 
 def scale_bytes(kind, scale):
-    """As it stands before a block of GGUF: an f16, or a biased power of two (E8M0)."""
+    """The scale as GGUF stores it before a block: an f16, or a biased power of two (E8M0)."""
     if kind == "MXFP4":
         return np.array([int(math.log2(scale)) + 127], np.uint8)
     return np.array([scale], np.float16).view(np.uint8)
 
 
 def halves(codes):
-    """Two codes of 4 bits a byte: byte i of a block holds element i low and element i + 16 high (GGUF)."""
+    """Packs two 4-bit codes in each byte: byte i of a block holds element i in its low half and
+    element i + 16 in its high half (GGUF).
+    """
     pairs = codes.reshape(-1, 2, BLOCK // 2)
     return pairs[:, 0] | pairs[:, 1] << 4
 
 
 def neighbours(codes):
-    """Two codes of 4 bits a byte: byte i holds elements 2i and 2i + 1 (compressed-tensors)."""
+    """Packs two 4-bit codes in each byte: byte i holds elements 2i and 2i + 1
+    (compressed-tensors).
+    """
     pairs = codes.reshape(-1, 2)
     return pairs[:, 0] | pairs[:, 1] << 4
 
 
 class Drawing:
-    """The weights of one tensor in one format, a chunk after the other. gguf: codes have their scales between them."""
+    """The weights of one tensor in one format, chunk by chunk. With gguf, each block of codes is
+    preceded by its scale.
+    """
 
     def __init__(self, kind, tensor, seed, gguf):
         self.kind, self.tensor, self.gguf = kind, tensor, gguf
@@ -115,7 +127,7 @@ class Drawing:
             self.codes, self.scale = code_table(kind, tensor.std)
 
     def encode(self, drawn):
-        """bytes -> numpy array of the format's bytes, blocks with their scales where GGUF wants it."""
+        """Turns random bytes into a numpy array of the format's bytes."""
         if self.table is not None:
             return self.table[np.frombuffer(drawn, np.uint8)]
         codes = np.frombuffer(drawn.translate(self.codes), np.uint8)
@@ -131,7 +143,9 @@ class Drawing:
         return out
 
     def chunks(self, count):
-        """The next `count` weights. A tensor that is part of another takes all at once."""
+        """Yields the next `count` weights. A tensor that is part of another one takes all its
+        weights at once.
+        """
         t = self.tensor
         if t.part is not None:
             yield self.encode(t.part(np.frombuffer(self.rng.bytes(t.drawn), np.uint8)).tobytes())

@@ -31,7 +31,7 @@ CALIBRATED = {"gptq": ["--method", "gptq"], "gptq, plain order": ["--method", "g
               "awq": ["--method", "awq"]}
 
 
-IMPORTED = {"fp8-tensor": None, "fp8-block128": 128}  # rows and columns that share a scale; None: all
+IMPORTED = {"fp8-tensor": None, "fp8-block128": 128}  # how many rows and columns share a scale; None: the whole matrix
 E4M3_MAX = 448
 
 
@@ -48,7 +48,7 @@ def rows():
 
 
 def pieces(text, limit):
-    """Runs of paragraphs of up to `limit` characters."""
+    """Joins consecutive paragraphs to pieces of up to `limit` characters."""
     run = ""
     for paragraph in text.split("\n\n"):
         if run and len(run) + len(paragraph) > limit:
@@ -79,7 +79,7 @@ def run(*argv):
 
 
 def score(o, model, logits):
-    """The perplexity; every logit goes into a file."""
+    """Scores the text and returns its perplexity; writes all logits to a file."""
     found = run(o.shoal, "score", "--model", model, "--input", o.work / "held-out.jsonl", "--output",
                 o.work / "rows.jsonl", "--logits", logits, "--activations", o.activations, "--no-journal", "--restart")
     return float(re.search(r"perplexity: ([0-9.]+)", found).group(1))
@@ -92,7 +92,7 @@ def log_probabilities(logits):
 
 
 def divergences(p_file, q_file):
-    """KL(p || q) of each position of all prompts."""
+    """KL(p || q) at each position of all prompts."""
     found = []
     with h5py.File(p_file) as p_all, h5py.File(q_file) as q_all:
         for key in sorted(p_all, key=int):
@@ -102,14 +102,14 @@ def divergences(p_file, q_file):
 
 
 def e4m3_values():
-    """What codes 0 to 126 say."""
+    """The values of codes 0 to 126."""
     code = np.arange(127)
     exponent, mantissa = code >> 3, code & 7
     return np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0 ** -9)
 
 
 def e4m3(x):
-    """Codes of the nearest numbers, of two the even code."""
+    """The codes of the nearest values; of two equally near ones the even code."""
     values = e4m3_values()
     size = np.minimum(np.abs(x), E4M3_MAX)
     above = np.searchsorted(values, size).clip(1, 126)
@@ -119,7 +119,7 @@ def e4m3(x):
 
 
 def fp8_tensors(name, weight, block):
-    """One matrix as codes and scales that stand for block x block of it."""
+    """One matrix as codes, and scales for blocks of block x block."""
     n_rows, n_cols = weight.shape
     row, col = (block or n_rows), (block or n_cols)
     starts = [np.arange(0, n_rows, row), np.arange(0, n_cols, col)]
@@ -131,7 +131,7 @@ def fp8_tensors(name, weight, block):
 
 
 def hf_tensors(model, block):
-    """The source's tensors by their Hugging Face names, linears as fp8."""
+    """The source's tensors under their Hugging Face names, with the linears in fp8."""
     found = []
     with h5py.File(model) as f:
         f["weights"].visititems(lambda path, o: found.append((path, o[:])) if isinstance(o, h5py.Dataset) else None)
@@ -149,7 +149,7 @@ def hf_tensors(model, block):
 
 
 def import_fp8(o, form, made):
-    """A Hugging Face folder of the source in fp8, converted."""
+    """Writes the source as a Hugging Face folder in fp8 and converts it."""
     folder, block = o.work / "hf", IMPORTED[form]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

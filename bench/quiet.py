@@ -1,5 +1,7 @@
-"""Tells whether this machine is quiet: how much of its CPU time others take, what the hypervisor withholds, and
-whether a fixed spin runs as fast on every CPU as it ever did. Used by turns.py; Linux only."""
+"""Measures how quiet this machine is: how much CPU time other processes take, how much the
+hypervisor withholds, and whether a fixed loop runs as fast on every CPU as in its best run.
+Used by turns.py; Linux only.
+"""
 import hashlib
 import os
 import threading
@@ -18,7 +20,7 @@ def cpu_times():
 
 
 def own_times(pids):
-    """Seconds that these processes ran, all their threads together."""
+    """The CPU time in seconds of these processes, with all their threads."""
     total = 0
     for pid in pids:
         with open(f"/proc/{pid}/stat", encoding="ascii") as f:
@@ -28,7 +30,7 @@ def own_times(pids):
 
 
 def spin(cpu, n, out):
-    os.sched_setaffinity(0, {cpu})  # of this thread
+    os.sched_setaffinity(0, {cpu})  # binds this thread
     best = float("inf")
     for _ in range(n):
         since = time.perf_counter()
@@ -38,7 +40,7 @@ def spin(cpu, n, out):
 
 
 def spin_all(n=1):
-    """Seconds of the fixed spin on each CPU, all at once, the best of n."""
+    """Runs the fixed loop on all CPUs at the same time; returns the best of n times for each CPU."""
     out = {}
     threads = [threading.Thread(target=spin, args=(cpu, n, out)) for cpu in sorted(os.sched_getaffinity(0))]
     for t in threads:
@@ -49,18 +51,20 @@ def spin_all(n=1):
 
 
 class Quiet:
-    """others: the share of one CPU that others may take; spin: how much slower a spin may be."""
+    """others: the share of one CPU that other processes may take. spin: how much slower the fixed
+    loop may be.
+    """
 
     def __init__(self, own_pids=(), others=0.05, slower=1.05):
         self.own_pids, self.others, self.slower = list(own_pids), others, slower
         self.best = spin_all(50)
 
     def since(self, mark):
-        """What happened since mark(): shares of one CPU that others took and that were stolen."""
+        """The shares of one CPU that other processes took and that were stolen since mark()."""
         busy, steal, _ = cpu_times()
         own = own_times([os.getpid(), *self.own_pids])
         seconds = max(time.perf_counter() - mark[0], 1e-9)
-        others = max(0.0, (busy - mark[1]) - (own - mark[3]) - 2 / TICK)  # both clocks tick
+        others = max(0.0, (busy - mark[1]) - (own - mark[3]) - 2 / TICK)  # both clocks count in ticks
         return {"others": others / seconds, "stolen": (steal - mark[2]) / seconds}
 
     def mark(self):
@@ -71,7 +75,7 @@ class Quiet:
         return seen["others"] > self.others or seen["stolen"] > self.others
 
     def look(self):
-        """True when the machine is quiet now; takes a fifth of a second."""
+        """Whether the machine is quiet now. Takes a fifth of a second."""
         mark = self.mark()
         time.sleep(0.2)
         if self.is_disturbed(self.since(mark)):
@@ -82,7 +86,9 @@ class Quiet:
         return all(seconds <= self.best[cpu] * self.slower for cpu, seconds in now.items())
 
     def wait(self, most_s):
-        """Waits for quiet, at most most_s seconds; returns whether it came."""
+        """Waits until the machine is quiet, for at most most_s seconds. Returns whether it became
+        quiet.
+        """
         end = time.perf_counter() + most_s
         while True:
             if self.look():

@@ -27,7 +27,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from quiet import Quiet  # noqa: E402
 
-# prompt, output (0: as many as make a turn long enough), concurrency; the phase whose rate counts
+# prompt length, output length (0: as many tokens as make the turn long enough), concurrency, and
+# the phase whose rate counts
 WORK = {
     "decode1": (16, 0, 1, "decode"),
     "decode8": (16, 0, 8, "decode"),
@@ -42,7 +43,7 @@ OUTPUT_LEAST, OUTPUT_MOST, CALIBRATION = 5, 400, 9
 
 
 def longest(work):
-    """Tokens of the longest sequence of a work."""
+    """The number of tokens of the longest sequence of a work."""
     prompt, output, _, _ = WORK[work]
     return prompt + (output or OUTPUT_MOST)
 
@@ -55,34 +56,36 @@ def children(pid):
 
 
 class Worker:
-    """A program that answers each line with a line of JSON."""
+    """A program that answers each line of input with a line of JSON."""
 
     def __init__(self, command):
         self.command = [str(c) for c in command]
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.stopped = False
-        atexit.register(self.close)  # or it would stay stopped
+        atexit.register(self.close)  # otherwise a stopped program would stay stopped
 
     def ask(self, line):
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # so there is no answer
+            pass  # the program has ended and gives no answer
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"{' '.join(self.command)}: ended at \"{line}\"")
         return json.loads(answer)
 
     def pids(self):
-        """Of the program and all that it has started."""
+        """The ids of the program and all its descendants."""
         found = [self.process.pid]
         for pid in found:
             found += children(pid)
         return found
 
     def stop(self, stopped=True):
-        """What computes: a launcher waits anyway, and would hand the signal on."""
+        """Stops or continues the processes that compute. Not the launcher, which only waits and
+        would pass the signal on.
+        """
         if self.stopped == stopped:
             return
         self.stopped = stopped
@@ -98,7 +101,9 @@ class Worker:
 
 
 def interval(values):
-    """Median, and the order statistics that hold it with at least 95 % (binomial); all values when too few."""
+    """The median, and the order statistics that enclose it with at least 95 % (binomial); with too
+    few values the smallest and the largest.
+    """
     v, n = sorted(values), len(values)
     k, below = 0, 0.0
     while True:  # the largest k with 2 P(at most k - 1 of n below the median) <= 0.05
@@ -111,12 +116,14 @@ def interval(values):
 
 
 class Turns:
-    """workers: two, by name; the first one's rates are divided by the second one's. All but who has a turn are stopped."""
+    """workers: two programs by name. Rates of the first are divided by those of the second. The
+    worker that is not at work is stopped.
+    """
 
     def __init__(self, workers, pairs=11, turn_seconds=1.0, max_wait=60.0, again=3):
         self.workers, self.n_pairs, self.turn_seconds = workers, pairs, turn_seconds
         self.max_wait, self.n_again = max_wait, again
-        for name in workers:  # an answer tells that all its processes have started
+        for name in workers:  # once a worker answers, all its processes have started
             self.ask(name, f"1 {OUTPUT_LEAST} 1")
         self.quiet = Quiet([p for w in workers.values() for p in w.pids()])
 
@@ -128,7 +135,9 @@ class Turns:
         return answer
 
     def turn(self, name, line):
-        """One undisturbed repetition, if the machine lets us; all that were tried."""
+        """Repeats a turn until it is undisturbed, at most --again times. Returns the turn that
+        counts, and all that were tried.
+        """
         tried = []
         for _ in range(self.n_again + 1):
             was_quiet = self.quiet.wait(self.max_wait)
@@ -142,7 +151,9 @@ class Turns:
         return tried
 
     def line(self, work):
-        """The line of a work: long enough that the quicker one's turn takes turn_seconds; and its phase."""
+        """The line for a work, so long that a turn of the faster worker takes turn_seconds; and
+        its phase.
+        """
         prompt, output, n_seqs, phase = WORK[work]
         if output == 0:
             rates = []
@@ -155,7 +166,7 @@ class Turns:
         return f"{prompt} {output} {n_seqs}", phase
 
     def compare(self, line, phase):
-        """All pairs, and every turn that was tried."""
+        """Runs all pairs. Returns them, and every turn that was tried."""
         names = list(self.workers)
         for name in names:  # warm-up
             self.ask(name, line)

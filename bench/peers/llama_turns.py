@@ -23,7 +23,7 @@ import llama_cpp
 import llama_cpp.llama_cpp as ll
 
 def token(i, position, vocab):
-    """As bench_token of shoal bench."""
+    """The synthetic token of shoal's bench_token."""
     m = 0xFFFFFFFF
     x = (i * 0x9E3779B9 + position) & m
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & m
@@ -47,8 +47,9 @@ class Peer:
         self.batch = ll.llama_batch_init(step_tokens, 0, 1)
 
     def context_for(self, n_seqs, length):
-        """A context for so many sequences with room for `length` tokens each. There is one at a time: it is kept
-        while the concurrency stays and its room is enough."""
+        """Returns a context for n_seqs sequences of `length` tokens each. Only one context exists
+        at a time; it is reused while n_seqs is the same and it has enough room.
+        """
         if self.room[0] != n_seqs or self.room[1] < length:
             if self.context is not None:
                 ll.llama_free(self.context)
@@ -75,7 +76,7 @@ class Peer:
             sys.exit(f"llama_decode: status {status} for {len(rows)} rows")
         for i, row in enumerate(rows):
             if row[3]:
-                ll.llama_get_logits_ith(ctx, i)[0]  # waits until they are there
+                ll.llama_get_logits_ith(ctx, i)[0]  # waits until the logits are computed
 
     def repeat(self, prompt, output, n_seqs):
         ctx = self.context_for(n_seqs, prompt + output)

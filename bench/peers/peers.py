@@ -68,14 +68,16 @@ def machine(shoal, n_threads):
 
 
 def room(works):
-    """shoal's flags: sequences, the longest one, and KV blocks of 64 tokens for the work that needs most of them."""
+    """The flags of shoal for the number of sequences, the longest sequence, and enough KV blocks
+    of 64 tokens for any of the works.
+    """
     blocks = max(WORK[w][2] * -(-longest(w) // 64) for w in works)
     return ["--concurrency", max(WORK[w][2] for w in works), "--max-model-len", max(longest(w) for w in works),
             "--kv-blocks", blocks]
 
 
 def step_tokens(works):
-    """Rows of a step: shoal's default of 512, or more where a longer prompt is to be one step."""
+    """The rows of a step: shoal's default of 512, or more if a longer prompt must fit one step."""
     return max(512, *(WORK[w][0] for w in works))
 
 
@@ -107,7 +109,7 @@ class Comparison:
                              "flops_per_token": last["flops"] / last["tokens"]}
 
     def paired(self, row, line):
-        """Each decoding step by the reads of memory beside it, shoal alone."""
+        """Measures decoding steps of shoal alone, beside reads of memory."""
         worker = Worker([*row["commands"]["shoal"], "--paired-peaks"])
         worker.ask(line)
         quiet, parts, disturbed = Quiet(worker.pids()), [], 0
@@ -159,7 +161,9 @@ class Comparison:
 
 
 def fraction(row, work, best, kernels):
-    """shoal's rate beside the machine's: reads for decoding, the best of f32 for prompts."""
+    """The fraction of the machine's peak that shoal's rate is: of the bandwidth for decoding, of
+    the best f32 rate for prompts.
+    """
     paired = work.get("paired_reads")
     if paired:
         part = "{:.0f} % ({:.0f} .. {:.0f}) reads".format(*(100 * x for x in interval(paired["parts"])))

@@ -29,7 +29,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 class Raised(Exception):
-    """What raise_exception raises."""
+    """Raised by raise_exception in a template."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -67,7 +67,7 @@ ENV = environment()
 
 
 def render(source, chat):
-    """What Jinja2 makes of a conversation: {"text"}, {"raise"} or {"error"}."""
+    """Renders a conversation with Jinja2: {"text"}, {"raise"} or {"error"}."""
     names = {**chat.get("extra", {}), **TOKENS, "messages": chat["messages"], "tools": chat.get("tools"),
              "documents": chat.get("documents"), "add_generation_prompt": chat.get("prompt", True)}
     try:

@@ -39,7 +39,7 @@ def random_blocks(rng, kind):
         scales = (rng.standard_normal(n) * 0.05).astype(np.float16)
         scales[0] = np.float16(-6e-8)  # a subnormal
         blocks[:, offset:offset + 2] = scales.view(np.uint8).reshape(n, 2)
-    if kind == Q.MXFP4:  # exponents, the least two among them
+    if kind == Q.MXFP4:  # exponents, including the two smallest
         blocks[:, 0] = [0, 1, 2, *rng.integers(100, 140, n - 3)]
     return blocks.reshape(N_ROWS, -1)
 
@@ -98,7 +98,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
 
 
 def weights(rng, arch):
-    """Hugging Face names and f16 weights; norms are f32."""
+    """Random weights under Hugging Face's names in f16; norms are f32."""
     def w(*shape):
         return rng.standard_normal(shape).astype(np.float16)
 
@@ -197,12 +197,12 @@ EXPERT_NAMES = {"w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps
 
 
 def paired(w, n_heads):
-    """Rows of each head from halves (rotate-half) to pairs (interleaved rotation)."""
+    """Reorders the rows of each head from halves (rotate-half) to pairs (interleaved rotation)."""
     return w.reshape(n_heads, 2, w.shape[0] // n_heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
 
 
 def oss_experts(name, w):
-    """gpt-oss's fused tensors under GGUF's names; experts as [E, out, in]."""
+    """Splits gpt-oss's fused tensors into those of GGUF, with experts as [E, out, in]."""
     kind = "bias" if name.endswith("_bias") else "weight"
     w = w if kind == "bias" else w.swapaxes(1, 2)
     if "gate_up" not in name:
@@ -212,7 +212,7 @@ def oss_experts(name, w):
 
 
 def llama3_factors():
-    """What plain frequencies are divided by."""
+    """The divisors of the plain frequencies."""
     plain = 50000.0 ** -(np.arange(0, HD, 2) / HD)
     turns = LLAMA3["original_max_position_embeddings"] * plain / (2 * np.pi)
     low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
@@ -258,7 +258,9 @@ def is_linear(name):
 
 
 def add_weight(writer, name, w, kind):
-    """kind: None, or what the linears become; "Q4_1 down" is Q4_0 with Q4_1 in the down projections."""
+    """kind: None, or the type of the linears; "Q4_1 down" means Q4_0, with Q4_1 in the down
+    projections.
+    """
     if kind is None or not is_linear(name):
         writer.add_tensor(name, w)
         return

@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
 SHORTER = (7, 130)  # for models that need fewer
 N_DECODE = 32
-GAP_LEAST = 2e-3  # of the largest logit: greedy choices must not hang on rounding
+GAP_LEAST = 2e-3  # relative to the largest logit; a greedy choice must not depend on rounding
 ROUTER_GAP_LEAST = 1e-4  # between the last chosen and the first rejected router logit
 TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish swims in the sea, "
         "each one near the others, none of them leading; when one turns, they all turn. ") * 4
@@ -44,7 +44,7 @@ COMMON = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, use_cache
 
 
 def minimax_fields(n_layers, rotary_dim):
-    """What MiniMax-M2's published config.json says and transformers does not write."""
+    """Fields of MiniMax-M2's published config.json that transformers does not write."""
     return dict(attn_type_list=[1] * n_layers, rotary_dim=rotary_dim, qk_norm_type="per_layer",
                 use_qk_norm=True, use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
                 num_mtp_modules=3, mtp_transformer_layers=1, use_mtp=True)
@@ -416,7 +416,9 @@ MODELS = {
 
 
 def fill(model, generator):
-    """Random weights wide enough that logits are far apart and every expert gets work."""
+    """Fills the model with random weights, with a spread that separates the logits and gives every
+    expert work.
+    """
     def normal(p, std):
         p.copy_(torch.randn(p.shape, generator=generator) * std)
 
@@ -460,7 +462,7 @@ def experts_of(model):
 
 
 def publish_mxfp4(hf, model):
-    """The saved checkpoint with its experts as blocks and scales, as gpt-oss has them."""
+    """Replaces the experts of the saved checkpoint by blocks and scales, as gpt-oss is published."""
     path = hf / "model.safetensors"
     tensors = load_file(path)
     for name, p in experts_of(model):
@@ -490,7 +492,9 @@ def in_fp8(name):
 
 
 def round_fp8(model):
-    """Values of codes into the linears; one expert's gate and up are blocks of their own."""
+    """Replaces the linears by the values of their fp8 codes. An expert's gate and up are rounded
+    separately.
+    """
     for name, p in model.named_parameters():
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             for expert in p:
@@ -501,7 +505,9 @@ def round_fp8(model):
 
 
 def publish_fp8(hf, dtype):
-    """The saved f32 checkpoint with its linears as codes and scales, the rest as `dtype`."""
+    """Replaces the linears of the saved f32 checkpoint by fp8 codes; the other tensors become
+    `dtype`.
+    """
     tensors = {}
     for name, p in load_file(hf / "model.safetensors").items():
         if in_fp8(name):
@@ -523,7 +529,7 @@ def edit_config(hf, **fields):
 
 
 def drop_tensors(hf, part):
-    """Tensors without elements, of parts that the model does not have."""
+    """Removes the tensors of a part that the model does not have."""
     tensors = load_file(hf / "model.safetensors")
     gone = {name for name in tensors if part in name}
     assert gone and all(tensors[name].numel() == 0 for name in gone)
@@ -532,7 +538,9 @@ def drop_tensors(hf, part):
 
 
 def routing_keys(config, module, x):
-    """What experts are chosen by, closed groups at -inf; the smallest distance between groups."""
+    """The keys by which experts are chosen, with -inf for experts of groups that were not chosen;
+    and the smallest distance between two groups.
+    """
     keys = x.reshape(-1, x.shape[-1]) @ module.weight.T
     if getattr(module, "bias", None) is not None:
         keys = keys + module.bias
@@ -587,14 +595,14 @@ def decode(model, prompt):
 
 
 def try_seed(spec, seed):
-    """One model of a seed with its goldens; None where a choice is too close to call."""
+    """Makes one model from a seed, with its goldens. Returns None if a choice is too close."""
     generator = torch.Generator().manual_seed(seed)
     config = spec["config"]()
     model = spec["cls"](config).eval()
     fill(model, generator)
     for _, p in experts_of(model) if spec.get("mxfp4") else []:
         p.copy_(mxfp4_of(p)[2])
-    for p in model.parameters():  # not .to(dtype) of the whole: rotary frequencies stay f32
+    for p in model.parameters():  # casting the whole model would round the rotary frequencies too
         p.copy_(p.to(spec["dtype"]).to(torch.float32))
     if spec.get("fp8"):
         round_fp8(model)
@@ -635,7 +643,9 @@ def train_tokenizer(vocab_size):
 
 
 def write_tiktoken(directory, vocab_size):
-    """tiktoken.model and tokenizer_config.json as Kimi-K2 has them. Returns a text and its ids."""
+    """Writes tiktoken.model and tokenizer_config.json in the form of Kimi-K2. Returns a text and
+    its ids.
+    """
     import tiktoken
     from make_tiktoken_goldens import PIECES, tokens_of, write_ranks
     vocab = train_tokenizer(vocab_size - 256).get_vocab()
@@ -661,7 +671,7 @@ def write_model(name, spec):
         publish_mxfp4(hf, model)
     if spec.get("fp8"):
         publish_fp8(hf, spec["dtype"])
-        facts["convert"] = ["--dtype", "f32"]  # codes times scales are no bfloat16
+        facts["convert"] = ["--dtype", "f32"]  # codes times scales do not fit bfloat16
     if "drop" in spec:
         drop_tensors(hf, spec["drop"])
     if "fields" in spec:

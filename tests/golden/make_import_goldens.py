@@ -34,7 +34,7 @@ LINEARS = {"self_attn.q_proj": (H * HD, D), "self_attn.k_proj": (G * HD, D),
 
 
 def stub(name, folder):
-    """A package whose __init__ is not run."""
+    """A package whose __init__.py is not run."""
     module = types.ModuleType(name)
     module.__path__ = [str(folder)]
     sys.modules[name] = module
@@ -53,13 +53,15 @@ def weights(seed, dtype):
 
 
 def ranges(w, group):
-    """Least and largest value of each group, 0 included: [out, groups]."""
+    """The smallest and the largest value of each group, both including 0: [out, groups]."""
     parts = w.float().reshape(w.shape[0], -1, group)
     return parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
 
 
 def integer_params(w, bits, group, sym):
-    """Scales, zero points [out, groups], and w as they round it: what their packing expects."""
+    """Scales and zero points [out, groups], and w rounded with them, which the packing code
+    expects.
+    """
     low, high = ranges(w, group)
     top = 2 ** bits - 1
     scale = (2 * torch.maximum(-low, high) / top if sym else (high - low) / top).half()
@@ -213,7 +215,7 @@ def case_list():
 
 
 def hashes(tensors):
-    """-0 counts as 0, which our MXFP4 has no other of."""
+    """Hashes of the tensors, with -0 replaced by 0, because shoal's MXFP4 has no -0."""
     return {name: xxhash.xxh3_128_hexdigest((t + 0.0).contiguous().view(torch.uint8).numpy().tobytes())
             for name, t in sorted(tensors.items())}
 

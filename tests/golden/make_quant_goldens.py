@@ -55,8 +55,9 @@ def result(codes, params):
 
 
 def gptq(x, w, fmt, damping, act_order):
-    """Algorithm 1, one column at a time for all outputs; groups are fitted when they are reached,
-    or, in the order of activation, before the first column is."""
+    """GPTQ's algorithm 1, one column at a time for all outputs. A group is fitted when its first
+    column is reached; with act_order all groups are fitted before the first column.
+    """
     n = x.shape[1]
     h = x.T @ x
     dead = np.diag(h) == 0
@@ -90,7 +91,9 @@ def rtn(w, fmt):
 
 
 def awq(x, w, fmt):
-    """The search of the scales' power, and of each group's range, on the output error."""
+    """Searches the exponent of the scales and the clipping of each group that give the smallest
+    output error.
+    """
     mean = np.abs(x).mean(axis=0)
     tries = []
     for step in range(17):
@@ -135,7 +138,7 @@ def case(seed, n_tokens, n_in, n_out, fmt, correlated):
     xi = np.rint(x * 256).astype(int)
     wi = np.rint(rng.standard_normal((n_out, n_in)) * 0.05 * 4096).astype(int)
     if seed % 2:
-        xi[:, 5] = 0  # an input that no token ever has
+        xi[:, 5] = 0  # an input that is 0 for all tokens
     x, w, fmt = xi / 256.0, wi / 4096.0, Format(fmt)
     out = {"format": fmt.name, "n_in": n_in, "n_out": n_out, "x": xi.tolist(), "w": wi.tolist()}
     out["gptq"] = gptq(x, w, fmt, 0.01, False)

@@ -16,13 +16,13 @@ import transformers
 from transformers import LlamaForCausalLM, LogitsProcessor, LogitsProcessorList, MinPLogitsWarper
 
 HERE = Path(__file__).resolve().parent
-GAP_LEAST = 1e-3  # between the best two logits of a greedy step, after everything was done to them
+GAP_LEAST = 1e-3  # between the two best logits of a greedy step, after all changes to them
 N_TOKENS = 24
 VOCAB = 320
 
 
 class Frequency(LogitsProcessor):
-    """The penalties that take something from a logit for what the answer already has."""
+    """Penalties that reduce a logit by how often the answer already has the token."""
 
     def __init__(self, n_prompt, frequency, presence):
         self.n_prompt, self.frequency, self.presence = n_prompt, frequency, presence
@@ -36,7 +36,7 @@ class Frequency(LogitsProcessor):
 
 
 class Gaps(LogitsProcessor):
-    """Last of all: sees how near the choice was."""
+    """The last processor: records how close the choice was."""
 
     def __init__(self):
         self.least = float("inf")
@@ -60,7 +60,7 @@ def generate(model, prompt, processors=(), **options):
 
 
 def cut(tokens, ends):
-    """transformers fills short rows with padding."""
+    """Removes the padding that transformers appends to short rows."""
     for i, token in enumerate(tokens):
         if token in ends:
             return tokens[:i + 1]
@@ -96,7 +96,7 @@ def greedy_cases(model, draw):
 def beam_cases(model, draw):
     prompt = [draw.randrange(VOCAB) for _ in range(draw.choice([5, 40, 63]))]
     plain, _ = generate(model, prompt, num_beams=4, num_return_sequences=4)
-    # end tokens that the search meets: else nothing ends early
+    # end tokens that occur in the search; otherwise nothing would end early
     ends = sorted({row[i] for row, i in zip(plain, (3, 5, 8, 11))})
     for width, penalty, early, ending, least in (
             (4, 1.0, False, [], 0), (3, 1.0, False, ends, 0), (4, 0.5, True, ends, 0),

@@ -57,7 +57,9 @@ def ranks_of(r):
 
 
 def special_tokens(n_ranks):
-    """The named ones, and all 256 as tokenizer_config.json and the class of Kimi-K2 make them."""
+    """The named special tokens, and all 256 as Kimi-K2's tokenizer_config.json and class define
+    them.
+    """
     names = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 3: "<|im_user|>", 4: "<|im_assistant|>", 6: PLAIN_ADDED,
              7: "<|im_middle|>", 254: "[UNK]", 255: "[PAD]"}
     decoder = {str(n_ranks + i): dict(content=name, lstrip=False, normalized=False, rstrip=False,
@@ -88,7 +90,7 @@ def golden(encoding, special, lines):
 
 
 def random_lines(r, lines, special, n):
-    """Pieces of lines and runs of few letters, put together anew."""
+    """Random lines made of pieces of other lines, and of runs of few letters."""
     few = "aabbab AB'sS'Tt 1234中文字漢ｅéßſKﬀ́  \n\r\t.-/"
     for _ in range(n):
         parts = []

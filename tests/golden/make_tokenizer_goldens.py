@@ -246,7 +246,7 @@ def family(name):
 
 
 def tiktoken_merges(vocab, n_first):
-    """Merges as conversions of tiktoken vocabularies have them: every split of every token."""
+    """Makes merges as a conversion of a tiktoken vocabulary does: every split of every token."""
     merges = []
     for token, i in sorted(vocab.items(), key=lambda kv: kv[1]):
         if i < n_first:
@@ -288,14 +288,14 @@ def train(name, lines, corpus):
         n_vocab = len(file["model"]["vocab"])
         file["model"]["vocab"]["[UNK]"] = n_vocab
         for x in file["added_tokens"]:
-            x["id"] += x["id"] >= n_vocab  # those beyond the vocabulary make room
+            x["id"] += x["id"] >= n_vocab  # shifts the tokens beyond the vocabulary
         file["model"]["unk_token"] = "[UNK]"
         file["model"]["fuse_unk"] = True
     return json.dumps(file, ensure_ascii=False, separators=(",", ":"))
 
 
 def from_gguf(path):
-    """SmolLM2's tokenizer.json put together from its GGUF."""
+    """Makes SmolLM2's tokenizer.json from its GGUF file."""
     import gguf
     fields = gguf.GGUFReader(path).fields
     get = lambda key: fields["tokenizer.ggml." + key].contents()
@@ -318,7 +318,9 @@ def fnv(data):
 
 
 def encode(t, text, turn):
-    """Lines take turns: with the post-processor, without it, with special tokens as plain text."""
+    """Encodes a line. Lines alternate: with the post-processor, without it, and with special
+    tokens as plain text.
+    """
     t.encode_special_tokens = turn % 3 == 2
     return t.encode(text, add_special_tokens=turn % 3 == 0).ids
 
@@ -333,7 +335,9 @@ def golden(t, lines):
 
 
 def cases(name, t, lines, r):
-    """Whole ids of some lines and of bytes that are no UTF-8; decodings of random ids."""
+    """Cases with whole lists of ids: some lines, bytes that are not UTF-8, and decodings of random
+    ids.
+    """
     rows = []
     short = [i for i, l in enumerate(lines[:1500]) if 0 < len(l) < 60][:60]
     for i in short:
@@ -347,7 +351,7 @@ def cases(name, t, lines, r):
     for k in range(80):
         ids = [r.randrange(t.get_vocab_size()) for _ in range(r.randint(1, 12))]
         if k % 2:
-            ids = [r.choice([r.randrange(256), i]) for i in ids]  # bytes: broken UTF-8
+            ids = [r.choice([r.randrange(256), i]) for i in ids]  # random bytes, so that the UTF-8 is invalid
         rows.append(dict(tokenizer=name, ids=ids, skip=bool(k % 3),
                          decoded=t.decode(ids, skip_special_tokens=bool(k % 3))))
     return rows

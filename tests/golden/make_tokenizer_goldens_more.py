@@ -159,14 +159,14 @@ def train_bytes(name, lines):
                                                      initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     t.add_tokens(added)
     file = json.loads(t.to_str())
-    if name == "tekken":  # some pieces are tokens that no merges reach
+    if name == "tekken":  # some pieces are tokens that no merge produces
         file["model"]["ignore_merges"] = True
         file["model"]["merges"] = [m for i, m in enumerate(file["model"]["merges"]) if i % 17]
     return file
 
 
 def train_chars(name, lines):
-    """The vocabulary is trained on words; then the family's own parts are put in."""
+    """Trains a vocabulary on words, then sets the family's other parts."""
     unigram, folded = name.startswith("unigram"), name == "folded"
     fallback = name not in ("folded", "unigram")
     t = Tokenizer(models.Unigram() if unigram else models.BPE(unk_token="<unk>", fuse_unk=True))
@@ -175,7 +175,7 @@ def train_chars(name, lines):
         char_family(t, name)
     specials = SP_SPECIALS + (BYTES if fallback else [])
     common = dict(vocab_size=800 if name in SMALL else 1500, special_tokens=specials, show_progress=False)
-    # limited alphabets, so that characters are unknown
+    # a limited alphabet, so that some characters are unknown
     if unigram:
         lines = [l for l in lines if all(ord(c) < 0x460 or c in "…“”😀\u3000中文ﬁ" for c in l)]
     trainer = (trainers.UnigramTrainer(unk_token="<unk>", **common) if unigram
@@ -206,7 +206,7 @@ def train_chars(name, lines):
 
 
 def thin(vocab):
-    """Without the rarest single characters: they become unknown."""
+    """The vocabulary without its rarest single characters, which become unknown."""
     kept = [e for i, e in enumerate(vocab) if not (len(e[0]) == 1 and ord(e[0]) > 0x2FF and i % 2)]
     return [[piece, round(score, 9)] for piece, score in kept]
 
@@ -244,8 +244,9 @@ def train(name, lines):
 
 
 def decode(t, ids, skip):
-    """Special tokens left out by id: the package looks for the content, which it knows normalized, and so keeps
-    those of the kind "normalized"."""
+    """Decodes and drops special tokens by id. The package compares contents, which it knows only
+    in normalized form, and so keeps special tokens with "normalized": true.
+    """
     special = {i for i, token in t.get_added_tokens_decoder().items() if token.special}
     return t.decode([i for i in ids if not (skip and i in special)], skip_special_tokens=False)
 

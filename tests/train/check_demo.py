@@ -28,7 +28,7 @@ def load_hf(path, dtype=torch.float32):
 
 @torch.no_grad()
 def same_logits(state, tokenizer_file, ids):
-    """Largest difference between our model's logits and transformers', both in f32."""
+    """The largest difference between the logits of our model and of transformers, both in f32."""
     ours = DemoModel(CONFIG).eval()
     ours.load_state_dict(state)
     with tempfile.TemporaryDirectory() as tmp:
@@ -40,7 +40,7 @@ def same_logits(state, tokenizer_file, ids):
 
 
 def expert_counts(router_logits, k, n_experts):
-    """router_logits: per layer [T, E] -> [L, E] counts of chosen experts."""
+    """Counts the chosen experts: router_logits, [T, E] per layer, gives [L, E]."""
     return np.stack([np.bincount(r.topk(k, dim=-1).indices.flatten().numpy(), minlength=n_experts)
                      for r in router_logits])
 

@@ -8,8 +8,8 @@ import re
 import numpy as np
 
 TRAIN_SHARE = 0.9
-ONE_SPEECH = 0.5      # share of documents that are one speech: this is how the model learns to stop
-MEAN_SPEECHES = 12    # mean length of the others
+ONE_SPEECH = 0.5      # share of documents with only one speech, from which the model learns to stop
+MEAN_SPEECHES = 12    # mean number of speeches in the other documents
 MID_SPEECH = 0.3      # share of windows that begin inside a speech
 LONG_ROW = 512         # length of the long windows
 
@@ -23,7 +23,9 @@ def read_speeches(path):
 
 
 def split_speeches(speeches):
-    """First 90 % of the characters, to a whole speech, and the rest."""
+    """Splits the speeches into the first 90 % of the characters, rounded to whole speeches, and
+    the rest.
+    """
     sizes = np.cumsum([len(s) for s in speeches])
     cut = int(np.searchsorted(sizes, TRAIN_SHARE * sizes[-1]))
     return speeches[:cut], speeches[cut:]
@@ -41,7 +43,9 @@ def document_length(rng):
 
 
 def window(speeches, eos, length, rng):
-    """`length` tokens of documents from a random speech on; cuts are drawn anew every time."""
+    """Returns `length` tokens of documents that begin with a random speech; documents are cut anew
+    each time.
+    """
     i = int(rng.integers(len(speeches)))
     first = speeches[i]
     if rng.random() < MID_SPEECH:

@@ -23,7 +23,7 @@ SHORT = [  # (prompt, max_tokens, sampling)
     ("The king is dead", 8, GREEDY),
     ("ISABELLA:\nMy brother", 40, GREEDY),
     ("KATHARINA:\nI pray you, sir,", 128, GREEDY),
-    # Bytes the training text never has, and an end token inside the prompt.
+    # bytes that the training text does not contain, and an end token inside the prompt
     ("Ünïcödé 漢字 🐟\n", 12, GREEDY),
     ("GREMIO:\nFarewell.\n\n<|endoftext|>ROMEO:\n", 48, GREEDY),
     ("PETRUCHIO:\n", 200, {"temperature": 0, "stop": ["\n\n"]}),
@@ -42,7 +42,7 @@ SHORT = [  # (prompt, max_tokens, sampling)
     ("HENRY BOLINGBROKE:\n", 40, {"temperature": 1.0, "seed": 9, "top_k": 1}),
     ("AUTOLYCUS:\n", 100, {"temperature": 0.9, "seed": 10, "top_p": 0.9, "stop": ["\n\n"]}),
     ("Nurse:\n", 100, {"temperature": 0.8, "seed": 11, "stop": ["ROMEO", "JULIET"]}),
-    # Equal but for the id, and without seeds: the id alone must make them differ.
+    # These differ only in their ids and have no seeds, so the id alone must give different answers.
     ("LEONTES:\n", 32, {"temperature": 1.0}),
     ("LEONTES:\n", 32, {"temperature": 1.0}),
 ]
@@ -60,7 +60,9 @@ LONG = [  # (held-out speech to begin at, tokens, max_tokens, sampling)
 
 
 def cut(tok, held, first, n):
-    """Text of the first n tokens from a held-out speech on; it encodes to n tokens again."""
+    """The text of the first n tokens from a held-out speech on, such that encoding it gives n
+    tokens again.
+    """
     ids = tok.encode("".join(held[first:first + 60])).ids[:n]
     text = tok.decode(ids)
     while len(tok.encode(text).ids) != n:  # a cut inside a word may merge differently
