@@ -10,9 +10,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Local. The lower triangle of a [n, n] becomes L with A = L L^T; what stands above the diagonal is
- * neither read nor kept. *definite is false, and a undefined, when a pivot is not positive and
- * finite. Errors: STATUS_MEMORY. */
+/* Local. The lower triangle of a [n, n] becomes L with A = L L^T. The elements above the diagonal
+ * are not read, and are overwritten. When a pivot is not positive and finite, *definite is false
+ * and `a` is undefined. Errors: STATUS_MEMORY. */
 struct status cholesky_factor(struct team *team, double *a, size_t n, bool *definite);
 
 /* Local. The inverse of the lower triangle l [n, n] into the lower triangle of inverse [n, n]; what

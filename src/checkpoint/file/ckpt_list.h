@@ -14,9 +14,10 @@ struct ckpt_list {
     size_t n_specs; /* in the byte order of their names */
 };
 
-/* Local. Tensor i of *out is specs[i], as ckpt_open would find it in the file made of them. *out
- * has no parts, blocks, checksums or texts but the config, and nothing can be read from it. *out:
- * ckpt_close. Errors: STATUS_INPUT (a bad shape), STATUS_MEMORY. */
+/* Local. Makes the checkpoint that ckpt_open would return for a file with these tensors: tensor i
+ * of *out is specs[i]. But *out has no parts, blocks or checksums, the config is its only text, and
+ * no weights can be read from it. *out: ckpt_close. Errors: STATUS_INPUT (a bad shape),
+ * STATUS_MEMORY. */
 struct status ckpt_list_create(const struct ckpt_list *list, struct ckpt **out);
 
 #endif

@@ -246,7 +246,8 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     return status_ok();
 }
 
-/* The find has read the tail to its end, so all later lines of the tail lie in slots. */
+/* When journal_index_find finds no row it has read the tail to its end, so all later lines of the
+ * tail are in slots. */
 uint64_t journal_index_next(const struct journal_index *x)
 {
     const uint64_t next = x->base_has ? x->base_next.line : UINT64_MAX;

@@ -38,9 +38,9 @@ struct result_writer {
     struct result_totals totals;
 };
 
-/* Until the file is closed. The caller's claim names another job that writes it
- * (base/file_claims.h); this finds it where claims do not: under another hard link, or where no
- * lease could be made. */
+/* Locks the file until it is closed. Claims (base/file_claims.h) already refuse a file that another
+ * job writes, and name that job. The lock also refuses where claims cannot: when the other job uses
+ * another hard link, or when no lease could be made. */
 static struct status result_writer_lock(const struct result_writer *w)
 {
     struct stat info;
