@@ -174,7 +174,8 @@ static struct status run_round(struct quantize_file *q, struct tensor_rows *r,
                            (unsigned long long)row, (unsigned long long)(row + n - 1));
     }
     if (!choice->again) return status_ok();
-    return quant_loss_add(q->team, choice->format, x, n, t->n_cols, block, &q->result.loss);
+    const struct quant_values from = {.rows = x, .n_rows = n, .n_in = t->n_cols};
+    return quant_loss_add(q->team, choice->format, &from, block, &q->result.loss);
 }
 
 static struct status round_to_nearest(struct quantize_file *q, struct tensor_rows *r,

@@ -136,7 +136,7 @@ static void fit_groups(const struct arch *m, uint64_t n_cols, struct quantize_ch
 }
 
 /* Whether users know both formats by one name; the type of the scales may differ. */
-static bool same_format(struct quant_format a, struct quant_format b)
+static bool quantize_plan_same_format(struct quant_format a, struct quant_format b)
 {
     return a.kind == b.kind && a.has_zeros == b.has_zeros && a.group == b.group;
 }
@@ -163,7 +163,7 @@ static struct status choose_one(void *ctx, const struct weight_spec *s)
     c->role = s->role;
     if (c->keep || c->format.kind == QUANT_NONE) return status_ok();
     fit_groups(k->m, t->n_cols, c);
-    c->keep = same_format(t->quant, c->format);
+    c->keep = quantize_plan_same_format(t->quant, c->format);
     c->again = !c->keep && t->quant.kind != QUANT_NONE;
     return status_ok();
 }

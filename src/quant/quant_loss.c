@@ -13,11 +13,8 @@ enum {
 };
 
 struct loss_job {
-    struct quant_format f;
-    struct quant_table table;
+    struct quant_decoder decoder;
     const float *rows;
-    size_t n_in;
-    const struct quant_block *b;
     struct quant_loss *sums; /* [n_rows] */
 };
 
@@ -48,29 +45,30 @@ static void span_loss(const float *x, const float *y, size_t n, struct quant_los
 static void loss_piece(void *ctx, size_t begin, size_t end)
 {
     const struct loss_job *j = ctx;
+    const size_t n_in = j->decoder.n_in;
     float y[LOSS_SPAN];
     for (size_t row = begin; row < end; row++) {
-        for (size_t k = 0; k < j->n_in; k += LOSS_SPAN) {
-            const size_t n = j->n_in - k < LOSS_SPAN ? j->n_in - k : LOSS_SPAN;
-            quant_dequantize_span(j->f, &j->table, j->b, j->n_in, row, k, k + n, y);
-            span_loss(j->rows + row * j->n_in + k, y, n, &j->sums[row]);
+        for (size_t k = 0; k < n_in; k += LOSS_SPAN) {
+            const size_t n = n_in - k < LOSS_SPAN ? n_in - k : LOSS_SPAN;
+            quant_dequantize_span(&j->decoder, row, k, k + n, y);
+            span_loss(j->rows + row * n_in + k, y, n, &j->sums[row]);
         }
     }
 }
 
-struct status quant_loss_add(struct team *team, struct quant_format f, const float *rows,
-                             size_t n_rows, size_t n_in, const struct quant_block *b,
+struct status quant_loss_add(struct team *team, struct quant_format f,
+                             const struct quant_values *from, const struct quant_block *b,
                              struct quant_loss *loss)
 {
-    struct loss_job j = {.f = f, .rows = rows, .n_in = n_in, .b = b};
-    quant_table_init(f, &j.table);
-    TRY(mem_alloc(&j.sums, n_rows, sizeof j.sums[0], "a loss for each row"));
-    share_run(team, n_rows, LOSS_ROWS, loss_piece, &j);
-    for (size_t row = 0; row < n_rows; row++) {
+    struct loss_job j = {.decoder = {.f = f, .n_in = from->n_in, .block = b}, .rows = from->rows};
+    quant_table_init(f, &j.decoder.table);
+    TRY(mem_alloc(&j.sums, from->n_rows, sizeof j.sums[0], "a loss for each row"));
+    share_run(team, from->n_rows, LOSS_ROWS, loss_piece, &j);
+    for (size_t row = 0; row < from->n_rows; row++) {
         loss->error += j.sums[row].error;
         loss->energy += j.sums[row].energy;
     }
-    loss->n_rows += n_rows;
+    loss->n_rows += from->n_rows;
     mem_free(&j.sums);
     return status_ok();
 }

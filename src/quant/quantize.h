@@ -66,10 +66,16 @@ struct quant_loss {
     uint64_t n_rows; /* of which the sums are; 0: nothing was rounded */
 };
 
-/* Local, the team's threads over rows. Adds to *loss what the codes `b` of rows [n_rows, n_in]
- * lose. The sums do not depend on the threads. Errors: STATUS_MEMORY. */
-struct status quant_loss_add(struct team *team, struct quant_format f, const float *rows,
-                             size_t n_rows, size_t n_in, const struct quant_block *b,
+/* The values that were rounded: rows [n_rows, n_in]. */
+struct quant_values {
+    const float *rows;
+    size_t n_rows, n_in;
+};
+
+/* Local, the team's threads over rows. Adds to *loss what the codes `b` of the values `from` lose.
+ * The sums do not depend on the threads. Errors: STATUS_MEMORY. */
+struct status quant_loss_add(struct team *team, struct quant_format f,
+                             const struct quant_values *from, const struct quant_block *b,
                              struct quant_loss *loss);
 
 /* Local. The relative root mean square error: sqrt(error / energy); 0 for values that are all 0. */

@@ -20,10 +20,17 @@ struct quant_table {
 };
 void quant_table_init(struct quant_format f, struct quant_table *out);
 
+/* Codes that are made values again. */
+struct quant_decoder {
+    struct quant_format f;
+    size_t n_in; /* inputs of a row */
+    const struct quant_block *block;
+    struct quant_table table;
+};
+
 /* Local. Values of inputs [begin, end) of a row, out [end - begin]; begin is a multiple of
  * QUANT_CODE_ALIGN. */
-void quant_dequantize_span(struct quant_format f, const struct quant_table *table,
-                           const struct quant_block *b, size_t n_in, size_t row, size_t begin,
-                           size_t end, float *out);
+void quant_dequantize_span(const struct quant_decoder *d, size_t row, size_t begin, size_t end,
+                           float *out);
 
 #endif

@@ -44,10 +44,14 @@ QUANT_INLINE struct quant_extremes rtn_extremes(const float *x, size_t n)
         least[i] = a < least[i] ? a : least[i];
         most[i] = a > most[i] ? a : most[i];
     }
-    for (size_t i = 0; i < LANES; i++) {
-        e.least = least[i] < e.least ? least[i] : e.least;
-        e.most = most[i] > e.most ? most[i] : e.most;
+    for (size_t half = LANES / 2; half > 0; half /= 2) {
+        for (size_t i = 0; i < half; i++) {
+            least[i] = least[i + half] < least[i] ? least[i + half] : least[i];
+            most[i] = most[i + half] > most[i] ? most[i + half] : most[i];
+        }
     }
+    e.least = least[0];
+    e.most = most[0];
     e.largest = -e.least > e.most ? e.least : e.most;
     if (-e.least != e.most || e.most == 0) return e;
     for (k = 0; __builtin_fabsf(x[k]) != e.most; k++) {
@@ -242,41 +246,39 @@ QUANT_INLINE void decode(struct quant_format f, const struct quant_table *table,
 }
 
 QUANT_CLONES
-void quant_dequantize_span(struct quant_format f, const struct quant_table *table,
-                           const struct quant_block *b, size_t n_in, size_t row, size_t begin,
-                           size_t end, float *out)
+void quant_dequantize_span(const struct quant_decoder *d, size_t row, size_t begin, size_t end,
+                           float *out)
 {
-    const uint8_t *codes = (const uint8_t *)b->codes + row * quant_code_bytes(f.kind, n_in);
-    const size_t group = f.group == 0 ? n_in : f.group;
+    const struct quant_format f = d->f;
+    const uint8_t *codes =
+        (const uint8_t *)d->block->codes + row * quant_code_bytes(f.kind, d->n_in);
+    const size_t group = f.group == 0 ? d->n_in : f.group;
     for (size_t k = begin, n; k < end; k += n) {
         const size_t g = k / group, left = (g + 1) * group - k;
         n = left < end - k ? left : end - k;
-        const struct quant_param p = quant_get_param(f, b, n_in, row, g);
-        decode(f, table, p, codes + quant_code_bytes(f.kind, k), n, out + (k - begin));
+        const struct quant_param p = quant_get_param(f, d->block, d->n_in, row, g);
+        decode(f, &d->table, p, codes + quant_code_bytes(f.kind, k), n, out + (k - begin));
     }
 }
 
 struct dequantize_job {
-    struct quant_format f;
-    struct quant_table table;
-    const struct quant_block *b;
-    size_t n_in;
+    struct quant_decoder decoder;
     float *out;
 };
 
 static void dequantize_piece(void *ctx, size_t begin, size_t end)
 {
     const struct dequantize_job *j = ctx;
+    const size_t n_in = j->decoder.n_in;
     for (size_t row = begin; row < end; row++) {
-        quant_dequantize_span(j->f, &j->table, j->b, j->n_in, row, 0, j->n_in,
-                              j->out + row * j->n_in);
+        quant_dequantize_span(&j->decoder, row, 0, n_in, j->out + row * n_in);
     }
 }
 
 void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,
                            size_t n_rows, size_t n_in, float *out)
 {
-    struct dequantize_job j = {.f = f, .b = b, .n_in = n_in, .out = out};
-    quant_table_init(f, &j.table);
+    struct dequantize_job j = {.decoder = {.f = f, .n_in = n_in, .block = b}, .out = out};
+    quant_table_init(f, &j.decoder.table);
     share_run(team, n_rows, quantize_piece_rows(n_in), dequantize_piece, &j);
 }

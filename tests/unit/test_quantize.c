@@ -212,6 +212,7 @@ static void loss_is_measured(void)
     struct quant_block b;
     struct team *team;
     struct quant_loss one = {0}, many = {0};
+    const struct quant_values from = {.rows = x, .n_rows = ROWS, .n_in = INPUTS};
     double error = 0, energy = 0;
     fill(x, N, 23);
     CU_ASSERT_TRUE_FATAL(quant_format_parse("int4-g32", &f));
@@ -224,12 +225,12 @@ static void loss_is_measured(void)
         energy += (double)x[i] * (double)x[i];
     }
     CU_ASSERT_EQUAL(quant_loss_rms(&one), 0);
-    CU_ASSERT_EQUAL(quant_loss_add(NULL, f, x, ROWS, INPUTS, &b, &one).code, STATUS_OK);
-    CU_ASSERT_EQUAL(quant_loss_add(team, f, x, ROWS, INPUTS, &b, &many).code, STATUS_OK);
+    CU_ASSERT_EQUAL(quant_loss_add(NULL, f, &from, &b, &one).code, STATUS_OK);
+    CU_ASSERT_EQUAL(quant_loss_add(team, f, &from, &b, &many).code, STATUS_OK);
     CU_ASSERT_TRUE(error > 0 && fabs(one.error - error) < 1e-12 * error);
     CU_ASSERT_TRUE(fabs(one.energy - energy) < 1e-12 * energy);
     CU_ASSERT_TRUE(one.error == many.error && one.energy == many.energy && one.n_rows == ROWS);
-    CU_ASSERT_EQUAL(quant_loss_add(NULL, f, x, ROWS, INPUTS, &b, &one).code, STATUS_OK);
+    CU_ASSERT_EQUAL(quant_loss_add(NULL, f, &from, &b, &one).code, STATUS_OK);
     CU_ASSERT_EQUAL(one.error, 2 * many.error);
     CU_ASSERT_TRUE(fabs(quant_loss_rms(&many) - sqrt(error / energy)) < 1e-12);
     team_destroy(&team);

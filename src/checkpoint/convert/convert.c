@@ -95,7 +95,7 @@ static struct status parts_list(struct convert *c)
     return status_ok();
 }
 
-static bool same_format(struct quant_format a, struct quant_format b)
+static bool convert_same_format(struct quant_format a, struct quant_format b)
 {
     if (a.kind == QUANT_NONE && b.kind == QUANT_NONE) return true;
     return a.kind == b.kind && a.has_zeros == b.has_zeros && a.scale_dtype == b.scale_dtype &&
@@ -119,7 +119,7 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
         }
         if (other->n_dims != 2 || other->dims[0] != t->dims[0] || other->dims[1] != t->dims[1] ||
             other->dtype != t->dtype ||
-            (c->options->keep_codes && !same_format(other->quant, t->quant))) {
+            (c->options->keep_codes && !convert_same_format(other->quant, t->quant))) {
             return status_make(STATUS_INPUT,
                                "tensor '%s': expert %zu differs from expert 0 in shape or type",
                                p->name, i);
@@ -275,7 +275,7 @@ static struct status specs_choose(struct convert *c)
     for (size_t i = 0; i < c->n_tensors; i++) {
         struct convert_tensor *t = &c->tensors[i];
         t->spec = specs[i];
-        t->is_made = !same_format(t->spec.quant, t->taken.quant) ||
+        t->is_made = !convert_same_format(t->spec.quant, t->taken.quant) ||
                      (t->spec.quant.kind == QUANT_NONE && t->spec.dtype != t->taken.dtype);
     }
 out:

@@ -67,7 +67,8 @@ static struct status codes_make(struct convert *c, uint64_t row0, bool again,
                            (unsigned long long)to->n_rows, (unsigned long long)row0);
     }
     if (!again) return status_ok();
-    return quant_loss_add(team, f, c->values, to->n_rows, n_cols, &block, &c->result.loss);
+    const struct quant_values from = {.rows = c->values, .n_rows = to->n_rows, .n_in = n_cols};
+    return quant_loss_add(team, f, &from, &block, &c->result.loss);
 }
 
 struct status convert_make(struct convert *c, const struct convert_rows *from, uint64_t row0,
