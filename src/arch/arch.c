@@ -149,8 +149,8 @@ static void derive_attention(struct arch_reading *r)
     m->qk_norm = m->qk_norm || f->qk_norm;
     m->qk_norm_whole = f->qk_norm_whole;
     m->sinks = f->sinks;
-    if (m->attention_scale == 0) m->attention_scale = 1.0f / __builtin_sqrtf((float)m->query_dim);
-    m->logits_scale = 1.0f / r->logits_divisor;
+    if (m->scale.attention == 0) m->scale.attention = 1.0f / __builtin_sqrtf((float)m->query_dim);
+    m->scale.logits = 1.0f / r->logits_divisor;
 }
 
 /* "layer_types" names each layer's attention. Where the family's own rule is for all layers, it may
@@ -330,7 +330,7 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
     struct js_doc *doc = NULL;
     TRY(js_parse(json, n, what, &doc));
     /* what a family without these fields computes with */
-    struct arch_reading r = {.m = {.embed_scale = 1, .residual_scale = 1},
+    struct arch_reading r = {.m = {.scale = {.embed = 1, .residual = 1}},
                              .what = what,
                              .root = js_root(doc),
                              .rotary_part = 1,

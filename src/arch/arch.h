@@ -66,6 +66,18 @@ struct arch_family {
     const struct arch_names *names; /* of the experts' tensors; NULL: there are none */
 };
 
+/* Factors. */
+struct arch_scales {
+    float attention;               /* of q.k */
+    float embed, residual, logits; /* of rows; 1: none */
+};
+
+/* Clamped SwiGLU. */
+struct arch_swiglu {
+    float alpha;
+    float limit; /* 0: SwiGLU is the plain one */
+};
+
 struct arch {
     const struct arch_family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads; /* L, D, H, G */
@@ -91,13 +103,12 @@ struct arch {
     double rope_theta;
     bool tied;
     bool qkv_bias, o_bias, ffn_bias;
-    bool expert_bias;      /* router and experts have biases */
-    bool select_bias;      /* of the choice of experts alone */
-    bool shared_mix;       /* the shared output is times a sigmoid of its own */
-    float clip_qkv;        /* q, k and v stay within it; 0: no limit */
-    float attention_scale; /* of q.k */
-    float embed_scale, residual_scale, logits_scale; /* of rows; 1: none */
-    float swiglu_alpha, swiglu_limit;                /* of clamped SwiGLU; limit 0: the plain one */
+    bool expert_bias; /* router and experts have biases */
+    bool select_bias; /* of the choice of experts alone */
+    bool shared_mix;  /* the shared output is times a sigmoid of its own */
+    float clip_qkv;   /* q, k and v stay within it; 0: no limit */
+    struct arch_scales scale;
+    struct arch_swiglu swiglu;
     struct router_rule router;
     bool layer_is_moe[ARCH_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */

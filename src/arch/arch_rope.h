@@ -1,4 +1,4 @@
-/* What a checkpoint stores of attention's heads: their size, and the rotary frequencies as a
+/* Facts about attention's heads that a checkpoint stores: their size, and the rotary frequencies as a
  * config.json asks for them, plain or scaled by a rule that depends on the config alone (linear,
  * llama3, yarn). Rules that depend on a sequence's length (dynamic, longrope) are not made here.
  * The config may be of any model, also of one that shoal does not run; for those that it runs

@@ -9,7 +9,7 @@
 
 enum { HOST_BYTES = 64, SUMS_BYTES = 320, CHOICE_BYTES = 96 };
 
-/* What a rank tells the others about its device, so that they can compare. */
+/* A rank sends this about its device to the others, so that they can compare. */
 struct device_ways {
     char host[HOST_BYTES], sums[SUMS_BYTES];
     uint32_t n_algorithms;

@@ -58,13 +58,13 @@ void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in
 
 bool row_sum_is_scaled(const struct stage *s)
 {
-    return s->o.model->residual_scale != 1.0f;
+    return s->o.model->scale.residual != 1.0f;
 }
 
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p)
 {
     const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin * d;
-    const float scale = s->o.model->residual_scale;
+    const float scale = s->o.model->scale.residual;
     if (bias != NULL) op_add_bias(s->o.kern, y + first, bias, n_rows, d);
     if (scale != 1.0f) op_axpy(s->o.kern, scale, y + first, n_rows * d, p->hidden.h + first);
     comm_poll(s->o.comm);

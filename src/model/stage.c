@@ -165,8 +165,8 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
     mem_ops_fill(s->o.kern, hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
     /* moves the owner's bytes: all other ranks hold zero bits */
     device_or_u32(s->o.kern, s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
-    if (s->o.model->embed_scale != 1.0f)
-        op_scale(s->o.kern, hidden->h, s->o.model->embed_scale, hidden->n_rows * d);
+    if (s->o.model->scale.embed != 1.0f)
+        op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
 }
 
 /* The step's rows [row0, row0 + n_rows) as a part, all but its sequences. */
@@ -280,7 +280,7 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
                                               .n = d,
                                               .eps = s->o.model->norm_eps,
                                               .y = out});
-    if (s->o.model->logits_scale != 1.0f) op_scale(s->o.kern, out, s->o.model->logits_scale, n * d);
+    if (s->o.model->scale.logits != 1.0f) op_scale(s->o.kern, out, s->o.model->scale.logits, n * d);
 }
 
 const uint64_t *stage_expert_load(const struct stage *s)

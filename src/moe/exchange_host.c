@@ -354,7 +354,7 @@ static void take_columns(const void *job, struct part part)
 
 static struct status exchange_host_combine(struct moe *m, struct pass *p)
 {
-    const float scale = m->o.model->residual_scale;
+    const float scale = m->o.model->scale.residual;
     const struct range own = p->rows->own;
     struct combine c = {
         .m = m, .p = p, .tokens = own, .columns = {0, m->o.model->width}, .scale = scale};

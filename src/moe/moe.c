@@ -250,7 +250,7 @@ struct status moe_add_output(struct moe *m, const struct pass *p)
 {
     const struct moe_rows *rows = p->rows;
     const size_t n = p->n_tokens * m->o.model->width;
-    const float scale = m->o.model->residual_scale;
+    const float scale = m->o.model->scale.residual;
     if (rows->shared != NULL) op_add(m->o.kern, p->out, rows->shared, n);
     op_axpy(m->o.kern, scale, p->out, n, rows->h);
     op_take_marks(m->o.kern, p->marks, p->n_tokens, rows->bad, rows->dropped);

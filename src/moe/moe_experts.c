@@ -47,9 +47,9 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
 {
     add_biases(m, p->w->gate_bias, f, gate);
     add_biases(m, p->w->up_bias, f, up);
-    if (m->o.model->swiglu_limit > 0) {
-        op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.model->swiglu_alpha,
-                          m->o.model->swiglu_limit);
+    if (m->o.model->swiglu.limit > 0) {
+        op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.model->swiglu.alpha,
+                          m->o.model->swiglu.limit);
     } else {
         op_swiglu(m->o.kern, &(struct swiglu_args){.gate = gate,
                                                    .up = up,
@@ -164,7 +164,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     const bool apart = act_codes_replace(&in, p->w->up);
     if (apart) op_linear(m->o.kern, &both[0]);
     both[1].xq = act_codes(m->o.kern, &in, p->w->up);
-    if (!apart && m->o.model->swiglu_limit == 0 && p->w->gate_bias == NULL &&
+    if (!apart && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
         p->w->up_bias == NULL) {
         const struct gated_args gated = {both[0], both[1], p->n_in,
                                          act_codes_to_make(&inner, p->w->down), m->o.tap == NULL};

@@ -59,7 +59,7 @@ void quant_block_destroy(struct quant_block *b);
 uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
                         size_t n_in, const struct quant_block *out);
 
-/* What rounding values to codes loses: sums of squares over the values. */
+/* The loss of rounding values to codes: sums of squares over the values. */
 struct quant_loss {
     double error;    /* of the codes' values minus the values that were rounded */
     double energy;   /* of the values that were rounded */

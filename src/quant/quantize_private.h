@@ -1,4 +1,4 @@
-/* What the files that quantize single values and whole rows share. */
+/* Shared by the files that quantize single values and whole rows. */
 #ifndef SHOAL_QUANT_QUANTIZE_PRIVATE_H
 #define SHOAL_QUANT_QUANTIZE_PRIVATE_H
 
@@ -13,7 +13,7 @@ struct quant_extremes {
 /* Local. Scale and zero point for a group with these extremes, as quant_fit. */
 struct quant_param quant_fit_extremes(struct quant_format f, struct quant_extremes e);
 
-/* What all codes stand for, before zero point and scale. */
+/* The values of all codes, before zero point and scale. */
 struct quant_table {
     float bytes[256];      /* fp8 */
     float nibbles[256][2]; /* int4, mxfp4: of the low and the high half of a byte */

@@ -24,7 +24,7 @@ SOURCES = [(GOLDENS / "mixtral" / "hf", []), (GOLDENS / "llama-gqa" / "hf", ["--
            (GGUF / "qwen3moe" / "model.gguf", []),
            (GGUF / "quantized" / "mixed.gguf", []),
            (IMPORTS / "awq" / "hf", FLOATS), (IMPORTS / "ct-int8" / "hf", [])]
-# What convert prints about a source's quantized tensors.
+# convert's lines about a source's quantized tensors.
 KEPT = {
     GOLDENS / "deepseek-v3-fp8" / "hf": [
         "code for code, in fp8-g32: 5, the first is model.layers.0.mlp.down_proj.weight",

@@ -321,7 +321,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                .n_experts = E,
                                .n_chosen = K,
                                .router = rule_of(t->c),
-                               .residual_scale = scale_of(t->c)};
+                               .scale.residual = scale_of(t->c)};
     const struct moe_options o = {.model = &model,
                                   .kern = &kern,
                                   .comm = c,

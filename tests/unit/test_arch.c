@@ -131,7 +131,7 @@ static void mixtures_are_understood(void)
     CU_ASSERT(m.qkv_bias && !m.o_bias && !m.layer_is_moe[0] && m.layer_is_moe[1]);
     CU_ASSERT_EQUAL(m.shared_ffn, 80);
     CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX);
-    CU_ASSERT_EQUAL(m.attention_scale, 0.25f);
+    CU_ASSERT_EQUAL(m.scale.attention, 0.25f);
     const char *granite =
         "\"architectures\":[\"GraniteMoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
         "\"num_attention_heads\":4,\"vocab_size\":100,\"intermediate_size\":96,"
@@ -141,8 +141,8 @@ static void mixtures_are_understood(void)
     char body[1024];
     snprintf(body, sizeof body, "%s\"logits_scaling\":8", granite);
     CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
-    CU_ASSERT(m.embed_scale == 12.0f && m.attention_scale == 0.015625f);
-    CU_ASSERT(m.residual_scale == 0.22f && m.logits_scale == 0.125f);
+    CU_ASSERT(m.scale.embed == 12.0f && m.scale.attention == 0.015625f);
+    CU_ASSERT(m.scale.residual == 0.22f && m.scale.logits == 0.125f);
     snprintf(body, sizeof body, "%s\"logits_scaling\":0", granite);
     refuse(body, "logits_scaling");
 }
@@ -204,8 +204,8 @@ static void published_configs_are_taken(void)
             .code,
         STATUS_OK);
     CU_ASSERT_STRING_EQUAL(windows(), "10");
-    CU_ASSERT(m.window == 128 && m.qkv_bias && m.o_bias && m.swiglu_limit == 7.0f);
-    CU_ASSERT(m.swiglu_alpha == 1.702f && m.expert_ffn == 2880 && m.n_chosen == 4);
+    CU_ASSERT(m.window == 128 && m.qkv_bias && m.o_bias && m.swiglu.limit == 7.0f);
+    CU_ASSERT(m.swiglu.alpha == 1.702f && m.expert_ffn == 2880 && m.n_chosen == 4);
     CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX_RENORM);
     CU_ASSERT_EQUAL(
         parse("\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"mlp_bias\":f"
@@ -218,7 +218,7 @@ static void published_configs_are_taken(void)
               "128001,128008,128009]")
             .code,
         STATUS_OK);
-    CU_ASSERT(m.window == 0 && !m.qkv_bias && m.swiglu_limit == 0 && m.n_eos_ids == 3);
+    CU_ASSERT(m.window == 0 && !m.qkv_bias && m.swiglu.limit == 0 && m.n_eos_ids == 3);
     CU_ASSERT_EQUAL(
         parse("\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\""
               ":3584,\"intermediate_size\":18944,\"max_position_embeddings\":32768,\"max_window"
@@ -315,7 +315,7 @@ static void fields_of_other_families_are_refused(void)
                                 "\"residual_multiplier\":1.0,\"use_qk_norm\":false")
                         .code,
                     STATUS_OK);
-    CU_ASSERT(m.rotary == 16 && m.embed_scale == 1 && m.logits_scale == 1 && !m.qk_norm);
+    CU_ASSERT(m.rotary == 16 && m.scale.embed == 1 && m.scale.logits == 1 && !m.qk_norm);
 }
 
 #define DEEPSEEK_V2                                                                                \
@@ -361,7 +361,7 @@ static void heads_are_padded(void)
                         .code,
                     STATUS_OK); /* OpenLLaMA-3B */
     CU_ASSERT(m.head_dim == 112 && m.query_dim == 100 && m.value_dim == 100 && m.rotary == 100);
-    CU_ASSERT_EQUAL(m.attention_scale, 0.1f);
+    CU_ASSERT_EQUAL(m.scale.attention, 0.1f);
     CU_ASSERT_EQUAL(arch_params(&m), 3426473600u);
     struct layout_model l;
     layout_describe(&m, 2, &l);

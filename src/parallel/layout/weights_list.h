@@ -18,7 +18,7 @@ struct weight_spec {
     struct range outer, rows, cols;
 };
 
-/* What a place holds of each axis; computed once for all of its tensors. */
+/* The part of each axis that a place holds, computed once for all of its tensors. */
 struct weights_cut {
     const struct layout *l; /* borrowed */
     struct layout_place place;

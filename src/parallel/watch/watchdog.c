@@ -39,7 +39,7 @@ struct watch {
     struct flight_event last; /* packets: the last event that it reported */
 };
 
-/* What every rank tells all others at the start. */
+/* Every rank sends this to all others at the start. */
 struct self {
     char host[WATCHDOG_HOST_MAX];
     uint32_t with_lead; /* whether the rank is on the lead's host, with shared memory */
