@@ -1,4 +1,5 @@
-/* Allocates a place's weights and fills them from the checkpoint, packed as the slabs arrive. */
+/* Allocates the weights that a rank holds and fills them from the checkpoint. Slabs are packed when
+ * they arrive. */
 #include "weights/weights.h"
 
 #include "base/mem.h"

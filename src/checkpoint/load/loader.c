@@ -18,7 +18,7 @@ struct slab_want slab_whole(const struct ckpt_tensor *t)
     return want;
 }
 
-/* Rows of one outer index: `out` of [E, out, in], else all rows. */
+/* The rows of one expert: `out` of a tensor [E, out, in]; of other tensors all rows. */
 static uint64_t loader_inner_rows(const struct ckpt_tensor *t)
 {
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;

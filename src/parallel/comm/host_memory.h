@@ -2,8 +2,9 @@
  * file system, so a killed job leaves nothing behind. Each rank owns several segments (lanes) of
  * it, which grow in place and which all other ranks can read. Private to comm.
  *
- *     base: [ shared | rank 0: lane 0, lane 1, .. | rank 1: lane 0, .. | .. ]     (sparse; only the
- * begin of each lane has memory) */
+ *     base: [ shared | rank 0: lane 0, lane 1, .. | rank 1: lane 0, .. | .. ]
+ *
+ * The mapping is sparse: only the beginning of each lane has memory. */
 #ifndef SHOAL_PARALLEL_COMM_HOST_MEMORY_H
 #define SHOAL_PARALLEL_COMM_HOST_MEMORY_H
 

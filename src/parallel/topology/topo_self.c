@@ -72,7 +72,7 @@ static uint32_t read_pci(const char *device, const char *file)
     return (uint32_t)topo_self_read_number(path, 16, 0);
 }
 
-/* The system's number of a NUMA node as an index inside the host. */
+/* The NUMA node of a device, as an index inside the host; -1 when unknown. */
 static int32_t numa_of(hwloc_topology_t h, const char *device)
 {
     char path[512];
