@@ -55,7 +55,7 @@ struct packed {
                                   (op_place_weight), `flat` elements from output to output */
 };
 
-/* The arrays of a quantized weight. */
+/* The arrays that a quantized weight consists of. */
 enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
 
 /* Rows [row0, row0 + n) of a row-major matrix in host memory: row row0 + i begins at
@@ -81,8 +81,8 @@ struct quant_rows {
     int32_t *sums;   /* [rows, n_groups] */
 };
 
-/* One weight applied to consecutive rows. A dense linear is one group; each expert of a rank is a
- * group. */
+/* One weight and the consecutive rows that it multiplies. A dense linear has one group; an expert
+ * linear has one group for each expert of the rank. */
 struct linear_group {
     const struct packed *w;
     size_t row0, n_rows;
@@ -122,8 +122,8 @@ struct linear_args {
     size_t y_row, y_panel; /* kernels without leaves: the row and panel that y begins with */
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
-    int32_t *bad;  /* [rows] with leaves and without sums */
-    bool exact;    /* float weights in the order above on every device (router logits) */
+    int32_t *bad;  /* [rows] counters, with leaves and sums NULL */
+    bool exact;    /* float weights in the order above on every device, as router logits need */
 };
 
 /* A slice of a linear: the outputs of panels [panel0, panel1) for rows [row0, row1) of a group,
@@ -144,9 +144,9 @@ typedef void linear_slice_fn(const struct linear_args *a, const struct linear_sl
  *              rounded once
  *     f8_e4m3: nearest even, what is beyond 448 becomes 448, what is not finite NaN */
 struct kv_view {
-    void *base; /* borrowed; this layer's blocks */
+    void *base; /* borrowed; the blocks of this layer */
     enum dtype dtype;
-    uint32_t n_kv_heads; /* G held here */
+    uint32_t n_kv_heads; /* G: the kv heads of this rank */
     uint32_t head_dim;   /* Hd */
     bool latent; /* V is K and stands once: base + ((b * G + g) * KV_BLOCK_TOKENS + s) * Hd */
 };
@@ -183,24 +183,27 @@ struct attn_args {
     float *out;     /* [T, H, Hd] */
     struct kv_view kv;
     const uint8_t *kv_of_head; /* [H] local kv head of each local head */
-    uint32_t n_heads;          /* H held here */
+    uint32_t n_heads;          /* H: the query heads of this rank */
     float scale;
-    const float *sinks;          /* [H] a score that takes weight and has no value; NULL: none */
+    const float *sinks;          /* [H] a score that adds to the sum of weights but has no value
+                                    vector; NULL: none */
     uint32_t window;             /* 0: all positions */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
-    float *parts; /* results of tiles that several threads compute for one row; NULL: none do */
+    float *parts; /* results of tiles that several threads compute for one row; NULL: each row
+                     has one thread */
     size_t n_part_floats;
 };
 
-/* A part of attention: rows [row0, row1) of a sequence (counted from its first) and heads [head0,
- * head1), all of one kv head. With parts: of one row only tiles [tile0, tile1), all of which it
- * sees; each leaves o [Hd], m and l at parts + ((t - tile0) * H + head) * kern_part_floats(Hd). */
+/* The part of attention that one call computes: rows [row0, row1) of a sequence, counted from its
+ * first row, and heads [head0, head1) of one kv head. With `parts` there is one row, and only its
+ * tiles [tile0, tile1), all visible to it. Each tile t writes o [Hd], m and l to
+ *     parts + ((t - tile0) * H + head) * kern_part_floats(Hd) */
 struct attn_slice {
     size_t seq, head0, head1, row0, row1;
     float *parts; /* 64-byte aligned */
     size_t tile0, tile1;
-    float *states; /* [H, 2] of the row: M and L between two calls of attention_fold */
+    float *states; /* [H, 2] of the row: M and L, kept between two calls of attention_fold */
 };
 
 struct router_args {
@@ -209,17 +212,18 @@ struct router_args {
     float *weights;      /* [T, K] */
     uint32_t n_experts, n_chosen;
     struct router_rule rule;
-    const float *bias; /* [E], of sigmoids; NULL: none */
+    const float *bias; /* [E], for sigmoids only; NULL: none */
 };
 
-/* How packing changes words of four bytes: not at all; int8 codes get their bias; eight nibbles go
- * from the checkpoint's order (even input low) to the panel's. */
+/* What packing does with words of four bytes: nothing; add the bias to int8 codes; or reorder eight
+ * nibbles from the checkpoint's order (even input in the low nibble) to the panel's. */
 enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
 struct kern_table {
     const char *name;      /* "ref", "avx2", "avx512", "amx" */
-    struct device *device; /* where the ops of ops.h run; NULL: here, by the entries below */
+    struct device *device; /* the device that runs the ops of ops.h; NULL: the CPU, with the
+                              entries below */
 
     /* The threads of the ops; borrowed. NULL, as kern_select leaves it: the calling one alone. */
     struct team *team;
@@ -233,7 +237,7 @@ struct kern_table {
     linear_slice_fn *linear_quant[QUANT_KIND_COUNT];
     linear_slice_fn *linear_quant_leaf[QUANT_KIND_COUNT];
 
-    /* Row `row` of x as codes (struct quant_rows); n inputs. */
+    /* Quantizes row `row` of x, n inputs, to int8 codes (struct quant_rows). */
     void (*quantize_row)(const float *x, size_t n, const struct quant_rows *out, size_t row);
 
     /* y[i] = (float)((double)sums[i] * 2^-g) and h[i] = h[i] + that; n elements. */
@@ -252,15 +256,18 @@ struct kern_table {
      * b = x[i + rot/2]:  x[i] = fma(-b, s, a * c),  x[i + rot/2] = fma(a, s, b * c). */
     void (*rope)(float *x, const float *cos, const float *sin, size_t rot);
 
-    /* One token's n = Hd values of a kv head as elements of the cache (struct kv_view); an i8's
-     * scale goes to *scale. The types of the cache have entries, the others none. */
+    /* Converts the n = Hd values of one token and kv head to elements of the cache (struct
+     * kv_view). For i8 also writes *scale. Only the element types of a cache have entries; the
+     * others are NULL. */
     void (*kv_store[DTYPE_STORED_COUNT])(const float *x, size_t n, void *out, float *scale);
 
-    /* A slice; its rows' outputs, or with parts what its tiles leave. By cache dtype. */
+    /* Computes a slice: the outputs of its rows or, with parts, the results of its tiles. Indexed
+     * by the element type of the cache. */
     void (*attention[DTYPE_STORED_COUNT])(const struct attn_args *a, const struct attn_slice *s);
 
-    /* Folds the parts of the slice's tiles, in their order, into the row's outputs of the slice's
-     * heads; divides these after the row's last tile. Tiles come by ascending calls. */
+    /* Folds the results of the slice's tiles, in their order, into the outputs of the row for the
+     * slice's heads. After the row's last tile it divides. Calls must come in the order of the
+     * tiles. */
     void (*attention_fold)(const struct attn_args *a, const struct attn_slice *s);
 
     /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
@@ -289,8 +296,8 @@ struct kern_table {
      * greatest logit with the smallest id. *n_bad counts the logits that are NaN or infinite. */
     uint64_t (*argmax)(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
 
-    /* All 16 rows of a panel, row_stride_bytes apart, interleaved: element i of row c goes to
-     * panel[i][c]. n elements of two bytes each; n words of four. */
+    /* Interleaves the 16 rows of a panel, which are row_stride_bytes apart: element i of row c goes
+     * to panel[i][c]. pack_halves takes n elements of two bytes, pack_words n words of four. */
     void (*pack_halves)(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
     void (*pack_words)(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
                        size_t n, void *panel);

@@ -56,7 +56,7 @@ struct norm_args {
 };
 void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 
-/* Copies the rotary part of each head from x to out and rotates it there by the table's rope. */
+/* Copies the rotary part of each head from x to out and rotates the copy (rope). */
 struct rope_tails {
     const float *x; /* [T, n_heads], x_stride apart, rot elements each */
     float *out;     /* the same, out_stride apart */
@@ -67,8 +67,8 @@ struct rope_tails {
 };
 void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
 
-/* The first half of a norm over a projection whose heads stand on several ranks: entry h of row t
- * of sums = the square_sum of head h, as the bits of a float. */
+/* The first half of a norm over a projection whose heads are on several ranks: entry h of row t of
+ * `sums` is the square_sum of head h, stored as the bits of a float. */
 struct square_sums_args {
     const float *x; /* [T, n_heads, Hd] */
     size_t n_rows, n_heads, head_dim;
@@ -143,7 +143,7 @@ void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up,
 
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 
-/* y[n_rows, n] += bias [n] in each row. */
+/* Adds bias [n] to each row of y [n_rows, n]. */
 void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t n_rows, size_t n);
 
 /* acc_i = fma(w, x_i, acc_i); w 1 gives the bits of op_add. */
@@ -176,7 +176,7 @@ struct combine_args {
     int32_t *marks; /* [T, 2]; [0] += those of the rows that were combined */
 };
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a);
-/* bad[t] += marks[t, 0], dropped[t] += marks[t, 1] of n tokens. */
+/* bad[t] += marks[t, 0] and dropped[t] += marks[t, 1], for n tokens. */
 void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, int32_t *bad,
                    int32_t *dropped);
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
@@ -269,8 +269,8 @@ struct pick_args {
 };
 void op_pick_rows(const struct kern_table *k, const struct pick_args *a);
 
-/* Rows between arrays of unlike widths: to[i * to_stride ..] = from[i * from_stride ..], `width`
- * floats each. */
+/* Copies rows between arrays of different widths: to[i * to_stride ..] = from[i * from_stride ..],
+ * `width` floats each. */
 struct place_args {
     const float *from;
     size_t n_rows, width, to_stride;
@@ -278,7 +278,7 @@ struct place_args {
     size_t from_stride; /* 0: width */
 };
 void op_place_rows(const struct kern_table *k, const struct place_args *a);
-/* The same added to what stands there. Not on a device. */
+/* As op_place_rows, but adds to the floats of `to`. Not on a device. */
 void op_add_rows(const struct kern_table *k, const struct place_args *a);
 
 /* Decides the layout of a plain weight (w->flat): on a device, whether a library multiplies with

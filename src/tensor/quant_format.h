@@ -1,6 +1,6 @@
-/* Quantized weight formats: which codes, scales and zero points make a value, and the shapes they
- * are stored in. Pure facts, shared by quant (makes codes), checkpoint (stores them) and kernels
- * (multiply with them). Does no arithmetic on weights.
+/* Quantized weight formats: how quantized values ("codes"), scales and zero points make a value,
+ * and the shapes in which they are stored. Shared by quant (which makes them), checkpoint (which
+ * stores them) and kernels (which multiply with them). Does no arithmetic on weights.
  *
  *     value(n, k) = (code(n, k) - zero(n, k / group)) * scale(n, k / group)
  *
@@ -8,9 +8,9 @@
  *     codes   [.., out, quant_code_bytes(in)]
  *     scales  [.., out, quant_groups(in)]      f16 or f32 (u8 E8M0 for mxfp4)
  *     zeros   [.., out, quant_groups(in)]      u8, only with has_zeros
- * so that every shard is three plain hyperslabs. A scale over a whole tensor, or over blocks of
- * outputs (DeepSeek's 128 x 128), is stored once for each output: 3 % of an fp8 weight, and no
- * shard ever cuts one. */
+ * so that every shard is three plain hyperslabs. A scale of a whole tensor, or of a block of
+ * outputs (DeepSeek's 128 x 128), is stored again for each output. That takes 3 % of an fp8
+ * weight, and every shard has all scales that it needs. */
 #ifndef SHOAL_TENSOR_QUANT_FORMAT_H
 #define SHOAL_TENSOR_QUANT_FORMAT_H
 
@@ -31,13 +31,15 @@
 enum quant_kind { QUANT_NONE, QUANT_INT8, QUANT_INT4, QUANT_FP8, QUANT_MXFP4, QUANT_KIND_COUNT };
 
 enum {
-    QUANT_GROUP_MAX = 128, /* inputs that the kernels sum as integers before a scale */
+    QUANT_GROUP_MAX = 128, /* inputs whose products kernels add as integers before they apply a
+                              scale */
     QUANT_INT4_ZERO = 8,
-    QUANT_CODE_ALIGN = 32, /* a group is a multiple of this, but the last of a row may be short */
+    QUANT_CODE_ALIGN = 32, /* a group is a multiple of this; only the last group of a row may be
+                              shorter */
 };
 
 struct quant_format {
-    enum quant_kind kind;   /* QUANT_NONE: not quantized, all else is meaningless */
+    enum quant_kind kind;   /* QUANT_NONE: not quantized, and the other members have no meaning */
     bool has_zeros;         /* asymmetric; int8 and int4 only */
     enum dtype scale_dtype; /* DTYPE_F16 or DTYPE_F32; meaningless for mxfp4 */
     uint32_t group;         /* inputs with one scale: 32, 64 or 128; 0: all inputs (per channel) */

@@ -1,20 +1,24 @@
-/* How a MoE layer chooses experts and weighs them. A plain fact of a model; kernels compute by it.
+/* How a MoE layer chooses experts and weighs them: a part of the description of a model.
  */
 #ifndef SHOAL_TENSOR_ROUTER_RULE_H
 #define SHOAL_TENSOR_ROUTER_RULE_H
 
 #include <stdint.h>
 
-/* Router scores to choices. From logits l[E] (f32) each expert gets a score and a key:
- *   softmax:  p_e = exp(l_e - max), score p_e / sum over all E (chain of plain adds, e ascending,
- *             from +0); key l_e
- *   sigmoid:  score 1 / (1 + exp(-l_e)); key = score, with a bias score + bias_e
- * With n_groups above 1 the experts stand in as many equal runs; a run's key is its largest key, of
- * sigmoids the sum of its two largest; only experts of the n_groups_chosen runs with the largest
- * keys (ties: the first) can be chosen. The K experts with the largest key (ties: the smallest id)
- * are chosen and listed by ascending id; their weight is their score.
- *   ..._RENORM: weights divided by their sum (chosen ids ascending, from +0; sigmoid: sum + 1e-20)
- * Last, a scale that is not 0 multiplies the weights. */
+/* How the router chooses experts from logits l[E] (f32). Each expert gets a score and a key:
+ *   softmax:  p_e = exp(l_e - max); score = p_e / sum over all E (chain of plain adds, e
+ *             ascending, from +0); key = l_e
+ *   sigmoid:  score = 1 / (1 + exp(-l_e)); key = score, or score + bias_e with a bias
+ * If n_groups is above 1, the experts are divided into n_groups groups of consecutive ids and equal
+ * size. The key of a group is the largest key in it, for sigmoids the sum of the two largest. Only
+ * experts of the n_groups_chosen groups with the largest keys (ties: the first group) can be
+ * chosen.
+ *
+ * The K experts with the largest keys (ties: the smallest id) are chosen and listed by ascending
+ * id. Their weights are their scores.
+ *   ..._RENORM: the weights are divided by their sum (chosen ids ascending, from +0; for sigmoids
+ *               the sum + 1e-20)
+ * At the end the weights are multiplied by `scale` unless it is 0. */
 enum router_kind {
     ROUTER_SOFTMAX,
     ROUTER_SOFTMAX_RENORM,

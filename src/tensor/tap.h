@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The linear whose input is shown. */
+/* The linear whose input is passed to the hook. */
 enum tap_site {
     TAP_ATTENTION,   /* q, k and v, or the projections to latents: [T, D] */
     TAP_Q_LATENT,    /* q of latent attention, from its own latent: [T, q_lora] */
@@ -14,7 +14,7 @@ enum tap_site {
     TAP_FFN,         /* gate and up, dense or shared, and the router: [T, D] */
     TAP_DOWN,        /* dense or shared: [T, F] */
     TAP_EXPERT,      /* gate and up of an expert: its tokens' rows, in the tokens' order */
-    TAP_EXPERT_DOWN, /* the same rows in front of down, [rows, F] */
+    TAP_EXPERT_DOWN, /* the same rows as inputs of the down projection, [rows, F] */
     TAP_SITE_COUNT
 };
 

@@ -1,8 +1,8 @@
-/* Communication along named axes: over MPI, and inside a host through shared memory (stage, tp, ep
- * and etp, when an axis stands on one host). Knows ranks and bytes, never tensors or requests.
- * A failed MPI call inside a step cannot be mended: comm logs rank, host and operation and aborts
- * the job with the exit status of a lost rank. So most functions return nothing. Time spent here is
- * added up per axis, so that a run can say where it waited. */
+/* Communication along named axes: over MPI, or through shared memory where all ranks of an axis
+ * (stage, tp, ep or etp) are on one host. Knows ranks and bytes, not tensors or requests. There is
+ * no way to continue after a failed MPI call in a step, so comm logs rank, host and operation and
+ * aborts the job with the exit status of a lost rank. That is why most functions return nothing.
+ * comm counts its time per axis, so that a run can report where it waited. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_H
 #define SHOAL_PARALLEL_COMM_COMM_H
 
@@ -119,17 +119,17 @@ const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_la
  * the axis may write and read. The callers order their accesses by barriers. */
 void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
-/* Local. For callers that move data by other means (src/collective). comm_begin records the begin of an
- * operation and returns the time for comm_account, which ends and counts it; the data may still be
- * under way then. */
+/* Local. For callers that move data by other means (src/collective). comm_begin records the begin
+ * of an operation and returns the time for comm_account, which ends and counts it; the data may
+ * still be under way then. */
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);
 void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes);
 
 /* Local. The name of an enum comm_axis, for messages; any number is accepted. */
 const char *comm_axis_name(uint32_t axis);
 
-/* Local. For the flight recorder: the step, and then the layer, that communication from now on
- * belongs to. Layers are numbered as in the model; FLIGHT_NO_LAYER: outside the layers. */
+/* Local. Sets the step, or the layer, to which the flight recorder assigns communication from now
+ * on. Layers are numbered as in the model; FLIGHT_NO_LAYER: outside the layers. */
 void comm_mark_step(struct comm *c, uint64_t step);
 void comm_mark_layer(struct comm *c, int32_t layer);
 
@@ -204,9 +204,9 @@ size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
 
 #ifdef SHOAL_DEBUG
-/* Local. Notes the call site; returns c. Before each collective, debug builds compare operation,
- * count, element size and call site over the axis, and end the job naming both call sites when they
- * differ (parallel/comm/collective_check.h). */
+/* Local. Notes the call site; returns c. In debug builds each collective first compares operation,
+ * count, element size and call site over the axis. If they differ it ends the job and names both
+ * call sites (parallel/comm/collective_check.h). */
 struct comm *comm_site(struct comm *c, const char *file, int line);
 /* Notes the call site after `mine` has been evaluated, because its functions may communicate. */
 struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line);
