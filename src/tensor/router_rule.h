@@ -1,5 +1,4 @@
-/* How a MoE layer chooses experts and weighs them: a part of the description of a model.
- */
+/* How a MoE layer chooses experts and weighs them: a part of a model's description. */
 #ifndef SHOAL_TENSOR_ROUTER_RULE_H
 #define SHOAL_TENSOR_ROUTER_RULE_H
 
