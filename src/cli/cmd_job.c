@@ -79,7 +79,7 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
     o.given = parsed.given;
     if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = job_check(&o);
     if (status_failed(&st) || parsed.ask != FLAGS_RUN) drain_let_signals();
-    if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
+    if (status_failed(&st)) return job_refuse(st, env, &argc, &argv);
     if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = page_of(mode, &table);
         if (env.launcher_rank == 0) flags_print(&page, parsed.ask, stdout);

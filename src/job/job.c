@@ -489,6 +489,13 @@ static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
     if (seconds > 0) drain_limit(&j->drain, since_ns, seconds);
 }
 
+/* **Collective (world)**. The ranks' first meeting; flags: what this rank thinks of its flags. */
+static struct status meet(struct comm *c, int argc, char **argv, struct status flags)
+{
+    TRY(job_same(c, argc, argv));
+    return comm_agree(c, flags);
+}
+
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv)
 {
     struct job j;
@@ -501,7 +508,7 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     struct status st = comm_start(argc, argv, &j.comm);
     if (j.comm != NULL)
         log_init(comm_rank(j.comm, COMM_WORLD), j.o->run.log_level, j.o->run.log_json);
-    if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
+    if (!status_failed(&st)) st = meet(j.comm, *argc, *argv, st);
     if (!status_failed(&st)) share_limit(&j, asked_ns, slurm_s);
     if (!status_failed(&st)) st = run(&j);
     /* all ranks agreed on this status, so one rank reports it */
@@ -511,5 +518,17 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     job_close(&j);
     comm_stop(&j.comm);
     watchdog_stop(&j.watchdog);
+    return status_exit(st.code);
+}
+
+int job_refuse(struct status flags, struct config env, int *argc, char ***argv)
+{
+    const char *command = (*argv)[0];
+    struct comm *comm = NULL;
+    if (!env.is_launched || env.launcher_size == 1) return flags_refuse(command, 0, &flags);
+    struct status st = comm_start(argc, argv, &comm);
+    if (!status_failed(&st)) st = meet(comm, *argc, *argv, flags);
+    if (comm == NULL || comm_rank(comm, COMM_WORLD) == 0) (void)flags_refuse(command, 0, &st);
+    comm_stop(&comm);
     return status_exit(st.code);
 }

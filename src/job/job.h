@@ -79,4 +79,9 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l);
  * the process's exit status. */
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv);
 
+/* **Collective (all processes of the launcher)**, with job_run on the ranks whose flags are right.
+ * Prints once what is wrong with the flags, or which rank's flags differ. Returns the exit status,
+ * which is that of all ranks. Without a launcher, or with one rank: Local. */
+int job_refuse(struct status flags, struct config env, int *argc, char ***argv);
+
 #endif

@@ -248,6 +248,12 @@ class ErrorsTest:
                        LIMIT_S)
             self.fails(status, words, done)
 
+    def wrong_flags_are_said_once(self):
+        """Also by a launcher that lets the other ranks run when one has failed, as srun does."""
+        done = self.shoal("generate", "--no-such-flag", ranks=4, limit_s=LIMIT_S,
+                          env={"OMPI_MCA_orte_abort_on_non_zero_status": "0"})
+        expect(done.err.count("no such flag") == 1, f"4 ranks do not say it once: {done}")
+
     def convert_refuses(self):
         source = self.work / "hf"
         shutil.copytree(GOLDENS / "mixtral" / "hf", source)
@@ -392,6 +398,7 @@ class ErrorsTest:
         self.streams()
         self.tp_beyond_heads()
         self.ranks_that_differ()
+        self.wrong_flags_are_said_once()
         self.convert_refuses()
         self.copies_over_sources()
         self.links_and_devices()
