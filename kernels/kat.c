@@ -113,6 +113,7 @@ static const struct quant_format quant_formats[] = {
     {QUANT_INT8, false, DTYPE_F16, 0},   {QUANT_INT8, true, DTYPE_F32, 32},
     {QUANT_INT4, false, DTYPE_F16, 32},  {QUANT_INT4, true, DTYPE_F16, 64},
     {QUANT_MXFP4, false, DTYPE_F16, 32}, {QUANT_FP8, false, DTYPE_F32, 128},
+    {QUANT_FP8, false, DTYPE_F16, 32},
 };
 
 /* Fills a weight of any format with pseudo-random quantized values, scales and zero points. */
@@ -407,6 +408,7 @@ static const struct {
     {"linear_quant int4 asymmetric", kat_linear_quant, (enum dtype)3, 0x0D00FDD451CAC679u},
     {"linear_quant mxfp4", kat_linear_quant, (enum dtype)4, 0xA6F7D20FC122383Eu},
     {"linear_quant fp8", kat_linear_quant, (enum dtype)5, 0xD14DD749F7469210u},
+    {"linear_quant fp8 in groups of 32", kat_linear_quant, (enum dtype)6, 0x32DEE8BA6E7F7848u},
     {"attention f32", kat_attention, DTYPE_F32, 0x49DC164506B5D4E9u},
     {"attention f16", kat_attention, DTYPE_F16, 0x91CEF685EA6BED4Du},
     {"attention bf16", kat_attention, DTYPE_BF16, 0x70B772576537AC35u},

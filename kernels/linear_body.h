@@ -7,7 +7,8 @@
  * Many rows: K-slices of panels are converted once into scratch memory that all rows read. While
  * the tiles of one slice are multiplied, the next slice is converted.
  *
- * Quantized weights with float activations always go through the scratch memory.
+ * Quantized weights with float activations go through the scratch memory with any number of rows,
+ * but for fp8 with few rows (linear_fp8_few.h).
  *
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
@@ -506,6 +507,8 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     return panel;
 }
 
+#include "kernels/linear_fp8_few.h"
+
 /* Computes a slice in blocks of at most BLOCK_ROWS rows. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
                           const struct linear_slice *whole)
@@ -531,6 +534,10 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
         size_t p = s.panel0;
         if (s.n_rows <= FEW_ROWS && !quantized) {
             few(t, leafy, &s);
+            continue;
+        }
+        if (quantized && s.n_rows <= FP8_ROWS_MOST && g->w->quant.kind == QUANT_FP8) {
+            fp8_some(leafy, &s);
             continue;
         }
         if (s.n_rows <= FEW_ROWS) /* quantized: enough independent chains */

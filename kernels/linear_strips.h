@@ -11,7 +11,7 @@ enum {
     LINEAR_LOAD_COST = 4, /* loading a weight costs as much as this many multiply-adds */
     QUANT_SPEED = 4,      /* int8 multiply-adds in the time of one f32 multiply-add */
     TILE_PANELS = 4,      /* panels of the widest register tile */
-    PAIRED_PANELS = 2,    /* panels of float weights that one row multiplies at a time */
+    PAIRED_PANELS = 2,    /* panels that one row of floats multiplies at a time */
     TILES_WORTH = 16,     /* with this many tiles, whole tiles can be divided evenly enough */
 };
 
@@ -39,7 +39,7 @@ static inline struct strip strip_of(const struct linear_args *a, const struct li
     const bool is_cut_by_tiles = n_rows > 1 && n_panels >= TILES_WORTH * TILE_PANELS;
     const bool is_fast = g->w->quant.kind != QUANT_NONE && a->xq != NULL;
     const uint64_t n_weights = (uint64_t)(g->w->n_in + 1) * PANEL_COLUMNS;
-    const bool is_cut_by_pairs = n_rows == 1 && g->w->quant.kind == QUANT_NONE;
+    const bool is_cut_by_pairs = n_rows == 1 && !is_fast;
     struct strip s = {.n_panels = n_panels, .n_rows = n_rows};
     s.unit = unit != 0 ? unit : is_cut_by_tiles ? TILE_PANELS : is_cut_by_pairs ? PAIRED_PANELS : 1;
     s.n_units = (n_panels + s.unit - 1) / s.unit;

@@ -2,6 +2,7 @@
 #ifndef SHOAL_KERNELS_AVX2_DEQUANTIZE_H
 #define SHOAL_KERNELS_AVX2_DEQUANTIZE_H
 
+#include "kernels/avx2/fp8.h"
 #include "kernels/avx2/scales.h"
 #include "kernels/quant_body.h"
 

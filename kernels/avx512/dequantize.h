@@ -2,6 +2,7 @@
 #ifndef SHOAL_KERNELS_AVX512_DEQUANTIZE_H
 #define SHOAL_KERNELS_AVX512_DEQUANTIZE_H
 
+#include "kernels/avx512/fp8.h"
 #include "kernels/avx512/scales.h"
 #include "kernels/quant_body.h"
 

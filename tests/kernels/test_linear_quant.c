@@ -245,6 +245,78 @@ static void reference_is_a_dot_product(void)
     }
 }
 
+/* Weights whose first panels have each of the 256 values in each place of a quad, and one scale
+ * for all. Without NaN: those values become 448, since a NaN shows in all rows. */
+static struct quant_weight every_fp8_value(struct quant_format f, float scale, bool with_nan)
+{
+    struct rng r = {13};
+    struct quant_weight q = quant_weight_make(&r, f, 33, 259, 0, 0);
+    const size_t n_scales = quant_groups(f, 259);
+    for (size_t n = 0; n < 33; n++) {
+        for (size_t k = 0; k < 259; k++) {
+            uint8_t code = (uint8_t)(k + n * 5);
+            if ((code & 0x7F) == 0x7F && !(with_nan && n == 7)) code ^= 1;
+            q.codes[n * 259 + k] = code;
+        }
+    }
+    for (size_t i = 0; i < 33 * n_scales; i++)
+        dtype_from_f32(f.scale_dtype, &scale, 1, q.scales + i * dtype_bytes(f.scale_dtype));
+    const struct kern_table ref = table_ref();
+    const size_t row_bytes = n_scales * dtype_bytes(f.scale_dtype);
+    op_pack_quant(&ref, &q.w, PACKED_CODES, &(struct matrix_rows){q.codes, 259, 0, 33});
+    op_pack_quant(&ref, &q.w, PACKED_SCALES, &(struct matrix_rows){q.scales, row_bytes, 0, 33});
+    return q;
+}
+
+/* Row k is 1 at input k and 0 elsewhere, so its outputs are the weights of input k (-0 as +0). */
+static size_t wrong_weights(const struct kern_table *k, const struct quant_weight *q)
+{
+    float *x = test_floats(259 * 259), *y = test_floats(259 * 33);
+    struct linear_group group = {&q->w, 0, 259};
+    const struct linear_args a = {
+        .groups = &group, .n_groups = 1, .x = x, .x_stride = 259, .y = y, .y_stride = 33};
+    size_t n_wrong = 0;
+    memset(x, 0, 259 * 259 * sizeof *x);
+    for (size_t i = 0; i < 259; i++) x[i * 259 + i] = 1.0f;
+    for (size_t row = 0, n = 1; row < 259; row += n, n = n % 14 + 1) {
+        if (n > 259 - row) n = 259 - row;
+        const struct linear_slice s = {0, 0, 3, row, row + n};
+        k->linear_quant[QUANT_FP8](&a, &s);
+    }
+    for (size_t i = 0; i < 259; i++) {
+        for (size_t n = 0; n < 33; n++) {
+            const float want = (float)quant_weight_at(q, n, i) + 0.0f, found = y[i * 33 + n];
+            const bool has_nan = n == 7 && isnan(y[7]);
+            n_wrong += has_nan ? !isnan(found) : f32_bits(found) != f32_bits(want);
+        }
+    }
+    free(x);
+    free(y);
+    return n_wrong;
+}
+
+/* Subnormal values, both zeros, 448 and NaN; scales of each kind that make normal, subnormal and
+ * large weights, and such as kernels cannot fold a power of two into. */
+static void every_fp8_value_is_decoded(void)
+{
+    static const char *const names[] = {"fp8", "fp8-g32", "fp8-g64", "fp8-g128"};
+    static const float scales[] = {1.0f,      0.0123f,  0x1.fffffep-1f, 0x1p-14f,
+                                   0x1p-130f, -0.37f,   0x1.8p-149f,    0x1.fffffep7f,
+                                   0x1p8f,    60000.0f, 0x1p118f,       0.0f};
+    struct kern_table tables[1 + FAST_SETS] = {table_ref()};
+    const size_t n_tables = 1 + tables_fast(tables + 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
+            struct quant_format f;
+            CU_ASSERT_FATAL(quant_format_parse(names[i], &f));
+            f.scale_dtype = (i + s) % 2 && scales[s] <= 65504.0f ? DTYPE_F16 : DTYPE_F32;
+            struct quant_weight q = every_fp8_value(f, scales[s], s % 3 == 1);
+            for (size_t t = 0; t < n_tables; t++) CU_ASSERT_EQUAL(wrong_weights(&tables[t], &q), 0);
+            quant_weight_free(&q);
+        }
+    }
+}
+
 /* Quantized values are the nearest multiples of the scale, and sums are theirs. */
 static void rows_are_quantized(void)
 {
@@ -433,6 +505,7 @@ void suite_linear_quant(CU_pSuite suite)
     CU_add_test(suite, "strange groups are zeros or errors", strange_groups_are_zeros_or_errors);
     CU_add_test(suite, "quantized rows agree", quantized_rows_agree);
     CU_add_test(suite, "the reference is a dot product", reference_is_a_dot_product);
+    CU_add_test(suite, "every fp8 value is decoded", every_fp8_value_is_decoded);
     CU_add_test(suite, "sets agree", sets_agree);
     CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
     CU_add_test(suite, "sets agree on many long rows", sets_agree_on_many_long_rows);
