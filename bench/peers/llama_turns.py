@@ -61,7 +61,8 @@ class Peer:
             p.no_perf = True
             self.room, self.context = (n_seqs, length), ll.llama_init_from_model(self.model, p)
             if not self.context:
-                sys.exit(f"llama.cpp cannot make a context for {n_seqs} sequences of {length} tokens")
+                sys.exit(f"llama.cpp cannot make a context for {n_seqs} sequences of {length} tokens (at most "
+                         f"{ll.llama_max_parallel_sequences()} sequences)")
         return self.context
 
     def decode(self, ctx, rows):

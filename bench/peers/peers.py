@@ -124,6 +124,7 @@ class Comparison:
     def run_row(self, shape, name, n_threads):
         gguf, h5 = self.checkpoint(shape, name)
         row = {"shape": shape, "format": name, "threads": n_threads, "work": {}}
+        ours = score_shoal(self.a.shoal, h5, self.a.out)  # before the workers, so that memory need not hold it thrice
         workers = {
             "shoal": Worker([self.a.shoal, "bench", "--turns", "--quiet", "--model", h5, "--threads", n_threads,
                              *room(self.a.work), "--step-tokens", step_tokens(self.a.work)]),
@@ -133,7 +134,6 @@ class Comparison:
         row["commands"] = {k: w.command for k, w in workers.items()}
         row["peer"] = workers["peer"].ask("about")
         theirs = workers["peer"].ask("score " + " ".join(map(str, SCORED)))
-        ours = score_shoal(self.a.shoal, h5, self.a.out)
         row["logprob_difference"] = max(abs(x - y) for x, y in zip(ours, theirs))
         self.results["rows"].append(row)
         turns = turns_of(workers, self.a)
