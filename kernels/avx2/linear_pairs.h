@@ -164,7 +164,8 @@ ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x,
 ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, const uint8_t *at)
 {
     const uint8_t *end = o->ahead + o->n_ahead * QUANT_LINE;
-    for (size_t n = 0; at < end && n < o->n_ahead; n += o->n_rows, at += QUANT_LINE) {
+    const size_t n_rows = o->n_rows, n_ahead = o->n_ahead;
+    for (size_t n = 0; at < end && n < n_ahead; n += n_rows, at += QUANT_LINE) {
         _mm_prefetch((const void *)at, _MM_HINT_T1);
         _mm_prefetch((const void *)(at + o->ahead_stride), _MM_HINT_T1);
     }
@@ -179,7 +180,8 @@ ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads,
 {
     const size_t n = HALVES * n_panels;
     const uint8_t *ahead = o->ahead;
-    for (const struct pairs_row *row = m->rows; row < m->rows + o->n_rows; row++, acc++) {
+    const struct pairs_row *end = m->rows + o->n_rows; /* stores to acc may change *o, not this */
+    for (const struct pairs_row *row = m->rows; row < end; row++, acc++) {
         __m256 a[HALVES * QUANT_PANELS];
         ahead = pairs_fetch(o, ahead);
 #pragma GCC unroll 4
