@@ -3,8 +3,6 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "serve/journal/id_set.h"
-#include "serve/output/result_row.h"
 #include "serve/request/request_parse.h"
 #include "util_serve.h"
 
@@ -13,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* A line, the error code of its row, and a part of the message. */
 struct bad_line {
@@ -435,230 +432,6 @@ static void flags_are_checked_by_the_same_rules(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "--stop"));
 }
 
-static void the_set_knows_every_id(void)
-{
-    struct id_set s = {0};
-    char id[16];
-    unsigned n_wrong = 0;
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 50000; i++) {
-            const int n = snprintf(id, sizeof id, "id-%d", i);
-            bool fresh;
-            const struct status st = id_set_add(&s, id, (size_t)n, &fresh);
-            CU_ASSERT_FALSE_FATAL(status_failed(&st));
-            n_wrong += fresh != (round == 0);
-        }
-    }
-    CU_ASSERT_EQUAL(n_wrong, 0);
-    CU_ASSERT_EQUAL(s.n, 50000);
-    CU_ASSERT(s.n_slots * sizeof *s.slots <= 50000 * 64);
-    id_set_fini(&s);
-}
-
-/* Adds a line without an id and checks the name that it gets. */
-static void expect_name(struct id_set *s, const char *name)
-{
-    char found[ID_NAME_MAX];
-    CU_ASSERT_EQUAL(id_set_add_line(s, found).code, STATUS_OK);
-    CU_ASSERT_STRING_EQUAL(found, name);
-    CU_ASSERT(id_set_may_name(s->n_lines, found, strlen(found)));
-    CU_ASSERT_FALSE(id_set_may_name(s->n_lines + 1, found, strlen(found)));
-}
-
-static void expect_given(struct id_set *s, const char *id, bool is_fresh)
-{
-    bool fresh;
-    CU_ASSERT_EQUAL(id_set_add(s, id, strlen(id), &fresh).code, STATUS_OK);
-    CU_ASSERT_EQUAL(fresh, is_fresh);
-}
-
-/* A line without an id gets its line number as name, or a name that no earlier line has. This also
- * holds for a set that was filled from a journal's hashes. */
-static void lines_without_an_id_have_names_of_their_own(void)
-{
-    struct id_set s = {0}, resumed = {0};
-    expect_given(&s, "2", true);
-    expect_name(&s, "line 2");
-    expect_name(&s, "3");
-    expect_given(&s, "line 7", true);
-    expect_given(&s, "line 7 (2)", true);
-    expect_given(&s, "7", true);
-    CU_ASSERT_EQUAL(id_set_add_hash(&resumed, id_hash_of("2", 1)).code, STATUS_OK);
-    for (int i = 0; i < 2; i++)
-        CU_ASSERT_EQUAL(id_set_add_hash(&resumed, ID_HASH_NONE).code, STATUS_OK);
-    expect_given(&resumed, "line 7", true);
-    expect_given(&resumed, "line 7 (2)", true);
-    expect_given(&resumed, "7", true);
-    struct id_set *const sets[] = {&s, &resumed};
-    for (int i = 0; i < 2; i++) {
-        expect_name(sets[i], "line 7 (3)");
-        expect_given(sets[i], "line 7 (3)", false);
-        expect_given(sets[i], "line 2", false);
-        expect_given(sets[i], "3", false);
-        expect_given(sets[i], "11", true);
-        expect_name(sets[i], "12");
-        id_set_fini(sets[i]);
-    }
-}
-
-static void rows_are_given_another_id(void)
-{
-    static const char *const rows[][2] = {
-        {"{\"custom_id\":\"7\",\"text\":\"7\"}\n", "{\"custom_id\":\"line 7\",\"text\":\"7\"}\n"},
-        {"{\"id\":\"batch_req_0123456789abcdef\",\"custom_id\":\"7\",\"response\":null}\n",
-         "{\"id\":\"batch_req_%016llx\",\"custom_id\":\"line 7\",\"response\":null}\n"},
-        {"{\"id\":\"batch_req_0123456789abcdef\",\"custom_id\":\"7\",\"response\":{\"status_code\":"
-         "200,\"request_id\":\"0123456789abcdef\",\"body\":{\"id\":\"chatcmpl-0123456789abcdef\",}}"
-         "}\n",
-         "{\"id\":\"batch_req_%016llx\",\"custom_id\":\"line 7\",\"response\":{\"status_code\":200,"
-         "\"request_id\":\"%016llx\",\"body\":{\"id\":\"chatcmpl-%016llx\",}}}\n"}};
-    const unsigned long long hash = XXH3_64bits("line 7", 6);
-    for (size_t i = 0; i < 3; i++) {
-        struct strbuf found, wanted;
-        strbuf_init(&found);
-        strbuf_init(&wanted);
-        const struct status st =
-            result_row_rename(rows[i][0], strlen(rows[i][0]), "line 7", &found);
-        CU_ASSERT_FALSE(status_failed(&st));
-        if (i == 0) strbuf_puts(&wanted, rows[0][1]);
-        if (i == 1) strbuf_printf(&wanted, rows[1][1], hash);
-        if (i == 2) strbuf_printf(&wanted, rows[2][1], hash, hash, hash);
-        CU_ASSERT_EQUAL(found.n, wanted.n);
-        CU_ASSERT_EQUAL(memcmp(found.data, wanted.data, wanted.n), 0);
-        strbuf_fini(&found);
-        strbuf_fini(&wanted);
-    }
-}
-
-/* With a template, messages become its text. What a user wrote never becomes a special token. */
-static void messages_go_through_the_template(void)
-{
-    static const char template[] =
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}";
-    static const char line[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
-    static const char rendered[] = "<user>hi<assistant>";
-    struct tokenizer *t = util_byte_tokenizer();
-    struct chat *chat = NULL;
-    CU_ASSERT_EQUAL_FATAL(chat_create(template, sizeof template - 1, NULL, "template", &chat).code,
-                          STATUS_OK);
-    struct request_rules rules = util_request_rules(t);
-    rules.chat = chat;
-    struct request *r = util_request_parse(&rules, line);
-    CU_ASSERT_PTR_NULL(r->error_code);
-    struct token_list want = {0};
-    CU_ASSERT_EQUAL(tokenizer_encode(t, rendered, sizeof rendered - 1, 0, &want).code, STATUS_OK);
-    CU_ASSERT_EQUAL(r->n_prompt, want.n);
-    CU_ASSERT_EQUAL(memcmp(r->tokens, want.ids, want.n * sizeof *want.ids), 0);
-    request_destroy(&r);
-
-    static const char *const wrong[] = {
-        "{\"messages\":\"hi\"}", "{\"messages\":[1]}",
-        "{\"messages\":[],\"add_generation_prompt\":3}",
-        "{\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"prompt\":\"a\"}}"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        r = util_request_parse(&rules, wrong[i]);
-        CU_ASSERT_PTR_NOT_NULL(r->error_code);
-        if (r->error_code != NULL) CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
-        request_destroy(&r);
-    }
-    token_list_fini(&want);
-    chat_destroy(&chat);
-    tokenizer_destroy(&t);
-}
-
-/* Makes the request of one message with this content, using `template`. */
-static struct request *converse(struct tokenizer *t, const char *template, const char *content)
-{
-    char line[512];
-    struct chat *chat = NULL;
-    CU_ASSERT_EQUAL_FATAL(chat_create(template, strlen(template), NULL, "template", &chat).code,
-                          STATUS_OK);
-    struct request_rules rules = util_request_rules(t);
-    rules.chat = chat;
-    rules.max_model_len = 200;
-    snprintf(line, sizeof line,
-             "{\"messages\":[{\"role\":\"user\",\"name\":\"x\",\"content\":%s}]}", content);
-    struct request *r = util_request_parse(&rules, line);
-    chat_destroy(&chat);
-    return r;
-}
-
-/* Checks that the prompt's tokens, which are bytes, spell `text`. */
-static void check_prompt(struct request **r, const char *text)
-{
-    CU_ASSERT_PTR_NULL((*r)->error_code);
-    bool same = (*r)->n_prompt == strlen(text);
-    for (size_t i = 0; same && i < (*r)->n_prompt; i++)
-        same = (*r)->tokens[i] == (unsigned char)text[i];
-    CU_ASSERT(same);
-    request_destroy(r);
-}
-
-static void content_parts_are_text(void)
-{
-    static const char strings[] = "{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}";
-    static const char lists[] =
-        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
-        "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
-    static const char printed[] = "{% for m in messages %}{{ m.name }}{{ m.content }}{% endfor %}";
-    static const char one[] = "[{\"type\":\"text\",\"text\":\"hi \\\"you\\\"\"}]";
-    static const char two[] = "[{\"type\":\"text\",\"text\":\"a\"},\"b\"]";
-    struct tokenizer *t = util_byte_tokenizer();
-    struct request *r = converse(t, strings, one);
-    check_prompt(&r, "<hi \"you\">");
-    r = converse(t, strings, two);
-    check_prompt(&r, "<a\nb>");
-    r = converse(t, strings, "[]");
-    check_prompt(&r, "<>");
-    r = converse(t, printed, two);
-    check_prompt(&r, "xa\nb");
-    r = converse(t, lists, one);
-    check_prompt(&r, "hi \"you\"");
-    r = converse(t, lists,
-                 "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]");
-    check_prompt(&r, "ab");
-
-    static const struct {
-        const char *content, *code, *says;
-    } wrong[] = {
-        {"[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\",\"image_url\":{}}]",
-         "unsupported", "messages[0].content[1]: image_url is not supported"},
-        {"[{\"type\":\"input_audio\"}]", "unsupported", "input_audio"},
-        {"[{\"text\":\"a\"}]", "invalid_request",
-         "messages[0].content[0]: expected an object with"},
-        {"[7]", "invalid_request", "found an integer"},
-        {"[{\"type\":\"text\",\"text\":7}]", "invalid_request",
-         "messages[0].content[0].text: expected a string, found an integer"},
-    };
-    for (size_t i = 0; i < 2 * sizeof wrong / sizeof *wrong; i++) {
-        r = converse(t, i % 2 == 0 ? strings : lists, wrong[i / 2].content);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_code);
-        CU_ASSERT_STRING_EQUAL(r->error_code, wrong[i / 2].code);
-        CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, wrong[i / 2].says));
-        request_destroy(&r);
-    }
-    tokenizer_destroy(&t);
-}
-
-static void no_message_is_refused(void)
-{
-    static const char template[] = "{{ 'nothing' }}";
-    struct tokenizer *t = util_byte_tokenizer();
-    struct chat *chat = NULL;
-    CU_ASSERT_EQUAL_FATAL(chat_create(template, strlen(template), NULL, "template", &chat).code,
-                          STATUS_OK);
-    struct request_rules rules = util_request_rules(t);
-    rules.chat = chat;
-    struct request *r = util_request_parse(&rules, "{\"messages\":[]}");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_code);
-    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
-    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "messages: expected at least one message"));
-    request_destroy(&r);
-    chat_destroy(&chat);
-    tokenizer_destroy(&t);
-}
-
 static void misspelled_fields_are_warned_of_once(void)
 {
     static const char *const lines[] = {
@@ -706,13 +479,6 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "what a model lacks is said", what_a_model_lacks_is_said);
     CU_add_test(suite, "stop flags are defaults", stop_flags_are_defaults);
     CU_add_test(suite, "flags are checked by the same rules", flags_are_checked_by_the_same_rules);
-    CU_add_test(suite, "messages go through the template", messages_go_through_the_template);
-    CU_add_test(suite, "content parts are text", content_parts_are_text);
-    CU_add_test(suite, "no message is refused", no_message_is_refused);
     CU_add_test(suite, "misspelled fields are warned of once",
                 misspelled_fields_are_warned_of_once);
-    CU_add_test(suite, "the set knows every id", the_set_knows_every_id);
-    CU_add_test(suite, "lines without an id have names of their own",
-                lines_without_an_id_have_names_of_their_own);
-    CU_add_test(suite, "rows are given another id", rows_are_given_another_id);
 }
