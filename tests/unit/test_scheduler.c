@@ -11,13 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    GROUPS_MAX = 4,
-    REPLICAS_MAX = 3,
-    REQUESTS_MAX = 40,
-    CONTEXT_MAX = 2048,
-    STEP_TOKENS = 2048
-};
+enum { GROUPS_MAX = 4, REPLICAS_MAX = 3, REQUESTS_MAX = 40, CONTEXT_MAX = 2048 };
 
 static const int32_t end_ids[] = {FAKE_END_ID};
 
@@ -52,13 +46,14 @@ static struct scenario random_scenario(uint64_t seed, bool score)
     c.rules.max_model_len = (int32_t)fake_between(&x, 2, 420);
     c.rules.score = score;
     const int32_t n_needed = (c.rules.max_model_len + 63) / 64;
+    c.o.flags = fake_schedule_flags();
     c.o.n_replicas = (int32_t)fake_between(&x, 1, REPLICAS_MAX);
     c.o.n_groups = (int32_t)fake_between(&x, 1, GROUPS_MAX);
     c.o.n_blocks = n_needed + (int32_t)(fake_between(&x, 0, 3) == 0 ? fake_between(&x, 0, 200)
                                                                     : fake_between(&x, 0, 6));
     c.o.flags.max_batch = fake_between(&x, 0, 1) ? 0 : (int32_t)fake_between(&x, 1, 9);
     c.o.flags.step_tokens =
-        fake_between(&x, 0, 1) ? STEP_TOKENS : (int32_t)fake_between(&x, 1, 200);
+        fake_between(&x, 0, 1) ? FAKE_STEP_TOKENS : (int32_t)fake_between(&x, 1, 200);
     c.o.flags.chunk_tokens = fake_between(&x, 0, 2) ? (int32_t)fake_between(&x, 1, 130) : 0;
     c.n_requests = (int32_t)fake_between(&x, 1, REQUESTS_MAX);
     c.late = fake_between(&x, 0, 1);
@@ -422,7 +417,7 @@ static void shared_headers_are_computed_about_once(void)
         c.o = (struct scheduler_options){.n_replicas = n_replicas,
                                          .n_groups = 2 * n_replicas,
                                          .n_blocks = 500,
-                                         .flags = {.step_tokens = STEP_TOKENS}};
+                                         .flags = fake_schedule_flags()};
         c.o.flags.prefix_cache = true;
         const struct outcome o = run(&c);
         const uint64_t bound = trie_bound(&c);
@@ -444,7 +439,7 @@ static void a_tight_pool_preempts_and_a_wide_one_does_not(void)
             struct scenario c = random_scenario(5, false);
             c.rules.max_model_len = 300;
             c.o = (struct scheduler_options){
-                .n_replicas = 1, .n_groups = groups, .flags = {.step_tokens = STEP_TOKENS}};
+                .n_replicas = 1, .n_groups = groups, .flags = fake_schedule_flags()};
             c.o.n_blocks = wide ? 300 : 6;
             c.n_requests = 40;
             c.late = false;
@@ -459,10 +454,9 @@ static void a_batch_limit_of_one_runs_one_at_a_time(void)
 {
     struct scenario c = random_scenario(11, false);
     c.rules.max_model_len = 200;
-    c.o = (struct scheduler_options){.n_replicas = 1,
-                                     .n_groups = 3,
-                                     .n_blocks = 40,
-                                     .flags = {.step_tokens = STEP_TOKENS, .max_batch = 1}};
+    c.o = (struct scheduler_options){
+        .n_replicas = 1, .n_groups = 3, .n_blocks = 40, .flags = fake_schedule_flags()};
+    c.o.flags.max_batch = 1;
     c.n_requests = 12;
     const struct outcome o = run(&c);
     CU_ASSERT(went_well(&c, &o));
@@ -481,7 +475,7 @@ static void work_is_spread_over_groups_and_replicas(void)
                                      .n_replicas = 2,
                                      .n_groups = 4,
                                      .n_blocks = 64,
-                                     .flags = {.step_tokens = STEP_TOKENS}};
+                                     .flags = fake_schedule_flags()};
     struct status st = scheduler_create(&c.o, &stats, &s);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = step_plan_init(&plan, 2);
@@ -509,7 +503,7 @@ static void a_pool_below_one_context_is_refused(void)
                                      .n_replicas = 1,
                                      .n_groups = 1,
                                      .n_blocks = 4,
-                                     .flags = {.step_tokens = STEP_TOKENS}};
+                                     .flags = fake_schedule_flags()};
     struct status st = scheduler_create(&c.o, &stats, &s);
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "5 blocks of 64, found 4"));
@@ -530,7 +524,7 @@ static struct scheduler *one_in_flight(struct scenario *c, struct serve_summary 
                                       .n_replicas = 1,
                                       .n_groups = 1,
                                       .n_blocks = 8,
-                                      .flags = {.step_tokens = STEP_TOKENS}};
+                                      .flags = fake_schedule_flags()};
     struct status st = scheduler_create(&c->o, stats, &s);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = step_plan_init(plan, 1);

@@ -8,6 +8,22 @@
 
 enum { BLOCK = 64 };
 
+#define FLAG_OWNER struct schedule_flags
+static const struct flag schedule_rows[] = {SCHEDULE_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+
+struct schedule_flags fake_schedule_flags(void)
+{
+    const struct flag_group group = FLAG_GROUP(schedule_rows, 0);
+    const struct flag_table table = {.groups = &group, .n_groups = 1};
+    struct schedule_flags flags = {0};
+    flags_preset(&table, &flags);
+    flags.step_tokens = FAKE_STEP_TOKENS;
+    flags.n_drafts = 0;
+    flags.prefix_cache = false;
+    return flags;
+}
+
 uint64_t fake_random(uint64_t *state)
 {
     *state ^= *state << 13;

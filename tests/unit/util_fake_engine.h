@@ -6,6 +6,7 @@
 
 #include "plan/step_plan.h"
 #include "serve/request/request.h"
+#include "serve/schedule/schedule_flags.h"
 
 #include <stdint.h>
 
@@ -38,6 +39,11 @@ struct fake_engine {
 
 void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_blocks);
 void fake_engine_fini(struct fake_engine *e);
+
+/* The presets of the scheduler's flags, settled as a job settles them. Steps of FAKE_STEP_TOKENS
+ * rows; drafts and the prefix cache are off, so that tests turn them on. */
+enum { FAKE_STEP_TOKENS = 2048 };
+struct schedule_flags fake_schedule_flags(void);
 
 /* Executes one plan: results[r] for each replica (initialized by the caller). */
 void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,

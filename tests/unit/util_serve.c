@@ -81,7 +81,7 @@ struct lead_options util_lead_options(struct tokenizer *t, const char *input, co
         .n_replicas = 1,
         .n_groups = 1,
         .n_blocks = 500,
-        .schedule = {.step_tokens = 2048},
+        .schedule = fake_schedule_flags(),
         .flags = {.quiet = true},
     };
     request_defaults_init(&o.defaults);
