@@ -103,6 +103,10 @@ void links_side_settle(struct device *d);
 uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count);
 void links_asked(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes);
 
+/* Local. Records the driver's answer `error` as a failure to do `what`. Returns the device's
+ * failure; OK: there is none. */
+struct status links_made(struct device *d, int error, const char *what);
+
 /* Local. put_behind makes all later work on the stream wait for the event. record fires the event
  * when the stream has finished the work that it holds now. Both return false after a failure. */
 bool links_put_behind(struct device *d, void *stream, void *event);

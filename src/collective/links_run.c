@@ -121,7 +121,7 @@ void links_exchange_rows(struct device *d, struct link *l, const struct comm_exc
 
 /* --- the pipeline --------------------------------------------------------------------------- */
 
-static struct status links_run_made(struct device *d, int error, const char *what)
+struct status links_made(struct device *d, int error, const char *what)
 {
     (void)device_failed(d, error, what);
     return d->failed;
@@ -130,12 +130,12 @@ static struct status links_run_made(struct device *d, int error, const char *wha
 struct status links_pipe_open(struct device *d)
 {
     struct link_pipe *p = &d->links->pipe;
-    TRY(links_run_made(d, d->driver->stream_create(&p->in), "making a stream"));
-    TRY(links_run_made(d, d->driver->stream_create(&p->out), "making a stream"));
-    TRY(links_run_made(d, d->driver->event_create(&p->computed), "making an event"));
+    TRY(links_made(d, d->driver->stream_create(&p->in), "making a stream"));
+    TRY(links_made(d, d->driver->stream_create(&p->out), "making a stream"));
+    TRY(links_made(d, d->driver->event_create(&p->computed), "making an event"));
     for (int i = 0; i < DEVICE_PIPE_SLOTS; i++) {
-        TRY(links_run_made(d, d->driver->event_create(&p->arrived[i]), "making an event"));
-        TRY(links_run_made(d, d->driver->event_create(&p->left[i]), "making an event"));
+        TRY(links_made(d, d->driver->event_create(&p->arrived[i]), "making an event"));
+        TRY(links_made(d, d->driver->event_create(&p->left[i]), "making an event"));
     }
     return status_ok();
 }

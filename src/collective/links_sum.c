@@ -5,19 +5,13 @@
 #include "kernels/cuda/device_state.h"
 #include "kernels/device_ops.h"
 
-static struct status links_sum_made(struct device *d, int error, const char *what)
-{
-    (void)device_failed(d, error, what);
-    return d->failed;
-}
-
 struct status links_side_open(struct device *d)
 {
     struct link_side *side = &d->links->side;
-    TRY(links_sum_made(d, d->driver->stream_create(&side->stream), "making a stream"));
-    TRY(links_sum_made(d, d->driver->event_create(&side->computed), "making an event"));
+    TRY(links_made(d, d->driver->stream_create(&side->stream), "making a stream"));
+    TRY(links_made(d, d->driver->event_create(&side->computed), "making an event"));
     for (int i = 0; i < GRID_SUM_LANES; i++)
-        TRY(links_sum_made(d, d->driver->event_create(&side->done[i]), "making an event"));
+        TRY(links_made(d, d->driver->event_create(&side->done[i]), "making an event"));
     return status_ok();
 }
 
