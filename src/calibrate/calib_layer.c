@@ -173,6 +173,8 @@ struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_rol
 
 static struct status make_stage(struct calib *c, uint32_t rank)
 {
+    static const struct model_flags flags = {.kv_dtype = DTYPE_F16};
+    static const struct capacity_flags dropless = {.policy = CAPACITY_DROPLESS};
     const struct stage_options options = {
         .model = c->o->model,
         .layout = c->layout,
@@ -182,7 +184,8 @@ static struct status make_stage(struct calib *c, uint32_t rank)
         .rank = rank,
         .max_rows = c->longest,
         .n_kv_blocks = (uint32_t)((c->longest + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS),
-        .kv_dtype = DTYPE_F16,
+        .flags = &flags,
+        .capacity = &dropless,
         .tap = &c->tap};
     return stage_create(&options, &c->stage);
 }

@@ -161,10 +161,8 @@ static struct status start_engine(struct job *j)
                   .max_rows = (uint32_t)j->o->schedule.step_tokens,
                   .halves_from = halves_from,
                   .n_kv_blocks = j->n_kv_blocks,
-                  .kv_dtype = j->o->model.kv_dtype,
-                  .policy = j->o->capacity.policy,
-                  .capacity_factor = j->o->capacity.factor,
-                  .weight_only = j->o->model.activations == ACTIVATIONS_F32}};
+                  .flags = &j->o->model,
+                  .capacity = &j->o->capacity}};
     return engine_create(&options, &j->engine);
 }
 

@@ -41,7 +41,7 @@ static size_t codes_bytes(const struct stage *s, size_t n_most)
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
         any = any || stage_is_quantized(&w->stage_layers[i]);
     }
-    return !any || s->o.weight_only ? 0 : act_codes_bytes(s->o.max_rows, n_most);
+    return !any || stage_is_weight_only(&s->o) ? 0 : act_codes_bytes(s->o.max_rows, n_most);
 }
 
 static struct workspace_shape stage_shape_of(const struct stage *s)
@@ -122,7 +122,7 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
                                 .n_blocks = o->n_kv_blocks,
                                 .n_kv_heads = s->attention.n_kv_heads,
                                 .head_dim = o->model->head_dim,
-                                .dtype = o->kv_dtype,
+                                .dtype = o->flags->kv_dtype,
                                 .latent = o->model->kv_lora > 0};
     if (!status_failed(&st)) st = kv_pool_create(o->kern, &kv, &s->kv);
     if (status_failed(&st)) stage_destroy(&s);

@@ -5,6 +5,7 @@
 
 #include "arch/arch.h"
 #include "attention/kv_pool.h"
+#include "model/model_flags.h"
 #include "moe/moe.h"
 #include "parallel/comm/comm.h"
 #include "tensor/tap.h"
@@ -33,12 +34,16 @@ struct stage_options {
     size_t halves_from; /* rows of a replica from which a step goes in halves, which the engine
                            says; the same on all ranks; 0: never */
     uint32_t n_kv_blocks;
-    enum dtype kv_dtype;
-    enum capacity_policy policy;
-    double capacity_factor;
-    bool weight_only;      /* quantized weights meet f32 activations */
+    const struct model_flags *flags;
+    const struct capacity_flags *capacity;
     const struct tap *tap; /* NULL: nobody watches */
 };
+
+/* Local. Whether quantized weights are multiplied with f32 activations. */
+static inline bool stage_is_weight_only(const struct stage_options *o)
+{
+    return o->flags->activations == ACTIVATIONS_F32;
+}
 
 /* **Collective (world)**, after comm_split and before weights are listed. Decides whether the
  * layout cuts o_proj and the down projections by outputs: where all tp ranks of each stage share a

@@ -7,7 +7,8 @@ struct status stage_make_moe(struct stage *s)
 {
     const struct arch *m = s->o.model;
     if (m->n_experts == 0) return status_ok();
-    if (s->o.policy != CAPACITY_DROPLESS && (m->family->sigmoid || m->router.n_groups > 1)) {
+    if (s->o.capacity->policy != CAPACITY_DROPLESS &&
+        (m->family->sigmoid || m->router.n_groups > 1)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }
@@ -16,9 +17,8 @@ struct status stage_make_moe(struct stage *s)
                                   .kern = s->o.kern,
                                   .comm = s->o.comm,
                                   .rank = s->o.rank,
-                                  .policy = s->o.policy,
-                                  .capacity_factor = s->o.capacity_factor,
-                                  .weight_only = s->o.weight_only,
+                                  .capacity = s->o.capacity,
+                                  .weight_only = stage_is_weight_only(&s->o),
                                   .tap = s->o.tap};
     TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->n_experts,
                   sizeof *s->expert_load, "expert load"));

@@ -27,7 +27,7 @@ bool exchange_may_stay_in_host(const struct moe *m)
 {
     const struct layout *l = m->o.layout;
     return m->n_group > 1 && l->ep * l->etp == l->tp && m->o.kern->device == NULL &&
-           (l->etp == 1 || l->cuts_expert_outputs) && m->o.policy == CAPACITY_DROPLESS &&
+           (l->etp == 1 || l->cuts_expert_outputs) && m->o.capacity->policy == CAPACITY_DROPLESS &&
            !l->model.arch->expert_bias && comm_shares_memory(m->o.comm, COMM_EP);
 }
 

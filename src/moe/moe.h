@@ -8,7 +8,7 @@
 
 #include "arch/arch.h"
 #include "kernels/act.h"
-#include "moe/capacity.h"
+#include "moe/capacity_flags.h"
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
 #include "tensor/tap.h"
@@ -21,8 +21,7 @@ struct moe_options {
     const struct kern_table *kern;
     struct comm *comm;
     uint32_t rank; /* in the world */
-    enum capacity_policy policy;
-    double capacity_factor;
+    const struct capacity_flags *capacity;
     bool weight_only;      /* quantized weights meet f32 activations */
     const struct tap *tap; /* NULL: nothing is recorded */
 };

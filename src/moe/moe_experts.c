@@ -100,14 +100,30 @@ static struct status spread_codes(struct moe *m, const struct pass *p, struct ac
     return status_ok();
 }
 
-/* Describes the inputs of the down projection: gate [n_in, f]. When the ranks share these inputs,
- * gate holds this rank's columns of them. */
-static struct status moe_experts_inner_rows(struct moe *m, const struct pass *p, const float *gate,
-                                            size_t f, struct act_rows *out)
+/* The inputs of the down projection when this rank has all of those that it reads: gate [n_in, f].
+ */
+static struct status own_inner_rows(struct moe *m, const struct pass *p, const float *gate,
+                                    size_t f, struct act_rows *out)
 {
     *out = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
-    if (!m->o.layout->cuts_expert_outputs)
-        return codes_memory(m, p, BUF_INNER_CODES, f, &out->memory);
+    return codes_memory(m, p, BUF_INNER_CODES, f, &out->memory);
+}
+
+static void read_own_inner(struct moe *m, const struct act_rows *inner, struct linear_args *a)
+{
+    (void)m;
+    a->x = inner->x;
+    a->x_stride = inner->stride;
+}
+
+static const struct expert_inner inner_own = {.rows = own_inner_rows, .read = read_own_inner};
+
+/* The same when the ranks of an expert share these inputs: each reads all of them, and gate
+ * [n_in, f] holds this rank's columns. */
+static struct status shared_inner_rows(struct moe *m, const struct pass *p, const float *gate,
+                                       size_t f, struct act_rows *out)
+{
+    *out = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
     const size_t n = p->w->down[0].n_in, n_codes = act_codes_bytes(p->n_in, n);
     const size_t n_floats = p->n_in * n * sizeof(float),
                  n_bytes = n_codes > n_floats ? n_codes : n_floats;
@@ -125,7 +141,7 @@ static struct status moe_experts_inner_rows(struct moe *m, const struct pass *p,
 
 /* Puts this rank's columns into the shared inputs of the down projection and waits until the other
  * ranks of the experts have done the same. */
-static void share_inner(struct moe *m, const struct act_rows *inner, struct linear_args *a)
+static void read_shared_inner(struct moe *m, const struct act_rows *inner, struct linear_args *a)
 {
     if (a->xq == NULL) {
         const struct place_args floats = {.from = inner->x,
@@ -140,6 +156,9 @@ static void share_inner(struct moe *m, const struct act_rows *inner, struct line
     a->x_stride = inner->n_all;
 }
 
+static const struct expert_inner inner_shared = {.rows = shared_inner_rows,
+                                                 .read = read_shared_inner};
+
 /* The work of moe_expert_sums on a rank that holds experts. gate, up [n_in, F]: scratch. */
 static struct status expert_linears(struct moe *m, const struct pass *p, float *gate, float *up,
                                     int64_t *sums)
@@ -149,7 +168,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
     struct act_rows inner;
     TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
-    TRY(moe_experts_inner_rows(m, p, gate, f, &inner));
+    TRY(m->inner->rows(m, p, gate, f, &inner));
     if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
     make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
@@ -176,9 +195,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     make_groups(m, p->w->down, m->groups);
     moe_experts_show(m, p, TAP_EXPERT_DOWN, gate, f);
     a.xq = act_codes(m->o.kern, &inner, p->w->down);
-    a.x = gate;
-    a.x_stride = f;
-    if (m->o.layout->cuts_expert_outputs) share_inner(m, &inner, &a);
+    m->inner->read(m, &inner, &a);
     a.sums = sums;
     a.y = sums == NULL ? p->y : NULL;
     a.y_stride = p->w->down[0].n_out;
@@ -232,6 +249,7 @@ void moe_choose_sums(struct moe *m)
 {
     const bool is_whole = m->o.kern->device == NULL && comm_size(m->o.comm, COMM_ETP) == 1;
     m->add_blocks = is_whole ? moe_experts_add_whole : add_on_grid;
+    m->inner = m->o.layout->cuts_expert_outputs ? &inner_shared : &inner_own;
 }
 
 struct status moe_compute(struct moe *m, struct pass *p)

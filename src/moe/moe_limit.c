@@ -116,8 +116,8 @@ static struct status limit(struct moe *m, struct pass *p, const float *logits)
     work.ids = all_ids;
     work.weights = all_weights;
     const uint32_t capacity =
-        capacity_of(m->o.capacity_factor, n_all, m->o.model->n_chosen, m->o.model->n_experts);
-    capacity_apply(m->o.policy, capacity, &work);
+        capacity_of(m->o.capacity->factor, n_all, m->o.model->n_chosen, m->o.model->n_experts);
+    capacity_apply(m->o.capacity->policy, capacity, &work);
     return take_kept(m, p, &work, first);
 }
 
@@ -126,5 +126,5 @@ struct status moe_limit(struct moe *m, struct pass *p, const float *logits)
     TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.model->width, sizeof(float), &p->out));
     TRY(moe_grow(m, BUF_MARKS, p->n_tokens * 2, sizeof(int32_t), &p->marks));
     mem_ops_fill(m->o.kern, p->marks, 0, p->n_tokens * 2 * sizeof *p->marks);
-    return m->o.policy == CAPACITY_DROPLESS ? status_ok() : limit(m, p, logits);
+    return m->o.capacity->policy == CAPACITY_DROPLESS ? status_ok() : limit(m, p, logits);
 }

@@ -92,6 +92,7 @@ struct limit {
 };
 
 struct expert_exchange;
+struct expert_inner;
 struct pass;
 
 struct moe {
@@ -102,8 +103,9 @@ struct moe {
     uint32_t n_group;                       /* ranks of the EP axis */
     uint32_t n_local_max;                   /* the largest number of experts that a rank holds */
     size_t n_work_max;                      /* expert pieces that a rank may have to compute */
-    const struct expert_exchange *exchange; /* chosen by moe_create, as is add_blocks */
+    const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
     struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
+    const struct expert_inner *inner;
     struct grown buffers[BUF_COUNT];
     int32_t *per_expert;            /* [E] rows of the listed tokens; this array and all below
                                        are owned */
@@ -168,6 +170,18 @@ struct expert_exchange {
     struct status (*combine)(struct moe *m, struct pass *p);
 };
 
+/* How an expert's down projection gets its inputs, the inner rows of the FFN: from this rank alone,
+ * or from all ranks that share the expert. Both choices stand in moe_experts.c. */
+struct expert_inner {
+    /* Local. out = this rank's inner rows gate [n_in, f], with memory for their quantized values.
+     * Errors: STATUS_MEMORY. */
+    struct status (*rows)(struct moe *m, const struct pass *p, const float *gate, size_t f,
+                          struct act_rows *out);
+    /* **Collective (ETP)**, after the rows are quantized. a->x, a->x_stride = the inputs of down.
+     */
+    void (*read)(struct moe *m, const struct act_rows *inner, struct linear_args *a);
+};
+
 extern const struct expert_exchange exchange_local, exchange_in_host, exchange_across_hosts;
 
 /* Local. Whether the layout and the machine allow exchange_in_host: the same on all ranks. */
@@ -224,7 +238,8 @@ struct status moe_add_output(struct moe *m, const struct pass *p);
  * are copied to. */
 bool moe_takes_codes(const struct moe *m, const struct pass *p);
 
-/* moe_experts.c. Local. Chooses how the ranks that share an expert add up its outputs. */
+/* moe_experts.c. Local. Chooses how the ranks that share an expert add up its outputs, and from
+ * whom its down projection reads. */
 void moe_choose_sums(struct moe *m);
 
 /* moe_experts.c. **Collective (ETP)**. The `compute` of exchanges that leave p->y [n_in, D] and

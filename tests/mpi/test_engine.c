@@ -19,6 +19,8 @@
 
 enum { N_SEQS = 6, N_GOLDEN = 3, TOKENS_MAX = 192, DECODED = 32, BLOCKS = 3, CHUNK = 9 };
 
+static const struct capacity_flags dropless = {.policy = CAPACITY_DROPLESS};
+
 /* A sequence that is being computed. */
 struct seq {
     const int32_t *tokens; /* the prompt, then the tokens that greedy decoding must give */
@@ -386,15 +388,17 @@ static void run_cut(const struct layout *whole, struct model *m, struct layout *
     room = UINT64_MAX;
     if (in_memory) count_lent(m, weights);
     scale_last_norm(m, l, weights);
-    const struct engine_options o = {.stage = {.model = &m->config,
-                                               .layout = l,
-                                               .weights = weights,
-                                               .kern = &kern,
-                                               .comm = c,
-                                               .rank = rank,
-                                               .max_rows = N_SEQS * CHUNK,
-                                               .n_kv_blocks = N_SEQS * BLOCKS,
-                                               .kv_dtype = DTYPE_F32}};
+    const struct engine_options o = {
+        .stage = {.model = &m->config,
+                  .layout = l,
+                  .weights = weights,
+                  .kern = &kern,
+                  .comm = c,
+                  .rank = rank,
+                  .max_rows = N_SEQS * CHUNK,
+                  .n_kv_blocks = N_SEQS * BLOCKS,
+                  .flags = &(struct model_flags){.kv_dtype = DTYPE_F32},
+                  .capacity = &dropless}};
     CU_ASSERT_EQUAL_FATAL(engine_create(&o, &engine).code, STATUS_OK);
     uint64_t hash = 0;
     if (rank == 0) {
@@ -540,7 +544,8 @@ static void an_engine_may_end_before_its_first_step(void)
                                          .rank = rank,
                                          .max_rows = 4,
                                          .n_kv_blocks = 2,
-                                         .kv_dtype = DTYPE_F16}};
+                                         .flags = &(struct model_flags){.kv_dtype = DTYPE_F16},
+                                         .capacity = &dropless}};
     CU_ASSERT_EQUAL(engine_create(&o, &engine).code, STATUS_OK);
     engine_destroy(&engine);
     CU_ASSERT_PTR_NULL(engine);

@@ -322,13 +322,13 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                .n_chosen = K,
                                .router = rule_of(t->c),
                                .scale.residual = scale_of(t->c)};
+    const struct capacity_flags capacity = {t->c->capacity_factor, t->c->policy};
     const struct moe_options o = {.model = &model,
                                   .kern = &kern,
                                   .comm = c,
                                   .layout = l,
                                   .rank = rank,
-                                  .policy = t->c->policy,
-                                  .capacity_factor = t->c->capacity_factor};
+                                  .capacity = &capacity};
     const struct range r = tokens_of(l, t->c, p.dp);
     /* The second pass reuses the first one's buffers and, where supported, holds only a slice of
      * the tokens. The third is of a block that sends rows even where the ranks of a host could read

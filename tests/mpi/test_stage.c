@@ -39,6 +39,8 @@ static void compare(const struct layout *l, void *ctx)
                         .heads = layout_heads(l, at.tp),
                         .kv_heads = layout_kv_heads(l, at.tp)};
     w.stage_layers = calloc(range_count(w.layers), sizeof *w.stage_layers);
+    static const struct model_flags flags = {.kv_dtype = DTYPE_F32};
+    static const struct capacity_flags dropless = {.policy = CAPACITY_DROPLESS};
     const struct stage_options o = {.model = m,
                                     .layout = l,
                                     .weights = &w,
@@ -47,7 +49,8 @@ static void compare(const struct layout *l, void *ctx)
                                     .rank = (uint32_t)comm_rank(c, COMM_WORLD),
                                     .max_rows = ROWS,
                                     .n_kv_blocks = 1,
-                                    .kv_dtype = DTYPE_F32};
+                                    .flags = &flags,
+                                    .capacity = &dropless};
     struct stage *s = NULL;
     CU_ASSERT_EQUAL_FATAL(stage_create(&o, &s).code, STATUS_OK);
     const struct layout_memory plan = layout_memory_of(l, at, (struct layout_kv){4, 0}, ROWS);
