@@ -21,12 +21,9 @@ static void begin(struct fuzz_seeds *seeds)
 
 static bool run(const char *bytes, size_t n)
 {
-    const struct layout l = {.ep = PARTS,
-                             .etp = 1,
-                             .model = {.name = "fuzzed",
-                                       .n_layers = LAYERS,
-                                       .n_experts = E,
-                                       .layer_is_moe = {false, true, true}}};
+    static const struct arch model = {
+        .n_layers = LAYERS, .n_experts = E, .layer_is_moe = {false, true, true}};
+    const struct layout l = {.ep = PARTS, .etp = 1, .model = {.arch = &model, .name = "fuzzed"}};
     const char *path = fuzz_scratch("loads.json");
     int64_t *load = NULL;
     struct expert_places *p = NULL;
