@@ -105,33 +105,22 @@ static enum quantize_class quantize_plan_class_of(const struct weight_spec *s)
         [CLASS_LATENT] = QUANTIZE_OTHER,    [CLASS_FFN] = QUANTIZE_FFN,
         [CLASS_EXPERTS] = QUANTIZE_EXPERTS, [CLASS_ROUTER] = QUANTIZE_ROUTER,
         [CLASS_EMBED] = QUANTIZE_EMBEDDING, [CLASS_HEAD] = QUANTIZE_HEAD};
-    return classes[s->class];
+    return classes[s->tensor->class];
 }
 
-static bool is_row_parallel(enum weight_role role)
+static uint64_t leaves_least(const struct arch_tensor *row)
 {
-    return role == WEIGHT_O || role == WEIGHT_DOWN || role == WEIGHT_SHARED_DOWN ||
-           role == WEIGHT_EXPERT_DOWN;
+    return row->is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
 }
 
-static uint64_t leaves_least(enum weight_role role)
+/* Chooses smaller groups if the tensor is too short to be cut at multiples of larger ones and, in
+ * o_proj, of heads. */
+static void fit_groups(const struct arch *m, const struct weight_spec *s, struct quantize_choice *c)
 {
-    return role == WEIGHT_EXPERT_DOWN ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
-}
-
-/* The unit of a tensor's leaves: whole groups, and in o_proj whole heads. */
-static uint32_t leaf_unit(const struct arch *m, enum weight_role role, uint32_t group)
-{
-    return leaf_common_unit(role == WEIGHT_O ? m->value_dim : 1, group);
-}
-
-/* Chooses smaller groups if the tensor is too short to be cut at multiples of larger ones. */
-static void fit_groups(const struct arch *m, uint64_t n_cols, struct quantize_choice *c)
-{
-    if (!is_row_parallel(c->role)) return;
+    if (!s->tensor->has_leaves) return;
     const uint32_t group = quant_kernel_group(c->format);
-    const uint32_t fit = leaf_fit_group(n_cols, c->role == WEIGHT_O ? m->value_dim : 1, group,
-                                        leaves_least(c->role));
+    const uint32_t fit = leaf_fit_group(s->n_cols, arch_dim_unit(m, s->tensor->cols), group,
+                                        leaves_least(s->tensor));
     if (fit < group) c->format.group = fit;
 }
 
@@ -162,7 +151,7 @@ static struct status choose_one(void *ctx, const struct weight_spec *s)
     c->class = class;
     c->role = s->role;
     if (c->keep || c->format.kind == QUANT_NONE) return status_ok();
-    fit_groups(k->m, t->n_cols, c);
+    fit_groups(k->m, s, c);
     c->keep = quantize_plan_same_format(t->quant, c->format);
     c->again = !c->keep && t->quant.kind != QUANT_NONE;
     return status_ok();
@@ -208,24 +197,25 @@ static bool quantize_plan_has_role(const struct quantize_choice *c, enum weight_
 }
 
 static struct status set_role(const struct ckpt *c, const struct arch *m,
-                              struct quantize_choice *choices, enum weight_role role)
+                              struct quantize_choice *choices, const struct arch_tensor *row)
 {
     uint32_t group = 0;
     bool any_made = false;
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
-        if (!quantize_plan_has_role(&choices[i], role)) continue;
+        if (!quantize_plan_has_role(&choices[i], row->role)) continue;
         const uint32_t one = quantize_plan_group_of(ckpt_tensor_at(c, i), &choices[i]);
         if (one > group) group = one;
         any_made = any_made || (!choices[i].keep && one > 0);
     }
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
         const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
-        if (!quantize_plan_has_role(&choices[i], role)) continue;
+        if (!quantize_plan_has_role(&choices[i], row->role)) continue;
         choices[i].leaf_elems = t->leaf_elems;
         choices[i].grid_bits = t->grid_bits;
         if (!any_made) continue;
-        choices[i].leaf_elems =
-            leaf_choose_quantized(t->n_cols, leaf_unit(m, role, group), leaves_least(role));
+        /* whole groups, and in o_proj whole heads */
+        const uint32_t unit = leaf_common_unit(arch_dim_unit(m, row->cols), group);
+        choices[i].leaf_elems = leaf_choose_quantized(t->n_cols, unit, leaves_least(row));
         if (choices[i].leaf_elems == 0) {
             return status_make(STATUS_INPUT,
                                "%s: tensor %s: %llu columns cannot be cut into leaves",
@@ -238,10 +228,11 @@ static struct status set_role(const struct ckpt *c, const struct arch *m,
 struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices)
 {
-    TRY(set_role(c, m, choices, WEIGHT_O));
-    TRY(set_role(c, m, choices, WEIGHT_DOWN));
-    TRY(set_role(c, m, choices, WEIGHT_SHARED_DOWN));
-    return set_role(c, m, choices, WEIGHT_EXPERT_DOWN);
+    const struct arch_tensor *row;
+    for (size_t i = 0; (row = arch_tensor_at(i)) != NULL; i++) {
+        if (row->has_leaves) TRY(set_role(c, m, choices, row));
+    }
+    return status_ok();
 }
 
 struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,

@@ -96,7 +96,7 @@ static struct status take_weight(const struct checking *k, const struct weight_s
     }
     if (s->is_vector) return status_ok();
     const struct layout_weight found = weight_of(t);
-    struct layout_weight *held = &k->out->weights[s->class];
+    struct layout_weight *held = &k->out->weights[s->tensor->class];
     /* group_bytes / group, the larger one */
     if (held->group == 0 ||
         (uint64_t)found.group_bytes * held->group > (uint64_t)held->group_bytes * found.group) {

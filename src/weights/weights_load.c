@@ -242,7 +242,7 @@ static bool is_dense(const struct weight_spec *s)
     case WEIGHT_O:
         return true;
     default:
-        return s->class == CLASS_FFN;
+        return s->tensor->class == CLASS_FFN;
     }
 }
 

@@ -32,11 +32,12 @@ static uint64_t slab_bytes(const struct layout_model *m, const struct weight_spe
     const uint64_t n_rows = range_count(s->rows), n_cols = range_count(s->cols);
     if (s->is_vector) return sizeof(float) * n_rows * n_cols;
     if (s->role != WEIGHT_KV_B)
-        return range_count(s->outer) * layout_memory_packed_bytes(m, s->class, n_rows, n_cols);
+        return range_count(s->outer) *
+               layout_memory_packed_bytes(m, s->tensor->class, n_rows, n_cols);
     const struct arch *a = m->arch;
     return n_rows / arch_dim_unit(a, DIM_KV_B) *
-           (layout_memory_packed_bytes(m, s->class, a->kv_lora, a->query_dim - a->rotary) +
-            layout_memory_packed_bytes(m, s->class, a->value_dim, a->kv_lora));
+           (layout_memory_packed_bytes(m, s->tensor->class, a->kv_lora, a->query_dim - a->rotary) +
+            layout_memory_packed_bytes(m, s->tensor->class, a->value_dim, a->kv_lora));
 }
 
 static uint64_t parts_bytes(const struct weights_cut *cut, uint32_t parts)

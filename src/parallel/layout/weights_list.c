@@ -52,7 +52,7 @@ struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch
 {
     const struct arch *m = cut->l->model.arch;
     struct weight_spec s = {.role = t->role,
-                            .class = t->class,
+                            .tensor = t,
                             .is_vector = t->is_vector,
                             .is_expert = t->is_expert,
                             .n_outer = 1,
