@@ -20,7 +20,7 @@ enum {
     DIRECT_BYTES = 16 << 20, /* at once by each thread: the system cuts it into many requests */
 };
 
-/* The part of the file that this rank reads plainly. */
+/* A plain read, without verifying or packing, of this rank's part of the file. */
 struct plain {
     int fd;
     bool is_cold;

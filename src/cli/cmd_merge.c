@@ -40,7 +40,7 @@ static const char text[] =
     "that an earlier part has, which no part could know, becomes the error row that it would have "
     "been there.";
 
-/* No job may write the output meanwhile, nor another merge. */
+/* Claims the output while it is written, so that no job and no other merge writes it too. */
 static struct status run_alone(const struct merge_options *o, const struct config *env,
                                struct merge_result *result)
 {

@@ -195,7 +195,8 @@ int cmd_quantize(struct config env, int argc, char **argv)
     }
     /* rounding needs one rank; its threads share the work */
     if (!status_failed(&st) && is_lead) st = quantize_run(&flags, paths, env);
-    /* a launcher ends the job at the first other status, maybe before the sentence is read */
+    /* the other ranks return 0: a launcher ends the job at the first other status, perhaps before
+     * the lead has printed its message */
     if (!status_failed(&st) || !is_lead) return 0;
     fprintf(stderr, "shoal quantize: %s\n", st.text);
     return status_exit(st.code);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests shoal quantize with calibration: the same file from any number of ranks, files that
-generate, and a sentence for each error. For the other families: with 8 bits every method stays
-near the source, so scales were folded only where that is allowed.
+generate, and the message of each error. For every other family, results with 8 bits must stay near
+those of the source: a scale folded into a wrong tensor would change them.
 
 usage: quantize.py SHOAL WORK_FOLDER methods|families|errors
 """

@@ -91,7 +91,7 @@ struct listing {
     void *ctx;
 };
 
-/* Emits the tensors of these parts; layer 0: outside the layers. */
+/* Emits the tensors of these parts. For parts outside the layers, layer is 0. */
 static struct status list_parts(const struct listing *k, uint32_t parts, uint32_t layer)
 {
     const struct arch_tensor *t;

@@ -36,7 +36,7 @@ struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch
  * the embedding is not already held. */
 uint32_t weights_outer_parts(const struct layout *l, struct layout_place place);
 
-/* Takes one slab; ctx is weights_list's. */
+/* Called for each slab; ctx is the argument of weights_list. */
 typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
 
 /* Local. Calls emit for each slab of the place, in the order of the table, until one fails. Empty

@@ -37,7 +37,7 @@ struct status lead_open_choices(struct lead *l, struct request *p, const struct 
     TRY(mem_alloc(&p->choices, n, sizeof(struct request *), "choices"));
     p->choices_capacity = n;
     if (is_beam) {
-        l->n_ordered += n - 1; /* the first of n numbers is its own */
+        l->n_ordered += n - 1; /* p already has the first of n numbers */
         TRY(beam_create(p, &l->rules, &p->search));
         TRY(lead_take_search(l, p, hit));
         return run_probes(l, p);

@@ -15,7 +15,8 @@
 
 struct beam_search;
 
-/* Local. One running hypothesis: the prompt. r and rules are borrowed. Errors: STATUS_MEMORY. */
+/* Local. Makes a search with one hypothesis, which is the prompt. r and rules are borrowed. Errors:
+ * STATUS_MEMORY. */
 struct status beam_create(struct request *r, const struct request_rules *rules,
                           struct beam_search **out);
 void beam_destroy(struct beam_search **b);

@@ -167,9 +167,9 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     return status_ok();
 }
 
-/* Refuses a rounded number beside messages or a guide: templates and schemas read numbers that are
- * not checked here. Elsewhere the field that reads a rounded number refuses it, and a note may have
- * one. */
+/* Refuses a line with a number beyond 64 bits if the line has messages or a grammar constraint:
+ * templates and schemas may read the number unchecked. In other lines a field refuses such a number
+ * when it reads it, and a field that is not read, such as a note, may hold one. */
 static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
     const bool is_chat = js_type(js_get(fields, "messages")) != JS_NULL;
