@@ -173,8 +173,8 @@ struct kv_write_work {
     size_t n_rows;
 };
 
-/* Rows [0, n_rows) of the step from row0. attention_tiles stores one state (m, l, o[Hd]) for each
- * row, head and tile; attention_fold folds a row's states from left to right. */
+/* Attention for rows [row0, row0 + n_rows) of the step. attention_tiles stores one state (m, l,
+ * o[Hd]) for each row, head and tile; attention_fold folds a row's states from left to right. */
 struct attention_work_cuda {
     const float *q;
     float *out;

@@ -21,7 +21,7 @@ struct arch_reading {
     uint32_t n_shared;       /* shared experts, of expert_ffn columns each */
     uint32_t sparse_step;    /* every so many layers one has experts */
     uint32_t n_dense_layers; /* the first ones */
-    uint32_t moe_every;      /* of the layers counted from 0 */
+    uint32_t moe_every;      /* only layers whose number, from 0, is a multiple have experts */
     uint32_t window, window_from;
     bool uses_window;
     bool attention_bias, qkv_bias, norm_topk_prob;

@@ -51,7 +51,8 @@ static struct status open_model(struct quantize_job *j)
     return quantize_choose(j->ckpt, &j->model, &policy, &j->choices);
 }
 
-/* Ranks keep the launcher's order: nothing that one needs is nearer to it than to another. */
+/* Makes the layout. Ranks keep the launcher's order, because their communication does not depend on
+ * which ranks are near each other. */
 static struct status quantize_job_make_layout(struct quantize_job *j)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(j->comm, COMM_WORLD);

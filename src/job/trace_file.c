@@ -238,7 +238,7 @@ struct status trace_file_write(struct comm *c, const struct layout *l, const str
     if (!status_failed(&st) && writes) st = file_replace_begin(&out, path);
     st = comm_agree(c, st);
     if (status_failed(&st)) goto done;
-    mine.n_events = trace_count(t); /* gathering them adds some more */
+    mine.n_events = trace_count(t); /* counted now, because gathering adds further events */
     mine.n_lost = trace_n_lost(t);
     trace_copy(t, events);
     w.file = out.file;

@@ -14,7 +14,8 @@ struct quant_weight {
     void *data, *packed_scales, *packed_zeros;
 };
 
-/* `every` > 0 adds unusual scales and, in fp8, NaN. */
+/* Makes random rows and packs them. With `every` > 0 about one scale in `every` is unusual,
+ * and fp8 values may be NaN. */
 struct quant_weight quant_weight_make(struct rng *r, struct quant_format f, size_t n_out,
                                       size_t n_in, size_t leaf, size_t every);
 void quant_weight_free(struct quant_weight *q);

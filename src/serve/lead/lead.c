@@ -50,7 +50,7 @@ static struct status count_row(struct lead *l, const struct request *r)
     return strbuf_status(s);
 }
 
-/* If no row of the run is of use, says on stderr what the first errors were. */
+/* If all rows of the run are error rows, logs the first errors. */
 static void say_all_failed(const struct lead *l)
 {
     const struct lead_rows *rows = &l->rows;

@@ -148,7 +148,8 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
     return nfa_status(n);
 }
 
-/* Narrows *bound, the lower (sign 1) or the upper one (sign -1), by the keyword of every part. */
+/* Narrows *bound, a lower (sign 1) or an upper bound (sign -1), by the values that the parts of the
+ * schema have for the keyword. */
 static struct status read_bound(const struct json_parts *all, const char *key, bool is_out,
                                 int sign, double *bound, bool *bound_is_out)
 {

@@ -8,7 +8,7 @@
 
 enum { FORM_PIECE_BYTES = 4096 };
 
-/* A step at work. */
+/* The state of the step that is being applied. */
 struct work {
     const struct normal_text *in;
     struct strbuf *bytes, *marks;
