@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_deps.sh [--tests]: installs what shoal's build needs, and its tests, where this machine has apt
-# and lets us. Elsewhere it says exactly what to load, and leaves with 1 when the build would not find it.
+# install_deps.sh [--tests]: installs the packages that shoal's build (and its tests) need, if this machine has
+# apt and permits it. Otherwise it prints what to load, and exits with 1 if the build would not find everything.
 set -eu
 
 packages="gcc g++ cmake ninja-build pkg-config openmpi-bin libopenmpi-dev libhdf5-openmpi-dev

@@ -1,4 +1,4 @@
-/* Asking squeue. */
+/* Asks squeue how much time is left. */
 #include "job/slurm.h"
 
 #include "base/clock.h"

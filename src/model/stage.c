@@ -184,7 +184,8 @@ static struct part stage_part_of(const struct stage *s, const struct hidden *hid
                          .lane = lane};
 }
 
-/* Rows [begin, end) of the sequences, counted from `begin`. Returns how many sequences have any. */
+/* Writes to `out` the parts of the sequences that are in rows [begin, end) of the step, with rows
+ * counted from `begin`. Returns how many sequences have such rows. */
 static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin, size_t end,
                        struct seq_rows *out)
 {

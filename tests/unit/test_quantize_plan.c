@@ -125,7 +125,7 @@ out:
     return st;
 }
 
-/* Checks the leaves of o_proj and down_proj, and the format that they led to. */
+/* Checks the leaves of o_proj and down_proj, and the group of o_proj. */
 static void check_leaves(uint32_t n_heads, uint32_t head_dim, uint32_t n_ffn, const char *format,
                          uint32_t o_leaf, uint32_t o_group, uint32_t down_leaf)
 {
