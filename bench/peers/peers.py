@@ -69,9 +69,11 @@ def machine(shoal, n_threads):
 
 def room(works):
     """The flags of shoal for the number of sequences, the longest sequence, and enough KV blocks
-    of 64 tokens for any of the works.
+    of 64 tokens for any of the works. The scheduler keeps 1 % of the blocks free, so there are 2 %
+    more: otherwise the last of many sequences would wait for the others.
     """
     blocks = max(WORK[w][2] * -(-longest(w) // 64) for w in works)
+    blocks += blocks // 50 + 1
     return ["--concurrency", max(WORK[w][2] for w in works), "--max-model-len", max(longest(w) for w in works),
             "--kv-blocks", blocks]
 
