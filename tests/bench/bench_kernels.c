@@ -176,7 +176,8 @@ static void linear_check(const struct linear_bench *b)
     linear_run(b);
     a.y = y;
     a.sums = sums;
-    (leafy ? ref.linear_leaf : ref.linear)[b->w[0].dtype](&a, 0, 0, n_seen / 16, 0, b->n_rows);
+    const struct linear_slice seen = {.panel1 = n_seen / 16, .row1 = b->n_rows};
+    (leafy ? ref.linear_leaf : ref.linear)[b->w[0].dtype](&a, &seen);
     for (size_t r = 0; r < b->n_rows; r++) {
         const int bad = leafy ? memcmp(sums + r * (n + 1), b->sums + r * (n + 1), n_seen * 8)
                               : memcmp(y + r * n, b->y + r * n, n_seen * 4);

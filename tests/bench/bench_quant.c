@@ -156,8 +156,8 @@ static void check(struct bench *b)
     run(b);
     a.y = memory(n_rows * n * sizeof *a.y);
     a.sums = memory(n_rows * (n + 1) * sizeof *a.sums);
-    (leafy ? ref.linear_quant_leaf : ref.linear_quant)[w->quant.kind](&a, 0, 0, n_seen / 16, 0,
-                                                                      n_rows);
+    const struct linear_slice seen = {.panel1 = n_seen / 16, .row1 = n_rows};
+    (leafy ? ref.linear_quant_leaf : ref.linear_quant)[w->quant.kind](&a, &seen);
     for (size_t r = 0; r < n_rows; r++) {
         const int bad =
             leafy ? memcmp(a.sums + r * (n + 1), b->sums + r * (n + 1), n_seen * sizeof *a.sums)

@@ -242,7 +242,7 @@ static void rows_moved(void)
         op_move_rows(k, &(struct move_args){x, forth, back, N, WIDTH, WIDTH + 2,
                                             gpu ? extra.device : extra.host, y});
         op_gather_rows(k, &(struct gather_args){y, forth, N - 1, WIDTH, x});
-        op_place_rows(k, &(struct place_args){x, N, WIDTH - 5, WIDTH + 2, y});
+        op_place_rows(k, &(struct place_args){x, N, WIDTH - 5, WIDTH + 2, y, 0});
         op_place_rows(k, &(struct place_args){.from = y,
                                               .n_rows = N,
                                               .width = WIDTH - 9,
