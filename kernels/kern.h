@@ -215,8 +215,9 @@ struct router_args {
     const float *bias; /* [E], for sigmoids only; NULL: none */
 };
 
-/* What packing does with words of four bytes: nothing; add the bias to int8 codes; or reorder eight
- * nibbles from the checkpoint's order (even input in the low nibble) to the panel's. */
+/* Packing changes words of four bytes in one of three ways: not at all; it adds the bias to int8
+ * codes; or it reorders eight nibbles from the checkpoint's order (even input in the low nibble) to
+ * the panel's. */
 enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
