@@ -33,7 +33,7 @@
  *
  * A quantized weight (quant.kind is not QUANT_NONE) has panels of 16 outputs too. K is padded to a
  * multiple of the kernel group G. The padding's content is free, because the activations' codes
- * there are zero:
+ * there are zero; but a NaN in the padding of fp8 would make its tile slow:
  *     int8, fp8:    data[panel][K / 4][16][4]      input k = 4i + j of output c at [i][c][j];
  *                   int8 without zeros holds code + 128, so that all int8 codes are u8
  *     int4, mxfp4:  data[panel][K / 8][16][4]      the low nibble is input 8i + j, the high one

@@ -13,8 +13,9 @@
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
  *     PIECE, SHORT_PIECE                             inputs of a K-slice
- *     struct v16, v16_zero, v16_fma, v16_store_aligned
+ *     struct v16, v16_zero, v16_mul, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
+ *     struct fp8_seen and its functions              fp8.h
  *     load_weights, store_outputs, output_lanes      load_weights may permute the lanes; the
  *                                                    other two know the permutation
  *     struct grid, struct sums16, grid_of, grid_add, store_sums, store_rounded */

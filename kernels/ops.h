@@ -70,7 +70,7 @@ void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
 /* The first half of a norm over a projection whose heads are on several ranks: entry h of row t of
  * `sums` is the square_sum of head h, stored as the bits of a float. */
 struct square_sums_args {
-    const float *x; /* [T, n_heads, Hd] */
+    const float *x; /* [T, n_heads, head_dim] */
     size_t n_rows, n_heads, head_dim;
     uint32_t *sums; /* [T, stride] */
     size_t stride;

@@ -305,20 +305,9 @@ static void op_move_rows_cuda(struct device *d, const struct move_args *a)
     launch_rows(d, CUDA_KERNEL_move_rows, a->n_rows, a->width, &w);
 }
 
-/* The rows may be heads, more of them than one launch takes. */
-enum { GRID_ROWS_MAX = 65535 };
-
 static void op_place_rows_cuda(struct device *d, const struct place_args *a)
 {
-    const size_t from_stride = a->from_stride > 0 ? a->from_stride : a->width;
-    for (size_t row = 0; row < a->n_rows; row += GRID_ROWS_MAX) {
-        const size_t rest = a->n_rows - row;
-        struct place_args part = *a;
-        part.from += row * from_stride;
-        part.to += row * a->to_stride;
-        part.n_rows = rest < GRID_ROWS_MAX ? rest : GRID_ROWS_MAX;
-        launch_rows(d, CUDA_KERNEL_place_rows, part.n_rows, part.width, &part);
-    }
+    launch_rows(d, CUDA_KERNEL_place_rows, a->n_rows, a->width, a);
 }
 
 /* --- sampling ------------------------------------------------------------------------------ */

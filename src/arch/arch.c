@@ -109,6 +109,8 @@ static struct status derive_rotary(struct arch_reading *r)
                        r->what, m->rotary);
 }
 
+enum { HEAD_DIM_MAX = 1024 }; /* also of the field "head_dim", in arch_fields.c */
+
 /* Heads as they are in most families; a part of each may be all that is rotated. */
 static struct status derive_heads(struct arch_reading *r)
 {
@@ -116,6 +118,11 @@ static struct status derive_heads(struct arch_reading *r)
     if (m->family->mla) return derive_latent(r);
     if (m->n_kv_heads == 0) m->n_kv_heads = m->n_heads;
     if (m->head_dim == 0) m->head_dim = m->width / m->n_heads;
+    if (m->head_dim > HEAD_DIM_MAX) {
+        return status_make(STATUS_INPUT,
+                           "%s: hidden_size / num_attention_heads: expected at most %d, found %u",
+                           r->what, HEAD_DIM_MAX, m->head_dim);
+    }
     m->query_dim = m->value_dim = m->head_dim;
     m->head_dim = (m->head_dim + LANES - 1) / LANES * LANES;
     return derive_rotary(r);

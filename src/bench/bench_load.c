@@ -95,10 +95,11 @@ static struct status turn_plain(struct job *j, double *seconds)
     const uint64_t n = ckpt_file_bytes(j->ckpt);
     const uint64_t n_ranks = (uint64_t)comm_size(j->comm, COMM_HOST);
     const uint64_t rank = (uint64_t)comm_rank(j->comm, COMM_HOST);
-    const uint64_t share = n / n_ranks / DIRECT_BYTES * DIRECT_BYTES; /* whole sectors */
+    const uint64_t part = (n + n_ranks - 1) / n_ranks;
+    const uint64_t share = (part + DIRECT_BYTES - 1) / DIRECT_BYTES * DIRECT_BYTES;
     struct plain p = {.is_cold = j->o->bench->flags.cold,
-                      .begin = share * rank,
-                      .end = rank + 1 == n_ranks ? n : share * (rank + 1)};
+                      .begin = share * rank < n ? share * rank : n,
+                      .end = share * (rank + 1) < n ? share * (rank + 1) : n};
     p.read_bytes = p.is_cold ? DIRECT_BYTES : READ_BYTES;
     p.next = p.begin;
     struct status st = plain_open(&p, ckpt_path(j->ckpt), team_size(j->team));

@@ -71,7 +71,7 @@ struct calib {
     /* the unit of a site; of experts, expert 0's unit, and expert e's is 2 e further;
      * CALIB_NO_UNIT: none */
     uint32_t unit_of[TAP_SITE_COUNT];
-    float *v_scales;  /* owned [G Hd]: divisors of v's outputs, or NULL */
+    float *v_scales;  /* owned [G value_dim]: divisors of v's outputs, or NULL */
     bool is_gathered; /* the second moments of all units are complete */
     double *full;     /* owned [largest n_in]^2: one unit's H, on all ranks */
 };

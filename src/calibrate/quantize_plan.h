@@ -66,10 +66,10 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 
 /* Local. Sets the leaves of all choices from their formats. All row-parallel tensors of a role have
- * the same leaves, multiples of head_dim and of the largest group among them: 256 to 512 columns if
- * the tensor is long enough, else at least 4 leaves (2 in experts) so that ranks can divide them. A
- * role whose tensors are all kept or plain keeps its stored leaves. Call it again after changing a
- * choice. Errors: STATUS_INPUT. */
+ * the same leaves, multiples of value_dim and of the largest group among them: 256 to 512 columns
+ * if the tensor is long enough, else at least 4 leaves (2 in experts) so that ranks can divide
+ * them. A role whose tensors are all kept or plain keeps its stored leaves. Call it again after
+ * changing a choice. Errors: STATUS_INPUT. */
 struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices);
 

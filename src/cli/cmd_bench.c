@@ -109,7 +109,7 @@ int cmd_bench(struct config env, int argc, char **argv)
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
     o.job.given = parsed.given;
     if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = bench_check(&o);
-    if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
+    if (status_failed(&st)) return job_refuse(st, env, &argc, &argv);
     if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "--machine | --model FILE.h5 [FLAGS]",

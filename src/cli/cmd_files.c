@@ -1,4 +1,5 @@
 /* shoal convert, by as many ranks as a launcher starts, and shoal inspect, by one. */
+#include "base/background.h"
 #include "base/log.h"
 #include "calibrate/quantize_plan.h"
 #include "checkpoint/convert/convert.h"
@@ -151,12 +152,13 @@ static struct status convert_with_team(struct convert_options *o, uint32_t n_thr
                                        struct convert_result *result)
 {
     struct team *team = NULL;
-    struct status st = status_ok();
-    if (o->choose != NULL) st = cmd_team_create(n_threads, env, comm, &team);
+    struct status st = background_create(&o->writer);
+    if (!status_failed(&st) && o->choose != NULL) st = cmd_team_create(n_threads, env, comm, &team);
     if (comm != NULL) st = comm_agree(comm, st);
     o->team = team;
     if (!status_failed(&st)) st = convert_run(o, comm, result);
     team_destroy(&team);
+    background_destroy(&o->writer);
     return st;
 }
 

@@ -77,7 +77,6 @@ static struct status open_source(struct quantize_job *j)
 static struct status quantize_write_all(struct quantize_job *j, struct quantize_result *result)
 {
     uint64_t n_free;
-    TRY(background_create(&j->background));
     struct quantize_file q = {
         .c = j->ckpt, .choices = j->choices, .team = j->team, .background = j->background};
     if (!j->flags->quiet && isatty(STDERR_FILENO)) q.progress = quantize_show_progress;
@@ -97,6 +96,8 @@ static struct status quantize_run(const struct quantize_flags *flags,
     struct quantize_result r;
     const uint64_t start_ns = clock_ns();
     struct status st = open_source(&j);
+    /* before the team binds this thread to a core, which the writing thread would inherit */
+    if (!status_failed(&st)) st = background_create(&j.background);
     if (!status_failed(&st)) st = cmd_team_create(flags->threads, env, NULL, &j.team);
     if (!status_failed(&st)) st = quantize_write_all(&j, &r);
     background_destroy(&j.background);

@@ -83,6 +83,13 @@ bool drain_parse_time(const char *text, uint64_t *seconds)
     return *seconds <= most;
 }
 
+uint64_t drain_longest(uint64_t longest_ns, uint64_t step_ns)
+{
+    const uint64_t faded_ns = step_ns / 128;
+    const uint64_t remembered_ns = longest_ns > faded_ns ? longest_ns - faded_ns : 0;
+    return step_ns > remembered_ns ? step_ns : remembered_ns;
+}
+
 enum drain_ask drain_poll(struct drain *d, double commit_s)
 {
     const struct timespec at_once = {.tv_sec = 0};
@@ -92,8 +99,7 @@ enum drain_ask drain_poll(struct drain *d, double commit_s)
         if (d->n_signals++ == 0) d->signal = signal;
     }
     if (d->last_ns > 0) {
-        const uint64_t step_ns = now_ns - d->last_ns;
-        d->step_ns = step_ns > d->step_ns ? step_ns : d->step_ns - d->step_ns / 64;
+        d->step_ns = drain_longest(d->step_ns, now_ns - d->last_ns);
     }
     d->last_ns = now_ns;
     if (d->n_signals > 1) return DRAIN_NOW;

@@ -22,6 +22,11 @@ struct drain {
 
 enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
 
+/* Local. The longest step of late, after one of step_ns; longest_ns was it before. A long step is
+ * forgotten within 128 times its own time, not after a number of steps: one of a prompt may follow
+ * hundreds of short ones, and the time limit must leave room for it. */
+uint64_t drain_longest(uint64_t longest_ns, uint64_t step_ns);
+
 /* Local. Blocks the signals, so that they wait for drain_poll. A job's first act: until then they
  * end the process. is_launched: an MPI launcher started this process; SIGHUP is then left to it. An
  * ignored SIGHUP (nohup) stays ignored. */

@@ -523,9 +523,10 @@ int job_refuse(struct status flags, struct config env, int *argc, char ***argv)
 {
     const char *command = (*argv)[0];
     struct comm *comm = NULL;
-    if (!env.is_launched || env.launcher_size == 1) return flags_refuse(command, 0, &flags);
+    if (!env.is_launched || env.launcher_size == 1)
+        return flags_refuse(command, env.launcher_rank, &flags);
     struct status st = comm_start(argc, argv, &comm);
-    if (!status_failed(&st)) st = meet(comm, *argc, *argv, flags);
+    st = status_failed(&st) ? flags : meet(comm, *argc, *argv, flags);
     if (comm == NULL || comm_rank(comm, COMM_WORLD) == 0) (void)flags_refuse(command, 0, &st);
     comm_stop(&comm);
     return status_exit(st.code);

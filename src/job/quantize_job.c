@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "calibrate/quantize_file.h"
+#include "checkpoint/file/ckpt_room.h"
 #include "checkpoint/load/loader.h"
 #include "job/calibration_set.h"
 #include "job/job_same.h"
@@ -137,10 +138,13 @@ static struct status quantize_job_open_file(struct quantize_job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
     TRY(mem_alloc(&j->is_written, ckpt_tensor_count(j->ckpt), sizeof *j->is_written, "marks"));
-    TRY(ckpt_writer_create(j->o->path, ckpt_source(j->ckpt), &j->file.writer));
+    uint64_t n_free;
     j->file.c = j->ckpt;
     j->file.choices = j->choices;
     j->file.team = j->team;
+    TRY(ckpt_room_free(j->o->path, &n_free));
+    TRY(ckpt_room_check(j->o->path, quantize_file_needed(&j->file), n_free));
+    TRY(ckpt_writer_create(j->o->path, ckpt_source(j->ckpt), &j->file.writer));
     return quantize_texts(&j->file);
 }
 

@@ -68,7 +68,7 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden);
 
-/* Local. Last stage: out [n, D] = the final norm of rows [n] of h, times the model's logits_scale,
+/* Local. Last stage: out [n, D] = the final norm of rows [n] of h, times the model's scale.logits,
  * ready for the head. */
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                       float *out);

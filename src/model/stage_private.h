@@ -91,7 +91,7 @@ struct stage {
     uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
     struct by_outputs by_outputs;
     struct grid_sums grid;
-    float *cos, *sin;   /* [T, Hd / 2] */
+    float *cos, *sin;   /* [T, rotary / 2] */
     int32_t *positions; /* [T] host memory, as is the next */
     int32_t *final_rows;
     void *codes;       /* the rows that meet quantized weights; NULL: there are none */
@@ -134,7 +134,7 @@ struct row_sum {
      * the part. */
     void (*assign)(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                    struct part *p);
-    /* **Collective (TP)**. h += residual_scale * (x w^T + bias [D] or NULL), likewise; with two
+    /* **Collective (TP)**. h += scale.residual * (x w^T + bias [D] or NULL), likewise; with two
      * parts h may have it only after `complete`. */
     void (*add)(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
                 struct part *p);

@@ -50,7 +50,7 @@ void moe_destroy(struct moe **m);
  * ranks. */
 bool moe_takes_slices(const struct moe *m);
 
-/* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += residual_scale * (the
+/* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += scale.residual * (the
  * experts' output for x + shared). Errors: STATUS_MEMORY when a buffer cannot grow. */
 struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows);
 

@@ -230,7 +230,7 @@ struct results {
  * over each token's experts, by ascending id. */
 void moe_combine(struct moe *m, struct pass *p, const struct results *r);
 
-/* Local. h += residual_scale * (p->out + shared), for all tokens, and adds the counters. */
+/* Local. h += scale.residual * (p->out + shared), for all tokens, and adds the counters. */
 struct status moe_add_output(struct moe *m, const struct pass *p);
 
 /* moe_experts.c. Local. Whether the experts read only quantized rows, and there are no more tokens

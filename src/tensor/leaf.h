@@ -23,7 +23,7 @@ enum {
 };
 
 /* Local. The length of a leaf, in columns, for a tensor of n_columns. It is a multiple of `unit`,
- * the columns that must stay together (head_dim for o_proj, 32 for a down projection): the largest
+ * the columns that must stay together (value_dim for o_proj, 32 for a down projection): the largest
  * multiple that is at most max(unit, 512) and gives at least 16 leaves. If that is shorter than
  * 256, rounding at the end of each leaf would cost too much; then leaves are at most 256 long, as
  * equal as multiples of the unit allow, and at least n_least of them (LEAF_COUNT_LOW;
@@ -39,7 +39,7 @@ uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_lea
 
 /* Local. The largest quantization group, out of `group`, 64 and 32, for which a row-parallel tensor
  * has at least n_least leaves of at most 512 columns that are multiples of the group and of `whole`
- * (head_dim; 1: no such limit); 32 when no group does. */
+ * (value_dim; 1: no such limit); 32 when no group does. */
 uint32_t leaf_fit_group(uint64_t n_columns, uint32_t whole, uint32_t group, uint64_t n_least);
 
 /* Local. The least common multiple of a and b, both above 0; 0 when it needs more than 32 bits.

@@ -10,7 +10,7 @@
 enum tap_site {
     TAP_ATTENTION,   /* q, k and v, or the projections to latents: [T, D] */
     TAP_Q_LATENT,    /* q of latent attention, from its own latent: [T, q_lora] */
-    TAP_O,           /* [T, H Hd], or H value_dim */
+    TAP_O,           /* [T, H value_dim] */
     TAP_FFN,         /* gate and up, dense or shared, and the router: [T, D] */
     TAP_DOWN,        /* dense or shared: [T, F] */
     TAP_EXPERT,      /* gate and up of an expert: its tokens' rows, in the tokens' order */

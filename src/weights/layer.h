@@ -14,11 +14,11 @@ struct latent_weights {
 };
 
 struct attention_weights {
-    struct packed q, k, v;                    /* [heads * Hd, D] */
-    struct packed o;                          /* [D, heads * Hd], K-blocks */
+    struct packed q, k, v;                    /* [heads * query_dim, D] */
+    struct packed o;                          /* [D, heads * value_dim], K-blocks */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
-    float *q_norm, *k_norm;                   /* [Hd], of whole q, k [heads * Hd]; or NULL */
-    float *sinks;                             /* [heads] or NULL */
+    float *q_norm, *k_norm; /* [query_dim], of whole q, k [heads * query_dim]; or NULL */
+    float *sinks;           /* [heads] or NULL */
     struct latent_weights latent;
 };
 

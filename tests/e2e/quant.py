@@ -92,7 +92,8 @@ class QuantTest:
         expect((self.work / "found.h5").read_bytes() == want.read_bytes(),
                "codes made from codes differ from those made from their values")
         lost = re.search(r"quantized already: .* an error of (\S+) %", found.err)
-        expect(lost and 3 < float(lost.group(1)) < 15, f"int4 from int8: {found}")
+        # int4 loses about 9 % in groups of 32; embedding and head become int8 and lose 0.4 %
+        expect(lost and 1 < float(lost.group(1)) < 15, f"int4 from int8: {found}")
         kept = self.shoal.must("quantize", want, self.work / "found.h5", *flags)
         expect("already" not in kept.err and (self.work / "found.h5").read_bytes() == want.read_bytes(),
                f"codes of the wanted format are not kept: {kept}")

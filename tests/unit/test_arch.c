@@ -381,6 +381,10 @@ static void impossible_sizes_are_refused(void)
 {
     refuse("\"architectures\":[\"LlamaForCausalLM\"]", "num_hidden_layers");
     refuse(LLAMA ",\"head_dim\":25", "head_dim");
+    refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":2080,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":1,\"intermediate_size\":96,\"vocab_size\":100,"
+           "\"max_position_embeddings\":128",
+           "hidden_size / num_attention_heads");
     refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":0",
            "num_hidden_layers");
     refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"

@@ -287,10 +287,13 @@ static void test_given_limits(void)
     limits = (struct jinja_limits){.max_steps = 300};
     st = run(SOURCE, strlen(SOURCE), &limits, NULL);
     CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "300 steps") != NULL);
-    static const char endless[] = "{% for a in range(99999) %}{% for b in range(99999) %}"
+#define NO "a < 0 or a < 0 or a < 0 or a < 0 or a < 0 or a < 0 or a < 0 or a < 0"
+    static const char endless[] = "{% set r = range(99999) %}{% for b in r %}{% for a in r %}"
+                                  "{% if " NO " or " NO " or " NO " or " NO " %}{% endif %}"
                                   "{% endfor %}{% endfor %}";
+#undef NO
     st = run(endless, strlen(endless), NULL, NULL);
-    CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "4194304 steps") != NULL);
+    CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "16777216 steps") != NULL);
     limits = (struct jinja_limits){.max_memory_bytes = 4000};
     st = run(SOURCE, strlen(SOURCE), &limits, NULL);
     CU_ASSERT(st.code == STATUS_REQUEST && strstr(st.text, "4000 bytes") != NULL);

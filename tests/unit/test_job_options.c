@@ -1,4 +1,5 @@
 /* The table of a job's flags: every row is valid, and no two flags have the same name. */
+#include "job/drain.h"
 #include "job/job_options.h"
 
 #include <CUnit/CUnit.h>
@@ -92,10 +93,23 @@ static void the_settings_of_presets_stand_still(void)
     strbuf_fini(&s);
 }
 
+/* The time limit leaves room for a step as long as the longest of late, also when many short ones
+ * lie between. */
+static void a_long_step_is_remembered(void)
+{
+    uint64_t longest_ns = drain_longest(0, 140u * 1000000000ull);
+    for (int i = 0; i < 200; i++) longest_ns = drain_longest(longest_ns, 1500000000u);
+    CU_ASSERT(longest_ns > 135u * 1000000000ull && longest_ns < 140u * 1000000000ull);
+    for (int i = 0; i < 12000; i++) longest_ns = drain_longest(longest_ns, 1500000000u);
+    CU_ASSERT_EQUAL(longest_ns, 1500000000u);
+    CU_ASSERT_EQUAL(drain_longest(longest_ns, 2000000000u), 2000000000u);
+}
+
 void suite_job_options(CU_pSuite suite);
 void suite_job_options(CU_pSuite suite)
 {
     CU_add_test(suite, "no two flags have one name", no_two_flags_have_one_name);
     CU_add_test(suite, "every flag takes its preset", every_flag_takes_its_preset);
     CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);
+    CU_add_test(suite, "a long step is remembered", a_long_step_is_remembered);
 }

@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-struct comm; /* parallel/comm/comm.h */
-struct team; /* base/team.h */
+struct background; /* base/background.h */
+struct comm;       /* parallel/comm/comm.h */
+struct team;       /* base/team.h */
 
 /* Local. Changes the formats, leaves and quantization methods of the tensors to be written, specs
  * [ckpt_tensor_count(list)]; QUANT_NONE and a dtype mean floats. Must not change names and shapes.
@@ -33,7 +34,9 @@ struct convert_options {
      * file that is first converted without `choose` and then quantized with the same choice. */
     convert_choose *choose;
     void *choose_ctx;
-    struct team *team; /* dequantizes and rounds; NULL: the calling thread */
+    struct background *writer; /* borrowed: writes the file on rank 0; NULL: convert makes one. It
+                                  must be made before the team, which binds the calling thread */
+    struct team *team;         /* dequantizes and rounds; NULL: the calling thread */
     /* Free bytes of the file system that `path` is on; NULL: asks it. For tests. */
     struct status (*free_bytes)(const char *path, uint64_t *n_free);
     /* Called after each block of rows; may be NULL. */

@@ -36,8 +36,9 @@ struct round {
     char *received[N_BUFFERS]; /* owned; rank 0: other ranks' chunks */
     unsigned n_received;
     /* rank 0 */
-    struct background *writer; /* owned */
-    struct convert *convert;   /* of the writer's job, as is: */
+    struct background *own_writer; /* owned; NULL where the caller gave one */
+    struct background *writer;
+    struct convert *convert; /* of the writer's job, as is: */
     struct chunk writing;
     char *writing_bytes;
 };
@@ -151,12 +152,17 @@ static struct status round_init(struct convert *c, struct round *r)
         TRY(mem_alloc(&r->received[i], n_most, 1, "rows to be written"));
     }
     r->convert = c;
-    return c->rank > 0 ? status_ok() : background_create(&r->writer);
+    r->writer = c->options->writer;
+    if (c->rank > 0 || r->writer != NULL) return status_ok();
+    TRY(background_create(&r->own_writer));
+    r->writer = r->own_writer;
+    return status_ok();
 }
 
 static void round_fini(struct round *r)
 {
-    background_destroy(&r->writer);
+    if (r->writer != NULL) (void)background_wait(r->writer); /* it may still read the buffers */
+    background_destroy(&r->own_writer);
     for (int i = 0; i < N_BUFFERS; i++) {
         mem_free(&r->own[i]);
         mem_free(&r->received[i]);
@@ -180,6 +186,15 @@ static struct status round_write_one(void *round)
     return chunk_write(r->convert, &r->writing, r->writing_bytes);
 }
 
+static struct status transferred(int rc, const char *what)
+{
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    if (rc == MPI_SUCCESS) return status_ok();
+    MPI_Error_string(rc, reason, &n);
+    return status_make(STATUS_LOST, "%s failed: %s", what, reason);
+}
+
 /* Rank 0: receives all chunks of the round and has them written in order. The last one may still be
  * written when it returns. After a failed write it still receives the other ranks' chunks, so that
  * no rank waits. */
@@ -191,8 +206,9 @@ static struct status round_write(struct convert *c, struct round *r, struct curs
         char *bytes = own;
         if (rank > 0) {
             bytes = r->received[r->n_received++ % N_BUFFERS];
-            MPI_Recv(bytes, (int)chunk_bytes(&k), MPI_BYTE, rank, TAG_CHUNK,
-                     comm_handle(c->comm, COMM_WORLD), MPI_STATUS_IGNORE);
+            const int rc = MPI_Recv(bytes, (int)chunk_bytes(&k), MPI_BYTE, rank, TAG_CHUNK,
+                                    comm_handle(c->comm, COMM_WORLD), MPI_STATUS_IGNORE);
+            if (!status_failed(&st)) st = transferred(rc, "receiving rows");
         }
         const struct status before = background_wait(r->writer);
         if (!status_failed(&st)) st = before;
@@ -204,11 +220,12 @@ static struct status round_write(struct convert *c, struct round *r, struct curs
     return st;
 }
 
-static void chunk_send(const struct convert *c, const struct chunk *k, char *bytes,
-                       MPI_Request *request)
+static struct status chunk_send(const struct convert *c, const struct chunk *k, char *bytes,
+                                MPI_Request *request)
 {
-    MPI_Isend(bytes, (int)chunk_bytes(k), MPI_BYTE, 0, TAG_CHUNK, comm_handle(c->comm, COMM_WORLD),
-              request);
+    return transferred(MPI_Isend(bytes, (int)chunk_bytes(k), MPI_BYTE, 0, TAG_CHUNK,
+                                 comm_handle(c->comm, COMM_WORLD), request),
+                       "sending rows");
 }
 
 static struct status convert_rounds_run(struct convert *c, struct round *r)
@@ -219,13 +236,14 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
         const unsigned i = round % N_BUFFERS;
         struct chunk k;
         const bool has_one = chunk_mine(c, at, &k);
-        if (r->sent[i] != MPI_REQUEST_NULL) MPI_Wait(&r->sent[i], MPI_STATUS_IGNORE);
+        if (r->sent[i] != MPI_REQUEST_NULL && !status_failed(&mine))
+            mine = transferred(MPI_Wait(&r->sent[i], MPI_STATUS_IGNORE), "sending rows");
         if (has_one && !status_failed(&mine)) mine = chunk_make(c, &k, r->own[i]);
         TRY(convert_run_agree(c, mine));
         if (c->rank == 0) {
             mine = round_write(c, r, at, r->own[i]);
         } else if (has_one) {
-            chunk_send(c, &k, r->own[i], &r->sent[i]);
+            mine = chunk_send(c, &k, r->own[i], &r->sent[i]);
         }
         for (int rank = 0; rank < c->n_ranks && at.tensor < c->n_tensors; rank++) {
             (void)chunk_next(c, &at);
@@ -236,17 +254,19 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
 }
 
 /* Sums the ranks' counts on rank 0. */
-static void results_add(struct convert *c)
+static struct status results_add(struct convert *c)
 {
     const MPI_Comm world = comm_handle(c->comm, COMM_WORLD);
     const uint64_t counts[2] = {c->result.n_overflowed, c->result.loss.n_rows};
     const double sums[2] = {c->result.loss.error, c->result.loss.energy};
     uint64_t all_counts[2] = {0};
     double all_sums[2] = {0};
-    MPI_Reduce(counts, all_counts, 2, MPI_UINT64_T, MPI_SUM, 0, world);
-    MPI_Reduce(sums, all_sums, 2, MPI_DOUBLE, MPI_SUM, 0, world);
+    const char *what = "adding up the ranks' counts";
+    TRY(transferred(MPI_Reduce(counts, all_counts, 2, MPI_UINT64_T, MPI_SUM, 0, world), what));
+    TRY(transferred(MPI_Reduce(sums, all_sums, 2, MPI_DOUBLE, MPI_SUM, 0, world), what));
     c->result.n_overflowed = all_counts[0];
     c->result.loss = (struct quant_loss){all_sums[0], all_sums[1], all_counts[1]};
+    return status_ok();
 }
 
 struct status convert_all_rows(struct convert *c)
@@ -256,7 +276,8 @@ struct status convert_all_rows(struct convert *c)
     if (!status_failed(&st)) st = convert_rounds_run(c, &r);
     if (c->comm != NULL) {
         MPI_Waitall(N_BUFFERS, r.sent, MPI_STATUSES_IGNORE);
-        results_add(c);
+        const struct status added = results_add(c);
+        if (!status_failed(&st)) st = convert_run_agree(c, added);
     }
     round_fini(&r);
     return status_wrap(st, "%s", c->options->source);

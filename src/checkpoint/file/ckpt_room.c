@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 /* The dataset of one part, its alignment and its checksums. */
 static uint64_t part_needed(const struct ckpt_tensor_spec *spec, enum ckpt_part part)
@@ -52,7 +53,8 @@ struct status ckpt_room_free(const char *path, uint64_t *n_free)
     if (slash != NULL) slash[slash == file ? 1 : 0] = '\0';
     /* some network and user-space file systems report 0 blocks in total; those say nothing */
     if (statvfs(slash != NULL ? file : ".", &info) == 0 && info.f_blocks > 0) {
-        *n_free = (uint64_t)info.f_bavail * info.f_frsize;
+        const bool is_root = geteuid() == 0; /* may use the reserved blocks, too */
+        *n_free = (uint64_t)(is_root ? info.f_bfree : info.f_bavail) * info.f_frsize;
     }
     mem_free(&file);
     return status_ok();

@@ -56,6 +56,8 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
 {
     struct drafting *d = &q->drafting;
     const struct request *r = q->r;
+    if (q->drafts == NULL)
+        TRY(mem_alloc(&q->drafts, SEQUENCE_DRAFTS_MAX, sizeof *q->drafts, "drafts"));
     if (s->o.drafter != NULL) {
         *n = s->o.drafter(s->o.drafter_user, r, n_most, q->drafts);
         return status_ok();

@@ -19,6 +19,7 @@ void sequence_destroy(struct sequence **sequence)
     mem_free(&q->block_keys);
     adjusts_fini(&q->adjusts);
     drafting_fini(&q->drafting);
+    mem_free(&q->drafts);
     mem_free(sequence);
 }
 

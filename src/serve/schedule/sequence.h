@@ -38,7 +38,7 @@ struct sequence {
     /* its next draw, and the draft tokens [n_drafts] behind r's that the step in flight checks */
     struct adjusts adjusts;
     struct drafting drafting; /* while it runs */
-    int32_t drafts[SEQUENCE_DRAFTS_MAX];
+    int32_t *drafts;          /* [SEQUENCE_DRAFTS_MAX], owned; NULL before the first ones */
     int32_t n_drafts;
     bool may_draft; /* in the step being planned */
 

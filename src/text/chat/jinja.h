@@ -41,9 +41,9 @@ struct jinja_date {
     int hour, minute, second;
 };
 
-/* Bounds a template to tenths of a second: a job answers signals between two lines, not within
- * one. */
-enum { JINJA_STEPS_MAX = 1 << 22 };
+/* Bounds a template, since a job answers signals between two lines, not within one. Templates that
+ * look at all later messages for each message need millions of steps for long chats. */
+enum { JINJA_STEPS_MAX = 1 << 24 };
 
 /* A zero means the default. */
 struct jinja_limits {
