@@ -108,8 +108,8 @@ struct quant_leaf {
     bool is_first, is_last;
 };
 
-/* Where the chains of a slice's rows and of the panels from `panel` on are stored when they end: as
- * outputs, or as partial sums of a leaf. */
+/* The destination of finished chains, which belong to a slice's rows and to the panels from `panel`
+ * on. They become outputs, or partial sums of a K-block (leaf). */
 struct quant_end {
     const struct quant_slice *slice;
     size_t panel;

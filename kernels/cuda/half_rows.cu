@@ -2,7 +2,7 @@
  * order in which linear_half.h reads the weights, padded with zeros. */
 #include "kernels/cuda/dialect.h"
 
-/* Which input stands at place i of a row that is multiplied by weights of this kind. Lane q's word
+/* Returns the input at place i of a row that is multiplied by weights of this kind. Lane q's word
  * of quantized weights holds, for each tensor-core product, the values for the places 2 q (byte 0),
  * 2 q + 1 (byte 2), 2 q + 8 (byte 1) and 2 q + 9 (byte 3); the row puts the matching inputs there.
  */

@@ -22,7 +22,7 @@ static size_t row_tiles(size_t n_rows, uint32_t at_once)
     return (n_rows + at_once - 1) / at_once;
 }
 
-/* Where the next list of tiles continues. */
+/* The place at which the next list of tiles begins. */
 struct tiles_at {
     size_t group, row; /* the row counts from the group's first */
 };

@@ -8,7 +8,6 @@
 #include "checkpoint/file/h5.h"
 #include "quant/quantize.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { RUN_BYTES = 8 << 20 }; /* of f32 rows in memory at once */
@@ -83,19 +82,6 @@ done:
     return st;
 }
 
-static uint64_t quantize_file_count_overflowed(enum dtype dtype, const float *from, const void *to,
-                                               size_t n)
-{
-    const uint16_t *h = to;
-    uint64_t n_over = 0;
-    if (dtype == DTYPE_F32) return 0;
-    for (size_t i = 0; i < n; i++) {
-        const float y = dtype == DTYPE_F16 ? f32_from_f16(h[i]) : f32_from_bf16(h[i]);
-        n_over += isinf(y) && !isinf(from[i]);
-    }
-    return n_over;
-}
-
 static struct status quantize_file_convert(struct quantize_file *q, struct tensor_rows *r,
                                            enum dtype dtype)
 {
@@ -110,7 +96,7 @@ static struct status quantize_file_convert(struct quantize_file *q, struct tenso
         const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
         TRY_GOTO(st, tensor_rows_f32(r, row, n, x), done);
         dtype_from_f32(dtype, x, n * t->n_cols, y);
-        q->result.n_overflowed += quantize_file_count_overflowed(dtype, x, y, n * t->n_cols);
+        q->result.n_overflowed += dtype_count_overflowed(dtype, x, n * t->n_cols, y);
         TRY_GOTO(st, ckpt_writer_rows(q->writer, y, n), done);
         quantize_file_advance(q, t, n);
     }

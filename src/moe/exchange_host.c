@@ -135,7 +135,7 @@ static void share_work(struct moe *m, struct pass *p)
     p->n_in = s->part_load[m->place.ep];
 }
 
-/* Where the result of one choice stands: at the ranks whose ep number is `ep`. */
+/* The place of the result of one choice. The ranks whose ep number is `ep` hold it. */
 struct choice {
     uint32_t ep;
     size_t row; /* in the shared segment of each of these ranks */

@@ -5,6 +5,7 @@
 #error "shoal's results are defined bit for bit: do not build with -ffast-math"
 #endif
 #include <float.h>
+#include <math.h>
 #if FLT_EVAL_METHOD != 0
 #error "shoal needs FLT_EVAL_METHOD 0 (no excess precision)"
 #endif
@@ -52,6 +53,18 @@ void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out)
         memcpy(out, in, n * sizeof(float));
         break;
     }
+}
+
+size_t dtype_count_overflowed(enum dtype t, const float *in, size_t n, const void *out)
+{
+    const uint16_t *h = out;
+    size_t n_overflowed = 0;
+    if (t == DTYPE_F32) return 0;
+    for (size_t i = 0; i < n; i++) {
+        const float y = t == DTYPE_F16 ? f32_from_f16(h[i]) : f32_from_bf16(h[i]);
+        n_overflowed += isinf(y) && !isinf(in[i]);
+    }
+    return n_overflowed;
 }
 
 void dtype_from_f32(enum dtype t, const float *in, size_t n, void *out)

@@ -121,5 +121,8 @@ DEVICE_INLINE uint16_t bf16_from_f32(float x)
 void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out);
 /* Local. out[n] = in[n] rounded to t. */
 void dtype_from_f32(enum dtype t, const float *in, size_t n, void *out);
+/* Local. How many of in[n] are finite or NaN and became infinite in out[n] of type t: F16, BF16, or
+ * F32, where none did. */
+size_t dtype_count_overflowed(enum dtype t, const float *in, size_t n, const void *out);
 
 #endif

@@ -3,7 +3,6 @@
 #include "checkpoint/convert/convert_private.h"
 #include "quant/quantize.h"
 
-#include <math.h>
 #include <string.h>
 
 static uint64_t part_bytes(const struct ckpt_tensor_spec *spec, enum ckpt_part part,
@@ -36,19 +35,6 @@ struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted)
     TRY(mem_alloc(buffer, n_wanted, 1, "rows of the source"));
     *n_bytes = n_wanted;
     return status_ok();
-}
-
-static uint64_t convert_make_count_overflowed(enum dtype dtype, const float *x, const void *made,
-                                              size_t n)
-{
-    const uint16_t *h = made;
-    uint64_t n_over = 0;
-    if (dtype == DTYPE_F32) return 0;
-    for (size_t i = 0; i < n; i++) {
-        const float y = dtype == DTYPE_F16 ? f32_from_f16(h[i]) : f32_from_bf16(h[i]);
-        n_over += isinf(y) && !isinf(x[i]);
-    }
-    return n_over;
 }
 
 /* Rounds the values to codes. */
@@ -87,7 +73,6 @@ struct status convert_make(struct convert *c, const struct convert_rows *from, u
     }
     if (to->spec->quant.kind != QUANT_NONE) return codes_make(c, row0, from_codes, to);
     dtype_from_f32(to->spec->dtype, c->values, n, to->bytes);
-    c->result.n_overflowed +=
-        convert_make_count_overflowed(to->spec->dtype, c->values, to->bytes, n);
+    c->result.n_overflowed += dtype_count_overflowed(to->spec->dtype, c->values, n, to->bytes);
     return status_ok();
 }

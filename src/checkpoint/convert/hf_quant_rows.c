@@ -95,7 +95,8 @@ static struct status hf_quant_rows_fetch(const struct safetensors *s, const stru
 
 /* ---- one row ---- */
 
-/* Which nibble of a word of AWQ holds output n: the 8 nibbles are outputs 0 2 4 6 1 3 5 7. */
+/* The number of the nibble that holds output n in a word of AWQ. Its 8 nibbles are the outputs 0 2
+ * 4 6 1 3 5 7. */
 static unsigned awq_place(uint64_t n)
 {
     return (unsigned)(n % 8 / 2 + n % 2 * 4);

@@ -12,7 +12,6 @@
 #include "text/tokenizer/tiktoken.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -447,19 +446,6 @@ static struct status ordered_rows(const struct source *s, const struct entry *e,
     return status_ok();
 }
 
-static uint64_t source_count_overflowed(const float *wide, enum dtype dtype, const void *out,
-                                        size_t n)
-{
-    uint64_t n_overflowed = 0;
-    if (dtype == DTYPE_F32) return 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint16_t h = ((const uint16_t *)out)[i];
-        const float back = dtype == DTYPE_F16 ? f32_from_f16(h) : f32_from_bf16(h);
-        n_overflowed += isinf(back) && !isinf(wide[i]);
-    }
-    return n_overflowed;
-}
-
 /* Converts the stored rows of whole experts to f32 in `wide`, then copies the elements that belong
  * to the part. `wide` has room for both. Returns the part's elements. */
 static const float *fused_rows(const struct entry *e, const void *stored, uint64_t n_rows,
@@ -486,7 +472,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     if (e->quant != NULL) {
         TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
         dtype_from_f32(dtype, wide, n, out);
-        *n_overflowed += source_count_overflowed(wide, dtype, out, n);
+        *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
         return status_ok();
     }
     const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
@@ -495,7 +481,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     if (e->fused != NULL) {
         const float *taken = fused_rows(e, stored, n_rows, wide);
         dtype_from_f32(dtype, taken, n, out);
-        *n_overflowed += source_count_overflowed(taken, dtype, out, n);
+        *n_overflowed += dtype_count_overflowed(dtype, taken, n, out);
         return status_ok();
     }
     if (plain && own == dtype) {
@@ -508,7 +494,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
         gguf_dequantize(e->gguf->quant, stored, n, wide);
     }
     dtype_from_f32(dtype, wide, n, out);
-    *n_overflowed += source_count_overflowed(wide, dtype, out, n);
+    *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
     return status_ok();
 }
 

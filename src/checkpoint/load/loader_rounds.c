@@ -259,7 +259,7 @@ static struct status direct_create(struct rounds *r)
     return status_ok();
 }
 
-/* Where the rows of a series go: its blocks stand one behind the other in the slot, padded. */
+/* The memory of a series in a slot: its blocks stand there one behind the other, padded. */
 struct series_slot {
     const struct ckpt_series *series;
     size_t block_bytes; /* padded */

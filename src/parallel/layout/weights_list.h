@@ -1,5 +1,6 @@
-/* Which slabs of which tensors a place holds, by the table of tensors (arch/arch_tensors.h) and the
- * layout. Pure functions: the loader reads by them, `shoal plan` counts by them. */
+/* Lists the slabs (parts of tensors) that a place holds, from the table of tensors
+ * (arch/arch_tensors.h) and the layout. Pure functions. The loader reads the slabs of the list, and
+ * `shoal plan` counts them. */
 #ifndef SHOAL_PARALLEL_LAYOUT_WEIGHTS_LIST_H
 #define SHOAL_PARALLEL_LAYOUT_WEIGHTS_LIST_H
 

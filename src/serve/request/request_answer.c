@@ -1,4 +1,4 @@
-/* Which tokens may come next, and taking the answer's tokens one by one. */
+/* Finds the tokens that may come next, and takes the tokens of the answer one by one. */
 #include "serve/request/request_answer.h"
 
 #include "base/mem.h"

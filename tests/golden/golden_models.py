@@ -1,0 +1,390 @@
+"""The models of the goldens: a transformers class and config of each, the stored type, and how it is published.
+
+A row of MODELS is described by write_model and try_seed in make_goldens.py, which read it.
+"""
+import torch
+from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
+                          DeepseekV3ForCausalLM, Glm4MoeConfig,
+                          Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
+                          GraniteMoeForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
+                          MistralConfig, MistralForCausalLM,
+                          MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+
+SHORTER = (7, 130)  # for models that need fewer
+COMMON = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, use_cache=True,
+              max_position_embeddings=512)
+
+
+def minimax_fields(n_layers, rotary_dim):
+    """Fields of MiniMax-M2's published config.json that transformers does not write."""
+    return dict(attn_type_list=[1] * n_layers, rotary_dim=rotary_dim, qk_norm_type="per_layer",
+                use_qk_norm=True, use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
+                num_mtp_modules=3, mtp_transformer_layers=1, use_mtp=True)
+
+
+MODELS = {
+    # dense, grouped queries, own head, shards with an index
+    "llama-gqa": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, shard="150KB",
+        config=lambda: LlamaConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=160, num_hidden_layers=4,
+            num_attention_heads=8, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+            rope_theta=10000.0, tie_word_embeddings=False, **COMMON)),
+    # tied embeddings, three KV heads, five layers, a vocabulary that nothing divides
+    "smollm-tied": dict(
+        cls=LlamaForCausalLM, dtype=torch.float16,
+        config=lambda: LlamaConfig(
+            vocab_size=307, hidden_size=96, intermediate_size=256, num_hidden_layers=5,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            rope_theta=100000.0, tie_word_embeddings=True, **COMMON)),
+    # rotary frequencies by Llama 3's rule: plain, between and scaled ones
+    "llama3-scaled": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0,
+                                 low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=False, **COMMON)),
+    # YaRN with its attention factor, tied
+    "llama-yarn": dict(
+        cls=LlamaForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, head_dim=16, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=True, **COMMON)),
+    # YaRN with mscale_all_dim, which scales the scores of latent attention alone
+    "llama-yarn-mscale": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=264, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, mscale=0.707,
+                                 mscale_all_dim=1.0, original_max_position_embeddings=64),
+            tie_word_embeddings=True, **COMMON)),
+    # rotary frequencies of a linear rule, biases of q, k, v and o
+    "llama-linear": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0),
+            attention_bias=True, tie_word_embeddings=False, **COMMON)),
+    # biases everywhere, those of the FFN too, tied
+    "llama-bias": dict(
+        cls=LlamaForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=267, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="linear", rope_theta=50000.0, factor=2.5),
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=True, **COMMON)),
+    # heads of 100 elements, as OpenLLaMA-3B has them: no whole number of 16 lanes
+    "llama-head100": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=16, num_key_value_heads=4, head_dim=100, rms_norm_eps=1e-6,
+            rope_theta=10000.0, tie_word_embeddings=False, **COMMON)),
+    # biases of q, k and v, tied, heads not a divisor of the width
+    "qwen2": dict(
+        cls=Qwen2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2Config(
+            vocab_size=272, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, **COMMON)),
+    # a window of less than a tile in the upper two layers alone, untied
+    "qwen2-window": dict(
+        cls=Qwen2ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen2Config(
+            vocab_size=267, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-6,
+            use_sliding_window=True, sliding_window=40, max_window_layers=1,
+            tie_word_embeddings=False, **COMMON)),
+    # a window that ends inside a tile, two tiles long; then a short one, tied
+    "mistral": dict(
+        cls=MistralForCausalLM, dtype=torch.bfloat16, prompts=(7, 190),
+        config=lambda: MistralConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            sliding_window=100, tie_word_embeddings=False, **COMMON)),
+    "mistral-short": dict(
+        cls=MistralForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: MistralConfig(
+            vocab_size=267, hidden_size=96, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            sliding_window=17, tie_word_embeddings=True, **COMMON)),
+    # q and k norms, head_dim apart from hidden / heads
+    "qwen3": dict(
+        cls=Qwen3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen3Config(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, **COMMON)),
+    # the same with biases of q, k, v and o, tied
+    "qwen3-bias": dict(
+        cls=Qwen3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen3Config(
+            vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
+            attention_bias=True, tie_word_embeddings=True, **COMMON)),
+    # norms of each head of q and k, whose 40 elements are no whole number of 16 lanes
+    "qwen3-head40": dict(
+        cls=Qwen3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen3Config(
+            vocab_size=267, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=8, num_key_value_heads=2, head_dim=40, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, **COMMON)),
+    # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that bites; bf16 experts
+    # stored input by input, an expert width with a tail leaf
+    "gpt-oss": dict(
+        cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GptOssConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=6,
+            num_experts_per_tok=3, sliding_window=24, swiglu_limit=1.5, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, beta_fast=32.0,
+                                 beta_slow=1.0, truncate=False,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=False, **COMMON)),
+    # experts in MXFP4 as they are published, a window that ends inside the second tile
+    "gpt-oss-mxfp4": dict(
+        cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, mxfp4=True,
+        config=lambda: GptOssConfig(
+            vocab_size=267, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=1, head_dim=32, num_local_experts=4,
+            num_experts_per_tok=2, sliding_window=70, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0,
+                                 beta_slow=1.0, truncate=False,
+                                 original_max_position_embeddings=128),
+            tie_word_embeddings=False, **COMMON)),
+    "mixtral": dict(
+        cls=MixtralForCausalLM, dtype=torch.bfloat16,
+        config=lambda: MixtralConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
+            num_experts_per_tok=2, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=None,
+            tie_word_embeddings=False, **COMMON)),
+    # head_dim apart from hidden / heads, top 3 renormalised, f32, an expert width with a tail leaf
+    "qwen3-moe": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.float32,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=128, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            num_experts=8, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[], rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False,
+            **COMMON)),
+    # weights not renormalised; dense layers 0 and 2 (sparse step 2) and 3 (mlp_only_layers)
+    "qwen3-moe-mixed": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.float16,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=64,
+            num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=1, head_dim=32,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=2,
+            mlp_only_layers=[3], rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True,
+            **COMMON)),
+    # a window in all layers, whatever max_window_layers says
+    "qwen3-moe-window": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[1], use_sliding_window=True, sliding_window=50, max_window_layers=1,
+            rms_norm_eps=1e-6, rope_theta=1e4, tie_word_embeddings=False, **COMMON)),
+    # a shared expert behind its sigmoid, QKV bias, a dense first layer, weights not renormalised
+    "qwen2-moe": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            shared_expert_intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[0], rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
+    # every second layer sparse, renormalised, tied, a shared expert wider than a leaf
+    "qwen2-moe-mixed": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            shared_expert_intermediate_size=160, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=4, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True,
+            decoder_sparse_step=2, mlp_only_layers=[], rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # no bias anywhere: "qkv_bias" is false
+    "qwen2-moe-unbiased": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=264, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            shared_expert_intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[], qkv_bias=False, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # norms over the whole of q and k
+    "olmoe": dict(
+        cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, num_experts=8, num_experts_per_tok=3,
+            norm_topk_prob=False, rms_norm_eps=1e-5, tie_word_embeddings=False, clip_qkv=None,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # fewer KV heads than queries, clipped, renormalised, tied
+    "olmoe-clip": dict(
+        cls=OlmoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=280, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # the same with heads of 24 elements, no whole number of 16 lanes
+    "olmoe-head24": dict(
+        cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=264, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # all four multipliers, tied
+    "granite-moe": dict(
+        cls=GraniteMoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GraniteMoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=8,
+            num_experts_per_tok=3, embedding_multiplier=0.3, residual_multiplier=0.22,
+            attention_multiplier=0.3, logits_scaling=6.0, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # some multipliers, own head, an odd number of experts
+    "granite-moe-untied": dict(
+        cls=GraniteMoeForCausalLM, dtype=torch.float32, prompts=SHORTER,
+        config=lambda: GraniteMoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=40, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=1, num_local_experts=5,
+            num_experts_per_tok=2, embedding_multiplier=1.0, residual_multiplier=0.5,
+            attention_multiplier=0.25, logits_scaling=1.0, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # latent attention with q in one step, softmax without groups, YaRN with mscale
+    "deepseek-v2-lite": dict(
+        cls=DeepseekV2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: DeepseekV2Config(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None,
+            kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, topk_method="greedy",
+            n_group=1, topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=False,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32,
+                                 beta_slow=1, mscale=0.707, mscale_all_dim=0.707,
+                                 original_max_position_embeddings=64), **COMMON)),
+    # q through a latent, the best groups by their best expert, scaled; heads of q and v unlike
+    "deepseek-v2": dict(
+        cls=DeepseekV2ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: DeepseekV2Config(
+            vocab_size=280, hidden_size=96, intermediate_size=64, moe_intermediate_size=32,
+            num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=48,
+            kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32,
+            n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1,
+            topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            routed_scaling_factor=4.0, norm_topk_prob=False, first_k_dense_replace=0,
+            rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # sigmoids with a selection bias, groups by their best two, YaRN, a dense first layer
+    "deepseek-v3": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: DeepseekV3Config(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=32,
+            kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+            n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1, n_group=4,
+            topk_group=2, routed_scaling_factor=2.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
+                                 beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+                                 original_max_position_embeddings=128), **COMMON)),
+    # experts alone: nothing that all tokens pass
+    "deepseek-v3-unshared": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, drop=".shared_experts.",
+        config=lambda: DeepseekV3Config(
+            vocab_size=264, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None,
+            kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=0, n_group=2,
+            topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # linears in fp8 blocks as they are published, blocks with tails, two groups of experts
+    "deepseek-v3-fp8": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fp8=True,
+        config=lambda: DeepseekV3Config(
+            vocab_size=293, hidden_size=160, intermediate_size=192, moe_intermediate_size=64,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=144,
+            kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=2,
+            topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
+                                 beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+                                 original_max_position_embeddings=128), **COMMON)),
+    # as Kimi-K2, with its names and its tokenizer: one group, no YaRN; q in one step, tied, rotation
+    # by halves
+    "kimi-k2": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.float16, prompts=SHORTER, published="kimi_k2",
+        config=lambda: DeepseekV3Config(
+            vocab_size=544, hidden_size=64, intermediate_size=64, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=None,
+            kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=32, v_head_dim=16,
+            n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2, n_group=1,
+            topk_group=1, routed_scaling_factor=2.827, norm_topk_prob=True, rope_interleave=False,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=5e4), **COMMON)),
+    # half of each head rotated, QKV bias, q and k norms, sigmoids, a shared expert, dense first layer
+    "glm4-moe": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+            use_qk_norm=True, attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5),
+            **COMMON)),
+    # neither norms nor biases nor dense layers; weights as they are, tied
+    "glm4-moe-plain": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, n_group=2, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0,
+            use_qk_norm=False, attention_bias=False, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            **COMMON)),
+    # half of a head rotated, norms of all of q and of k, sigmoid scores with a bias; the published fields
+    "minimax-m2": dict(
+        cls=MiniMaxM2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fields=minimax_fields(3, 16),
+        config=lambda: MiniMaxM2Config(
+            vocab_size=301, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, head_dim=32, num_local_experts=8,
+            num_experts_per_tok=3, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
+            **COMMON)),
+    # linears as codes with scales of blocks of 128 x 128, most of them cut off at the end
+    "minimax-m2-fp8": dict(
+        cls=MiniMaxM2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fp8=True,
+        fields=dict(minimax_fields(2, 8), rope_parameters=None, rope_theta=1e4, quantization_config=dict(
+            quant_method="fp8", fmt="float8_e4m3fn", activation_scheme="dynamic",
+            weight_block_size=[128, 128],
+            modules_to_not_convert=["gate", "e_score_correction_bias", "lm_head"])),
+        config=lambda: MiniMaxM2Config(
+            vocab_size=288, hidden_size=160, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=8, num_key_value_heads=4, head_dim=32, num_local_experts=6,
+            num_experts_per_tok=2, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25),
+            **COMMON)),
+}
