@@ -45,7 +45,8 @@ const char *__lsan_default_suppressions(void)
     X(journal)                                                                                     \
     X(journal_summed)                                                                              \
     X(config)                                                                                      \
-    X(expert_load)
+    X(expert_load)                                                                                 \
+    X(wire_ints)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
 TARGET_LIST(X)
