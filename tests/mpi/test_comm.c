@@ -107,6 +107,26 @@ static void a_layout_of_other_ranks_is_a_bug(void)
     free(l);
 }
 
+/* On pretended hosts only axes inside one of them share memory; the others still work. */
+static void hosts_can_be_pretended(void)
+{
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
+    const uint32_t n = util_n_ranks(), tp = n % 2 == 0 ? 2 : 1;
+    const struct layout_flags flags = {.tp = tp, .pp = 1, .dp = n / tp, .ep = 1};
+    struct layout *l = malloc(sizeof *l);
+    CU_ASSERT_EQUAL_FATAL(layout_build(&model, n, &flags, l).code, STATUS_OK);
+    struct comm *c = util_comm_on_hosts(l, 0, tp);
+    CU_ASSERT_EQUAL((uint32_t)comm_size(c, COMM_HOST), tp);
+    CU_ASSERT_EQUAL(comm_shares_memory(c, COMM_TP), tp > 1);
+    CU_ASSERT_EQUAL(comm_shares_memory(c, COMM_STAGE), n == 2);
+    int64_t sum = 1;
+    comm_sum_i64(c, COMM_STAGE, &sum, 1);
+    CU_ASSERT_EQUAL(sum, (int64_t)n);
+    comm_stop(&c);
+    free(l);
+}
+
 static void reductions_are_exact(void)
 {
     enum { N = 1000 };
@@ -379,6 +399,7 @@ void suite_comm(CU_pSuite suite)
 {
     CU_add_test(suite, "axes are what the layout says", axes_are_what_the_layout_says);
     CU_add_test(suite, "a layout of other ranks is a bug", a_layout_of_other_ranks_is_a_bug);
+    CU_add_test(suite, "hosts can be pretended", hosts_can_be_pretended);
     CU_add_test(suite, "reductions are exact", reductions_are_exact);
     CU_add_test(suite, "gathers take uneven parts", gathers_take_uneven_parts);
     CU_add_test(suite, "gathered bytes stand in rank order", gathered_bytes_stand_in_rank_order);

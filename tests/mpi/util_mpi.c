@@ -42,6 +42,11 @@ struct layout_model util_layout_model(const struct util_shape *s, struct arch *a
 
 struct comm *util_comm(const struct layout *l, uint32_t turn)
 {
+    return util_comm_on_hosts(l, turn, l->n_ranks);
+}
+
+struct comm *util_comm_on_hosts(const struct layout *l, uint32_t turn, uint32_t n_on_each)
+{
     struct comm *c = NULL;
     int argc = 0;
     char **argv = NULL;
@@ -49,6 +54,7 @@ struct comm *util_comm(const struct layout *l, uint32_t turn)
     CU_ASSERT_FATAL(l->n_ranks <= 64);
     for (uint32_t r = 0; r < l->n_ranks; r++) order[r] = (r + turn) % l->n_ranks;
     CU_ASSERT_EQUAL_FATAL(comm_start(&argc, &argv, &c).code, STATUS_OK);
+    comm_pretend_host(c, (int)(util_rank() / n_on_each));
     CU_ASSERT_EQUAL_FATAL(comm_split(c, l, order).code, STATUS_OK);
     return c;
 }

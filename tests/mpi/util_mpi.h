@@ -22,6 +22,9 @@ struct layout_model util_layout_model(const struct util_shape *shape, struct arc
  * rotated by `turn`. Ends the test if it cannot be made. */
 struct comm *util_comm(const struct layout *l, uint32_t turn);
 
+/* **Collective (world)**. As util_comm, on pretended hosts of n_on_each of the launcher's ranks. */
+struct comm *util_comm_on_hosts(const struct layout *l, uint32_t turn, uint32_t n_on_each);
+
 /* Local. Calls use(layout, ctx) for every (tp, pp, dp, ep) whose product is the number of ranks and
  * that layout_build takes; returns how many. */
 typedef void util_layout_use(const struct layout *l, void *ctx);

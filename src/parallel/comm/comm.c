@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/proc_thread.h"
 #include "parallel/comm/collective_check.h"
-#include "parallel/comm/host_group.h"
+#include "parallel/comm/comm_hosts.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -132,7 +132,8 @@ void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_
     s->n_calls++;
     s->n_bytes += n_bytes;
     s->ns += now - since;
-    if (c->groups[axis] != NULL) s->wait_ns += host_group_take_wait(c->groups[axis]);
+    const struct comm_hosts *h = c->hosts[axis];
+    if (h != NULL && h->group != NULL) s->wait_ns += host_group_take_wait(h->group);
 }
 
 static void set_axis(struct comm *c, enum comm_axis axis, MPI_Comm handle)
@@ -158,6 +159,7 @@ struct status comm_start(int *argc, char ***argv, struct comm **out)
     c->owns_mpi = !running;
     flight_init(&c->own_flight);
     c->flight = &c->own_flight;
+    c->pretended_host = -1;
     MPI_Comm world;
     MPI_Comm_dup(MPI_COMM_WORLD, &world);
     set_axis(c, COMM_WORLD, world);
@@ -215,21 +217,31 @@ static bool is_crowded(struct comm *c)
     return c->sizes[COMM_HOST] > CPU_COUNT(&units);
 }
 
-/* **Collective (world)**. Opens shared memory for the axes whose ranks are on one host. */
+/* The hosts of an axis; those of an earlier axis with the same ranks, if there is one. */
+static struct comm_hosts *hosts_of_axis(struct comm *c, int axis, int host_id, bool crowded)
+{
+    for (int k = COMM_STAGE; k < axis; k++) {
+        int same = MPI_UNEQUAL;
+        MPI_Comm_compare(c->axes[axis], c->axes[k], &same);
+        if (same == MPI_CONGRUENT) return c->hosts[k];
+    }
+    const struct host_group_waiting w = {.crowded = crowded, .poll = poll_mpi, .ctx = c};
+    struct comm_hosts *h = comm_hosts_open(c->axes[axis], host_id, w);
+    comm_check_memory(c, h != NULL, "hosts", (enum comm_axis)axis);
+    return h;
+}
+
+/* **Collective (world)**. Opens shared memory for the ranks of each axis that are on one host. */
 static void share_hosts(struct comm *c)
 {
     const bool crowded = is_crowded(c);
+    int host_id = c->ranks[COMM_WORLD]; /* the first rank of the host */
+    comm_check(c, MPI_Bcast(&host_id, 1, MPI_INT, 0, c->axes[COMM_HOST]), "broadcast", COMM_HOST);
     for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
         c->uses_memory[i] = true;
         if (c->sizes[i] == 1) continue;
-        for (int k = COMM_STAGE; k < i && c->groups[i] == NULL; k++) {
-            int same = MPI_UNEQUAL;
-            MPI_Comm_compare(c->axes[i], c->axes[k], &same);
-            if (same == MPI_CONGRUENT) c->groups[i] = c->groups[k];
-        }
-        if (c->groups[i] == NULL) {
-            c->groups[i] = host_group_open(c->axes[i], crowded, poll_mpi, c);
-        }
+        c->hosts[i] = hosts_of_axis(c, i, host_id, crowded);
+        if (c->hosts[i]->n_hosts == 1) c->groups[i] = c->hosts[i]->group;
     }
 }
 
@@ -242,17 +254,18 @@ void comm_use_team(struct comm *c, struct team *team)
 {
     c->team = team;
     for (int i = 0; i < COMM_AXIS_COUNT; i++)
-        if (c->groups[i] != NULL) host_group_use_team(c->groups[i], team);
+        if (c->hosts[i] != NULL && c->hosts[i]->group != NULL)
+            host_group_use_team(c->hosts[i]->group, team);
 }
 
-static void close_groups(struct comm *c)
+static void close_hosts(struct comm *c)
 {
     for (int i = 0; i < COMM_AXIS_COUNT; i++) {
-        struct host_group *g = c->groups[i];
+        struct comm_hosts *h = c->hosts[i];
         for (int k = 0; k < COMM_AXIS_COUNT; k++) {
-            if (c->groups[k] == g) c->groups[k] = NULL;
+            if (c->hosts[k] == h) c->hosts[k] = NULL;
         }
-        host_group_close(&g);
+        comm_hosts_close(&h);
     }
 }
 
@@ -308,6 +321,25 @@ void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis a
     comm_abort(c, status_exit(STATUS_MEMORY));
 }
 
+/* **Collective (world)**. */
+static void split_hosts(struct comm *c, int key)
+{
+    MPI_Comm host;
+    comm_check(
+        c,
+        MPI_Comm_split_type(c->axes[COMM_WORLD], MPI_COMM_TYPE_SHARED, key, MPI_INFO_NULL, &host),
+        "split", COMM_HOST);
+    set_axis(c, COMM_HOST, host);
+    if (c->pretended_host < 0) return;
+    split_axis(c, COMM_HOST, host, c->pretended_host, key);
+    MPI_Comm_free(&host);
+}
+
+void comm_pretend_host(struct comm *c, int host)
+{
+    c->pretended_host = host;
+}
+
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order)
 {
     int mine = -1;
@@ -328,10 +360,7 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     c->has_stages = l->pp > 1;
     const int in_stage = (int)(p.dp * l->tp + p.tp);
     const int ep_color = (int)(p.pp * l->n_expert_replicas + p.expert_replica);
-    MPI_Comm host;
-    comm_check(c, MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host),
-               "split", COMM_HOST);
-    set_axis(c, COMM_HOST, host);
+    split_hosts(c, mine);
     split_axis(c, COMM_STAGE, world, (int)p.pp, in_stage);
     split_axis(c, COMM_TP, world, (int)(p.dp * l->pp + p.pp), (int)p.tp);
     split_axis(c, COMM_EP, world, ep_color, (int)(p.ep * l->etp + p.etp));
@@ -359,7 +388,7 @@ void comm_stop(struct comm **c)
 {
     const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
     if (*c != NULL) {
-        close_groups(*c);
+        close_hosts(*c);
         for (int i = 0; i < COMM_AXIS_COUNT; i++) {
             if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
         }

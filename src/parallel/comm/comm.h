@@ -59,6 +59,10 @@ struct status comm_gather_topo(struct comm *c, struct topo **out);
  * Errors: STATUS_BUG when the layout has another number of ranks, STATUS_MEMORY. */
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order);
 
+/* Local, for tests; before comm_split, on all ranks. From then on this rank shares memory only with
+ * ranks of its machine that gave the same number, as if each number were a host. */
+void comm_pretend_host(struct comm *c, int host);
+
 /* Local. After comm_split: sets the team whose threads share the work of large sums inside a host;
  * borrowed until comm_stop or another call. NULL, the initial value: the calling thread alone. */
 void comm_use_team(struct comm *c, struct team *team);

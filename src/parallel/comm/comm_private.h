@@ -4,6 +4,7 @@
 
 #include "parallel/comm/comm.h"
 
+struct comm_hosts;
 struct host_group;
 
 struct comm {
@@ -12,8 +13,11 @@ struct comm {
     int ranks[COMM_AXIS_COUNT];
     int sizes[COMM_AXIS_COUNT];
     struct comm_stats stats[COMM_AXIS_COUNT];
-    struct host_group
-        *groups[COMM_AXIS_COUNT]; /* NULL: over MPI; axes of the same ranks share one */
+    /* Of the axes of a step, COMM_STAGE to COMM_ETP; axes of the same ranks share them. hosts: NULL
+     * for an axis of one rank. groups: of hosts[axis] where that is one host, else NULL (MPI). */
+    struct comm_hosts *hosts[COMM_AXIS_COUNT];
+    struct host_group *groups[COMM_AXIS_COUNT];
+    int pretended_host; /* comm_pretend_host; -1: the real one */
     bool uses_memory[COMM_AXIS_COUNT];
     int *parts;            /* [2 * world] counts and places of a sum's parts */
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */

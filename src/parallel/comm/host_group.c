@@ -55,7 +55,7 @@ struct host_group {
     void *poll_ctx;
 };
 
-struct host_group *host_group_open(MPI_Comm comm, bool crowded, void (*poll)(void *ctx), void *ctx)
+struct host_group *host_group_open(MPI_Comm comm, struct host_group_waiting w)
 {
     int n;
     MPI_Comm_size(comm, &n);
@@ -77,9 +77,9 @@ struct host_group *host_group_open(MPI_Comm comm, bool crowded, void (*poll)(voi
                              .n_ranks = n,
                              .rank = memory.rank,
                              .slots = (struct slot *)(void *)memory.base,
-                             .n_spins = crowded ? 0 : SPINS,
-                             .poll = poll,
-                             .poll_ctx = ctx};
+                             .n_spins = w.crowded ? 0 : SPINS,
+                             .poll = w.poll,
+                             .poll_ctx = w.ctx};
     g->tables = (uint64_t *)(void *)(g->slots + n);
     return g;
 }

@@ -13,10 +13,15 @@
 
 struct host_group;
 
-/* **Collective (comm)**. NULL on all ranks when the ranks cannot share memory. crowded: the host
- * has more ranks than processing units, so waiting ranks do not spin. poll(ctx) is called
- * repeatedly while this rank waits. */
-struct host_group *host_group_open(MPI_Comm comm, bool crowded, void (*poll)(void *ctx), void *ctx);
+/* How a rank waits for others. */
+struct host_group_waiting {
+    bool crowded; /* the host has more ranks than processing units, so waiting ranks do not spin */
+    void (*poll)(void *ctx); /* called repeatedly while this rank waits */
+    void *ctx;
+};
+
+/* **Collective (comm)**. NULL on all ranks when the ranks cannot share memory. */
+struct host_group *host_group_open(MPI_Comm comm, struct host_group_waiting w);
 void host_group_close(struct host_group **g);
 
 /* Local. Sets the team whose threads share the work of large sums; borrowed. NULL: the calling
