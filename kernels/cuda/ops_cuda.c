@@ -140,6 +140,7 @@ static void op_rmsnorm_cuda(struct device *d, const struct norm_args *a)
 static void rope_heads(struct device *d, float *x, size_t n_heads, const struct rope_kv_args *a)
 {
     const struct rope_work w = {x, a->cos, a->sin, a->n_rows, n_heads, a->kv.head_dim, a->rot};
+    if (a->rot == 0) return;
     launch_rows(d, CUDA_KERNEL_rope, a->n_rows, n_heads * (a->rot / 2), &w);
 }
 

@@ -33,6 +33,34 @@ static struct status arch_find_family(const struct js_node *root, const char *wh
     return unknown_family(what, name == NULL ? "(none)" : name);
 }
 
+static struct status check_theta(const struct arch_reading *r)
+{
+    static const char key[] = "rope_theta";
+    const bool is_given = js_type(js_get(r->root, key)) != JS_NULL ||
+                          js_type(js_get(r->rope_scaling, key)) != JS_NULL ||
+                          js_type(js_get(r->rope_parameters, key)) != JS_NULL;
+    if (is_given || !r->m.family->theta_required) return status_ok();
+    return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found nothing", r->what,
+                       key);
+}
+
+/* "no_rope_layers" has a 0 for each layer that is not rotated. Without the list, the last layer of
+ * each interval is not. */
+static struct status derive_unrotated(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    if (!m->family->unrotated) return status_ok();
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        int64_t rotates = (l + 1) % r->unrotated_every != 0;
+        if (r->no_rope_layers != NULL && !js_int(js_at(r->no_rope_layers, l), &rotates)) {
+            return status_make(STATUS_INPUT,
+                               "%s: no_rope_layers[%u]: expected 0 or 1, found nothing", r->what, l);
+        }
+        m->layer_is_unrotated[l] = rotates == 0;
+    }
+    return status_ok();
+}
+
 /* rope_theta and partial_rotary_factor stand at the top (older files) or inside rope_parameters. */
 static struct status derive_rope(struct arch_reading *r)
 {
@@ -42,6 +70,7 @@ static struct status derive_rope(struct arch_reading *r)
     TRY(arch_fields_check_rope(r, r->rope_parameters, "rope_parameters"));
     js_number(js_get(r->rope_scaling, "rope_theta"), &m->rope_theta);
     js_number(js_get(r->rope_parameters, "rope_theta"), &m->rope_theta);
+    TRY(check_theta(r));
     if (!(m->rope_theta > 1.0 && m->rope_theta < 1e12)) {
         return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", r->what,
                            m->rope_theta);
@@ -152,7 +181,8 @@ static void derive_attention(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     m->qkv_bias = f->qkv_bias ? r->qkv_bias : r->attention_bias;
-    m->o_bias = r->attention_bias && !f->qkv_bias && !f->o_unbiased;
+    m->o_bias = f->o_bias_switch ? r->attention_out_bias
+                                 : r->attention_bias && !f->qkv_bias && !f->o_unbiased;
     m->qk_norm = m->qk_norm || f->qk_norm;
     m->qk_norm_whole = f->qk_norm_whole;
     m->sinks = f->sinks;
@@ -193,7 +223,9 @@ static struct status derive_window(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     const bool always = f->window != WINDOW_NONE && !f->window_switch;
-    const uint32_t first = f->window == WINDOW_UPPER ? r->window_from : 0;
+    const bool has_from = js_type(js_get(r->root, "max_window_layers")) != JS_NULL;
+    const uint32_t upper = has_from || f->window_from == 0 ? r->window_from : f->window_from;
+    const uint32_t first = f->window == WINDOW_UPPER ? upper : 0;
     if (r->uses_window && f->window == WINDOW_NONE) {
         return status_make(STATUS_INPUT, "%s: use_sliding_window is not implemented for %s",
                            r->what, f->title);
@@ -320,8 +352,10 @@ static struct status parse_root(struct arch_reading *r)
     }
     TRY(arch_find_family(r->root, r->what, &r->m.family));
     r->m.rope_pairs = r->m.family->mla;
+    r->m.tied = r->m.family->tied;
     TRY(arch_fields_read(r));
     TRY(derive_rope(r));
+    TRY(derive_unrotated(r));
     TRY(derive_heads(r));
     TRY(check_heads(r));
     derive_attention(r);

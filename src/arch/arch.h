@@ -41,13 +41,20 @@ struct arch_family {
     bool qkv_bias;        /* q, k and v have biases, o has none (else "attention_bias" says: all) */
     bool qkv_bias_switch; /* unless "qkv_bias" says no */
     bool o_unbiased;      /* "attention_bias" says q, k and v only */
+    bool o_bias_switch;   /* "attention_out_bias" says o, "attention_bias" q, k and v */
     bool clips;           /* q, k and v may stay within "clip_qkv" */
     bool sinks;           /* a score per head that takes weight and has no value */
     bool mla;             /* multi-head latent attention; rotates neighbours, unless
                              "rope_interleave" says no */
     bool partial_rotary;  /* only a part of a head may be rotated: "partial_rotary_factor" */
     bool rotary_dim;      /* the same as a number of elements: "rotary_dim" */
+    bool out_norms;       /* attention and the FFN norm what they add to the residual stream, not
+                             what they read */
+    bool unrotated;       /* some layers rotate nothing: "no_rope_layers" */
+    bool theta_required;  /* "rope_theta" must be given: other programs assume another value than 1e4 */
+    bool tied;            /* the head is the embedding unless "tie_word_embeddings" says no */
     enum window_rule window;
+    uint32_t window_from; /* WINDOW_UPPER: "max_window_layers" where it is absent; 0: 28 */
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
     bool mlp_bias;      /* may have biases of the dense FFN: "mlp_bias" */
     bool scales;        /* of rows, scores and logits: "embedding_multiplier" and its like */
@@ -91,6 +98,7 @@ struct arch {
                            0: the model has none */
     uint32_t q_lora;    /* latent attention with q made in two steps; 0: in one */
     bool rope_pairs;
+    bool layer_is_unrotated[ARCH_LAYERS_MAX]; /* q and k stay as they are */
     bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and all of k */
     bool sinks;
     uint32_t ffn;                             /* F of dense layers */

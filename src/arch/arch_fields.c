@@ -41,6 +41,8 @@ static const struct field fields[] = {
     {"max_position_embeddings", FIELD_COUNT, AT(m.context), .most = 1 << 24, .required = true},
     {"intermediate_size", FIELD_COUNT, AT(m.ffn), .most = 1 << 24},
     {"tie_word_embeddings", FIELD_SWITCH, AT(m.tied)},
+    {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true, .required = true,
+     ONLY(out_norms)}, /* other programs assume 1e-5 */
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      .otherwise = 1e-6},
     {"hidden_act", FIELD_WORD, .word = "silu"},
@@ -50,7 +52,10 @@ static const struct field fields[] = {
     {"num_attention_heads", FIELD_COUNT, AT(m.n_heads), .most = 4096, .required = true},
     {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096},
     {"head_dim", FIELD_COUNT, AT(m.head_dim), .most = 1024},
+    {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(o_bias_switch)},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
+    {"attention_out_bias", FIELD_SWITCH, AT(attention_out_bias), ONLY(o_bias_switch),
+     .refused_elsewhere = true},
     {"qkv_bias", FIELD_SWITCH, AT(qkv_bias), ONLY(qkv_bias_switch)},
     {"use_qk_norm", FIELD_SWITCH, AT(m.qk_norm), ONLY(qk_norm_switch), .refused_elsewhere = true},
     {"use_qk_norm", FIELD_TRUE, ONLY(qk_norm_whole), .refused_elsewhere = true},
@@ -80,6 +85,9 @@ static const struct field fields[] = {
      ONLY(partial_rotary), .refused_elsewhere = true},
     {"rotary_dim", FIELD_COUNT, AT(rotary_dim), .most = 1024, ONLY(rotary_dim),
      .refused_elsewhere = true},
+    {"no_rope_layers", FIELD_NODE, AT(no_rope_layers), ONLY(unrotated), .refused_elsewhere = true},
+    {"no_rope_layer_interval", FIELD_COUNT, AT(unrotated_every), .most = 1 << 20, .otherwise = 4,
+     ONLY(unrotated), .refused_elsewhere = true},
     /* experts */
     {"num_local_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
     {"n_routed_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
@@ -136,6 +144,7 @@ static const struct field fields[] = {
      .type = FIELD_INERT}, /* of the training; rope_scaling says it too */
     {.key = "attention_dropout", .type = FIELD_INERT},
     {.key = "hidden_dropout", .type = FIELD_INERT},
+    {.key = "residual_dropout", .type = FIELD_INERT},
     {.key = "bos_token_id", .type = FIELD_INERT},
     {.key = "pad_token_id", .type = FIELD_INERT},
     {.key = "unk_token_id", .type = FIELD_INERT},

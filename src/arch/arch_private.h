@@ -14,6 +14,7 @@ struct arch_reading {
     const struct js_node *root; /* borrowed */
     /* objects, lists and texts; NULL: absent */
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
+    const struct js_node *no_rope_layers;
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     double rotary_part;      /* of a head */
     uint32_t rotary_dim;     /* the same as elements of a head; 0: absent */
@@ -23,8 +24,9 @@ struct arch_reading {
     uint32_t n_dense_layers; /* the first ones */
     uint32_t moe_every;      /* only layers whose number, from 0, is a multiple have experts */
     uint32_t window, window_from;
+    uint32_t unrotated_every; /* without no_rope_layers: every so many layers one is not rotated */
     bool uses_window;
-    bool attention_bias, qkv_bias, norm_topk_prob;
+    bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
 };
 

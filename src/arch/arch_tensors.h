@@ -9,7 +9,8 @@
 /* The role of a tensor in the model. The roles of a layer stand together. */
 enum weight_role {
     WEIGHT_EMBED,
-    WEIGHT_ATTN_NORM,
+    WEIGHT_ATTN_NORM,     /* of attention's input */
+    WEIGHT_ATTN_OUT_NORM, /* of what attention adds to the residual stream */
     WEIGHT_Q,
     WEIGHT_K,
     WEIGHT_V,
@@ -27,7 +28,8 @@ enum weight_role {
     WEIGHT_O_BIAS,
     WEIGHT_SINKS,
     WEIGHT_O,
-    WEIGHT_FFN_NORM,
+    WEIGHT_FFN_NORM, /* of the FFN's input */
+    WEIGHT_FFN_OUT_NORM,
     WEIGHT_GATE,
     WEIGHT_UP,
     WEIGHT_DOWN,
@@ -122,6 +124,8 @@ enum arch_part {
     PART_FINAL = 1 << 18,
     PART_HEAD = 1 << 19,
     PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
+    PART_IN_NORMS = 1 << 21,
+    PART_OUT_NORMS = 1 << 22,
     PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* of all layers */
 };
 

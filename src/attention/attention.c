@@ -16,7 +16,7 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                       .sin = w->sin,
                                       .n_rows = w->n_rows,
                                       .n_heads = s->n_heads,
-                                      .rot = s->rotary,
+                                      .rot = w->rotary,
                                       .kv = w->kv,
                                       .seqs = w->seqs,
                                       .n_seqs = w->n_seqs};

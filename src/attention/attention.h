@@ -8,7 +8,6 @@
 /* Constant for a stage. */
 struct attention_shape {
     uint32_t n_heads, n_kv_heads, head_dim; /* held here */
-    uint32_t rotary;                        /* elements of a head that are rotated */
     const uint8_t *kv_of_head;              /* [n_heads], borrowed */
     float scale;                            /* of q.k */
     float norm_eps;                         /* of q and k norms */
@@ -21,6 +20,7 @@ struct attention_work {
     float *out;                   /* [T, H, Hd] */
     const float *q_norm, *k_norm; /* [Hd] or NULL */
     const float *sinks;           /* [H] or NULL */
+    uint32_t rotary;              /* elements of a head that are rotated; 0: none (NoPE) */
     const float *cos, *sin;       /* [T, rotary / 2] */
     uint32_t window;              /* positions that a row sees; 0: all */
     struct kv_view kv;

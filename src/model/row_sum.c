@@ -80,6 +80,17 @@ static struct quant_rows codes_from(const struct quant_rows *all, size_t row)
     return from;
 }
 
+/* y = x, quantized too if the norm would have done so. */
+static void row_sum_copy(struct stage *s, const struct norm_args *a)
+{
+    op_place_rows(s->o.kern, &(struct place_args){.from = a->x,
+                                                  .n_rows = a->n_rows,
+                                                  .width = a->n,
+                                                  .to_stride = a->n,
+                                                  .to = a->y});
+    if (a->codes != NULL) op_quantize_rows(s->o.kern, a->x, a->n, a->n_rows, a->n, a->codes);
+}
+
 void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
                       const struct packed *first, float *y, struct act_rows *rows)
 {
@@ -94,7 +105,10 @@ void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
                                 .eps = s->o.model->norm_eps,
                                 .y = y + row0 * d,
                                 .codes = all != NULL ? &codes : NULL};
-    op_rmsnorm(s->o.kern, &a);
+    if (norm != NULL)
+        op_rmsnorm(s->o.kern, &a);
+    else
+        row_sum_copy(s, &a);
 }
 
 struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,

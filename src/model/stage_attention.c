@@ -16,7 +16,6 @@ void stage_describe_attention(struct stage *s)
     s->attention = (struct attention_shape){.n_heads = range_count(w->heads),
                                             .n_kv_heads = range_count(w->kv_heads),
                                             .head_dim = m->head_dim,
-                                            .rotary = m->rotary,
                                             .kv_of_head = s->kv_of_head,
                                             .scale = w->rope_factors.softmax * m->scale.attention,
                                             .norm_eps = m->norm_eps};
@@ -166,6 +165,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .q_norm = padded ? NULL : q_norm,
                                         .k_norm = padded ? NULL : k_norm,
                                         .sinks = w->sinks,
+                                        .rotary = layer->is_unrotated ? 0 : s->o.model->rotary,
                                         .cos = p->cos,
                                         .sin = p->sin,
                                         .window = layer->window,
@@ -196,5 +196,6 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
                                  .n_all = (size_t)s->o.model->n_heads * n,
                                  .memory = s->codes};
     in = s->row_sum->input(s, &o);
-    s->row_sum->add(s, &w->o, w->o_bias, &in, p);
+    const struct block_output out = {&w->o, w->o_bias, layer->attn_out_norm};
+    stage_add(s, &out, &in, p);
 }

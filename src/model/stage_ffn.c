@@ -66,7 +66,8 @@ static void dense_block(struct stage *s, const struct layer *layer, struct act_r
                         struct part *p)
 {
     struct act_rows inner = swiglu(s, layer, in);
-    s->row_sum->add(s, &layer->ffn.down, layer->ffn.down_bias, &inner, p);
+    const struct block_output out = {&layer->ffn.down, layer->ffn.down_bias, layer->ffn_out_norm};
+    stage_add(s, &out, &inner, p);
 }
 
 /* Returned: s->shared = the FFN that all tokens pass beside the experts, in the rows that this rank

@@ -1,4 +1,5 @@
-/* The column-parallel linears of a stage: each rank has some outputs and reads all inputs. */
+/* The column-parallel linears of a stage: each rank has some outputs and reads all inputs; and what
+ * follows a block's row-parallel one (row_sum.c). */
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
@@ -52,6 +53,25 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
             op_add_bias(s->o.kern, columns[i].y, columns[i].bias, in->n_rows, columns[i].w->n_out);
     }
     comm_poll(s->o.comm);
+}
+
+void stage_add(struct stage *s, const struct block_output *out, struct act_rows *in, struct part *p)
+{
+    if (out->norm == NULL) {
+        s->row_sum->add(s, out->w, out->bias, in, p);
+        return;
+    }
+    const size_t d = s->o.model->width, n_rows = range_count(p->own), first = p->own.begin * d;
+    float *y = s->x + first; /* x of the block was read */
+    s->row_sum->assign(s, out->w, in, s->x, p);
+    if (out->bias != NULL) op_add_bias(s->o.kern, y, out->bias, n_rows, d);
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = y,
+                                              .w = out->norm,
+                                              .n_rows = n_rows,
+                                              .n = d,
+                                              .eps = s->o.model->norm_eps,
+                                              .y = y});
+    op_axpy(s->o.kern, s->o.model->scale.residual, y, n_rows * d, p->hidden.h + first);
 }
 
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)

@@ -123,9 +123,9 @@ struct row_sum {
     void (*begin_step)(struct stage *s);
     /* Local. Before the layers of a part: p->own. */
     void (*begin_part)(struct stage *s, struct part *p);
-    /* **Collective (TP)**. The normed h of all rows of the part. `first`, the linear that reads
-     * them first, has its quantized rows made on the way; NULL: made when a linear asks. They stand
-     * until h changes. */
+    /* **Collective (TP)**. The normed h of all rows of the part; norm NULL: h as it is. `first`, the
+     * linear that reads them first, has its quantized rows made on the way; NULL: made when a linear
+     * asks. They stand until h changes. */
     struct act_rows (*norm)(struct stage *s, const struct part *p, const float *norm,
                             const struct packed *first);
     /* Local. x as the row-parallel linear reads it. */
@@ -159,8 +159,8 @@ void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
-/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, and the same
- * quantized in `rows`, which describes all of y. */
+/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds (norm NULL: h), and the
+ * same quantized in `rows`, which describes all of y. */
 void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
                       const struct packed *first, float *y, struct act_rows *rows);
 
@@ -172,6 +172,17 @@ struct act_rows row_sum_own_input(const struct stage *s, const struct inner_rows
 void row_sum_whole_part(struct stage *s, struct part *p);
 void row_sum_no_step(struct stage *s);
 void row_sum_no_part(struct stage *s, struct part *p);
+
+/* The row-parallel linear at the end of a block, and what follows it before the residual stream. */
+struct block_output {
+    const struct packed *w;
+    const float *bias; /* [D] or NULL */
+    const float *norm; /* [D] of an RMSNorm of the output; or NULL */
+};
+
+/* stage_linear.c. **Collective (TP)**. h += norm(x w^T + bias) in the rows that this rank holds. */
+void stage_add(struct stage *s, const struct block_output *out, struct act_rows *in,
+               struct part *p);
 
 /* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
 struct column {

@@ -52,8 +52,10 @@ struct layer {
     uint32_t index;    /* in the model */
     uint32_t in_stage; /* counted from the stage's first */
     uint32_t window;   /* positions that a row sees; 0: all */
+    bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_moe;
-    float *attn_norm, *ffn_norm; /* [D] */
+    float *attn_norm, *ffn_norm;         /* [D] of what attention and the FFN read; or NULL */
+    float *attn_out_norm, *ffn_out_norm; /* [D] of what they add to the hidden rows; or NULL */
     struct attention_weights attention;
     struct ffn_weights ffn; /* dense, or shared beside the experts */
     struct moe_weights moe;

@@ -106,8 +106,12 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
     switch (s->role) {
     case WEIGHT_ATTN_NORM:
         return &layer->attn_norm;
+    case WEIGHT_ATTN_OUT_NORM:
+        return &layer->attn_out_norm;
     case WEIGHT_FFN_NORM:
         return &layer->ffn_norm;
+    case WEIGHT_FFN_OUT_NORM:
+        return &layer->ffn_out_norm;
     case WEIGHT_Q_NORM:
         return &layer->attention.q_norm;
     case WEIGHT_K_NORM:
@@ -488,6 +492,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->in_stage = i;
         layer->is_moe = m->layer_is_moe[layer->index];
         layer->window = m->layer_has_window[layer->index] ? m->window : 0;
+        layer->is_unrotated = m->layer_is_unrotated[layer->index];
         layer->moe.n_experts = range_count(w->experts);
         if (l->expert_places == NULL) continue;
         const size_t first = (size_t)layer->index * m->n_experts;

@@ -40,6 +40,11 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "minimax_m2": "model.layers.1.block_sparse_moe.experts.3.w2.weight",
            "minimax-m2-fp8": "model.layers.1.self_attn.q_norm.weight",
            "glm4_moe": "model.layers.1.mlp.shared_experts.down_proj.weight",
+           "olmo2": "model.layers.1.post_feedforward_layernorm.weight",
+           "smollm3": "model.layers.1.self_attn.k_proj.weight",
+           "seed_oss": "model.layers.1.self_attn.v_proj.weight",
+           "dots1": "model.layers.1.mlp.shared_experts.down_proj.weight",
+           "solar_open": "model.layers.1.self_attn.q_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 

@@ -4,14 +4,17 @@ A row of MODELS is described by write_model and try_seed in make_goldens.py, whi
 """
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM, Glm4MoeConfig,
+                          DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Glm4MoeConfig,
                           Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
                           GraniteMoeForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
                           MistralConfig, MistralForCausalLM,
-                          MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
+                          MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+                          OlmoeConfig, OlmoeForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+                          Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
+                          SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM,
+                          SolarOpenConfig, SolarOpenForCausalLM)
 
 SHORTER = (7, 130)  # for models that need fewer
 COMMON = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, use_cache=True,
@@ -387,4 +390,95 @@ MODELS = {
             num_experts_per_tok=2, rms_norm_eps=1e-6, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25),
             **COMMON)),
+    # norms of what attention and the FFN add, and of all of q and of k
+    "olmo2": dict(
+        cls=Olmo2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Olmo2Config(
+            vocab_size=272, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6,
+            rope_parameters=dict(rope_type="default", rope_theta=5e5),
+            tie_word_embeddings=False, **COMMON)),
+    # the same with biases of q, k, v and o, tied, three KV heads
+    "olmo2-bias": dict(
+        cls=Olmo2ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Olmo2Config(
+            vocab_size=267, hidden_size=96, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, rms_norm_eps=1e-5, attention_bias=True,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=True, **COMMON)),
+    # every second layer without rotation, tied though config.json does not say so
+    "smollm3": dict(
+        cls=SmolLM3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        fields=dict(tie_word_embeddings=None, no_rope_layers=None),
+        config=lambda: SmolLM3Config(
+            vocab_size=272, hidden_size=64, intermediate_size=160, num_hidden_layers=5,
+            num_attention_heads=4, num_key_value_heads=2, no_rope_layer_interval=2,
+            rope_parameters=dict(rope_type="default", rope_theta=5e6), **COMMON)),
+    # layers without rotation by their list, biases everywhere, untied
+    "smollm3-list": dict(
+        cls=SmolLM3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: SmolLM3Config(
+            vocab_size=267, hidden_size=96, intermediate_size=128, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=3, no_rope_layers=[0, 1, 0],
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # biases of q, k and v, none of o
+    "seed-oss": dict(
+        cls=SeedOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: SeedOssConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, head_dim=32, attention_bias=True,
+            attention_out_bias=False, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e7), **COMMON)),
+    # the bias of o alone
+    "seed-oss-out": dict(
+        cls=SeedOssForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: SeedOssConfig(
+            vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=4, head_dim=16, attention_bias=False,
+            attention_out_bias=True, mlp_bias=False, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # norms of each head of q and k, sigmoids, two shared experts, a dense first layer
+    "dots1": dict(
+        cls=Dots1ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Dots1Config(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
+            routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+            sliding_window=None, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e7), **COMMON)),
+    # two groups of experts, weights as they are, a window in the upper layer, biases, tied
+    "dots1-window": dict(
+        cls=Dots1ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Dots1Config(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=2, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0,
+            sliding_window=40, max_window_layers=1, attention_bias=True, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # as GLM-4.5 without norms of q and k, all of a head rotated, no dense layer
+    "solar-open": dict(
+        cls=SolarOpenForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: SolarOpenConfig(
+            vocab_size=293, hidden_size=64, moe_intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, n_routed_experts=8,
+            num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=True, rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=2.0,
+                                 original_max_position_embeddings=64), **COMMON)),
+    # biases of q, k and v, two groups of experts, two shared experts, tied
+    "solar-open-bias": dict(
+        cls=SolarOpenForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: SolarOpenConfig(
+            vocab_size=280, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, n_routed_experts=6,
+            num_experts_per_tok=2, n_shared_experts=2, n_group=2, topk_group=1,
+            routed_scaling_factor=2.0, norm_topk_prob=False, attention_bias=True,
+            rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
 }

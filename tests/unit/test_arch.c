@@ -185,6 +185,66 @@ static void minimax_fields_are_read(void)
     refuse(LLAMA ",\"qk_norm_type\":\"per_layer\"", "qk_norm_type");
 }
 
+static bool rotates(uint32_t layer)
+{
+    return !m.layer_is_unrotated[layer];
+}
+
+/* SmolLM3: some layers rotate nothing, by a list or by an interval; the head is the embedding unless
+ * the file says no. */
+static void unrotated_layers_are_found(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT(rotates(0) && rotates(1) && !m.tied);
+    CU_ASSERT_EQUAL(parse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6").code, STATUS_OK);
+    CU_ASSERT(rotates(0) && rotates(1) && m.tied);
+    CU_ASSERT_EQUAL(parse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,"
+                                                   "\"no_rope_layer_interval\":2,"
+                                                   "\"tie_word_embeddings\":false")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(rotates(0) && !rotates(1) && !m.tied);
+    CU_ASSERT_EQUAL(
+        parse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"no_rope_layers\":[0,1]").code,
+        STATUS_OK);
+    CU_ASSERT(!rotates(0) && rotates(1));
+    refuse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"no_rope_layers\":[0]",
+           "no_rope_layers[1]");
+    refuse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"use_sliding_window\":true,"
+                                    "\"sliding_window\":8",
+           "use_sliding_window");
+    refuse(OF("SmolLM3ForCausalLM"), "rope_theta"); /* others assume 2e6 */
+    refuse(LLAMA ",\"no_rope_layers\":[0,1]", "no_rope_layers");
+    refuse(LLAMA ",\"no_rope_layer_interval\":4", "no_rope_layer_interval");
+}
+
+static void biases_of_seed_oss_are_found(void)
+{
+    CU_ASSERT_EQUAL(parse(OF("SeedOssForCausalLM") ",\"attention_bias\":true").code, STATUS_OK);
+    CU_ASSERT(m.qkv_bias && !m.o_bias);
+    CU_ASSERT_EQUAL(parse(OF("SeedOssForCausalLM") ",\"attention_bias\":false,"
+                                                   "\"attention_out_bias\":true")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(!m.qkv_bias && m.o_bias);
+    refuse(OF("SeedOssForCausalLM"), "attention_bias"); /* others assume true */
+    refuse(LLAMA ",\"attention_out_bias\":true", "attention_out_bias");
+}
+
+/* A layer of OLMo-2 has norms of its outputs, and none of its inputs. */
+static void norms_stand_where_the_family_has_them(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_IN_NORMS);
+    CU_ASSERT_EQUAL(parse(OF("Olmo2ForCausalLM")).code, STATUS_OK);
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_OUT_NORMS);
+    CU_ASSERT(m.qk_norm_whole && !m.qk_norm);
+    refuse("\"architectures\":[\"Olmo2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
+           "\"max_position_embeddings\":128",
+           "rms_norm_eps"); /* others assume 1e-5 */
+}
+
 /* Accepts the configs of published models (with shorter lists of layers). */
 static void published_configs_are_taken(void)
 {
@@ -409,6 +469,10 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);
     CU_add_test(suite, "mixtures are understood", mixtures_are_understood);
     CU_add_test(suite, "MiniMax-M2's fields", minimax_fields_are_read);
+    CU_add_test(suite, "layers without rotation are found", unrotated_layers_are_found);
+    CU_add_test(suite, "Seed-OSS's biases are found", biases_of_seed_oss_are_found);
+    CU_add_test(suite, "norms stand where the family has them",
+                norms_stand_where_the_family_has_them);
     CU_add_test(suite, "published configs are taken", published_configs_are_taken);
     CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
