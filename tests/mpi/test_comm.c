@@ -11,14 +11,7 @@ static const struct util_shape shape = {
 /* A communicator of all ranks as replicas; for `turn` see util_comm. */
 static struct comm *flat(uint32_t turn)
 {
-    static struct arch arch;
-    const struct layout_model model = util_layout_model(&shape, &arch);
-    const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = util_n_ranks(), .ep = 1};
-    struct layout *l = malloc(sizeof *l);
-    CU_ASSERT_EQUAL_FATAL(layout_build(&model, util_n_ranks(), &flags, l).code, STATUS_OK);
-    struct comm *c = util_comm(l, turn);
-    free(l);
-    return c;
+    return util_comm_of_replicas(turn, 0);
 }
 
 /* Lists the world ranks of a rank's axis, in the axis's order, for the expectations below. */
@@ -116,7 +109,7 @@ static void hosts_can_be_pretended(void)
     const struct layout_flags flags = {.tp = tp, .pp = 1, .dp = n / tp, .ep = 1};
     struct layout *l = malloc(sizeof *l);
     CU_ASSERT_EQUAL_FATAL(layout_build(&model, n, &flags, l).code, STATUS_OK);
-    struct comm *c = util_comm_on_hosts(l, 0, tp);
+    struct comm *c = util_comm_on_host(l, 0, (int)(util_rank() / tp));
     CU_ASSERT_EQUAL((uint32_t)comm_size(c, COMM_HOST), tp);
     CU_ASSERT_EQUAL(comm_shares_memory(c, COMM_TP), tp > 1);
     CU_ASSERT_EQUAL(comm_shares_memory(c, COMM_STAGE), n == 2);

@@ -17,19 +17,7 @@ enum { N_SIZES = sizeof sizes / sizeof *sizes };
 /* All ranks as replicas of one stage, so that COMM_STAGE has them all. */
 static struct comm *flat(void)
 {
-    const struct util_shape shape = {.width = 64,
-                                     .n_experts = 8,
-                                     .n_chosen = 2,
-                                     .expert_ffn = 64,
-                                     .expert_leaf = 16,
-                                     .vocab = 64};
-    static struct arch arch;
-    const struct layout_model model = util_layout_model(&shape, &arch);
-    const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = util_n_ranks(), .ep = 1};
-    struct layout *l = malloc(sizeof *l);
-    CU_ASSERT_EQUAL_FATAL(layout_build(&model, util_n_ranks(), &flags, l).code, STATUS_OK);
-    struct comm *c = util_comm(l, 0);
-    free(l);
+    struct comm *c = util_comm_of_replicas(0, 0);
     CU_ASSERT_EQUAL(comm_shares_memory(c, COMM_STAGE), util_n_ranks() > 1);
     return c;
 }

@@ -42,10 +42,10 @@ struct layout_model util_layout_model(const struct util_shape *s, struct arch *a
 
 struct comm *util_comm(const struct layout *l, uint32_t turn)
 {
-    return util_comm_on_hosts(l, turn, l->n_ranks);
+    return util_comm_on_host(l, turn, 0);
 }
 
-struct comm *util_comm_on_hosts(const struct layout *l, uint32_t turn, uint32_t n_on_each)
+struct comm *util_comm_on_host(const struct layout *l, uint32_t turn, int host)
 {
     struct comm *c = NULL;
     int argc = 0;
@@ -54,8 +54,26 @@ struct comm *util_comm_on_hosts(const struct layout *l, uint32_t turn, uint32_t 
     CU_ASSERT_FATAL(l->n_ranks <= 64);
     for (uint32_t r = 0; r < l->n_ranks; r++) order[r] = (r + turn) % l->n_ranks;
     CU_ASSERT_EQUAL_FATAL(comm_start(&argc, &argv, &c).code, STATUS_OK);
-    comm_pretend_host(c, (int)(util_rank() / n_on_each));
+    comm_pretend_host(c, host);
     CU_ASSERT_EQUAL_FATAL(comm_split(c, l, order).code, STATUS_OK);
+    return c;
+}
+
+struct comm *util_comm_of_replicas(uint32_t turn, int host)
+{
+    static const struct util_shape shape = {.width = 64,
+                                            .n_experts = 8,
+                                            .n_chosen = 2,
+                                            .expert_ffn = 64,
+                                            .expert_leaf = 16,
+                                            .vocab = 64};
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
+    const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = util_n_ranks(), .ep = 1};
+    struct layout *l = malloc(sizeof *l);
+    CU_ASSERT_EQUAL_FATAL(layout_build(&model, util_n_ranks(), &flags, l).code, STATUS_OK);
+    struct comm *c = util_comm_on_host(l, turn, host);
+    free(l);
     return c;
 }
 

@@ -22,8 +22,12 @@ struct layout_model util_layout_model(const struct util_shape *shape, struct arc
  * rotated by `turn`. Ends the test if it cannot be made. */
 struct comm *util_comm(const struct layout *l, uint32_t turn);
 
-/* **Collective (world)**. As util_comm, on pretended hosts of n_on_each of the launcher's ranks. */
-struct comm *util_comm_on_hosts(const struct layout *l, uint32_t turn, uint32_t n_on_each);
+/* **Collective (world)**. As util_comm; this rank is on the pretended host with this number. */
+struct comm *util_comm_on_host(const struct layout *l, uint32_t turn, int host);
+
+/* **Collective (world)**. As util_comm_on_host, all ranks as replicas of one stage, so that
+ * COMM_STAGE has them all. */
+struct comm *util_comm_of_replicas(uint32_t turn, int host);
 
 /* Local. Calls use(layout, ctx) for every (tp, pp, dp, ep) whose product is the number of ranks and
  * that layout_build takes; returns how many. */

@@ -10,6 +10,7 @@
 #include "base/proc_thread.h"
 #include "parallel/comm/collective_check.h"
 #include "parallel/comm/comm_hosts.h"
+#include "parallel/comm/host_sum.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -389,6 +390,7 @@ void comm_stop(struct comm **c)
     const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
     if (*c != NULL) {
         close_hosts(*c);
+        host_sum_memory_free(&(*c)->sum_memory);
         for (int i = 0; i < COMM_AXIS_COUNT; i++) {
             if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
         }
@@ -433,6 +435,7 @@ struct comm_stats comm_stats_of_steps(const struct comm *c)
     for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
         all.n_calls += c->stats[i].n_calls;
         all.n_bytes += c->stats[i].n_bytes;
+        all.wire_bytes += c->stats[i].wire_bytes;
         all.ns += c->stats[i].ns;
         all.wait_ns += c->stats[i].wait_ns;
     }

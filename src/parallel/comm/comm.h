@@ -87,7 +87,9 @@ MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis);
  */
 struct comm_stats {
     uint64_t n_calls, n_bytes, ns;
-    uint64_t wait_ns; /* part of ns: waiting for the other ranks of this host */
+    uint64_t wait_ns;    /* part of ns: waiting for the other ranks of this host */
+    uint64_t wire_bytes; /* sent by this rank to other hosts in sums over hosts; what MPI's own
+                            collectives send is not known here */
 };
 
 /* Local. The counts of one axis; and their sum over the axes that steps use (COMM_STAGE to

@@ -1,8 +1,10 @@
-/* Collectives over an axis: in shared memory where all its ranks are on one host, else by MPI. */
+/* Collectives over an axis: in shared memory where all its ranks are on one host, else by MPI; sums
+ * over several hosts by both (host_sum.h). */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 
 #include "parallel/comm/host_group.h"
+#include "parallel/comm/host_sum.h"
 
 #include <string.h>
 
@@ -47,9 +49,43 @@ static const struct reduction or_u32 = {sizeof(uint32_t), MPI_UINT32_T, MPI_BOR,
 static const struct reduction max_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MAX, HOST_MAX_U64};
 static const struct reduction min_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MIN, HOST_MIN_U64};
 
+/* Adds over the hosts of an axis, with word_bytes for each total; false where it goes another way.
+ */
+static bool sum_over_hosts(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
+                           size_t word_bytes)
+{
+    const enum host_sum_way way = host_sum_way_of(c, axis, s->n);
+    if (way == HOST_SUM_FLAT) return false;
+    c->stats[axis].wire_bytes += host_sum(c, axis, s, way, word_bytes);
+    return true;
+}
+
+/* The totals themselves as words, for sums that stay integers. */
+static void copy_totals(const void *ctx, const int64_t *sums, size_t first, size_t n,
+                        uint32_t *words)
+{
+    (void)ctx, (void)first;
+    memcpy(words, sums, n * sizeof *sums);
+}
+
+static void store_totals(const void *ctx, const uint32_t *words, size_t first, size_t n)
+{
+    int64_t *const *to = ctx;
+    memcpy(*to + first, words, n * sizeof **to);
+}
+
 void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n)
 {
-    reduce(c, axis, buf, n, &sum_i64);
+    if (host_sum_way_of(c, axis, n) == HOST_SUM_FLAT) {
+        reduce(c, axis, buf, n, &sum_i64);
+        return;
+    }
+    const struct comm_sum s = {
+        .sums = buf, .n = n, .convert = copy_totals, .take = store_totals, .ctx = &buf};
+    comm_agree_on_call(c, "all-reduce", axis, n, sizeof *buf, -1);
+    const uint64_t since = comm_begin(c, FLIGHT_ALL_REDUCE, axis, n);
+    (void)sum_over_hosts(c, axis, &s, sizeof *buf);
+    comm_account(c, axis, since, n * sizeof *buf);
 }
 
 void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n)
@@ -138,7 +174,7 @@ void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *
     struct host_group *g = comm_group_of(c, axis);
     if (g != NULL) {
         comm_check_memory(c, host_group_sum_words(g, s), "all-reduce", axis);
-    } else {
+    } else if (!sum_over_hosts(c, axis, s, sizeof(uint32_t))) {
         sum_words_by_mpi(c, axis, s);
     }
     comm_account(c, axis, since, s->n * sizeof *s->sums);

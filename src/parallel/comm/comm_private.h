@@ -7,6 +7,12 @@
 struct comm_hosts;
 struct host_group;
 
+/* This rank's memory for the messages of host_sum.h; zero-initialised means none. */
+struct host_sum_memory {
+    char *bytes; /* owned */
+    size_t n_bytes;
+};
+
 struct comm {
     bool owns_mpi; /* comm started MPI, so it ends it */
     MPI_Comm axes[COMM_AXIS_COUNT];
@@ -19,6 +25,7 @@ struct comm {
     struct host_group *groups[COMM_AXIS_COUNT];
     int pretended_host; /* comm_pretend_host; -1: the real one */
     bool uses_memory[COMM_AXIS_COUNT];
+    struct host_sum_memory sum_memory;
     int *parts;            /* [2 * world] counts and places of a sum's parts */
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;

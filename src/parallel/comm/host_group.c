@@ -312,11 +312,26 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
 
 /* --- sums that become words ---------------------------------------------------------------- */
 
-/* A rank's memory for its part of the results: behind its sums when they are staged too. */
-static uint32_t *host_group_words_of(const struct host_group *g, int rank, size_t sum_bytes)
+bool host_group_offer(struct host_group *g, const void *data, size_t n_bytes, size_t room_bytes)
+{
+    const bool in_place = host_group_in_lane(g, data);
+    char *staging = begin_staging(g, (in_place ? 0 : n_bytes) + room_bytes);
+    if (staging == NULL) return false;
+    if (in_place) publish(g, data);
+    if (!in_place && n_bytes > 0) memcpy(staging, data, n_bytes);
+    return true;
+}
+
+const void *host_group_offered(const struct host_group *g, int rank)
+{
+    return data_of(g, rank);
+}
+
+/* The room is behind the data when that is staged too. */
+void *host_group_room(const struct host_group *g, int rank, size_t n_bytes)
 {
     char *staging = staging_of(g, rank);
-    return (uint32_t *)(void *)(data_of(g, rank) == staging ? staging + sum_bytes : staging);
+    return data_of(g, rank) == staging ? staging + n_bytes : staging;
 }
 
 struct words_job {
@@ -377,11 +392,14 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
     const size_t n = s->n, sum_bytes = n * sizeof *s->sums, word_bytes = n * sizeof(uint32_t);
     /* Ranks may read a small sum after this rank has gone on, so it must be in the staging segment:
      * the caller may overwrite its own segment by then. */
-    const bool small = is_small(g, sum_bytes), in_place = !small && host_group_in_lane(g, s->sums);
-    char *staging = begin_staging(g, (in_place ? 0 : sum_bytes) + (small ? 0 : word_bytes));
-    if (staging == NULL) return false;
-    if (in_place) publish(g, s->sums);
-    if (!in_place) memcpy(staging, s->sums, sum_bytes);
+    const bool small = is_small(g, sum_bytes);
+    if (small) {
+        char *staging = begin_staging(g, sum_bytes);
+        if (staging == NULL) return false;
+        memcpy(staging, s->sums, sum_bytes);
+    } else if (!host_group_offer(g, s->sums, sum_bytes, word_bytes)) {
+        return false;
+    }
     post(g);
     wait_all(g, g->posted);
     struct words_job j = {.g = g, .s = s, .end = n};
@@ -390,7 +408,7 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
         return true;
     }
     host_group_part_of(g, g->rank, n, &j.begin, &j.end);
-    j.words = host_group_words_of(g, g->rank, sum_bytes);
+    j.words = host_group_room(g, g->rank, sum_bytes);
     for_blocks(&j, sum_block);
     post(g);
     wait_all(g, g->posted);
@@ -398,7 +416,7 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
         const int r = (g->rank + i) % g->n_ranks; /* each rank starts with a different one, so
                                                      that not all read the same memory */
         host_group_part_of(g, r, n, &j.begin, &j.end);
-        j.words = host_group_words_of(g, r, sum_bytes);
+        j.words = host_group_room(g, r, sum_bytes);
         for_blocks(&j, take_block);
     }
     return true;

@@ -58,4 +58,14 @@ bool host_group_exchange_rows(struct host_group *g, const struct comm_exchange *
 bool host_group_broadcast(struct host_group *g, int root, void *buf, size_t n_bytes);
 void host_group_barrier(struct host_group *g);
 
+/* **Collective (group)**. For an operation in steps of the caller's own: lets the others read
+ * `data`, and makes room_bytes of this rank's memory that they can read too. Barriers order the
+ * accesses; at least one must come before the first access, and one behind the last. False: no
+ * memory. */
+bool host_group_offer(struct host_group *g, const void *data, size_t n_bytes, size_t room_bytes);
+
+/* Local, until the next operation: what a rank offered, and its room. */
+const void *host_group_offered(const struct host_group *g, int rank);
+void *host_group_room(const struct host_group *g, int rank, size_t n_bytes);
+
 #endif
