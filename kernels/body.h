@@ -34,6 +34,25 @@ DEVICE_INLINE float kern_grid_limit(uint32_t grid_bits)
     return kern_pow2f(51 - (int)grid_bits);
 }
 
+/* A weighted value on the grid: llrint(v * 2^g) with v = weight * y, which is exact in double.
+ * Where v is too large or NaN: 0, and *n_bad grows by 1. */
+DEVICE_INLINE int64_t kern_weigh(float weight, float y, uint32_t grid_bits, int64_t *n_bad)
+{
+    const double v = (double)weight * (double)y;
+    if (fabs(v) < (double)kern_grid_limit(grid_bits)) return llrint(v * kern_pow2((int)grid_bits));
+    (*n_bad)++;
+    return 0;
+}
+
+/* Column i of weighted rows: its sum on the grid; *n_bad grows by the values that are too large. */
+static inline int64_t kern_weighted_column(const struct weighted_rows *a, size_t i, int64_t *n_bad)
+{
+    int64_t sum = 0;
+    for (size_t r = 0; r < a->n_rows; r++)
+        sum += kern_weigh(a->weights[r], a->rows[r][i], a->grid_bits, n_bad);
+    return sum;
+}
+
 /* Adds a row's number of bad leaves to its counter; several threads may hold parts of the row. */
 static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
 {

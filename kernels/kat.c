@@ -281,6 +281,28 @@ static uint64_t kat_grid(struct bench *b, enum dtype t)
     return hash(hash_start, b->y, 2 * N * sizeof(float));
 }
 
+/* Whole and short tiles of every instruction set; ties, values beyond the grid and a NaN. */
+static uint64_t kat_weighted(struct bench *b, enum dtype t)
+{
+    enum { COLUMNS = 125, N_ROWS = 4 };
+    static const float weights[N_ROWS] = {0.3f, 1.0f, -2.5f, 0x1p-14f};
+    const float *rows[N_ROWS];
+    (void)t;
+    fill(23, b->x, COLUMNS * N_ROWS, 3.0f);
+    for (size_t i = 0; i < N_ROWS; i++) rows[i] = b->x + i * COLUMNS;
+    for (size_t i = 0; i < COLUMNS; i += 3) b->x[COLUMNS + i] = (float)(2 * i + 1) * 0x1p-33f;
+    b->x[2 * COLUMNS + 7] = -0x1.9p20f;
+    b->x[COLUMNS + 70] = 0x1p19f;
+    b->x[COLUMNS + 71] = -0x1.FFFFFEp18f;
+    b->x[3 * COLUMNS + 120] = NAN;
+    const struct weighted_rows a = {rows, weights, N_ROWS, COLUMNS, GRID_BITS};
+    b->sums[COLUMNS] = b->t->weighted_to_f32(&a, b->y);
+    for (size_t i = 0; i < COLUMNS; i++) b->sums[i] = (int64_t)i << 40;
+    b->sums[COLUMNS + 1] = b->t->weighted_add(&a, b->sums);
+    const uint64_t h = hash(hash_start, b->sums, (COLUMNS + 2) * sizeof *b->sums);
+    return hash(h, b->y, COLUMNS * sizeof(float));
+}
+
 static uint64_t kat_rmsnorm(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -429,6 +451,7 @@ static const struct {
     {"kv_store i8", kat_kv_store, DTYPE_I8, 0xF9417F4D3A07F330u},
     {"kv_store fp8", kat_kv_store, DTYPE_F8_E4M3, 0xE1DF541D6ECB7BF8u},
     {"grid_to_f32, grid_add", kat_grid, DTYPE_F32, 0x17FDA3D87D7376E9u},
+    {"weighted_to_f32, weighted_add", kat_weighted, DTYPE_F32, 0xE09AA454827438EFu},
     {"rmsnorm, square_sum", kat_rmsnorm, DTYPE_F32, 0xCADFD5844FCFED6Du},
     {"rope", kat_rope, DTYPE_F32, 0xE4F4E5E9295720C3u},
     {"swiglu", kat_swiglu, DTYPE_F32, 0x01ECA85FEFE9B1C9u},

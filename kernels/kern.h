@@ -206,6 +206,17 @@ struct attn_slice {
     float *states; /* [H, 2] of the row: M and L, kept between two calls of attention_fold */
 };
 
+/* Rows that are added with weights on the grid 2^-g, such as the outputs of a token's experts. With
+ * v = (double)weights[r] * (double)rows[r][i], which is exact:
+ *     sum_i = the integer sum over r of llrint(v * 2^g), a v with !(|v| < 2^(51-g)) counting 0
+ *     y_i   = (float)((double)sum_i * 2^-g) */
+struct weighted_rows {
+    const float *const *rows; /* [n_rows], n floats each */
+    const float *weights;     /* [n_rows] */
+    size_t n_rows, n;
+    uint32_t grid_bits; /* g */
+};
+
 struct router_args {
     const float *logits; /* [T, E] */
     int32_t *ids;        /* [T, K] ascending in each row */
@@ -244,6 +255,11 @@ struct kern_table {
     /* y[i] = (float)((double)sums[i] * 2^-g) and h[i] = h[i] + that; n elements. */
     void (*grid_to_f32)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
     void (*grid_add)(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
+
+    /* The sum of struct weighted_rows as floats, or added to `sums` [n]. Returns the number of
+     * values that were too large. */
+    int64_t (*weighted_to_f32)(const struct weighted_rows *a, float *y);
+    int64_t (*weighted_add)(const struct weighted_rows *a, int64_t *sums);
 
     /* One run: lanes i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1.
      */

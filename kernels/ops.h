@@ -176,6 +176,26 @@ struct combine_args {
     int32_t *marks; /* [T, 2]; [0] += those of the rows that were combined */
 };
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a);
+/* The MoE's combine: for each token t, the sum on the integer grid (struct weighted_rows) of
+ * weights[t][k] * y[slots[t][k]] over the choices k; negative slots are skipped. Without sums:
+ * out[t] = the sum as floats, and marks[t][0] grows by the row's counter. With sums: it and the
+ * counter are added to sums[t], so that sums over parts of the choices, of other ranks, may be
+ * added before op_grid rounds them. The counter is the sum of the choices' `bad` and the number of
+ * values that are too large for the grid. */
+struct combine_choices {
+    const float *y; /* rows of D with a stride */
+    size_t y_stride, width;
+    const int32_t *slots;    /* list [T, K] */
+    const float *weights;    /* [T, K] */
+    size_t n_rows, n_chosen; /* n_chosen at most ROUTER_CHOSEN_MAX */
+    uint32_t grid_bits;
+    float *out;         /* [T, D] */
+    const int32_t *bad; /* counters of the rows of y, bad_stride apart; NULL: none */
+    size_t bad_stride;
+    int32_t *marks; /* [T, 2] */
+    int64_t *sums;  /* [T, D + 1], the counter last; NULL: out and marks */
+};
+void op_combine_choices(const struct kern_table *k, const struct combine_choices *a);
 /* bad[t] += marks[t, 0] and dropped[t] += marks[t, 1], for n tokens. */
 void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, int32_t *bad,
                    int32_t *dropped);

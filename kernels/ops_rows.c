@@ -86,6 +86,11 @@ void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t
     part_run(k->team, (uint64_t)n_rows * (n + 1), bias_part, &job);
 }
 
+struct choices_job {
+    const struct kern_table *k;
+    const struct combine_choices *args;
+};
+
 struct combine_job {
     const struct kern_table *k;
     const struct combine_args *args;
@@ -119,6 +124,65 @@ void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
         if (a->slots[i] >= 0)
             a->marks[2 * (i / a->n_chosen)] += a->bad[(size_t)a->slots[i] * a->bad_stride];
     }
+}
+
+/* The choices of a token that have a result: their rows and weights, and the sum of the counters.
+ */
+struct chosen_rows {
+    const float *rows[ROUTER_CHOSEN_MAX];
+    float weights[ROUTER_CHOSEN_MAX];
+    size_t n;
+    int64_t n_bad;
+};
+
+static void find_chosen(const struct combine_choices *a, size_t token, struct chosen_rows *out)
+{
+    out->n = 0;
+    out->n_bad = 0;
+    for (size_t i = token * a->n_chosen; i < (token + 1) * a->n_chosen; i++) {
+        if (a->slots[i] < 0) continue;
+        const size_t slot = (size_t)a->slots[i];
+        out->rows[out->n] = a->y + slot * a->y_stride;
+        out->weights[out->n++] = a->weights[i];
+        if (a->bad != NULL) out->n_bad += a->bad[slot * a->bad_stride];
+    }
+}
+
+static void combine_token(const struct kern_table *k, const struct combine_choices *a, size_t token)
+{
+    struct chosen_rows chosen;
+    find_chosen(a, token, &chosen);
+    const struct weighted_rows w = {.rows = chosen.rows,
+                                    .weights = chosen.weights,
+                                    .n_rows = chosen.n,
+                                    .n = a->width,
+                                    .grid_bits = a->grid_bits};
+    if (a->sums != NULL) {
+        int64_t *sums = a->sums + token * (a->width + 1);
+        sums[a->width] += chosen.n_bad + k->weighted_add(&w, sums);
+    } else {
+        const int64_t n_bad = k->weighted_to_f32(&w, a->out + token * a->width);
+        a->marks[2 * token] += (int32_t)(chosen.n_bad + n_bad);
+    }
+}
+
+static void choices_part(const void *job_, struct part part)
+{
+    const struct choices_job *job = job_;
+    const struct combine_choices *a = job->args;
+    size_t t, end;
+    if (!part_take(&part, a->n_rows, a->width * a->n_chosen, &t, &end)) return;
+    for (; t < end; t++) combine_token(job->k, a, t);
+}
+
+void op_combine_choices(const struct kern_table *k, const struct combine_choices *a)
+{
+    if (k->device != NULL) {
+        device_ops_of(k->device)->combine_choices(k->device, a);
+        return;
+    }
+    const struct choices_job job = {k, a};
+    part_run(k->team, (uint64_t)a->n_rows * a->width * a->n_chosen, choices_part, &job);
 }
 
 struct square_sums_job {

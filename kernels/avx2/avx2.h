@@ -12,6 +12,9 @@ void fill_linear_quant_avx2(struct kern_table *t);
 void fill_pack_avx2(struct kern_table *t);
 void fill_quantize_avx2(struct kern_table *t);
 void fill_row_avx2(struct kern_table *t);
+void fill_weighted_avx2(struct kern_table *t);
+
+void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 
 /* Linears of any quantized format with float activations; linear_quant_avx2.c uses them for
  * weight-only arithmetic. */

@@ -15,7 +15,7 @@ ALWAYS_INLINE void tail_store(float *y, size_t i, size_t n, __m256 v)
     _mm256_maskstore_ps(y + i, v8_first(n - i), v);
 }
 
-static void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
 {
     const double unit = kern_pow2(-(int)grid_bits);
     size_t i = 0;

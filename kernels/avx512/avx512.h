@@ -11,6 +11,9 @@ void fill_linear_quant_avx512(struct kern_table *t);
 void fill_pack_avx512(struct kern_table *t);
 void fill_quantize_avx512(struct kern_table *t);
 void fill_row_avx512(struct kern_table *t);
+void fill_weighted_avx512(struct kern_table *t);
+
+void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 
 /* Linears of any quantized format with float activations; linear_quant_avx512.c uses them for
  * weight-only arithmetic. */

@@ -10,7 +10,7 @@ ALWAYS_INLINE __m512 negative(__m512 x)
     return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), sign));
 }
 
-static void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
 {
     const __m512d unit = _mm512_set1_pd(kern_pow2(-(int)grid_bits));
     size_t i = 0;

@@ -79,6 +79,41 @@ BLOCK_INLINE void combine_rows_block(const struct combine_args *a, struct cuda_b
 }
 CUDA_KERNEL(combine_rows, combine_args)
 
+/* Column d of a token. Threads of other columns count for the same token. */
+BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d, int64_t sum,
+                                int64_t n_bad)
+{
+    if (a->sums != NULL) {
+        int64_t *sums = a->sums + token * (a->width + 1);
+        sums[d] += sum;
+        if (n_bad != 0) block_add_i64(&sums[a->width], n_bad);
+    } else {
+        a->out[token * a->width + d] = (float)((double)sum * kern_pow2(-(int)a->grid_bits));
+        if (n_bad != 0) block_add_i32(&a->marks[2 * token], (int32_t)n_bad);
+    }
+}
+
+BLOCK_INLINE void combine_choices_block(const struct combine_choices *a, struct cuda_block b,
+                                     void *shared)
+{
+    const int32_t *slots = a->slots + (size_t)b.y * a->n_chosen;
+    const float *weights = a->weights + (size_t)b.y * a->n_chosen;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t d = (size_t)b.x * CUDA_THREADS + t;
+        int64_t sum = 0, n_bad = 0;
+        for (size_t i = 0; d < a->width && i < a->n_chosen; i++) {
+            if (slots[i] < 0) continue;
+            const size_t slot = (size_t)slots[i];
+            sum += kern_weigh(weights[i], a->y[slot * a->y_stride + d], a->grid_bits, &n_bad);
+            if (d == 0 && a->bad != NULL) n_bad += a->bad[slot * a->bad_stride];
+        }
+        if (d < a->width) combine_store(a, b.y, d, sum, n_bad);
+    }
+}
+CUDA_KERNEL(combine_choices, combine_choices)
+
 BLOCK_INLINE void take_marks_block(const struct marks_work *a, struct cuda_block b, void *shared)
 {
     (void)shared;

@@ -1,5 +1,5 @@
-/* Reference kernels on one row of f32 values: grid, norm, RoPE, storing into the cache, SwiGLU,
- * sums. */
+/* Reference kernels on one row of f32 values: grid, weighted rows, norm, RoPE, storing into the
+ * cache, SwiGLU, sums. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"
@@ -17,6 +17,23 @@ static void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, fl
 {
     const double unit = kern_pow2(-(int)grid_bits);
     for (size_t i = 0; i < n; i++) h[i] += (float)((double)sums[i] * unit);
+}
+
+static int64_t k_weighted_add_ref(const struct weighted_rows *a, int64_t *sums)
+{
+    int64_t n_bad = 0;
+    for (size_t i = 0; i < a->n; i++) sums[i] += kern_weighted_column(a, i, &n_bad);
+    return n_bad;
+}
+
+static int64_t k_weighted_to_f32_ref(const struct weighted_rows *a, float *y)
+{
+    int64_t n_bad = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        const int64_t sum = kern_weighted_column(a, i, &n_bad);
+        k_grid_to_f32_ref(&sum, 1, a->grid_bits, y + i);
+    }
+    return n_bad;
 }
 
 static float k_square_sum_f32_ref(const float *x, size_t n)
@@ -101,6 +118,8 @@ void fill_row_ref(struct kern_table *t)
 {
     t->grid_to_f32 = k_grid_to_f32_ref;
     t->grid_add = k_grid_add_ref;
+    t->weighted_to_f32 = k_weighted_to_f32_ref;
+    t->weighted_add = k_weighted_add_ref;
     t->square_sum = k_square_sum_f32_ref;
     t->rmsnorm = k_rmsnorm_f32_ref;
     t->rope = k_rope_f32_ref;

@@ -26,7 +26,7 @@ enum router_kind {
     ROUTER_COUNT
 };
 
-enum { ROUTER_EXPERTS_MAX = 4096, ROUTER_GROUPS_MAX = 256 };
+enum { ROUTER_EXPERTS_MAX = 4096, ROUTER_CHOSEN_MAX = 256, ROUTER_GROUPS_MAX = 256 };
 
 struct router_rule {
     enum router_kind kind;

@@ -45,43 +45,167 @@ static void rows_reach_their_slots(void)
     free(to);
 }
 
-static void combine_is_a_chain_of_fma(void)
+/* Rows of experts and a token's choices of them. Every seventh choice was dropped. */
+struct combined {
+    size_t width, stride, n_slots;
+    int32_t slots[N_SLOTS], bad[N_SLOTS];
+    float *y, *weights;
+    float *out; /* [N_TOKENS, width] */
+    int32_t marks[2 * N_TOKENS];
+    int64_t *sums; /* [N_TOKENS, width + 1] */
+};
+
+static struct combined combined_make(struct rng *r, size_t width, size_t every_special)
 {
-    enum { STRIDE = WIDTH + 1 };
-    struct rng r = {4};
-    const struct kern_table tables[] = {table_ref(), table_best()};
-    int32_t slots[N_SLOTS];
-    const size_t n = make_slots(&r, slots);
-    float *y = test_floats(n * STRIDE), *weights = test_floats(N_SLOTS);
-    float *out = test_floats(N_TOKENS * WIDTH);
-    rng_floats(&r, y, n * STRIDE, 1.0f);
-    rng_floats(&r, weights, N_SLOTS, 1.0f);
-    for (int i = 0; i < 2; i++) {
-        const struct combine_args a = {.y = y,
-                                       .y_stride = STRIDE,
-                                       .width = WIDTH,
-                                       .slots = slots,
-                                       .weights = weights,
-                                       .n_rows = N_TOKENS,
-                                       .n_chosen = N_CHOSEN,
-                                       .out = out};
-        size_t n_wrong = 0;
-        memset(out, 0xFF, N_TOKENS * WIDTH * sizeof *out);
-        op_combine_rows(&tables[i], &a);
-        for (size_t t = 0; t < N_TOKENS; t++) {
-            for (size_t d = 0; d < WIDTH; d++) {
-                float acc = 0.0f;
-                for (size_t c = t * N_CHOSEN; c < (t + 1) * N_CHOSEN; c++)
-                    if (slots[c] >= 0)
-                        acc = fmaf(weights[c], y[(size_t)slots[c] * STRIDE + d], acc);
-                if (f32_bits(acc) != f32_bits(out[t * WIDTH + d])) n_wrong++;
-            }
-        }
-        CU_ASSERT_EQUAL(n_wrong, 0);
+    struct combined c = {.width = width, .stride = width + 1};
+    c.n_slots = make_slots(r, c.slots);
+    c.y = test_floats(c.n_slots * c.stride);
+    c.weights = test_floats(N_SLOTS);
+    c.out = test_floats(N_TOKENS * width);
+    c.sums = test_memory(N_TOKENS * (width + 1) * sizeof *c.sums);
+    rng_floats(r, c.y, c.n_slots * c.stride, 4.0f);
+    rng_floats(r, c.weights, N_SLOTS, 1.0f);
+    if (every_special > 0) rng_specials(r, c.y, c.n_slots * c.stride, every_special);
+    for (size_t i = 0; i < N_SLOTS; i++) c.bad[i] = (int32_t)rng_below(r, 3);
+    return c;
+}
+
+static void combined_free(struct combined *c)
+{
+    free(c->y);
+    free(c->weights);
+    free(c->out);
+    free(c->sums);
+}
+
+static struct combine_choices combined_choices(struct combined *c, bool keeps_sums)
+{
+    return (struct combine_choices){.y = c->y,
+                                    .y_stride = c->stride,
+                                    .width = c->width,
+                                    .slots = c->slots,
+                                    .weights = c->weights,
+                                    .n_rows = N_TOKENS,
+                                    .n_chosen = N_CHOSEN,
+                                    .grid_bits = 32,
+                                    .out = c->out,
+                                    .bad = c->bad,
+                                    .bad_stride = 1,
+                                    .marks = c->marks,
+                                    .sums = keeps_sums ? c->sums : NULL};
+}
+
+/* The contract, one value at a time. Returns the sum of column d of token t and counts what does
+ * not fit. */
+static int64_t plain_sum(const struct combined *c, size_t t, size_t d, int64_t *n_bad)
+{
+    int64_t sum = 0;
+    for (size_t i = t * N_CHOSEN; i < (t + 1) * N_CHOSEN; i++) {
+        if (c->slots[i] < 0) continue;
+        const double v = (double)c->weights[i] * (double)c->y[(size_t)c->slots[i] * c->stride + d];
+        const bool fits = v > -0x1p19 && v < 0x1p19;
+        sum += fits ? (int64_t)rint(v * 0x1p32) : 0;
+        *n_bad += !fits;
     }
-    free(y);
-    free(weights);
-    free(out);
+    return sum;
+}
+
+static int64_t plain_counter(const struct combined *c, size_t t)
+{
+    int64_t n = 0;
+    for (size_t i = t * N_CHOSEN; i < (t + 1) * N_CHOSEN; i++)
+        if (c->slots[i] >= 0) n += c->bad[c->slots[i]];
+    return n;
+}
+
+/* The values of c->out, c->marks and c->sums that differ from the contract; each sum began as 5,
+ * each mark as 7. */
+static size_t combined_wrong(const struct combined *c)
+{
+    size_t n_wrong = 0;
+    for (size_t t = 0; t < N_TOKENS; t++) {
+        const int64_t *sums = c->sums + t * (c->width + 1);
+        int64_t n_bad = plain_counter(c, t);
+        for (size_t d = 0; d < c->width; d++) {
+            const int64_t sum = plain_sum(c, t, d, &n_bad);
+            const float y = (float)((double)sum * 0x1p-32);
+            n_wrong += f32_bits(y) != f32_bits(c->out[t * c->width + d]) || sums[d] != sum + 5;
+        }
+        n_wrong += c->marks[2 * t] != n_bad + 7 || c->marks[2 * t + 1] != 7;
+        n_wrong += sums[c->width] != n_bad + 5;
+    }
+    return n_wrong;
+}
+
+static void combine_adds_on_the_grid(void)
+{
+    static const size_t widths[] = {1, 15, 16, 32, 47, 64, 131, WIDTH};
+    struct rng r = {4};
+    struct team *team = test_team(3);
+    for (size_t i = 0; i < 6 * sizeof widths / sizeof widths[0]; i++) {
+        struct kern_table table = i % 6 == 0 ? table_ref() : table_in_turn(i);
+        struct combined c = combined_make(&r, widths[i / 6], i % 2 == 0 ? 0 : 150);
+        if (i % 3 == 0) table.team = team;
+        memset(c.out, 0xFF, N_TOKENS * c.width * sizeof *c.out);
+        for (size_t j = 0; j < 2 * N_TOKENS; j++) c.marks[j] = 7;
+        for (size_t j = 0; j < N_TOKENS * (c.width + 1); j++) c.sums[j] = 5;
+        struct combine_choices a = combined_choices(&c, false);
+        op_combine_choices(&table, &a);
+        a = combined_choices(&c, true);
+        op_combine_choices(&table, &a);
+        CU_ASSERT_EQUAL(combined_wrong(&c), 0);
+        combined_free(&c);
+    }
+    team_destroy(&team);
+}
+
+/* Turns each token's choices round, or leaves only those of an odd or an even slot. */
+static void turn_choices(struct combined *c)
+{
+    for (size_t t = 0; t < N_TOKENS; t++) {
+        const size_t a = t * N_CHOSEN, b = a + N_CHOSEN - 1;
+        const int32_t slot = c->slots[a];
+        const float weight = c->weights[a];
+        c->slots[a] = c->slots[b];
+        c->weights[a] = c->weights[b];
+        c->slots[b] = slot;
+        c->weights[b] = weight;
+    }
+}
+
+static void keep_choices(const int32_t *all, int32_t odd, int32_t *slots)
+{
+    for (size_t i = 0; i < N_SLOTS; i++) slots[i] = all[i] % 2 == odd ? all[i] : -1;
+}
+
+/* Any order of a token's choices, and any grouping of them into integer sums, gives the same
+ * bits. */
+static void combine_has_no_order(void)
+{
+    struct rng r = {5};
+    const struct kern_table table = table_best();
+    struct combined c = combined_make(&r, WIDTH, 300);
+    float *first = test_floats(N_TOKENS * WIDTH);
+    int32_t all[N_SLOTS], bad[N_TOKENS] = {0};
+    struct combine_choices a = combined_choices(&c, false);
+    op_combine_choices(&table, &a);
+    memcpy(first, c.out, N_TOKENS * WIDTH * sizeof *first);
+    turn_choices(&c);
+    op_combine_choices(&table, &a);
+    CU_ASSERT_EQUAL(memcmp(first, c.out, N_TOKENS * WIDTH * sizeof *first), 0);
+    memcpy(all, c.slots, sizeof all);
+    memset(c.sums, 0, N_TOKENS * (WIDTH + 1) * sizeof *c.sums);
+    a = combined_choices(&c, true);
+    for (int32_t odd = 0; odd < 2; odd++) {
+        keep_choices(all, odd, c.slots);
+        op_combine_choices(&table, &a);
+    }
+    memset(c.out, 0xFF, N_TOKENS * WIDTH * sizeof *c.out);
+    op_grid(&table, &(struct grid_args){c.sums, N_TOKENS, WIDTH, 32, false, c.out, bad});
+    CU_ASSERT_EQUAL(memcmp(first, c.out, N_TOKENS * WIDTH * sizeof *first), 0);
+    for (size_t t = 0; t < N_TOKENS; t++) CU_ASSERT_EQUAL(2 * bad[t], c.marks[2 * t]);
+    free(first);
+    combined_free(&c);
 }
 
 /* Three weights of different widths and types, one without outputs, on 1 to 3 threads. */
@@ -134,7 +258,8 @@ void suite_rows_moved(CU_pSuite suite);
 void suite_rows_moved(CU_pSuite suite)
 {
     CU_add_test(suite, "rows reach their slots", rows_reach_their_slots);
-    CU_add_test(suite, "combine is a chain of fma", combine_is_a_chain_of_fma);
+    CU_add_test(suite, "combine adds on the grid", combine_adds_on_the_grid);
+    CU_add_test(suite, "combine has no order", combine_has_no_order);
     CU_add_test(suite, "linears together equal linears alone",
                 linears_together_equal_linears_alone);
 }

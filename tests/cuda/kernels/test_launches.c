@@ -77,8 +77,8 @@ static void routers_and_lists(void)
         op_gather_rows(k, &(struct gather_args){NULL, list, r, WIDTH, NULL});
         op_move_rows(k, &(struct move_args){NULL, list, list, r, WIDTH, WIDTH, NULL, NULL});
         op_scatter_rows(k, &(struct scatter_args){NULL, list, r, 1, WIDTH, NULL});
-        op_combine_rows(k, &(struct combine_args){
-                               .slots = list, .width = WIDTH, .n_rows = r / 8, .n_chosen = 8});
+        op_combine_choices(k, &(struct combine_choices){
+                                  .slots = list, .width = WIDTH, .n_rows = r / 8, .n_chosen = 8});
         const struct packed w = {.n_out = VOCAB, .n_in = WIDTH};
         op_embed(k, &(struct embed_args){&w, list, r, 0, VOCAB, NULL});
         op_pick_rows(k, &(struct pick_args){NULL, picks, r > 0 ? 64 : 0, VOCAB, NULL});

@@ -261,7 +261,8 @@ static void rows_moved(void)
 /* Moves tokens to experts and back; every fourth choice was dropped. */
 static void rows_to_experts_and_back(void)
 {
-    enum { ROWS = 13, K = 3, WIDTH = 70, SLOTS = ROWS * K };
+    /* on this grid some weighted values are too large */
+    enum { ROWS = 13, K = 3, WIDTH = 70, SLOTS = ROWS * K, GRID = 52 };
     struct both b = both_open(7);
     struct twin x = twin_floats(&b, ROWS * WIDTH, 1.0f, 90);
     struct twin sent = twin_zeros(&b, SLOTS * (WIDTH + 1) * sizeof(float));
@@ -270,6 +271,7 @@ static void rows_to_experts_and_back(void)
     struct twin marks = twin_zeros(&b, 2 * ROWS * sizeof(int32_t));
     struct twin bad = twin_zeros(&b, SLOTS * sizeof(int32_t));
     struct twin counts = twin_zeros(&b, 2 * ROWS * sizeof(int32_t));
+    struct twin sums = twin_zeros(&b, ROWS * (WIDTH + 1) * sizeof(int64_t));
     int32_t slots[SLOTS];
     for (int32_t i = 0; i < SLOTS; i++) {
         slots[i] = i % 4 == 1 ? -1 : (i * 5 + 2) % SLOTS;
@@ -286,23 +288,28 @@ static void rows_to_experts_and_back(void)
                                                   .per_row = K,
                                                   .width = WIDTH,
                                                   .to = s});
-        op_combine_rows(k, &(struct combine_args){.y = s,
-                                                  .y_stride = WIDTH,
-                                                  .width = WIDTH,
-                                                  .slots = slots,
-                                                  .weights = gpu ? weights.device : weights.host,
-                                                  .n_rows = ROWS,
-                                                  .n_chosen = K,
-                                                  .out = gpu ? out.device : out.host,
-                                                  .bad = gpu ? bad.device : bad.host,
-                                                  .bad_stride = 1,
-                                                  .marks = m});
+        struct combine_choices a = {.y = s,
+                                    .y_stride = WIDTH,
+                                    .width = WIDTH,
+                                    .slots = slots,
+                                    .weights = gpu ? weights.device : weights.host,
+                                    .n_rows = ROWS,
+                                    .n_chosen = K,
+                                    .grid_bits = GRID,
+                                    .out = gpu ? out.device : out.host,
+                                    .bad = gpu ? bad.device : bad.host,
+                                    .bad_stride = 1,
+                                    .marks = m};
+        op_combine_choices(k, &a);
+        a.sums = gpu ? sums.device : sums.host;
+        for (int i = 0; i < 2; i++) op_combine_choices(k, &a);
         op_take_marks(k, m, ROWS, c, c + ROWS);
     }
     twin_same(&b, &sent, "scattered rows");
     twin_same_floats(&b, &out, "combined rows");
     twin_same(&b, &counts, "marks");
-    struct twin *all[] = {&x, &sent, &out, &weights, &marks, &bad, &counts};
+    twin_same(&b, &sums, "sums of combined rows");
+    struct twin *all[] = {&x, &sent, &out, &weights, &marks, &bad, &counts, &sums};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) twin_free(&b, all[i]);
     both_close(&b);
 }
