@@ -45,7 +45,7 @@ struct status background_create(struct background **out)
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     b->status = status_ok();
-    sigfillset(&all); /* signals are the main thread's */
+    sigfillset(&all); /* the main thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&b->thread, NULL, background_main, b);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,5 +1,5 @@
-/* One thread that runs one job at a time beside the caller, such as writing what is ready while
- * the caller makes what comes next. Between background_start and background_wait the job's memory
+/* One thread that runs one job at a time beside the caller: for instance, it writes one tensor
+ * while the caller makes the next. Between background_start and background_wait the job's memory
  * belongs to the job. Called by convert and quantize. */
 #ifndef SHOAL_BASE_BACKGROUND_H
 #define SHOAL_BASE_BACKGROUND_H
@@ -13,10 +13,10 @@ typedef struct status background_fn(void *job);
 /* Local. Starts the thread, without a job. Errors: STATUS_MEMORY. */
 struct status background_create(struct background **out);
 
-/* Local. Waits for the job, ends the thread and frees; the job's status is lost. Accepts NULL. */
+/* Local. Waits for the job, ends the thread and frees; drops the job's status. Accepts NULL. */
 void background_destroy(struct background **b);
 
-/* Local. Runs fn(job) on the thread; the job before it must have been waited for. */
+/* Local. Starts fn(job) on the thread. The previous job must have been waited for. */
 void background_start(struct background *b, background_fn *fn, void *job);
 
 /* Local. Waits until the job is done and returns its status; ok when none was started since the

@@ -11,7 +11,7 @@ enum { N_LAUNCHERS = 4, THREADS_MAX = 4096 };
 static const char *const rank_names[N_LAUNCHERS] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                                     "SLURM_PROCID"};
 
-/* The number in the first of the variables that is set. */
+/* The number in the first variable that is set; `otherwise` when none is. */
 static uint32_t launcher_number(const char *const names[N_LAUNCHERS], uint32_t otherwise)
 {
     for (size_t i = 0; i < N_LAUNCHERS; i++) {

@@ -1,7 +1,7 @@
 /* The environment, read once at start; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
- *   SHOAL_CPU         the same names: better instruction sets are taken for absent (for tests)
- *   OMP_NUM_THREADS   compute threads per rank, the first number of a list as "8,2"
+ *   SHOAL_CPU         the same names: instruction sets above it are treated as absent (for tests)
+ *   OMP_NUM_THREADS   compute threads per rank, the first number of a list such as "8,2"
  *                     (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
  *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id, as
@@ -36,9 +36,9 @@ struct config {
  * OMP_NUM_THREADS is no number of threads. */
 struct status config_read(struct config *out);
 
-/* Local. Call before MPI starts. Sets two Open MPI variables that save most of a short run's time,
- * unless the user has set them: without a launcher no daemon is started (only spawning needs one),
- * and where all ranks are on one host no networks are searched for. */
+/* Local. Call before MPI starts. Sets Open MPI variables that save most of a short run's time,
+ * unless the user has set them: without a launcher no daemon is started (only spawning needs one)
+ * and no session folder is made; where all ranks are on one host no networks are searched for. */
 void config_spare_mpi(void);
 
 #endif

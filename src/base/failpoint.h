@@ -1,6 +1,6 @@
 /* Failpoints (--failpoint): a test makes the process die, or a call fail, when it passes a named
  * place for the n-th time. Outside tests the pointer is NULL and a pass costs one comparison.
- * Called by the journal, the result writer and the step loop. */
+ * Called by the journal, the result writer, the lead and the step loop. */
 #ifndef SHOAL_BASE_FAILPOINT_H
 #define SHOAL_BASE_FAILPOINT_H
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINKS_MAX = 40 }; /* as the kernel */
+enum { LINKS_MAX = 40 }; /* the limit of Linux */
 
 static const char *file_kind_of(mode_t mode)
 {
@@ -74,7 +74,8 @@ bool file_exists(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Replaces *path, a symlink, with what it points to; a relative target counts from its folder. */
+/* Replaces *path, a symlink, with its target. A relative target is relative to the link's folder.
+ */
 static struct status follow_link(char **path)
 {
     char target[4096];

@@ -13,14 +13,14 @@ struct status file_read(const char *path, size_t max_bytes, char **out, size_t *
 /* Local. True when the path exists and is a regular file. */
 bool file_exists(const char *path);
 
-/* Local. *out, freed with mem_free, is the file that a write to `path` reaches: symlinks are
- * followed, also one whose target does not exist yet. A file that is renamed into place goes there,
- * so that a link stays a link. Errors: STATUS_IO (a loop of links), STATUS_MEMORY. */
+/* Local. Finds the file that a write to `path` reaches: follows symlinks, also to a target that
+ * does not exist yet. A new file renamed to *out leaves the link in place. *out is freed with
+ * mem_free. Errors: STATUS_IO (a loop of links), STATUS_MEMORY. */
 struct status file_target(const char *path, char **out);
 
 /* Local. As file_target, for a file that will be replaced as a whole. Errors: also STATUS_USAGE
- * when something that is no regular file stands there (a device, a pipe, a folder): a rename would
- * destroy it. */
+ * when the target exists and is not a regular file (a device, a pipe, a folder), because a rename
+ * would destroy it. */
 struct status file_target_regular(const char *path, char **out);
 
 /* Local. fsyncs `temporary`, renames it to `path` and fsyncs the folder: the last step of every

@@ -21,8 +21,8 @@ struct claim {
     const char *what; /* borrowed */
     char *path;       /* the real file; owned */
     char *lease;      /* path.lease; owned */
-    char *own;        /* lease.HOST.PID: under this name a lease is made; owned */
-    int fd;           /* of the lease, locked; -1: there is none */
+    char *own; /* lease.HOST.PID: a lease is made under this name, then linked or renamed; owned */
+    int fd;    /* of the lease, locked; -1: there is none */
 };
 
 struct file_claims {
@@ -73,11 +73,11 @@ static struct status file_claims_refuse(const struct claim *k, const struct leas
         k->what, k->path, who, k->lease);
 }
 
-/* One claim's way to its lease. */
+/* The state of an attempt to take one lease. */
 struct taking {
     uint64_t since_ns;
     bool has_spoken;
-    int64_t renewed_ns; /* of the lease of another kernel that is watched */
+    int64_t renewed_ns; /* when the watched lease of another host was last renewed */
 };
 
 static int waited_ms(const struct taking *t)
@@ -102,7 +102,8 @@ static struct status wait_for_end(const struct claim *k, struct taking *t,
     return status_ok();
 }
 
-/* A lease of another host is renewed, or goes stale. */
+/* Watches a lease of another host: refuses the claim once the lease is renewed, waits until it goes
+ * stale. */
 static struct status file_claims_watch(const struct claim *k, struct taking *t,
                                        const struct lease_view *v)
 {
@@ -121,8 +122,8 @@ static struct status file_claims_watch(const struct claim *k, struct taking *t,
     return status_ok();
 }
 
-/* Puts the own lease in the place of a void one. Where no lock proves that this process is the only
- * one to do so, the last one wins, and the others see it a moment later. */
+/* Renames this process's lease onto a void one. Without working locks several processes may do so
+ * at once: the last rename wins, and the others notice WATCH_MS later. */
 static struct status replace(struct claim *k, const struct lease_view *v, bool *is_taken)
 {
     char who[256];
@@ -150,7 +151,7 @@ static struct status look_again(struct claim *k, struct taking *t, bool *is_take
             break;
         case LEASE_HELD:
             if (waited_ms(t) >= GRACE_MS || t->has_spoken) st = file_claims_refuse(k, &v.owner);
-            pause_ms(POLL_MS); /* it may just have been killed */
+            pause_ms(POLL_MS); /* its owner may just have been killed */
             break;
         case LEASE_ENDING:
             st = wait_for_end(k, t, &v);
@@ -164,7 +165,8 @@ static struct status look_again(struct claim *k, struct taking *t, bool *is_take
     return st;
 }
 
-/* A hard link is made or not, also on NFS, where the answer may get lost: then the count tells. */
+/* Links the lease into its place, which is atomic even on NFS. There link() may fail with EEXIST
+ * although it made the link, when the server's answer was lost; a link count of 2 tells. */
 static bool link_lease(const struct claim *k, int *error)
 {
     struct stat info;
@@ -192,7 +194,8 @@ static struct status file_claims_take(struct file_claims *c, struct claim *k)
         error = 0;
         st = look_again(k, &t, &is_taken);
         if (!is_taken && !status_failed(&st) && access(k->own, F_OK) != 0) {
-            close_lease(k); /* it was renamed, and another process has replaced it */
+            close_lease(
+                k); /* this lease was renamed into place and then replaced by another process */
             error = lease_make(k->own, &c->self, &k->fd);
         }
     }
@@ -242,7 +245,7 @@ static void renew(struct file_claims *c, struct claim *k)
     file_claims_lose(c, k);
 }
 
-/* With the mutex held. */
+/* The caller holds the mutex. */
 static void renew_all(struct file_claims *c)
 {
     for (size_t i = 0; i < c->n; i++) renew(c, &c->claims[i]);
@@ -317,7 +320,7 @@ struct status file_claims_check(struct file_claims *c)
 {
     if (c == NULL) return status_ok();
     pthread_mutex_lock(&c->mutex);
-    /* this process, or its renewing thread, was held: the leases tell whether somebody came */
+    /* this process or its renewing thread was suspended: another job may have taken a lease */
     if (c->n > 0 && clock_ns() - c->renewed_ns > (uint64_t)LEASE_STALE_S / 2 * 1000000000u) {
         renew_all(c);
     }

@@ -1,9 +1,9 @@
-/* Keeps two jobs from writing one file. A job claims each file before it writes to it; the second
- * job is refused at once, with the first one's host, pid and job id. A claim is a lease file beside
- * the real file (symlinks are followed), named FILE.lease, locked and renewed by a thread
- * (file_lease.h); a killed job's lease is void for every later job of the same host, and for other
- * hosts after LEASE_STALE_S. Does not lock the file itself: its writer does.
- * Called by main's commands; asked by the lead before each write. */
+/* Keeps two jobs from writing one file. A job claims each file before it writes to it. A second job
+ * is refused at once, with a sentence that names the first job's host, pid and job id. A claim is a
+ * lease: a file named FILE.lease beside the real file (symlinks are followed), locked, and renewed
+ * by a thread (file_lease.h). When a job is killed, later jobs on the same host may take over its
+ * lease at once, jobs on other hosts after LEASE_STALE_S. Does not lock the file itself: its writer
+ * does. Called by main's commands; the lead checks its claims before each write. */
 #ifndef SHOAL_BASE_FILE_CLAIMS_H
 #define SHOAL_BASE_FILE_CLAIMS_H
 
@@ -13,27 +13,27 @@
 
 struct file_claims;
 
-/* Local. No claim yet. job names this job for others ("Slurm job 17"); NULL: none. launcher: the
- * MPI launcher that was the parent process at the start of the program, without which this process
+/* Local. Makes an empty set of claims. job: the batch job's name that other jobs will read ("Slurm
+ * job 17"); NULL: none. launcher: the MPI launcher that started this process and without which it
  * ends; 0: none. Errors: STATUS_MEMORY. */
 struct status file_claims_create(const char *job, int32_t launcher, struct file_claims **out);
 
-/* Local. Claims the file `path`; `what` names it in sentences ("output"). Does nothing for
- * something that is no regular file (a device, a pipe). Where no lease can be made beside the file,
- * a warning says so. May wait, after a sentence: up to 15 s for a process whose launcher is gone,
- * up to LEASE_STALE_S for a lease of another host. Errors: STATUS_USAGE (another process has the
- * file; the sentence names it), STATUS_IO, STATUS_MEMORY. */
+/* Local. Claims the file `path`; `what` names it in sentences ("output"). Does nothing for a device
+ * or a pipe. When no lease can be made beside the file, logs a warning and goes on without one. May
+ * wait, after a log line: up to 15 s for a process whose launcher is gone, up to LEASE_STALE_S for
+ * a lease of another host. Errors: STATUS_USAGE (another process has the file; the sentence names
+ * it), STATUS_IO, STATUS_MEMORY. */
 struct status file_claims_add(struct file_claims *c, const char *what, const char *path);
 
-/* Local, any thread. Errors: STATUS_IO when another job took a claim over, because this process was
- * held for longer than LEASE_STALE_S: it must not write any more. NULL is accepted. */
+/* Local, any thread. Errors: STATUS_IO when another job has taken over a claim because this process
+ * was suspended for longer than LEASE_STALE_S: it must not write any more. Accepts NULL. */
 struct status file_claims_check(struct file_claims *c);
 
-/* Local, any thread. Renews all leases now; the thread does so every LEASE_RENEW_S. One that
- * somebody removed is made again; one that is another job's is lost for good. */
+/* Local, any thread. Renews all leases now; the thread does so every LEASE_RENEW_S. Makes a removed
+ * lease again. A lease that another job holds is lost for good. */
 void file_claims_renew(struct file_claims *c);
 
-/* Local. Removes the leases. NULL is accepted. */
+/* Local. Removes the leases. Accepts NULL. */
 void file_claims_destroy(struct file_claims **c);
 
 #endif

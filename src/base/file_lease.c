@@ -22,8 +22,8 @@ static void read_line(const char *path, char *out, size_t n_bytes)
     fclose(f);
 }
 
-/* A launcher that was killed before this process could ask for its parent shows as process 1, which
- * is nobody's parent later: such an owner is an orphan from the start. */
+/* When the launcher was killed before this process read its parent's pid, that pid is 1. Such a
+ * process is an orphan from the start. */
 struct lease_owner lease_owner_self(const char *job, int32_t launcher)
 {
     enum { INIT = 1, NOBODY = -1 };
@@ -133,7 +133,8 @@ struct status lease_look(const char *path, int now_fd, struct lease_view *out)
 {
     struct stat info;
     *out = (struct lease_view){.state = LEASE_GONE};
-    out->fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK); /* anew: NFS asks its server then */
+    out->fd = open(path, O_RDWR | O_CLOEXEC |
+                             O_NONBLOCK); /* opened again each time: then NFS asks its server */
     if (out->fd < 0 && errno == ENOENT) return status_ok();
     if (out->fd < 0 || fstat(out->fd, &info) != 0) {
         const int error = errno;

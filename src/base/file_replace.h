@@ -1,6 +1,6 @@
 /* Replaces a report file as a whole: readers see the old file or the new one, never a part. Follows
- * symlinks, writes into pipes and devices. Does not fsync: a report may be lost with the machine
- * (file_commit is the safe way). */
+ * symlinks, writes into pipes and devices. Does not fsync: a crash of the machine may lose the
+ * report (file_commit prevents that). */
 #ifndef SHOAL_BASE_FILE_REPLACE_H
 #define SHOAL_BASE_FILE_REPLACE_H
 
@@ -15,13 +15,13 @@ struct file_replace {
     char *temporary;  /* beside the target; owned; NULL: the target itself is open */
 };
 
-/* Local. Opens TARGET.tmp, TARGET being the file that `path` leads to. A target that exists and is
- * no regular file (a pipe, /dev/stderr) is opened itself. Errors: STATUS_IO, STATUS_MEMORY; nothing
- * is left to close then. */
+/* Local. Opens TARGET.tmp for writing; TARGET is the file that `path` leads to. A target that
+ * exists and is not a regular file (a pipe, /dev/stderr) is opened itself. Errors: STATUS_IO,
+ * STATUS_MEMORY; then nothing is open. */
 struct status file_replace_begin(struct file_replace *f, const char *path);
 
-/* Local. Closes. When `st` and all writes are good, renames the temporary file to the target; else
- * removes it. Returns st, or STATUS_IO. */
+/* Local. Closes the file. If `st` is ok and all writes succeeded, renames the temporary file to the
+ * target; otherwise removes it. Returns st, or STATUS_IO. */
 struct status file_replace_end(struct file_replace *f, struct status st);
 
 #endif

@@ -66,8 +66,8 @@ struct status js_parse(const char *text, size_t n, const char *what, struct js_d
     return json_parse(text, n, what, out, &ignored);
 }
 
-/* Writes the number [n] in a form that the library accepts: unchanged, as a real number, or as the
- * largest one. */
+/* Writes the number (n bytes) in a form that the library accepts: unchanged, as a real number, or
+ * as the largest one. */
 static struct status add_number(struct strbuf *out, const char *number, size_t n)
 {
     char *copy = NULL;

@@ -1,7 +1,7 @@
-/* Reading JSON. Wraps the JSON library in one file so that it can be swapped.
- * Duplicate keys, bad UTF-8 and nesting deeper than the library's limit (2048) are refused.
- * Named js_ because the library owns json_. Nodes are borrowed from their document. Object members
- * keep the order of the text. */
+/* Reading JSON. Wraps the JSON library (jansson) in one file so that it can be replaced. Duplicate
+ * keys, bad UTF-8 and nesting deeper than the library's limit (2048) are refused. Named js_ because
+ * the library owns json_. Nodes are borrowed from their document. Object members keep the order of
+ * the text. */
 #ifndef SHOAL_BASE_JSON_H
 #define SHOAL_BASE_JSON_H
 

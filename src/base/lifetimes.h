@@ -17,8 +17,8 @@ enum { LIFETIME_ALIGN = 256, LIFETIMES_MAX = 64 };
 
 /* Local. Places n arrays, at most LIFETIMES_MAX, so that no two overlap that are alive in the same
  * step: the largest first, each at the lowest offset that is free while it lives. Returns the bytes
- * of all; UINT64_MAX when they overflow. Source: greedy by size of Pisarchyk and Lee, "Efficient
- * Memory Management for Deep Neural Net Inference", section 5.2. */
+ * of memory that hold all arrays; UINT64_MAX on overflow. Source: greedy by size of Pisarchyk and
+ * Lee, "Efficient Memory Management for Deep Neural Net Inference", section 5.2. */
 uint64_t lifetimes_place(struct lifetime *arrays, size_t n);
 
 #endif

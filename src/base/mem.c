@@ -80,7 +80,7 @@ static void *map_aligned(size_t n_bytes)
     return p + before;
 }
 
-/* Whole pages, as map_aligned and munmap want them. */
+/* n_bytes rounded up to whole huge pages. */
 static size_t whole_pages(size_t n_bytes)
 {
     size_t rounded;

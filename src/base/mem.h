@@ -20,7 +20,8 @@ struct status mem_alloc(void *out, size_t n, size_t elem_bytes, const char *what
 struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_bytes,
                        const char *what);
 
-/* Local. A copy of n bytes and a terminating NUL: *out, mem_free. Errors: STATUS_MEMORY. */
+/* Local. *out = a copy of n bytes and a terminating NUL, freed with mem_free. Errors:
+ * STATUS_MEMORY. */
 struct status mem_strndup(char **out, const char *text, size_t n);
 
 /* Local. Frees memory from mem_alloc and sets the pointer to NULL; pass the pointer's address. */
@@ -43,7 +44,7 @@ uint64_t mem_fail_after(uint64_t n);
 /* Local. Largest resident size of this process so far, in bytes; 0 when unknown. */
 uint64_t mem_peak_bytes(void);
 
-/* Local. Bytes that this host could still give without swapping; 0 when unknown. */
+/* Local. Bytes that can still be allocated on this host without swapping; 0 when unknown. */
 uint64_t mem_available_bytes(void);
 
 #endif

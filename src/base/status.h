@@ -1,6 +1,6 @@
 /* A status: a code and one sentence for people. Returned by value; every failure that is not a bug
- * travels as one. The sentence names what, where, expected and found.
- * Does not print and does not exit: main alone turns a code into an exit status. */
+ * travels as one. The sentence says what failed and where, what was expected and what was found.
+ * Does not print and does not exit: commands turn a code into an exit status with status_exit. */
 #ifndef SHOAL_BASE_STATUS_H
 #define SHOAL_BASE_STATUS_H
 
@@ -36,7 +36,7 @@ struct status {
 /* Local. The status without an error. */
 struct status status_ok(void);
 
-/* Local. A status with a printf-formatted sentence; too long a sentence is cut. */
+/* Local. A status with a printf-formatted sentence; a sentence that is too long is cut. */
 struct status status_make(enum status_code code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

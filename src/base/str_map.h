@@ -27,7 +27,8 @@ uint64_t str_hash(const char *bytes, size_t n);
 struct status str_map_init(struct str_map *m, size_t n_keys);
 void str_map_fini(struct str_map *m);
 
-/* Local. Adds a key, or leaves the one there and returns false. At most n_keys are added. */
+/* Local. Adds a key; when the key is there already, changes nothing and returns false. At most
+ * n_keys may be added. */
 bool str_map_add(struct str_map *m, const char *key, size_t n, int32_t value);
 
 /* Local. The value, or -1. An uninitialised (zeroed) map holds nothing. */

@@ -43,8 +43,8 @@ struct claim {
 struct worker {
     _Alignas(MEM_ALIGN) struct team *team;
     uint32_t index;
-    uint32_t n_hurried; /* how many of the next waits sleep at once */
-    uint32_t hurry;     /* factor on the number of those waits; doubled while it proves too small */
+    uint32_t n_hurried; /* waits left that go to sleep without yielding first */
+    uint32_t hurry;     /* factor on n_hurried; doubled while it proves too small */
     uint32_t n_calm;    /* waits since then that yielded and were not late */
     pthread_t thread;
 };

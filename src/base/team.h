@@ -25,8 +25,8 @@ struct status team_create(uint32_t n_threads, struct team **out);
 /* Local. Ends the threads and frees; accepts NULL. */
 void team_destroy(struct team **t);
 
-/* Local. From now on only the first n threads (at least 1, at most all) get parts: for measuring.
- */
+/* Local. From now on only the first n threads (at least 1, at most all) get parts; used by
+ * measurements. */
 void team_use(struct team *t, uint32_t n);
 
 /* Local. Threads that have parts; 1 for NULL. */
