@@ -1,12 +1,12 @@
-/* config.json to struct arch: what follows from its fields, and what several of them must agree on.
- * arch_fields.c reads the fields themselves, arch_family.c lists the families. */
+/* From config.json to struct arch: derives values from the fields and checks the fields against
+ * each other. arch_fields.c reads the fields themselves, arch_family.c lists the families. */
 #include "arch/arch_private.h"
 #include "base/strbuf.h"
 #include "tensor/dims.h"
 
 #include <string.h>
 
-/* The sentence for an architecture that is in no row. */
+/* The error for an architecture that no row names. */
 static struct status unknown_family(const char *what, const char *name)
 {
     struct strbuf known;
@@ -53,8 +53,8 @@ static struct status derive_unrotated(struct arch_reading *r)
     for (uint32_t l = 0; l < m->n_layers; l++) {
         int64_t rotates = (l + 1) % r->unrotated_every != 0;
         if (r->no_rope_layers != NULL && !js_int(js_at(r->no_rope_layers, l), &rotates)) {
-            return status_make(STATUS_INPUT,
-                               "%s: no_rope_layers[%u]: expected 0 or 1, found nothing", r->what, l);
+            return status_make(
+                STATUS_INPUT, "%s: no_rope_layers[%u]: expected 0 or 1, found nothing", r->what, l);
         }
         m->layer_is_unrotated[l] = rotates == 0;
     }
@@ -90,8 +90,9 @@ static struct status derive_rope(struct arch_reading *r)
     return status_ok();
 }
 
-/* Latent attention. What a token leaves in the cache, its latent and the rotated key that all heads
- * share, is one KV head; the heads' own parts of keys and values go to the query and the output. */
+/* Latent attention. The cache holds one KV head per token: the latent, and the rotated key that all
+ * heads share. The heads' own projections of keys and values are applied to the query and to the
+ * output. */
 static struct status derive_latent(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -107,9 +108,9 @@ static struct status derive_latent(struct arch_reading *r)
     return status_ok();
 }
 
-/* How many elements of a head are rotated, by a factor or a number, in a family that has either.
- * If neither is given it is an error, because implementations differ: transformers rotates half of
- * each of GLM-4.5's heads. */
+/* Sets the number of rotated elements of a head. A family with partial rotation must give a
+ * fraction or a number: without either, implementations differ (transformers rotates half of each
+ * of GLM-4.5's heads). */
 static struct status derive_rotary(struct arch_reading *r)
 {
     static const char key[] = "partial_rotary_factor";
@@ -140,7 +141,7 @@ static struct status derive_rotary(struct arch_reading *r)
 
 enum { HEAD_DIM_MAX = 1024 }; /* also of the field "head_dim", in arch_fields.c */
 
-/* Heads as they are in most families; a part of each may be all that is rotated. */
+/* Head sizes of families without latent attention. */
 static struct status derive_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -190,8 +191,8 @@ static void derive_attention(struct arch_reading *r)
     m->scale.logits = 1.0f / r->logits_divisor;
 }
 
-/* "layer_types" names each layer's attention. Where the family's own rule is for all layers, it may
- * say nothing else. */
+/* "layer_types" names each layer's attention. In a family whose window rule covers all layers or
+ * none, it may only repeat that rule. */
 static struct status derive_layer_types(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -239,8 +240,8 @@ static struct status derive_window(struct arch_reading *r)
     return derive_layer_types(r);
 }
 
-/* Marks the layers that have experts: every sparse_step-th, except mlp_only_layers and the first
- * ones. */
+/* Marks the MoE layers: every sparse_step-th and every moe_every-th, except mlp_only_layers and the
+ * first n_dense_layers. */
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -259,7 +260,7 @@ static struct status derive_sparsity(struct arch_reading *r)
     return status_ok();
 }
 
-/* A text that must be `wanted`, unless absent. */
+/* Refuses a text other than `wanted`; accepts an absent one. */
 static struct status check_text(const struct arch_reading *r, const struct js_node *node,
                                 const char *key, const char *wanted)
 {
@@ -269,7 +270,7 @@ static struct status check_text(const struct arch_reading *r, const struct js_no
                        r->m.family->title);
 }
 
-/* Experts in groups of which a few are open to a token. */
+/* Group-limited routing: a token chooses experts only in its best topk_group of n_group groups. */
 static struct status derive_groups(struct arch_reading *r)
 {
     const struct arch *m = &r->m;
@@ -370,7 +371,7 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
     memset(out, 0, sizeof *out);
     struct js_doc *doc = NULL;
     TRY(js_parse(json, n, what, &doc));
-    /* what a family without these fields computes with */
+    /* values for a family without these fields */
     struct arch_reading r = {.m = {.scale = {.embed = 1, .residual = 1}},
                              .what = what,
                              .root = js_root(doc),

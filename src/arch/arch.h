@@ -13,17 +13,18 @@
 
 enum { ARCH_LAYERS_MAX = 512 };
 
-/* How a family names its experts' tensors, behind "model.layers.N."; NULL: it has no such tensor.
- */
+/* The names of a family's expert tensors, after "model.layers.N."; NULL: the family has no such
+ * tensor. */
 struct arch_names {
-    const char *router, *gate, *up, *down; /* up to ".weight" and ".bias"; gate is up: the halves of
-                                              one tensor [E, 2 F, D] */
-    const char *select_bias;               /* [E] added to a sigmoid's score for the choice */
-    const char *shared;     /* the FFN that all tokens pass, up to "gate_proj.weight" */
-    const char *shared_mix; /* [1, D]: its sigmoid times the shared output */
+    const char *router, *gate, *up, *down; /* without ".weight" or ".bias"; when gate and up are
+                                              equal, both are halves of one tensor [E, 2 F, D] */
+    const char *select_bias; /* [E], added to the sigmoid scores for the choice of experts only */
+    const char *shared;      /* the shared experts, without "gate_proj.weight" and the like */
+    const char *shared_mix;  /* [1, D], the gate of the shared experts: sigmoid(x . gate) multiplies
+                                their output */
 };
 
-/* The layers that "sliding_window" is for, unless "layer_types" lists them. */
+/* The layers that use "sliding_window", unless "layer_types" lists them. */
 enum window_rule {
     WINDOW_NONE,
     WINDOW_ALL,
@@ -35,86 +36,93 @@ enum window_rule {
 struct arch_family {
     const char *architecture; /* config.json "architectures"[0] */
     const char *title;
-    bool qk_norm;         /* per-head RMSNorm of q and k before RoPE */
-    bool qk_norm_switch;  /* the same where "use_qk_norm" says so */
-    bool qk_norm_whole;   /* RMSNorm of all of q and all of k */
-    bool qkv_bias;        /* q, k and v have biases, o has none (else "attention_bias" says: all) */
-    bool qkv_bias_switch; /* unless "qkv_bias" says no */
-    bool o_unbiased;      /* "attention_bias" says q, k and v only */
+    bool qk_norm;        /* per-head RMSNorm of q and k before RoPE */
+    bool qk_norm_switch; /* likewise, if "use_qk_norm" is true */
+    bool qk_norm_whole;  /* RMSNorm of all of q and all of k */
+    bool qkv_bias; /* q, k and v have biases, o has none; else "attention_bias" decides for all four
+                    */
+    bool qkv_bias_switch; /* "qkv_bias": false removes those biases */
+    bool o_unbiased;      /* "attention_bias" is of q, k and v only */
     bool o_bias_switch;   /* "attention_out_bias" says o, "attention_bias" q, k and v */
-    bool clips;           /* q, k and v may stay within "clip_qkv" */
-    bool sinks;           /* a score per head that takes weight and has no value */
-    bool mla;             /* multi-head latent attention; rotates neighbours, unless
-                             "rope_interleave" says no */
-    bool partial_rotary;  /* only a part of a head may be rotated: "partial_rotary_factor" */
-    bool rotary_dim;      /* the same as a number of elements: "rotary_dim" */
-    bool out_norms;       /* attention and the FFN norm what they add to the residual stream, not
-                             what they read */
-    bool unrotated;       /* some layers rotate nothing: "no_rope_layers" */
-    bool theta_required;  /* "rope_theta" must be given: other programs assume another value than 1e4 */
-    bool tied;            /* the head is the embedding unless "tie_word_embeddings" says no */
+    bool clips;           /* "clip_qkv", if given, clamps q, k and v */
+    bool sinks; /* attention sinks: a learned score per head that joins the softmax and has no value
+                 */
+    bool mla;   /* multi-head latent attention; RoPE rotates neighbouring elements, unless
+                   "rope_interleave" is false */
+    bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
+    bool rotary_dim;     /* the same as a number of elements: "rotary_dim" */
+    bool out_norms;      /* attention and the FFN norm their outputs, not their inputs */
+    bool unrotated;      /* some layers have no RoPE: "no_rope_layers" */
+    bool theta_required; /* "rope_theta" must be given: other programs have other defaults than 1e4
+                          */
+    bool tied;           /* the head is the embedding unless "tie_word_embeddings" is false */
     enum window_rule window;
-    uint32_t window_from; /* WINDOW_UPPER: "max_window_layers" where it is absent; 0: 28 */
-    bool window_switch; /* there is a window only where "use_sliding_window" is true */
-    bool mlp_bias;      /* may have biases of the dense FFN: "mlp_bias" */
-    bool scales;        /* of rows, scores and logits: "embedding_multiplier" and its like */
+    uint32_t window_from; /* WINDOW_UPPER: default of "max_window_layers"; 0: 28 */
+    bool window_switch;   /* there is a window only where "use_sliding_window" is true */
+    bool mlp_bias;        /* "mlp_bias": biases in the dense FFN */
+    bool scales; /* multipliers of embeddings, residuals, scores and logits: "embedding_multiplier"
+                    and its like */
     bool has_experts;
     bool expert_bias; /* router and experts have biases */
     bool clamped;     /* clamped SwiGLU in the experts */
-    bool sigmoid;     /* the router's score, with a bias for the choice; else softmax */
-    /* its own code drops the scale where "norm_topk_prob" is true, others keep it or never read the
-       field; no published config has it */
+    bool sigmoid;     /* router scores are sigmoids, with a bias for the choice; else a softmax */
+    /* "norm_topk_prob": true is refused: the published code then drops the scale, other programs
+     * keep it or never read the field, and no published config sets it */
     bool never_renormalised;
     bool sparsity_keys;    /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
     bool renormalise;      /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
     bool own_expert_width; /* "moe_intermediate_size" of an expert; else intermediate_size */
-    bool own_shared_width; /* "shared_expert_intermediate_size" of what all tokens pass */
-    bool counts_shared;    /* the same as "n_shared_experts" experts' widths */
-    const struct arch_names *names; /* of the experts' tensors; NULL: there are none */
+    bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
+    bool counts_shared;    /* or "n_shared_experts" times the F of an expert */
+    const struct arch_names *names; /* of the expert tensors; NULL: none */
 };
 
-/* Factors. */
+/* Multipliers; 1: none. */
 struct arch_scales {
-    float attention;               /* of q.k */
-    float embed, residual, logits; /* of rows; 1: none */
+    float attention;               /* of the scores q.k */
+    float embed, residual, logits; /* of embeddings, of what attention and FFN add to the residual
+                                      stream, of the head's input */
 };
 
 /* Clamped SwiGLU. */
 struct arch_swiglu {
     float alpha;
-    float limit; /* 0: SwiGLU is the plain one */
+    float limit; /* 0: plain SwiGLU */
 };
 
 struct arch {
     const struct arch_family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads; /* L, D, H, G */
-    uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention's kernels: the
-                           published head_dim rounded up to LANES, behind which zeros stand */
-    uint32_t rotary;    /* elements of a head that are rotated, from its first on */
-    uint32_t query_dim; /* elements of a head of q as published, which the weights have */
-    uint32_t value_dim; /* of a head of o_proj's input; likewise. Both are the published head_dim,
-                           and k and v have as many, but for latent attention */
-    uint32_t kv_lora;   /* latent attention, where kv_lora + rotary is Hd, cached once for a token;
-                           0: the model has none */
-    uint32_t q_lora;    /* latent attention with q made in two steps; 0: in one */
-    bool rope_pairs;
-    bool layer_is_unrotated[ARCH_LAYERS_MAX]; /* q and k stay as they are */
+    uint32_t
+        head_dim;    /* Hd, elements of a head in the cache and in attention kernels: the published
+                        head_dim rounded up to a multiple of LANES and padded with zeros */
+    uint32_t rotary; /* RoPE rotates the first `rotary` elements of a head */
+    uint32_t query_dim; /* elements of a head of q in the weights; the published head_dim */
+    uint32_t
+        value_dim; /* elements of a head of o_proj's input in the weights. Without latent attention,
+                      a head of q, k and v and one of o's input have the published head_dim */
+    uint32_t kv_lora; /* latent attention: width of the latent; Hd = kv_lora + rotary, cached once
+                         per token; 0: none */
+    uint32_t
+        q_lora; /* latent attention whose q is computed through a latent: its width; 0: directly */
+    bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; else i and i + rotary / 2 */
+    bool layer_is_unrotated[ARCH_LAYERS_MAX]; /* no RoPE */
     bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and all of k */
     bool sinks;
     uint32_t ffn;                             /* F of dense layers */
     uint32_t n_experts, n_chosen, expert_ffn; /* E, K, F of an expert; 0: dense */
-    uint32_t shared_ffn;     /* F of what all tokens pass in MoE layers; 0: nothing */
-    uint32_t vocab, context; /* V, max_position_embeddings */
-    uint32_t window; /* positions that a row sees in layers that have a window; 0: none has */
+    uint32_t shared_ffn;                      /* F of all shared experts together; 0: none */
+    uint32_t vocab, context;                  /* V, max_position_embeddings */
+    uint32_t window; /* sliding window, in positions, of the layers that have one; 0: none has */
     bool layer_has_window[ARCH_LAYERS_MAX];
     float norm_eps;
     double rope_theta;
     bool tied;
     bool qkv_bias, o_bias, ffn_bias;
     bool expert_bias; /* router and experts have biases */
-    bool select_bias; /* of the choice of experts alone */
-    bool shared_mix;  /* the shared output is times a sigmoid of its own */
-    float clip_qkv;   /* q, k and v stay within it; 0: no limit */
+    bool select_bias; /* the router adds a bias for the choice of experts only */
+    bool shared_mix;  /* a sigmoid gate multiplies the shared experts' output */
+    float clip_qkv;   /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
     struct arch_scales scale;
     struct arch_swiglu swiglu;
     struct router_rule router;
@@ -123,7 +131,7 @@ struct arch {
     uint32_t n_eos_ids;
 };
 
-/* Local. The i-th family; NULL behind the last. */
+/* Local. The i-th family; NULL after the last. */
 const struct arch_family *arch_family_at(size_t i);
 
 /* Local. Parses n bytes of a config.json; `what` names them in errors. Errors: STATUS_INPUT names

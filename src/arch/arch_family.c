@@ -1,4 +1,4 @@
-/* The families as data. Called by arch.c. */
+/* The table of families. Called by arch.c. */
 #include "arch/arch.h"
 
 /* How families name the tensors of their experts. */
@@ -47,7 +47,10 @@ static const struct arch_family families[] = {
      .title = "Seed-OSS",
      .o_bias_switch = true,
      .mlp_bias = true},
-    {.architecture = "Olmo2ForCausalLM", .title = "OLMo-2", .out_norms = true, .qk_norm_whole = true},
+    {.architecture = "Olmo2ForCausalLM",
+     .title = "OLMo-2",
+     .out_norms = true,
+     .qk_norm_whole = true},
     {.architecture = "MixtralForCausalLM",
      .title = "Mixtral",
      .window = WINDOW_ALL,

@@ -1,5 +1,5 @@
-/* The table of config.json's fields. A field that is in no row, and not off, is refused by name, so
- * that no model runs with other arithmetic than it was trained with. */
+/* The table of config.json's fields. A field without a row is refused by name unless it is off, so
+ * that no model runs with arithmetic other than that of its training. */
 #include "arch/arch_private.h"
 
 #include <stdio.h>
@@ -22,10 +22,11 @@ struct field {
     const char *key;
     enum field_type type;
     bool required, may_be_zero;
-    bool refused_elsewhere; /* where `only` is false: refused, unless off or a factor of 1 */
+    bool refused_elsewhere; /* where `only` is false: refused, unless off, or 1 if `otherwise` is 1
+                             */
     size_t at;              /* in struct arch_reading */
     double above, most;
-    double otherwise; /* where it is absent; 0: leaves what is there */
+    double otherwise; /* value of an absent field; 0: the member keeps its value */
     const char *word;
     size_t only; /* in struct arch_family, a bool; 0: all families */
 };
@@ -92,10 +93,9 @@ static const struct field fields[] = {
     {"num_local_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
     {"n_routed_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
     {"num_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
-    {"num_experts_per_tok", FIELD_COUNT, AT(m.n_chosen), .most = ROUTER_CHOSEN_MAX, ONLY(has_experts),
-     .required = true},
-    {.key = "experts_per_token",
-     .type = FIELD_INERT}, /* gpt-oss says num_experts_per_tok beside it */
+    {"num_experts_per_tok", FIELD_COUNT, AT(m.n_chosen), .most = ROUTER_CHOSEN_MAX,
+     ONLY(has_experts), .required = true},
+    {.key = "experts_per_token", .type = FIELD_INERT}, /* gpt-oss also gives num_experts_per_tok */
     {"moe_intermediate_size", FIELD_COUNT, AT(m.expert_ffn), .most = 1 << 24,
      ONLY(own_expert_width), .required = true},
     {"shared_expert_intermediate_size", FIELD_COUNT, AT(m.shared_ffn), .most = 1 << 24,
@@ -141,7 +141,7 @@ static const struct field fields[] = {
     {.key = "use_cache", .type = FIELD_INERT},
     {.key = "initializer_range", .type = FIELD_INERT},
     {.key = "initial_context_length",
-     .type = FIELD_INERT}, /* of the training; rope_scaling says it too */
+     .type = FIELD_INERT}, /* of the training; rope_scaling has it too */
     {.key = "attention_dropout", .type = FIELD_INERT},
     {.key = "hidden_dropout", .type = FIELD_INERT},
     {.key = "residual_dropout", .type = FIELD_INERT},
@@ -191,7 +191,7 @@ static bool applies(const struct field *f, const struct arch_family *family)
     return f->only == 0 || *((const bool *)family + f->only);
 }
 
-/* The row of a key for a family, else any row of the key; NULL: there is none. */
+/* The key's row that applies to the family, else any row of the key; NULL: none. */
 static const struct field *field_of(const char *key, const struct arch_family *family)
 {
     const struct field *found = NULL;
@@ -306,7 +306,7 @@ static struct status read_field(struct arch_reading *r, const struct field *f,
     }
 }
 
-/* A field of a family that has no such thing. */
+/* Checks a field that does not apply to the family. */
 static struct status check_elsewhere(const struct arch_reading *r, const struct field *f,
                                      const struct js_node *node)
 {

@@ -63,8 +63,8 @@ static struct rope rope_read(const struct js_node *config)
     return r;
 }
 
-/* Reads a parameter of the rule in (least, most]. When it is absent the value is `otherwise`; if
- * that is 0 too, it is an error. */
+/* Reads a parameter of the rule, which must be in (least, 1e9]. An absent one is `otherwise`, or an
+ * error if that is 0. */
 static struct status parameter(const struct rope *r, const char *key, double least,
                                double otherwise, double *out)
 {
@@ -94,7 +94,7 @@ static struct status make_linear(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* The context length of the training before scaling: its own field, else the config's context. */
+/* The context length of the training before scaling: its own field, or max_position_embeddings. */
 static struct status original_context(const struct rope *r, double *out)
 {
     const char *key = "original_max_position_embeddings";

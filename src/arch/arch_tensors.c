@@ -1,4 +1,4 @@
-/* The table of a model's tensors, in the order in which a place's weights are listed. */
+/* The table of a model's tensors, in the order in which weights_list visits them. */
 #include "arch/arch_tensors.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_GATE_BIAS, PART_FFN_BIAS, "mlp.gate_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_UP_BIAS, PART_FFN_BIAS, "mlp.up_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_DOWN_BIAS, PART_FFN_BIAS, "mlp.down_proj.bias", DIM_D)},
-    /* experts, and what all tokens pass beside them */
+    /* experts and shared experts */
     {MATRIX(CLASS_ROUTER, WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
     {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(select_bias)},
     {MATRIX(CLASS_FFN, WEIGHT_SHARED_GATE, PART_SHARED, "gate_proj.weight", DIM_SHARED_F, DIM_D),
@@ -80,7 +80,7 @@ static const struct arch_tensor tensors[] = {
      .is_expert = true, .beside = DIM_EXPERT_F, .is_second = true},
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
      .is_expert = true, .has_leaves = true},
-    /* behind the last layer */
+    /* after the last layer */
     {VECTOR(WEIGHT_FINAL_NORM, PART_FINAL, "model.norm.weight", DIM_D)},
     {MATRIX(CLASS_HEAD, WEIGHT_HEAD, PART_HEAD, "lm_head.weight", DIM_V, DIM_D)},
     {MATRIX(CLASS_HEAD, WEIGHT_HEAD, PART_HEAD_TIED, "model.embed_tokens.weight", DIM_V, DIM_D)},
@@ -91,7 +91,7 @@ const struct arch_tensor *arch_tensor_at(size_t i)
     return i < sizeof tensors / sizeof tensors[0] ? &tensors[i] : NULL;
 }
 
-/* The family's part of the name; NULL: the family has no such tensor. */
+/* The family's prefix of the name; NULL: the family has no such tensor. */
 static const char *prefix_of(const struct arch_tensor *t, const struct arch_family *family)
 {
     const char *prefix = NULL;
@@ -110,7 +110,7 @@ void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *fam
     snprintf(out, n, "%s%s%s", place, prefix == NULL ? "" : prefix, t->name);
 }
 
-/* Takes `end` off the end of the first *n characters of name; false where they end otherwise. */
+/* Takes `end` off the end of name[0, *n); false when name[0, *n) does not end so. */
 static bool take_end(const char *name, size_t *n, const char *end)
 {
     const size_t m = strlen(end);
@@ -215,10 +215,11 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
 {
     const uint32_t dense = PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
     const uint32_t norms = m->family->out_norms ? PART_OUT_NORMS : PART_IN_NORMS;
-    return PART_LAYER | norms | attention_parts(m) | (m->layer_is_moe[layer] ? moe_parts(m) : dense);
+    return PART_LAYER | norms | attention_parts(m) |
+           (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
 
-/* Elements of a tensor; of experts, n_experts count. */
+/* Elements of a tensor, those of an expert times n_experts. */
 static uint64_t elements_of(const struct arch *m, const struct arch_tensor *t, uint32_t n_experts)
 {
     return (uint64_t)arch_dim_size(m, t->rows) * arch_dim_size(m, t->cols) *
@@ -241,8 +242,8 @@ uint64_t arch_params(const struct arch *m)
     return n;
 }
 
-/* Elements of the layers' matrices that one token is multiplied with: those of experts alone, or
- * all. */
+/* Elements of the layers' matrices that one token is multiplied with: all, or those of experts
+ * alone. */
 static uint64_t token_elements(const struct arch *m, bool of_experts)
 {
     uint64_t n = 0;

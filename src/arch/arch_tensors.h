@@ -1,6 +1,6 @@
 /* The tensors of a model: one table of roles, published names, shapes in the letters of
- * tensor/dims.h, and how ranks cut them. The lists of weights, the check of a checkpoint and
- * convert are computed from it. */
+ * tensor/dims.h, and how ranks cut them. Lists of weights, the checks of a checkpoint and convert
+ * read it. */
 #ifndef SHOAL_ARCH_ARCH_TENSORS_H
 #define SHOAL_ARCH_ARCH_TENSORS_H
 
@@ -10,13 +10,13 @@
 enum weight_role {
     WEIGHT_EMBED,
     WEIGHT_ATTN_NORM,     /* of attention's input */
-    WEIGHT_ATTN_OUT_NORM, /* of what attention adds to the residual stream */
+    WEIGHT_ATTN_OUT_NORM, /* of attention's output */
     WEIGHT_Q,
     WEIGHT_K,
     WEIGHT_V,
     WEIGHT_Q_NORM,
     WEIGHT_K_NORM,
-    WEIGHT_Q_A, /* latent attention: q's latent, then Q from it */
+    WEIGHT_Q_A, /* latent attention: q's latent, from which WEIGHT_Q computes q */
     WEIGHT_Q_A_NORM,
     WEIGHT_KV_A,
     WEIGHT_K_ROPE,
@@ -36,14 +36,14 @@ enum weight_role {
     WEIGHT_GATE_BIAS,
     WEIGHT_UP_BIAS,
     WEIGHT_DOWN_BIAS,
-    WEIGHT_SHARED_GATE, /* of what all tokens pass in a MoE layer */
+    WEIGHT_SHARED_GATE, /* of the shared experts */
     WEIGHT_SHARED_UP,
     WEIGHT_SHARED_DOWN,
-    WEIGHT_SHARED_MIX, /* [1, D] its sigmoid gate */
+    WEIGHT_SHARED_MIX, /* [1, D] the sigmoid gate of the shared experts */
     WEIGHT_ROUTER,
     WEIGHT_ROUTER_BIAS,
-    WEIGHT_SELECT_BIAS,      /* of the choice of experts alone */
-    WEIGHT_EXPERT_GATE_BIAS, /* of the experts held: is_vector and is_expert */
+    WEIGHT_SELECT_BIAS,      /* for the choice of experts only */
+    WEIGHT_EXPERT_GATE_BIAS, /* of the experts that a rank holds; is_vector and is_expert */
     WEIGHT_EXPERT_UP_BIAS,
     WEIGHT_EXPERT_DOWN_BIAS,
     WEIGHT_EXPERT_GATE,
@@ -58,8 +58,8 @@ enum weight_role {
 enum arch_class {
     CLASS_VECTOR, /* norms and biases: f32 in memory */
     CLASS_ATTENTION,
-    CLASS_LATENT, /* KV_B: plain, whatever the rest of attention is */
-    CLASS_FFN,    /* of a dense layer, and what all tokens pass beside the experts */
+    CLASS_LATENT, /* KV_B: never quantized */
+    CLASS_FFN,    /* of a dense layer, and of the shared experts */
     CLASS_EXPERTS,
     CLASS_ROUTER,
     CLASS_EMBED,
@@ -69,7 +69,7 @@ enum arch_class {
 
 /* The dimension of a tensor that ranks divide. */
 enum arch_axis {
-    AXIS_NONE, /* nothing: every rank that holds the tensor holds all of this dimension */
+    AXIS_NONE, /* not cut: every rank that holds the tensor holds all of this dimension */
     AXIS_HEADS,
     AXIS_KV_HEADS,
     AXIS_FFN,
@@ -101,7 +101,7 @@ enum arch_dim {
     DIM_COUNT
 };
 
-/* Parts that a model or a layer may have; a tensor is there where its part is. */
+/* Parts that a model or a layer may have. A tensor exists where its part does. */
 enum arch_part {
     PART_EMBED = 1 << 0,
     PART_LAYER = 1 << 1, /* every layer */
@@ -112,13 +112,13 @@ enum arch_part {
     PART_QK_NORM_WHOLE = 1 << 6,
     PART_SINKS = 1 << 7,
     PART_LATENT = 1 << 8,  /* latent attention */
-    PART_Q_STEPS = 1 << 9, /* with q in two steps */
-    PART_Q_STEP = 1 << 10, /* in one */
+    PART_Q_STEPS = 1 << 9, /* with a latent of q */
+    PART_Q_STEP = 1 << 10, /* without one */
     PART_DENSE = 1 << 11,  /* a dense FFN */
     PART_FFN_BIAS = 1 << 12,
     PART_MOE = 1 << 13,
     PART_SELECT_BIAS = 1 << 14,
-    PART_SHARED = 1 << 15, /* what all tokens pass beside the experts */
+    PART_SHARED = 1 << 15, /* shared experts */
     PART_SHARED_MIX = 1 << 16,
     PART_EXPERT_BIAS = 1 << 17,
     PART_FINAL = 1 << 18,
@@ -126,7 +126,7 @@ enum arch_part {
     PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
     PART_IN_NORMS = 1 << 21,
     PART_OUT_NORMS = 1 << 22,
-    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* of all layers */
+    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* outside layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */
@@ -134,33 +134,37 @@ struct arch_tensor {
     enum weight_role role;
     enum arch_class class;
     enum arch_part part;
-    const char *name; /* behind "model.layers.N." in a layer, and behind the family's prefix */
-    bool is_named;    /* the family names it: */
-    size_t prefix;    /* in struct arch_names, a const char * */
+    const char *name; /* after "model.layers.N." in a layer, and after the family's prefix */
+    bool is_named;    /* the name begins with a prefix of the family: */
+    size_t prefix;    /* offset of the prefix in struct arch_names, a const char * */
     enum arch_dim rows, cols;
     bool is_vector, is_expert;
     bool has_leaves; /* row-parallel: cut along cols into K-blocks (tensor/leaf.h); else along rows
                       */
-    /* the tensor of the file holds the rows of two roles, one behind the other: the other one's
-     * dimension, and whether this one is the second. Experts: where gate and up have one name. */
+    /* The tensor in the file may hold the rows of two roles, one after the other: the other role's
+     * dimension, and whether this role comes second. For experts only where gate and up have the
+     * same name. */
     enum arch_dim beside;
     bool is_second;
 };
 
-/* Local. The i-th row; NULL behind the last. */
+/* Local. The i-th row; NULL after the last. */
 const struct arch_tensor *arch_tensor_at(size_t i);
 
-/* Local. The tensor's name in a checkpoint of the family; layer: of a tensor inside layers. */
+/* Local. Writes the tensor's name in a checkpoint of the family, at most n bytes. `layer` counts
+ * only for a tensor of a layer. */
 void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, uint32_t layer,
                       char *out, size_t n);
 
-/* Local. A row of any family whose name is the end of a published name; NULL: there is none. */
+/* Local. The row whose name, in any family, is the published name `name` or its end after a dot;
+ * NULL: none. */
 const struct arch_tensor *arch_tensor_find(const char *name);
 
-/* Local. Whether the rows share a tensor of the file with those of another role, t->beside. */
+/* Local. Whether the file's tensor also holds the rows of another role, t->beside. */
 bool arch_tensor_is_halved(const struct arch_tensor *t, const struct arch_family *family);
 
-/* Local. Elements of a dimension; and its axis, of which each unit has arch_dim_unit elements. */
+/* Local. Elements of a dimension; the axis along which ranks cut it; the elements of one unit of
+ * that axis (a head, say). */
 uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim);
 enum arch_axis arch_dim_axis(enum arch_dim dim);
 uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
@@ -168,8 +172,8 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
 /* Local. Parameters of the model: elements of all its tensors. */
 uint64_t arch_params(const struct arch *m);
 
-/* Local. Elements of the matrices of all layers that one token is multiplied with, of the experts
- * those that it chooses; and the part of them that is in experts. */
+/* Local. Elements of all matrices in layers that one token is multiplied with, counting the K
+ * chosen experts; and those of the experts alone. */
 uint64_t arch_token_params(const struct arch *m);
 uint64_t arch_token_expert_params(const struct arch *m);
 

@@ -7,7 +7,7 @@
 #include "kernels/device.h"
 #include "parallel/layout/pipe_schedule.h"
 
-/* A span that ends now goes to the timeline. Returns now. */
+/* Adds a span that ends now to the timeline. Returns the time. */
 static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
 {
     const uint64_t now = clock_ns();
@@ -17,7 +17,7 @@ static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
     return now;
 }
 
-/* The same of a time in which this rank had nothing to do. */
+/* Likewise for a span in which this rank waited. */
 static void mark_wait(struct engine *e, enum trace_kind kind, uint64_t since)
 {
     e->stats.wait_ns += mark(e, kind, since) - since;
@@ -84,7 +84,7 @@ static size_t hidden_slot(const struct engine *e, uint64_t run)
 static void expect_hidden(struct engine *e, uint64_t run)
 {
     const size_t i = hidden_slot(e, run);
-    if (device_pipe_receives(e->o.kern)) return; /* asked for when their number is known */
+    if (device_pipe_receives(e->o.kern)) return; /* received when their number is known */
     await_sent(e, &e->sent[i]);
     comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->wire[i],
                     hidden_bytes(e->o.max_rows, e->o.model->width), &e->received[i]);
@@ -159,7 +159,7 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     TRY(engine_list_wants(e, b, &n));
     step_result_clear(&e->result, step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
     stage_final_norm(e->stage, h, e->rows, n, e->normed);
-    /* the message's counters stand behind each other */
+    /* the counters `bad` and `dropped` are contiguous */
     if (e->place.tp == 0)
         mem_ops_get_later(e->o.kern, e->counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
     TRY(vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->wants, n, e->got,
@@ -227,7 +227,8 @@ static struct status send_rows(struct engine *e, const struct hidden *h)
     return status_ok();
 }
 
-/* All ranks of a stage say the same: experts are shared by replicas with steps of other sizes. */
+/* Whether the step runs in halves. The largest replica decides, because all ranks of a stage must
+ * agree: replicas share experts. */
 static bool in_halves(const struct engine *e, const struct step_plan *plan)
 {
     size_t most = 0;
@@ -288,7 +289,8 @@ static struct status engine_run_step(struct engine *e, const struct step_plan *p
     return status_ok();
 }
 
-/* The stage's root has the plan; all of the stage get it. For the others that is a wait. */
+/* Broadcasts the plan from the stage's root to its other ranks, for which the time counts as
+ * waiting. */
 static void share_plan(struct engine *e, struct plan_message *m)
 {
     const uint64_t since = clock_ns();

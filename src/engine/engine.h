@@ -1,6 +1,6 @@
-/* Runs steps on one rank: takes a plan, receives the hidden rows from the stage before, runs its
- * own stage, sends them on; the last stage samples and sends the result to the lead. Knows plans
- * and stages, never requests. With pp stages, pp steps are in flight
+/* Runs steps on one rank: takes a plan, receives the hidden rows from the previous stage, runs its
+ * own stage and sends the rows on; the last stage samples and sends the result to the lead. Knows
+ * plans and stages, never requests. With pp stages, up to pp steps are in flight
  * (parallel/layout/pipe_schedule.h). */
 #ifndef SHOAL_ENGINE_ENGINE_H
 #define SHOAL_ENGINE_ENGINE_H
@@ -18,16 +18,16 @@ struct engine_options {
  * time that a rank waits for other ranks inside a collective is part of comm_ns. */
 struct engine_stats {
     uint64_t n_steps;
-    uint64_t busy_ns;    /* inside steps, waiting excluded */
-    uint64_t comm_ns;    /* in collectives of the step, part of busy_ns */
-    uint64_t wait_ns;    /* for plans, hidden rows, results and sends: the pipeline's bubble */
-    uint64_t plan_ns;    /* the lead's rank: reading, planning, committing; filled by its loop */
-    uint64_t elapsed_ns; /* from the first plan that was waited for to the last; filled likewise */
+    uint64_t busy_ns; /* inside steps, waiting excluded */
+    uint64_t comm_ns; /* in collectives of the step, part of busy_ns */
+    uint64_t wait_ns; /* waiting for plans, hidden rows, results and sends: the pipeline's bubble */
+    uint64_t plan_ns; /* on the lead's rank: reading, planning, committing; set by its loop */
+    uint64_t elapsed_ns; /* from the wait for the first plan to the last plan; set by that loop */
     uint64_t n_rows;
     uint64_t peak_bytes; /* resident */
 };
 
-/* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Errors: as stage_create. destroy accepts NULL. */
 struct status engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine **e);
 

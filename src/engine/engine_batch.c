@@ -8,8 +8,8 @@ _Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
                "plans and caches have one block size");
 
 /* Whether the entry s continues the run of rows before it. Each draft token is an entry of one row;
- * joined to one run, attention reads the cache once for all of them, as for a chunk of a prompt.
- * Two sequences never write into one block, so equal last blocks mean one sequence. */
+ * joined to one run, their attention reads the cache once, as for a chunk of a prompt. Two
+ * sequences never write into the same block, so equal last blocks mean the same sequence. */
 static bool goes_on(const struct seq_rows *run, const struct plan_seq *s, const int32_t *blocks)
 {
     const size_t end = run->pos0 + run->n_rows, last = (end - 1) / PLAN_BLOCK_TOKENS;
@@ -143,7 +143,7 @@ static int32_t clamp_count(int64_t n)
 
 struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants)
 {
-    size_t at = 0; /* in wants and got, which follow the sequences' rows */
+    size_t at = 0; /* in wants and got, which are in the order of the rows */
     size_t t = 0;
     const struct plan_top *tops = e->tops;
     for (size_t i = 0; i < b->n_seqs; i++) {

@@ -43,14 +43,14 @@ static bool next_row(struct row_walk *w)
 
 /* --- values ---------------------------------------------------------------------------------- */
 
-/* Appends, as far as there is room. */
+/* Appends `text`, cut to the room that is left. */
 static void flags_say(char out[SENTENCE_BYTES], const char *text)
 {
     const size_t n = strlen(out);
     snprintf(out + n, SENTENCE_BYTES - n, "%s", text);
 }
 
-/* "a, b or c"; with `more`, that stands last. */
+/* "a, b or c"; `more`, unless NULL, stands last. */
 static void say_words(const struct flag_word *words, const char *more, char out[SENTENCE_BYTES])
 {
     for (const struct flag_word *w = words; w->name != NULL; w++) {
@@ -231,7 +231,7 @@ void flags_preset(const struct flag_table *table, void *out)
                row.flag->n_bytes == flags_bytes_of(row.flag->kind));
         if (row.flag->preset == NULL) continue;
         const struct status st = set_value(row.flag, row.flag->preset, (char *)out + row.offset);
-        assert(!status_failed(&st)); /* a preset that its own row refuses */
+        assert(!status_failed(&st)); /* the row refuses its own preset */
         (void)st;
     }
 }
@@ -250,8 +250,8 @@ static bool is_name(const char *name, const char *text, size_t n)
     return name != NULL && strlen(name) == n && memcmp(name, text, n) == 0;
 }
 
-/* The walk at the flag of that name, its flag NULL where there is none. Only whole names are flags:
- * an abbreviation would change its meaning when flags are added. */
+/* A walk that stands at the named flag; its `flag` is NULL when there is none. Abbreviations are
+ * not accepted, because new flags would change their meaning. */
 static struct row_walk find_flag(const struct flag_table *t, const char *name, size_t n)
 {
     struct row_walk row = {.table = t};
@@ -261,7 +261,7 @@ static struct row_walk find_flag(const struct flag_table *t, const char *name, s
     return row;
 }
 
-/* How many letters must be changed, added or taken away to make b of a; both shorter than 64. */
+/* The edit distance of a and b: letters to change, add or remove. Both are shorter than 64. */
 static size_t flags_distance(const char *a, size_t n, const char *b, size_t m)
 {
     size_t row[64];
@@ -280,7 +280,7 @@ static size_t flags_distance(const char *a, size_t n, const char *b, size_t m)
     return row[m];
 }
 
-/* The only flag that begins so; NULL: none does, or several. */
+/* The only flag whose name begins with name[0, n); NULL: none or several. */
 static const struct flag *longer_flag(const struct flag_table *t, const char *name, size_t n)
 {
     const struct flag *found = NULL;
@@ -292,7 +292,7 @@ static const struct flag *longer_flag(const struct flag_table *t, const char *na
     return found;
 }
 
-/* The flag that was perhaps meant; NULL: none is near. */
+/* The flag that was probably meant; NULL: none is similar. */
 static const struct flag *near_flag(const struct flag_table *t, const char *name, size_t n)
 {
     if (n <= 3) return NULL;
@@ -318,7 +318,7 @@ bool flags_is_given(const struct flags_given *given, const char *name)
 static void note_given(struct flags_given *given, const char *name)
 {
     if (flags_is_given(given, name)) return;
-    assert(given->n < FLAGS_GIVEN_MAX); /* more flags in one table than this */
+    assert(given->n < FLAGS_GIVEN_MAX); /* the table has more flags */
     given->names[given->n++] = name;
 }
 
@@ -420,7 +420,7 @@ static void write_small(const struct flag *f, const char *at, struct strbuf *out
         strbuf_printf(out, "%d", value);
 }
 
-/* A setting's text is a contract: a journal resumes only under equal ones. */
+/* A journal resumes only if all its settings have the same text: do not change these formats. */
 static void write_value(const struct flag *f, const char *at, struct strbuf *out)
 {
     switch (f->kind) {
@@ -440,12 +440,12 @@ static void write_value(const struct flag *f, const char *at, struct strbuf *out
         strbuf_printf(out, "%llu", (unsigned long long)*(const uint64_t *)at);
         return;
     default:
-        assert(f->kind != FLAG_PARSED); /* its text is its owner's to write */
+        assert(f->kind != FLAG_PARSED); /* its owner writes its text */
         write_small(f, at, out);
     }
 }
 
-/* Whether the field of a row, whose struct begins at `fields`, still has its preset. */
+/* Whether a row's field still has its preset; the field's struct begins at `fields`. */
 static bool has_preset(const struct flag *f, const char *fields)
 {
     _Alignas(max_align_t) char preset[sizeof(struct flag_list)] = {0};

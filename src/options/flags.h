@@ -55,11 +55,11 @@ enum flag_journal {
     JOURNAL_NOT,       /* it changes no byte */
     JOURNAL_ALWAYS,    /* kept */
     JOURNAL_AS_NUMBER, /* kept; a choice by its number */
-    JOURNAL_CHANGED,   /* kept unless it has its preset, so that a journal from before the flag was
-                          added still resumes. For every flag that is added from now on */
+    JOURNAL_CHANGED,   /* kept unless it has its preset, so that a journal from before the flag
+                          existed still resumes; use it for every new flag */
 };
 
-/* Commands that share rows, and sets of them; a row names those that take it. */
+/* Bits of the commands that share rows; a row names the commands that take it. */
 enum flag_command {
     IN_GENERATE = 1,
     IN_SCORE = 2,
@@ -103,7 +103,7 @@ struct flag {
 #define OF_PARSED(function, says, name)                                                            \
     .kind = FLAG_PARSED, .parse = (function), .expected = (says), .argument = (name)
 
-/* A list becomes a struct's fields, or a table's rows. */
+/* A list expands to the fields of a struct, or to the rows of a table. */
 #define FLAG_FIELD(type, field, ...) type field;
 #define FLAG_ROW(type, field, flag, ...)                                                           \
     {.name = flag, .offset = offsetof(FLAG_OWNER, field), .n_bytes = sizeof(type), __VA_ARGS__},
@@ -154,30 +154,31 @@ struct flags_page {
     const struct flag_table *table;
 };
 
-/* Local. Gives the fields of all rows, also those that this command does not take, their presets;
- * fields without one are left alone. */
+/* Local. Sets the field of every row to its preset, also of rows that this command does not take.
+ * Fields without a preset keep their values. */
 void flags_preset(const struct flag_table *table, void *out);
 
-/* Local. Presets, then argv[1..], into *out, which is zeroed by the caller. "--help" (or "-h") and
- * "--help-man" set parsed->ask and end the reading. Errors: STATUS_USAGE names the flag, what was
- * expected and what was found. */
+/* Local. Writes presets, then the values in argv[1..], to *out, which the caller has zeroed.
+ * "--help" (or "-h") and "--help-man" set parsed->ask and stop the parsing. Errors: STATUS_USAGE
+ * names the flag, what was expected and what was found. */
 struct status flags_parse(const struct flag_table *table, int argc, char **argv, void *out,
                           struct flags_parsed *parsed);
 
-/* Local. `name` is a row's name, never an alias. */
+/* Local. True when the user gave the flag. `name` is a row's name, never an alias. */
 bool flags_is_given(const struct flags_given *given, const char *name);
 
-/* Local. The name of a value; NULL: it has none. */
+/* Local. The word that stands for a value; NULL: none. */
 const char *flag_word_of(const struct flag_word *words, int32_t value);
 
-/* Local. Appends "--name=value" lines of the group's rows that a journal keeps, in their order, but
- * not the row `leave_out` (NULL: none). `options` is what the group's offset counts from. */
+/* Local. Appends a line "--name=value" for each of the group's rows that a journal keeps, in their
+ * order, except the row named `leave_out` (NULL: none). The group's offset counts from `options`.
+ */
 void flags_settings(const struct flag_group *group, const void *options, const char *leave_out,
                     struct strbuf *out);
 
-/* Local. Prints what is wrong with a command's flags and returns the exit status. Flags are mostly
- * wrong on every rank alike, and the launcher ends the job when its first rank has said so: the
- * other ranks wait for that, and speak when nothing ended them. */
+/* Local. Prints st's sentence about a command's flags and returns the exit status. Flags are
+ * usually wrong on all ranks, and the launcher ends the job when its first rank exits. So the other
+ * ranks wait some seconds for that, and print only if they still run. */
 int flags_refuse(const char *command, uint32_t launcher_rank, const struct status *st);
 
 /* Local. Prints the page as help text or, for FLAGS_MAN, as a man(7) source. */

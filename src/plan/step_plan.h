@@ -1,7 +1,8 @@
-/* The waist of the program. In each step the lead sends all ranks a step_plan, and the last
- * pipeline stage answers with a step_result. Both are flat integers and floats without pointers to
- * requests or weights, and each packs into one int32 message. Ranks keep nothing between steps but
- * KV blocks, so a plan carries tokens, positions, block tables and sampling values in full. */
+/* The interface between scheduling and computing. In each step the lead sends all ranks a
+ * step_plan, and the last pipeline stage answers with a step_result. Both are flat integers and
+ * floats without pointers to requests or weights, and each packs into one int32 message. Ranks keep
+ * nothing between steps but KV blocks, so a plan carries tokens, positions, block tables and
+ * sampling values in full. */
 #ifndef SHOAL_PLAN_STEP_PLAN_H
 #define SHOAL_PLAN_STEP_PLAN_H
 
@@ -21,8 +22,9 @@ enum plan_want {
 };
 
 enum {
-    PLAN_BLOCK_TOKENS = 64, /* B, tokens in a KV block; KV_BLOCK_TOKENS, as the engine asserts */
-    PLAN_TOPS_MAX = 64,     /* the most log-probabilities that can be asked for of one row */
+    PLAN_BLOCK_TOKENS =
+        64, /* B, tokens in a KV block; equal to KV_BLOCK_TOKENS (the engine asserts it) */
+    PLAN_TOPS_MAX = 64, /* most log-probabilities that a request can ask for per row */
 };
 
 /* Penalties on tokens that occurred before. 1, 0 and 0 change nothing. */
@@ -78,7 +80,8 @@ struct step_plan {
     int32_t *tokens;             /* [n_tokens] */
     int32_t *blocks;             /* [n_blocks] */
     struct plan_adjust *adjusts; /* [n_adjusts] */
-    uint32_t *allowed;           /* [n_allowed] words: bit i of a sequence's says that token i is */
+    uint32_t
+        *allowed; /* [n_allowed] words; of each sequence, bit i is set when token i may be drawn */
     size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
     size_t seqs_capacity, tokens_capacity, blocks_capacity, adjusts_capacity; /* elements */
     size_t allowed_capacity;
@@ -145,8 +148,8 @@ void step_result_init(struct step_result *r);
 void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
 
-/* Local. Each appends a copy: a sequence, then its scores [n], its tops [n] and its logits [n_rows,
- * V], whose numbers are in its result_seq. Errors: STATUS_MEMORY. */
+/* Local. Append copies: first a sequence, then its scores [n], its tops [n] and its logits [n_rows,
+ * V]; its result_seq says how many. Errors: STATUS_MEMORY. */
 struct status step_result_add(struct step_result *r, const struct result_seq *seq);
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
@@ -158,8 +161,8 @@ struct plan_message {
     size_t n_words, capacity;
 };
 
-/* Local. reserve makes room for n_words and does not change m->n_words; words beyond it may be
- * lost. Errors: STATUS_MEMORY. */
+/* Local. fini frees the buffer. reserve makes room for n_words, without changing m->n_words; words
+ * beyond m->n_words may be lost. Errors: STATUS_MEMORY. */
 void plan_message_fini(struct plan_message *m);
 struct status plan_message_reserve(struct plan_message *m, size_t n_words);
 

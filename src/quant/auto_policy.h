@@ -1,6 +1,6 @@
 /* Chooses each tensor's format within a budget of bits. All tensors start with the smallest format;
- * then the change that removes the most error per bit is made, again and again, while the budget
- * lasts. Pure and deterministic. calibrate measures the errors. */
+ * then, again and again, the change that removes the most error per added bit is made, as long as
+ * the budget allows one. Pure and deterministic. calibrate measures the errors. */
 #ifndef SHOAL_QUANT_AUTO_POLICY_H
 #define SHOAL_QUANT_AUTO_POLICY_H
 

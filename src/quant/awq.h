@@ -1,8 +1,9 @@
 /* AWQ: before rounding, the weights of each input of a linear are multiplied by a scale that grows
  * with the activations of that input, and the operation that produces the input divides by it (Lin
  * et al. 2023, "AWQ: Activation-aware Weight Quantization for On-Device LLM Compression"). The
- * power that the scales follow is searched on the output error; then ranges are (quant/fit.h). The
- * caller folds scales into norms and weights. Pure functions; called by calibrate. */
+ * exponent of the scales is chosen by the smallest output error; then each group's range is
+ * (quant/fit.h). The caller folds the scales into norms and weights. Pure functions; called by
+ * calibrate. */
 #ifndef SHOAL_QUANT_AWQ_H
 #define SHOAL_QUANT_AWQ_H
 
@@ -16,8 +17,8 @@
 /* Powers tried: 0 (all scales 1), 1/16, ... 1. */
 enum { AWQ_TRIED = 17 };
 
-/* Local. Scales s[n] of try `step`: mean |x_k| ^ (step / 16), at least 1e-4, over the square root
- * of the largest times the smallest. sum_abs [n] over n_tokens; all 1 without tokens. */
+/* Local. Scales s[n] of try `step`: mean(|x_k|)^(step / 16), at least 1e-4, divided by sqrt(largest
+ * * smallest) over all k. The mean is sum_abs[n] / n_tokens; without tokens 1. */
 void awq_scales(const double *sum_abs, uint64_t n_tokens, uint32_t n, int step, float *s);
 
 /* The linear on which scales are tried. */

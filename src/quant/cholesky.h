@@ -15,13 +15,13 @@
  * and `a` is undefined. Errors: STATUS_MEMORY. */
 struct status cholesky_factor(struct team *team, double *a, size_t n, bool *definite);
 
-/* Local. The inverse of the lower triangle l [n, n] into the lower triangle of inverse [n, n]; what
- * stands above is not touched. Errors: STATUS_MEMORY. */
+/* Local. The inverse of the lower triangle l [n, n] into the lower triangle of inverse [n, n]; the
+ * elements above the diagonal are not touched. Errors: STATUS_MEMORY. */
 struct status cholesky_invert_lower(struct team *team, const double *l, size_t n, double *inverse);
 
-/* Local. The upper triangle of a [n, n], of a symmetric A, becomes U with inverse(A) = U^T U, and
- * the rest zero. By the factor of A in reversed order, so that no inverse of A is ever formed.
- * *definite as above. Errors: STATUS_MEMORY. */
+/* Local. a [n, n] holds the upper triangle of a symmetric A, and becomes U, upper triangular, with
+ * inverse(A) = U^T U; the elements below the diagonal become zero. Factors A in reversed order, so
+ * that no inverse of A is ever formed. *definite as above. Errors: STATUS_MEMORY. */
 struct status cholesky_inverse_factor(struct team *team, double *a, size_t n, bool *definite);
 
 #endif

@@ -1,4 +1,4 @@
-/* A group's scale found by trying: its values are clipped to less and less of their range, and the
+/* Finds a group's scale by trials: its values are clipped to smaller and smaller ranges, and the
  * scale with the smallest output error is kept (Lin et al. 2023, "AWQ: Activation-aware Weight
  * Quantization", section on clipping). Called by awq and gptq. */
 #ifndef SHOAL_QUANT_FIT_H
@@ -10,8 +10,8 @@
 enum { FIT_STEPS = 20, FIT_TRIED = 11, FIT_BLOCK = 128 };
 
 /* Local. The best parameters for x[n] of one group, whose inputs have second moments h, rows of
- * `stride`: the smallest d^T H d of d = decoded - x, ties to the wider range. Of more inputs than
- * FIT_BLOCK (a scale per channel) the blocks of H beside the diagonal are left out. f64. */
+ * `stride`: the smallest d^T H d of d = decoded - x, ties to the wider range. With more than
+ * FIT_BLOCK inputs (a scale per channel) only the diagonal blocks of H count. f64. */
 struct quant_param quant_fit_clipped(struct quant_format f, const float *x, size_t n,
                                      const double *h, size_t stride);
 

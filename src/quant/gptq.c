@@ -13,8 +13,9 @@
 #include <string.h>
 
 enum {
-    BLOCK = 128, /* columns between two updates of all later columns; a multiple of the groups */
-    LANES = 8,   /* outputs done together, so that a row of U is read once for all of them */
+    BLOCK =
+        128, /* columns between two updates of all later columns; a multiple of every group size */
+    LANES = 8, /* outputs quantized together, so that a row of U is read once for all of them */
     DAMPING_TRIES = 40,
 };
 
@@ -101,9 +102,9 @@ struct walk {
     const struct gptq *g;
     struct quant_format f;
     const struct quant_block *out;
-    size_t row0, n_rows;        /* outputs [row0, row0 + n_rows), at most LANES */
-    double *w;                  /* [n, LANES] values with the corrections so far */
-    double *error;              /* [BLOCK, LANES] of the block's columns, over U's diagonal */
+    size_t row0, n_rows; /* outputs [row0, row0 + n_rows), at most LANES */
+    double *w;           /* [n, LANES] values with the corrections so far */
+    double *error;       /* rounding errors of the block's columns, divided by U's diagonal */
     struct quant_param *params; /* [groups, LANES] */
     float *values;              /* [n] of one group */
     uint32_t *place;            /* [n]: a column's position in the order */
@@ -131,7 +132,8 @@ static void fit_group(const struct walk *k, size_t group)
     }
 }
 
-/* Quantizes the i-th column of the order; error: the rounding errors. */
+/* Quantizes the i-th column of the order. error [LANES]: the rounding errors, divided by U[i][i].
+ */
 static void quantize_column(const struct walk *k, size_t i, double *error)
 {
     const size_t n = k->g->n, column = k->g->order[i], group = gptq_group_of(k, column);

@@ -3,13 +3,13 @@
  * Generative Pre-trained Transformers", algorithm 1).
  *
  * Outputs are independent of each other once H is factored, so ranks and threads divide outputs.
- * All arithmetic on values is f64. An output's updates are made in the order of the columns; blocks
- * of columns change only when an update is made, never its bits.
+ * All arithmetic on values is f64. An output's updates are made in the order of the columns;
+ * working in blocks of columns changes when an update is made, never its bits.
  *
- * Order of activation: columns by falling H_kk, ties by number. The groups then keep their columns
- * and are fitted before the first column is ("static groups"), so that the file needs no
- * permutation and a group's inputs stay side by side (numerics law, rule 4). In plain order a group
- * is fitted when its first column is reached, to the values as corrected until then. */
+ * With act_order, columns are quantized by falling H_kk, ties by number. Groups still consist of
+ * neighbouring columns and are fitted before any column is quantized ("static groups"), so that the
+ * file needs no permutation and a group's inputs stay side by side (numerics law, rule 4). Without
+ * it, a group is fitted when its first column is reached, to the values as corrected so far. */
 #ifndef SHOAL_QUANT_GPTQ_H
 #define SHOAL_QUANT_GPTQ_H
 
@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 struct gptq_options {
-    double damping; /* lambda as a part of the mean of H's diagonal; the paper's 0.01 */
+    double damping; /* lambda as a fraction of the mean of H's diagonal; 0.01 in the paper */
     bool act_order;
     bool clip; /* fit groups by quant_fit_clipped instead of quant_fit */
 };
@@ -32,21 +32,21 @@ struct gptq {
     struct gptq_options options;
     struct team *team; /* borrowed */
     uint32_t n;        /* inputs */
-    uint32_t *order;   /* owned [n]: the column done i-th */
+    uint32_t *order;   /* owned [n]: the i-th column to be quantized */
     bool *dead;        /* owned [n]: the input was 0 in every token; its weights become 0 */
     double *moments;   /* owned [n, n]: H as given, for fitting; NULL without options.clip */
     double *u;         /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in the order above */
-    double damped;     /* lambda that was used: it doubles until H is positive definite */
+    double damped;     /* the lambda used: doubled until H + lambda I is positive definite */
 };
 
-/* Local, the team's threads. Factors H, full [n, n] (hessian.h), which is not changed. destroy also
- * accepts the result of a failed create. Errors: STATUS_MEMORY; STATUS_INPUT when H is not finite.
- */
+/* Local, the team's threads. Factors H, full [n, n] (hessian.h), and leaves `full` unchanged.
+ * destroy also accepts the result of a failed create. Errors: STATUS_MEMORY; STATUS_INPUT when H is
+ * not finite, or not positive definite with any lambda tried. */
 struct status gptq_create(struct team *team, const double *full, uint32_t n,
                           const struct gptq_options *options, struct gptq *out);
 void gptq_destroy(struct gptq *g);
 
-/* Local, the team's threads over outputs. rows [n_rows, n] of weights to their codes: rows of
+/* Local, the team's threads over outputs. Quantizes the weights rows [n_rows, n] into the rows of
  * `out`. Errors: STATUS_MEMORY. */
 struct status gptq_rows(const struct gptq *g, struct quant_format f, const float *rows,
                         size_t n_rows, const struct quant_block *out);

@@ -76,7 +76,8 @@ static inline __attribute__((always_inline)) void hessian_tile(double *h, size_t
     }
 }
 
-/* Rows [i, i + n_i) of H, from column i on; what stands left of the diagonal is of no use. */
+/* Rows [i, i + n_i) of H from column i on, in whole tiles: some elements left of the diagonal are
+ * computed and never used. */
 QUANT_CLONES static void hessian_strip(double *h, size_t n, const float *x, size_t stride,
                                        size_t n_tokens, size_t i, size_t n_i)
 {
@@ -108,7 +109,7 @@ struct add_job {
     size_t x_stride, n_tokens;
 };
 
-/* Rows of H, counted from the first that is held here; a whole tile but for the last. */
+/* Rows [begin, end) of H, counted from h->begin: TILE_ROWS of them, fewer at the end. */
 static void hessian_add_piece(void *ctx, size_t begin, size_t end)
 {
     const struct add_job *j = ctx;

@@ -1,8 +1,8 @@
 /* Second moments of a linear's input: H = sum over tokens of x x^T, and each input's mean and
- * largest magnitude. The calibrated methods use nothing else of the calibration set. A rank holds
- * some rows of H for all tokens, never all rows for some tokens: every element is one chain over
- * the tokens in their order, from whatever ranks and threads (numerics law, rule 10). Products of
- * two f32 are exact in f64, so an element is rounded once per token. */
+ * largest magnitude. The calibrated methods use nothing else of the calibration set. Ranks divide
+ * the rows of H, never the tokens, so that every element is one chain over all tokens in their
+ * order, with any number of ranks and threads (numerics law, rule 10). Products of two f32 are
+ * exact in f64, so an element is rounded once per token. */
 #ifndef SHOAL_QUANT_HESSIAN_H
 #define SHOAL_QUANT_HESSIAN_H
 
@@ -16,7 +16,7 @@ struct hessian {
     uint32_t n;          /* inputs of the linear */
     uint32_t begin, end; /* rows of H held here */
     uint64_t n_tokens;   /* added so far */
-    double *h;           /* owned [end - begin, n]; in row i only the columns from i on */
+    double *h;           /* owned [end - begin, n]; of row i only columns from i on are defined */
     double *sum_abs;     /* owned [n] */
     float *max_abs;      /* owned [n] */
 };
@@ -28,12 +28,12 @@ uint64_t hessian_bytes(uint32_t n, uint32_t begin, uint32_t end);
  * same number of elements on and above the diagonal. */
 uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
 
-/* Local. Zero. Errors: STATUS_MEMORY. fini accepts what init made or zeroes. */
+/* Local. Starts at zero. Errors: STATUS_MEMORY. fini also accepts a zeroed struct. */
 struct status hessian_init(struct hessian *h, uint32_t n, uint32_t begin, uint32_t end);
 void hessian_fini(struct hessian *h);
 
-/* Local, the team's threads over rows of H. Adds n_tokens rows x [n_tokens, x_stride], the next of
- * the calibration set. */
+/* Local, the team's threads over rows of H. Adds the next n_tokens tokens of the calibration set:
+ * rows x [n_tokens, n], x_stride elements apart. */
 void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
                  size_t n_tokens);
 

@@ -1,5 +1,5 @@
-/* Powers with exponents in 64ths, from square roots alone: exact to the last bits and the same on
- * every CPU, which the C library's are not (numerics law, rule 8). */
+/* Powers with exponents in 64ths, from square roots alone: accurate to the last few bits and the
+ * same on every CPU, unlike pow of the C library (numerics law, rule 8). */
 #ifndef SHOAL_QUANT_POWER_H
 #define SHOAL_QUANT_POWER_H
 

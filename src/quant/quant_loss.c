@@ -1,4 +1,4 @@
-/* Measures what rounding to codes loses. */
+/* Measures the loss of rounding to quantized values. */
 #include "base/mem.h"
 #include "quant/fp_reset.h"
 #include "quant/quantize_private.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum {
-    LOSS_ROWS = 4,    /* that a thread takes at once */
+    LOSS_ROWS = 4,    /* rows that a thread takes at once */
     LOSS_SPAN = 1024, /* inputs that are dequantized at once */
     LOSS_CHAINS = 16, /* partial sums of a span, so that additions do not wait for each other */
 };
@@ -18,7 +18,7 @@ struct loss_job {
     struct quant_loss *sums; /* [n_rows] */
 };
 
-/* Adds what n values x lose that became y. */
+/* Adds the loss of n values x that were rounded to y. */
 QUANT_CLONES
 static void span_loss(const float *x, const float *y, size_t n, struct quant_loss *sum)
 {

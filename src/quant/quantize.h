@@ -1,7 +1,6 @@
-/* Quantizes floats group by group, and dequantizes them. Pure functions over
- * row-major f32 matrices; the result never depends on the number of threads. Knows no files, no
- * models and no calibration. Called by the quantizing methods, the importers' tests and
- * `shoal quantize`.
+/* Quantizes floats group by group, and dequantizes them. Pure functions over row-major f32
+ * matrices; the result never depends on the number of threads. Knows no files, no models and no
+ * calibration. Called by the quantizing methods, the importers' tests and `shoal quantize`.
  *
  * All arithmetic is f32, round to nearest even; quotients are x / scale with the scale as stored.
  */
@@ -19,25 +18,29 @@ struct quant_param {
     int32_t zero;
 };
 
-/* Local. Scale and zero point by round-to-nearest ("RTN") for the values x[n] of one group; values
- * that are not finite are ignored. int8         max|x| / 127                       int8-asym  (hi -
- * lo) / 255, zero rne(-lo / scale) int4         (x of largest magnitude) / -8      int4-asym  (hi -
- * lo) / 15,  lo <= 0 <= hi fp8          max|x| / 448                       mxfp4      2^(floor(log2
- * max|x|) - 2) (mxfp4: OCP Microscaling Formats 1.0, section 6.3; int4: a scale may be negative, so
- * that the largest value meets the code with the largest magnitude.) */
+/* Local. Scale and zero point by round-to-nearest ("RTN") for the values x[n] of one group. Values
+ * that are not finite are ignored.
+ *     int8        max|x| / 127
+ *     int8-asym   (hi - lo) / 255, zero rne(-lo / scale)
+ *     int4        (x of largest magnitude) / -8
+ *     int4-asym   (hi - lo) / 15, zero likewise;  lo <= 0 <= hi
+ *     fp8         max|x| / 448
+ *     mxfp4       2^(floor(log2 max|x|) - 2)     (OCP Microscaling Formats 1.0, section 6.3)
+ * The scale of int4 may be negative, so that the value of largest magnitude gets the code of
+ * largest magnitude. */
 struct quant_param quant_fit(struct quant_format f, const float *x, size_t n);
 
 /* Local. Rounds a scale chosen elsewhere to the stored type (mxfp4: to the power of two below) and
  * clamps its zero point. */
 struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero);
 
-/* Local. quant_encode: the nearest code of a value, saturating: the byte as stored, or 0..15; a
- * scale of 0 gives the code of zero. quant_decode: the value of a code, rounded once. */
+/* Local. quant_encode: the nearest code of a value, saturating, as stored (nibbles: 0..15); with a
+ * scale of 0 the code of zero. quant_decode: the value of a code, rounded once. */
 uint8_t quant_encode(struct quant_format f, struct quant_param p, float x);
 float quant_decode(struct quant_format f, struct quant_param p, uint8_t code);
 
-/* Local. One element of a stored block: input k of row `row`, rows of n_in inputs. Codes of nibble
- * formats are set one by one; the block starts as zeros. */
+/* Local. One element of a stored block: input k of row `row`, rows of n_in inputs. quant_put_code
+ * changes only its own half of a byte that holds two codes. */
 void quant_put_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
                     size_t k, uint8_t code);
 uint8_t quant_get_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
@@ -55,25 +58,25 @@ struct status quant_block_create(struct quant_format f, size_t n_rows, size_t n_
 void quant_block_destroy(struct quant_block *b);
 
 /* Local, the team's threads over rows. RTN of rows [n_rows, n_in] into a block. Returns how many
- * values were not finite: more than none means that the weight cannot be quantized. */
+ * values were not finite: if there are any, the weight cannot be quantized. */
 uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
                         size_t n_in, const struct quant_block *out);
 
 /* The loss of rounding values to codes: sums of squares over the values. */
 struct quant_loss {
-    double error;    /* of the codes' values minus the values that were rounded */
-    double energy;   /* of the values that were rounded */
-    uint64_t n_rows; /* of which the sums are; 0: nothing was rounded */
+    double error;    /* of the differences between quantized and original values */
+    double energy;   /* of the original values */
+    uint64_t n_rows; /* rows in the sums; 0: nothing was rounded */
 };
 
-/* The values that were rounded: rows [n_rows, n_in]. */
+/* The original values: rows [n_rows, n_in]. */
 struct quant_values {
     const float *rows;
     size_t n_rows, n_in;
 };
 
-/* Local, the team's threads over rows. Adds to *loss what the codes `b` of the values `from` lose.
- * The sums do not depend on the threads. Errors: STATUS_MEMORY. */
+/* Local, the team's threads over rows. Adds to *loss the loss of rounding the values `from` to the
+ * codes `b`. The sums do not depend on the number of threads. Errors: STATUS_MEMORY. */
 struct status quant_loss_add(struct team *team, struct quant_format f,
                              const struct quant_values *from, const struct quant_block *b,
                              struct quant_loss *loss);
@@ -81,8 +84,8 @@ struct status quant_loss_add(struct team *team, struct quant_format f,
 /* Local. The relative root mean square error: sqrt(error / energy); 0 for values that are all 0. */
 double quant_loss_rms(const struct quant_loss *loss);
 
-/* Local, the team's threads over rows. The values of a block: out [n_rows, n_in], what the kernels'
- * weight-only arithmetic multiplies with, bit for bit. */
+/* Local, the team's threads over rows. out [n_rows, n_in] = the values of a block, bit for bit
+ * those that the kernels' weight-only arithmetic uses. */
 void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,
                            size_t n_rows, size_t n_in, float *out);
 

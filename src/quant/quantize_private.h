@@ -20,7 +20,7 @@ struct quant_table {
 };
 void quant_table_init(struct quant_format f, struct quant_table *out);
 
-/* Codes that are made values again. */
+/* Quantized rows to be dequantized. */
 struct quant_decoder {
     struct quant_format f;
     size_t n_in; /* inputs of a row */

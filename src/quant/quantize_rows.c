@@ -9,8 +9,8 @@
 #include <string.h>
 
 enum {
-    PIECE_ELEMS = 1 << 14, /* elements that a thread takes at once, about */
-    LANES = 16,            /* values that are rounded beside each other */
+    PIECE_ELEMS = 1 << 14, /* about this many elements are taken by a thread at once */
+    LANES = 16,            /* values that are rounded side by side */
 };
 
 /* Rows that a thread takes at once. */
@@ -74,9 +74,9 @@ QUANT_INLINE struct int_coder int_coder_of(struct quant_format f, struct quant_p
     return (struct int_coder){p.scale != 0 ? p.scale : INFINITY, zero, least - zero, most - zero};
 }
 
-/* Integer codes of LANES values: x / scale to the nearest integer, plus zero. It is cut before it
- * is rounded, which is the same because the bounds are integers. Below 2^22 adding and subtracting
- * 1.5 * 2^23 rounds to the nearest integer, ties to even. */
+/* Integer codes of LANES values: x / scale to the nearest integer, plus zero. The quotient is
+ * clamped before it is rounded; as the bounds are integers, the result is the same. Below 2^22
+ * adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
 QUANT_INLINE void encode_ints(struct int_coder c, const float *restrict x, uint8_t *restrict codes)
 {
     int32_t wide[LANES];
@@ -211,7 +211,7 @@ QUANT_INLINE void decode_bytes(struct quant_format f, const float *table, struct
     }
 }
 
-/* Values of n codes of 4 bits: first what they stand for, a byte at a time, then scaled. */
+/* Values of n codes of 4 bits: looks up both codes of a byte, then scales. */
 QUANT_INLINE void decode_nibbles(struct quant_format f, const struct quant_table *table,
                                  struct quant_param p, const uint8_t *restrict codes, size_t n,
                                  float *restrict out)

@@ -13,7 +13,7 @@
 void smoothquant_scales(const float *max_x, const float *max_w, uint32_t n, unsigned alpha_64ths,
                         float *s);
 
-/* Local. max_w[k] becomes the largest |w_k| of it and of rows [n_rows, n]. */
+/* Local. Raises max_w[k] to the largest |w_k| of rows [n_rows, n], where that is larger. */
 void smoothquant_see_weights(const float *rows, size_t n_rows, uint32_t n, float *max_w);
 
 #endif

@@ -11,8 +11,8 @@
 #include <string.h>
 
 /* name, bytes per element. First the float types that kernels compute with, then the types that
- * only files hold: quantized values and zero points, in shoal's files as bytes, in others' in
- * larger words. */
+ * only files hold: quantized values and zero points (bytes in shoal's files, larger words in other
+ * programs'). */
 #define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
 #define DTYPE_STORED_LIST(X)                                                                       \
     X(I8, "i8", 1)                                                                                 \
@@ -121,8 +121,8 @@ DEVICE_INLINE uint16_t bf16_from_f32(float x)
 void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out);
 /* Local. out[n] = in[n] rounded to t. */
 void dtype_from_f32(enum dtype t, const float *in, size_t n, void *out);
-/* Local. How many of in[n] are finite or NaN and became infinite in out[n] of type t: F16, BF16, or
- * F32, where none did. */
+/* Local. How many finite values of in[n] became infinite in out[n] of type t (F16 or BF16; 0 for
+ * F32). */
 size_t dtype_count_overflowed(enum dtype t, const float *in, size_t n, const void *out);
 
 #endif

@@ -10,16 +10,20 @@
 
 enum {
     LEAF_ELEMS_AIM = 512, /* longest leaf, unless one unit is longer */
-    LEAF_ELEMS_LOW = 256, /* shortest leaf, where that leaves enough leaves for tp to cut: */
-    LEAF_COUNT_AIM = 16,  /* this many where the length allows, */
-    LEAF_COUNT_LOW = 8,   /* or at least this many */
+    LEAF_ELEMS_LOW = 256, /* below this length leaves are chosen by their number, for shorter ones
+                             would round too often */
+    LEAF_COUNT_AIM = 16,  /* leaves that a tensor should have so that tp can cut it, */
+    LEAF_COUNT_LOW = 8,   /* or at least this many of shorter length */
     LEAF_COUNT_MAX = 4096,
     GRID_BITS_DEFAULT = 32,
-    LEAF_QUANTIZED_LOW = 256, /* shortest quantized leaf, where the tensor is long enough, */
-    LEAF_QUANTIZED_COUNT = 8, /* most quantized leaves, where a length of 512 allows; */
-    LEAF_DENSE_LEAST = 4,     /* fewest in dense layers, so that tp can cut them, */
-    LEAF_EXPERT_LEAST = 2,    /* fewest in experts, which are spread over ranks whole first */
-    LEAF_GROUP_LEAST = 32,    /* the smallest group that a scale serves */
+    LEAF_QUANTIZED_LOW =
+        256, /* shortest leaf of a quantized tensor, if the tensor is long enough */
+    LEAF_QUANTIZED_COUNT =
+        8,                /* most leaves of a quantized tensor, if leaves of 512 are long enough */
+    LEAF_DENSE_LEAST = 4, /* fewest leaves in dense layers, so that tp can cut them */
+    LEAF_EXPERT_LEAST =
+        2, /* fewest in experts: whole experts are spread over ranks before any is cut */
+    LEAF_GROUP_LEAST = 32, /* the smallest group that a scale serves */
 };
 
 /* Local. The length of a leaf, in columns, for a tensor of n_columns. It is a multiple of `unit`,
@@ -28,7 +32,7 @@ enum {
  * 256, rounding at the end of each leaf would cost too much; then leaves are at most 256 long, as
  * equal as multiples of the unit allow, and at least n_least of them (LEAF_COUNT_LOW;
  * LEAF_EXPERT_LEAST in experts), else one unit long. The last leaf is shorter when n_columns is no
- * multiple. Returns 0 when n_columns or unit is 0, or when more than LEAF_COUNT_MAX leaves would be
+ * multiple. Returns 0 when an argument is 0, or when more than LEAF_COUNT_MAX leaves would be
  * needed. */
 uint32_t leaf_choose(uint64_t n_columns, uint32_t unit, uint64_t n_least);
 

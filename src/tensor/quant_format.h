@@ -45,8 +45,8 @@ struct quant_format {
     uint32_t group;         /* inputs with one scale: 32, 64 or 128; 0: all inputs (per channel) */
 };
 
-/* Inputs of one group as the kernels see it: a per-channel scale counts for groups of 128, each
- * with its own activation scale. */
+/* Inputs of one group in the kernels. A weight with per-channel scales is computed in groups of
+ * 128, each with its own activation scale. */
 DEVICE_INLINE uint32_t quant_kernel_group(struct quant_format f)
 {
     return f.group == 0 ? (uint32_t)QUANT_GROUP_MAX : f.group;

@@ -1,12 +1,13 @@
-/* One layer of the model as this rank holds it: its place, its kind and its weights. The forward
- * pass, attention and MoE read it by const pointer; weights_load fills it. Absent parts are zero.
- */
+/* One layer of the model as this rank holds it: its position in the model, its kind and its
+ * weights. weights_load fills it; the forward pass, attention and MoE read it through a const
+ * pointer. Absent parts are zero. */
 #ifndef SHOAL_WEIGHTS_LAYER_H
 #define SHOAL_WEIGHTS_LAYER_H
 
 #include "kernels/kern.h"
 
-/* Latent attention. Of each local head: q into the latents' space, and the output out of it. */
+/* Weights of latent attention. Each local head has k_b, which takes its q into the space of the
+ * latents, and v_b, which takes its output out of it. */
 struct latent_weights {
     struct packed q_a, kv_a, k_rope; /* [q_lora, D], [kv_lora, D], [rotary, D] */
     float *q_a_norm, *kv_a_norm;     /* [q_lora], [kv_lora] */
@@ -22,20 +23,20 @@ struct attention_weights {
     struct latent_weights latent;
 };
 
-/* The FFN of a dense layer, or the one that all tokens pass beside the experts. */
+/* The FFN of a dense layer, or the shared experts of a MoE layer. */
 struct ffn_weights {
     struct packed gate, up;                 /* [F, D] */
     struct packed down;                     /* [D, F], K-blocks */
-    struct packed mix;                      /* [1, D] gate of the shared one, or empty */
+    struct packed mix;                      /* [1, D] gate of the shared experts, or empty */
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
 };
 
-/* Experts stand at places 0 .. E-1: in the order of their ids, or as `place` says. A rank holds a
- * range of places (layout_experts). */
+/* Experts have places 0 .. E-1: in the order of their ids, or as `place` says. A rank holds a range
+ * of places (layout_experts). */
 struct moe_weights {
     struct packed router;       /* [E, D] */
     float *router_bias;         /* [E] added to the router's logits; or NULL */
-    float *select_bias;         /* [E] of the choice alone (router_args); or NULL */
+    float *select_bias;         /* [E] for the choice of experts only (router_args); or NULL */
     uint32_t n_experts;         /* held here */
     struct packed *gate, *up;   /* [n_experts] of [F, D] */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
@@ -43,21 +44,22 @@ struct moe_weights {
     float *down_bias;           /* [n_experts, D] added once, after the sum; or NULL */
     const uint32_t *place;      /* [E] borrowed: the place of each expert; or NULL: by id */
     const uint32_t *expert_at;  /* [E] the inverse */
-    /* the experts of the EP axis' other ranks stand before and behind gate, up and down, at their
-     * places, in memory that all of these ranks can read */
+    /* gate, up and down may also be indexed by the places of the other EP ranks' experts, relative
+     * to this rank's first (so from negative numbers on); those weights are in memory that all
+     * these ranks can read */
     bool has_others;
 };
 
 struct layer {
     uint32_t index;    /* in the model */
-    uint32_t in_stage; /* counted from the stage's first */
+    uint32_t in_stage; /* counted from the first layer of the stage */
     uint32_t window;   /* positions that a row sees; 0: all */
     bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_moe;
     float *attn_norm, *ffn_norm;         /* [D] of what attention and the FFN read; or NULL */
     float *attn_out_norm, *ffn_out_norm; /* [D] of what they add to the hidden rows; or NULL */
     struct attention_weights attention;
-    struct ffn_weights ffn; /* dense, or shared beside the experts */
+    struct ffn_weights ffn; /* dense, or shared experts */
     struct moe_weights moe;
 };
 

@@ -1,5 +1,5 @@
-/* A rank's weights: the slabs that its place holds (parallel/layout/weights_list.h), packed for the
- * kernels and filled from a checkpoint. */
+/* A rank's weights: its slabs of the tensors (parallel/layout/weights_list.h), read from a
+ * checkpoint and packed for the kernels. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_H
 #define SHOAL_WEIGHTS_WEIGHTS_H
 
@@ -10,16 +10,17 @@
 #include "parallel/layout/weights_list.h"
 #include "weights/layer.h"
 
-/* Local. The layout's model of m, with the K-blocks and formats that the checkpoint stores; borrows
- * m. Errors: STATUS_INPUT when a tensor the model needs is missing, has another shape, or when
- * the file has a tensor that the model does not know (a bias, say): nothing is ignored. */
+/* Local. Describes m for the layout, with the K-blocks and formats that the checkpoint stores;
+ * borrows m. Errors: STATUS_INPUT when a tensor that the model needs is missing or has another
+ * shape, or when the file has a tensor that the model does not know (a bias, say): nothing is
+ * ignored. STATUS_MEMORY. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
 /* Mapped memory that tensors are cut from. */
 struct weights_block {
     void *base; /* owned */
     size_t n_bytes, n_used;
-    bool on_device; /* where the ops work, else the host's */
+    bool on_device; /* on the device; else in the host's memory */
 };
 
 struct weights {
@@ -34,21 +35,21 @@ struct weights {
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
-    const struct kern_table *kern; /* borrowed: where matrices, vectors and inv_freq stand */
-    /* where the layout lends experts: borrowed, outlives the weights; else NULL. lent_bytes: the
-     * part of COMM_LANE_EXPERTS that they take */
+    const struct kern_table *kern; /* borrowed: in its memory are matrices, vectors and inv_freq */
+    /* if the layout lends experts: the communicator whose shared segment holds them, borrowed,
+     * outlives the weights; else NULL. lent_bytes: their bytes in COMM_LANE_EXPERTS */
     struct comm *lends_by;
     size_t lent_bytes;
 };
 
-/* A place's weights, and where they come from. All pointers are borrowed; kern outlives the
- * weights. Where the layout lends experts, these stand in the one COMM_LANE_EXPERTS of comm, which
- * then outlives the weights, too. */
+/* The weights to load. All pointers are borrowed; kern outlives the weights. If the layout lends
+ * experts, they stand in comm's COMM_LANE_EXPERTS, so comm also outlives the weights, and there is
+ * only one such set per comm. */
 struct weights_source {
     const struct arch *model;
     const struct layout *layout;
     struct layout_place place;
-    const struct kern_table *kern; /* its ops work where the weights will stand */
+    const struct kern_table *kern; /* the weights go to its memory */
     struct ckpt *ckpt;
     struct comm *comm;
     enum loader_cache cache;
@@ -59,8 +60,9 @@ struct weights_source {
  * ranks: STATUS_INPUT, STATUS_MEMORY. */
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
-/* Local. Accepts NULL. Experts that are lent go, too: the other ranks' last step must be over,
- * which it is once this rank's own last step is, since each MoE block ends with a barrier. */
+/* Local. Accepts NULL. Also frees lent experts, so the other ranks must have finished their last
+ * step. They have once this rank has finished its own, because each MoE block ends with a barrier.
+ */
 void weights_destroy(struct weights **w);
 
 #endif

@@ -1,5 +1,5 @@
-/* Holds a checkpoint's tensors against the model: every one that is needed is there in its shape,
- * and there is none that the model does not know. */
+/* Checks a checkpoint against the model: every tensor that the model needs is there and has its
+ * shape, and there is no tensor that the model does not know. */
 #include "weights/weights.h"
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 struct checking {
     const struct ckpt *c;
     bool *known;              /* [tensors of the file] */
-    struct layout_model *out; /* leaves are taken over */
+    struct layout_model *out; /* gets the leaf lengths */
 };
 
 static void print_dims(char *text, size_t n, const uint64_t *dims, uint32_t n_dims)
@@ -39,7 +39,8 @@ static struct status check_shape(const struct checking *k, const struct weight_s
                        ckpt_path(k->c), s->name, expected, found);
 }
 
-/* All row-parallel tensors of a kind must be cut alike: a layout has one leaf length for them. */
+/* All row-parallel tensors of a role must have the same leaf length, because a layout has one per
+ * role. */
 static struct status take_leaf(const struct checking *k, const struct weight_spec *s,
                                const struct ckpt_tensor *t)
 {
@@ -51,7 +52,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
     if (leaf == NULL) return status_ok();
     const uint32_t group =
         t->quant.kind == QUANT_NONE ? PANEL_COLUMNS : quant_kernel_group(t->quant);
-    if (group > k->out->inner_unit) k->out->inner_unit = group; /* each divides the longest */
+    if (group > k->out->inner_unit) k->out->inner_unit = group; /* each group divides the largest */
     const bool first = *leaf == 0;
     if (first) *leaf = t->leaf_elems;
     if (t->leaf_elems == 0 || t->leaf_elems != *leaf || t->grid_bits == 0 || t->grid_bits > 48) {
@@ -67,8 +68,8 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
     return status_ok();
 }
 
-/* The packed bytes of a group of inputs: codes, scale and zero point; of a plain tensor one
- * element. */
+/* The packed bytes of a group of inputs: codes, scale and zero point. A plain tensor has groups of
+ * one element. */
 static struct layout_weight weight_of(const struct ckpt_tensor *t)
 {
     const struct quant_format f = t->quant;
@@ -79,8 +80,8 @@ static struct layout_weight weight_of(const struct ckpt_tensor *t)
     return (struct layout_weight){group, (uint32_t)n_bytes};
 }
 
-/* Notes how the tensor's class stands in memory; where tensors of a class differ, the largest
- * counts, so that plans are on the safe side. */
+/* Records the memory format of the tensor's class. If tensors of a class differ, the largest
+ * counts, so that plans never ask for too little. */
 static struct status take_weight(const struct checking *k, const struct weight_spec *s,
                                  const struct ckpt_tensor *t)
 {

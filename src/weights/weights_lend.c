@@ -1,4 +1,5 @@
-/* Experts in the host's memory, and the addresses at which the others' stand here. */
+/* Puts experts into shared memory of the host, and finds the addresses of the other ranks' experts.
+ */
 #include "weights/weights_private.h"
 
 #include "base/mem.h"
@@ -16,13 +17,13 @@ void *weights_lend_memory(struct weights *w, size_t n_bytes)
     return lane + at;
 }
 
-/* One array of a layer's experts, on its way from the ranks that have it. */
+/* The exchange of one array of a layer's experts (gate, up or down) between ranks. */
 struct exchange {
     struct comm *c;
     const struct layout *l;
     struct range own;     /* places */
-    uint32_t etp;         /* which part of an expert this rank holds, and takes */
-    uint64_t *lanes;      /* [ranks] where each has its own, as it knows it */
+    uint32_t etp;         /* the part of an expert that this rank holds, and takes of the others */
+    uint64_t *lanes;      /* [ranks] address of each rank's segment in that rank's process */
     int *counts, *displs; /* [ranks] words */
     struct packed *all;   /* [ranks' experts] */
 };
@@ -32,13 +33,14 @@ static const char *lane_of(const struct exchange *x, uint32_t rank)
     return comm_lane_of(x->c, COMM_EP, COMM_LANE_EXPERTS, (int)rank);
 }
 
-/* An address of `rank` as this process knows it. */
+/* Translates an address in the process of `rank` to this process. */
 static const void *here(const struct exchange *x, uint32_t rank, const void *there)
 {
     return there == NULL ? NULL : lane_of(x, rank) + ((uintptr_t)there - x->lanes[rank]);
 }
 
-/* experts [n_experts], this rank's, get the others' at their places before and behind them. */
+/* experts [n_experts] are this rank's. Writes the other ranks' experts before and after them, at
+ * their places. */
 static void take_others(const struct exchange *x, struct packed *experts)
 {
     const uint32_t rank = (uint32_t)comm_rank(x->c, COMM_EP);
@@ -68,14 +70,14 @@ static bool weights_lend_in_lane(const struct weights *w, const struct packed *p
     return scales && zeros && (uintptr_t)p->data - lane < w->lent_bytes;
 }
 
-/* Whether a layer's experts, which there must be, stand where the others can read them. */
+/* Whether the other ranks can read a layer's experts; false when this rank holds none. */
 static bool is_lent(const struct weights *w, const struct moe_weights *moe)
 {
     return moe->down != NULL && weights_lend_in_lane(w, &moe->gate[0]) &&
            weights_lend_in_lane(w, &moe->up[0]) && weights_lend_in_lane(w, &moe->down[0]);
 }
 
-/* Room for what comes from all ranks, and how much that is. */
+/* Allocates room for the arrays of all ranks and computes their sizes. */
 static struct status weights_lend_prepare(const struct weights *w, const struct layout *l,
                                           struct exchange *x)
 {
