@@ -49,7 +49,7 @@ static void add_seen(struct calib *c, const struct calib_capture *k)
     }
 }
 
-/* Gathers every rank's captured rows, in the ranks' order, on all ranks. */
+/* Gives all ranks the captured rows of every rank, in the order of the ranks. */
 static struct status calib_gather_exchange(struct calib *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
@@ -143,7 +143,8 @@ static void calib_gather_rows_of(const struct calib *c, const struct calib_unit 
 }
 
 /* Chooses the units [first, *end) that are gathered in one pass: at least one, and no more than
- * memory allows. The rank with most rows decides, so that all ranks choose alike. */
+ * memory allows. Counts the bytes of the last rank, which has the most rows, so that all ranks
+ * choose alike. */
 static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
 {
     uint64_t used = 0;

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { SEARCH_ROWS = 512 }; /* outputs of a linear that searches use */
+enum { SEARCH_ROWS = 512 }; /* outputs of a linear that a search looks at */
 
 /* ---- members ---- */
 
@@ -120,7 +120,7 @@ static void add_experts(struct calib *c, const struct finder *f, struct layer *w
     }
 }
 
-/* Router and shared FFN have the same input rows; each expert has some of them. */
+/* The router and the shared experts read the same rows; each expert reads some of them. */
 static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 {
     const bool shared = w->is_moe && c->o->model->shared_ffn > 0;
@@ -138,7 +138,7 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 
 static struct status add_units(struct calib *c, struct layout_place place)
 {
-    enum { MEMBERS = 10, UNITS = 5 }; /* beside the experts' */
+    enum { MEMBERS = 10, UNITS = 5 }; /* without those of experts */
     struct layer *w = &c->weights->stage_layers[0];
     const size_t n_experts = w->is_moe ? w->moe.n_experts : 0;
     struct finder f = {.ckpt = c->o->ckpt};

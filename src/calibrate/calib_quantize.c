@@ -1,5 +1,5 @@
-/* Quantizes a layer's matrices. Ranks divide the outputs; then every rank gets all codes, because
- * the next pass computes with their values. */
+/* Quantizes a layer's matrices. Ranks divide the outputs; then every rank gets all quantized
+ * values, because the next pass computes with them. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/log.h"
@@ -35,7 +35,7 @@ static struct quant_block block_at(const struct calib_member *m, size_t row0)
         .zeros = m->block.zeros == NULL ? NULL : m->block.zeros + row0 * groups};
 }
 
-/* True when the range of a member is searched (AWQ). As in the paper, q and k are not clipped,
+/* True when a member's clipping range is searched (AWQ). As in the paper, q and k are not clipped,
  * because their outputs are multiplied with each other. */
 static bool is_clipped(const struct rounding *how, const struct calib_member *m)
 {
@@ -121,7 +121,7 @@ out:
     return st;
 }
 
-/* Replaces w by f32 values: those of the codes, or plain rows with scales folded in. */
+/* Replaces w by f32 values: dequantized ones, or plain rows with scales folded in. */
 static struct status show_values(struct calib_member *m)
 {
     const size_t n_out = m->w->n_out, n_in = m->w->n_in;

@@ -1,10 +1,16 @@
 /* Scales between a layer's linears: the output on the left is divided by a scale, the weights on
- * the right are multiplied by it. AWQ searches the scales, SmoothQuant computes them. norm -> q, k,
- * v     norm -> gate, up (and the router; all experts and the shared FFN share one) norm -> latents
- * norm of q's latent -> q v -> o: an input of o is a channel of v; query heads that share a kv head
- * share its scales up -> down, in every expert by itself A scale is used only if every tensor that
- * it changes is quantized (the router becomes f32): rounding scaled floats back to a narrow type
- * would add another error. */
+ * the right are multiplied by it. AWQ searches the scales, SmoothQuant computes them.
+ *
+ *     norm -> q, k, v
+ *     norm -> latents             latent attention
+ *     norm of q's latent -> q     likewise
+ *     norm -> gate, up            and the router; experts and shared experts have one scale
+ *     v -> o                      an input of o is a channel of v; query heads that share a KV
+ *                                 head share its scales
+ *     up -> down                  in each expert on its own
+ *
+ * A scale is used only if every tensor that it changes is quantized (the router becomes f32):
+ * rounding scaled floats back to a narrow type would add another error. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -34,8 +40,8 @@ static bool after_norm(const struct calib_unit *u)
     return u->site == TAP_ATTENTION || u->site == TAP_Q_LATENT || u->site == TAP_FFN;
 }
 
-/* The member whose outputs are the inputs of `u`; NULL when they come from a norm or from no
- * member. */
+/* The member whose outputs are the inputs of `u`; NULL when a norm or no single member makes them.
+ */
 static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u)
 {
     if (u->site == TAP_O) return calib_member_of(calib_unit_of(c, TAP_ATTENTION, 0), WEIGHT_V);
@@ -54,13 +60,14 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
 {
     const struct arch *m = c->o->model;
     const struct calib_member *maker = maker_of(c, u);
-    if (u->site == TAP_EXPERT) return false; /* experts share the FFN's scale */
+    if (u->site == TAP_EXPERT) return false;                 /* experts share the FFN's scale */
     if (m->family->out_norms && after_norm(u)) return false; /* no norm stands before it */
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
     if (after_norm(u)) return all_quantized(u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
-    if (u->site == TAP_O && (m->qkv_bias || m->clip_qkv > 0)) return false; /* not of v alone */
-    if (u->site == TAP_EXPERT_DOWN && m->expert_bias) return false; /* nor of up */
+    if (u->site == TAP_O && (m->qkv_bias || m->clip_qkv > 0))
+        return false; /* the bias or the clamp would have to be scaled too */
+    if (u->site == TAP_EXPERT_DOWN && m->expert_bias) return false; /* likewise the bias of up */
     if (u->site == TAP_DOWN && m->ffn_bias) return false;
     return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }
@@ -88,7 +95,7 @@ static void scales_of_try(const struct calib *c, const struct calib_unit *u, int
 
 /* ---- AWQ's search ---- */
 
-/* Adds the errors on one member of the tries of this rank to `errors`. */
+/* Adds to `errors` the error on one member of each try that falls to this rank. */
 static struct status try_member(struct calib *c, const struct calib_unit *scaled,
                                 const struct calib_member *m, double *errors)
 {
@@ -111,8 +118,8 @@ out:
     return st;
 }
 
-/* Adds up the errors of all tries over the ranks and takes the best try. Takes none when the best
- * is not to scale, or when too few tokens reached the unit. */
+/* Shares the errors of all tries with all ranks and takes the best try. Takes none when not scaling
+ * is best, or when too few tokens reached the unit. */
 static struct status take_best(struct calib *c, struct calib_unit *u)
 {
     for (int step = 0; step < AWQ_TRIED; step++) {

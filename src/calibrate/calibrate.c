@@ -140,7 +140,8 @@ struct sensing {
     size_t n, capacity;
 };
 
-/* The entry of a tensor. Experts of one tensor come one by one and share an entry. */
+/* Finds or adds the entry of a tensor. Experts are visited one by one and share the entry of their
+ * tensor. */
 static struct status entry_of(struct sensing *s, const struct ckpt_tensor *t, size_t *at)
 {
     for (*at = s->n; *at > 0; (*at)--) {

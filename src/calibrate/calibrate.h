@@ -1,10 +1,10 @@
 /* Quantization with calibration. Prompts run through shoal's own forward pass, one layer at a time.
  * Each linear is rounded according to its inputs, and the quantized layer's outputs are the inputs
  * of the next layer (as in GPTQ). Memory holds one layer's weights, the hidden rows of the
- * calibration set, and as many second moments as allowed; the rest are gathered in further passes.
- * Ranks divide the sequences of a pass, the rows of second moments and the outputs of linears; none
- * of these cuts changes a bit (numerics law, rule 10). Reads no prompts and writes no files. Called
- * by `shoal quantize`. */
+ * calibration set, and as many second moments as memory_bytes allows; further passes gather the
+ * rest. Ranks divide the sequences of a pass, the rows of second moments and the outputs of
+ * linears; none of this changes a bit (numerics law, rule 10). Reads no prompts and writes no
+ * files. Called by `shoal quantize`. */
 #ifndef SHOAL_CALIBRATE_CALIBRATE_H
 #define SHOAL_CALIBRATE_CALIBRATE_H
 
@@ -29,7 +29,8 @@ struct calibrate_sink {
 };
 
 struct calibrate_options {
-    /* borrowed; the comm is split by calibrate_layout's layout, all ranks opened the same file */
+    /* borrowed; comm is split by calibrate_layout's layout, and all ranks have opened the same file
+     */
     struct comm *comm;
     const struct kern_table *kern;
     struct ckpt *ckpt;
@@ -54,8 +55,8 @@ struct calibrate_options {
 struct calibrate_report {
     uint64_t n_tensors, n_experts_visited;
     uint64_t n_experts_rtn; /* experts that too few tokens reached, over all layers */
-    /* sums of squares over all linears, on up to 64 outputs of each: `error` sums what rounding
-     * adds to the outputs, `energy` the outputs themselves */
+    /* sums of squares over up to 64 outputs of each linear: `error` of the errors that rounding
+     * adds to the outputs, `energy` of the outputs themselves */
     double error, energy;
 };
 
@@ -65,19 +66,19 @@ struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, s
 
 /* **Collective (world)**. Hands the sink each tensor of the layers that is quantized or changed;
  * the caller copies or rounds all others. Errors, the same on all ranks: STATUS_USAGE (a source
- * that is quantized already), STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's.
- */
+ * that is already quantized; an empty calibration set), STATUS_INPUT (values that are not finite),
+ * STATUS_MEMORY, the sink's. */
 struct status calibrate_run(const struct calibrate_options *o, struct calibrate_report *report);
 
 /* One tensor's measured sensitivity. */
 struct calibrate_error {
     const struct ckpt_tensor *tensor; /* borrowed */
-    double error[8]; /* of RTN in each format asked for, output error over energy */
+    double error[8]; /* of RTN in each of the given formats: output error divided by energy */
 };
 
 /* **Collective (world)**. Measures the output error of every linear of the layers under RTN in each
- * of n_formats, on the float model's activations. *out [*n]: mem_free; tensors in the order of the
- * layers. Errors as above. */
+ * of n_formats, on the activations of the unquantized model. *out [*n], in the order of the layers,
+ * is freed with mem_free. Errors as above. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

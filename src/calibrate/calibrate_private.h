@@ -13,19 +13,20 @@ enum { CALIB_NO_UNIT = UINT32_MAX };
 
 struct calib_member {
     enum weight_role role;
-    struct packed *w; /* of the layer's weights; once quantized, its values as f32 */
+    struct packed
+        *w; /* in the layer's weights; after quantization it holds the quantized values as f32 */
     const struct ckpt_tensor *tensor;
     struct quant_format format; /* QUANT_NONE: not quantized */
-    const float *s_in;          /* [n_in] each input's weights are multiplied; NULL: by 1 */
-    const float *s_out;         /* [n_out] each output's weights are divided; NULL: by 1 */
+    const float *s_in;          /* [n_in] factors on the weights of each input; NULL: 1 */
+    const float *s_out;         /* [n_out] divisors of the weights of each output; NULL: 1 */
     struct quant_block block;   /* owned; its quantized rows */
-    float *values;              /* owned; packed values that w points to once quantized */
+    float *values;              /* owned; packed values that w points to after quantization */
 };
 
 struct calib_unit {
     enum tap_site site;
     uint32_t expert, n_in;
-    struct calib_member *members; /* [n_members] of the layer's */
+    struct calib_member *members; /* [n_members], part of the layer's array */
     uint32_t n_members;
     bool is_quantized; /* a member is quantized */
     bool is_wanted;    /* gathered in the current pass */
@@ -34,7 +35,7 @@ struct calib_unit {
     double errors[AWQ_TRIED];
 };
 
-/* Input rows of linears in one sequence, until every rank has them. */
+/* Describes captured input rows of one unit in one sequence. */
 struct calib_seen {
     uint32_t unit;
     uint32_t n;
@@ -68,7 +69,7 @@ struct calib {
     struct calib_member *members; /* owned [n_members] */
     struct calib_unit *units;     /* owned [n_units] */
     uint32_t n_members, n_units;
-    /* the unit of a site; of experts, expert 0's unit, and expert e's is 2 e further;
+    /* index of the unit at a site; for experts that of expert 0, and expert e's is 2 e higher;
      * CALIB_NO_UNIT: none */
     uint32_t unit_of[TAP_SITE_COUNT];
     float *v_scales;  /* owned [G value_dim]: divisors of v's outputs, or NULL */
@@ -76,8 +77,8 @@ struct calib {
     double *full;     /* owned [largest n_in]^2: one unit's H, on all ranks */
 };
 
-/* Errors of all functions here, unless more is said: STATUS_INPUT (values that are not finite, a
- * checkpoint that cannot be read), STATUS_MEMORY. Collective functions return the same on all
+/* Errors of all functions below, unless stated otherwise: STATUS_INPUT (values that are not finite,
+ * a checkpoint that cannot be read), STATUS_MEMORY. Collective functions return the same on all
  * ranks. */
 
 /* calib_layer.c: **Collective (world)** load reads the weights of a layer and makes its stage and
@@ -119,7 +120,7 @@ struct status calib_scale(struct calib *c);
 
 /* calib_quantize.c: **Collective (world)**. Quantizes the layer's members. */
 struct status calib_quantize(struct calib *c);
-/* Local. Hands the layer's tensors to the sink. Errors: STATUS_MEMORY, the sink's. */
+/* **Collective (world)**. Hands the layer's tensors to rank 0's sink. Errors: also the sink's. */
 struct status calib_emit(struct calib *c);
 
 #endif

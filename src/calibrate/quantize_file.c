@@ -117,7 +117,7 @@ struct rounded {
 static struct status rounded_write(void *rounded)
 {
     const struct rounded *r = rounded;
-    h5_quiet(); /* HDF5 may keep that for each thread */
+    h5_quiet(); /* HDF5 may keep this setting per thread */
     return ckpt_writer_quant_rows(r->writer, r->block, r->n_rows);
 }
 
@@ -126,7 +126,7 @@ static struct status rounded_wait(const struct quantize_file *q)
     return q->background == NULL ? status_ok() : background_wait(q->background);
 }
 
-/* Writes the rows once those before them are written. They may still be written when it returns. */
+/* Starts writing the rows after the previous ones are written; may return before they are. */
 static struct status rounded_start(const struct quantize_file *q, struct rounded *r,
                                    const struct quant_block *block, uint64_t n_rows)
 {
@@ -137,7 +137,7 @@ static struct status rounded_start(const struct quantize_file *q, struct rounded
     return status_ok();
 }
 
-/* A run of rows and where it is made. */
+/* A run of rows and the buffers for it. */
 struct run {
     uint64_t row, n;
     float *x; /* [n, n_cols], the values */

@@ -1,7 +1,7 @@
 /* Makes one checkpoint file from another: copies the texts, and copies, converts or quantizes each
  * tensor, block by block in bounded memory, as quantize_plan has chosen. Does not calibrate. Called
- * by `shoal quantize`; a calibrating method writes its own tensors between the others with the same
- * writer. */
+ * by `shoal quantize`. With a calibrating method, the caller writes the calibrated tensors with the
+ * same writer. */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_FILE_H
 #define SHOAL_CALIBRATE_QUANTIZE_FILE_H
 
@@ -10,11 +10,12 @@
 
 /* The result of a quantization. */
 struct quantize_result {
-    uint64_t n_quantized, n_kept; /* tensors; kept: also those in another float type */
-    uint64_t n_elems, n_bytes;    /* written, of all tensors */
-    uint64_t n_overflowed;        /* finite values that became infinite in a narrower float type */
-    uint64_t n_again;       /* of n_quantized: tensors whose codes were made from other codes, */
-    struct quant_loss loss; /* and what that lost against the values of the old codes */
+    uint64_t n_quantized,
+        n_kept; /* tensors; n_kept counts also those converted to another float type */
+    uint64_t n_elems, n_bytes; /* written, of all tensors */
+    uint64_t n_overflowed;     /* finite values that became infinite in a narrower float type */
+    uint64_t n_again; /* of n_quantized: tensors that were already quantized, in another format, */
+    struct quant_loss loss; /* and the loss against their old values */
 };
 
 /* Called after each run of rows; may be NULL. */
@@ -27,7 +28,8 @@ struct quantize_file {
     struct ckpt_writer *writer;
     const struct quantize_choice *choices; /* [ckpt_tensor_count] */
     struct team *team;                     /* may be NULL */
-    struct background *background;         /* writes rounded rows; NULL: the calling thread does */
+    struct background
+        *background; /* the thread that writes rounded rows; NULL: the calling thread */
     quantize_progress *progress;
     void *progress_ctx;
     uint64_t done_elems, total_elems; /* for progress */
@@ -40,8 +42,8 @@ uint64_t quantize_file_needed(const struct quantize_file *q);
 /* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO. */
 struct status quantize_texts(struct quantize_file *q);
 
-/* Local, the team's threads over rows. Writes tensor i as its choice says, codes by RTN. Errors:
- * STATUS_INPUT names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
+/* Local, the team's threads over rows. Writes tensor i as its choice says, quantized by RTN.
+ * Errors: STATUS_INPUT names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
 struct status quantize_tensor(struct quantize_file *q, size_t i);
 
 /* Local. Writes the texts, then all tensors in the order of their names, except those with `skip`

@@ -113,8 +113,8 @@ static uint64_t leaves_least(const struct arch_tensor *row)
     return row->is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
 }
 
-/* Chooses smaller groups if the tensor is too short to be cut at multiples of larger ones and, in
- * o_proj, of heads. */
+/* Chooses smaller groups if the tensor is too short for enough leaves of whole larger groups and,
+ * in o_proj, of whole heads. */
 static void fit_groups(const struct arch *m, const struct weight_spec *s, struct quantize_choice *c)
 {
     if (!s->tensor->has_leaves) return;
@@ -124,7 +124,7 @@ static void fit_groups(const struct arch *m, const struct weight_spec *s, struct
     if (fit < group) c->format.group = fit;
 }
 
-/* Whether users know both formats by one name; the type of the scales may differ. */
+/* Whether both formats have the same name for users; the type of their scales may differ. */
 static bool quantize_plan_same_format(struct quant_format a, struct quant_format b)
 {
     return a.kind == b.kind && a.has_zeros == b.has_zeros && a.group == b.group;
@@ -262,7 +262,7 @@ struct status quantize_specs(struct ckpt *list, const struct quantize_policy *po
         const struct ckpt_tensor *t = ckpt_tensor_at(list, i);
         const struct ckpt_tensor_spec old = specs[i];
         specs[i] = quantize_spec(t, &choices[i], "rtn");
-        specs[i].name = old.name; /* the list's does not live as long */
+        specs[i].name = old.name; /* the list's own string is freed earlier */
         if (choices[i].keep) specs[i].method = old.method;
     }
     mem_free(&choices);

@@ -31,11 +31,11 @@ enum quantize_class {
 struct quantize_choice {
     enum quantize_class class;
     enum weight_role role;      /* undefined for QUANTIZE_OTHER */
-    bool keep;                  /* codes or elements are copied as they are */
-    bool again;                 /* not kept: codes are made from codes of another format */
-    struct quant_format format; /* not kept: QUANT_NONE, then elements of dtype */
+    bool keep;                  /* the tensor is copied as it is */
+    bool again;                 /* not kept: quantized from another quantized format */
+    struct quant_format format; /* not kept; QUANT_NONE: converted to dtype */
     enum dtype dtype;
-    uint32_t leaf_elems, grid_bits; /* to be stored; 0: not row-parallel */
+    uint32_t leaf_elems, grid_bits; /* stored with the tensor; 0: not row-parallel */
 };
 
 /* A choice for each class; `keep` or one of the formats. */
@@ -44,24 +44,24 @@ struct quantize_policy {
 };
 
 /* Local. The policy of --format F, then changed by `policy`.
- * - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention and
- * of 64 for ffn and experts: activations are rounded in the groups of the weights that they meet,
- * and behind a norm short groups gain most (bench/README.md, "Quality").
- * - Embedding and head get int8, in groups of 32 with int8 and of 128 with 4-bit formats, whose own
- *   rounding is larger; or F, if F is a float type or fp8. They decide about rare tokens and are a
- * small part of all bytes.
- * - Router and norms are kept: they are small, and the router chooses.
- * - A float type converts every tensor, quantized ones too, to that type.
+ *   - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention and
+ *     of 64 for ffn and experts: activations are quantized in the same groups as the weights, and
+ *     after a norm short groups gain most (bench/README.md, "Quality").
+ *   - Embedding and head get F if F is a float type or fp8; else int8, in groups of 32 if F is
+ * int8, and of 128 if F has 4 bits and so a larger error of its own. They decide about rare tokens
+ * and are a small part of all bytes.
+ *   - Router and norms are kept: they are small, and the router chooses experts.
+ *   - A float type converts every tensor to that type, quantized ones too.
  * `policy` ("class=format,..."; NULL: none) sets the format of single classes. There "keep" is
  * allowed, and "int8" means one scale per output. Errors: STATUS_USAGE names the word, what was
  * expected and what was found. */
 struct status quantize_policy_parse(const char *format, const char *policy,
                                     struct quantize_policy *out);
 
-/* Local. choices [ckpt_tensor_count] from a policy. A row-parallel tensor that would have fewer
- * than 4 leaves (2 in experts) gets smaller groups. Codes of the wanted format are kept; codes of
- * another one are rounded a second time. Leaves are as in quantize_leaves. *out: mem_free. Errors:
- * STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Applies a policy: *out [ckpt_tensor_count], freed with mem_free. A row-parallel tensor
+ * that would have fewer than 4 leaves (2 in experts) gets smaller groups. A tensor that already has
+ * the wanted format is kept; one in another quantized format is quantized again. Leaves are as in
+ * quantize_leaves. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 
@@ -80,8 +80,8 @@ struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
 struct status quantize_specs(struct ckpt *list, const struct quantize_policy *policy,
                              struct ckpt_tensor_spec *specs);
 
-/* Local. The writer's description of a tensor with this choice. `method` is that of new codes; kept
- * codes keep theirs. */
+/* Local. Describes a tensor with this choice for the writer. `method` names the quantization method
+ * of a tensor that is quantized now; a kept tensor keeps its own. */
 struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,
                                       const struct quantize_choice *choice, const char *method);
 

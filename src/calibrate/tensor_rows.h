@@ -18,21 +18,21 @@ struct tensor_rows {
     const struct ckpt_tensor *t;                 /* plain or quantized */
     struct team *team;                           /* dequantizes; may be NULL */
     struct tensor_block blocks[CKPT_PART_COUNT]; /* a plain tensor uses the first */
-    struct quant_block scratch;                  /* owned; codes to be dequantized */
+    struct quant_block scratch;                  /* owned; rows to be dequantized */
     uint64_t n_scratch;
 };
 
-/* Local. fini accepts what init failed to make. Errors: STATUS_MEMORY. */
+/* Local. fini also accepts the result of a failed init. Errors: STATUS_MEMORY. */
 struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t,
                                struct team *team);
 void tensor_rows_fini(struct tensor_rows *r);
 
-/* Local. Rows [row0, row0 + n_rows) as f32, codes as their values: out [n_rows, n_cols].
- * Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Rows [row0, row0 + n_rows) as f32, dequantized if need be: out [n_rows, n_cols]. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
 struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows, float *out);
 
-/* Local. The same rows of one dataset as stored: the tensor itself, or a part (plain: part 0).
- * Errors: STATUS_INPUT. */
+/* Local. Rows [row0, row0 + n_rows) of one dataset as stored: of a part of a quantized tensor, or
+ * (part 0) of the plain tensor itself. Errors: STATUS_INPUT. */
 struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
                                  uint64_t n_rows, void *out);
 

@@ -1,14 +1,14 @@
-/* Row-parallel linears (o_proj and the down projections): which of three ways a stage adds them up
- * (row_sum_whole.c, row_sum_outputs.c, row_sum_grid.c), and the steps that they share. Called by
- * stage_create, and by these three. */
+/* Row-parallel linears (o_proj and the down projections): chooses one of three ways to add their
+ * partial sums (row_sum_whole.c, row_sum_outputs.c, row_sum_grid.c), and holds the functions that
+ * the three share. Called by stage_create and by these three. */
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-/* Whether experts' weights that others read would stand in huge pages: in small ones reading them
- * costs more than the others' help brings. */
+/* Whether a shared segment for lent experts lies in huge pages. In small pages, reading the weights
+ * of another rank costs more than its help gains. */
 static bool has_huge_lane(struct comm *c)
 {
     return comm_lane(c, COMM_EP, COMM_LANE_EXPERTS, HUGE_PAGE_BYTES) != NULL &&
@@ -21,7 +21,8 @@ void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capac
     const bool on_cpu = kern->device == NULL;
     const bool experts_together =
         on_cpu && policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
-    uint64_t apart[3]; /* whether some ranks cannot: of dense linears, of experts; lend experts */
+    uint64_t apart[3]; /* whether some rank cannot: cut dense linears by outputs, cut experts by
+                          outputs, lend experts */
     apart[0] = !(on_cpu && layout_may_cut_outputs(l) && comm_shares_memory(c, COMM_TP));
     apart[1] =
         !(experts_together && layout_may_cut_expert_outputs(l) && comm_shares_memory(c, COMM_ETP));
@@ -83,11 +84,10 @@ static struct quant_rows codes_from(const struct quant_rows *all, size_t row)
 /* y = x, quantized too if the norm would have done so. */
 static void row_sum_copy(struct stage *s, const struct norm_args *a)
 {
-    op_place_rows(s->o.kern, &(struct place_args){.from = a->x,
-                                                  .n_rows = a->n_rows,
-                                                  .width = a->n,
-                                                  .to_stride = a->n,
-                                                  .to = a->y});
+    op_place_rows(
+        s->o.kern,
+        &(struct place_args){
+            .from = a->x, .n_rows = a->n_rows, .width = a->n, .to_stride = a->n, .to = a->y});
     if (a->codes != NULL) op_quantize_rows(s->o.kern, a->x, a->n, a->n_rows, a->n, a->codes);
 }
 

@@ -1,17 +1,18 @@
-/* Row-parallel linears of tp ranks that cannot read each other's memory, and of devices: each rank
- * has some K-blocks of all outputs, and the ranks add integers on the grid.
+/* Row-parallel linears for tp ranks that cannot read each other's memory, and for devices: each
+ * rank has some K-blocks of all outputs, and the ranks add integers on the grid.
  *
  *               inputs (K-blocks)          8-byte sums of all outputs
  *     rank 0    [ b0 | b1 ]            ->  [T, D + counter] --+-- integer sum --> y [T, D]
  *     rank 1              [ b2 | b3 ]  ->  [T, D + counter] --+-- over ranks ---> y [T, D]
  *
- * Integers add in any order, so the result is that of one rank. With two parts of a step a device
- * computes one while the other's sums travel: `add` starts them, `complete` takes them. */
+ * Integer sums do not depend on the order, so the result is that of one rank. When a step has two
+ * parts, a device computes one while the sums of the other are exchanged: `add` starts the
+ * exchange, `complete` finishes it. */
 #include "kernels/device.h"
 #include "model/stage_private.h"
 
-/* The sums of all parts: in a shared segment where the tp ranks share memory, else in memory of
- * this rank's own. */
+/* Allocates the sums of all parts: in a shared segment if the tp ranks share memory, else in this
+ * rank's own memory. */
 static struct status row_sum_grid_create(struct stage *s)
 {
     const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);
@@ -40,7 +41,7 @@ static void row_sum_grid_begin_part(struct stage *s, struct part *p)
     p->under_way = (struct part_sum){.sums = s->grid.sums + room};
 }
 
-/* This rank's sums, to be added over ranks into y. */
+/* Computes this rank's sums; the result describes how they are added over ranks into y. */
 static struct grid_sum sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in,
                                   float *y, const struct part *p)
 {

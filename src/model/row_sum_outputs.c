@@ -1,27 +1,27 @@
-/* Row-parallel linears of tp ranks that share a host's memory: inputs are read in place, outputs
- * are cut, so that a rank adds all K-blocks of its outputs itself and no 8-byte sums cross.
+/* Row-parallel linears for tp ranks that share a host's memory: inputs are read in place and
+ * outputs are divided, so that a rank adds all K-blocks of its outputs itself and no 8-byte sums
+ * are exchanged.
  *
  *               inputs, shared by all         outputs (columns of D), offered as floats
  *     rank 0    writes [ b0 | b1 ]            columns 0 .. D/2   reads all K-blocks
  *     rank 1    writes [ b2 | b3 ]            columns D/2 .. D   reads all K-blocks
  *
- * Two barriers a linear: all inputs are there; all outputs are there. The same integers are added
- * as by grid sums, so the bits are the same.
+ * Two barriers per linear: after all inputs are written, and after all outputs are. The same
+ * integers are added as by grid sums, so the bits are the same.
  *
- * From 8 rows a rank on, each rank holds a slice of a step's rows of h (sequence parallelism,
- * Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2): it alone adds the outputs to them,
- * norms and quantizes them; all ranks read the normed rows where they stand.
+ * When there are 8 rows or more per rank, each rank holds a slice of the rows of h (sequence
+ * parallelism, Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2): only that rank adds
+ * outputs to these rows, norms and quantizes them; all ranks read the normed rows in place.
  *
  *     rank 0    h, counters of rows 0 .. T/2      normed and quantized rows: one
- *     rank 1    h, counters of rows T/2 .. T      shared array that all ranks read
- */
+ *     rank 1    h, counters of rows T/2 .. T      shared array that all ranks read */
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
 #include <string.h>
 
-enum { ROWS_WORTH_CUTTING = 8 /* rows of a slice; below, every rank does all of them */ };
+enum { ROWS_WORTH_CUTTING = 8 /* with fewer rows in a slice every rank holds all rows */ };
 
 static size_t larger(size_t a, size_t b)
 {
@@ -52,8 +52,8 @@ static void row_sum_outputs_destroy(struct stage *s)
     mem_free(&s->by_outputs.displs);
 }
 
-/* Gets the shared segments for inputs, and for the slices' normed and quantized rows. Once, in the
- * first step, because all ranks must ask together. */
+/* Gets the shared segments for inputs, and for the normed and quantized rows of slices. Does so in
+ * the first step, because all ranks must ask together. */
 static void row_sum_outputs_begin_step(struct stage *s)
 {
     struct by_outputs *b = &s->by_outputs;
@@ -87,12 +87,12 @@ static struct act_rows norm_slices(struct stage *s, const struct part *p, const 
     struct act_rows rows = stage_input(s, b->normed, p->hidden.n_rows, s->o.model->width);
     if (rows.memory != NULL) rows.memory = b->normed_codes;
     row_sum_norm_own(s, p, norm, first, b->normed, &rows);
-    comm_barrier(s->o.comm, COMM_TP); /* all rows are there */
+    comm_barrier(s->o.comm, COMM_TP); /* all rows are written */
     rows.memory = s->codes; /* for a second quantization group: the shared rows are still read */
     return rows;
 }
 
-/* Each rank's inputs are columns of the shared ones. */
+/* Each rank's inputs are some columns of the shared inputs. */
 static struct act_rows share_input(const struct stage *s, const struct inner_rows *x)
 {
     struct act_rows in = row_sum_own_input(s, x);
@@ -102,8 +102,7 @@ static struct act_rows share_input(const struct stage *s, const struct inner_row
     return in;
 }
 
-/* A rank's outputs in its shared segment: [T, N] floats; the [T] counters stand behind the floats
- * of max_rows rows. */
+/* A rank's outputs in its shared segment: [max_rows, N] floats, then [max_rows] counters. */
 struct outputs {
     const float *y;
     const int32_t *bad;
@@ -118,7 +117,7 @@ static struct outputs row_sum_outputs_of(const struct stage *s, uint32_t tp)
     return (struct outputs){y, bad, columns};
 }
 
-/* y [T, D] = all ranks' outputs of rows `own`, or adds them. */
+/* Copies all ranks' outputs of rows `own` to y [T, D], or adds them to y. */
 static void row_sum_outputs_take(const struct stage *s, struct range own, float *y, bool adds)
 {
     const size_t d = s->o.model->width;
@@ -164,7 +163,8 @@ static void row_sum_outputs_compute(struct stage *s, const struct packed *w, str
     op_linear_leaf(s->o.kern, &args);
 }
 
-/* y [T, D] = x w^T, or adds it, in the rows that this rank holds; their counters go to the part. */
+/* Computes y [T, D] = x w^T, or adds it to y, for the rows that this rank holds; adds their
+ * counters to the part's. */
 static void row_sum_outputs_run(struct stage *s, const struct packed *w, struct act_rows *in,
                                 float *y, bool adds, const struct part *p)
 {
@@ -176,9 +176,9 @@ static void row_sum_outputs_run(struct stage *s, const struct packed *w, struct 
                                           .to = (float *)s->by_outputs.inputs + in->first};
         op_place_rows(s->o.kern, &floats);
     }
-    comm_barrier(s->o.comm, COMM_TP); /* all inputs are there */
+    comm_barrier(s->o.comm, COMM_TP); /* all inputs are written */
     row_sum_outputs_compute(s, w, in);
-    comm_barrier(s->o.comm, COMM_TP); /* all outputs are there, and all inputs were read */
+    comm_barrier(s->o.comm, COMM_TP); /* all outputs are written and all inputs read */
     row_sum_outputs_take(s, p->own, y, adds);
     row_sum_outputs_count_bad(s, p->own, p->hidden.bad);
 }
@@ -194,12 +194,12 @@ static void row_sum_outputs_add(struct stage *s, const struct packed *w, const f
                                 struct act_rows *in, struct part *p)
 {
     const bool scaled = row_sum_is_scaled(s);
-    float *y = scaled ? s->x : p->hidden.h; /* x of the block was read */
+    float *y = scaled ? s->x : p->hidden.h; /* the block's input s->x is no longer needed */
     row_sum_outputs_run(s, w, in, y, !scaled, p);
     row_sum_add_rest(s, y, bias, p);
 }
 
-/* Each owner's rows of an array [T, width] of 4-byte words, to all ranks. */
+/* Gives all ranks every rank's own rows of an array [T, width] of 4-byte words. */
 static void gather_words(struct stage *s, const struct part *p, void *words, size_t width)
 {
     const struct by_outputs *b = &s->by_outputs;

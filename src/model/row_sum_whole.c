@@ -1,4 +1,4 @@
-/* Row-parallel linears of one tp rank on a CPU: it has all inputs and all outputs.
+/* Row-parallel linears for one tp rank on a CPU: it has all inputs and all outputs.
  *
  *               inputs (K-blocks)          outputs
  *     rank 0    [ b0 | b1 | b2 | b3 ]  ->  y [T, D]
@@ -24,7 +24,7 @@ static void row_sum_whole_add(struct stage *s, const struct packed *w, const flo
                               struct act_rows *in, struct part *p)
 {
     const bool scaled = row_sum_is_scaled(s);
-    row_sum_blocks(s, w, in, NULL, s->x, p); /* x of the block was read */
+    row_sum_blocks(s, w, in, NULL, s->x, p); /* the block's input s->x is no longer needed */
     if (!scaled) op_add(s->o.kern, p->hidden.h, s->x, p->hidden.n_rows * s->o.model->width);
     row_sum_add_rest(s, scaled ? s->x : p->hidden.h, bias, p);
 }

@@ -53,8 +53,8 @@ static struct workspace_shape stage_shape_of(const struct stage *s)
     return shape;
 }
 
-/* Points the arrays into the workspace. Wide and narrow heads are the same where the cache has all
- * heads as they are. */
+/* Points the arrays into the workspace. Narrow and wide heads are one array, unless the heads in
+ * the cache have another width. */
 static void point(struct stage *s, const struct workspace_place *at, bool has_codes)
 {
     char *base = s->workspace;
@@ -163,7 +163,7 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
     }
     mem_ops_fill(s->o.kern, hidden->bad, 0, hidden->n_rows * sizeof *hidden->bad);
     mem_ops_fill(s->o.kern, hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
-    /* moves the owner's bytes: all other ranks hold zero bits */
+    /* one rank has a token's embedding, the others have zero bits: OR copies it */
     device_or_u32(s->o.kern, s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
     if (s->o.model->scale.embed != 1.0f)
         op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
@@ -203,8 +203,9 @@ static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin,
     return n;
 }
 
-/* Makes two parts of the step. A sequence may be cut between them, which changes none of its bytes:
- * a row reads the cache alone, and the first part writes it before the second one reads. */
+/* Makes two parts of the step. A sequence may be cut between them. That changes none of its bytes:
+ * a row reads earlier rows from the cache only, and the first part writes them before the second
+ * part reads. */
 static void stage_cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                       const struct hidden *hidden)
 {
@@ -220,7 +221,7 @@ static void stage_cut(struct stage *s, const struct seq_rows *seqs, size_t n_seq
     }
 }
 
-/* The step's parts, s->parts. Returns how many. */
+/* Sets up the step's parts, s->parts. Returns how many there are. */
 static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                                bool in_halves, const struct hidden *hidden)
 {
@@ -239,7 +240,7 @@ static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, siz
     return n_parts;
 }
 
-/* Switches to part i, whose h is then complete. */
+/* Switches to part i and completes its h. */
 static struct part *stage_enter(struct stage *s, size_t i)
 {
     struct part *p = &s->parts[i];

@@ -11,7 +11,7 @@
 #include "tensor/tap.h"
 #include "weights/weights.h"
 
-/* The rows that travel along the pipeline, as one message: h, then the counters. */
+/* The hidden rows that stages send to each other, as one message: h, then the counters. */
 struct hidden {
     size_t n_rows;    /* T */
     float *h;         /* [T, D] residual stream */
@@ -31,12 +31,12 @@ struct stage_options {
     struct comm *comm;
     uint32_t rank;
     size_t max_rows;    /* T of the largest step of a replica */
-    size_t halves_from; /* rows of a replica from which a step goes in halves, which the engine
-                           says; the same on all ranks; 0: never */
+    size_t halves_from; /* the engine runs a step in two halves when a replica has this many rows or
+                           more; the same on all ranks; 0: never */
     uint32_t n_kv_blocks;
     const struct model_flags *flags;
     const struct capacity_flags *capacity;
-    const struct tap *tap; /* NULL: nobody watches */
+    const struct tap *tap; /* hook for calibration; NULL: none */
 };
 
 /* Local. Whether quantized weights are multiplied with f32 activations. */
@@ -46,16 +46,18 @@ static inline bool stage_is_weight_only(const struct stage_options *o)
 }
 
 /* **Collective (world)**, after comm_split and before weights are listed. Decides whether the
- * layout cuts o_proj and the down projections by outputs: where all tp ranks of each stage share a
- * host's memory; and the experts', where no row of theirs is sent (moe/exchange_host.c); and
- * whether these ranks help each other with their experts (moe/balance.h). */
+ * layout cuts o_proj and the dense down projections by outputs (if the tp ranks of every stage
+ * share a host's memory), whether it cuts the experts' down projections so (if no rows of experts
+ * are sent, moe/exchange_host.c), and whether ranks lend each other their experts (moe/balance.h).
+ */
 void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
                        struct layout *l);
 
 struct stage;
 
-/* Local. Allocates everything a step needs but the MoE's exchange buffers, which grow.
- * Errors: STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Allocates everything that a step needs except the MoE's exchange buffers, which grow.
+ * Errors: STATUS_MEMORY, STATUS_USAGE (a capacity factor with a routing that has none). destroy
+ * accepts NULL. */
 struct status stage_create(const struct stage_options *options, struct stage **out);
 void stage_destroy(struct stage **s);
 
@@ -63,8 +65,9 @@ void stage_destroy(struct stage **s);
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 
 /* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them. With
- * in_halves, on all ranks, two halves of the rows take turns, so that on a device one's sums over
- * tp travel while the other computes: the same bytes. Errors: STATUS_MEMORY. */
+ * in_halves (the same on all ranks) two halves of the rows take turns in each layer, so that on a
+ * device one half's sums over tp are exchanged while the other half is computed; the bytes are the
+ * same. Errors: STATUS_MEMORY. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden);
 
@@ -73,7 +76,8 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                       float *out);
 
-/* Local. [layers of this stage, E] how often this rank's tokens chose an expert; borrowed. */
+/* Local. [layers of this stage, E] how often this rank's tokens chose each expert, so far;
+ * borrowed. */
 const uint64_t *stage_expert_load(const struct stage *s);
 
 /* Local. Bytes of the KV pool and of the workspace. */

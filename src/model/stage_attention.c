@@ -42,8 +42,8 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
                                             .sin = s->sin});
 }
 
-/* q and k normed over all their heads, which may stand on several ranks: each head's sum of squares
- * comes from any rank that holds it, and all ranks add them in the heads' order. */
+/* RMSNorm of q and k over all their heads, which may be on several ranks: any rank that holds a
+ * head supplies its sum of squares, and all ranks add the sums in the order of the heads. */
 static void norm_whole(struct stage *s, const struct attention_weights *w, size_t n_rows)
 {
     const struct arch *m = s->o.model;
@@ -97,7 +97,7 @@ bool stage_is_padded(const struct stage *s)
     return s->o.model->kv_lora == 0 && s->o.model->query_dim != s->o.model->head_dim;
 }
 
-/* Each of n heads [query_dim] in place: RMSNorm by w, if there is one. */
+/* RMSNorm of each of n heads [query_dim] by w, in place; nothing if w is NULL. */
 static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
 {
     if (w == NULL) return;
@@ -109,7 +109,7 @@ static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
                                               .y = x});
 }
 
-/* to [n, Hd] = heads from [n, query_dim], and zeros behind each. */
+/* to [n, Hd] = heads from [n, query_dim], padded with zeros. */
 static void widen(struct stage *s, const float *from, size_t n, float *to)
 {
     const size_t wide = s->o.model->head_dim;
@@ -121,7 +121,8 @@ static void widen(struct stage *s, const float *from, size_t n, float *to)
                                                   .to = to});
 }
 
-/* The heads as the cache has them. Norms are over the elements that a head really has. */
+/* Pads the heads to the width in the cache. Norms come first: they are over the elements without
+ * padding. */
 static void widen_heads(struct stage *s, const float *q_norm, const float *k_norm, size_t n_rows)
 {
     const size_t n_q = n_rows * s->attention.n_heads, n_kv = n_rows * s->attention.n_kv_heads;
@@ -132,7 +133,7 @@ static void widen_heads(struct stage *s, const float *q_norm, const float *k_nor
     widen(s, s->v_narrow, n_kv, s->v);
 }
 
-/* s->attended [T, H, value_dim] = s->o_wide without the zeros behind each head. */
+/* s->attended [T, H, value_dim] = s->o_wide without the padding of each head. */
 static void narrow_heads(struct stage *s, size_t n_rows)
 {
     const size_t narrow = s->o.model->value_dim;

@@ -25,8 +25,8 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->gate [T, F] = the FFN's inner rows of the rows `in`. Returned: the same as the down projection
- * reads them. */
+/* s->gate [T, F] = the FFN's inner rows for the rows `in`. Returns them as the input of the down
+ * projection. */
 static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in)
 {
     const struct ffn_weights *w = &layer->ffn;
@@ -70,8 +70,8 @@ static void dense_block(struct stage *s, const struct layer *layer, struct act_r
     stage_add(s, &out, &inner, p);
 }
 
-/* Returned: s->shared = the FFN that all tokens pass beside the experts, in the rows that this rank
- * holds; NULL: the model has none. */
+/* Returns s->shared, the output of the shared experts for the rows that this rank holds; NULL: the
+ * model has none. */
 static const float *shared_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                                  struct part *p)
 {
@@ -86,9 +86,9 @@ static const float *shared_block(struct stage *s, const struct layer *layer, str
     return s->shared;
 }
 
-/* The linear for which the norm quantizes rows. Where each rank quantizes a slice it must be the
- * same on all ranks, and a rank without a part of it has no format to quantize for. Experts read
- * quantized rows of slices only. */
+/* The linear for which the norm quantizes rows; NULL: it quantizes none. If each rank quantizes a
+ * slice, the linear must be the same on all ranks, and a rank that holds no part of it has no
+ * format to quantize for. Experts read rows that the norm quantized only if these are slices. */
 static const struct packed *first_linear(const struct stage *s, const struct layer *layer,
                                          const struct part *p)
 {

@@ -1,6 +1,7 @@
-/* Multi-head latent attention in its absorbed form, for prefill and decode alike: a token leaves
- * one latent and one rotated key, q is taken into the latents' space, and the output out of it.
- * DeepSeek-V2, 2024 (arXiv 2405.04434), section 2.1. Called by stage_attention. */
+/* Multi-head latent attention in its absorbed form, for prefill and decode alike: the cache holds
+ * one latent and one rotated key per token; k_b takes q into the space of the latents, and v_b
+ * takes the output out of it. DeepSeek-V2, 2024 (arXiv 2405.04434), section 2.1. Called by
+ * stage_attention. */
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
@@ -21,13 +22,13 @@ void stage_free_latent(struct stage *s)
     mem_free(&s->groups);
 }
 
-/* An array [T, H, stride] of the local heads' rows. */
+/* The rows of the local heads: an array [T, H, stride]. */
 struct head_rows {
     float *rows;
     size_t stride;
 };
 
-/* y of head h [T, w's outputs] = its part of x by its own weight w[h]. */
+/* For each head h: y [T, outputs of w[h]] = x [T, inputs of w[h]] of the head, times w[h]^T. */
 static void head_linears(struct stage *s, const struct packed *w, struct head_rows x,
                          struct head_rows y, size_t n_rows)
 {
@@ -45,8 +46,8 @@ static void head_linears(struct stage *s, const struct packed *w, struct head_ro
     comm_poll(s->o.comm);
 }
 
-/* s->q [T, H, query_dim], s->v [T, kv_lora] normed latents, s->k_rope [T, rotary] before rotation.
- */
+/* Computes s->q [T, H, query_dim], s->v [T, kv_lora], the normed latents, and s->k_rope [T, rotary]
+ * before rotation. */
 static void project(struct stage *s, const struct attention_weights *w, struct act_rows *in)
 {
     const struct latent_weights *latent = &w->latent;
@@ -76,7 +77,7 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
     stage_columns(s, &q, 1, &low_rows);
 }
 
-/* s->k [T, Hd] = latent, rotated key; s->q_wide [T, H, Hd] = q for them. */
+/* s->k [T, Hd] = latent and rotated key; s->q_wide [T, H, Hd] = q in the same space. */
 static void enter_latents(struct stage *s, const struct latent_weights *latent,
                           const struct part *p)
 {

@@ -1,5 +1,5 @@
-/* The column-parallel linears of a stage: each rank has some outputs and reads all inputs; and what
- * follows a block's row-parallel one (row_sum.c). */
+/* The column-parallel linears of a stage: each rank has some of the outputs and reads all inputs.
+ */
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
@@ -65,12 +65,10 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
     float *y = s->x + first; /* x of the block was read */
     s->row_sum->assign(s, out->w, in, s->x, p);
     if (out->bias != NULL) op_add_bias(s->o.kern, y, out->bias, n_rows, d);
-    op_rmsnorm(s->o.kern, &(struct norm_args){.x = y,
-                                              .w = out->norm,
-                                              .n_rows = n_rows,
-                                              .n = d,
-                                              .eps = s->o.model->norm_eps,
-                                              .y = y});
+    op_rmsnorm(
+        s->o.kern,
+        &(struct norm_args){
+            .x = y, .w = out->norm, .n_rows = n_rows, .n = d, .eps = s->o.model->norm_eps, .y = y});
     op_axpy(s->o.kern, s->o.model->scale.residual, y, n_rows * d, p->hidden.h + first);
 }
 

@@ -1,4 +1,4 @@
-/* A stage from inside, shared by the stage_*.c files; not for others. */
+/* A stage's state, and the ways to add row-parallel sums. Private to this room. */
 #ifndef SHOAL_MODEL_STAGE_PRIVATE_H
 #define SHOAL_MODEL_STAGE_PRIVATE_H
 
@@ -7,25 +7,25 @@
 #include "kernels/act.h"
 #include "model/stage.h"
 
-/* A part's row-parallel sum that travels over ranks while another part computes. */
+/* A part's row-parallel sum that is exchanged between ranks while another part computes. */
 struct part_sum {
     bool is_open;
     int64_t *sums; /* [T, D + 1] and room (grid_sum_room) */
     struct grid_sum sum;
-    const float *bias; /* [D] or NULL, added behind it */
+    const float *bias; /* [D] or NULL; added to the sum */
 };
 
-/* Rows that go through the layers one behind the other: all of a step, or half of it, so that one
- * half computes while the other's sums travel. */
+/* Rows that go through the layers together: all of a step, or one half of it, so that a half
+ * computes while the sums of the other are exchanged. */
 struct part {
-    struct hidden hidden; /* of these rows alone, as all below */
-    size_t row0;          /* their first in the step */
-    struct range own;     /* those whose h and bad this rank holds, of the part */
+    struct hidden hidden; /* of these rows only, as all members */
+    size_t row0;          /* first row, counted in the step */
+    struct range own;     /* rows, counted in the part, whose h and bad this rank holds */
     const struct seq_rows *seqs;
     size_t n_seqs;
     float *cos, *sin;
-    int lane;                  /* of its sums: GRID_SUM_NOW where there is but one part */
-    struct part_sum under_way; /* by grid sums */
+    int lane;                  /* lane for its sums; GRID_SUM_NOW if the step has one part */
+    struct part_sum under_way; /* used by row_sum_grid.c only */
 };
 enum { STAGE_PARTS = GRID_SUM_LANES };
 
@@ -37,11 +37,11 @@ static inline bool part_is_cut(const struct part *p)
 
 /* The state of row_sum_outputs.c. Shared segments belong to the communicator. */
 struct by_outputs {
-    float *outputs;     /* [max_rows, this rank's outputs], then counters, for the others to read */
-    void *inputs;       /* of all tp ranks, quantized or floats; NULL: not yet asked for */
-    bool slices;        /* each tp rank holds a slice of many rows */
-    float *normed;      /* [T, D] the slices' normed rows, of all tp ranks */
-    void *normed_codes; /* likewise quantized, for the first linear that reads them */
+    float *outputs; /* [max_rows, this rank's outputs], then counters; the other ranks read them */
+    void *inputs;   /* inputs of all tp ranks, quantized or floats; NULL: before the first step */
+    bool slices;    /* each tp rank holds a slice of the rows if there are many */
+    float *normed;  /* [T, D] the slices' normed rows, of all tp ranks */
+    void *normed_codes;   /* likewise quantized, for the first linear that reads them */
     int *counts, *displs; /* [tp] owned */
 };
 
@@ -60,7 +60,7 @@ typedef void stage_attend(struct stage *s, const struct layer *layer, const stru
 
 struct stage {
     struct stage_options o;
-    const struct row_sum *row_sum; /* chosen by stage_create, as is the next */
+    const struct row_sum *row_sum; /* chosen by stage_create, as is attend */
     stage_attend *attend;
     struct part parts[STAGE_PARTS]; /* of the step */
     struct seq_rows *part_seqs;     /* [max_rows + 1] */
@@ -70,13 +70,13 @@ struct stage {
     struct moe *moe;       /* NULL for dense models */
     uint64_t *expert_load; /* [layers, E] */
     uint64_t workspace_bytes;
-    void *workspace; /* owned; the arrays below stand in it, for T <= max_rows, and those that are
-                        not alive at the same time share memory (parallel/layout/workspace.h) */
+    void *workspace; /* owned; holds the arrays below, for T <= max_rows; arrays that are not alive
+                        at the same time share memory (parallel/layout/workspace.h) */
     float *x;        /* [T, D] normed input of a block */
     float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
     float *k, *v;        /* [T, G, Hd] */
-    /* Heads whose width is not that of the cache: latent attention, and heads that are padded.
-     * Elsewhere the narrow ones are k and v, and the wide ones q and attended. */
+    /* Heads of another width than in the cache: those of latent attention, and padded heads. In
+     * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
     float *k_narrow, *v_narrow; /* [T, G, query_dim] */
     float *q_wide, *o_wide;     /* [T, H, Hd] */
     /* latent attention */
@@ -85,17 +85,17 @@ struct stage {
     struct linear_args *heads;   /* [H] of the heads' own linears */
     struct linear_group *groups; /* [H] */
     float *gate, *up;            /* [T, F] */
-    float *shared;               /* [T, D] what all tokens pass beside the experts */
+    float *shared;               /* [T, D] output of the shared experts */
     float *mix;                  /* [T] its gate */
-    float *tile_parts;           /* WORKSPACE_TILE_PARTS_BYTES, of attention by tiles */
-    uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
+    float *tile_parts;           /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
+    uint32_t *head_sums; /* [T, H + G] sums of squares for norms over whole projections, as bits */
     struct by_outputs by_outputs;
     struct grid_sums grid;
     float *cos, *sin;   /* [T, rotary / 2] */
-    int32_t *positions; /* [T] host memory, as is the next */
+    int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
-    void *codes;       /* the rows that meet quantized weights; NULL: there are none */
-    void *inner_codes; /* likewise, of [T, F] */
+    void *codes;       /* quantized input rows; NULL: no dense linear is quantized */
+    void *inner_codes; /* likewise, for inner rows [T, F] */
 };
 
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
@@ -110,62 +110,65 @@ struct inner_rows {
     void *memory; /* for quantized rows that this rank alone reads; NULL: there are none */
 };
 
-/* How a stage's row-parallel linears (o_proj and the down projections) work: which inputs and
- * outputs of them a tp rank has, where it finds the others', and which rows of h it holds. One of
- * three, chosen once by stage_create, the same on all tp ranks. Each is one file with a drawing of
- * who holds what. No entry is NULL. */
+/* A way to compute a stage's row-parallel linears (o_proj and the down projections): which of their
+ * inputs and outputs a tp rank has, where it finds those of the other ranks, and which rows of h it
+ * holds. stage_create chooses one of three, the same on all tp ranks. Each is a file with a drawing
+ * of who holds what. No entry is NULL. */
 struct row_sum {
     const char *name;
-    /* Local. Memory beside the workspace, added to workspace_bytes. Errors: STATUS_MEMORY. */
+    /* Local. Allocates memory beside the workspace and adds it to workspace_bytes. Errors:
+     * STATUS_MEMORY. */
     struct status (*create)(struct stage *s);
     void (*destroy)(struct stage *s);
-    /* **Collective (TP)**. Before the layers of a step. */
+    /* **Collective (TP)**. Called before the layers of a step. */
     void (*begin_step)(struct stage *s);
-    /* Local. Before the layers of a part: p->own. */
+    /* Local. Called before the layers of a part. Sets p->own. */
     void (*begin_part)(struct stage *s, struct part *p);
-    /* **Collective (TP)**. The normed h of all rows of the part; norm NULL: h as it is. `first`, the
-     * linear that reads them first, has its quantized rows made on the way; NULL: made when a linear
-     * asks. They stand until h changes. */
+    /* **Collective (TP)**. Returns the normed h of all rows of the part, valid until h changes. The
+     * norm also quantizes the rows for `first`, the linear that reads them first; NULL: they are
+     * quantized when a linear asks. */
     struct act_rows (*norm)(struct stage *s, const struct part *p, const float *norm,
                             const struct packed *first);
-    /* Local. x as the row-parallel linear reads it. */
+    /* Local. Returns x as the row-parallel linear reads it. */
     struct act_rows (*input)(const struct stage *s, const struct inner_rows *x);
-    /* **Collective (TP)**. y [T, D] = x w^T in the rows that this rank holds; their counters go to
-     * the part. */
+    /* **Collective (TP)**. y [T, D] = x w^T for the rows that this rank holds; adds their counters
+     * to the part's. */
     void (*assign)(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                    struct part *p);
-    /* **Collective (TP)**. h += scale.residual * (x w^T + bias [D] or NULL), likewise; with two
-     * parts h may have it only after `complete`. */
+    /* **Collective (TP)**. h += scale.residual * (x w^T + bias), for the rows that this rank holds;
+     * bias [D] or NULL. With two parts, h may be complete only after `complete`. */
     void (*add)(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
                 struct part *p);
-    /* **Collective (TP)**. The part's last `add` is done. */
+    /* **Collective (TP)**. Completes the part's last `add`. */
     void (*complete)(struct stage *s, struct part *p);
-    /* **Collective (TP)**. After the last layer: all ranks have all rows of h and counters. */
+    /* **Collective (TP)**. Called after the last layer. Gives all ranks all rows of h and all
+     * counters. */
     void (*gather)(struct stage *s, struct part *p);
 };
 
 extern const struct row_sum row_sum_whole, row_sum_by_outputs, row_sum_by_grid;
 
-/* row_sum.c. Local. Which of the three the layout and the ranks allow. */
+/* row_sum.c. Local. Chooses the way that the layout and the ranks allow. */
 const struct row_sum *row_sum_choose(const struct stage *s);
 
-/* row_sum.c. Local. sums [T, D + 1] = this rank's K-blocks of x w^T; or, sums NULL, y [T, D], and
- * the part's counters are added to. */
+/* row_sum.c. Local. sums [T, D + 1] = this rank's K-blocks of x w^T; if sums is NULL, y [T, D]
+ * instead, and the K-blocks that left the grid are added to the part's counters. */
 void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
                     float *y, const struct part *p);
 
-/* row_sum.c. Local. Whether the model scales what is added to h. Then the sum of a linear goes to y
- * first, else into h itself. row_sum_add_rest follows it: y += bias, and h += scale * y. */
+/* row_sum.c. Local. Whether the model multiplies what is added to h. Then the sum of a linear goes
+ * to y first, otherwise directly into h. row_sum_add_rest comes after it: y += bias; if scaled, h
+ * += scale * y. */
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
-/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds (norm NULL: h), and the
- * same quantized in `rows`, which describes all of y. */
+/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, also quantized in
+ * `rows`, which describes all of y. */
 void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
                       const struct packed *first, float *y, struct act_rows *rows);
 
-/* row_sum.c. Local. Entries of ways in which every rank holds all rows, and reads its inputs alone.
- */
+/* row_sum.c. Local. Entries for ways in which every rank holds all rows and reads only its own
+ * inputs. */
 struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,
                                  const struct packed *first);
 struct act_rows row_sum_own_input(const struct stage *s, const struct inner_rows *x);
@@ -191,13 +194,13 @@ struct column {
     const float *bias; /* [N] or NULL */
 };
 
-/* Local. Column-parallel linears of one input, at most three, in one op unless their quantization
+/* Local. At most three column-parallel linears of one input, in one op unless their quantization
  * groups differ. */
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
 /* Local. y of gate_up[0] = op_gated of gate_up[0] and gate_up[1], which have no biases and one
- * quantization group. With `codes`, y's quantized rows go there, and y itself is defined only where
- * there is a tap. */
+ * quantization group. If `codes` is not NULL, y's quantized rows go there, and y itself is defined
+ * only if there is a tap. */
 void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
                  const struct quant_rows *codes);
 
@@ -207,10 +210,10 @@ void stage_show(const struct stage *s, enum tap_site site, const float *x, size_
 /* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);
 
-/* Local. Whether heads are padded with zeros to the width that the cache has. */
+/* Local. Whether heads are padded with zeros to the width that they have in the cache. */
 bool stage_is_padded(const struct stage *s);
 
-/* Local. Positions of all rows, and their rotations, which all layers share. */
+/* Local. Computes the positions of all rows, and the rotations that all layers share. */
 void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);
 
 /* **Collective (TP)**. h += attention of the normed h. */
@@ -224,7 +227,8 @@ void stage_free_latent(struct stage *s);
 /* Local. Latent attention: a stage_attend. */
 stage_attend stage_latent;
 
-/* stage_ffn.c. Local. The MoE block, if the model has experts. Errors: STATUS_MEMORY. */
+/* stage_ffn.c. Local. Creates the MoE block, if the model has experts. Errors: STATUS_MEMORY,
+ * STATUS_USAGE (a capacity factor with a routing that has none). */
 struct status stage_make_moe(struct stage *s);
 
 /* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: STATUS_MEMORY. */
