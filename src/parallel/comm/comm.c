@@ -10,7 +10,6 @@
 #include "base/proc_thread.h"
 #include "parallel/comm/collective_check.h"
 #include "parallel/comm/comm_hosts.h"
-#include "parallel/comm/host_sum.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -390,7 +389,7 @@ void comm_stop(struct comm **c)
     const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
     if (*c != NULL) {
         close_hosts(*c);
-        host_sum_memory_free(&(*c)->sum_memory);
+        mem_free(&(*c)->sum_memory.bytes);
         for (int i = 0; i < COMM_AXIS_COUNT; i++) {
             if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
         }

@@ -58,12 +58,6 @@ struct span {
     size_t first, n;
 };
 
-void host_sum_memory_free(struct host_sum_memory *m)
-{
-    mem_free(&m->bytes);
-    m->n_bytes = 0;
-}
-
 /* --- the way ------------------------------------------------------------------------------- */
 
 enum host_sum_way host_sum_way_of(const struct comm *c, enum comm_axis axis, size_t n)
@@ -377,7 +371,8 @@ static void get_memory(struct host_sum *j)
     struct host_sum_memory *m = &j->c->sum_memory;
     const size_t n_bytes = lay_out(j, NULL);
     if (n_bytes > m->n_bytes) {
-        host_sum_memory_free(m);
+        m->n_bytes = 0;
+        mem_free(&m->bytes);
         const struct status st = mem_alloc(&m->bytes, n_bytes, 1, "messages of sums");
         comm_check_memory(j->c, !status_failed(&st), "all-reduce", j->axis);
         m->n_bytes = n_bytes;

@@ -21,9 +21,6 @@ enum host_sum_way {
     HOST_SUM_TWO_ROUNDS
 };
 
-/* Local. Frees the memory for messages that is kept between sums. */
-void host_sum_memory_free(struct host_sum_memory *m);
-
 /* Local. How n sums of the axis are added, the same on all its ranks. */
 enum host_sum_way host_sum_way_of(const struct comm *c, enum comm_axis axis, size_t n);
 
