@@ -20,7 +20,8 @@ uint32_t util_rank(void)
 
 struct layout_model util_layout_model(const struct util_shape *s, struct arch *arch)
 {
-    *arch = (struct arch){.n_layers = 4,
+    *arch = (struct arch){.family = arch_family_at(0),
+                          .n_layers = 4,
                           .width = s->width,
                           .n_heads = 8,
                           .n_kv_heads = 4,
