@@ -1,6 +1,6 @@
 /* shoal bench: what the machine can do, and what shoal does on it. Synthetic prompts run through
- * the job's own scheduler and engine, in process and without files. Called by cmd_bench.c and, once
- * a model is loaded, by job.c; the machine's peaks are measured by bench_machine.c. */
+ * the scheduler and engine that jobs use, in process and without files. Called by cmd_bench.c and,
+ * once a model is loaded, by job.c; the machine's peaks are measured by bench_machine.c. */
 #ifndef SHOAL_BENCH_BENCH_H
 #define SHOAL_BENCH_BENCH_H
 
@@ -11,7 +11,7 @@
 
 enum { BENCH_LIST_MAX = 32 };
 
-/* A list of lengths as given, a,b,c. */
+/* The values of a flag that takes a list. */
 struct bench_list {
     uint32_t values[BENCH_LIST_MAX];
     size_t n;
@@ -76,19 +76,19 @@ struct bench_options {
     struct bench_flags flags;
 };
 
-/* Peaks of all ranks together, each with n_threads threads, all at work at the same time. */
+/* Peaks of all ranks together, which measure at the same time with n_threads threads each. */
 struct bench_machine {
     uint32_t n_threads;
     double read_gbs;         /* bytes read from memory, 1e9 a second */
     double gops[PEAK_COUNT]; /* 1e9 operations a second; 0: the CPU lacks the instructions */
 };
 
-/* Local. Bytes that are read to measure what memory gives on the largest host: beyond what its
- * last-level caches hold, which on some CPUs is hundreds of MiB, and at least `least`. */
+/* Local. How many bytes to read to measure a host's memory: well beyond the capacity of the
+ * last-level caches of the largest host (hundreds of MiB on some CPUs), and at least `least`. */
 size_t bench_read_bytes(const struct topo *t, size_t least);
 
-/* **Collective (world)**. Measures; `all` false: reads and f32 only. Errors, the same on all
- * ranks: STATUS_MEMORY. */
+/* **Collective (world)**. Measures reads and all arithmetic peaks; with `all` false, only reads and
+ * f32. Errors, the same on all ranks: STATUS_MEMORY. */
 struct status bench_machine_measure(struct comm *c, const struct topo *t, struct team *team,
                                     bool all, struct bench_machine *out);
 
@@ -104,19 +104,20 @@ int bench_machine_run(const struct bench_options *o, int *argc, char ***argv);
 
 struct job;
 
-/* **Collective (world)**. All cases on the loaded model, or the turns that stdin asks for; prints
- * and writes what was measured. Errors, the same on all ranks: STATUS_MEMORY, STATUS_IO,
+/* **Collective (world)**. Runs all cases on the loaded model, or the turns that stdin asks for;
+ * prints and writes the results. Errors, the same on all ranks: STATUS_MEMORY, STATUS_IO,
+ * STATUS_USAGE (lengths beyond the context; --paired-peaks with several ranks or a device),
  * STATUS_INPUT (a line of stdin; a model whose arithmetic fails), STATUS_DRAINED (a signal). */
 struct status bench_run(struct job *j);
 
-/* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns, each a plain read
- * of the file by all ranks of a host, then a load, whose memory is given back; with `cold` both
- * from the disk. The job's own weights are destroyed first. Prints the counted turns' medians.
- * Errors, the same on all ranks: STATUS_IO, and those of weights_load. */
+/* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns. Each turn is a
+ * plain read of the file by all ranks of a host, then a load whose memory is freed; with `cold`
+ * both read from the disk. Destroys the job's own weights first. Prints medians over the counted
+ * turns. Errors, the same on all ranks: STATUS_IO, and those of weights_load. */
 struct status bench_load_run(struct job *j);
 
-/* Local. Whether --json (NULL or "-": no file) can be written at the end; the first rank alone
- * looks. Errors: STATUS_IO. */
+/* Local. Checks on the first rank that the file of --json can be written at the end (NULL or "-":
+ * no file). Errors: STATUS_IO. */
 struct status bench_check_json(const struct comm *c, const char *path);
 
 /* Local. Writes text to the file of --json. Errors: STATUS_IO. */

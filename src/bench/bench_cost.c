@@ -79,7 +79,8 @@ static double seen(const struct bench_cost *cost, double position)
     return n > cost->window ? n - cost->windowed * (n - cost->window) : n;
 }
 
-/* Experts of one layer that n choices by `n_rows` rows touch when all are alike. */
+/* Expected number of experts of one layer that n_rows rows choose, if all experts are equally
+ * likely. */
 static double spread(const struct bench_cost *cost, double n_rows)
 {
     const double e = cost->n_experts;
@@ -102,7 +103,7 @@ enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step
         step->bytes += cost->kv_token_bytes * seen(cost, s->pos0 + s->n_rows - 1);
         n_rows += s->n_rows;
     }
-    uint32_t n_busy = 0; /* replicas that have rows; the others read no weights */
+    uint32_t n_busy = 0; /* replicas that have rows; other replicas read no weights */
     for (int32_t r = 0; r < plan->n_replicas; r++) {
         n_busy += plan->replica_begin[r + 1] > plan->replica_begin[r];
     }
@@ -132,7 +133,7 @@ void bench_cost_experts(const struct bench_cost *cost, const struct job *j,
 
 uint32_t bench_token(uint32_t i, uint32_t position, uint32_t vocab)
 {
-    uint32_t x = i * 0x9E3779B9u + position; /* then the finalizer of MurmurHash3 */
+    uint32_t x = i * 0x9E3779B9u + position; /* mixed by the finalizer of MurmurHash3 */
     x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
     x = (x ^ (x >> 13)) * 0xC2B2AE35u;
     return (x ^ (x >> 16)) % vocab;

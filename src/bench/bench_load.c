@@ -1,7 +1,6 @@
 /* shoal bench --load: loading the weights and a plain read of the same file, in turns. The plain
- * read copies the file into fresh memory by all threads, and does nothing with it; with --cold it
- * shows what the disk gives: large direct reads (O_DIRECT), again and again into the same memory.
- */
+ * read copies the file into fresh memory with all threads and does nothing with it. With --cold it
+ * measures the disk: large direct reads (O_DIRECT), always into the same memory. */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -16,11 +15,12 @@
 #include <unistd.h>
 
 enum {
-    READ_BYTES = 8 << 20,    /* at once */
-    DIRECT_BYTES = 16 << 20, /* at once by each thread: the system cuts it into many requests */
+    READ_BYTES = 8 << 20, /* bytes of one read */
+    DIRECT_BYTES =
+        16 << 20, /* bytes of one read by a thread; the system divides it into many requests */
 };
 
-/* A plain read, without verifying or packing, of this rank's part of the file. */
+/* A plain read of this rank's part of the file, without verifying or packing. */
 struct plain {
     int fd;
     bool is_cold;
@@ -53,7 +53,7 @@ static void plain_read(void *ctx, uint32_t part)
     }
 }
 
-/* Opens the file and makes the memory that it is read into. */
+/* Opens the file and allocates the memory for it. */
 static struct status plain_open(struct plain *p, const char *path, uint32_t n_threads)
 {
     const size_t n_bytes = p->is_cold ? n_threads * p->read_bytes : (size_t)(p->end - p->begin);
@@ -63,19 +63,20 @@ static struct status plain_open(struct plain *p, const char *path, uint32_t n_th
     if (p->fd < 0) return status_make(STATUS_IO, "%s: %s", path, strerror(errno));
     TRY(mem_map(&p->to, n_bytes, "a plain read"));
     p->n_bytes = n_bytes;
-    if (p->is_cold) memset(p->to, 1, n_bytes); /* so that no page is made while the clock runs */
+    if (p->is_cold)
+        memset(p->to, 1, n_bytes); /* so that no page is allocated during the measurement */
     return status_ok();
 }
 
-/* The slowest rank's, in seconds. */
+/* **Collective (world)**. The time of the slowest rank, in seconds. */
 static double slowest(struct job *j, uint64_t ns)
 {
     comm_max_u64(j->comm, COMM_WORLD, &ns, 1);
     return (double)ns * 1e-9;
 }
 
-/* **Collective (world)**. Asks each host's system to drop the file's pages; what is not written to
- * the disk yet stays (posix_fadvise(3)). */
+/* **Collective (world)**. Asks the system of each host to drop the file's pages from its cache.
+ * Pages that are not yet on the disk stay (posix_fadvise(3)). */
 static struct status bench_load_forget(struct job *j)
 {
     const char *path = ckpt_path(j->ckpt);
@@ -89,7 +90,7 @@ static struct status bench_load_forget(struct job *j)
     return comm_agree(j->comm, st);
 }
 
-/* **Collective (world)**. The ranks of each host read the whole file, each its share. */
+/* **Collective (world)**. The ranks of each host together read the whole file. */
 static struct status turn_plain(struct job *j, double *seconds)
 {
     const uint64_t n = ckpt_file_bytes(j->ckpt);
@@ -113,13 +114,13 @@ static struct status turn_plain(struct job *j, double *seconds)
     return comm_agree(j->comm, st);
 }
 
-/* **Collective (world)**. The job's own weights are gone by then. */
+/* **Collective (world)**. Loads the weights. The job's own have been destroyed before. */
 static struct status turn_load(struct job *j, double *seconds)
 {
     struct layout own = *j->layout;
     struct weights *copy = NULL;
     struct loader_stats stats = {0};
-    own.lends_experts = false; /* each turn's stand in memory of its own */
+    own.lends_experts = false; /* each turn allocates its own memory */
     const struct weights_source source = job_weights_source(j, &own);
     const struct status st = weights_load(&source, &copy, &stats);
     *seconds = slowest(j, (uint64_t)(stats.seconds * 1e9));
@@ -156,7 +157,7 @@ struct status bench_load_run(struct job *j)
 {
     const struct bench_options *o = j->o->bench;
     const uint32_t n = o->flags.n_repetitions;
-    double *seconds = NULL; /* [3][n] plain, load, the first by the second */
+    double *seconds = NULL; /* [3][n]: plain read, load, plain read / load */
     struct status st = mem_alloc(&seconds, (size_t)3 * n, sizeof *seconds, "turns");
     TRY(comm_agree(j->comm, st));
     weights_destroy(&j->weights); /* a host need not hold two copies of a giant */

@@ -12,9 +12,10 @@
 #include <string.h>
 
 enum {
-    READ_BYTES = 512 << 20, /* of a host, or more where its caches are large */
+    READ_BYTES = 512 << 20, /* bytes read on a host; more if its caches are large */
     READ_BYTES_MIN = 64 << 20,
-    CACHE_TIMES = 2, /* what is read is so many times what caches hold: no more than noise then */
+    CACHE_TIMES = 2, /* bytes read are this many times the capacity of the caches, so that cached
+                        bytes hardly count */
     PROBE_NS = 150000000,
     PASSES_MIN = 5,
     THREAD_ROWS_MAX = 16,
@@ -24,7 +25,8 @@ enum {
 };
 
 static const size_t sum_bytes[N_SUMS] = {4096, 65536};
-static const size_t read_bytes_max = (size_t)4 << 30; /* where a CPU names caches beyond belief */
+static const size_t read_bytes_max = (size_t)4
+                                     << 30; /* limit for a CPU that reports absurdly large caches */
 
 /* The work of one pass; its amount is in operations or bytes. */
 struct probe {
@@ -39,8 +41,8 @@ static double pass(const struct probe *p)
                              : peak_run(p->team, (enum peak_kind)p->which);
 }
 
-/* **Collective (world)**. 1e9 a second of the fastest pass, all ranks at it together: a pass takes
- * as long as its slowest rank. */
+/* **Collective (world)**. The rate of the fastest pass, in 1e9 a second. All ranks run together,
+ * and a pass takes as long as its slowest rank. */
 static double best_rate(struct comm *c, const struct probe *p)
 {
     uint64_t best = UINT64_MAX, total = 0;
@@ -104,10 +106,10 @@ double bench_machine_fma(const struct bench_machine *m)
     return a > b ? a : b;
 }
 
-/* Integer sums over the ranks of a host, one call behind the other. */
+/* The latency of integer sums over the ranks of a host, called one after another. */
 struct sum_latency {
     size_t n_bytes;
-    struct latency calls; /* of the lead */
+    struct latency calls; /* measured on the lead */
 };
 
 /* **Collective (host)** */
@@ -131,11 +133,12 @@ struct machine_report {
     struct team *team;
     struct bench_machine rows[THREAD_ROWS_MAX];
     size_t n_rows;
-    int64_t *sum_buf; /* zeros, so that sums stay zero */
+    int64_t *sum_buf; /* zeros, so that the sums stay zero */
     struct sum_latency sums[N_SUMS];
 };
 
-/* The axes need a layout: all ranks as one replica of a model that has a head for each. */
+/* Splits the ranks. The communicator's axes need a layout, so all ranks become one replica of a
+ * model with a head for each. */
 static struct status bench_machine_split(struct machine_report *r)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(r->comm, COMM_WORLD);
@@ -178,7 +181,7 @@ static struct status measure(struct machine_report *r, uint32_t n_threads)
     TRY(comm_agree(r->comm, bench_machine_split(r)));
     const uint32_t rank = (uint32_t)comm_rank(r->comm, COMM_WORLD);
     uint64_t most = n_threads > 0 ? n_threads : topo_threads(r->topo, rank);
-    comm_min_u64(r->comm, COMM_WORLD, &most, 1); /* ranks take part in every row */
+    comm_min_u64(r->comm, COMM_WORLD, &most, 1); /* all ranks take part in every row */
     r->n_threads = (uint32_t)most;
     TRY(comm_agree(r->comm, team_create(r->n_threads, &r->team)));
     topo_bind_threads(r->topo, rank, r->team);

@@ -1,10 +1,8 @@
-/* Steps beside what the machine gives at that very time: after each decoding step a pass over
- * memory that no cache holds, after each step of prompts one of multiply-adds, too, by the same
- * threads. How fast a machine reads and computes may change from one second to the next, above all
- * that of a virtual one, so a peak measured once says little of a step that ran at another time. A
- * read empties the caches, which a step whose weights exceed them does by itself. Called by
- * bench_run.c.
- */
+/* Compares each step with the machine's peaks at that very time: after each decoding step the same
+ * threads read memory that no cache holds; after each prompt step they also run multiply-adds. The
+ * speed of a machine may change from one second to the next, above all that of a virtual machine,
+ * so a peak measured once says little about a step that ran at another time. A read empties the
+ * caches, which a step whose weights exceed them does anyway. Called by bench_run.c. */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -15,7 +13,10 @@
 #include <string.h>
 
 enum { PASS_BYTES_MAX = 512 << 20, TRIALS = 7, RATIOS_FIRST = 256 };
-enum { PASS_NS = 100000000, TRY_NS = PASS_NS / 10 }; /* of arithmetic: until clocks have settled */
+enum {
+    PASS_NS = 100000000,
+    TRY_NS = PASS_NS / 10
+}; /* time of an arithmetic pass: long enough for clock rates to settle */
 
 static uint64_t pass_ns(const struct bench_paired *p, int variant)
 {
@@ -24,7 +25,7 @@ static uint64_t pass_ns(const struct bench_paired *p, int variant)
     return clock_ns() - since + 1;
 }
 
-/* The variant of the smallest median: what others take once in a while does not choose. */
+/* The variant with the smallest median, which occasional disturbances do not change. */
 static int fastest(const struct bench_paired *p)
 {
     uint64_t all[PEAK_READS][TRIALS];
@@ -43,7 +44,7 @@ static int fastest(const struct bench_paired *p)
     return best;
 }
 
-/* Operations a second. */
+/* Operations a second, over at least least_ns. */
 static double arithmetic_pass(const struct bench_paired *p, enum peak_kind kind, uint64_t least_ns)
 {
     const uint64_t since = clock_ns();
@@ -103,7 +104,7 @@ static struct status add_ratio(struct bench_ratios *r, double value)
     return status_ok();
 }
 
-/* By the mean time of the passes' work, which is the harmonic mean of their rates. */
+/* The step's rate divided by the harmonic mean of the rates before and after it. */
 static double by_both(double rate, double before, double after)
 {
     return rate * (1 / before + 1 / after) / 2;

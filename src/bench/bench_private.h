@@ -1,4 +1,4 @@
-/* The inside of shoal bench, shared by bench_cost.c (bytes and operations of a step), bench_run.c
+/* Private to shoal bench, shared by bench_cost.c (bytes and operations of a step), bench_run.c
  * (repetitions), bench_paired.c (steps in turns with the machine's peaks) and bench_report.c
  * (tables and JSON). */
 #ifndef SHOAL_BENCH_BENCH_PRIVATE_H
@@ -19,45 +19,48 @@ struct bench_cost {
     double attention_flops; /* of one row and one position that it sees */
     uint32_t n_moe_layers, n_experts, n_chosen, window;
     double windowed;     /* fraction of the layers that have the window */
-    bool counts_experts; /* one rank sees every choice; else the number of experts that a step reads
-                            is that of evenly spread choices */
+    bool counts_experts; /* one rank sees every choice; otherwise the number of experts that a step
+                            reads is estimated from evenly spread choices */
     uint64_t *load;      /* owned; [layers, E] choices before the step; NULL: not counted */
 };
 
 enum bench_phase_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_MIXED, BENCH_PHASE_COUNT };
 
-/* Steps of one kind: all rows of prompts, all rows behind them, or both. */
+/* The steps of one kind: with rows of prompts only, of answers only, or of both. */
 struct bench_phase {
-    double s;     /* from the results before to these results */
-    double cpu_s; /* of this process meanwhile, all threads */
-    /* of the lead in collectives of its stage, and of that until the others had come */
+    double s;     /* time from the previous results to these */
+    double cpu_s; /* CPU time of all threads of this process meanwhile */
+    /* time of the lead in collectives of its stage, and the part of it spent waiting for other
+     * ranks */
     double comm_s, comm_wait_s;
     uint64_t n_steps, n_tokens;
     double bytes, flops;
 };
 
-/* Rates of steps by those of the passes beside them. */
+/* Rates of steps divided by those of the passes around them. */
 struct bench_ratios {
     double *all; /* owned [n] */
     size_t n, cap;
 };
 
-/* Decoding steps' bytes a second by the reads', prompt steps' operations by those of f32. */
+/* Ratios of decoding steps (bytes a second, by those of reads) and of prompt steps (operations a
+ * second, by those of f32 arithmetic). */
 struct bench_parts {
     struct bench_ratios reads, f32;
 };
 
-/* Work of the compute threads between steps: read memory that no cache holds, and multiply. */
+/* The passes between steps: reading memory that no cache holds, and multiplying. */
 struct bench_paired {
     struct team *team;
     struct peak_memory memory;
-    int variant;               /* the fastest way to read here */
+    int variant;               /* the fastest way to read on this machine */
     enum peak_kind arithmetic; /* the fastest in f32 */
-    double n_bytes;            /* that a pass reads */
-    double reads, flops;       /* a second, of the last passes; 0: none yet */
+    double n_bytes;            /* bytes that a pass reads */
+    double reads, flops;       /* rates of the last passes, per second; 0: none yet */
 };
 
-/* A median and the order statistics that hold it with at least 95 % (all values when too few). */
+/* A median, and the order statistics that bound it with at least 95 % confidence (the extremes when
+ * there are too few values). */
 struct bench_median {
     double mid, low, high;
 };
@@ -84,36 +87,37 @@ struct bench_result {
 
 enum { BENCH_PASS_LEAST = 96 << 20 };
 
-/* Local. Memory for passes of about step_bytes, capped, but of at least `least` bytes, so that no
- * cache keeps it from one pass to the next; finds the fastest way to read it. The team must outlive
- * it. Errors: STATUS_MEMORY. */
+/* Local. Allocates memory for passes of about step_bytes, capped, but at least `least` bytes so
+ * that no cache keeps it between passes, and finds the fastest way to read it. The team must
+ * outlive it. Errors: STATUS_MEMORY. */
 struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes,
                                 size_t least);
 void bench_paired_fini(struct bench_paired *p);
 
-/* Local. Both passes, before a repetition's first step. */
+/* Local. Runs both passes, before the first step of a repetition. */
 void bench_paired_begin(struct bench_paired *p);
 
-/* Local. Passes after a step of `s` seconds; adds the step's part of what those before and after
- * it reached. A step of prompts and answers counts in neither. Errors: STATUS_MEMORY. */
+/* Local. Runs passes after a step of `s` seconds, and adds the ratio of the step's rate to the
+ * rates before and after it. A step with rows of both prompts and answers adds none. Errors:
+ * STATUS_MEMORY. */
 struct status bench_paired_step(struct bench_paired *p, enum bench_phase_kind kind,
                                 const struct bench_phase *step, double s, struct bench_parts *out);
 
 void bench_parts_fini(struct bench_parts *parts);
 
-/* Local. Of at least one ratio. Errors: STATUS_MEMORY. */
+/* Local. The median of at least one ratio. Errors: STATUS_MEMORY. */
 struct status bench_ratios_median(const struct bench_ratios *ratios, struct bench_median *out);
 
-/* **Collective (world)** init: fills what the job's model costs. Errors: STATUS_MEMORY. */
+/* **Collective (world)** init: computes the costs of the job's model. Errors: STATUS_MEMORY. */
 struct status bench_cost_init(struct bench_cost *cost, struct job *j);
 void bench_cost_fini(struct bench_cost *cost);
 
 /* Local. Bytes of the weights that a step of one row reads. */
 double bench_cost_token(const struct bench_cost *cost);
 
-/* Local, lead. Adds a plan's rows, bytes and operations to *step, whose time is left alone, and
- * tells its kind; prompts have n_prompt tokens. Before the plan is submitted, when experts are
- * counted; bench_cost_experts adds their bytes afterwards. */
+/* Local, lead. Adds a plan's steps, rows, bytes and operations to *step, but no time, and returns
+ * the kind of step; prompts have n_prompt tokens. Call it before the plan is submitted;
+ * bench_cost_experts afterwards adds the bytes of the experts, if they are counted. */
 enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step_plan *plan,
                                       uint32_t n_prompt, const struct job *j,
                                       struct bench_phase *step);
@@ -132,11 +136,12 @@ struct bench_report {
     size_t n;
 };
 
-/* Local, lead. The table on stdout. */
+/* Local, lead. Prints the table on stdout. */
 void bench_report_print(const struct bench_report *r);
 /* Local, lead. */
 void bench_report_json(const struct bench_report *r, struct strbuf *s);
-/* Local, lead. One repetition as a line of JSON on stdout; parts NULL: without --paired-peaks. */
+/* Local, lead. Prints one repetition as a line of JSON on stdout; parts NULL: without
+ * --paired-peaks. */
 void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r,
                        const struct bench_parts *parts);
 

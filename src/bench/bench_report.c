@@ -14,7 +14,7 @@ static double ratio(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-/* A rate over repetitions: their mean, and how far they lie around it. */
+/* A rate over repetitions: mean and standard deviation. */
 struct rate {
     double mean, sd;
 };
@@ -98,7 +98,7 @@ static void bench_report_print_latency(const char *name, const struct latency *l
     printf(" %9.2f  %llu\n", (double)l->max_ns * 1e-6, (unsigned long long)l->n);
 }
 
-/* The part of the steps of a kind that collectives took. */
+/* Prints the fraction of the time of steps that collectives took. */
 static void print_comm(const char *name, const struct bench_phase *p)
 {
     if (p->s == 0 || p->comm_s == 0) return;

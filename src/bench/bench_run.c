@@ -1,6 +1,7 @@
-/* The repetitions of shoal bench: requests of synthetic tokens through scheduler and engine. What
- * is sampled is computed and then exchanged for a synthetic token, so that lengths are as asked for
- * and the tokens (and with them the experts) are the same on any model and in any program. */
+/* The repetitions of shoal bench: requests of synthetic tokens through scheduler and engine. Each
+ * sampled token is computed and then replaced by a synthetic one, so that answers have the given
+ * length and the tokens (and with them the experts) are the same with any model and in any program.
+ */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -11,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lead only: what stays between repetitions. */
+/* Lead only: the state that repetitions share. */
 struct bench {
     struct job *j;
     const struct bench_options *o;
@@ -19,15 +20,15 @@ struct bench {
     struct request_rules rules;
     struct step_plan plan;
     struct step_result result;
-    struct serve_summary *unwanted; /* of warm-ups */
+    struct serve_summary *unwanted; /* statistics of warm-ups */
     struct in_flight {
         bool active;
         enum bench_phase_kind kind;
         struct bench_phase step;
     } * groups; /* [pp] */
     uint64_t n_steps;
-    struct bench_paired paired; /* its memory is had when first needed */
-    uint64_t peak_bytes;        /* before that; 0: not needed */
+    struct bench_paired paired; /* allocated when first needed */
+    uint64_t peak_bytes;        /* resident peak before that allocation; 0: not allocated */
 };
 
 /* One repetition. */
@@ -39,12 +40,12 @@ struct run {
     uint64_t *submitted_ns;    /* [n] */
     uint32_t *n_sampled;       /* [n] */
     size_t n, n_submitted, n_done;
-    uint64_t mark_ns, cpu_ns; /* when the last results came, and the process's time then */
-    struct comm_stats comm;   /* the lead's until then */
+    uint64_t mark_ns, cpu_ns; /* time of the last results, and the process's CPU time then */
+    struct comm_stats comm;   /* the lead's statistics then */
     struct bench_repetition *out;
     struct latency *ttft, *e2e; /* NULL: a warm-up */
-    struct bench_parts *parts;  /* NULL: steps follow each other */
-    uint64_t paused_ns;         /* in passes between steps */
+    struct bench_parts *parts;  /* NULL: no passes between steps */
+    uint64_t paused_ns;         /* time spent in passes between steps */
 };
 
 static uint64_t process_ns(void)
@@ -54,7 +55,7 @@ static uint64_t process_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* A request as a line would make it: the parser is the one that jobs use. */
+/* Makes a request from a line of JSON, with the parser that jobs use. */
 static struct status bench_run_make_request(struct run *r, size_t i)
 {
     struct strbuf line;
@@ -89,7 +90,7 @@ static struct status run_init(struct run *r, struct serve_summary *stats)
     const uint32_t dp = j->layout->dp;
     struct schedule_flags flags = j->o->schedule;
     flags.max_batch = (int32_t)((r->c->concurrency + dp - 1) / dp);
-    flags.step_ns = 0; /* nothing that leaves rows out or adds some: each row is computed */
+    flags.step_ns = 0; /* nothing may skip or add rows: every row is computed */
     flags.prefix_cache = false;
     flags.n_drafts = 0;
     const struct scheduler_options so = {.rules = &b->rules,
@@ -145,7 +146,8 @@ static struct status bench_run_take_finished(struct run *r)
     return st;
 }
 
-/* With --paired-peaks, after a step of s seconds: passes that no step's time holds. */
+/* With --paired-peaks: runs the passes after a step of s seconds and excludes their time from all
+ * steps. */
 static struct status pause_for_peaks(struct run *r, const struct in_flight *f, double s)
 {
     const struct status st = bench_paired_step(&r->b->paired, f->kind, &f->step, s, r->parts);
@@ -156,7 +158,7 @@ static struct status pause_for_peaks(struct run *r, const struct in_flight *f, d
     return st;
 }
 
-/* Synthetic tokens for what was sampled, so that every answer has its full length. */
+/* Replaces sampled tokens by synthetic ones, so that every answer has its full length. */
 static void exchange_tokens(struct run *r, struct step_result *result)
 {
     for (size_t k = 0; k < result->n_seqs; k++) {
@@ -168,7 +170,8 @@ static void exchange_tokens(struct run *r, struct step_result *result)
     }
 }
 
-/* A step and the time since the one before go to the step's phase; returns that time, in s. */
+/* Adds a step, and the time since the previous one, to the step's phase. Returns that time in
+ * seconds. */
 static double count_step(struct run *r, const struct in_flight *f)
 {
     const uint64_t now = clock_ns(), cpu_now = process_ns();
@@ -189,8 +192,8 @@ static double count_step(struct run *r, const struct in_flight *f)
     return s;
 }
 
-/* Takes the results of a group's step from all replicas. After a failure they are only drained, so
- * that no rank is left with a message nobody wants. */
+/* Receives the results of a group's step from all replicas. After a failure it discards them, so
+ * that no rank waits to send one. */
 static struct status bench_run_collect(struct run *r, uint32_t group, struct status st)
 {
     struct bench *b = r->b;
@@ -208,7 +211,7 @@ static struct status bench_run_collect(struct run *r, uint32_t group, struct sta
     return status_failed(&st) ? st : bench_run_take_finished(r);
 }
 
-/* The other ranks are inside a step: there is no way back. */
+/* Ends the job: the other ranks are inside a step and cannot be called back. */
 static void bench_run_lose(struct bench *b, const struct status *st)
 {
     log_line(LOG_ERROR, "step: %s", st->text);
@@ -235,7 +238,7 @@ static struct status bench_run_steps(struct run *r)
     struct bench *b = r->b;
     const uint32_t pp = b->j->layout->pp;
     struct status st = status_ok();
-    uint32_t n_idle = 0; /* groups one after the other with nothing to do */
+    uint32_t n_idle = 0; /* consecutive groups with nothing to do */
     r->mark_ns = clock_ns();
     r->cpu_ns = process_ns();
     r->comm = comm_stats_of_steps(b->j->comm);
@@ -255,8 +258,8 @@ static struct status bench_run_steps(struct run *r)
     return st;
 }
 
-/* One repetition into *out; its latencies into `into` (NULL: a warm-up); `parts` NULL: without
- * passes between the steps. */
+/* Runs one repetition into *out, with its latencies into `into` (NULL: a warm-up). parts NULL:
+ * without passes between the steps. */
 static struct status bench_run_repeat(struct bench *b, const struct bench_case *c,
                                       struct bench_repetition *out, struct bench_result *into,
                                       struct bench_parts *parts)
@@ -320,8 +323,8 @@ static struct bench_case case_of(const struct bench_options *o, size_t i)
                                .concurrency = o->flags.concurrency.values[c]};
 }
 
-/* One repetition whose steps take turns with the machine's peaks. Its latencies hold those, so none
- * is kept. */
+/* Runs one repetition whose steps take turns with passes. Its latencies include the passes, so they
+ * are not kept. */
 static struct status repeat_paired(struct bench *b, const struct bench_case *c,
                                    struct bench_repetition *out, struct bench_parts *parts)
 {
@@ -334,7 +337,7 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
     return bench_run_repeat(b, c, out, NULL, parts);
 }
 
-/* After all repetitions that count: a pass would disturb them. */
+/* Called after all counted repetitions, which passes would disturb. */
 static struct status run_paired(struct bench *b, struct bench_result *out)
 {
     struct bench_repetition r;
@@ -368,7 +371,8 @@ static struct status run_turn(struct bench *b, const struct bench_case *c)
     return st;
 }
 
-/* One repetition for each line, so that other programs can be run in turn with this one. */
+/* Runs one repetition for each line of stdin, so that other programs can take turns with this one.
+ */
 static struct status run_turns(struct bench *b)
 {
     char line[128];
@@ -409,7 +413,7 @@ static void bench_fini(struct bench *b)
     mem_free(&b->groups);
 }
 
-/* The lead's part; whatever happens, the others are told to stop. */
+/* The lead's part. Tells the other ranks to stop, whatever happens. */
 static struct status lead(struct bench *b, struct bench_result *results)
 {
     struct status st = bench_init(b);
@@ -420,7 +424,7 @@ static struct status lead(struct bench *b, struct bench_result *results)
     return st;
 }
 
-/* **Collective (world)**. Before the peaks are measured, which need memory of their own. */
+/* **Collective (world)**. Call it before the peaks are measured, which allocate memory. */
 static void gather_peak_bytes(const struct bench *b, struct bench_report *r)
 {
     uint64_t most = b->peak_bytes;

@@ -63,12 +63,14 @@ static uint32_t largest(const struct bench_list *l)
     return most;
 }
 
-/* The flags of the job that a benchmark of a model is. */
+/* Sets the job flags that a benchmark of a model needs. */
 static void bench_settle(struct bench_options *o)
 {
     struct job_options *job = &o->job;
     const struct bench_flags *f = &o->flags;
-    job->files.input = f->turns ? "-" : ""; /* stdin belongs to the launcher's first rank */
+    job->files.input =
+        f->turns ? "-"
+                 : ""; /* launchers give stdin to their first rank, so that rank must be the lead */
     job->files.output = "";
     job->run.watchdog_s = f->watchdog_s;
     job->schedule.max_batch = (int32_t)largest(&f->concurrency);

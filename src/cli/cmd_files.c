@@ -118,7 +118,7 @@ static struct status convert_check(const struct convert_flags *f, const struct f
     return job_paths_check_copy(o->source, o->path, NULL);
 }
 
-/* A line for each way in which quantized weights of the source were stored. */
+/* Prints a line for each way in which the source's quantized weights were stored. */
 static void convert_say(const struct convert_options *o, const struct convert_result *r)
 {
     static const char *const ways[CONVERT_WAY_COUNT] = {
@@ -162,7 +162,7 @@ static struct status convert_with_team(struct convert_options *o, uint32_t n_thr
     return st;
 }
 
-/* The ranks that the launcher started share the work; without one MPI stays out of it. */
+/* The ranks that the launcher started share the work; without a launcher MPI is not started. */
 static struct status convert_shared(struct convert_options *o, uint32_t n_threads,
                                     struct config env, int *argc, char ***argv,
                                     struct convert_result *result)
@@ -200,7 +200,8 @@ int cmd_convert(struct config env, int argc, char **argv)
     struct convert_result result;
     if (!status_failed(&st)) st = convert_check(&flags, &parsed, &policy, &o);
     if (!status_failed(&st)) st = convert_shared(&o, flags.threads, env, &argc, &argv, &result);
-    /* a launcher ends the job at the first other status, maybe before the voice is heard */
+    /* the other ranks return 0: a launcher ends the job at the first nonzero status, perhaps before
+     * the lead has printed its message */
     if (!is_lead) return 0;
     if (status_failed(&st)) return files_fail("convert", &st);
     convert_say(&o, &result);
@@ -209,7 +210,7 @@ int cmd_convert(struct config env, int argc, char **argv)
 
 int cmd_inspect(struct config env, int argc, char **argv)
 {
-    if (env.launcher_rank != 0) return 0; /* serial, and said once */
+    if (env.launcher_rank != 0) return 0; /* one process inspects and prints */
     struct inspect_options o = {.tensors = false};
     struct flags_parsed parsed = {.positionals = {.n_wanted = 1}};
     struct status st = flags_parse(&inspect_table, argc, argv, &o, &parsed);

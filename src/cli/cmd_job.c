@@ -27,7 +27,7 @@ static const char score_text[] =
     "(natural log; the first has none), their sum, and at the end the perplexity of the whole "
     "input.";
 
-/* An audit reads what a job wrote. */
+/* An audit only reads: flags that write or change something are refused. */
 static struct status check_audit(const struct job_options *o)
 {
     const struct {

@@ -1,5 +1,4 @@
-/* shoal merge: the outputs of a job array as one file, with proof that no row is missing or double.
- */
+/* shoal merge: joins the outputs of a job array, and proves that no row is missing or double. */
 #include "base/file_claims.h"
 #include "cli/cmd.h"
 #include "options/flags.h"
@@ -40,7 +39,7 @@ static const char text[] =
     "that an earlier part has, which no part could know, becomes the error row that it would have "
     "been there.";
 
-/* Claims the output while it is written, so that no job and no other merge writes it too. */
+/* Claims the output while writing it, so that no job and no other merge writes it too. */
 static struct status run_alone(const struct merge_options *o, const struct config *env,
                                struct merge_result *result)
 {
@@ -84,7 +83,7 @@ static void print_result(const struct merge_flags *flags, size_t n_parts,
 
 int cmd_merge(struct config env, int argc, char **argv)
 {
-    if (env.launcher_rank != 0) return 0; /* serial: under a launcher the first rank does it */
+    if (env.launcher_rank != 0) return 0; /* one process merges */
     struct merge_flags flags = {.strict = false};
     struct flags_parsed parsed = {.positionals = {.n_wanted = POSITIONALS_MAX}};
     struct merge_result result = {.n_rows = 0};

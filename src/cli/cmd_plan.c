@@ -33,7 +33,7 @@ struct plan_flags {
     PLAN_FLAGS(FLAG_FIELD)
 };
 
-/* A plan takes some of a job's flags: those of its layout and its memory. */
+/* A plan takes the job flags that concern layout and memory. */
 struct plan_options {
     struct job_options job; /* first: a job's flags keep their offsets */
     struct plan_flags flags;
@@ -45,7 +45,8 @@ static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 
 enum { CONFIG_BYTES_MAX = 16 << 20 };
 
-/* A checkpoint's own leaves and type, or what convert would choose for a bare config.json. */
+/* Describes the model: with a checkpoint's own K-blocks and types, or with those that convert would
+ * choose for a bare config.json. */
 static struct status plan_read_model(const struct plan_flags *f, struct arch *m,
                                      struct layout_model *out)
 {
@@ -76,7 +77,7 @@ static struct status find_topology(const struct plan_flags *f, struct topo **out
     if (f->topology != NULL) {
         return topo_describe(f->topology, f->n_ranks, f->gpus_per_node, memory, out);
     }
-    /* this machine, with so many ranks on it */
+    /* this machine, with the given number of ranks */
     struct topo_self self;
     struct topo_self *all = NULL;
     const uint32_t n = f->n_ranks > 0 ? f->n_ranks : 1;
@@ -108,7 +109,8 @@ static struct status cmd_plan_report(const struct plan_options *o, const struct 
     struct strbuf text;
     strbuf_init(&text);
     const struct layout_flags *flags = &o->job.layout;
-    const uint32_t asked = o->job.model.max_model_len, context = asked > 0 ? asked : m->arch->context;
+    const uint32_t asked = o->job.model.max_model_len,
+                   context = asked > 0 ? asked : m->arch->context;
     const struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
                                          .step_tokens = (uint32_t)o->job.schedule.step_tokens,
                                          .min_kv_blocks = (context + 63) / 64};
@@ -159,7 +161,7 @@ static struct status plan_run(const struct plan_options *o)
 
 int cmd_plan(struct config env, int argc, char **argv)
 {
-    if (env.launcher_rank != 0) return 0; /* said once */
+    if (env.launcher_rank != 0) return 0; /* one process plans and prints */
     struct flag_group groups[JOB_GROUP_COUNT + 1];
     groups[0] = (struct flag_group)FLAG_GROUP(rows, offsetof(struct plan_options, flags));
     memcpy(groups + 1, job_groups, sizeof job_groups);

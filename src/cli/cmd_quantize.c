@@ -1,4 +1,4 @@
-/* shoal quantize: a checkpoint with quantized weights from one with floats. */
+/* shoal quantize: makes a checkpoint with quantized weights from another checkpoint. */
 #include "base/background.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -171,7 +171,7 @@ static struct status quantize_check(const struct quantize_flags *f,
     return job_paths_check_copy(paths->values[0], paths->values[1], f->calibration);
 }
 
-/* Every rank reads the flags; the lead alone says and returns what is wrong with them. */
+/* Every rank reads the flags; only the lead prints an error and returns its status. */
 int cmd_quantize(struct config env, int argc, char **argv)
 {
     const bool is_lead = env.launcher_rank == 0;
@@ -196,7 +196,7 @@ int cmd_quantize(struct config env, int argc, char **argv)
     }
     /* rounding needs one rank; its threads share the work */
     if (!status_failed(&st) && is_lead) st = quantize_run(&flags, paths, env);
-    /* the other ranks return 0: a launcher ends the job at the first other status, perhaps before
+    /* the other ranks return 0: a launcher ends the job at the first nonzero status, perhaps before
      * the lead has printed its message */
     if (!status_failed(&st) || !is_lead) return 0;
     fprintf(stderr, "shoal quantize: %s\n", st.text);

@@ -1,4 +1,4 @@
-/* shoal status: how far a job is, from its journal, while it runs and after. */
+/* shoal status: shows from the journal how far a job is, while it runs and after. */
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "cli/cmd.h"
@@ -167,7 +167,7 @@ static void print_line(const struct view *v, const char *path, struct sum *sum)
     sum->n_error_rows += v->f->n_error_rows;
 }
 
-/* sum NULL: the only one. */
+/* Shows one job. sum NULL: it is the only one. */
 static struct status status_show(const char *path, const struct status_flags *flags,
                                  struct sum *sum)
 {

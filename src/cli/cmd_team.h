@@ -6,9 +6,10 @@
 #include "base/team.h"
 #include "parallel/comm/comm.h"
 
-/* **Collective (world)**; local with comm NULL. A team of `n_wanted` threads; 0: what
- * OMP_NUM_THREADS says, else this rank's share of its host's cores. They are bound to these cores.
- * *out: team_destroy. Errors: STATUS_MEMORY, and what the topology says. */
+/* **Collective (world)**; with comm NULL Local. Makes a team of `n_wanted` threads, or if that is 0
+ * of OMP_NUM_THREADS, or else one for each core of this rank's share of its host, and binds them to
+ * these cores. *out is freed with team_destroy. Errors: STATUS_MEMORY, and those of reading the
+ * topology. */
 struct status cmd_team_create(uint32_t n_wanted, struct config env, struct comm *comm,
                               struct team **out);
 

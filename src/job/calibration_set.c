@@ -92,7 +92,7 @@ out:
     return status_wrap(st, "--calibration %s", path);
 }
 
-/* Rank 0's set to all. */
+/* Gives rank 0's set to all ranks. */
 static struct status share(struct calibration_set *s, struct comm *comm)
 {
     const bool is_lead = comm_rank(comm, COMM_WORLD) == 0;

@@ -1,5 +1,5 @@
-/* The prompts that calibration runs: the lead reads them as request lines are read, all ranks get
- * their tokens. Called by `shoal quantize`. */
+/* The prompts of a calibration. The lead reads them as it reads request lines; all ranks get their
+ * tokens. Called by `shoal quantize`. */
 #ifndef SHOAL_JOB_CALIBRATION_SET_H
 #define SHOAL_JOB_CALIBRATION_SET_H
 
@@ -11,11 +11,11 @@ struct calibration_set {
     int32_t *tokens; /* owned; sequence i is tokens [first[i], first[i + 1]) */
     size_t *first;   /* owned [n_seqs + 1] */
     size_t n_seqs;
-    size_t n_skipped; /* lines that are no prompt */
+    size_t n_skipped; /* lines without a usable prompt */
 };
 
 /* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each is
- * cut to max_tokens tokens. Lines that cannot be read are said and skipped. Errors, on all ranks:
+ * cut to max_tokens tokens. Lines that cannot be read are logged and skipped. Errors, on all ranks:
  * STATUS_INPUT, STATUS_MEMORY. fini frees; accepts a zeroed set. */
 struct status calibration_set_read(struct calibration_set *s, const char *path, size_t max_tokens,
                                    const struct ckpt *c, const struct arch *m, struct comm *comm);

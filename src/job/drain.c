@@ -6,8 +6,8 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-/* nohup ignores SIGHUP, and that stands: a blocked signal would be queued although it is ignored.
- */
+/* Whether a signal is ignored. nohup ignores SIGHUP, and it must stay ignored: if it were blocked,
+ * it would be queued all the same. */
 static bool is_ignored(int number)
 {
     struct sigaction now;
@@ -27,7 +27,7 @@ void drain_hold_signals(bool is_launched)
     sigset_t set;
     signal_set(&set, is_launched);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    /* a script that shields itself (trap '' USR1) hands that on, and ignored signals are discarded
+    /* a script that ignores them (trap '' USR1) passes that on, and ignored signals are discarded
      */
     signal(SIGUSR1, SIG_DFL);
     signal(SIGTERM, SIG_DFL);

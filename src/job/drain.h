@@ -1,7 +1,7 @@
 /* Decides when a job ends early: SIGUSR1, SIGTERM, without a launcher SIGHUP (a terminal that was
- * closed), or a margin before the time limit. All threads block these signals, and drain_poll asks
- * for them between steps, so that no handler runs and no call is interrupted. Every rank may get
- * them; in the step loop only the lead acts. Called by job.c and dry_run.c. */
+ * closed), or a margin before the time limit. All threads block these signals, and drain_poll takes
+ * them between steps, so that no handler runs and no call is interrupted. Every rank may receive
+ * them; during the step loop only the lead acts on them. Called by job.c and dry_run.c. */
 #ifndef SHOAL_JOB_DRAIN_H
 #define SHOAL_JOB_DRAIN_H
 
@@ -13,37 +13,39 @@
 
 struct drain {
     sigset_t signals;
-    int n_signals;        /* that came so far */
+    int n_signals;        /* received so far */
     int signal;           /* the first of them */
     uint64_t deadline_ns; /* on clock_ns; 0: none */
-    uint64_t last_ns;     /* of the last drain_poll */
-    uint64_t step_ns;     /* the longest time between two of them, of late */
+    uint64_t last_ns;     /* time of the last drain_poll */
+    uint64_t step_ns;     /* longest recent time between two calls (drain_longest) */
 };
 
 enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
 
-/* Local. The longest step of late, after one of step_ns; longest_ns was it before. A long step is
- * forgotten within 128 times its own time, not after a number of steps: one of a prompt may follow
- * hundreds of short ones, and the time limit must leave room for it. */
+/* Local. Updates the longest recent step: longest_ns before, step_ns the time of the step that just
+ * ended. A long step is forgotten after 128 times its own time, not after a number of steps,
+ * because a step of a prompt may follow hundreds of short ones and the time limit must leave room
+ * for it. */
 uint64_t drain_longest(uint64_t longest_ns, uint64_t step_ns);
 
-/* Local. Blocks the signals, so that they wait for drain_poll. A job's first act: until then they
- * end the process. is_launched: an MPI launcher started this process; SIGHUP is then left to it. An
+/* Local. Blocks the signals, so that they wait for drain_poll. Call it first in a job: before, they
+ * end the process. is_launched: an MPI launcher started this process, and SIGHUP is left to it. An
  * ignored SIGHUP (nohup) stays ignored. */
 void drain_hold_signals(bool is_launched);
 
-/* Local. Unblocks them, where there will be no job. */
+/* Local. Unblocks the signals; for when no job follows. */
 void drain_let_signals(void);
 
 /* Local. Makes an empty drain and blocks the signals. Call it before MPI starts, so that MPI's
  * threads inherit the mask. */
 void drain_init(struct drain *d, bool is_launched);
 
-/* Local. Takes a limit of `seconds` from `start_ns` on; the earliest of several counts. */
+/* Local. Sets a limit of `seconds` from `start_ns` on (clock_ns); of several limits the earliest
+ * counts. */
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 
-/* Local. "SECONDS", "M:S", "H:M:S", "D-H", "D-H:M" or "D-H:M:S", each number behind the
- * first below 24 (hours) or 60; false when it is none of them. */
+/* Local. Parses "SECONDS", "M:S", "H:M:S", "D-H", "D-H:M" or "D-H:M:S". After the first number,
+ * hours must be below 24, and minutes and seconds below 60. False for any other text. */
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
 /* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.
@@ -51,7 +53,7 @@ bool drain_parse_time(const char *text, uint64_t *seconds);
  * commit. */
 enum drain_ask drain_poll(struct drain *d, double commit_s);
 
-/* Local. The reason, for people: a signal's name, or "the time limit". */
+/* Local. The reason of the drain, for messages: a signal's name, or "the time limit". */
 const char *drain_reason(const struct drain *d);
 
 #endif

@@ -1,6 +1,6 @@
-/* shoal generate --dry-run: a job without a model, for what it would cost and whether its input is
- * good. Reads, checks, orders, plans, journals and writes as the job would, for the ranks of the
- * given --dp and --pp; in place of the ranks a stub makes up tokens and never ends a text before
+/* shoal generate --dry-run: a job without a model, which shows what the job would cost and checks
+ * its input. Reads, checks, orders, plans, journals and writes as the job would with the given --dp
+ * and --pp. A stub replaces the ranks: it makes up tokens and never ends an answer before
  * max_tokens. One process, no MPI. Called by cmd_job.c. */
 #include "job/dry_run.h"
 
@@ -14,14 +14,13 @@
 
 enum { STUB_CONTEXT = 4096, STUB_VOCAB = 1 << 20, DRY_CONTEXTS = 64, REPORT_LINES = 1000000 };
 
-/* The stub in place of the ranks. Results of a step are held until their turn, as with ranks: [pp,
- * dp], owned. */
+/* The stub that replaces the ranks. As with ranks, a step's results are held until their turn. */
 struct stub {
     uint32_t n_groups, n_replicas;
-    struct step_result *results;
-    bool *in_flight; /* [pp] */
+    struct step_result *results; /* [pp, dp], owned */
+    bool *in_flight;             /* [pp] */
     uint32_t n_in_flight;
-    uint64_t n_rows; /* computed, had there been a model */
+    uint64_t n_rows; /* rows that a model would have computed */
     uint64_t n_reported;
 };
 
@@ -42,7 +41,7 @@ static int32_t stub_token(const struct job *j, const struct plan_seq *s)
     for (size_t i = 0; i < j->text.n_end_ids; i++) {
         if (token != j->text.end_ids[i]) continue;
         token = (int32_t)(((uint64_t)token + 1) % j->model.vocab);
-        i = SIZE_MAX; /* again, from the first on */
+        i = SIZE_MAX; /* compare with all end ids again */
     }
     return token;
 }
@@ -210,7 +209,7 @@ static struct status dry_run_run(struct job *j)
 
 int dry_run(const struct job_options *options, struct config env)
 {
-    if (env.launcher_rank != 0) return 0; /* the first process does it all */
+    if (env.launcher_rank != 0) return 0; /* the first process alone runs it */
     struct job j;
     job_init(&j, options, env);
     signal(SIGPIPE, SIG_IGN);

@@ -1,4 +1,4 @@
-/* A job without a model: see dry_run.c. */
+/* A job without a model (dry_run.c). */
 #ifndef SHOAL_JOB_DRY_RUN_H
 #define SHOAL_JOB_DRY_RUN_H
 

@@ -15,7 +15,7 @@
 
 enum { DEFAULT_CONTEXTS = 64 };
 
-/* Launchers give stdin to their first rank alone, so that one must be the lead. */
+/* Makes the launcher's first rank the lead, because launchers give stdin to that rank only. */
 static void lead_by_first(uint32_t *order, size_t n_ranks)
 {
     size_t at = 0;
@@ -73,7 +73,7 @@ static struct status read_expert_load(struct job *j)
     return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
 }
 
-/* **Collective (world)**. Every rank places the experts by the lead's load. */
+/* **Collective (world)**. Every rank places the experts by the load that the lead read. */
 static struct status place_experts(struct job *j)
 {
     if (j->o->layout.expert_load == NULL) return status_ok();
@@ -102,8 +102,8 @@ static struct status job_start_threads(struct job *j)
     return status_ok();
 }
 
-/* Bytes that this host could still give to the job: free memory, within a container's or job's
- * limit. */
+/* Bytes that the job can still allocate on this host: free memory, within the limit of a container
+ * or batch job. */
 static uint64_t free_bytes(const struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
@@ -115,8 +115,8 @@ static uint64_t free_bytes(const struct job *j)
     return available < left ? available : left;
 }
 
-/* The blocks that all ranks can hold: a pool's size is the minimum over its replica, and the same
- * in every replica, so that layout never changes what fits. */
+/* Chooses the number of KV blocks: the smallest number that any rank can hold, the same on all
+ * ranks, so that every replica can run the same requests. */
 static struct status size_kv_pool(struct job *j)
 {
     const struct weights *w = j->weights;
@@ -125,7 +125,7 @@ static struct status size_kv_pool(struct job *j)
                             j->o->model.kv_dtype, j->model.kv_lora > 0);
     const uint64_t per_context =
         (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
+    comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */
     const uint64_t available = j->device != NULL
                                    ? device_free_bytes(j->device)
                                    : free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
@@ -172,8 +172,8 @@ static struct status open_lead(struct job *j)
     return job_open_lead(j);
 }
 
-/* The watchdog's callback, before this rank leaves because another one is lost: writes finished
- * rows to the journal, and this rank's timeline to its file. */
+/* The watchdog calls it before this rank leaves because another rank is lost. Writes finished rows
+ * to the journal, and this rank's timeline to its file. */
 static void job_say_last_words(void *user)
 {
     struct job *j = user;
@@ -195,19 +195,19 @@ static struct status drained(const struct job *j, const char *when)
                        drain_reason(&j->drain));
 }
 
-/* A signal on any rank, or the time limit, while the job starts. */
+/* Checks for a signal on this rank, or the time limit, while the job starts. */
 static struct status check_drain(struct job *j)
 {
     const bool asked = drain_poll(&j->drain, 0) != DRAIN_NOT;
-    j->drain.last_ns = 0; /* the time of loading is not a step's */
+    j->drain.last_ns = 0; /* loading is not a step: its time does not count */
     return asked ? drained(j, "while it was starting") : status_ok();
 }
 
-/* Ends a phase: every rank gets the worst status. Calls that agree by themselves use TRY instead.
- */
+/* Ends a phase: every rank gets the worst status. Use TRY for calls that agree among ranks
+ * themselves. */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
-/* Bytes that this host can give before anything is loaded; 0: unknown. */
+/* Bytes that can be allocated on this host before anything is loaded; 0: unknown. */
 static uint64_t host_bytes(const struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
@@ -295,7 +295,7 @@ static struct status job_collect(struct job *j, struct lead_loop *l, uint32_t gr
     return st;
 }
 
-/* Ends the job: the other ranks are inside a step or wait for a plan that will not come. */
+/* Ends the job: the other ranks are inside a step, or wait for a plan that will never come. */
 static void job_lose(struct job *j, const char *what, const struct status *st)
 {
     log_line(LOG_ERROR, "%s: %s", what, st->text);
@@ -380,7 +380,8 @@ static struct status lead_loop(struct job *j)
     return st;
 }
 
-/* An earlier run had finished the job: lines, rows and files were compared, nothing is run. */
+/* Ends a job that an earlier run has finished: its lines, rows and files have been compared, and
+ * nothing is run. */
 static struct status end_complete(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
@@ -480,14 +481,16 @@ void job_init(struct job *j, const struct job_options *options, struct config en
         j->options.run.log_level = LOG_WARN;
 }
 
-/* **Collective (world)**. Broadcasts the time limit that the first process found. */
+/* **Collective (world)**. Gives all ranks the time limit that the launcher's first process found.
+ */
 static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
 {
     comm_max_u64(j->comm, COMM_WORLD, &seconds, 1);
     if (seconds > 0) drain_limit(&j->drain, since_ns, seconds);
 }
 
-/* **Collective (world)**. The ranks' first meeting; flags: what this rank thinks of its flags. */
+/* **Collective (world)**. The first communication of the ranks. flags: the status of this rank's
+ * flags. */
 static struct status meet(struct comm *c, int argc, char **argv, struct status flags)
 {
     TRY(job_same(c, argc, argv));

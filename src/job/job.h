@@ -1,6 +1,6 @@
-/* A generate or score job, from MPI's start to the exit status, and what it has opened. A start-up
- * phase ends with all ranks agreeing, so that they leave together. Called by the command line;
- * shoal bench runs its own steps on the loaded job (job_options.run_instead). */
+/* A generate or score job, from MPI's start to the exit status, and what it has opened. At the end
+ * of each start-up phase all ranks agree on its status, so that they leave together. Called by the
+ * command line; shoal bench runs its own steps on the loaded job (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
 #define SHOAL_JOB_JOB_H
 
@@ -30,8 +30,9 @@ struct job_times {
 };
 
 struct job {
-    const struct job_options *o; /* settled; before job_check_options as given */
-    struct job_options options;  /* what o points at; job_open.c alone changes it */
+    const struct job_options
+        *o; /* the settled options; until job_read_limits has run, partly as given */
+    struct job_options options; /* where o points; only job_init and job_open.c change it */
     struct config env;
     struct comm *comm;
     struct watchdog *watchdog;
@@ -42,11 +43,11 @@ struct job {
     struct layout_model layout_model;
     struct layout *layout;
     int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */
-    struct expert_places *expert_places; /* the layout's, by that */
-    struct team *team;                   /* the compute threads; NULL: this one alone */
+    struct expert_places *expert_places; /* the layout's places of experts, chosen by that load */
+    struct team *team;                   /* the compute threads; NULL: the calling thread only */
     struct kern_table kern;
-    struct device *device; /* what kern works on; NULL: the CPU */
-    bool is_near_device;   /* bound to its GPU's NUMA node, a part of what the launcher gave */
+    struct device *device; /* the device that kern works on; NULL: the CPU */
+    bool is_near_device; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;
@@ -54,34 +55,34 @@ struct job {
     uint32_t n_threads, n_kv_blocks;
     struct job_times times;
     bool is_drained;
-    struct trace *trace;      /* NULL: none is asked for */
-    struct trace_clock clock; /* at the start; of a trace only */
+    struct trace *trace;      /* NULL: no --trace */
+    struct trace_clock clock; /* at the start; with --trace only */
     struct drain drain;
     struct failpoint failpoint;
-    bool is_complete; /* an earlier run had finished the job */
+    bool is_complete; /* an earlier run has finished the job */
     /* lead only */
     struct job_text text;
     struct lead *lead;
-    struct audit *audit; /* NULL: a job */
+    struct audit *audit; /* NULL: no --audit */
     struct logits_file *logits;
     struct serve_summary *summary;
-    struct file_claims *claims; /* on all files that the job writes; owned */
+    struct file_claims *claims; /* claims on all files that the job writes; owned */
     char *journal_path;         /* owned; NULL: none */
     struct input_part part;
     struct strbuf settings, session;
 };
 
-/* Local. This rank's weights in layout l, of the job's checkpoint; pointers are borrowed of both.
- */
+/* Local. Describes this rank's weights in layout l, from the job's checkpoint. Pointers are
+ * borrowed from the job and l. */
 struct weights_source job_weights_source(struct job *j, const struct layout *l);
 
 /* **Collective (all processes of the launcher)**. Runs the job; argc and argv are for MPI. Returns
  * the process's exit status. */
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv);
 
-/* **Collective (all processes of the launcher)**, with job_run on the ranks whose flags are right.
- * Prints once what is wrong with the flags, or which rank's flags differ. Returns the exit status,
- * which is that of all ranks. Without a launcher, or with one rank: Local. */
+/* **Collective (all processes of the launcher)**, together with job_run on the ranks whose flags
+ * are right. Prints once which flags are wrong, or which rank has other flags. Returns the exit
+ * status, the same on all ranks. Without a launcher, or with one rank: Local. */
 int job_refuse(struct status flags, struct config env, int *argc, char ***argv);
 
 #endif

@@ -1,5 +1,5 @@
-/* A job's GPUs: which is this rank's, running near it, opening it, and the ways between them. All
- * do nothing without --device cuda. */
+/* A job's GPUs: chooses this rank's GPU, binds the rank near it, opens it, and connects the GPUs.
+ * All functions do nothing without --device cuda. */
 #include "job/job_private.h"
 
 #include "base/mem.h"
@@ -116,7 +116,7 @@ size_t job_halves_from(struct job *j)
 {
     uint64_t can = device_comm_overlaps(&j->kern);
     comm_min_u64(j->comm, COMM_WORLD, &can, 1);
-    /* a capacity counts all rows of a step */
+    /* a capacity applies to all rows of a step, so a step cannot be halved */
     if (can == 0 || j->o->capacity.policy != CAPACITY_DROPLESS) return 0;
     return j->o->device.overlap_rows;
 }

@@ -1,22 +1,23 @@
-/* The journal of a job, as main sees it: where it stands, and which settings its rows depend on.
- * Called by job.c on the lead. */
+/* The path of a job's journal, and the settings on which its rows depend. Called by job_open.c on
+ * the lead. */
 #ifndef SHOAL_JOB_JOB_JOURNAL_H
 #define SHOAL_JOB_JOB_JOURNAL_H
 
 #include "base/strbuf.h"
 #include "job/job.h"
 
-/* Local. The journal's path in new memory, or NULL when the job has none: --no-journal, an output
- * that is no file, --logits (which cannot be resumed). --journal's folder is made. Errors:
- * STATUS_USAGE (--journal, --retry-errors or --restart without a journal), STATUS_IO,
- * STATUS_MEMORY. */
+/* Local. *out = the journal's path, freed with mem_free, or NULL when the job has no journal:
+ * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Makes the
+ * folder of --journal. Errors: STATUS_USAGE (--journal or --retry-errors without a journal;
+ * --restart with --retry-errors), STATUS_IO, STATUS_MEMORY. */
 struct status job_journal_path(const struct job_options *o, char **out);
 
-/* Local. All that changes a row's bytes, as "name=value" lines: the checkpoint's digest, effective
- * sampling defaults, context, KV type, capacity. Not the layout, batch, kernels or threads. */
+/* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the
+ * checkpoint's digest, the input part, and the flags whose rows say so, with effective values.
+ * Layout, batch and threads are not among them. */
 struct status job_journal_settings(const struct job *j, struct strbuf *out);
 
-/* Local. Who runs: ranks and layout, for `shoal status`. */
+/* Local. Appends who runs the job, for `shoal status`: command, model, ranks and layout. */
 struct status job_journal_session(const struct job *j, struct strbuf *out);
 
 #endif

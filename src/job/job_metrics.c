@@ -1,4 +1,4 @@
-/* --metrics: what was run and measured, as JSON. The schema stands in docs/metrics.md. */
+/* --metrics: what was run and measured, as JSON. docs/metrics.md describes the schema. */
 #include "base/clock.h"
 #include "base/file_replace.h"
 #include "base/log.h"
@@ -27,7 +27,7 @@ static void put_bool(struct strbuf *s, const char *name, bool value)
     strbuf_printf(s, "\"%s\":%s,", name, value ? "true" : "false");
 }
 
-/* Ends an object or array: the comma behind its last member becomes `close`. */
+/* Ends an object or array: replaces the comma after its last member by `close`. */
 static void job_metrics_end(struct strbuf *s, const char *close)
 {
     if (s->n > 0 && s->data[s->n - 1] == ',') s->data[--s->n] = '\0';

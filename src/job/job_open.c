@@ -9,10 +9,10 @@
 #include <limits.h>
 #include <string.h>
 
-enum { AUTO_DRAFTS = 15 }; /* of --speculate auto, at most */
+enum { AUTO_DRAFTS = 15 }; /* most draft tokens of --speculate auto */
 static const uint64_t piped_step_ns = 2000000000u;
 
-/* Bytes of a result message beside the logits: for each row, and for the header. */
+/* Bytes of a result message without its logits: per row, and of the headers. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
 
 static struct status check_device(const struct device_flags *f)
@@ -50,7 +50,7 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* The part in experts of the weights that a row is multiplied with, the head among them. */
+/* The fraction of the weights a row is multiplied with, including the head, that is in experts. */
 static float experts_part(const struct arch *m)
 {
     const double all = (double)arch_token_params(m) + (double)m->width * m->vocab;
@@ -72,9 +72,9 @@ static struct drafting_cost draft_cost(const struct layout_model *m)
                     : (struct drafting_cost){.row = 0.3f, .full_rows = 8};
 }
 
-/* A number of drafts is always that many; auto is as many as are worth their cost. On a device auto
- * must be asked for: its steps were never timed, and drafts change their shapes, which graphs
- * replay. */
+/* Sets the number of draft tokens. A number given by the user is used as it is; `auto` drafts as
+ * many as are worth their cost. On a device `auto` must be asked for: its steps were never timed,
+ * and drafts change the shapes of steps, which recorded graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;
@@ -83,11 +83,12 @@ static void settle_drafts(struct job *j, bool may_share)
     if (is_auto) j->draft_cost = draft_cost(&j->layout_model);
     if (is_auto) f->n_drafts = AUTO_DRAFTS;
     if (!is_asked && j->o->device.device != DEVICE_CPU) f->n_drafts = 0;
-    if (!may_share || j->o->run.dry_run) f->n_drafts = 0; /* made-up answers have none */
+    if (!may_share || j->o->run.dry_run)
+        f->n_drafts = 0; /* answers of a dry run are made up, so drafts would be wrong */
 }
 
-/* With a capacity factor or free sums a row depends on its batch, so it may not serve another
- * request. */
+/* With a capacity factor or --fast-reductions a row depends on its batch, so its results may not be
+ * reused for another request. */
 static void settle_scheduling(struct job *j)
 {
     struct schedule_flags *f = &j->options.schedule;
@@ -96,11 +97,13 @@ static void settle_scheduling(struct job *j)
     settle_drafts(j, may_share);
     if (!may_share) f->prefix_cache = false;
     if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
-    if (j->o->files.logits != NULL) f->order = ORDER_INPUT; /* also the order of the datasets */
+    if (j->o->files.logits != NULL)
+        f->order = ORDER_INPUT; /* also fixes the order of the datasets */
 }
 
-/* With a file for input nobody waits for one answer, so a step may take as long as its rows need: a
- * giant's weights are then read once for many rows. Whoever writes to a pipe may be waiting. */
+/* When the input is a file, nobody waits for a single answer, so a step may take as long as its
+ * rows need; a giant's weights are then read once for many rows. A program that writes to a pipe
+ * may be waiting for answers. */
 static void settle_step_time(struct job *j)
 {
     const char *input = j->o->files.input;
@@ -109,7 +112,7 @@ static void settle_step_time(struct job *j)
     j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
 }
 
-/* The largest message of a step, hidden rows or with --logits the logits, stays below 2 GiB. */
+/* Keeps the largest message of a step (hidden rows, or logits with --logits) below 2 GiB. */
 static struct status check_step_tokens(const struct job *j)
 {
     const bool has_logits = j->o->files.logits != NULL;
@@ -162,7 +165,7 @@ static struct status sink_logits(void *user, uint64_t line, int32_t row0, const 
     return logits_file_write(user, line, row0, rows, n_rows, vocab);
 }
 
-/* Lines before the part are counted here, so that the lines of it keep their numbers. */
+/* With --input-part, counts the lines before the part, so that its lines keep their numbers. */
 static struct status find_part(struct job *j)
 {
     j->part = j->o->files.part;
@@ -186,11 +189,11 @@ static struct status open_audit(struct job *j)
     return status_ok();
 }
 
-/* No other job may write these files while this one runs. */
+/* Claims the files that the job writes, so that no other job writes them meanwhile. */
 static struct status claim_outputs(struct job *j)
 {
     const struct job_options *o = j->o;
-    if (o->files.audit > 0) return status_ok(); /* it only reads */
+    if (o->files.audit > 0) return status_ok(); /* an audit only reads */
     TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.launcher_pid,
                            &j->claims));
     if (strcmp(o->files.output, "-") != 0)

@@ -1,7 +1,7 @@
 /* The options of a job: one nested struct for each list of flags, and the table that a command
- * reads them with. Handed down by const pointer; job.c settles a copy (job_open.c) before anything
- * reads it, so that each value below is the one in use. A command may extend it by putting it first
- * into a struct of its own (shoal bench, shoal plan). */
+ * reads them with. Passed on by const pointer. job_open.c settles the job's copy before anything
+ * else reads it, so that each value below is the one in use. A command may extend job_options by a
+ * struct of its own whose first member it is (shoal bench, shoal plan). */
 #ifndef SHOAL_JOB_JOB_OPTIONS_H
 #define SHOAL_JOB_JOB_OPTIONS_H
 
@@ -102,7 +102,7 @@ struct job_options {
     enum lead_mode mode;
     struct job_file_flags files;
     struct layout_flags layout;
-    struct request_defaults sampling; /* as given; the lead's own are job_text's */
+    struct request_defaults sampling; /* as given; job_text has the effective values */
     struct model_flags model;
     struct capacity_flags capacity;
     struct schedule_flags schedule;
@@ -110,8 +110,7 @@ struct job_options {
     struct lead_flags lead;
     struct job_run_flags run;
     struct flags_given given;
-    /* Runs in place of the lines, once the model is loaded, with options of its own (shoal bench);
-       NULL: a job. */
+    /* Called instead of the step loop once the model is loaded (shoal bench); NULL: a job. */
     struct status (*run_instead)(struct job *j);
     const struct bench_options *bench;
 };

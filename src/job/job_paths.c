@@ -1,4 +1,4 @@
-/* Which file is which, by device and inode. */
+/* Compares files by device and inode. */
 #include "job/job_paths.h"
 
 #include "base/file.h"
@@ -23,7 +23,7 @@ static bool is_same(const char *a, const char *b)
     return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The folder that a file stands in; `out` holds at least as many bytes as the path. */
+/* Writes the folder of a file to `out`, which holds at least as many bytes as the path. */
 static void folder_of(const char *path, char *out)
 {
     const char *slash = strrchr(path, '/');
@@ -110,7 +110,7 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     return status_ok();
 }
 
-/* Rows that went into a pipe cannot be read again, which a resumed job must. */
+/* Refuses a pipe for an output with a journal: a resumed job must read its rows again. */
 static struct status check_output(const struct job_options *o)
 {
     struct stat info;

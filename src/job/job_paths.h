@@ -1,6 +1,6 @@
-/* The files a job names on its command line, held against each other before any of them is touched:
- * a result file must not take the place of the model. Opens nothing. Called by job.c, bench
- * and the commands that take or make checkpoints. */
+/* Checks the files that a command line names, before any of them is opened: a result file must not
+ * replace the model, for instance. Called by job_open.c, bench and the commands that read or write
+ * checkpoints. */
 #ifndef SHOAL_JOB_JOB_PATHS_H
 #define SHOAL_JOB_JOB_PATHS_H
 
@@ -10,17 +10,17 @@
  * would write it; STATUS_IO when a file cannot be written where it should be. */
 struct status job_paths_check(const struct job_options *options);
 
-/* Local. Whether a file can be written there at the end, hours later. Errors: STATUS_IO names the
- * flag. */
+/* Local. Checks that a file can be written there, now rather than hours later. Errors: STATUS_IO
+ * names the flag. */
 struct status job_paths_check_written(const char *flag, const char *path);
 
-/* Local. Errors: STATUS_INPUT when the model is what `shoal convert` makes checkpoints of;
- * STATUS_USAGE when its name is empty. */
+/* Local. Checks the name of a checkpoint. Errors: STATUS_INPUT when it is a folder, or a file that
+ * `shoal convert` reads; STATUS_USAGE when it is empty. */
 struct status job_paths_check_model(const char *model);
 
-/* Local. For commands that make one file out of another: `to` is neither `from` nor `more` (NULL:
- * there is none), nor named like a source, nor a device or a pipe. Errors: STATUS_USAGE; STATUS_IO
- * when `to` is a folder. */
+/* Local. For commands that make a checkpoint from another file: checks that `to` is neither `from`
+ * nor `more` (NULL: none), does not have the suffix of a source, and is not a device or a pipe.
+ * Errors: STATUS_USAGE; STATUS_IO when `to` is a folder. */
 struct status job_paths_check_copy(const char *from, const char *to, const char *more);
 
 #endif

@@ -13,33 +13,35 @@ struct status job_check_options(struct job *j);
  * Errors: STATUS_INPUT, STATUS_USAGE, STATUS_MEMORY. */
 struct status job_read_model(struct job *j);
 
-/* Local. The part of job_read_model that needs j->model alone: context, step size, caches. A dry
- * run without a checkpoint calls it by itself. Errors: STATUS_USAGE. */
+/* Local. The part of job_read_model that needs only j->model: context, caches, step size. A dry run
+ * without a checkpoint calls it directly. Errors: STATUS_USAGE. */
 struct status job_read_limits(struct job *j);
 
-/* Local, lead. Opens the job's files and makes j->lead: before the weights are loaded, so that a
- * job that cannot run says so soon, and one that is done already loads nothing. Errors:
- * lead_create's. */
+/* Local, lead. Opens the job's files and creates j->lead. Called before the weights are loaded, so
+ * that a job that cannot run fails early and a finished job loads nothing. Errors: of the files'
+ * checks, and lead_create's. */
 struct status job_open_lead(struct job *j);
 
-/* --- job_device.c: nothing happens without --device cuda --- */
+/* --- job_device.c: does nothing without --device cuda --- */
 
-/* Local. Binds this rank near its GPU; before threads and large memory are made, which go where the
- * rank runs. Errors: device_locate's. */
+/* Local. Binds this rank near its GPU. Call it before threads and large memory are made, because
+ * those are placed where the rank runs. Errors: device_locate's; STATUS_USAGE when the GPU's
+ * kernels cannot run the model. */
 struct status job_place_by_device(struct job *j);
 
 /* Local. Opens this rank's GPU: j->device, j->kern.device. Errors: device_open's. */
 struct status job_open_device(struct job *j);
 
-/* **Collective (world)**. Opens the ways between GPUs and logs them and the GPU. Errors:
+/* **Collective (world)**. Connects the GPUs, and logs the GPU and its connections. Errors:
  * device_comm_open's, job_devices_same's. */
 struct status job_open_device_comm(struct job *j);
 
-/* **Collective (world)**. Whether the GPUs of all ranks compute alike: before the ways between them
- * are opened, and after loading, which chooses algorithms. Errors: device_comm_same's. */
+/* **Collective (world)**. Checks that the GPUs of all ranks compute alike: once before they are
+ * connected, and once after loading, which chooses algorithms. Errors: device_comm_same's. */
 struct status job_devices_same(struct job *j);
 
-/* **Collective (world)**. Rows from which a step goes in halves (model/stage.h); 0: never. */
+/* **Collective (world)**. The number of rows from which a step runs in halves (model/stage.h); 0:
+ * never. */
 size_t job_halves_from(struct job *j);
 
 /* --- job.c --- */
@@ -47,20 +49,20 @@ size_t job_halves_from(struct job *j);
 /* Local. Copies the options; nothing is open yet. */
 void job_init(struct job *j, const struct job_options *options, struct config env);
 
-/* Local. Gives everything back but comm and watchdog. */
+/* Local. Frees everything except comm and watchdog. */
 void job_close(struct job *j);
 
 /* --- job_report.c --- */
 
-/* Local, lead. Says on stderr which layout was chosen and what was loaded. */
+/* Local, lead. Logs the layout that was chosen and what was loaded. */
 void job_report_start(const struct job *j);
 
 /* **Collective (world)**. After the last step: the lead prints the summary, the time per stage, the
  * experts' load when asked for, and writes --metrics. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_report_end(struct job *j);
 
-/* Times of the ranks of one pipeline stage: means over them in seconds, the largest peak. The parts
- * add up to about `elapsed`. */
+/* Times of the ranks of one pipeline stage: means over the ranks in seconds; the peak is the
+ * largest. The parts add up to about elapsed_s. */
 struct stage_times {
     double compute_s, communication_s, waiting_s, planning_s, elapsed_s;
     uint64_t peak_bytes;
@@ -72,24 +74,24 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
 
 /* --- job_metrics.c --- */
 
-/* Local, lead. Writes --metrics (docs/metrics.md) anew. all [ranks], load [L, E] of the experts;
- * both NULL while the run goes on, load also of dense models. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local, lead. Replaces the file of --metrics (docs/metrics.md). all [ranks]; load [L, E] of the
+ * experts. Both are NULL during the run, and load also for dense models. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
                                 const struct engine_stats *all, const int64_t *load);
 
-/* Local, lead. Between steps: writes --metrics when 10 s have passed. A failure is logged, not
- * more. */
+/* Local, lead. Called between steps: writes --metrics every 10 s. Only logs a failure. */
 void job_metrics_update(struct job *j);
 
 /* --- job_trace.c --- */
 
-/* **Collective (world)**. With --trace: start measures the clocks and begins the timeline; end ends
- * it and writes the file. Errors: STATUS_IO, STATUS_MEMORY. */
+/* **Collective (world)**. With --trace, start measures the clocks and begins the timeline; end
+ * stops it and writes the file. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_trace_start(struct job *j);
 struct status job_trace_end(struct job *j);
 
-/* Local, any thread, before this rank leaves because another one is lost: writes what this rank did
- * until now to a file of its own. A failure is logged, not more. */
+/* Local, any thread, before this rank leaves because another rank is lost. Writes this rank's
+ * timeline so far to a file of its own. Only logs a failure. */
 void job_trace_save(struct job *j);
 
 /* Local, lead. A span is one call of lead_next or lead_commit: begin before it, plan or commit

@@ -14,7 +14,7 @@
 
 enum { READ_BYTES = 1 << 20, HOST_BYTES = 64 };
 
-/* A rank's introduction. It has this size and begins with these two fields in all versions. */
+/* The first message of a rank. Its size and its first two fields never change between versions. */
 struct identity {
     uint64_t program; /* 0: its file could not be read */
     uint64_t flags;
@@ -66,8 +66,8 @@ static struct status compare_programs(const struct identity *all, int n_ranks)
     return status_ok();
 }
 
-/* The first argument in which this rank differs from rank 0, whose arguments are the n bytes at
- * `first`. */
+/* The error for the first argument in which this rank differs from rank 0, whose arguments are the
+ * n bytes at `first`. */
 static struct status name_flag(int rank, const char *host, const char *first, size_t n, int argc,
                                char **argv)
 {

@@ -1,6 +1,6 @@
-/* Checks that all ranks are one job: the same program, started with the same flags. It is the first
- * message between ranks, so two versions never disagree about the next one.
- * Called by the jobs right after MPI's start. */
+/* Checks that all ranks run the same program with the same flags. This is the first message between
+ * ranks, so that ranks with different versions are found before any other message. Called by the
+ * jobs right after MPI's start. */
 #ifndef SHOAL_JOB_JOB_SAME_H
 #define SHOAL_JOB_JOB_SAME_H
 

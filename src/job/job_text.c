@@ -26,13 +26,13 @@ static void add_end_ids(struct job_text *t, const struct js_node *node)
     }
 }
 
-/* given NULL: no flag was given. */
+/* Whether the user left a flag open. given NULL: no flags. */
 static bool is_open(const struct flags_given *given, const char *flag)
 {
     return given == NULL || !flags_is_given(given, flag);
 }
 
-/* The model's own values, where no flag was given. */
+/* Takes the model's own values for flags that were not given. */
 static void take_values(struct request_defaults *d, const struct js_node *root,
                         const struct flags_given *given)
 {
@@ -96,9 +96,9 @@ static struct status name_tokens(struct job_text *t, const struct ckpt *c)
     return st;
 }
 
-/* Reads the chat template. One that cannot be run is no error, because plain prompts do not need
- * it: rows with messages become error rows that say why. config is tokenizer_config.json, or NULL.
- */
+/* Reads the chat template. A template that cannot be run is not an error, because plain prompts do
+ * not need it: lines with messages become error rows that say why. config is tokenizer_config.json,
+ * or NULL. */
 static struct status read_chat_template(struct job_text *t, const struct ckpt *c,
                                         const struct js_node *config)
 {

@@ -1,5 +1,5 @@
-/* The lead's reading of a checkpoint's texts: the tokenizer, the tokens that end a sequence, and
- * the sampling defaults of generation_config.json below the flags. */
+/* Reads a checkpoint's texts: the tokenizer, the tokens that end a sequence, the chat template, and
+ * the sampling defaults of generation_config.json, which flags override. Called by the lead. */
 #ifndef SHOAL_JOB_JOB_TEXT_H
 #define SHOAL_JOB_JOB_TEXT_H
 
@@ -10,8 +10,8 @@
 enum { JOB_END_IDS_MAX = 64 };
 
 struct job_text {
-    struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
-    struct chat *chat;           /* owned; NULL when there is none, or none that can be run: */
+    struct tokenizer *tokenizer;        /* owned; NULL when the checkpoint has none */
+    struct chat *chat;                  /* owned; NULL when there is none, or it cannot be run: */
     char chat_missing[STATUS_TEXT_MAX]; /* why */
     struct jinja_date date;
     struct request_defaults defaults;
@@ -24,7 +24,7 @@ struct job_text {
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m);
 
-/* Local. The same without flags, as calibration wants it. Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. As job_text_init without flags, for calibration. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct arch *m);
 void job_text_fini(struct job_text *t);
 

@@ -1,4 +1,4 @@
-/* The timeline of a job: what --trace shows of the lead's loop, and its start and end. */
+/* The timeline of a job: starts and ends it, and adds the lead's planning and commits. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "job/job_private.h"

@@ -104,7 +104,7 @@ static struct quant_format quantize_job_format_of(void *ctx, const struct ckpt_t
 static struct status begin_tensor(void *ctx, const struct ckpt_tensor *t, struct quant_format f)
 {
     struct quantize_job *j = ctx;
-    (void)f; /* the choice's */
+    (void)f; /* already in the choice */
     const struct ckpt_tensor_spec spec =
         quantize_spec(t, &j->choices[t->index],
                       flag_word_of(FLAG_WORDS(METHOD_WORDS), (int32_t)j->o->flags.method));
@@ -126,7 +126,8 @@ static struct status write_plain(void *ctx, const struct ckpt_tensor *t, const f
     struct quantize_choice choice = j->choices[t->index];
     choice.keep = false;
     choice.format = (struct quant_format){.kind = QUANT_NONE};
-    choice.dtype = DTYPE_F32; /* scales were folded in: no narrower type holds that */
+    choice.dtype =
+        DTYPE_F32; /* with scales folded in, the values would be rounded in a narrower type */
     const struct ckpt_tensor_spec spec = quantize_spec(t, &choice, NULL);
     j->is_written[t->index] = true;
     j->file.result.n_kept++;
@@ -148,8 +149,8 @@ static struct status quantize_job_open_file(struct quantize_job *j)
     return quantize_texts(&j->file);
 }
 
-/* Writes the tensors that calibration did not: the embedding, kept tensors, and tensors outside the
- * layers' linears, by RTN. */
+/* Writes the tensors that calibration did not write: the embedding, kept tensors, and others
+ * outside the layers' linears. Quantizes them by RTN. */
 static struct status finish_file(struct quantize_job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
@@ -163,7 +164,8 @@ static struct status finish_file(struct quantize_job *j)
 
 enum { N_TRIED = 4 };
 
-/* From few bits to many; what is kept has no error. */
+/* The formats that are tried, from few bits to many. The last choice is to keep the tensor, which
+ * has no error. */
 static struct status tried_formats(struct quant_format *out)
 {
     static const char *const names[N_TRIED - 1] = {"int4-g128", "int4-g32", "int8-g128"};
@@ -314,7 +316,7 @@ int quantize_job_run(const struct quantize_job_options *o, struct config env, in
              o->flags.quiet ? LOG_WARN : LOG_INFO, false);
     if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
     if (!status_failed(&st)) st = run(&j);
-    /* all ranks agreed on this status, so one voice is enough */
+    /* all ranks agreed on this status, so one rank reports it */
     if (is_lead && status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
     if (is_lead && !status_failed(&st)) say_result(&j);
     quantize_job_stop(&j);

@@ -1,6 +1,6 @@
 /* `shoal quantize` with calibration, from MPI's start to the exit status: reads the prompts, runs
  * them through the layers (calibrate), and writes the file on rank 0. All ranks leave together.
- * Quantizing without calibration needs no ranks and is cmd_quantize.c's own. */
+ * Quantizing without calibration needs one process; cmd_quantize.c does it. */
 #ifndef SHOAL_JOB_QUANTIZE_JOB_H
 #define SHOAL_JOB_QUANTIZE_JOB_H
 

@@ -17,7 +17,7 @@ enum { WAIT_MS = 10000, ANSWER_BYTES = 64 };
 
 extern char **environ;
 
-/* Starts squeue with its stdout in `out`; signals are as a new process expects them. */
+/* Starts squeue with its stdout in `out` and no signal blocked. */
 static bool slurm_start(const char *job_id, int out, pid_t *pid)
 {
     char job[32];
@@ -77,7 +77,7 @@ bool slurm_time_left(const char *job_id, uint64_t *seconds)
     close(ends[1]);
     if (started) {
         read_answer(ends[0], answer, sizeof answer);
-        kill(pid, SIGKILL); /* it has said what it had to say, or says nothing */
+        kill(pid, SIGKILL); /* it has answered, or it is too late */
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) continue;
     }
     close(ends[0]);

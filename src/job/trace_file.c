@@ -1,4 +1,4 @@
-/* Clocks against rank 0's, and the file. */
+/* Measures clocks against rank 0's, and writes the file. */
 #include "job/trace_file.h"
 
 #include "base/clock.h"
@@ -141,7 +141,7 @@ void trace_event_print(const struct trace_event *e, uint32_t rank,
 
 /* --- the file ----------------------------------------------------------------------------- */
 
-/* Rank 0's; all that it writes goes through `text`. */
+/* The state of writing; all text is collected in `text` first. */
 struct writer {
     FILE *file;
     struct strbuf text;
@@ -164,7 +164,7 @@ static void flush(struct writer *w)
     strbuf_clear(&w->text);
 }
 
-/* Names a rank; stages stand below each other. */
+/* Names a rank and sorts it by stage. */
 static void write_rank(struct writer *w, uint32_t rank)
 {
     const struct layout_place p = layout_place_of(w->layout, rank);
@@ -199,7 +199,7 @@ static void write_end(struct writer *w)
     flush(w);
 }
 
-/* Rank 0 takes the parts one after the other. Every part is received, whatever fails. */
+/* Rank 0 receives the parts one after another. It receives every part, whatever fails. */
 static void trace_file_gather(struct comm *c, struct writer *w, const struct trace_part *mine,
                               struct trace_event *events)
 {

@@ -1,6 +1,6 @@
 /* The timelines of all ranks in one file, on one clock: Chrome's trace format (JSON), which
  * chrome://tracing and ui.perfetto.dev show. Source: the "Trace Event Format" description. Called
- * by main around a job's steps. */
+ * by job_trace.c around a job's steps. */
 #ifndef SHOAL_JOB_TRACE_FILE_H
 #define SHOAL_JOB_TRACE_FILE_H
 
@@ -8,20 +8,20 @@
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
 
-/* How far this rank's clock stood before rank 0's, and when. */
+/* How far this rank's clock is ahead of rank 0's, and when that was measured. */
 struct trace_clock {
     uint64_t at_ns;    /* on this rank's clock */
     int64_t offset_ns; /* subtract it to get rank 0's clock */
-    uint64_t error_ns; /* at most: half of the fastest round trip */
+    uint64_t error_ns; /* bound of the error: half of the fastest round trip */
 };
 
-/* **Collective (world)**. Measures against rank 0 by round trips, of which the fastest counts; an
- * offset below its own error is 0, as between ranks of one host. Source: Mills, RFC 5905, section
- * 8. */
+/* **Collective (world)**. Measures this rank's clock against rank 0's by round trips, of which the
+ * fastest counts. An offset smaller than its error bound is set to 0, as between ranks of one host.
+ * Source: Mills, RFC 5905, section 8. */
 struct trace_clock trace_clock_measure(struct comm *c);
 
-/* Local. A moment of this rank on rank 0's clock: offsets were measured twice, and between (and
- * beyond) them they change evenly. */
+/* Local. Converts a time of this rank to rank 0's clock. Offsets were measured twice; between and
+ * beyond these two times they are taken to change linearly. */
 uint64_t trace_clock_map(const struct trace_clock clocks[2], uint64_t ns);
 
 /* One rank's timeline, mapped to times from `origin_ns` on rank 0's clock. */
@@ -34,25 +34,25 @@ struct trace_part {
 void trace_event_print(const struct trace_event *e, uint32_t rank,
                        const struct trace_clock clocks[2], uint64_t origin_ns, struct strbuf *out);
 
-/* **Collective (world)**. Rank 0 writes `path` (by way of a temporary file, when it is to be a
- * regular one) with every rank's events; it holds one rank's events at a time. `start` is what
- * trace_clock_measure gave at the start; times count from rank 0's origin_ns. Errors: STATUS_IO,
- * STATUS_MEMORY, the same on all ranks. */
+/* **Collective (world)**. Rank 0 writes `path` with the events of all ranks, holding those of one
+ * rank at a time; a regular file is replaced as a whole. `start` is the result of
+ * trace_clock_measure at the start; times count from origin_ns on rank 0's clock. Errors:
+ * STATUS_IO, STATUS_MEMORY, the same on all ranks. */
 struct status trace_file_write(struct comm *c, const struct layout *l, const struct trace *t,
                                struct trace_clock start, uint64_t origin_ns, const char *path);
 
-/* One rank and its events, for a file of its own when the others cannot be waited for. */
+/* The input of trace_file_write_alone. */
 struct trace_alone {
     const struct trace *trace;
     const struct layout *layout;
     uint32_t rank;
-    struct trace_clock start; /* as above; rank 0's clock is taken to go on as this one's does */
+    struct trace_clock start; /* as above; the offset is taken to stay the same */
     uint64_t origin_ns;       /* on rank 0's clock */
     const char *path;         /* of the job's trace */
 };
 
-/* Local, any thread, while the trace's writer goes on. Writes PATH.rankN with this rank's events up
- * to now. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local, any thread; events may still be added meanwhile. Writes PATH.rankN with this rank's events
+ * so far, for when other ranks cannot be waited for. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status trace_file_write_alone(const struct trace_alone *a);
 
 #endif

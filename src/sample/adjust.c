@@ -1,4 +1,4 @@
-/* Bias and penalties; their arithmetic stands in kernels/logit_body.h. */
+/* Bias and penalties; their arithmetic is in kernels/logit_body.h. */
 #include "sample/adjust.h"
 
 #include "kernels/logit_body.h"

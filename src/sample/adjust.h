@@ -19,7 +19,7 @@ struct adjust {
     const uint32_t *allowed; /* bit i: token i may be drawn; NULL: all may */
 };
 
-/* Local. Whether the row changes any logit. */
+/* Local. Whether it changes any logit. */
 bool adjust_is_any(const struct adjust *a);
 
 /* Local. Elements of `saved` that a row of `width` logits needs. */
@@ -28,10 +28,11 @@ size_t adjust_n_saved(const struct adjust *a, size_t width);
 /* Local. Changes one logit, in f32 and in this order: adds the bias; for tokens of prompt and
  * answer divides a positive logit by the repetition penalty (Keskar et al. 2019) and multiplies any
  * other with it; for tokens of the answer subtracts the frequency penalty times n_sampled, then the
- * presence penalty. The result is the nearest finite float; a forbidden token gets the least. */
+ * presence penalty. The result is the nearest finite float; a forbidden token gets the lowest one.
+ */
 float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit);
 
-/* Local. The same as the argument of kern_changed_logit; row and column are left 0. */
+/* Local. The same change as an argument of kern_changed_logit; row and `at` stay 0. */
 struct logit_change adjust_change(const struct plan_penalties *p, const struct plan_adjust *entry);
 
 /* Local. Writes the changes of the logits of ids [id0, id0 + width), for row `row` of a device's
@@ -39,12 +40,12 @@ struct logit_change adjust_change(const struct plan_penalties *p, const struct p
 size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t row,
                    struct logit_change *out);
 
-/* Local. Adjusts the logits of ids [id0, id0 + width) in place, and makes those the least that are
- * not allowed; what they were goes to saved, in the order of the entries, or all of them. Returns
- * how many that were: at most adjust_n_saved. */
+/* Local. Adjusts the logits of ids [id0, id0 + width) in place and sets those that are not allowed
+ * to the lowest finite float. Saves the old logits to `saved`: those of the entries, in their
+ * order, or all of them if `allowed` is set. Returns how many it saved, at most adjust_n_saved. */
 size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved);
 
-/* Local. The inverse: puts back what was saved. Returns the same. */
+/* Local. The inverse of adjust_row: restores the saved logits. Returns the same number. */
 size_t adjust_undo(const struct adjust *a, uint32_t id0, size_t width, float *logits,
                    const float *saved);
 

@@ -1,4 +1,5 @@
-/* The largest logits over all shards by keys; drawn rows go whole to their owners. */
+/* Finds the largest logits over all shards by keys; sends the rows of draws whole to their owners.
+ */
 #include "sample/draw_device.h"
 
 #include "base/mem.h"
@@ -11,13 +12,14 @@ enum { N_MAX = VOCAB_ROWS_AT_ONCE };
 
 struct draw_device {
     const struct kern_table *kern;
-    const struct shards *shards;    /* borrowed */
-    uint64_t *keys_device;          /* [N_MAX] */
-    int64_t *n_bad_device;          /* [N_MAX] */
-    int32_t *tokens_device;         /* [N_MAX] */
-    int64_t *totals_device;         /* [N_MAX] */
-    uint32_t *bits_device;          /* [N_MAX] */
-    float *sent, *received, *whole; /* with shards: [N_MAX, shard], [N_MAX, V] twice */
+    const struct shards *shards; /* borrowed */
+    uint64_t *keys_device;       /* [N_MAX] */
+    int64_t *n_bad_device;       /* [N_MAX] */
+    int32_t *tokens_device;      /* [N_MAX] */
+    int64_t *totals_device;      /* [N_MAX] */
+    uint32_t *bits_device;       /* [N_MAX] */
+    float *sent, *received,
+        *whole; /* [N_MAX, shard]; with shards also [rows owned here, V], twice */
     uint64_t keys[N_MAX], tokens[N_MAX];
     int64_t n_bad[N_MAX], totals[N_MAX];
     uint32_t bits[N_MAX];
@@ -36,7 +38,7 @@ static struct status make_arrays(struct draw_device *d)
     TRY(mem_ops_alloc(k, &d->bits_device, N_MAX, sizeof *d->bits_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->sent, N_MAX * width, sizeof *d->sent, "sampler"));
     if (d->shards->n_ranks == 1) return status_ok();
-    /* rows are dealt round, so a rank owns its share of them */
+    /* rows are dealt in turn, so a rank owns at most this many */
     const size_t n_own = (N_MAX + d->shards->n_ranks - 1) / d->shards->n_ranks;
     TRY(mem_ops_alloc(k, &d->received, n_own * vocab, sizeof *d->received, "sampler"));
     return mem_ops_alloc(k, &d->whole, n_own * vocab, sizeof *d->whole, "sampler");
@@ -106,7 +108,8 @@ static float draw_device_row_max(const struct draw_device *d, size_t i)
     return kern_from_ordered_bits((uint32_t)(d->keys[i] >> 32));
 }
 
-/* The log-probabilities of the targets; the masses of the other rows cost less than a list. */
+/* Computes the log-probabilities of the targets. Also computes the masses of rows without one,
+ * which costs less than a list of rows. */
 static void draw_device_score(struct draw_device *d, const float *logits,
                               const struct vocab_want *wants, size_t n_rows, struct vocab_got *got)
 {
@@ -139,7 +142,7 @@ static void draw_device_score(struct draw_device *d, const float *logits,
     }
 }
 
-/* Bias and penalties, and the maxima that come of them. */
+/* Applies bias and penalties, and finds the new maxima. */
 static struct status draw_device_adjust(struct draw_device *d, float *logits,
                                         const struct vocab_want *wants, size_t n_rows,
                                         const struct vocab_got *got)
@@ -163,8 +166,8 @@ static struct status draw_device_adjust(struct draw_device *d, float *logits,
     return status_ok();
 }
 
-/* The shards of the rows that this rank owns, as whole rows; rows [n], the j-th is owned by tp rank
- * j mod n_ranks. Returns the whole rows, *n_own of them. */
+/* Gathers whole rows: of rows [n], tp rank j mod n_ranks owns the j-th. Returns the *n_own rows of
+ * this rank, [*n_own, V]. */
 static const float *draw_device_move_rows(struct draw_device *d, const float *logits,
                                           const int32_t *rows, size_t n, size_t *n_own)
 {
@@ -197,7 +200,7 @@ static int32_t draw_device_best_of(const struct draw_device *d, size_t i)
     return (int32_t) ~(uint32_t)d->keys[i];
 }
 
-/* The tokens of rows [n], which want a draw. */
+/* Draws the tokens of rows [n]. */
 static void device_draw(struct draw_device *d, const float *logits, const int32_t *rows, size_t n,
                         const struct vocab_want *wants, struct vocab_got *got)
 {

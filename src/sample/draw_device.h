@@ -1,6 +1,6 @@
-/* Tokens and scores from logits that stand on a device, where nothing else is wanted: the bytes of
- * vocab_parallel.c's own way, and only a few numbers of a row come to the host. Called by it alone.
- */
+/* Tokens and scores from logits in a device's memory, for rows that need nothing else: the same
+ * bytes as vocab_parallel.c computes on the host, but only a few numbers per row come to the host.
+ * Called by vocab_parallel.c only. */
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
@@ -14,11 +14,11 @@ struct status draw_device_create(const struct kern_table *kern, const struct sha
                                  struct draw_device **out);
 void draw_device_destroy(struct draw_device **d);
 
-/* Local. Whether all rows want tokens and scores alone, or nothing. */
+/* Local. Whether no row wants more than a token and a score. */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
 /* **Collective (TP)**. logits: an array [n_rows, shard], which is changed; wants equal on all tp
- * ranks. got [n_rows]. Errors: STATUS_MEMORY, and what became of the device. */
+ * ranks. got [n_rows]. Errors: STATUS_MEMORY, and the status of the device. */
 struct status draw_device_run(struct draw_device *d, float *logits, const struct vocab_want *wants,
                               size_t n_rows, struct vocab_got *got);
 

@@ -48,7 +48,7 @@ static int compare_keys(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the next bucket that holds anything behind what is sorted already. */
+/* Sorts the next bucket that is not empty and appends it to the sorted keys. */
 static void walk_bucket(struct walk *w)
 {
     while (w->next_bucket >= 0 && w->counts[w->next_bucket] == 0) w->next_bucket--;
@@ -64,7 +64,7 @@ static void walk_bucket(struct walk *w)
     w->n_sorted += n;
 }
 
-/* The id at place i of the sorted order. */
+/* The i-th id in sorted order. */
 static int32_t walk_at(struct walk *w, size_t i)
 {
     while (w->n_sorted <= i) walk_bucket(w);

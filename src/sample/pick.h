@@ -14,7 +14,7 @@ struct pick_options {
     float top_p;               /* 1: off */
     float min_p;               /* 0: off */
     int32_t top_k;             /* 0: off */
-    uint32_t key[2];           /* of the request's seed */
+    uint32_t key[2];           /* key of the request's seed */
     uint32_t choice, position; /* the counter */
 };
 
@@ -27,13 +27,15 @@ struct pick_scratch {
 /* Local. The 64 random bits of a counter. */
 uint64_t pick_random(const struct pick_options *o);
 
-/* Local. Draws from logits [V], all finite; max is the largest of them (after + 0.0f). Kept are, in
- * the order (logit descending, id ascending): the top_k first; of these the shortest prefix whose
- * mass is at least top_p of theirs; of these those of at least min_p times the first's mass. */
+/* Local. Draws from logits [V], all finite; max is the largest of them (after + 0.0f). In the order
+ * (logit descending, id ascending) it keeps: the first top_k; of these the shortest prefix whose
+ * mass is at least top_p times theirs; of these the tokens whose mass is at least min_p times that
+ * of the first. */
 int32_t pick_token(const struct kern_table *kern, const struct pick_options *o, const float *logits,
                    size_t n_vocab, float max, const struct pick_scratch *scratch);
 
-/* Local. Natural-log probability of a logit, from the integer mass of all (at temperature 1). */
+/* Local. Natural logarithm of a logit's probability, from the integer mass of all logits at
+ * temperature 1. */
 float pick_logprob(float logit, float max, uint64_t total_mass);
 
 #endif

@@ -1,5 +1,6 @@
-/* The vocabulary's shards over tp, and whole rows of logits put together from them: whose a row is,
- * and what goes where. Moves nothing itself. Called by vocab_parallel.c and draw_device.c. */
+/* The vocabulary's shards over tp, and whole rows of logits put together from them: which rank owns
+ * a row, and the exchange that brings its parts there. Moves nothing itself. Called by
+ * vocab_parallel.c and draw_device.c. */
 #ifndef SHOAL_SAMPLE_SHARDS_H
 #define SHOAL_SAMPLE_SHARDS_H
 
@@ -9,19 +10,20 @@
 struct shards {
     struct comm *comm; /* borrowed, as the layout */
     const struct layout *layout;
-    struct range mine;      /* of the vocabulary, held here */
+    struct range mine;      /* the part of the vocabulary on this rank */
     uint32_t n_ranks, rank; /* tp */
-    int *counts;            /* [4, tp] as comm_exchange has them */
+    int *counts;            /* owned [4, tp]: counts and displacements for comm_exchange */
 };
 
 /* Local. Errors: STATUS_MEMORY. fini accepts zeros. */
 struct status shards_init(struct shards *s, struct comm *comm, const struct layout *layout);
 void shards_fini(struct shards *s);
 
-/* Local. Row j of n becomes whole on tp rank j mod n_owners. order [n]: the rows as they stand
- * behind each other in what is sent; out: the exchange, in words because shards differ in width,
- * without its arrays. What is received is, source after source, [rows owned here, the source's
- * width]. Returns how many rows are owned here. */
+/* Local. Plans the exchange that makes row j of n whole on tp rank j mod n_owners. order [n]: the
+ * rows in the order in which they must be sent. out: the exchange without its arrays, in words,
+ * because shards differ in width; it borrows s->counts. The received array holds, for one source
+ * rank after another, [rows owned here, width of the source's shard]. Returns the number of rows
+ * owned here. */
 size_t shards_plan(const struct shards *s, size_t n, uint32_t n_owners, size_t *order,
                    struct comm_exchange *out);
 

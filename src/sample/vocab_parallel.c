@@ -16,12 +16,12 @@ struct vocab_parallel {
     struct shards shards;
     uint32_t n_own_max; /* rows of a batch that one rank may own */
     float *logits;      /* [AT_ONCE, shard] */
-    float *made;        /* the same where the head's op works; without a device logits itself */
-    float *sent;        /* [AT_ONCE, shard] rows in the order of their owners */
-    float *received;    /* [n_own_max, V] shards of the rows owned here, by source */
-    float *row;         /* [V] */
+    float *made;     /* the same in the memory of the head's op; without a device logits itself */
+    float *sent;     /* [AT_ONCE, shard] rows in the order of their owners */
+    float *received; /* [n_own_max, V] shards of the rows owned here, by source */
+    float *row;      /* [V] */
     struct pick_scratch scratch;
-    void *codes;                      /* [AT_ONCE, D] as codes, for a quantized head; or NULL */
+    void *codes;                      /* [AT_ONCE, D] quantized, for a quantized head; or NULL */
     uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
     int64_t *n_bad;                   /* [AT_ONCE] */
     uint32_t *targets;                /* [AT_ONCE] bits of the targets' logits */
@@ -29,7 +29,7 @@ struct vocab_parallel {
     uint64_t *tops;                   /* [AT_ONCE, tp, n_top]: room for PLAN_TOPS_MAX */
     float *saved;                     /* logits that were adjusted, row after row; grows */
     size_t saved_capacity;
-    struct draw_device *device; /* for rows of which tokens alone are wanted; NULL: no device */
+    struct draw_device *device; /* for batches that need only tokens and scores; NULL: no device */
 };
 
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
@@ -40,7 +40,7 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     struct vocab_parallel *v = NULL;
     TRY(mem_alloc(&v, 1, sizeof *v, "sampler"));
     v->kern = kern;
-    /* logits rows all go to rank 0, so it may own a whole batch */
+    /* all logits go to rank 0, so it may own a whole batch */
     v->n_own_max = VOCAB_ROWS_AT_ONCE;
     const size_t n = VOCAB_ROWS_AT_ONCE, vocab = layout->model.arch->vocab;
     struct status st;
@@ -113,7 +113,8 @@ static float vocab_parallel_row_max(const struct vocab_parallel *v, size_t i)
     return kern_from_ordered_bits((uint32_t)(v->keys[i] >> 32));
 }
 
-/* The largest logit of each row over all shards, as (ordered bits, ~id), and the bad ones. */
+/* Finds the largest logit of each row over all shards, as a key (top.h), and counts the bad logits.
+ */
 static void vocab_parallel_find_maxima(struct vocab_parallel *v, size_t n_rows,
                                        struct vocab_got *got)
 {
@@ -159,7 +160,7 @@ static bool wants_logprob(const struct vocab_want *w)
     return (w->want & PLAN_LOGPROB) != 0 || w->n_top > 0 || wants_score(w);
 }
 
-/* The masses of all rows of which log-probabilities are wanted, and the scores. */
+/* Computes the masses of all rows that need log-probabilities, and the scores. */
 static void vocab_parallel_score(struct vocab_parallel *v, const struct vocab_want *wants,
                                  size_t n_rows, struct vocab_got *got)
 {
@@ -182,7 +183,7 @@ static void vocab_parallel_score(struct vocab_parallel *v, const struct vocab_wa
     }
 }
 
-/* The most likely tokens of rows of which they are wanted. */
+/* Lists the most likely tokens of the rows that want them. */
 static void list_tops(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
                       const struct vocab_got *got)
 {
@@ -217,7 +218,7 @@ static bool is_adjusted(const struct vocab_want *w, const struct vocab_got *g)
     return (w->want & PLAN_SAMPLE) != 0 && adjust_is_any(&w->adjust) && g->n_bad == 0;
 }
 
-/* Bias and penalties, and the maxima that come of them. */
+/* Applies bias, penalties and constraints, and finds the new maxima. */
 static struct status vocab_parallel_adjust(struct vocab_parallel *v, const struct vocab_want *wants,
                                            size_t n_rows, const struct vocab_got *got)
 {
@@ -245,7 +246,7 @@ static struct status vocab_parallel_adjust(struct vocab_parallel *v, const struc
     return status_ok();
 }
 
-/* The logits as the model gave them again. */
+/* Restores the model's own logits. */
 static void undo_adjust(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
                         const struct vocab_got *got)
 {
@@ -275,9 +276,8 @@ static void score_tokens(struct vocab_parallel *v, const struct vocab_want *want
     }
 }
 
-/* Moves whole rows to their owners. rows [n]: which rows; owner_of(j): the tp rank that gets the
- * j-th of them is j mod n_owners. Returns how many this rank owns; own row k, of source s, stands
- * at received + own_offset. */
+/* Sends the parts of rows [n] to their owners: tp rank j mod n_owners owns the j-th. Returns how
+ * many rows this rank owns; their parts are in v->received, as shards_plan describes. */
 static size_t vocab_parallel_move_rows(struct vocab_parallel *v, const size_t *rows, size_t n,
                                        uint32_t n_owners)
 {
@@ -293,7 +293,7 @@ static size_t vocab_parallel_move_rows(struct vocab_parallel *v, const size_t *r
     return n_own;
 }
 
-/* Puts the shards of own row k together. */
+/* Joins the parts of this rank's k-th own row in v->row. */
 static void join_row(struct vocab_parallel *v, size_t k, size_t n_own)
 {
     size_t at = 0;

@@ -11,7 +11,7 @@
 
 struct vocab_parallel; /* buffers for VOCAB_ROWS_AT_ONCE rows */
 
-/* Local. head_reads_codes: a quantized head meets activations as int8 codes, not as floats.
+/* Local. head_reads_codes: a quantized head is multiplied with int8 activations, not with floats.
  * destroy accepts NULL. Errors: STATUS_MEMORY. */
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
                                     const struct layout *layout, bool head_reads_codes,
@@ -19,8 +19,8 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
 void vocab_parallel_destroy(struct vocab_parallel **v);
 
 /* **Collective (TP)**. x [n_rows, D] (normed), equal on all tp ranks; head: this rank's rows of the
- * vocabulary. got [n_rows]. PLAN_LOGITS rows are appended to `logits` on tp rank 0, in order.
- * Errors: STATUS_MEMORY. */
+ * vocabulary. got [n_rows]. The logits of PLAN_LOGITS rows are appended to `logits` on tp rank 0,
+ * in order. Adjusted logits affect draws only. Errors: STATUS_MEMORY. */
 struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *head,
                                  const float *x, const struct vocab_want *wants, size_t n_rows,
                                  struct vocab_got *got, struct step_result *logits);
