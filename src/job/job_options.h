@@ -42,25 +42,25 @@
     FLAG(const char *, journal, "journal", OF_TEXT("DIR"), .commands = IN_JOBS,                    \
          .help = "keep the journal there (default: OUT.jsonl.journal, beside the output)")         \
     FLAG(bool, no_journal, "no-journal", OF_SWITCH, .commands = IN_JOBS,                           \
-         .help = "keep none: a run that is ended early begins anew")                               \
+         .help = "keep no journal: a run that ends early starts again from the first line")        \
     FLAG(uint32_t, audit, "audit", OF_COUNT(1, 1 << 24, "N"), .commands = IN_JOBS,                 \
-         .help = "write nothing: compute N rows of the output again, chosen by lot, and compare "  \
-                 "every byte; with the job's flags, on any ranks and layout. Status 4 when a row " \
-                 "differs")                                                                        \
+         .help = "write nothing: compute N rows of the output again, chosen at random, and "       \
+                 "compare every byte; with the job's flags, on any ranks and layout. Status 4 "    \
+                 "when a row differs")                                                             \
     FLAG(uint64_t, audit_seed, "audit-seed", OF_U64("N"), .commands = IN_JOBS, .preset = "0",      \
-         .help = "chooses other rows")
+         .help = "seed of the choice of rows")
 
 #define JOB_RUN_FLAGS(FLAG)                                                                        \
     FLAG(uint32_t, threads, "threads", OF_COUNT(1, 4096, "N"), .commands = IN_JOBS | IN_BENCH,     \
-         .help = "compute threads a rank (default: its share of the cores)")                       \
+         .help = "compute threads per rank (default: its share of the cores)")                     \
     FLAG(enum loader_cache, file_cache, "file-cache", OF_CHOICE(LOADER_CACHE_WORDS),               \
          .preset = "auto", .commands = IN_JOBS | IN_BENCH,                                         \
          .help = "load weights through the system's file cache (on), past it (off), or past it "   \
                  "if the file is not cached and would not fit beside the weights (auto)")          \
     FLAG(uint32_t, kv_blocks, "kv-blocks", OF_COUNT(1, 1 << 30, "N"),                              \
          .commands = IN_JOBS | IN_BENCH,                                                           \
-         .help = "KV blocks of 64 tokens in a replica (default: what free memory holds, at most "  \
-                 "what the running sequences can use)")                                            \
+         .help = "KV blocks of 64 tokens in a replica (default: as many as free memory holds and " \
+                 "the running sequences can use)")                                                 \
     FLAG(const char *, template_date, "template-date", OF_TEXT("DATE"),                            \
          .preset = CHAT_DATE_DEFAULT, .commands = IN_JOBS, .journal = JOURNAL_ALWAYS,              \
          .help = "the date that chat templates see, YYYY-MM-DD")                                   \

@@ -44,9 +44,9 @@
                  "what rounding does to its outputs, at BITS per weight on average; --format and " \
                  "--policy decide the rest")                                                       \
     FLAG(uint64_t, memory_bytes, "memory", OF_UNITS(1 << 20, 1, 1 << 24, "MIB"), .preset = "4096", \
-         .help = "second moments at once, a rank; less means more passes")                         \
+         .help = "memory for second moments, per rank; less means more passes")                    \
     FLAG(uint32_t, threads, "threads", OF_COUNT(1, 4096, "N"),                                     \
-         .help = "compute threads a rank (default: its share of the cores)")                       \
+         .help = "compute threads per rank (default: its share of the cores)")                     \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no progress")
 
 struct quantize_flags {
