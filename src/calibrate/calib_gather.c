@@ -158,8 +158,8 @@ static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
     }
 }
 
-/* Gathers the second moments of units [begin, end), and the statistics of units that are not
- * quantized. */
+/* Gathers the second moments of units [begin, end). Of units that are not quantized, and of the
+ * FFN's, whose scale is that of the experts in every pass, gathers the statistics in any case. */
 static struct status calib_gather_gather(struct calib *c, uint32_t begin, uint32_t end)
 {
     struct status st = status_ok();
@@ -167,9 +167,11 @@ static struct status calib_gather_gather(struct calib *c, uint32_t begin, uint32
     for (uint32_t i = 0; i < c->n_units && !status_failed(&st); i++) {
         struct calib_unit *u = &c->units[i];
         uint32_t row0, row1;
-        u->is_wanted = (i >= begin && i < end) || !u->is_quantized;
+        const bool is_in = i >= begin && i < end;
+        u->is_wanted = is_in || !u->is_quantized || u->site == TAP_FFN;
         if (!u->is_wanted) continue;
         calib_gather_rows_of(c, u, &row0, &row1);
+        if (!is_in) row0 = row1 = 0;
         st = hessian_init(&u->h, u->n_in, row0, row1);
     }
     TRY(comm_agree(c->o->comm, st));

@@ -100,8 +100,9 @@ struct calib_unit *calib_unit_of(struct calib *c, enum tap_site site, uint32_t e
 struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_role role);
 
 /* calib_gather.c: **Collective (world)**. Calls `visit` for every quantized unit of the layer, in
- * order, with its H in c->full, after as many passes as memory makes necessary. From the first
- * visit on, the h of every unit has its statistics. Errors: also the visit's. */
+ * order, with its H in c->full, after as many passes as memory makes necessary. During and after a
+ * visit, the h of that unit, of units that are not quantized and of the FFN's have their
+ * statistics; those of units in other passes may be gone. Errors: also the visit's. */
 typedef struct status calib_visit(struct calib *c, struct calib_unit *u, void *ctx);
 struct status calib_visit_units(struct calib *c, calib_visit *visit, void *ctx);
 
