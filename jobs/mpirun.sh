@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mpirun.sh RANKS COMMAND...: starts COMMAND on RANKS ranks of this machine with Open MPI's mpirun.
-# Ranks are not bound (shoal binds its threads itself); more ranks than cores share them politely.
+# Ranks are not bound (shoal binds its threads itself); ranks that share a core yield to each other while they wait.
 set -eu
 ranks=$1
 shift

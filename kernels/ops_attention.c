@@ -10,7 +10,7 @@
 enum {
     RUN_QUERIES = 256,    /* queries of a run (rows times heads); they share loads */
     SHORT_QUERIES = 128,  /* queries of a run if long runs are too few for the threads */
-    RUNS_PER_THREAD = 16, /* runs for each thread that are enough */
+    RUNS_PER_THREAD = 16, /* runs per thread that keep all threads busy */
     LOAD_COST = 8,        /* cost of loading a key and value, in queries that use them */
     EXP_COST = 8,         /* cost of an exp, in multiply-adds */
     UNITS_PER_THREAD = 4, /* with this many units per thread, tiles are not divided */

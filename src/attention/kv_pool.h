@@ -17,7 +17,7 @@ struct kv_shape {
 struct kv_pool {
     struct kv_shape shape;
     uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_half_bytes */
-    void *data;           /* owned; [n_layers] of them; pages are touched when first written */
+    void *data; /* owned: the blocks of all layers; a page is allocated when it is first written */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
 };

@@ -25,7 +25,7 @@ enum {
     LATE_MOST_NS = 4 << 20,
     HURRY_MOST = 64,
     CALM_YIELDS = 64,
-    CLAIM_END = 1 << 15, /* factor of a claim's end; the first part is below it */
+    CLAIM_END = 1 << 15, /* a claim is first + end * CLAIM_END, plus flags */
     SPAN = 2             /* a span is one SPAN-th of the parts that are left */
 };
 

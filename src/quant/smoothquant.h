@@ -1,7 +1,7 @@
 /* SmoothQuant: makes large activations smaller and their weights larger, so that both can be
  * rounded to 8 bits (Xiao et al. 2022, "SmoothQuant: Accurate and Efficient Post-Training
- * Quantization for Large Language Models", equation 4). The caller folds the scales into the norm
- * before. Pure; called by calibrate. */
+ * Quantization for Large Language Models", equation 4). The caller folds the scales into the
+ * preceding norm. Pure; called by calibrate. */
 #ifndef SHOAL_QUANT_SMOOTHQUANT_H
 #define SHOAL_QUANT_SMOOTHQUANT_H
 

@@ -5,7 +5,7 @@
  *   Hd  head dimension                     F   FFN width (of one expert where there are experts)
  *   E   experts                            K   experts chosen per token
  *   V   vocabulary                         B   tokens in a KV block
- *   L   layers                             N   outputs of a linear; its inputs are "K columns"
+ *   L   layers                             N   outputs of a linear, and K its inputs
  *
  * Arrays are row-major, the last dimension contiguous. Sizes end in _bytes, counts start with n_,
  * times end in _s or _ns. */

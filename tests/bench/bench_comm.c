@@ -136,7 +136,7 @@ static void print_op(struct bench *b, size_t op)
     }
 }
 
-/* All ranks as one stage. */
+/* Starts MPI and makes all ranks one stage. */
 static struct status start(struct bench *b, int *argc, char ***argv)
 {
     TRY(comm_start(argc, argv, &b->c));

@@ -84,7 +84,7 @@ static bool compare(const struct pair *p, double bound)
     return within;
 }
 
-/* 0, 1 or 2 as the program's status */
+/* Returns 0, 1 or 2, the exit status of the program. */
 static int compare_one(hid_t file, char *arg, double bound)
 {
     char *equals = strchr(arg, '=');

@@ -182,7 +182,7 @@ static bool chunk_mine(const struct convert *c, struct cursor at, struct chunk *
 static struct status round_write_one(void *round)
 {
     const struct round *r = round;
-    h5_quiet(); /* HDF5 may keep that for each thread */
+    h5_quiet(); /* HDF5 may keep this setting per thread */
     return chunk_write(r->convert, &r->writing, r->writing_bytes);
 }
 

@@ -1,7 +1,6 @@
-/* Converts GGUF's block formats to shoal's codes and scales: the same numbers in another order.
- * Formats of 4 and 5 bits that are multiples of a scale, but not int4, become int8: twice the
- * bytes, and exact.
- */
+/* Converts GGUF's block formats to shoal's codes and scales: the same numbers in another order. A
+ * format of 4 or 5 bits whose values are integers times a scale, but which int4 cannot store,
+ * becomes int8: twice the bytes, and exact. */
 #include "checkpoint/convert/gguf.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* A model with the leaves that convert chooses. */
+/* Describes a model for the layout, with the K-blocks that convert would choose. */
 #include "parallel/layout/layout.h"
 
 #include "tensor/leaf.h"

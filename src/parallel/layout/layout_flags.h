@@ -4,7 +4,7 @@
 
 #include "options/flags.h"
 
-/* 0: chosen from the topology. */
+/* The flags of a layout. A number that is 0 is chosen from the topology. */
 #define LAYOUT_FLAGS(FLAG)                                                                         \
     FLAG(uint32_t, tp, "tp", OF_COUNT(1, 65536, "N"), .alias = "tensor-parallel-size",             \
          .commands = IN_ALL,                                                                       \

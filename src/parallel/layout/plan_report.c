@@ -25,7 +25,7 @@ static void human_bytes(uint64_t bytes, char out[CELL_BYTES])
     snprintf(out, CELL_BYTES, "%.*f %s", digits, x, units[unit]);
 }
 
-/* Words of `text` in lines, after the first one indented. */
+/* Appends the words of `text` in lines; all lines but the first are indented. */
 static void add_wrapped(struct strbuf *out, const char *text)
 {
     size_t column = INDENT;

@@ -32,8 +32,8 @@ int32_t beam_n_running(const struct beam_search *b);
  * caller. Errors: STATUS_MEMORY. */
 struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out);
 
-/* Local. One step; probes [beam_n_running] are finished without errors, in order. Errors:
- * STATUS_MEMORY. */
+/* Local. Takes one step from the probes [beam_n_running], which have finished without errors and
+ * are in the order of the hypotheses. Errors: STATUS_MEMORY. */
 struct status beam_advance(struct beam_search *b, struct request *const *probes);
 
 /* Local. The number of steps so far, which is the number of sampled tokens of each running

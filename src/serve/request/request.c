@@ -226,7 +226,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
         n += (size_t)rules->vocab_size / 8 + n_words_bytes;
     const size_t per_token =
         sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->ask->n_logprobs);
-    /* hypotheses that run, those that ended, and probes */
+    /* of beam search: running and finished hypotheses, and probes */
     const size_t n_answers =
         r->ask->beam.width > 0 ? 4 * (size_t)r->ask->beam.width : (size_t)r->ask->n_choices;
     if (n_answers > 1)

@@ -10,9 +10,9 @@
 
 #include "serve/request/request.h"
 
-/* Local. Answer `choice` to r. r outlives it and lends it its lists; its random draws are its own.
- * Only answer 0 has the log-probabilities of the prompt. Owner of *out: the caller. Errors:
- * STATUS_MEMORY. */
+/* Local. Creates the request for answer number `choice` to r. It borrows r's lists, so r must
+ * outlive it, and draws random numbers of its own. Only answer 0 has the log-probabilities of the
+ * prompt. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create_choice(struct request *r, uint32_t choice, struct request **out);
 
 /* Local. The same with values of its own: `ask` is a changed copy of r's, and is copied. Errors:

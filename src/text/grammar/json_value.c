@@ -94,7 +94,7 @@ uint32_t json_boolean(struct nfa *n, uint32_t from)
     return out;
 }
 
-/* Adds paths for the decimals of the integers of [low, high]. */
+/* Adds paths for the integers in [low, high], written in decimal. */
 static void add_decimals(struct nfa *n, uint32_t from, uint64_t low, uint64_t high, uint32_t to)
 {
     uint64_t first = 0, last = 9; /* of n_digits */

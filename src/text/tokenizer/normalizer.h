@@ -26,7 +26,7 @@ struct normalizer_step {
     enum normalizer_kind kind;
     enum unicode_form form;   /* FORM */
     bool left, right;         /* STRIP */
-    struct replacer replacer; /* owned; REPLACE; PREPEND puts its content */
+    struct replacer replacer; /* owned; of REPLACE and PREPEND, which inserts its content */
 };
 
 enum { NORMALIZER_STEPS_MAX = 16 };

@@ -60,9 +60,9 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
 /* Local. One more than the largest id. Ids below it may be holes. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* Local. The bytes of a token, which may be a part of a UTF-8 sequence; of a special token its
- * content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for a hole or an id out of range.
- */
+/* Local. The bytes of a token, which may end inside a UTF-8 sequence; of a special token, its
+ * content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out of
+ * range. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
 /* Local. True for added tokens that the file calls special. */

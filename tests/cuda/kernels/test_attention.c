@@ -44,7 +44,8 @@ static size_t make_sequences(struct both *b, const struct shape *s, struct seq_r
     return n_blocks;
 }
 
-/* Fills the cache: all positions of each sequence, then the step's rows again by themselves. */
+/* Fills the cache with all positions of each sequence, then writes the step's rows once more in a
+ * call of their own. */
 static void fill_cache(struct both *b, const struct shape *s, const struct seq_rows *seqs,
                        size_t n_rows, size_t specials, struct kv_view *cpu, struct kv_view *gpu)
 {

@@ -118,7 +118,7 @@ static void argmaxima(void)
     both_close(&b);
 }
 
-/* Masses with maxima of other shards too, and targets of this shard and of others. */
+/* Tests masses, also with maxima from other shards, and targets inside and outside this shard. */
 static void scores(void)
 {
     static const size_t sizes[] = {1, 127, 4096, 4097, 50000};

@@ -170,7 +170,9 @@ static void sums_are_the_cpus(size_t parts_from)
         for (int k = 0; k < N_PAIRS; k++) grid_sum_start(&pair[k].on_device, b.c, COMM_TP, k);
         /* on the same communicator, while both may be running */
         if (i % 2 == 0) device_or_u32(&b.gpu, b.c, COMM_TP, words, 2);
-        if (i % 2 != 0) usleep(20000); /* time for operations that do not wait to do harm */
+        if (i % 2 != 0)
+            usleep(20000); /* an operation that wrongly does not wait would change values in this
+                              time */
         grid_sum_finish_add(&pair[0].on_device, b.c, COMM_TP, 0);
         grid_sum_finish_to_f32(&pair[1].on_device, b.c, COMM_TP, 1);
         check(&b, &pair[0], true);
