@@ -29,7 +29,7 @@ struct config {
     int32_t launcher_pid;  /* the parent process at start, if it is a launcher; 0: none */
     /* from the launcher's variables, so known before MPI starts: */
     uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
-    uint32_t launcher_size; /* ranks that it started; 1 when no variable says */
+    uint32_t launcher_size; /* ranks that it started; 1 when no variable gives the number */
 };
 
 /* Local. Fills *out; its strings are borrowed from the environment. Errors: STATUS_USAGE when

@@ -14,8 +14,8 @@ struct quantize_result {
         n_kept; /* tensors; n_kept counts also those converted to another float type */
     uint64_t n_elems, n_bytes; /* written, of all tensors */
     uint64_t n_overflowed;     /* finite values that became infinite in a narrower float type */
-    uint64_t n_again; /* of n_quantized: tensors that were already quantized, in another format, */
-    struct quant_loss loss; /* and the loss against their old values */
+    uint64_t n_again; /* of n_quantized: tensors that were quantized before, in another format */
+    struct quant_loss loss; /* loss of those tensors against their values before */
 };
 
 /* Called after each run of rows; may be NULL. */

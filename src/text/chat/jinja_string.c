@@ -135,7 +135,7 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
     return jtext_cut(r, t, from, to, out);
 }
 
-/* An empty `old` matches before every character and at the end. */
+/* Replaces an empty string: inserts `new` before each character and at the end. */
 static bool weave(struct jbuild *b, const struct jtext *t, const struct jtext *new, int64_t count)
 {
     size_t at = 0;
