@@ -2,6 +2,7 @@
  * tests/e2e/lost_rank.py tests how it ends processes: it runs this suite with
  * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then one of the last tests does not
  * return. */
+#include "arch/arch.h"
 #include "base/clock.h"
 #include "base/proc_thread.h"
 #include "parallel/watch/watchdog.h"
@@ -39,17 +40,18 @@ int poll(struct pollfd *fds, nfds_t n, int ms)
 /* A comm in which all ranks are one tensor parallel group. */
 static struct comm *make_comm(void)
 {
-    static const struct arch arch = {.n_layers = 1,
-                                     .width = 64,
-                                     .n_heads = 64,
-                                     .n_kv_heads = 64,
-                                     .head_dim = 1,
-                                     .query_dim = 1,
-                                     .value_dim = 1,
-                                     .ffn = 64,
-                                     .vocab = 64,
-                                     .context = 64};
-    static const struct layout_model model = {
+    const struct arch arch = {.family = arch_family_at(0),
+                              .n_layers = 1,
+                              .width = 64,
+                              .n_heads = 64,
+                              .n_kv_heads = 64,
+                              .head_dim = 1,
+                              .query_dim = 1,
+                              .value_dim = 1,
+                              .ffn = 64,
+                              .vocab = 64,
+                              .context = 64};
+    const struct layout_model model = {
         .name = "test", .arch = &arch, .o_leaf = 1, .ffn_leaf = 1, .weight_bytes = 2};
     struct comm *c = NULL;
     CU_ASSERT_EQUAL_FATAL(comm_start(NULL, NULL, &c).code, STATUS_OK);
