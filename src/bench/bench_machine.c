@@ -2,6 +2,7 @@
  * as a table and as JSON. Nothing here knows a model. */
 #include "bench/bench.h"
 
+#include "arch/arch.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -142,7 +143,8 @@ struct machine_report {
 static struct status bench_machine_split(struct machine_report *r)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(r->comm, COMM_WORLD);
-    r->arch = (struct arch){.n_layers = 1,
+    r->arch = (struct arch){.family = arch_family_at(0),
+                            .n_layers = 1,
                             .width = 64,
                             .n_heads = n_ranks,
                             .n_kv_heads = n_ranks,

@@ -24,7 +24,9 @@ enum {
 #endif
 
 #define LANE_BYTES_MAX ((size_t)1 << 38)
-#define ADDRESS_BYTES  ((size_t)1 << 44) /* address space of all lanes; a process has 2^47 bytes */
+/* Address space of all lanes; a process has 2^47 bytes, or less under `ulimit -v` and sanitizers */
+#define ADDRESS_BYTES     ((size_t)1 << 44)
+#define ADDRESS_BYTES_MIN ((size_t)1 << 30)
 
 /* How the other ranks find the first rank's memory file. In a container with its own process
  * numbers the path may lead to another file; the size and the random number show that. */
@@ -78,6 +80,26 @@ static int host_memory_open_file(const struct ticket *t)
     return -1;
 }
 
+/* The address space to take for the lanes: ADDRESS_BYTES, or where the process has no four times as
+ * much, the largest power of two of which it has. 0: less than ADDRESS_BYTES_MIN. */
+static size_t address_bytes(void)
+{
+    for (size_t n = ADDRESS_BYTES; n >= ADDRESS_BYTES_MIN; n /= 2) {
+        void *at = mmap(NULL, 4 * n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) continue;
+        munmap(at, 4 * n);
+        return n;
+    }
+    return 0;
+}
+
+/* **Collective (comm)**. What every rank can take. */
+static size_t common_address_bytes(MPI_Comm comm)
+{
+    uint64_t n = address_bytes();
+    return MPI_Allreduce(MPI_IN_PLACE, &n, 1, MPI_UINT64_T, MPI_MIN, comm) == MPI_SUCCESS ? n : 0;
+}
+
 static bool host_memory_map(struct host_memory *m)
 {
     /* aligned to a huge page, like all lanes */
@@ -128,7 +150,8 @@ bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *ou
     if (!on_one_host(comm, n_ranks)) return false;
     struct host_memory m = {.fd = -1, .rank = rank};
     const size_t n_lanes = (size_t)n_ranks * HOST_LANES;
-    m.lane_bytes = ADDRESS_BYTES / n_lanes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    m.lane_bytes = common_address_bytes(comm) / n_lanes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (m.lane_bytes == 0) return false;
     if (m.lane_bytes > LANE_BYTES_MAX) m.lane_bytes = LANE_BYTES_MAX;
     m.shared_bytes = round_up(sizeof(uint64_t) + shared_bytes, HUGE_PAGE_BYTES);
     m.n_bytes = m.shared_bytes + n_lanes * m.lane_bytes;
