@@ -33,15 +33,58 @@ static struct status arch_find_family(const struct js_node *root, const char *wh
     return unknown_family(what, name == NULL ? "(none)" : name);
 }
 
+static struct status no_theta(const struct arch_reading *r)
+{
+    return status_make(STATUS_INPUT, "%s: field \"rope_theta\": expected a number, found nothing",
+                       r->what);
+}
+
 static struct status check_theta(const struct arch_reading *r)
 {
     static const char key[] = "rope_theta";
     const bool is_given = js_type(js_get(r->root, key)) != JS_NULL ||
                           js_type(js_get(r->rope_scaling, key)) != JS_NULL ||
                           js_type(js_get(r->rope_parameters, key)) != JS_NULL;
-    if (is_given || !r->m.family->theta_required) return status_ok();
-    return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found nothing", r->what,
-                       key);
+    return is_given || !r->m.family->states_base ? status_ok() : no_theta(r);
+}
+
+/* The rope_theta that transformers gives the layers with a window where config.json has one
+ * rope_theta for all layers, whatever its value. */
+static const double LOCAL_THETA = 5e5;
+
+/* Layers with a window may have a RoPE of their own: rope_parameters then holds an object for each
+ * kind of layer. In files without such objects, rope_scaling is of the other layers alone. */
+static struct status find_local_rope(struct arch_reading *r)
+{
+    const struct js_node *full = js_get(r->rope_parameters, "full_attention");
+    double theta;
+    if (!r->m.family->local_rope) return status_ok();
+    r->m.local_rope = true;
+    if (r->rope_parameters == NULL) {
+        if (!js_number(js_get(r->root, "rope_theta"), &theta)) return no_theta(r);
+        if (theta == LOCAL_THETA) return status_ok();
+        return status_make(STATUS_INPUT,
+                           "%s: rope_theta: expected %.0f for %s, whose implementations differ "
+                           "otherwise, found %g",
+                           r->what, LOCAL_THETA, r->m.family->title, theta);
+    }
+    r->local_rope = js_get(r->rope_parameters, "sliding_attention");
+    if (js_type(full) != JS_OBJECT || js_type(r->local_rope) != JS_OBJECT) {
+        return status_make(STATUS_INPUT,
+                           "%s: rope_parameters: expected objects \"full_attention\" and "
+                           "\"sliding_attention\" for %s",
+                           r->what, r->m.family->title);
+    }
+    r->rope_parameters = full;
+    if (!js_number(js_get(r->local_rope, "rope_theta"), &theta)) return no_theta(r);
+    const char *rule = js_string(js_get(r->local_rope, "rope_type"), NULL);
+    if (rule != NULL && strcmp(rule, "default") != 0) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: rope_parameters: sliding_attention of type \"%s\" is not implemented", r->what,
+            rule);
+    }
+    return arch_fields_check_rope(r, r->local_rope, "rope_parameters.sliding_attention");
 }
 
 /* "no_rope_layers" has a 0 for each layer that is not rotated. Without the list, the last layer of
@@ -66,6 +109,7 @@ static struct status derive_rope(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     double part = 1;
+    TRY(find_local_rope(r));
     TRY(arch_fields_check_rope(r, r->rope_scaling, "rope_scaling"));
     TRY(arch_fields_check_rope(r, r->rope_parameters, "rope_parameters"));
     js_number(js_get(r->rope_scaling, "rope_theta"), &m->rope_theta);
@@ -102,8 +146,14 @@ static struct status derive_latent(struct arch_reading *r)
                            "at most 1024, found %u and %u",
                            r->what, LANES, m->kv_lora, m->rotary);
     }
+    if (m->head_dim != 0 && m->head_dim != m->rotary) {
+        return status_make(STATUS_INPUT,
+                           "%s: head_dim: expected %u, as qk_rope_head_dim says, found %u", r->what,
+                           m->rotary, m->head_dim);
+    }
     m->query_dim = r->query_own + m->rotary;
     m->head_dim = m->kv_lora + m->rotary;
+    m->latent_norm_eps = 1e-6f; /* in the published code, whatever rms_norm_eps says */
     m->n_kv_heads = 1;
     return status_ok();
 }
@@ -205,7 +255,8 @@ static struct status derive_layer_types(struct arch_reading *r)
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const char *type = js_string(js_at(r->layer_types, l), NULL);
         const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
-        const bool may = rule == WINDOW_UPPER || rule == WINDOW_EVEN;
+        const bool may = rule == WINDOW_UPPER || rule == WINDOW_EVEN || rule == WINDOW_MOST ||
+                         m->family->window_listed;
         if ((!slides && (type == NULL || strcmp(type, "full_attention") != 0)) ||
             (slides && m->window == 0) || (!may && slides != m->layer_has_window[l])) {
             return status_make(STATUS_INPUT,
@@ -219,25 +270,95 @@ static struct status derive_layer_types(struct arch_reading *r)
     return status_ok();
 }
 
+/* Which layers have a window by the family's rule. */
+static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32_t period)
+{
+    const struct arch_family *f = r->m.family;
+    const bool has_from = js_type(js_get(r->root, "max_window_layers")) != JS_NULL;
+    switch (f->window) {
+    case WINDOW_NONE:
+        return false;
+    case WINDOW_ALL:
+        return true;
+    case WINDOW_UPPER:
+        return layer >= (has_from || f->window_from == 0 ? r->window_from : f->window_from);
+    case WINDOW_EVEN:
+        return layer % 2 == 0;
+    case WINDOW_MOST:
+        return (layer + 1) % period != 0;
+    }
+    return false;
+}
+
+/* Of WINDOW_MOST. Some files repeat "layer_types" in it as a text, "LLLG". */
+static struct status find_period(const struct arch_reading *r, uint32_t *out)
+{
+    int64_t period = 4;
+    *out = 4;
+    if (r->layer_types != NULL || js_type(r->window_pattern) == JS_NULL) return status_ok();
+    if (!js_int(r->window_pattern, &period) || period < 1 || period > ARCH_LAYERS_MAX) {
+        return status_make(STATUS_INPUT,
+                           "%s: sliding_window_pattern: expected an integer from 1 to %d, or "
+                           "layer_types beside it",
+                           r->what, ARCH_LAYERS_MAX);
+    }
+    *out = (uint32_t)period;
+    return status_ok();
+}
+
 static struct status derive_window(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     const bool always = f->window != WINDOW_NONE && !f->window_switch;
-    const bool has_from = js_type(js_get(r->root, "max_window_layers")) != JS_NULL;
-    const uint32_t upper = has_from || f->window_from == 0 ? r->window_from : f->window_from;
-    const uint32_t first = f->window == WINDOW_UPPER ? upper : 0;
+    uint32_t period;
+    TRY(find_period(r, &period));
     if (r->uses_window && f->window == WINDOW_NONE) {
         return status_make(STATUS_INPUT, "%s: use_sliding_window is not implemented for %s",
                            r->what, f->title);
     }
+    if ((f->window_stated || r->uses_window) && js_get(r->root, "sliding_window") == NULL) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: field \"sliding_window\": expected an integer or null, found nothing", r->what);
+    }
     if ((always || r->uses_window) && r->window > 0) {
         m->window = r->window;
         for (uint32_t l = 0; l < m->n_layers; l++) {
-            m->layer_has_window[l] = f->window == WINDOW_EVEN ? l % 2 == 0 : l >= first;
+            m->layer_has_window[l] = rule_has_window(r, l, period);
         }
     }
-    return derive_layer_types(r);
+    TRY(derive_layer_types(r));
+    for (uint32_t l = 0; f->unrotated_full && m->window > 0 && l < m->n_layers; l++) {
+        m->layer_is_unrotated[l] = !m->layer_has_window[l];
+    }
+    return status_ok();
+}
+
+/* Marks the MoE layers as "mlp_layer_types" lists them; without the list, all but the first.
+ * "first_k_dense_replace" may only repeat that: other programs do not read it. */
+static struct status derive_typed_mlps(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);
+        if (r->mlp_layer_types == NULL) type = l == 0 ? "dense" : "sparse";
+        const bool is_moe = type != NULL && strcmp(type, "sparse") == 0;
+        if (!is_moe && (type == NULL || strcmp(type, "dense") != 0)) {
+            return status_make(STATUS_INPUT,
+                               "%s: mlp_layer_types[%u]: expected \"dense\" or \"sparse\"", r->what,
+                               l);
+        }
+        if ((has_count && is_moe != (l >= r->n_dense_layers)) || r->moe_every != 1) {
+            return status_make(STATUS_INPUT,
+                               "%s: first_k_dense_replace, moe_layer_freq: layer %u is %s by "
+                               "mlp_layer_types",
+                               r->what, l, type);
+        }
+        m->layer_is_moe[l] = is_moe;
+    }
+    return status_ok();
 }
 
 /* Marks the MoE layers: every sparse_step-th and every moe_every-th, except mlp_only_layers and the
@@ -245,6 +366,7 @@ static struct status derive_window(struct arch_reading *r)
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
+    if (m->family->typed_mlps) return derive_typed_mlps(r);
     for (uint32_t l = 0; l < m->n_layers; l++) {
         m->layer_is_moe[l] =
             (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers && l % r->moe_every == 0;

@@ -30,6 +30,7 @@ enum window_rule {
     WINDOW_ALL,
     WINDOW_UPPER, /* from "max_window_layers" on */
     WINDOW_EVEN,  /* 0, 2, 4, ... */
+    WINDOW_MOST,  /* all but each "sliding_window_pattern"-th; without it, each fourth */
 };
 
 /* A family: a row of arch_family.c. */
@@ -53,13 +54,18 @@ struct arch_family {
     bool rotary_dim;     /* the same as a number of elements: "rotary_dim" */
     bool out_norms;      /* attention and the FFN norm their outputs, not their inputs */
     bool unrotated;      /* some layers have no RoPE: "no_rope_layers" */
-    bool theta_required; /* "rope_theta" must be given: other programs have other defaults than 1e4
-                          */
+    bool unrotated_full; /* where there is a window, the layers without one have no RoPE */
+    bool local_rope;     /* layers with a window have a plain RoPE, whatever rule the others have */
+    bool states_base;    /* "rope_theta" and "rms_norm_eps" must be given: other programs have other
+                            defaults than 1e4 and 1e-6 */
     bool tied;           /* the head is the embedding unless "tie_word_embeddings" is false */
     enum window_rule window;
     uint32_t window_from; /* WINDOW_UPPER: default of "max_window_layers"; 0: 28 */
     bool window_switch;   /* there is a window only where "use_sliding_window" is true */
-    bool mlp_bias;        /* "mlp_bias": biases in the dense FFN */
+    bool window_listed;   /* "layer_types" may differ from a rule for all layers */
+    bool window_stated; /* "sliding_window" must be given, null for none: other programs assume one
+                         */
+    bool mlp_bias;      /* "mlp_bias": biases in the dense FFN */
     bool scales; /* multipliers of embeddings, residuals, scores and logits: "embedding_multiplier"
                     and its like */
     bool has_experts;
@@ -73,7 +79,11 @@ struct arch_family {
     bool renormalise;      /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
     bool own_expert_width; /* "moe_intermediate_size" of an expert; else intermediate_size */
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
-    bool counts_shared;    /* or "n_shared_experts" times the F of an expert */
+    bool counts_shared;  /* or "n_shared_experts" times the F of an expert; this field and those of
+                            the chosen weights must be given, because defaults differ */
+    bool sigmoid_groups; /* "n_group" must be given, for the same reason */
+    bool counts_dense;   /* "first_k_dense_replace" must be given, for the same reason */
+    bool typed_mlps; /* "mlp_layer_types" lists dense and sparse layers; else the first is dense */
     const struct arch_names *names; /* of the expert tensors; NULL: none */
 };
 
@@ -107,6 +117,7 @@ struct arch {
         q_lora; /* latent attention whose q is computed through a latent: its width; 0: directly */
     bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; else i and i + rotary / 2 */
     bool layer_is_unrotated[ARCH_LAYERS_MAX]; /* no RoPE */
+    bool local_rope;             /* layers with a window have rotary frequencies of their own */
     bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and all of k */
     bool sinks;
     uint32_t ffn;                             /* F of dense layers */
@@ -116,6 +127,7 @@ struct arch {
     uint32_t window; /* sliding window, in positions, of the layers that have one; 0: none has */
     bool layer_has_window[ARCH_LAYERS_MAX];
     float norm_eps;
+    float latent_norm_eps; /* of the norms inside latent attention */
     double rope_theta;
     bool tied;
     bool qkv_bias, o_bias, ffn_bias;

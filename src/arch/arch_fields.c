@@ -43,7 +43,7 @@ static const struct field fields[] = {
     {"intermediate_size", FIELD_COUNT, AT(m.ffn), .most = 1 << 24},
     {"tie_word_embeddings", FIELD_SWITCH, AT(m.tied)},
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true, .required = true,
-     ONLY(out_norms)}, /* other programs assume 1e-5 */
+     ONLY(states_base)},
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      .otherwise = 1e-6},
     {"hidden_act", FIELD_WORD, .word = "silu"},
@@ -70,6 +70,8 @@ static const struct field fields[] = {
     {"max_window_layers", FIELD_COUNT, AT(window_from), .most = 1 << 20, .may_be_zero = true,
      .otherwise = 28},
     {"layer_types", FIELD_NODE, AT(layer_types)},
+    {"sliding_window_pattern", FIELD_NODE, AT(window_pattern), ONLY(unrotated_full),
+     .refused_elsewhere = true},
     /* latent attention */
     {"kv_lora_rank", FIELD_COUNT, AT(m.kv_lora), .most = 960, ONLY(mla), .required = true},
     {"q_lora_rank", FIELD_COUNT, AT(m.q_lora), .most = 1 << 20, ONLY(mla)},
@@ -101,12 +103,18 @@ static const struct field fields[] = {
     {"shared_expert_intermediate_size", FIELD_COUNT, AT(m.shared_ffn), .most = 1 << 24,
      ONLY(own_shared_width), .required = true},
     {"n_shared_experts", FIELD_COUNT, AT(n_shared), .most = 256, .may_be_zero = true,
-     ONLY(counts_shared)},
+     ONLY(counts_shared), .required = true},
     {"decoder_sparse_step", FIELD_COUNT, AT(sparse_step), .most = 1 << 20, ONLY(sparsity_keys)},
     {"mlp_only_layers", FIELD_NODE, AT(mlp_only_layers), ONLY(sparsity_keys)},
+    {"first_k_dense_replace", FIELD_COUNT, AT(n_dense_layers), .most = 1 << 20, .may_be_zero = true,
+     ONLY(counts_dense), .required = true},
     {"first_k_dense_replace", FIELD_COUNT, AT(n_dense_layers), .most = 1 << 20,
      .may_be_zero = true},
+    {"mlp_layer_types", FIELD_NODE, AT(mlp_layer_types), ONLY(typed_mlps),
+     .refused_elsewhere = true},
     {"moe_layer_freq", FIELD_COUNT, AT(moe_every), .most = 1 << 20},
+    {"n_group", FIELD_COUNT, AT(m.router.n_groups), .most = ROUTER_GROUPS_MAX, .may_be_zero = true,
+     ONLY(sigmoid_groups), .required = true},
     {"n_group", FIELD_COUNT, AT(m.router.n_groups), .most = ROUTER_GROUPS_MAX, .may_be_zero = true,
      ONLY(has_experts)},
     {"topk_group", FIELD_COUNT, AT(m.router.n_groups_chosen), .most = ROUTER_GROUPS_MAX,
@@ -114,7 +122,10 @@ static const struct field fields[] = {
     {"topk_method", FIELD_NODE, AT(topk_method), ONLY(has_experts)},
     {"scoring_func", FIELD_NODE, AT(scoring_func), ONLY(has_experts)},
     {"use_routing_bias", FIELD_TRUE, ONLY(sigmoid), .refused_elsewhere = true},
+    {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(counts_shared), .required = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(has_experts)},
+    {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(counts_shared),
+     .required = true},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(has_experts)},
     {"swiglu_alpha", FIELD_FLOAT, AT(m.swiglu.alpha), .most = 1e3, .otherwise = 1.702,
      ONLY(clamped)},
@@ -125,8 +136,8 @@ static const struct field fields[] = {
      ONLY(scales), .refused_elsewhere = true},
     {"residual_multiplier", FIELD_FLOAT, AT(m.scale.residual), .most = 1e6, .otherwise = 1,
      ONLY(scales), .refused_elsewhere = true},
-    {"attention_multiplier", FIELD_FLOAT, AT(m.scale.attention), .most = 1e6, ONLY(scales),
-     .refused_elsewhere = true},
+    {"attention_multiplier", FIELD_FLOAT, AT(m.scale.attention), .most = 1e6, .otherwise = 1,
+     ONLY(scales), .refused_elsewhere = true},
     {"logits_scaling", FIELD_FLOAT, AT(logits_divisor), .most = 1e6, .otherwise = 1, ONLY(scales),
      .refused_elsewhere = true},
     /* of training, of generation, of other programs */
@@ -212,9 +223,16 @@ static struct status wrong_count(const struct arch_reading *r, const struct fiel
                        r->what, f->key, f->may_be_zero ? 0 : 1, f->most, found);
 }
 
+static struct status field_missing(const struct arch_reading *r, const struct field *f)
+{
+    if (f->type == FIELD_COUNT) return wrong_count(r, f, "nothing");
+    return status_make(STATUS_INPUT, "%s: field \"%s\": expected %s, found nothing", r->what,
+                       f->key, f->type == FIELD_SWITCH ? "true or false" : "a number");
+}
+
 struct status arch_field_missing(const struct arch_reading *r, const char *key)
 {
-    return wrong_count(r, field_of(key, r->m.family), "nothing");
+    return field_missing(r, field_of(key, r->m.family));
 }
 
 static struct status arch_fields_read_count(struct arch_reading *r, const struct field *f,
@@ -354,7 +372,7 @@ struct status arch_fields_read(struct arch_reading *r)
     for (size_t i = 0; i < N_FIELDS; i++) {
         const struct field *f = &fields[i];
         if (f->required && applies(f, r->m.family) && js_type(js_get(r->root, f->key)) == JS_NULL)
-            return wrong_count(r, f, "nothing");
+            return field_missing(r, f);
     }
     return status_ok();
 }

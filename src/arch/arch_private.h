@@ -14,7 +14,8 @@ struct arch_reading {
     const struct js_node *root; /* borrowed */
     /* objects, lists and texts; NULL: absent */
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
-    const struct js_node *no_rope_layers;
+    const struct js_node *no_rope_layers, *mlp_layer_types, *window_pattern;
+    const struct js_node *local_rope; /* of layers with a window; NULL: plain, with rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     double rotary_part;      /* rotated fraction of a head */
     uint32_t rotary_dim;     /* the same as a number of elements; 0: absent */

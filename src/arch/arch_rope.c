@@ -1,6 +1,7 @@
 /* The size of heads; rotary frequencies, plain and scaled. */
 #include "arch/arch_rope.h"
 
+#include "arch/arch.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -45,10 +46,14 @@ static bool is_plain(const struct js_node *scaling, const char **rule)
     return *rule != NULL && strcmp(*rule, "default") == 0;
 }
 
-static struct rope rope_read(const struct js_node *config)
+/* Of the layers without a window, or of those with one; in most families both are the same. */
+static struct rope rope_read(const struct js_node *config, bool is_local)
 {
     const struct js_node *parameters = js_get(config, "rope_parameters");
-    const struct js_node *scaling = js_get(config, "rope_scaling");
+    const struct js_node *scaling = is_local ? NULL : js_get(config, "rope_scaling");
+    const struct js_node *own =
+        js_get(parameters, is_local ? "sliding_attention" : "full_attention");
+    if (js_type(own) == JS_OBJECT) parameters = own;
     const double head_dim = number_or(config, "qk_rope_head_dim", head_dim_of(config));
     const double part = number_or(parameters, "partial_rotary_factor",
                                   number_or(config, "partial_rotary_factor", 1.0));
@@ -204,9 +209,9 @@ static const struct {
              {"yarn", make_yarn},
              {"frequency_factors", make_divided}};
 
-struct status arch_rope_make(const struct js_node *config, struct arch_rope *out)
+static struct status rope_make(const struct rope *of, struct arch_rope *out)
 {
-    const struct rope r = rope_read(config);
+    const struct rope r = *of;
     struct status (*make)(const struct rope *, struct arch_rope *) = NULL;
     *out = (struct arch_rope){.attention_factor = 1, .softmax_factor = 1};
     if (r.scaling == NULL) make = arch_rope_make_plain;
@@ -225,4 +230,22 @@ struct status arch_rope_make(const struct js_node *config, struct arch_rope *out
         out->n = 0;
     }
     return st;
+}
+
+struct status arch_rope_make(const struct js_node *config, struct arch_rope *out)
+{
+    const struct rope r = rope_read(config, false);
+    return rope_make(&r, out);
+}
+
+struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out)
+{
+    const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
+    const struct rope r = rope_read(config, true);
+    *out = (struct arch_rope){.attention_factor = 1, .softmax_factor = 1};
+    for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
+        const struct arch_family *f = arch_family_at(i);
+        if (f->local_rope && strcmp(f->architecture, name) == 0) return rope_make(&r, out);
+    }
+    return status_ok();
 }

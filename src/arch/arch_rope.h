@@ -37,4 +37,8 @@ struct arch_rope {
  * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */
 struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);
 
+/* Local. The plain frequencies of layers with a window, in a family whose other layers may have
+ * another rule; in other families out->n = 0. Errors: STATUS_MEMORY. */
+struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out);
+
 #endif

@@ -63,6 +63,8 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_INNER_CODES] = &s->inner_codes,
                                            [WORKSPACE_COS] = &s->cos,
                                            [WORKSPACE_SIN] = &s->sin,
+                                           [WORKSPACE_LOCAL_COS] = &s->local.cos,
+                                           [WORKSPACE_LOCAL_SIN] = &s->local.sin,
                                            [WORKSPACE_Q] = &s->q,
                                            [WORKSPACE_K] = &s->k,
                                            [WORKSPACE_V] = &s->v,
@@ -181,6 +183,7 @@ static struct part stage_part_of(const struct stage *s, const struct hidden *hid
                          .row0 = row0,
                          .cos = s->cos + row0 * half,
                          .sin = s->sin + row0 * half,
+                         .local = {s->local.cos + row0 * half, s->local.sin + row0 * half},
                          .lane = lane};
 }
 

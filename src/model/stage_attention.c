@@ -32,14 +32,20 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
         }
     }
     op_step_begin(s->o.kern, seqs, n_seqs, n_rows);
-    op_rope_table(s->o.kern,
-                  &(struct rope_table_args){.positions = s->positions,
-                                            .n_rows = n_rows,
-                                            .inv_freq = s->o.weights->inv_freq,
-                                            .rot = s->o.model->rotary,
-                                            .scale = s->o.weights->rope_factors.attention,
-                                            .cos = s->cos,
-                                            .sin = s->sin});
+    struct rope_table_args a = {.positions = s->positions,
+                                .n_rows = n_rows,
+                                .inv_freq = s->o.weights->inv_freq,
+                                .rot = s->o.model->rotary,
+                                .scale = s->o.weights->rope_factors.attention,
+                                .cos = s->cos,
+                                .sin = s->sin};
+    op_rope_table(s->o.kern, &a);
+    if (s->o.weights->local_inv_freq == NULL) return;
+    a.inv_freq = s->o.weights->local_inv_freq;
+    a.scale = 1;
+    a.cos = s->local.cos;
+    a.sin = s->local.sin;
+    op_rope_table(s->o.kern, &a);
 }
 
 /* RMSNorm of q and k over all their heads, which may be on several ranks: any rank that holds a
@@ -167,8 +173,8 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .k_norm = padded ? NULL : k_norm,
                                         .sinks = w->sinks,
                                         .rotary = layer->is_unrotated ? 0 : s->o.model->rotary,
-                                        .cos = p->cos,
-                                        .sin = p->sin,
+                                        .cos = layer->is_local ? p->local.cos : p->cos,
+                                        .sin = layer->is_local ? p->local.sin : p->sin,
                                         .window = layer->window,
                                         .kv = kv_pool_layer(s->kv, layer->in_stage),
                                         .seqs = p->seqs,

@@ -62,14 +62,14 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
                                               .w = latent->kv_a_norm,
                                               .n_rows = n_rows,
                                               .n = m->kv_lora,
-                                              .eps = m->norm_eps,
+                                              .eps = m->latent_norm_eps,
                                               .y = s->v});
     if (!low) return;
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->q_low,
                                               .w = latent->q_a_norm,
                                               .n_rows = n_rows,
                                               .n = m->q_lora,
-                                              .eps = m->norm_eps,
+                                              .eps = m->latent_norm_eps,
                                               .y = s->q_low});
     stage_show(s, TAP_Q_LATENT, s->q_low, n_rows, m->q_lora);
     struct act_rows low_rows = stage_input(s, s->q_low, n_rows, m->q_lora);

@@ -15,6 +15,11 @@ struct part_sum {
     const float *bias; /* [D] or NULL; added to the sum */
 };
 
+/* The rotations of rows, of layers with a window where they differ. */
+struct local_rotation {
+    float *cos, *sin; /* [T, rotary / 2] */
+};
+
 /* Rows that go through the layers together: all of a step, or one half of it, so that a half
  * computes while the sums of the other are exchanged. */
 struct part {
@@ -24,6 +29,7 @@ struct part {
     const struct seq_rows *seqs;
     size_t n_seqs;
     float *cos, *sin;
+    struct local_rotation local;
     int lane;                  /* lane for its sums; GRID_SUM_NOW if the step has one part */
     struct part_sum under_way; /* used by row_sum_grid.c only */
 };
@@ -91,7 +97,8 @@ struct stage {
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over whole projections, as bits */
     struct by_outputs by_outputs;
     struct grid_sums grid;
-    float *cos, *sin;   /* [T, rotary / 2] */
+    float *cos, *sin; /* [T, rotary / 2] */
+    struct local_rotation local;
     int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
     void *codes;       /* quantized input rows; NULL: no dense linear is quantized */

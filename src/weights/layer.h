@@ -55,6 +55,7 @@ struct layer {
     uint32_t in_stage; /* counted from the first layer of the stage */
     uint32_t window;   /* positions that a row sees; 0: all */
     bool is_unrotated; /* q and k stay as they are (NoPE) */
+    bool is_local;     /* RoPE with the frequencies of layers with a window */
     bool is_moe;
     float *attn_norm, *ffn_norm;         /* [D] of what attention and the FFN read; or NULL */
     float *attn_out_norm, *ffn_out_norm; /* [D] of what they add to the hidden rows; or NULL */

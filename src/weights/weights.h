@@ -31,6 +31,7 @@ struct weights {
     struct packed head;         /* [vocab rows, D], last stage; may share embed's data */
     float *final_norm;          /* [D], last stage */
     float *inv_freq;            /* [rotary / 2] */
+    float *local_inv_freq;      /* [rotary / 2] of layers with a window; NULL: the same */
     struct ckpt_rope_factors rope_factors;
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */

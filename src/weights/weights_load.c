@@ -493,12 +493,26 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->is_moe = m->layer_is_moe[layer->index];
         layer->window = m->layer_has_window[layer->index] ? m->window : 0;
         layer->is_unrotated = m->layer_is_unrotated[layer->index];
+        layer->is_local = m->local_rope && layer->window > 0;
         layer->moe.n_experts = range_count(w->experts);
         if (l->expert_places == NULL) continue;
         const size_t first = (size_t)layer->index * m->n_experts;
         layer->moe.place = l->expert_places->place + first;
         layer->moe.expert_at = l->expert_places->expert + first;
     }
+    return status_ok();
+}
+
+/* *out = the frequencies `from` [n] of the dataset `name`. */
+static struct status keep_frequencies(struct loading *ld, const struct arch *m, const char *name,
+                                      const float *from, size_t n, float **out)
+{
+    if (n != m->rotary / 2) {
+        return status_make(STATUS_INPUT, "%s: rope/%s: expected %u values, found %zu",
+                           ckpt_path(ld->c), name, m->rotary / 2, n);
+    }
+    TRY(keep_array(ld->w, out, n * sizeof **out));
+    mem_ops_put(ld->w->kern, *out, from, n * sizeof **out);
     return status_ok();
 }
 
@@ -509,12 +523,9 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     TRY(describe_layers(w, m, l));
     size_t n = 0;
     const float *inv_freq = ckpt_rope_inv_freq(ld->c, &n);
-    if (n != m->rotary / 2) {
-        return status_make(STATUS_INPUT, "%s: rope/inv_freq: expected %u values, found %zu",
-                           ckpt_path(ld->c), m->rotary / 2, n);
-    }
-    TRY(keep_array(w, &w->inv_freq, n * sizeof *w->inv_freq));
-    mem_ops_put(w->kern, w->inv_freq, inv_freq, n * sizeof *inv_freq);
+    TRY(keep_frequencies(ld, m, "inv_freq", inv_freq, n, &w->inv_freq));
+    const float *local = ckpt_rope_local_inv_freq(ld->c, &n);
+    if (m->local_rope) TRY(keep_frequencies(ld, m, "local_inv_freq", local, n, &w->local_inv_freq));
     w->rope_factors = ckpt_rope_factors(ld->c);
     if (m->kv_lora == 0)
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */

@@ -4,12 +4,14 @@ A row of MODELS is described by write_model and try_seed in make_goldens.py, whi
 """
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Glm4MoeConfig,
-                          Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
-                          GraniteMoeForCausalLM,
+                          DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Exaone4Config,
+                          Exaone4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeLiteConfig,
+                          Glm4MoeLiteForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteConfig,
+                          GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
-                          MistralConfig, MistralForCausalLM,
+                          MinistralConfig, MinistralForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+                          Olmo3Config, Olmo3ForCausalLM,
                           OlmoeConfig, OlmoeForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
@@ -480,5 +482,112 @@ MODELS = {
             num_experts_per_tok=2, n_shared_experts=2, n_group=2, topk_group=1,
             routed_scaling_factor=2.0, norm_topk_prob=False, attention_bias=True,
             rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # windows where the list says so
+    "ministral": dict(
+        cls=MinistralForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: MinistralConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            sliding_window=40, tie_word_embeddings=False,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+            rope_parameters=dict(rope_type="default", rope_theta=1e8), **COMMON)),
+    # no list: a window in every layer, tied
+    "ministral-all": dict(
+        cls=MinistralForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        fields=dict(layer_types=None),
+        config=lambda: MinistralConfig(
+            vocab_size=267, hidden_size=96, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
+            sliding_window=70, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # multipliers of embeddings, residuals, scores and logits, tied
+    "granite": dict(
+        cls=GraniteForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GraniteConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
+            embedding_multiplier=1.5, residual_multiplier=0.7, attention_multiplier=0.125,
+            logits_scaling=8.0, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e7), **COMMON)),
+    # biases everywhere; scores are multiplied by 1, the default
+    "granite-bias": dict(
+        cls=GraniteForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        fields=dict(attention_multiplier=None),
+        config=lambda: GraniteConfig(
+            vocab_size=267, hidden_size=96, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, rms_norm_eps=1e-6,
+            embedding_multiplier=3.0, residual_multiplier=1.0, logits_scaling=2.0,
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # norms of outputs and of each head of q and k; windows in two of three layers, and rotation only
+    # there
+    "exaone4": dict(
+        cls=Exaone4ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        fields=dict(layer_types=None),
+        config=lambda: Exaone4Config(
+            vocab_size=272, hidden_size=64, intermediate_size=128, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            sliding_window=40, sliding_window_pattern=3, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="llama3", rope_theta=1e6, factor=16.0,
+                                 low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=64), **COMMON)),
+    # no window: all layers rotate; tied
+    "exaone4-full": dict(
+        cls=Exaone4ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        nulls=["sliding_window"],
+        config=lambda: Exaone4Config(
+            vocab_size=267, hidden_size=96, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
+    # YaRN in the layers without a window alone
+    "olmo3": dict(
+        cls=Olmo3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Olmo3Config(
+            vocab_size=272, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6, sliding_window=40,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters=dict(
+                sliding_attention=dict(rope_type="default", rope_theta=1e4),
+                full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0, beta_fast=32.0,
+                                    beta_slow=1.0, attention_factor=1.2079441541679836,
+                                    original_max_position_embeddings=64)),
+            tie_word_embeddings=False, **COMMON)),
+    # fields as they are published: rope_theta and rope_scaling, no list of layers; biases, tied
+    "olmo3-published": dict(
+        cls=Olmo3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        fields=dict(layer_types=None, rope_parameters=None, rope_theta=500000, rope_scaling=dict(
+            rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, attention_factor=1.1386,
+            original_max_position_embeddings=128)),
+        config=lambda: Olmo3Config(
+            vocab_size=267, hidden_size=96, intermediate_size=96, num_hidden_layers=4,
+            num_attention_heads=6, num_key_value_heads=3, rms_norm_eps=1e-6, sliding_window=24,
+            attention_bias=True,
+            rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                              attention_factor=1.1386, original_max_position_embeddings=128),
+            tie_word_embeddings=True, **COMMON)),
+    # latent attention whose norms have another epsilon than the model's, a dense first layer by
+    # default
+    "glm4-moe-lite": dict(
+        cls=Glm4MoeLiteForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        fields=dict(mlp_layer_types=None, first_k_dense_replace=1, topk_method="noaux_tc"),
+        config=lambda: Glm4MoeLiteConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, n_shared_experts=1,
+            n_routed_experts=8, num_experts_per_tok=3, routed_scaling_factor=1.8, kv_lora_rank=32,
+            q_lora_rank=48, qk_rope_head_dim=16, v_head_dim=32, qk_nope_head_dim=24, n_group=1,
+            topk_group=1, norm_topk_prob=True, rms_norm_eps=1e-2, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
+    # dense layers by their list, two groups of experts, weights as they are, halves rotated, tied
+    "glm4-moe-lite-list": dict(
+        cls=Glm4MoeLiteForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Glm4MoeLiteConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=64, moe_intermediate_size=48,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, n_shared_experts=2,
+            n_routed_experts=6, num_experts_per_tok=2, routed_scaling_factor=1.0, kv_lora_rank=48,
+            q_lora_rank=None, qk_rope_head_dim=16, v_head_dim=16, qk_nope_head_dim=16, n_group=2,
+            topk_group=1, norm_topk_prob=False, rms_norm_eps=1e-5, rope_interleave=False,
+            mlp_layer_types=["sparse", "dense", "sparse"], tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
 }

@@ -146,6 +146,13 @@ def edit_config(hf, **fields):
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def write_null(hf, key):
+    """Sets a field to null. transformers leaves such a field out, and reads its default from the file."""
+    config = json.loads((hf / "config.json").read_text())
+    config[key] = None
+    (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def drop_tensors(hf, part):
     """Removes the tensors of a part that the model does not have."""
     tensors = load_file(hf / "model.safetensors")
@@ -294,6 +301,8 @@ def write_model(name, spec):
         drop_tensors(hf, spec["drop"])
     if "fields" in spec:
         edit_config(hf, **spec["fields"])
+    for key in spec.get("nulls", []):
+        write_null(hf, key)
     if "published" in spec:
         edit_config(hf, model_type=spec["published"])
         facts["text"] = write_tiktoken(hf, model.config.vocab_size)

@@ -22,7 +22,7 @@ static const char *const configs[] = {
     "experts\":8,"
     "\"num_experts_per_tok\":2,\"num_hidden_layers\":4,\"num_attention_heads\":8,"
     "\"num_key_value_heads\":8,\"vocab_size\":512,\"max_position_embeddings\":512,"
-    "\"rms_norm_eps\":1e-5}",
+    "\"rope_theta\":1e4,\"rms_norm_eps\":1e-5}",
 };
 
 /* The plan's workspace also counts the hidden rows and the logits of the head; the stage's also

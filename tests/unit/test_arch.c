@@ -17,7 +17,7 @@
     "\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"       \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"                \
     "\"vocab_size\":100,\"max_position_embeddings\":128,\"num_local_experts\":4,"                  \
-    "\"num_experts_per_tok\":2"
+    "\"rope_theta\":1e6,\"rms_norm_eps\":1e-5,\"num_experts_per_tok\":2"
 #define QWEN3                                                                                      \
     "\"architectures\":[\"Qwen3MoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"      \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,"                         \
@@ -190,8 +190,8 @@ static bool rotates(uint32_t layer)
     return !m.layer_is_unrotated[layer];
 }
 
-/* SmolLM3: some layers rotate nothing, by a list or by an interval; the head is the embedding unless
- * the file says no. */
+/* SmolLM3: some layers rotate nothing, by a list or by an interval; the head is the embedding
+ * unless the file says no. */
 static void unrotated_layers_are_found(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
@@ -236,13 +236,81 @@ static void norms_stand_where_the_family_has_them(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
     CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_IN_NORMS);
-    CU_ASSERT_EQUAL(parse(OF("Olmo2ForCausalLM")).code, STATUS_OK);
+    CU_ASSERT_EQUAL(parse(OF("Olmo2ForCausalLM") ",\"rope_theta\":5e5").code, STATUS_OK);
     CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_OUT_NORMS);
     CU_ASSERT(m.qk_norm_whole && !m.qk_norm);
     refuse("\"architectures\":[\"Olmo2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
            "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
-           "\"max_position_embeddings\":128",
-           "rms_norm_eps"); /* others assume 1e-5 */
+           "\"max_position_embeddings\":128,\"rope_theta\":5e5",
+           "\"rms_norm_eps\": expected a number"); /* others assume 1e-5 */
+}
+
+#define EXAONE OF("Exaone4ForCausalLM") ",\"rope_theta\":1e6"
+#define OLMO3  OF("Olmo3ForCausalLM") ",\"sliding_window\":32"
+
+/* EXAONE-4: layers without a window rotate nothing, unless no layer has one. */
+static void windows_and_rotation_go_together(void)
+{
+    CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":2").code,
+                    STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "10");
+    CU_ASSERT(rotates(0) && !rotates(1));
+    CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":\"LLLG\","
+                                 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "01");
+    CU_ASSERT(!rotates(0) && rotates(1));
+    CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":null").code, STATUS_OK);
+    CU_ASSERT(m.window == 0 && rotates(0) && rotates(1));
+    refuse(EXAONE, "sliding_window");
+    refuse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":\"LLLG\"",
+           "sliding_window_pattern");
+    refuse(LLAMA ",\"sliding_window_pattern\":2", "sliding_window_pattern");
+}
+
+/* OLMo-3: layers with a window have a RoPE of their own. */
+static void local_rope_is_found(void)
+{
+    CU_ASSERT_EQUAL(parse(OLMO3 ",\"rope_theta\":500000").code, STATUS_OK);
+    CU_ASSERT(m.local_rope && m.rope_theta == 5e5);
+    CU_ASSERT_STRING_EQUAL(windows(), "11"); /* all but each fourth */
+    CU_ASSERT_EQUAL(parse(OLMO3 ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
+                                "\"sliding_attention\":{\"rope_theta\":1e4}}")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_EQUAL(m.rope_theta, 1e6);
+    refuse(OLMO3, "rope_theta");
+    refuse(OLMO3 ",\"rope_theta\":1e4", "rope_theta"); /* others take 5e5 in layers with a window */
+    refuse(OLMO3 ",\"rope_parameters\":{\"rope_theta\":1e6}", "full_attention");
+    refuse(OLMO3 ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
+                 "\"sliding_attention\":{\"rope_theta\":1e4,\"rope_type\":\"yarn\"}}",
+           "sliding_attention");
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT(!m.local_rope);
+}
+
+#define GLM_LITE                                                                                   \
+    "\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"hidden_size\":64,"                           \
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"vocab_size\":100,"                        \
+    "\"intermediate_size\":96,\"max_position_embeddings\":128,\"moe_intermediate_size\":32,"       \
+    "\"n_routed_experts\":8,\"n_shared_experts\":1,\"num_experts_per_tok\":3,"                     \
+    "\"norm_topk_prob\":true,\"kv_lora_rank\":32,\"qk_nope_head_dim\":24,"                         \
+    "\"qk_rope_head_dim\":16,\"v_head_dim\":16,\"routed_scaling_factor\":1.8,"                     \
+    "\"rope_theta\":1e6,\"rms_norm_eps\":1e-5"
+
+static void dense_layers_are_those_of_the_list(void)
+{
+    CU_ASSERT_EQUAL(parse(GLM_LITE).code, STATUS_OK);
+    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && m.layer_is_moe[2]);
+    CU_ASSERT_EQUAL(parse(GLM_LITE ",\"first_k_dense_replace\":1").code, STATUS_OK);
+    CU_ASSERT_EQUAL(parse(GLM_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]").code,
+                    STATUS_OK);
+    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.layer_is_moe[2]);
+    refuse(GLM_LITE ",\"first_k_dense_replace\":2", "first_k_dense_replace");
+    refuse(GLM_LITE ",\"moe_layer_freq\":2", "moe_layer_freq");
+    refuse(GLM_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\"]", "mlp_layer_types[2]");
+    refuse(LLAMA ",\"mlp_layer_types\":[\"sparse\"]", "mlp_layer_types");
 }
 
 /* Accepts the configs of published models (with shorter lists of layers). */
@@ -301,23 +369,26 @@ static void published_configs_are_taken(void)
     refuse(LLAMA ",\"swiglu_limit\":7.0", "swiglu_limit");
 }
 
-#define DEEPSEEK                                                                                   \
+#define DEEPSEEK_BASE                                                                              \
     "\"architectures\":[\"DeepseekV3ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"    \
     "\"num_attention_heads\":4,\"vocab_size\":100,\"intermediate_size\":96,"                       \
     "\"max_position_embeddings\":128,\"moe_intermediate_size\":32,\"n_routed_experts\":8,"         \
     "\"n_shared_experts\":2,\"num_experts_per_tok\":3,\"norm_topk_prob\":true,"                    \
     "\"first_k_dense_replace\":3,\"kv_lora_rank\":32,\"qk_nope_head_dim\":24,"                     \
-    "\"qk_rope_head_dim\":16,\"num_nextn_predict_layers\":1"
+    "\"qk_rope_head_dim\":16,\"num_nextn_predict_layers\":1,"
+#define DEEPSEEK DEEPSEEK_BASE "\"n_group\":1,\"topk_group\":1,\"routed_scaling_factor\":1.0"
 
 static void latent_attention_is_understood(void)
 {
-    CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"q_lora_rank\":48,\"n_group\":4,"
-                                   "\"topk_group\":2,\"topk_method\":\"noaux_tc\","
-                                   "\"scoring_func\":\"sigmoid\",\"routed_scaling_factor\":2.5")
+    CU_ASSERT_EQUAL(parse(DEEPSEEK_BASE
+                          "\"v_head_dim\":16,\"q_lora_rank\":48,\"n_group\":4,"
+                          "\"topk_group\":2,\"topk_method\":\"noaux_tc\","
+                          "\"scoring_func\":\"sigmoid\",\"routed_scaling_factor\":2.5")
                         .code,
                     STATUS_OK);
     CU_ASSERT(m.head_dim == 48 && m.n_kv_heads == 1 && m.query_dim == 40 && m.value_dim == 16);
     CU_ASSERT(m.q_lora == 48 && m.kv_lora == 32 && m.rotary == 16 && m.rope_pairs);
+    CU_ASSERT(m.latent_norm_eps == 1e-6f);
     CU_ASSERT(m.shared_ffn == 64 && !m.layer_is_moe[2] && m.layer_is_moe[3]);
     CU_ASSERT_EQUAL(m.router.kind, ROUTER_SIGMOID_RENORM);
     CU_ASSERT(m.router.n_groups == 4 && m.router.n_groups_chosen == 2 && m.router.scale == 2.5f);
@@ -325,9 +396,15 @@ static void latent_attention_is_understood(void)
     CU_ASSERT_EQUAL(m.q_lora, 0);
     refuse(DEEPSEEK, "v_head_dim");
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"scoring_func\":\"softmax\"", "scoring_func");
-    refuse(DEEPSEEK ",\"v_head_dim\":16,\"topk_method\":\"other\",\"n_group\":2", "topk_method");
-    refuse(DEEPSEEK ",\"v_head_dim\":16,\"n_group\":3,\"topk_group\":1", "n_group");
-    refuse(DEEPSEEK ",\"v_head_dim\":16,\"n_group\":4,\"topk_group\":1", "n_group");
+#define GROUPED DEEPSEEK_BASE "\"v_head_dim\":16,\"routed_scaling_factor\":1.0"
+    refuse(GROUPED ",\"topk_method\":\"other\",\"n_group\":2", "topk_method");
+    refuse(GROUPED ",\"n_group\":3,\"topk_group\":1", "n_group");
+    refuse(GROUPED ",\"n_group\":4,\"topk_group\":1", "n_group");
+    /* other programs have defaults of their own for these fields */
+    refuse(GROUPED, "n_group");
+    refuse(DEEPSEEK_BASE "\"v_head_dim\":16,\"n_group\":1,\"topk_group\":1",
+           "routed_scaling_factor");
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"head_dim\":24", "head_dim");
 }
 
 static void rope_theta_is_found_in_both_places(void)
@@ -353,7 +430,7 @@ static void what_is_not_implemented_is_refused_by_name(void)
     refuse(LLAMA ",\"mlp_bias\":1", "true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
     refuse(LLAMA ",\"logit_scale\":0.5", "logit_scale");
-    refuse(OF("OlmoeForCausalLM") ",\"num_experts\":4,\"num_experts_per_tok\":2,"
+    refuse(OF("OlmoeForCausalLM") ",\"rope_theta\":1e4,\"num_experts\":4,\"num_experts_per_tok\":2,"
                                   "\"use_sliding_window\":true",
            "use_sliding_window is not implemented for OLMoE");
     CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":false,\"logit_scale\":null").code, STATUS_OK);
@@ -384,13 +461,17 @@ static void fields_of_other_families_are_refused(void)
     "\"max_position_embeddings\":128,\"moe_intermediate_size\":32,\"n_routed_experts\":8,"         \
     "\"n_shared_experts\":0,\"num_experts_per_tok\":3,\"kv_lora_rank\":32,"                        \
     "\"qk_nope_head_dim\":24,\"qk_rope_head_dim\":16,\"v_head_dim\":16,"                           \
-    "\"routed_scaling_factor\":16.0"
+    "\"routed_scaling_factor\":16.0,\"first_k_dense_replace\":0"
 
 static void implementations_that_differ_are_not_guessed(void)
 {
     CU_ASSERT_EQUAL(parse(DEEPSEEK_V2 ",\"norm_topk_prob\":false").code, STATUS_OK);
     CU_ASSERT(m.router.kind == ROUTER_SOFTMAX && m.router.scale == 16 && m.shared_ffn == 0);
     refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":true", "norm_topk_prob");
+    refuse(DEEPSEEK_V2, "\"norm_topk_prob\": expected true or false");
+    refuse(OF("MistralForCausalLM"), "sliding_window"); /* others assume 4096 */
+    refuse(OF("Qwen3ForCausalLM") ",\"use_sliding_window\":true", "sliding_window");
+    refuse(OF("GraniteForCausalLM") ",\"clip_qkv\":8.0", "clip_qkv");
     refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":1", "true or false");
 }
 
@@ -453,7 +534,8 @@ static void impossible_sizes_are_refused(void)
            "num_attention_heads");
     refuse("\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
            "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
-           "\"max_position_embeddings\":128,\"num_local_experts\":2,\"num_experts_per_tok\":3",
+           "\"max_position_embeddings\":128,\"num_local_experts\":2,\"num_experts_per_tok\":3,"
+           "\"rope_theta\":1e6,\"rms_norm_eps\":1e-5",
            "num_experts_per_tok");
     refuse(QWEN3 ",\"mlp_only_layers\":[9]", "mlp_only_layers");
     refuse(LLAMA ",\"rope_theta\":0", "rope_theta");
@@ -473,6 +555,9 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "Seed-OSS's biases are found", biases_of_seed_oss_are_found);
     CU_add_test(suite, "norms stand where the family has them",
                 norms_stand_where_the_family_has_them);
+    CU_add_test(suite, "windows and rotation go together", windows_and_rotation_go_together);
+    CU_add_test(suite, "a RoPE of layers with a window is found", local_rope_is_found);
+    CU_add_test(suite, "dense layers are those of the list", dense_layers_are_those_of_the_list);
     CU_add_test(suite, "published configs are taken", published_configs_are_taken);
     CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);

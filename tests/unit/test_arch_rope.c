@@ -55,6 +55,28 @@ static void what_is_not_known_has_none(void)
     CU_ASSERT_EQUAL(count_of("{}"), 0);
 }
 
+/* Only a family with such layers has frequencies of its own for them, whatever the others have. */
+static void local_ones_are_plain(void)
+{
+    struct js_doc *doc = NULL;
+    const char *olmo = "{\"architectures\":[\"Olmo3ForCausalLM\"],\"head_dim\":64,"
+                       "\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}";
+    CU_ASSERT_EQUAL(count_of(olmo), 32);
+    CU_ASSERT_EQUAL(found.inv_freq[0], 0.25f);
+    mem_free(&found.inv_freq);
+    js_parse(olmo, strlen(olmo), "test", &doc);
+    CU_ASSERT_EQUAL(arch_rope_make_local(js_root(doc), &found).code, STATUS_OK);
+    CU_ASSERT(found.n == 32 && found.inv_freq[0] == 1);
+    CU_ASSERT_EQUAL(found.inv_freq[31], (float)pow(5e5, -62.0 / 64.0));
+    js_destroy(&doc);
+    mem_free(&found.inv_freq);
+    const char *llama = "{\"architectures\":[\"LlamaForCausalLM\"],\"head_dim\":64}";
+    js_parse(llama, strlen(llama), "test", &doc);
+    CU_ASSERT_EQUAL(arch_rope_make_local(js_root(doc), &found).code, STATUS_OK);
+    CU_ASSERT_EQUAL(found.n, 0);
+    js_destroy(&doc);
+}
+
 /* Expects an error whose message contains `word`. */
 static void refuse(const char *scaling, const char *word)
 {
@@ -307,6 +329,7 @@ void suite_arch_rope(CU_pSuite suite);
 void suite_arch_rope(CU_pSuite suite)
 {
     CU_add_test(suite, "plain ones are rounded once", plain_ones_are_rounded_once);
+    CU_add_test(suite, "those of layers with a window are plain", local_ones_are_plain);
     CU_add_test(suite, "what is not known has none", what_is_not_known_has_none);
     CU_add_test(suite, "senseless parameters are refused by name",
                 senseless_parameters_are_refused_by_name);

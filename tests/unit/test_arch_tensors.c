@@ -29,7 +29,8 @@ static void published_models_have_their_parameters(void)
     parse("{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":4096,"
           "\"num_hidden_layers\":32,\"num_attention_heads\":32,\"num_key_value_heads\":8,"
           "\"intermediate_size\":14336,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
-          "\"vocab_size\":32000,\"max_position_embeddings\":32768}");
+          "\"vocab_size\":32000,\"max_position_embeddings\":32768,"
+          "\"rope_theta\":1e6,\"rms_norm_eps\":1e-5}");
     CU_ASSERT_EQUAL(arch_params(&m), 46702792704);
 }
 

@@ -22,12 +22,13 @@ static const char *const configs[] = {
     "{\"architectures\":[\"GptOssForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,"
     "\"intermediate_size\":96,\"num_local_experts\":6,\"num_experts_per_tok\":2,"
-    "\"vocab_size\":100,\"max_position_embeddings\":512,\"attention_bias\":true}",
+    "\"vocab_size\":100,\"max_position_embeddings\":512,\"attention_bias\":true,"
+    "\"sliding_window\":null,\"rope_theta\":1e6,\"rms_norm_eps\":1e-5}",
     /* Mixtral, 5 experts, untied */
     "{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,\"intermediate_size\":96,"
     "\"num_local_experts\":5,\"num_experts_per_tok\":2,\"vocab_size\":160,"
-    "\"max_position_embeddings\":512}",
+    "\"max_position_embeddings\":512,\"rope_theta\":1e6,\"rms_norm_eps\":1e-5}",
     /* Qwen3-MoE with q/k norms and dense layers in between */
     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":4,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"head_dim\":32,\"intermediate_size\":64,"
@@ -43,7 +44,7 @@ static const char *const configs[] = {
     "{\"architectures\":[\"OlmoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":64,"
     "\"num_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":100,"
-    "\"max_position_embeddings\":512}",
+    "\"max_position_embeddings\":512,\"rope_theta\":1e6,\"rms_norm_eps\":1e-5}",
     /* Granite-MoE: gate and up are one tensor */
     "{\"architectures\":[\"GraniteMoeForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":96,"

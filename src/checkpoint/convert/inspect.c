@@ -148,6 +148,8 @@ static void texts_print(const struct ckpt *c, FILE *out)
     size_t n_freq;
     ckpt_rope_inv_freq(c, &n_freq);
     fprintf(out, "  rope/inv_freq: %zu frequencies\n", n_freq);
+    ckpt_rope_local_inv_freq(c, &n_freq);
+    if (n_freq > 0) fprintf(out, "  rope/local_inv_freq: %zu frequencies\n", n_freq);
     const struct ckpt_rope_factors f = ckpt_rope_factors(c);
     if (f.attention != 1 || f.softmax != 1) {
         fprintf(out, "  rope/factors: attention %g, softmax %g\n", (double)f.attention,

@@ -55,6 +55,7 @@ void ckpt_close(struct ckpt **c_)
     for (int i = 0; i < CKPT_TEXT_COUNT; i++) mem_free(&c->texts[i].text);
     mem_free(&c->entries);
     mem_free(&c->inv_freq);
+    mem_free(&c->local_inv_freq);
     mem_free(&c->rope_factors);
     mem_free(&c->source);
     mem_free(&c->path);
@@ -111,6 +112,12 @@ const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n)
 {
     *n = c->n_inv_freq;
     return c->inv_freq;
+}
+
+const float *ckpt_rope_local_inv_freq(const struct ckpt *c, size_t *n)
+{
+    *n = c->n_local_inv_freq;
+    return c->local_inv_freq;
 }
 
 struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c)

@@ -96,8 +96,13 @@ const char *ckpt_generation_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
 
 /* Local. /rope/inv_freq [*n]: rotary frequencies, radians per position, made by convert
- * (arch/arch_rope.h). NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
+ * (arch/arch_rope.h). NULL and 0 when the file has none (a RoPE scaling that convert does not
+ * know). */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
+
+/* Local. /rope/local_inv_freq [*n]: those of layers with a window, where a family has other ones
+ * for them; else NULL and 0. */
+const float *ckpt_rope_local_inv_freq(const struct ckpt *c, size_t *n);
 
 /* Local. Two factors that go with the frequencies; both are 1 except for YaRN. */
 struct ckpt_rope_factors {

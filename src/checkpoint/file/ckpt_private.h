@@ -34,6 +34,8 @@ struct ckpt {
     } texts[CKPT_TEXT_COUNT];
     float *inv_freq; /* owned [n_inv_freq] */
     size_t n_inv_freq;
+    float *local_inv_freq; /* owned [n_local_inv_freq] */
+    size_t n_local_inv_freq;
     float *rope_factors;        /* owned [2]: attention, softmax; NULL: both are 1 */
     struct ckpt_entry *entries; /* owned [n_entries]; once opened: n_tensors tensors, then the parts
                                    of quantized ones, both sorted by name */

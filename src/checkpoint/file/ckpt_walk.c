@@ -312,6 +312,9 @@ static struct status dataset_visit(struct ckpt *c, const char *path)
     if (strcmp(path, "/rope/inv_freq") == 0) {
         return floats_read(c, path, &c->inv_freq, &c->n_inv_freq);
     }
+    if (strcmp(path, "/rope/local_inv_freq") == 0) {
+        return floats_read(c, path, &c->local_inv_freq, &c->n_local_inv_freq);
+    }
     if (strcmp(path, "/rope/factors") == 0) return rope_factors_read(c, path);
     hid_t dataset;
     struct shape shape;

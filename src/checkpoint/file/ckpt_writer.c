@@ -203,6 +203,12 @@ static struct status rope_write(struct ckpt_writer *w, const struct js_node *con
         st = small_write(w, "/rope/factors", H5T_IEEE_F32LE, 1, two, factors);
     }
     mem_free(&r.inv_freq);
+    if (status_failed(&st)) return st;
+    TRY(arch_rope_make_local(config, &r));
+    const hsize_t n_local[1] = {r.n};
+    if (r.n > 0)
+        st = small_write(w, "/rope/local_inv_freq", H5T_IEEE_F32LE, 1, n_local, r.inv_freq);
+    mem_free(&r.inv_freq);
     return st;
 }
 

@@ -28,7 +28,8 @@ struct ckpt_tensor_spec {
 struct status ckpt_writer_create(const char *path, const char *source, struct ckpt_writer **out);
 
 /* Local. Writes the config: the text as a dataset, one typed attribute per field of the object, and
- * /rope/inv_freq and /rope/factors as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad JSON. */
+ * /rope/inv_freq and /rope/factors as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad
+ * JSON. */
 struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t n);
 
 /* Local. Writes one of the other texts; empty texts are left out. Errors: STATUS_IO. */

@@ -105,6 +105,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
         .per_row = {[WORKSPACE_NORMED] = d,
                     [WORKSPACE_COS] = m->rotary / 2,
                     [WORKSPACE_SIN] = m->rotary / 2,
+                    [WORKSPACE_LOCAL_COS] = m->local_rope ? m->rotary / 2 : 0,
+                    [WORKSPACE_LOCAL_SIN] = m->local_rope ? m->rotary / 2 : 0,
                     [WORKSPACE_Q] = h * m->query_dim,
                     [WORKSPACE_K] = kv,
                     [WORKSPACE_V] = kv,

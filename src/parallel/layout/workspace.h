@@ -14,6 +14,8 @@
     X(CODES, NORM, EXPERTS)                                                                        \
     X(COS, NORM, EXPERTS)                                                                          \
     X(SIN, NORM, EXPERTS)                                                                          \
+    X(LOCAL_COS, NORM, EXPERTS)                                                                    \
+    X(LOCAL_SIN, NORM, EXPERTS)                                                                    \
     X(Q, PROJECT, ATTEND)                                                                          \
     X(K, PROJECT, ATTEND)                                                                          \
     X(V, PROJECT, ATTEND)                                                                          \
