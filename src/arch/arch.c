@@ -39,6 +39,22 @@ static struct status no_theta(const struct arch_reading *r)
                        r->what);
 }
 
+/* Two places for one value: other programs read one or the other. */
+static struct status check_rope_is_one(const struct arch_reading *r)
+{
+    double theta, outer;
+    if (r->rope_scaling != NULL && r->rope_parameters != NULL) {
+        return status_make(STATUS_INPUT, "%s: rope_scaling, rope_parameters: expected one of them",
+                           r->what);
+    }
+    if (!js_number(js_get(r->root, "rope_theta"), &outer) ||
+        !js_number(js_get(r->rope_parameters, "rope_theta"), &theta) || theta == outer)
+        return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: rope_theta: expected %g, as rope_parameters says, found %g", r->what,
+                       theta, outer);
+}
+
 static struct status check_theta(const struct arch_reading *r)
 {
     static const char key[] = "rope_theta";
@@ -109,6 +125,7 @@ static struct status derive_rope(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     double part = 1;
+    TRY(check_rope_is_one(r));
     TRY(find_local_rope(r));
     TRY(arch_fields_check_rope(r, r->rope_scaling, "rope_scaling"));
     TRY(arch_fields_check_rope(r, r->rope_parameters, "rope_parameters"));
@@ -172,7 +189,7 @@ static struct status derive_rotary(struct arch_reading *r)
                            r->what, key);
     }
     m->rotary = (uint32_t)(m->query_dim * r->rotary_part);
-    if (r->rotary_dim > 0 && r->rotary_part != 1 && r->rotary_dim != m->rotary) {
+    if (r->rotary_dim > 0 && has_part && r->rotary_dim != m->rotary) {
         return status_make(STATUS_INPUT,
                            "%s: rotary_dim: expected %u, as partial_rotary_factor says, found %u",
                            r->what, m->rotary, r->rotary_dim);
@@ -397,13 +414,19 @@ static struct status derive_groups(struct arch_reading *r)
 {
     const struct arch *m = &r->m;
     struct router_rule *rule = &r->m.router;
+    const bool sigmoid = m->family->sigmoid;
     const char *method = js_string(r->topk_method, NULL);
-    if (rule->n_groups == 0 || (method != NULL && strcmp(method, "greedy") == 0)) {
+    if (rule->n_groups == 0 || (!sigmoid && method != NULL && strcmp(method, "greedy") == 0)) {
         rule->n_groups = rule->n_groups_chosen = 0;
         return status_ok();
     }
     TRY(check_text(r, r->topk_method, "topk_method",
-                   m->family->sigmoid ? "noaux_tc" : "group_limited_greedy"));
+                   sigmoid ? "noaux_tc" : "group_limited_greedy"));
+    if (!sigmoid && method == NULL && rule->n_groups > 1) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: field \"topk_method\": expected a text beside n_group, found nothing", r->what);
+    }
     if (rule->n_groups_chosen == 0) return arch_field_missing(r, "topk_group");
     if (m->n_experts % rule->n_groups == 0 && rule->n_groups_chosen <= rule->n_groups &&
         m->n_chosen <= m->n_experts / rule->n_groups * rule->n_groups_chosen)

@@ -128,6 +128,20 @@ static bool is_inert(const struct arch *m, const char *name)
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
+/* A tied model's file may repeat the embedding as the head. If they differ, other programs run one
+ * or the other. */
+static struct status check_tied(const struct arch *m, const struct ckpt *c)
+{
+    const struct ckpt_tensor *head = ckpt_find(c, "lm_head.weight");
+    const struct ckpt_tensor *embed = ckpt_find(c, "model.embed_tokens.weight");
+    if (!m->tied || head == NULL || !ckpt_tensors_differ(c, head, embed)) return status_ok();
+    return status_make(
+        STATUS_INPUT,
+        "%s: tensor lm_head.weight: differs from the embedding, although config.json "
+        "says tie_word_embeddings",
+        ckpt_path(c));
+}
+
 static struct status check_unknown(const struct arch *m, const struct checking *k)
 {
     for (size_t i = 0; i < ckpt_tensor_count(k->c); i++) {
@@ -152,6 +166,7 @@ struct status weights_check(const struct arch *m, const struct ckpt *c, struct l
     out->o_leaf = out->ffn_leaf = out->expert_leaf = out->shared_leaf = out->inner_unit = 0;
     TRY_GOTO(st, weights_list(l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
+    TRY_GOTO(st, check_tied(m, c), done);
     if (m->tied) out->weights[CLASS_HEAD] = out->weights[CLASS_EMBED];
     const struct ckpt_tensor *o = ckpt_find(c, "model.layers.0.self_attn.o_proj.weight");
     if (o->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(o->dtype);

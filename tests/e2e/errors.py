@@ -271,6 +271,7 @@ class ErrorsTest:
                               ({"hidden_act": "gelu"}, ["hidden_act"]),
                               ({"num_attention_heads": 0}, ["num_attention_heads"]),
                               ({"num_attention_heads": 3}, ["heads"]),
+                              ({"tie_word_embeddings": True}, ["lm_head", "tie_word_embeddings"]),
                               ({"num_experts_per_tok": 9}, ["num_experts_per_tok"]),
                               ({"vocab_size": 321}, ["embed"])):
             (source / "config.json").write_text(json.dumps({**config, **change}))

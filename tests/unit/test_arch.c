@@ -178,6 +178,8 @@ static void minimax_fields_are_read(void)
     refuse(body, "qk_norm_type");
     snprintf(body, sizeof body, "%s,\"rotary_dim\":64,\"partial_rotary_factor\":0.25", fields);
     refuse(body, "rotary_dim");
+    snprintf(body, sizeof body, "%s,\"rotary_dim\":64,\"partial_rotary_factor\":1.0", fields);
+    refuse(body, "rotary_dim");
     snprintf(body, sizeof body, "%s,\"rotary_dim\":192", fields);
     refuse(body, "rotary_dim");
     refuse(fields, "partial_rotary_factor"); /* no field says which part of a head is rotated */
@@ -398,6 +400,7 @@ static void latent_attention_is_understood(void)
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"scoring_func\":\"softmax\"", "scoring_func");
 #define GROUPED DEEPSEEK_BASE "\"v_head_dim\":16,\"routed_scaling_factor\":1.0"
     refuse(GROUPED ",\"topk_method\":\"other\",\"n_group\":2", "topk_method");
+    refuse(GROUPED ",\"topk_method\":\"greedy\",\"n_group\":2,\"topk_group\":1", "topk_method");
     refuse(GROUPED ",\"n_group\":3,\"topk_group\":1", "n_group");
     refuse(GROUPED ",\"n_group\":4,\"topk_group\":1", "n_group");
     /* other programs have defaults of their own for these fields */
@@ -416,6 +419,10 @@ static void rope_theta_is_found_in_both_places(void)
                         .code,
                     STATUS_OK);
     CU_ASSERT_EQUAL(m.rope_theta, 1e6);
+    refuse(LLAMA ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":1e6}", "rope_theta");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+                 "\"rope_parameters\":{\"rope_theta\":1e6}",
+           "rope_scaling, rope_parameters");
 }
 
 static void what_is_not_implemented_is_refused_by_name(void)
@@ -468,6 +475,12 @@ static void implementations_that_differ_are_not_guessed(void)
     CU_ASSERT_EQUAL(parse(DEEPSEEK_V2 ",\"norm_topk_prob\":false").code, STATUS_OK);
     CU_ASSERT(m.router.kind == ROUTER_SOFTMAX && m.router.scale == 16 && m.shared_ffn == 0);
     refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":true", "norm_topk_prob");
+    refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":false,\"n_group\":4,\"topk_group\":2", "topk_method");
+    CU_ASSERT_EQUAL(parse(DEEPSEEK_V2 ",\"norm_topk_prob\":false,\"n_group\":4,\"topk_group\":2,"
+                                      "\"topk_method\":\"greedy\"")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_EQUAL(m.router.n_groups, 0);
     refuse(DEEPSEEK_V2, "\"norm_topk_prob\": expected true or false");
     refuse(OF("MistralForCausalLM"), "sliding_window"); /* others assume 4096 */
     refuse(OF("Qwen3ForCausalLM") ",\"use_sliding_window\":true", "sliding_window");

@@ -141,6 +141,16 @@ const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i)
     return &c->entries[i].tensor;
 }
 
+bool ckpt_tensors_differ(const struct ckpt *c, const struct ckpt_tensor *a,
+                         const struct ckpt_tensor *b)
+{
+    const uint64_t *x = c->entries[a->index].sums, *y = c->entries[b->index].sums;
+    const bool plain = a->quant.kind == QUANT_NONE && b->quant.kind == QUANT_NONE;
+    if (!plain || x == NULL || y == NULL) return false;
+    return a->dtype != b->dtype || a->n_rows != b->n_rows || a->n_cols != b->n_cols ||
+           a->n_blocks != b->n_blocks || memcmp(x, y, 2 * a->n_blocks * sizeof *x) != 0;
+}
+
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
 {
     size_t low = 0, high = c->n_tensors;

@@ -119,6 +119,11 @@ size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
+/* Local. Whether two tensors that are not quantized differ in type, shape or checksums. False where
+ * that is unknown: one is quantized, or c has no checksums (ckpt_list.h). */
+bool ckpt_tensors_differ(const struct ckpt *c, const struct ckpt_tensor *a,
+                         const struct ckpt_tensor *b);
+
 /* Local. The checkpoint's digest: XXH3-128 of everything except the weights' bytes (config,
  * tokenizer, names, shapes, the weights' checksums). Ranks that opened the same checkpoint have the
  * same digest. */
