@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # demo.sh: installs what is missing, builds shoal, lets the embedded model answer prompts on 4 ranks,
-# then on 1 rank, and shows that both wrote the same bytes. Changes nothing outside build/.
+# then on 1 rank, and shows that both wrote the same bytes. Besides these packages, nothing outside build/ changes.
 set -eu
 cd "$(dirname "$0")/.."
 build=build/release

@@ -176,6 +176,7 @@ struct combine_args {
     int32_t *marks; /* [T, 2]; [0] += those of the rows that were combined */
 };
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a);
+
 /* The MoE's combine: for each token t, the sum on the integer grid (struct weighted_rows) of
  * weights[t][k] * y[slots[t][k]] over the choices k; negative slots are skipped. Without sums:
  * out[t] = the sum as floats, and marks[t][0] grows by the row's counter. With sums: it and the

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fails if an #include breaks the dependency law of src/rooms.txt, or if a file is too long.
+"""Fails if an #include breaks the include rules of src/rooms.txt, or if a file is too long.
 
 usage: check_includes.py [ROOT]
        check_includes.py --table [ROOT]   prints the drawing of the rooms for src/README.md
        check_includes.py --self-test      proves that the check can fail
 
 What it checks:
-  - Each line of the law names only rooms above it, so rooms do not include each other in a circle.
+  - Each line of the rules names only rooms above it, so rooms do not include each other in a cycle.
   - Each include names a file of a room that the line allows, and each allowed room is used.
   - A library's header is included only by rooms whose line names the library.
   - NAME_private.h is included only inside its own room.

@@ -19,7 +19,7 @@ static const char generate_text[] =
     "goes "
     "on from there, on any number of ranks, and the output comes to the same bytes. SIGUSR1, "
     "SIGTERM "
-    "or a time limit end a run in order with status 75, a second signal at once. `shoal status` "
+    "or a time limit end a run cleanly with status 75, a second signal at once. `shoal status` "
     "reads the journal.";
 
 static const char score_text[] =

@@ -56,7 +56,8 @@ enum flag_journal {
     JOURNAL_ALWAYS,    /* kept */
     JOURNAL_AS_NUMBER, /* kept; a choice by its number */
     JOURNAL_CHANGED,   /* kept unless it has its preset, so that a journal from before the flag
-                          existed still resumes; use it for every new flag */
+                          existed still resumes; for every new flag that changes
+                          bytes */
 };
 
 /* Bits of the commands that share rows; a row names the commands that take it. */
