@@ -4,7 +4,8 @@ uninterrupted run's bytes.
 
 usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
   sweep    N jobs; each is killed several times (a random rank or the launcher at a random moment, or itself at a
-           failpoint) and resumed on another layout until it is done: one SHA-256, no row twice
+           failpoint) and resumed on another layout, from a plain or a compressed input, until it is done: one SHA-256, no
+           row twice
   drain    USR1, TERM, HUP without a launcher, and a time limit, given or Slurm's: exit status 75 in time, and the
            same bytes after resuming
   faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing is lost
@@ -15,8 +16,10 @@ left out.
 import argparse
 import collections
 import fcntl
+import gzip
 import hashlib
 import json
+import lzma
 import os
 import random
 import re
@@ -183,6 +186,7 @@ class JournalTest:
         self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
         self.journal = self.work / "out.jsonl.journal"
         self.draw = random.Random(args.seed)
+        self.inputs = [self.input]
         write_lines(self.input, [{**line, "custom_id": line["custom_id"] + "+" * i}
                                  for i in range(self.copies) for line in job_lines(i == 0)])
         whole = self.work / "whole.jsonl"
@@ -221,6 +225,7 @@ class JournalTest:
         flags += ["--order", self.draw.choice(["auto", "input", "prefix"])]
         if self.draw.random() < 0.3:
             flags += ["--chunk", 7]
+        self.input = self.draw.choice(self.inputs)
         env = {"SHOAL_KERNELS": "ref"} if self.draw.random() < 0.2 else {}
         return self.draw.choice(list(LAYOUTS)), flags, env
 
@@ -237,6 +242,11 @@ class Sweep(JournalTest):
 
     def __init__(self, args):
         super().__init__(args)
+        lines = self.input.read_bytes()
+        for end, made in ((".gz", gzip.compress(lines[:3000]) + gzip.compress(lines[3000:])),
+                          (".xz", lzma.compress(lines))):
+            self.inputs.append(self.work / f"in.jsonl{end}")
+            self.inputs[-1].write_bytes(made)
         self.struck, self.phases, self.n_kills = collections.Counter(), collections.Counter(), 0
 
     def kill_by_failpoint(self, name, is_sure):

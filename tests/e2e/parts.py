@@ -5,8 +5,10 @@ over it.
 usage: parts.py SHOAL WORK_FOLDER
 The input has a byte order mark, CRLF, blank lines, no newline at the end and lines longer than a
 part. custom_ids repeat across parts: of good lines, of lines that fail at once, and of lines that
-would fail only while they run, which the single job therefore never runs.
+would fail only while they run, which the single job therefore never runs. Every second part reads the input
+compressed.
 """
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -48,9 +50,9 @@ class PartsTest:
         self.work.mkdir(parents=True, exist_ok=True)
         self.input = self.work / "in.jsonl"
 
-    def generate(self, name, *flags):
+    def generate(self, name, *flags, source=None):
         output = self.work / f"{name}.jsonl"
-        self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", output,
+        self.shoal.must("generate", "--model", DEMO, "--input", source or self.input, "--output", output,
                         "--threads", 1, "--max-model-len", 512, "--restart", *flags, journal=True)
         return output
 
@@ -82,10 +84,12 @@ class PartsTest:
         rows = self.rows(whole)
         expect(rows[6]["custom_id"] == "line 7" and "error" in rows[6] and not rows[6]["error"],
                f"line 7: {rows[6]}")
-        parts = [self.generate(f"part{k}", "--input-part", f"{k}/{N_PARTS}")
+        packed = self.work / "in.jsonl.gz"
+        packed.write_bytes(gzip.compress(self.input.read_bytes()))
+        parts = [self.generate(f"part{k}", "--input-part", f"{k}/{N_PARTS}", source=packed if k % 2 else None)
                  for k in range(1, N_PARTS + 1)]
         merged = self.work / "merged.jsonl"
-        self.shoal.must("merge", "--input", self.input, "--output", merged, *reversed(parts))
+        self.shoal.must("merge", "--input", packed, "--output", merged, *reversed(parts))
         expect(merged.read_bytes() == whole.read_bytes(),
                f"{N_PARTS} parts give other bytes than one job: {merged} and {whole}")
         self.merge_refuses(parts, whole)

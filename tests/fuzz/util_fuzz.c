@@ -46,7 +46,8 @@ const char *__lsan_default_suppressions(void)
     X(journal_summed)                                                                              \
     X(config)                                                                                      \
     X(expert_load)                                                                                 \
-    X(wire_ints)
+    X(wire_ints)                                                                                   \
+    X(compressed)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
 TARGET_LIST(X)

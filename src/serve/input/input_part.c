@@ -2,13 +2,12 @@
 #include "serve/input/input_part.h"
 
 #include "base/mem.h"
+#include "serve/input/byte_source.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { READ_BYTES = 1 << 20 };
 
@@ -42,30 +41,23 @@ uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n)
     return size / n * i + size % n * i / n;
 }
 
-/* A file read from its start, a buffer at a time. */
+/* An input read from its start, a buffer at a time. */
 struct scan {
-    int fd;
-    const char *path;
+    struct byte_source *source;
     char *buf;
     size_t n, at;
     uint64_t offset; /* of buf[at] */
     uint64_t n_lines;
 };
 
-/* Reads the next buffer when this one is used up. s->n is 0 at the end of the file. */
+/* Reads the next buffer when this one is used up. s->n is 0 at the end of the input. */
 static struct status input_part_fill(struct scan *s)
 {
+    struct source_read got;
     if (s->at < s->n) return status_ok();
-    ssize_t got;
-    do {
-        got = read(s->fd, s->buf, READ_BYTES);
-    } while (got < 0 && errno == EINTR);
-    if (got < 0) {
-        return status_make(STATUS_IO, "input %s: reading at byte %llu failed: %s", s->path,
-                           (unsigned long long)s->offset, strerror(errno));
-    }
+    TRY(byte_source_read(s->source, true, s->buf, READ_BYTES, &got));
     s->at = 0;
-    s->n = (size_t)got;
+    s->n = got.n;
     return status_ok();
 }
 
@@ -111,24 +103,27 @@ static struct status find(struct scan *s, struct input_part *part)
     return status_ok();
 }
 
-struct status input_part_find(const char *path, struct input_part *part)
+/* Whether the path is a regular file; a FIFO is not opened, which would wait for a writer. */
+static struct status check_is_regular(const char *path)
 {
     struct stat info;
-    struct scan s = {.fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), .path = path};
-    if (s.fd < 0 || fstat(s.fd, &info) != 0) {
-        const int error = errno;
-        if (s.fd >= 0) close(s.fd);
-        return status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(error));
+    if (stat(path, &info) != 0) {
+        return status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
     }
-    struct status st = status_ok();
-    if (!S_ISREG(info.st_mode)) {
-        st = status_make(STATUS_USAGE, "--input-part: needs a regular file, which %s is not", path);
-    }
-    part->size = (uint64_t)info.st_size;
-    if (!status_failed(&st)) st = mem_alloc(&s.buf, READ_BYTES, 1, "line counter");
+    if (S_ISREG(info.st_mode)) return status_ok();
+    return status_make(STATUS_USAGE, "--input-part: needs a regular file, which %s is not", path);
+}
+
+struct status input_part_find(const char *path, struct input_part *part)
+{
+    struct scan s = {.source = NULL};
+    TRY(check_is_regular(path));
+    TRY(byte_source_length(path, &part->size));
+    TRY(byte_source_open(path, &s.source));
+    struct status st = mem_alloc(&s.buf, READ_BYTES, 1, "line counter");
     if (!status_failed(&st)) st = find(&s, part);
     mem_free(&s.buf);
-    close(s.fd);
+    byte_source_close(&s.source);
     return st;
 }
 

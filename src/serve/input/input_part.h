@@ -18,16 +18,17 @@ enum { INPUT_PARTS_MAX = 1000000 };
 
 struct input_part {
     uint32_t index, n;   /* part `index` of `n`, from 1; n 0: the whole input */
-    uint64_t begin, end; /* bytes; both at the start of a line or the input's end */
+    uint64_t begin, end; /* decompressed bytes; both at the start of a line or the input's end */
     uint64_t n_before;   /* lines before `begin` */
-    uint64_t size;       /* of the input, bytes */
+    uint64_t size;       /* of the input, decompressed bytes */
 };
 
 /* Local. Parses "K/N", 1 <= K <= N, and sets index and n only. False when the text is no such pair.
  */
 bool input_part_parse(const char *text, struct input_part *out);
 
-/* Local. Fills the other members; reads the file up to `end` to count lines. Errors: STATUS_USAGE
+/* Local. Fills the other members; reads the file up to `end` to count lines, and a compressed file
+ * once more to its end to learn its size. Errors: STATUS_USAGE
  * (not a regular file), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status input_part_find(const char *path, struct input_part *part);
 

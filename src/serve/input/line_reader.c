@@ -1,30 +1,24 @@
-/* Bounded line reading over read(2). */
+/* Bounded line reading over a source of bytes. */
 #include "serve/input/line_reader.h"
 
 #include "base/mem.h"
+#include "serve/input/byte_source.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { READ_BYTES = 64 << 10, WAIT_MS = 200, SKIPPED_MAX = 64 << 20 };
+enum { READ_BYTES = 64 << 10, SKIPPED_MAX = 64 << 20 };
 
 /* Bytes [begin, end) of `data` were read and not yet returned; [begin, scanned) holds no line end.
  * The bytes of a line over the limit are counted in n_skipped and dropped. */
 struct line_reader {
-    int fd;
-    bool owns_fd, is_regular, at_end, skipping, started;
+    struct byte_source *source;
+    bool is_stdin, at_end, skipping, started;
     char *path;
     char *data;
     size_t capacity, begin, scanned, end, max_bytes;
     size_t n_skipped;
-    uint64_t n_lines, offset, size;
+    uint64_t n_lines, offset;
     uint64_t begin_offset, end_offset; /* of the part; end_offset 0: to the end */
-    dev_t device;
-    ino_t inode;
 };
 
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out)
@@ -35,22 +29,8 @@ struct status line_reader_create(const char *path, size_t max_bytes, struct line
     struct status st = status_ok();
     r->max_bytes = max_bytes == 0 ? LINE_BYTES_MAX : max_bytes;
     r->capacity = READ_BYTES;
-    r->owns_fd = strcmp(path, "-") != 0;
-    r->fd = r->owns_fd ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
-    struct stat info;
-    if (r->fd < 0 || fstat(r->fd, &info) != 0) {
-        st = status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
-        goto fail;
-    }
-    if (S_ISDIR(info.st_mode)) {
-        st = status_make(STATUS_INPUT, "input %s: expected a file of JSON lines, found a folder",
-                         path);
-        goto fail;
-    }
-    r->is_regular = S_ISREG(info.st_mode);
-    r->size = r->is_regular ? (uint64_t)info.st_size : 0;
-    r->device = info.st_dev;
-    r->inode = info.st_ino;
+    r->is_stdin = strcmp(path, "-") == 0;
+    TRY_GOTO(st, byte_source_open(path, &r->source), fail);
     TRY_GOTO(st, mem_strndup(&r->path, path, strlen(path)), fail);
     TRY_GOTO(st, mem_alloc(&r->data, r->capacity, 1, "line buffer"), fail);
     *out = r;
@@ -66,17 +46,14 @@ struct status line_reader_check(const struct line_reader *r)
         const char *bytes;
         size_t n;
         const char *name, *way;
-    } kinds[] = {{"\x1F\x8B", 2, "compressed by gzip", "zcat"},
-                 {"\x28\xB5\x2F\xFD", 4, "compressed by zstd", "zstdcat"},
-                 {"\xFD\x37zXZ", 5, "compressed by xz", "xzcat"},
-                 {"BZh", 3, "compressed by bzip2", "bzcat"},
+    } kinds[] = {{"BZh", 3, "compressed by bzip2", "bzcat"},
                  {"\xFF\xFE", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"\xFE\xFF", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"PAR1", 4, "a Parquet file", "a converter to JSON lines"}};
-    char head[5];
-    const ssize_t n = r->is_regular ? pread(r->fd, head, sizeof head, 0) : 0;
+    char head[4];
+    const size_t n = byte_source_head(r->source, head, sizeof head);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (n < (ssize_t)kinds[i].n || memcmp(head, kinds[i].bytes, kinds[i].n) != 0) continue;
+        if (n < kinds[i].n || memcmp(head, kinds[i].bytes, kinds[i].n) != 0) continue;
         return status_make(STATUS_INPUT,
                            "input %s: expected JSON lines in UTF-8, found %s; %s makes them, and "
                            "--input - reads them from stdin",
@@ -89,7 +66,7 @@ void line_reader_destroy(struct line_reader **reader)
 {
     struct line_reader *r = *reader;
     if (r == NULL) return;
-    if (r->owns_fd && r->fd >= 0) close(r->fd);
+    byte_source_close(&r->source);
     mem_free(&r->path);
     mem_free(&r->data);
     mem_free(reader);
@@ -97,16 +74,12 @@ void line_reader_destroy(struct line_reader **reader)
 
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part)
 {
-    if (lseek(r->fd, (off_t)part->begin, SEEK_SET) < 0) {
-        return status_make(STATUS_IO, "input %s: going to byte %llu failed: %s", r->path,
-                           (unsigned long long)part->begin, strerror(errno));
-    }
+    TRY(byte_source_go_to(r->source, part->begin));
     r->started = part->begin > 0;
     r->n_lines = part->n_before;
     r->offset = r->begin_offset = part->begin;
     r->end_offset = part->end;
-    r->size = part->end - part->begin;
-    r->at_end = r->size == 0;
+    r->at_end = part->end == part->begin;
     return status_ok();
 }
 
@@ -117,19 +90,23 @@ uint64_t line_reader_offset(const struct line_reader *r)
 
 uint64_t line_reader_size(const struct line_reader *r)
 {
-    return r->size;
+    return r->end_offset > 0 ? r->end_offset - r->begin_offset : byte_source_file_size(r->source);
+}
+
+uint64_t line_reader_done(const struct line_reader *r)
+{
+    const bool by_file = r->end_offset == 0 && byte_source_is_compressed(r->source);
+    return by_file ? byte_source_file_done(r->source) : line_reader_offset(r);
 }
 
 bool line_reader_is_repeatable(const struct line_reader *r)
 {
-    return r->owns_fd && r->is_regular;
+    return !r->is_stdin && byte_source_is_regular(r->source);
 }
 
 bool line_reader_is_file(const struct line_reader *r, const char *path)
 {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_dev == r->device &&
-           info.st_ino == r->inode;
+    return byte_source_is_file(r->source, path);
 }
 
 /* Moves the pending bytes to the front; grows the buffer when they fill it. */
@@ -150,26 +127,15 @@ static struct status line_reader_make_room(struct line_reader *r)
 /* Reads some bytes after `end`. *waiting: nothing can be read now. */
 static struct status line_reader_fill(struct line_reader *r, bool may_block, bool *waiting)
 {
-    *waiting = false;
-    struct pollfd p = {.fd = r->fd, .events = POLLIN};
-    if (poll(&p, 1, may_block ? WAIT_MS : 0) == 0) {
-        *waiting = true;
-        return status_ok();
-    }
+    struct source_read got = {SOURCE_END, 0};
     TRY(line_reader_make_room(r));
     size_t most = r->capacity - r->end;
     const uint64_t left = r->end_offset - (r->offset + (r->end - r->begin));
     if (r->end_offset > 0 && left < most) most = (size_t)left;
-    ssize_t n;
-    do {
-        n = read(r->fd, r->data + r->end, most);
-    } while (n < 0 && errno == EINTR);
-    if (n < 0) {
-        return status_make(STATUS_IO, "input %s: reading at byte %llu failed: %s", r->path,
-                           (unsigned long long)(r->offset + (r->end - r->begin)), strerror(errno));
-    }
-    r->at_end = n == 0;
-    r->end += (size_t)n;
+    if (most > 0) TRY(byte_source_read(r->source, may_block, r->data + r->end, most, &got));
+    *waiting = got.kind == SOURCE_WAIT;
+    r->at_end = got.kind == SOURCE_END;
+    r->end += got.n;
     return status_ok();
 }
 
@@ -214,11 +180,13 @@ static void skip_byte_order_mark(struct line_reader *r)
     r->offset += 3;
 }
 
-/* Whether skipping has taken long: an endless line from a device or a pipe must not keep the caller
- * from draining. */
+/* Whether skipping has taken long: an endless line from a device, a pipe or a small compressed file
+ * must not keep the caller from draining. */
 static bool skips_for_long(const struct line_reader *r, uint64_t since)
 {
-    return !r->is_regular && r->skipping && r->offset - since > SKIPPED_MAX;
+    const bool is_bounded =
+        byte_source_is_regular(r->source) && !byte_source_is_compressed(r->source);
+    return !is_bounded && r->skipping && r->offset - since > SKIPPED_MAX;
 }
 
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out)

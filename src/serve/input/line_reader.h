@@ -1,4 +1,5 @@
-/* Reads a file, a FIFO or stdin line by line in bounded memory. Does not parse JSON. A line over
+/* Reads a file, a FIFO or stdin, also compressed ones (byte_source.h), line by line in bounded
+ * memory. Does not parse JSON. A line over
  * the limit is skipped and reported, not fatal. Called by the lead. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
@@ -26,7 +27,7 @@ struct line {
     const char *text; /* borrowed until the next call; may hold NULs, not NUL-terminated */
     size_t n;         /* bytes */
     uint64_t number;  /* from 1 */
-    uint64_t offset;  /* of its first byte in the input */
+    uint64_t offset;  /* of its first byte in the decompressed input */
 };
 
 /* Local. Opens `path`; "-" is stdin. max_bytes: longest line, 0: LINE_BYTES_MAX.
@@ -40,18 +41,21 @@ struct status line_reader_set_part(struct line_reader *r, const struct input_par
 
 /* Local. Reads the next line. A last line without a line end counts; an empty input has no line.
  * LINE_WAIT when nothing can be read now. may_block: waits for up to a fifth of a second first, so
- * that an idle caller neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY. */
+ * that an idle caller neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY,
+ * STATUS_INPUT (damaged or cut compressed data). */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
-/* Local. Checks a regular file's first bytes. Errors: STATUS_INPUT when they are those of a
- * compressed file, UTF-16 or Parquet: every line would become an error row. */
+/* Local. Checks a regular file's first bytes. Errors: STATUS_INPUT when they are those of a bzip2
+ * file, UTF-16 or Parquet: every line would become an error row. */
 struct status line_reader_check(const struct line_reader *r);
 
-/* Local. Bytes read so far, from the start of the part. */
+/* Local. Decompressed bytes of the lines so far, from the start of the part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 
-/* Local. Size of the input, or of its part, in bytes; 0 if it is not a regular file. */
+/* Local. How far the reader is: `done` of `size` bytes. They are bytes of the file, compressed or
+ * not, but decompressed bytes in a part. size is 0 if the input is not a regular file. */
 uint64_t line_reader_size(const struct line_reader *r);
+uint64_t line_reader_done(const struct line_reader *r);
 
 /* Local. True when opening the path again reads the same lines from the start: a regular file, but
  * not stdin, whose file position would be shared. */

@@ -95,7 +95,7 @@ struct status lead_flush(struct lead *l, bool now)
     TRY(file_claims_check(l->o.claims));
     if (l->journal == NULL) return result_writer_flush(l->writer);
     if (!now && journal_is_dirty(l->journal) && !journal_is_due(l->journal)) return status_ok();
-    struct status st = journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
+    struct status st = journal_commit(l->journal, l->n_read, line_reader_done(l->reader));
     if (!status_failed(&st)) st = result_writer_flush(l->writer);
     l->failed = l->failed || status_failed(&st);
     return st;
@@ -254,7 +254,7 @@ static struct progress_view lead_view(const struct lead *l)
         .n_read = l->n_read,
         .n_waiting = result_writer_n_waiting(l->writer),
         .all_read = l->all_read,
-        .read_fraction = size == 0 ? -1 : (double)line_reader_offset(l->reader) / (double)size,
+        .read_fraction = size == 0 ? -1 : (double)line_reader_done(l->reader) / (double)size,
         .n_prompt_tokens = l->stats.n_prompt_tokens,
         .n_generated_tokens = l->stats.n_generated_tokens,
     };
@@ -350,7 +350,7 @@ static struct status end_journal(struct lead *l)
     const struct journal_record end = {.type = JOURNAL_END,
                                        .values = {l->n_read, result_writer_offset(l->writer)}};
     TRY(journal_add(l->journal, &end));
-    return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
+    return journal_commit(l->journal, l->n_read, line_reader_done(l->reader));
 }
 
 static struct status close_files(struct lead *l)
@@ -358,7 +358,7 @@ static struct status close_files(struct lead *l)
     TRY(file_claims_check(l->o.claims));
     if (l->journal == NULL) return result_writer_close(l->writer);
     if (l->failed) { /* if the output failed, finished rows can still go to the journal */
-        return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
+        return journal_commit(l->journal, l->n_read, line_reader_done(l->reader));
     }
     TRY(lead_flush(l, true));
     const bool all_written = l->all_read && result_writer_n_open(l->writer) == 0;

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "serve/input/byte_source.h"
 #include "serve/journal/id_set.h"
 #include "serve/journal/journal_index.h"
 #include "serve/output/result_row.h"
@@ -345,8 +346,9 @@ static struct status merge_take_line(struct merge *m, const struct line *line)
 
 static struct status take_lines(struct merge *m)
 {
+    uint64_t size;
+    TRY(byte_source_length(m->o->input_path, &size));
     TRY(line_reader_create(m->o->input_path, 0, &m->input));
-    const uint64_t size = line_reader_size(m->input);
     for (;;) {
         const uint64_t begins = line_reader_offset(m->input);
         struct line line;

@@ -25,6 +25,9 @@ class Shoal(CMakePackage):
     depends_on("pcre2")
     depends_on("utf8proc@2:")
     depends_on("xxhash@0.8:")
+    depends_on("zlib-api")
+    depends_on("zstd")
+    depends_on("xz")
     depends_on("random123@1.14:", type="build")
     depends_on("cunit@2.1:", when="+tests", type="build")
 

@@ -1,0 +1,62 @@
+/* The bytes of an input: a regular file, a FIFO or stdin. Data that begin as gzip (RFC 1952), zstd
+ * (RFC 8878) or xz (the .xz file format 1.1) are decompressed, in bounded memory; several members,
+ * frames or streams one after another are one input. Knows no lines. Called by the files of this
+ * room. */
+#ifndef SHOAL_SERVE_INPUT_BYTE_SOURCE_H
+#define SHOAL_SERVE_INPUT_BYTE_SOURCE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct byte_source;
+
+enum source_kind {
+    SOURCE_BYTES, /* n bytes were read, at least one */
+    SOURCE_WAIT,  /* nothing can be read now */
+    SOURCE_END,   /* all was read */
+};
+
+struct source_read {
+    enum source_kind kind;
+    size_t n;
+};
+
+/* Local. Opens `path`; "-" is stdin. Reads nothing yet. Owner: the caller, byte_source_close.
+ * Errors: STATUS_INPUT (cannot be opened, a folder), STATUS_MEMORY. */
+struct status byte_source_open(const char *path, struct byte_source **out);
+void byte_source_close(struct byte_source **s);
+
+/* Local. Reads up to n_most (at least 1) decompressed bytes to `to`. may_block: waits for up to a
+ * fifth of a second first. Errors: STATUS_IO; STATUS_INPUT when compressed data are damaged or end
+ * too early (both name the byte of the file), STATUS_MEMORY. */
+struct status byte_source_read(struct byte_source *s, bool may_block, void *to, size_t n_most,
+                               struct source_read *out);
+
+/* Local. Goes to byte `at` of the decompressed bytes of a regular file, of which nothing was read
+ * yet; a compressed file is read up to there. Errors: as byte_source_read. */
+struct status byte_source_go_to(struct byte_source *s, uint64_t at);
+
+/* Local. The number of decompressed bytes of a regular file; reads all of a compressed one. Errors:
+ * as byte_source_open and byte_source_read. */
+struct status byte_source_length(const char *path, uint64_t *out);
+
+/* Local. Whether the input is a regular file; its size in bytes as it stands on the disk, 0 if it
+ * is none; and how many of these were read and used. */
+bool byte_source_is_regular(const struct byte_source *s);
+uint64_t byte_source_file_size(const struct byte_source *s);
+uint64_t byte_source_file_done(const struct byte_source *s);
+
+/* Local. Whether the bytes are decompressed. Known after the first read that gave bytes. */
+bool byte_source_is_compressed(const struct byte_source *s);
+
+/* Local. True when `path` names the file that is being read (by device and inode). */
+bool byte_source_is_file(const struct byte_source *s, const char *path);
+
+/* Local. Copies a regular file's first n bytes as they stand on the disk; returns how many it has
+ * (0 if it is no regular file). */
+size_t byte_source_head(const struct byte_source *s, void *to, size_t n);
+
+#endif
