@@ -1,6 +1,6 @@
 /* Quantized values of a packed tile as floats, for linears with float activations; shared by the
- * instruction sets. The four neighbouring inputs of an output are one 32-bit lane, so no byte
- * crosses lanes.
+ * instruction sets. (fp8: linear_fp8.h.) The four neighbouring inputs of an output are one 32-bit
+ * lane, so no byte crosses lanes.
  *
  * The including file defines LANES_AT_ONCE (outputs of a vector, 8 or 16), the types lanes_int and
  * lanes_f32, and
@@ -9,8 +9,7 @@
  *     lanes_value(kind, v, zero, scale)  the weight of the quantized value in a lane's low bits
  *     lanes_zeros(zeros), lanes_set(x)   LANES_AT_ONCE zero points; x in each lane
  *     lanes_scales(format, scales, i)    scales [i, i + LANES_AT_ONCE)
- *     lanes_put(to, v)                   an aligned store
- * v16_mul, v16_store_aligned, and struct fp8_seen with its functions (fp8.h). */
+ *     lanes_put(to, v)                   an aligned store */
 #ifndef SHOAL_KERNELS_DEQUANTIZE_BODY_H
 #define SHOAL_KERNELS_DEQUANTIZE_BODY_H
 
@@ -73,36 +72,8 @@ ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct dequantized 
     }
 }
 
-/* dequantize for fp8 weights, and prefetches the next n_k inputs of the packed tile. Returns false
- * where a value is NaN or a scale too large for fp8_scales: then `out` is not valid. */
-static bool dequantize_fp8(const struct dequantized *d)
-{
-    const struct packed *w = d->w;
-    const size_t group = quant_kernel_group(w->quant), n_bytes = d->n_k * PANEL_COLUMNS;
-    const uint8_t *codes = (const uint8_t *)w->data +
-                           d->panel * kern_quant_panel_bytes(w->quant, w->n_in) +
-                           d->k * PANEL_COLUMNS;
-    struct fp8_seen seen = fp8_nothing();
-    float *to = d->out;
-    for (size_t i = 0, n; i < d->n_k; i += n) {
-        const size_t g = (d->k + i) / group, left = (g + 1) * group - (d->k + i);
-        const size_t at = kern_quant_scale_index(w, d->panel * PANEL_COLUMNS, g);
-        const struct v16 scales = fp8_scales(w->quant, w->scales, at, &seen);
-        n = d->n_k - i < left ? d->n_k - i : left;
-        for (size_t k = 0; k < n; k += QUANT_QUAD, codes += QUANT_QUAD * PANEL_COLUMNS) {
-            struct v16 v[QUANT_QUAD];
-            _mm_prefetch((const char *)codes + n_bytes, _MM_HINT_T0);
-            fp8_quad(codes, v, &seen);
-#pragma GCC unroll 4
-            for (size_t j = 0; j < QUANT_QUAD; j++, to += d->stride)
-                v16_store_aligned(to, v16_mul(v[j], scales));
-        }
-    }
-    return fp8_is_plain(&seen);
-}
-
-/* out[n_k, rounded up to 8][stride] = the 16 outputs of inputs [k, k + n_k) of a packed tile. k is
- * a multiple of 8. */
+/* out[n_k, rounded up to 8][stride] = the 16 outputs of inputs [k, k + n_k) of a packed tile of
+ * int8, int4 or mxfp4. k is a multiple of 8. */
 static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, size_t stride,
                        float *out)
 {
@@ -111,10 +82,8 @@ static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_
         dequantize_as(QUANT_INT8, &d);
     else if (w->quant.kind == QUANT_INT4)
         dequantize_as(QUANT_INT4, &d);
-    else if (w->quant.kind == QUANT_MXFP4)
+    else
         dequantize_as(QUANT_MXFP4, &d);
-    else if (!dequantize_fp8(&d))
-        dequantize_as(QUANT_FP8, &d);
 }
 
 #endif

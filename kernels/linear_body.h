@@ -7,15 +7,16 @@
  * Many rows: K-slices of panels are converted once into scratch memory that all rows read. While
  * the tiles of one slice are multiplied, the next slice is converted.
  *
- * Quantized weights with float activations go through the scratch memory with any number of rows,
- * but for fp8 with few rows (linear_fp8_few.h).
+ * fp8 weights are a float type here (DTYPE_F8_E4M3), with scales: linear_fp8.h, linear_fp8_few.h.
+ * Other quantized weights with float activations go through the scratch memory with any number of
+ * rows.
  *
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
  *     PIECE, SHORT_PIECE                             inputs of a K-slice
- *     struct v16, v16_zero, v16_mul, v16_fma, v16_store_aligned
+ *     struct v16, v16_zero, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
- *     struct fp8_seen and its functions              fp8.h
+ *     fp8_large, fp8_scales, fp8_enlarged, fp8_quad  fp8.h
  *     load_weights, store_outputs, output_lanes      load_weights may permute the lanes; the
  *                                                    other two know the permutation
  *     struct grid, struct sums16, grid_of, grid_add, store_sums, store_rounded */
@@ -49,7 +50,10 @@ enum {
 /* Bytes of 16 weights: one input of a panel. */
 ALWAYS_INLINE size_t input_bytes(enum dtype t)
 {
-    return PANEL_COLUMNS * (t == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    const size_t each = t == DTYPE_F32       ? sizeof(float)
+                        : t == DTYPE_F8_E4M3 ? sizeof(uint8_t)
+                                             : sizeof(uint16_t);
+    return PANEL_COLUMNS * each;
 }
 
 #include "kernels/linear_piece.h"
@@ -132,6 +136,13 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Bytes from panel to panel. */
+ALWAYS_INLINE size_t panel_bytes_of(enum dtype t, const struct packed *w)
+{
+    if (t == DTYPE_F8_E4M3) return kern_quant_panel_bytes(w->quant, w->n_in);
+    return (size_t)w->n_in * input_bytes(t);
+}
+
 /* The address of row r's outputs in a panel. */
 ALWAYS_INLINE float *y_at(const struct slice *s, size_t r, size_t panel)
 {
@@ -177,13 +188,30 @@ struct streams {
     size_t first, apart;
 };
 
+#include "kernels/linear_fp8_few.h"
+
+/* c[row][panel] = the chains of all rows of the slice (n_rows) in n_panels panels, continued over
+ * inputs [k, end). Both numbers are constant. */
+ALWAYS_INLINE void few_chains(enum dtype t, size_t n_rows, size_t n_panels, size_t k, size_t end,
+                              const struct slice *s, struct streams streams, struct v16 *c)
+{
+    const size_t panel_bytes = panel_bytes_of(t, s->w);
+    const struct operands o = {.x = s->x + k,
+                               .x_stride = s->x_stride,
+                               .w = (const char *)s->w->data + streams.first * panel_bytes +
+                                    k * input_bytes(t),
+                               .apart = streams.apart * panel_bytes,
+                               .n_k = end - k};
+    chains(t, n_rows, n_panels, &o, c);
+}
+
 /* Computes all rows of the slice (n_rows) in n_panels panels. Both numbers are constant. */
 ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_panels,
                             const struct slice *s, struct streams streams)
 {
     const size_t panel = streams.first, apart = streams.apart;
     const struct packed *w = s->w;
-    const size_t leaf = leaf_length(w, leafy), panel_bytes = (size_t)w->n_in * input_bytes(t);
+    const size_t leaf = leaf_length(w, leafy);
     const struct grid g = grid_of(w);
     struct sums16 sums[TILE] = {0};
     int64_t n_bad[TILE] = {0};
@@ -191,13 +219,11 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     size_t n_leaves = 0;
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = v16_zero();
     for (size_t k = 0; k < w->n_in; k += leaf) {
-        const struct operands o = {.x = s->x + k,
-                                   .x_stride = s->x_stride,
-                                   .w = (const char *)w->data + panel * panel_bytes +
-                                        k * input_bytes(t),
-                                   .apart = apart * panel_bytes,
-                                   .n_k = min_size(leaf, w->n_in - k)};
-        chains(t, n_rows, n_panels, &o, c);
+        const size_t end = min_size(k + leaf, w->n_in);
+        if (t == DTYPE_F8_E4M3)
+            fp8_groups(n_rows, n_panels, k, end, s, streams, c);
+        else
+            few_chains(t, n_rows, n_panels, k, end, s, streams, c);
         if (!leafy) break;
         UNROLL(32)
         for (size_t i = 0; i < n_rows * n_panels; i++)
@@ -294,19 +320,6 @@ ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t
     return piece_at(s, leafy, n_panels, next, 0);
 }
 
-/* The conversion of a K-slice into `scratch`. */
-ALWAYS_INLINE struct conversion conversion_of(enum dtype t, const struct slice *s,
-                                              const struct piece *p, float *scratch)
-{
-    const size_t panel_bytes = (size_t)s->w->n_in * input_bytes(t);
-    return (struct conversion){.t = t,
-                               .from = (const char *)s->w->data + p->panel * panel_bytes +
-                                       p->k * input_bytes(t),
-                               .panel_bytes = panel_bytes,
-                               .to = scratch,
-                               .n_left = p->n_k};
-}
-
 /* The number of vectors in struct sums16. The vectors are copied one by one: a compiler copies the
  * whole struct in smaller pieces, and loads that follow would stall. */
 #define SUMS_VECTORS (sizeof(struct sums16) / sizeof(((struct sums16 *)NULL)->s[0]))
@@ -318,10 +331,30 @@ struct block {
     size_t n_panels;
     const struct slice *s;
     struct grid grid;
-    struct v16 *c;       /* [n_rows, n_panels] chains */
-    struct sums16 *sums; /* [n_rows, n_panels] */
-    int64_t *n_bad;      /* [n_rows] */
+    struct v16 *c;         /* [n_rows, n_panels] chains */
+    struct sums16 *sums;   /* [n_rows, n_panels] */
+    int64_t *n_bad;        /* [n_rows] */
+    struct fp8_piece *fp8; /* of the K-slice that is converted */
 };
+
+/* The conversion of a K-slice into `scratch`. */
+ALWAYS_INLINE struct conversion conversion_of(const struct block *b, const struct piece *p,
+                                              float *scratch)
+{
+    const struct packed *w = b->s->w;
+    const size_t panel_bytes = panel_bytes_of(b->t, w);
+    struct conversion c = {.t = b->t,
+                           .from = (const char *)w->data + p->panel * panel_bytes +
+                                   p->k * input_bytes(b->t),
+                           .panel_bytes = panel_bytes,
+                           .to = scratch,
+                           .n_left = p->n_k,
+                           .fp8 = b->fp8};
+    if (b->t != DTYPE_F8_E4M3) return c;
+    c.n_left = (p->n_k + QUANT_QUAD - 1) / QUANT_QUAD * QUANT_QUAD;
+    fp8_piece_begin(w, p->panel, b->n_panels, p->k, p->n_k, b->fp8);
+    return c;
+}
 
 /* Converts a whole K-slice at once: the first one, and each one of quantized weights, which are not
  * converted while tiles are multiplied. */
@@ -331,7 +364,7 @@ ALWAYS_INLINE void piece_whole(const struct block *b, const struct piece *p, flo
     for (size_t i = 0; b->quantized && i < b->n_panels; i++)
         dequantize(b->s->w, p->panel + i, p->k, p->n_k, stride, scratch + i * PANEL_COLUMNS);
     if (b->quantized) return;
-    struct conversion c = conversion_of(b->t, b->s, p, scratch);
+    struct conversion c = conversion_of(b, p, scratch);
     c.n_each = c.n_left;
     convert_as(b->t, b->n_panels, &c);
 }
@@ -427,7 +460,7 @@ ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct pi
                                           size_t n_fetches)
 {
     const struct slice *s = b->s;
-    const size_t n_bytes = input_bytes(b->t), panel_bytes = s->w->n_in * n_bytes;
+    const size_t n_bytes = input_bytes(b->t), panel_bytes = panel_bytes_of(b->t, s->w);
     const size_t lines = (behind->n_k * n_bytes + LINE_BYTES - 1) / LINE_BYTES;
     struct tile_work o = {.x = s->x + p->k,
                           .x_stride = s->x_stride,
@@ -456,11 +489,13 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     const size_t most = min_size(TILE / b->n_panels, MOST_ROWS);
     const size_t n_tiles = (s->n_rows + most - 1) / most;
     const size_t lines = (p->n_k + LINE_FLOATS - 1) / LINE_FLOATS, n_times = n_tiles * lines;
-    struct conversion conversion = conversion_of(b->t, s, next, then);
+    struct conversion conversion = conversion_of(b, next, then);
     if (b->quantized || n_times == 0)
         conversion.n_left = 0;
     else
         conversion.n_each = (next->n_k + n_times - 1) / n_times;
+    if (b->t == DTYPE_F8_E4M3)
+        conversion.n_each = (conversion.n_each + QUANT_QUAD - 1) / QUANT_QUAD * QUANT_QUAD;
     struct tile_work o = piece_work(b, p, behind, now, n_times);
     o.conversion = &conversion;
     const char *ahead_end = o.ahead + behind->n_k * input_bytes(b->t);
@@ -488,8 +523,9 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     struct v16 c[MANY_PANELS * BLOCK_ROWS];
     struct sums16 sums[MANY_PANELS * BLOCK_ROWS];
     int64_t n_bad[BLOCK_ROWS] = {0};
+    struct fp8_piece fp8;
     if (panel + n_panels > panel1) return panel;
-    const struct block b = {t, quantized, leafy, n_panels, s, grid_of(w), c, sums, n_bad};
+    const struct block b = {t, quantized, leafy, n_panels, s, grid_of(w), c, sums, n_bad, &fp8};
     struct piece p = piece_at(s, leafy, n_panels, panel, 0);
     struct piece next = piece_after(s, leafy, n_panels, &p);
     float *now = scratch[0], *then = scratch[1];
@@ -507,8 +543,6 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     for (size_t r = 0; leafy && r < s->n_rows; r++) count_bad(s, r, n_bad[r]);
     return panel;
 }
-
-#include "kernels/linear_fp8_few.h"
 
 /* Computes a slice in blocks of at most BLOCK_ROWS rows. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
@@ -535,10 +569,6 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
         size_t p = s.panel0;
         if (s.n_rows <= FEW_ROWS && !quantized) {
             few(t, leafy, &s);
-            continue;
-        }
-        if (quantized && s.n_rows <= FP8_ROWS_MOST && g->w->quant.kind == QUANT_FP8) {
-            fp8_some(leafy, &s);
             continue;
         }
         if (s.n_rows <= FEW_ROWS) /* quantized: enough independent chains */

@@ -4,7 +4,7 @@
 #ifndef SHOAL_KERNELS_LINEAR_PIECE_H
 #define SHOAL_KERNELS_LINEAR_PIECE_H
 
-#include "kernels/body.h"
+#include "kernels/linear_fp8.h"
 
 enum {
     ROWS_TOGETHER = 3, /* rows that one address register and the stride can reach */
@@ -17,7 +17,8 @@ struct conversion {
     const char *from; /* the next input of the first panel */
     size_t panel_bytes;
     float *to;
-    size_t n_left, n_each; /* inputs left; inputs of one call of convert */
+    size_t n_left, n_each; /* inputs left; inputs of one call of convert. fp8: multiples of 4 */
+    struct fp8_piece *fp8; /* fp8 only */
 };
 
 /* The input of a register tile over a K-slice, and what the tile prefetches and converts meanwhile.
@@ -35,20 +36,27 @@ struct tile_work {
     struct conversion *conversion;
 };
 
-ALWAYS_INLINE void convert_as(enum dtype t, size_t n_panels, struct conversion *c)
+/* to[n][n_panels][16] = the next n inputs of panels of floats, panel_bytes apart. */
+ALWAYS_INLINE void convert_floats(enum dtype t, size_t n_panels, size_t n, const char *from,
+                                  size_t panel_bytes, float *to)
 {
-    const size_t n = c->n_left < c->n_each ? c->n_left : c->n_each;
-    float *to = c->to;
-    const char *from = c->from;
     for (const char *end = from + n * input_bytes(t); from < end; from += input_bytes(t)) {
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++)
-            v16_store_aligned(to + p * PANEL_COLUMNS,
-                              load_weights(t, from + p * c->panel_bytes, 0));
+            v16_store_aligned(to + p * PANEL_COLUMNS, load_weights(t, from + p * panel_bytes, 0));
         to += n_panels * PANEL_COLUMNS;
     }
-    c->from = from;
-    c->to = to;
+}
+
+ALWAYS_INLINE void convert_as(enum dtype t, size_t n_panels, struct conversion *c)
+{
+    const size_t n = c->n_left < c->n_each ? c->n_left : c->n_each;
+    if (t == DTYPE_F8_E4M3)
+        fp8_convert(n_panels, n, (const uint8_t *)c->from, c->panel_bytes, c->fp8, c->to);
+    else
+        convert_floats(t, n_panels, n, c->from, c->panel_bytes, c->to);
+    c->from += n * input_bytes(t);
+    c->to += n * n_panels * PANEL_COLUMNS;
     c->n_left -= n;
 }
 
@@ -60,6 +68,8 @@ ALWAYS_INLINE void convert(size_t n_panels, struct conversion *c)
         convert_as(DTYPE_BF16, n_panels, c);
     else if (c->t == DTYPE_F16)
         convert_as(DTYPE_F16, n_panels, c);
+    else if (c->t == DTYPE_F8_E4M3)
+        convert_as(DTYPE_F8_E4M3, n_panels, c);
     else
         convert_as(DTYPE_F32, n_panels, c);
 }

@@ -2,7 +2,6 @@
 #ifndef SHOAL_KERNELS_AVX2_DEQUANTIZE_H
 #define SHOAL_KERNELS_AVX2_DEQUANTIZE_H
 
-#include "kernels/avx2/fp8.h"
 #include "kernels/avx2/scales.h"
 #include "kernels/quant_body.h"
 
@@ -54,9 +53,7 @@ ALWAYS_INLINE lanes_f32 lanes_value(enum quant_kind kind, lanes_int b, lanes_int
                                     lanes_f32 scale)
 {
     __m256 v;
-    if (kind == QUANT_FP8)
-        v = v8_e4m3(b);
-    else if (kind == QUANT_MXFP4)
+    if (kind == QUANT_MXFP4)
         v = _mm256_cvtepi32_ps(v8_e2m1(b));
     else
         v = _mm256_cvtepi32_ps(_mm256_sub_epi32(

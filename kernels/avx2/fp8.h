@@ -1,76 +1,88 @@
-/* E4M3 weights as floats on AVX2, four inputs of sixteen outputs at a time. An E4M3 number's bits,
- * moved to where a float has its own, are the number times 2^-120: the exponents' biases are 7 and
- * 127, and subnormal numbers become subnormal floats. The scale makes up for it. */
+/* E4M3 weights as floats on AVX2, four inputs of sixteen outputs at a time; see avx512/fp8.h. */
 #ifndef SHOAL_KERNELS_AVX2_FP8_H
 #define SHOAL_KERNELS_AVX2_FP8_H
 
 #include "kernels/avx2/scales.h"
 #include "kernels/quant_body.h"
 
-/* The largest quantized value without its sign in each byte, and the largest scale's bits in each
- * lane, of all that were read. */
-struct fp8_seen {
-    __m256i codes, scales;
-};
+/* Not zero if a scale times 2^120 may overflow. */
+typedef int fp8_large;
 
-ALWAYS_INLINE struct fp8_seen fp8_nothing(void)
+ALWAYS_INLINE bool fp8_scales_fit(__m256 scale)
 {
-    return (struct fp8_seen){_mm256_setzero_si256(), _mm256_setzero_si256()};
+    const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), scale);
+    return _mm256_movemask_ps(_mm256_cmp_ps(size, _mm256_set1_ps(0x1p8f), _CMP_LT_OQ)) == 0xFF;
 }
 
-/* v[j] = input j of eight outputs times 2^-120. The sign moves to both ends of the shift:
- *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
- *     shifted right by 4, the sign following     s ssss eeee mmm ....
- *     the upper half of a float                  s 0000 eeee mmm 0000 */
-ALWAYS_INLINE void fp8_quad_of_eight(const uint8_t *codes, __m256 *v, struct fp8_seen *seen)
+/* Scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN. */
+ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
+                                    fp8_large *large)
 {
-    const __m256i keep = _mm256_set1_epi16((short)0x87F0), upper = _mm256_set1_epi32(-0x10000);
-    const __m256i b = _mm256_loadu_si256((const void *)codes);
-    const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(b, 4), keep);
-    const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(b, 8), 4), keep);
-    v[0] = _mm256_castsi256_ps(_mm256_slli_epi32(even, 16));
-    v[1] = _mm256_castsi256_ps(_mm256_slli_epi32(odd, 16));
-    v[2] = _mm256_castsi256_ps(_mm256_and_si256(even, upper));
-    v[3] = _mm256_castsi256_ps(_mm256_and_si256(odd, upper));
-    const __m256i sizes = _mm256_and_si256(b, _mm256_set1_epi8(0x7F));
-    seen->codes = _mm256_max_epu8(seen->codes, sizes);
-}
-
-/* v[j] = input j of sixteen outputs times 2^-120. */
-ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 *v, struct fp8_seen *seen)
-{
-    __m256 a[QUANT_QUAD], b[QUANT_QUAD];
-    fp8_quad_of_eight(codes, a, seen);
-    fp8_quad_of_eight(codes + 8 * QUANT_QUAD, b, seen);
-#pragma GCC unroll 4
-    for (size_t j = 0; j < QUANT_QUAD; j++) v[j] = (struct v16){a[j], b[j]};
-}
-
-ALWAYS_INLINE __m256 fp8_scales_of_eight(struct quant_format f, const void *in, size_t i,
-                                         struct fp8_seen *seen)
-{
-    const __m256 scale = _mm256_mul_ps(v8_scales(f, in, i), _mm256_set1_ps(0x1p120f));
-    const __m256i size = _mm256_and_si256(_mm256_castps_si256(scale), _mm256_set1_epi32(INT32_MAX));
-    seen->scales = _mm256_max_epi32(seen->scales, size);
+    const struct v16 scale = {v8_scales(f, in, i), v8_scales(f, in, i + 8)};
+    if (!fp8_scales_fit(scale.a) || !fp8_scales_fit(scale.b)) *large = 1;
     return scale;
 }
 
-/* Scales [i, i + 16) times 2^120. */
-ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
-                                    struct fp8_seen *seen)
+ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
 {
-    return (struct v16){fp8_scales_of_eight(f, in, i, seen),
-                        fp8_scales_of_eight(f, in, i + 8, seen)};
+    const __m256 factor = _mm256_set1_ps(0x1p120f);
+    return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* Whether all products of v and a scale were the weights: no quantized value is NaN, and no scale
- * times 2^120 is NaN or infinite. */
-ALWAYS_INLINE bool fp8_is_plain(const struct fp8_seen *seen)
+/* The highest bit of each byte is set if its number is NaN or has exponent 0. */
+ALWAYS_INLINE __m256i fp8_rare(__m256i b)
 {
-    const __m256i nan = _mm256_cmpeq_epi8(seen->codes, _mm256_set1_epi8(0x7F));
-    const __m256i large = _mm256_cmpgt_epi32(seen->scales, _mm256_set1_epi32(0x7F7FFFFF));
-    const __m256i any = _mm256_or_si256(nan, large);
-    return _mm256_testz_si256(any, any) != 0;
+    const __m256i size = _mm256_and_si256(b, _mm256_set1_epi8(0x7F));
+    return _mm256_or_si256(_mm256_sub_epi8(size, _mm256_set1_epi8(8)),
+                           _mm256_add_epi8(size, _mm256_set1_epi8(1)));
+}
+
+/* fp8_quad for any values and scales. */
+ALWAYS_INLINE void fp8_any_quad(__m256i a, __m256i b, struct v16 scale, fp8_large large,
+                                struct v16 *w)
+{
+    const __m256 factor = _mm256_set1_ps(large != 0 ? 1.0f : 0x1p-120f);
+    const __m256 sa = _mm256_mul_ps(scale.a, factor), sb = _mm256_mul_ps(scale.b, factor);
+#pragma GCC unroll 4
+    for (int j = 0; j < QUANT_QUAD; j++) {
+        w[j].a = _mm256_mul_ps(v8_e4m3(a), sa);
+        w[j].b = _mm256_mul_ps(v8_e4m3(b), sb);
+        a = _mm256_srli_epi32(a, 8);
+        b = _mm256_srli_epi32(b, 8);
+    }
+}
+
+/* v[j] = input j of eight outputs times the scale. The sign moves to both ends of the shift:
+ *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
+ *     shifted right by 4, the sign following     s ssss eeee mmm ....
+ *     the upper half of a float                  s 0000 eeee mmm 0000 */
+ALWAYS_INLINE void fp8_usual_eight(__m256i b, __m256 scale, __m256 *v)
+{
+    const __m256i keep = _mm256_set1_epi16((short)0x87F0), upper = _mm256_set1_epi32(-0x10000);
+    const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(b, 4), keep);
+    const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(b, 8), 4), keep);
+    v[0] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(even, 16)), scale);
+    v[1] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(odd, 16)), scale);
+    v[2] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(even, upper)), scale);
+    v[3] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(odd, upper)), scale);
+}
+
+/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged, or, with
+ * `large`, as stored. */
+ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 scale, fp8_large large, struct v16 *w)
+{
+    const __m256i a = _mm256_loadu_si256((const void *)codes);
+    const __m256i b = _mm256_loadu_si256((const void *)(codes + 8 * QUANT_QUAD));
+    const int rare = _mm256_movemask_epi8(_mm256_or_si256(fp8_rare(a), fp8_rare(b)));
+    if (__builtin_expect((rare | large) != 0, 0)) {
+        fp8_any_quad(a, b, scale, large, w);
+        return;
+    }
+    __m256 va[QUANT_QUAD], vb[QUANT_QUAD];
+    fp8_usual_eight(a, scale.a, va);
+    fp8_usual_eight(b, scale.b, vb);
+#pragma GCC unroll 4
+    for (size_t j = 0; j < QUANT_QUAD; j++) w[j] = (struct v16){va[j], vb[j]};
 }
 
 #endif

@@ -143,6 +143,7 @@ ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const 
 }
 
 #include "kernels/avx2/dequantize.h"
+#include "kernels/avx2/fp8.h"
 #include "kernels/linear_body.h"
 
 #define LINEAR_AVX2(name, type)                                                                    \
@@ -158,8 +159,9 @@ ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const 
 LINEAR_AVX2(f32, DTYPE_F32)
 LINEAR_AVX2(f16, DTYPE_F16)
 LINEAR_AVX2(bf16, DTYPE_BF16)
+LINEAR_AVX2(fp8, DTYPE_F8_E4M3)
 
-/* Weights of any quantized format, converted to floats; the arithmetic is that of f32 weights. */
+/* int8, int4 and mxfp4 weights, converted to floats; the arithmetic is that of f32 weights. */
 void k_linear_dequant_avx2(const struct linear_args *a, const struct linear_slice *s)
 {
     linear(DTYPE_F32, true, false, a, s);
@@ -178,6 +180,6 @@ void fill_linear_avx2(struct kern_table *t)
     t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_avx2;
     t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_avx2;
     t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_avx2;
-    t->linear_quant[QUANT_FP8] = k_linear_dequant_avx2;
-    t->linear_quant_leaf[QUANT_FP8] = k_linear_leaf_dequant_avx2;
+    t->linear_quant[QUANT_FP8] = k_linear_fp8_avx2;
+    t->linear_quant_leaf[QUANT_FP8] = k_linear_leaf_fp8_avx2;
 }

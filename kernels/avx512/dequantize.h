@@ -2,7 +2,6 @@
 #ifndef SHOAL_KERNELS_AVX512_DEQUANTIZE_H
 #define SHOAL_KERNELS_AVX512_DEQUANTIZE_H
 
-#include "kernels/avx512/fp8.h"
 #include "kernels/avx512/scales.h"
 #include "kernels/quant_body.h"
 
@@ -52,9 +51,7 @@ ALWAYS_INLINE lanes_f32 lanes_value(enum quant_kind kind, lanes_int b, lanes_int
                                     lanes_f32 scale)
 {
     __m512 v;
-    if (kind == QUANT_FP8)
-        v = v16_e4m3(b);
-    else if (kind == QUANT_MXFP4)
+    if (kind == QUANT_MXFP4)
         v = _mm512_cvtepi32_ps(v16_e2m1(b));
     else
         v = _mm512_cvtepi32_ps(_mm512_sub_epi32(

@@ -246,7 +246,8 @@ static void reference_is_a_dot_product(void)
 }
 
 /* Weights whose first panels have each of the 256 values in each place of a quad, and one scale
- * for all. Without NaN: those values become 448, since a NaN shows in all rows. */
+ * for all; if it is at most 1, output 20 has 2^10 times that, since kernels choose by the largest
+ * scale of a tile. Without NaN: those values become 448, since a NaN shows in all rows. */
 static struct quant_weight every_fp8_value(struct quant_format f, float scale, bool with_nan)
 {
     struct rng r = {13};
@@ -259,8 +260,10 @@ static struct quant_weight every_fp8_value(struct quant_format f, float scale, b
             q.codes[n * 259 + k] = code;
         }
     }
-    for (size_t i = 0; i < 33 * n_scales; i++)
-        dtype_from_f32(f.scale_dtype, &scale, 1, q.scales + i * dtype_bytes(f.scale_dtype));
+    for (size_t i = 0; i < 33 * n_scales; i++) {
+        const float here = i / n_scales == 20 && scale <= 1.0f ? scale * 0x1p10f : scale;
+        dtype_from_f32(f.scale_dtype, &here, 1, q.scales + i * dtype_bytes(f.scale_dtype));
+    }
     const struct kern_table ref = table_ref();
     const size_t row_bytes = n_scales * dtype_bytes(f.scale_dtype);
     op_pack_quant(&ref, &q.w, PACKED_CODES, &(struct matrix_rows){q.codes, 259, 0, 33});
