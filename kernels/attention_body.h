@@ -14,6 +14,7 @@
 #ifndef SHOAL_KERNELS_ATTENTION_BODY_H
 #define SHOAL_KERNELS_ATTENTION_BODY_H
 
+#include "kernels/activation_body.h"
 #include "kernels/body.h"
 
 enum {
@@ -149,6 +150,18 @@ ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile_fold *f)
     if (j < f->end) turned_dots(n_rows, 1, f, j);
 }
 #endif
+
+/* The scores of n_rows rows, times scale, with their softcap. */
+static __attribute__((noinline)) void cap_scores(size_t n_rows, const struct tile_fold *f,
+                                                 float scale, float softcap)
+{
+    for (size_t r = 0; r < n_rows; r++) {
+        for (size_t j = f->first; j < f->end; j += 16) {
+            const struct v16 s = v16_mul(v16_load(DTYPE_F32, f->e[r], j), v16_set1(scale));
+            v16_store(f->e[r] + j, v16_softcap(s, v16_set1(softcap)));
+        }
+    }
+}
 
 /* Scores to weights: e[r][j] = exp(s_j - m), +0 for slots that row r does not see; and each row's
  * (m, l). A NaN score is never the maximum, but makes e, l and the row NaN. */
@@ -297,8 +310,9 @@ ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct row
 /* Folds a tile into the states of n_rows (constant) consecutive rows. At least one slot is seen by
  * all of them. */
 ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct tile *tile,
-                        const struct seen_row *rows, float scale)
+                        const struct seen_row *rows, const struct attn_args *a)
 {
+    float scale = a->scale;
     float e[FOLD_ROWS][TILE] __attribute__((aligned(64)));
     struct rows_part part;
     const struct tile_fold f = {.tile = tile,
@@ -310,6 +324,10 @@ ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct t
     if (turned) turned_scores(n_rows, &f);
 #endif
     if (!turned) scores(t, n_rows, &f);
+    if (a->softcap > 0) {
+        cap_scores(n_rows, &f, scale, a->softcap);
+        scale = 1.0f; /* exact */
+    }
     weights(n_rows, &f, scale, &part);
     fold_states(n_rows, rows, &part);
     size_t d = 0;
@@ -391,17 +409,16 @@ ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t
                               const struct tile *tile)
 {
     struct seen_row rows[FOLD_ROWS];
-    const float scale = b->args->scale;
     for (size_t i = 0; i < b->n;) {
         const size_t k = queries_that_see(b, i, n, rows);
         if (k == FOLD_ROWS)
-            fold(t, turned, FOLD_ROWS, tile, rows, scale);
+            fold(t, turned, FOLD_ROWS, tile, rows, b->args);
         else if (FOLD_ROWS > 3 && k == 3)
-            fold(t, turned, FOLD_ROWS > 3 ? 3 : 1, tile, rows, scale);
+            fold(t, turned, FOLD_ROWS > 3 ? 3 : 1, tile, rows, b->args);
         else if (k == 2)
-            fold(t, turned, 2, tile, rows, scale);
+            fold(t, turned, 2, tile, rows, b->args);
         else if (k == 1)
-            fold(t, turned, 1, tile, rows, scale);
+            fold(t, turned, 1, tile, rows, b->args);
         i += k > 0 ? k : 1;
     }
 }

@@ -236,7 +236,7 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
 }
 
 /* Attention with sinks below and above the scores. */
-static uint64_t kat_sinks(struct bench *b, enum dtype t)
+static uint64_t sinks_of(struct bench *b, enum dtype t, float softcap)
 {
     static const uint8_t kv_of_head[HEADS] = {0, 0};
     static const int32_t blocks[BLOCKS] = {1, 0};
@@ -253,10 +253,21 @@ static uint64_t kat_sinks(struct bench *b, enum dtype t)
                                 .n_heads = HEADS,
                                 .scale = 0.25f,
                                 .sinks = sinks,
+                                .softcap = softcap,
                                 .seqs = &seq,
                                 .n_seqs = 1};
     b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row1 = 1});
     return hash(hash_start, out, sizeof out);
+}
+
+static uint64_t kat_sinks(struct bench *b, enum dtype t)
+{
+    return sinks_of(b, t, 0);
+}
+
+static uint64_t kat_softcap(struct bench *b, enum dtype t)
+{
+    return sinks_of(b, t, 3.0f);
 }
 
 static uint64_t kat_kv_store(struct bench *b, enum dtype t)
@@ -350,6 +361,16 @@ static uint64_t kat_swiglu_clamped(struct bench *b, enum dtype t)
     fill(13, b->w, N, 12.0f);
     b->t->swiglu_clamped(b->x, b->w, N, 1.702f, 7.0f, b->y);
     return hash(hash_start, b->y, N * sizeof(float));
+}
+
+static uint64_t kat_geglu(struct bench *b, enum dtype t)
+{
+    (void)t;
+    fill(23, b->x, N, 7.0f);
+    fill(24, b->w, N, 3.0f);
+    b->t->geglu(b->x, b->w, N, b->y);
+    b->t->softcap(b->x, N, 2.5f);
+    return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
 static uint64_t kat_sums(struct bench *b, enum dtype t)
@@ -459,6 +480,8 @@ static const struct {
     {"swiglu", kat_swiglu, DTYPE_F32, 0x01ECA85FEFE9B1C9u},
     {"attention with sinks", kat_sinks, DTYPE_F16, 0xCE8FE6BDA93B669Fu},
     {"swiglu, clamped", kat_swiglu_clamped, DTYPE_F32, 0x2BF5898A320B61C4u},
+    {"geglu, softcap", kat_geglu, DTYPE_F32, 0x1C6169C6C9CB5012u},
+    {"attention with sinks and a softcap", kat_softcap, DTYPE_BF16, 0x9A6A64607B24FBF5u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"router", kat_router, DTYPE_F32, 0x1E0B44FA4787A054u},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},

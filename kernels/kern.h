@@ -13,6 +13,7 @@
 #include "base/team.h"
 #include "tensor/dims.h"
 #include "tensor/dtype.h"
+#include "tensor/gate_kind.h"
 #include "tensor/quant_format.h"
 #include "tensor/router_rule.h"
 
@@ -172,6 +173,7 @@ struct seq_rows {
  *       lo = window > 0 && p >= window ? p - window + 1 : 0
  *   s_j = dot(q, k_j) * scale         dot: 16 lanes (lane i: fma chain over d = i mod 16,
  *                                     ascending, from +0), tree 8-4-2-1; Hd is a multiple of 16
+ *   with a softcap c: s_j = c * tanh(s_j / c)
  *   m = max s_j; e_j = exp(s_j - m); l: 16 lanes (lane i: plain adds over j - 64t = i mod 16,
  *       ascending, from +0), tree; o_d = fma chain over j ascending of e_j * v_jd, from +0
  *   fold, from the first visible tile on: M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
@@ -188,6 +190,7 @@ struct attn_args {
     const float *sinks;          /* [H] a score that adds to the sum of weights but has no value
                                     vector; NULL: none */
     uint32_t window;             /* 0: all positions */
+    float softcap;               /* 0: none */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
     float *parts; /* results of tiles that several threads compute for one row; NULL: each row
@@ -290,7 +293,14 @@ struct kern_table {
     /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
     void (*swiglu)(const float *gate, const float *up, size_t n, float *y);
 
-    /* The same with g_i = min(g_i, limit), u_i = min(max(u_i, -limit), limit) before:
+    /* y_i = (g_i / (1 + exp(v_i * -2 sqrt(2 / pi)))) * u_i with v_i = fma(g_i * g_i * g_i,
+     * 0.044715, g_i): GELU in its tanh form, times u_i */
+    void (*geglu)(const float *gate, const float *up, size_t n, float *y);
+
+    /* x_i = cap * tanh(x_i / cap), in place; tanh is el_tanh_body */
+    void (*softcap)(float *x, size_t n, float cap);
+
+    /* The swiglu above with g_i = min(g_i, limit), u_i = min(max(u_i, -limit), limit) before:
      * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); a NaN stays one */
     void (*swiglu_clamped)(const float *gate, const float *up, size_t n, float alpha, float limit,
                            float *y);
@@ -319,6 +329,13 @@ struct kern_table {
     void (*pack_words)(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
                        size_t n, void *panel);
 };
+
+/* The kernel of a gated FFN's inner rows. */
+static inline void kern_gate(const struct kern_table *k, enum gate_kind kind, const float *gate,
+                             const float *up, size_t n, float *y)
+{
+    (kind == GATE_GEGLU ? k->geglu : k->swiglu)(gate, up, n, y);
+}
 
 /* A float as a u32 that orders like it (negative below positive). */
 DEVICE_INLINE uint32_t kern_ordered_bits(float x)

@@ -203,8 +203,8 @@ static void swiglu_part(const void *job_, struct part part)
     size_t row0, row1;
     if (!part_take(&part, a->n_rows, a->n * EXP_COST + 1, &row0, &row1)) return;
     for (size_t row = row0; row < row1; row++)
-        job->k->swiglu(a->gate + row * a->stride, a->up + row * a->stride, a->n,
-                       a->y + row * a->y_stride);
+        kern_gate(job->k, a->kind, a->gate + row * a->stride, a->up + row * a->stride, a->n,
+                  a->y + row * a->y_stride);
 }
 
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a)

@@ -92,6 +92,9 @@ void op_norm_whole(const struct kern_table *k, const struct norm_whole *a);
 /* x_i = min(max(x_i, -limit), limit); a NaN stays. */
 void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
 
+/* x_i = softcap of the table. */
+void op_softcap(const struct kern_table *k, float *x, float cap, size_t n);
+
 /* x[t] [n] = x[t] * (1 / (1 + exp(-gate[t]))) */
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n);
@@ -118,12 +121,13 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
 
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
-/* y = swiglu of gate and up, n columns of each row. */
+/* y = swiglu, or what `kind` says, of gate and up, n columns of each row. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;
     float *y; /* [n_rows, y_stride]; may be gate */
     size_t y_stride;
+    enum gate_kind kind;
 };
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 
@@ -133,7 +137,8 @@ struct gated_args {
     struct linear_args gate, up; /* the same rows in each group, all n_rows ascending; y_stride F */
     size_t n_rows;
     const struct quant_rows *codes; /* gate.y as op_quantize_rows makes them; NULL: none */
-    bool codes_alone;               /* gate.y is not read afterwards and need not be written */
+    enum gate_kind kind;
+    bool codes_alone; /* gate.y is not read afterwards and need not be written */
 };
 void op_gated(const struct kern_table *k, const struct gated_args *a);
 

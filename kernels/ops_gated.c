@@ -20,6 +20,7 @@ struct gated_job {
     const struct linear_args *gate, *up;
     const struct quant_rows *codes; /* NULL: do not quantize here */
     size_t unit;
+    enum gate_kind kind;
     bool codes_alone; /* only the quantized values are kept */
 };
 
@@ -60,7 +61,7 @@ static void run_piece(const struct gated_job *job, const struct linear_args *gat
     for (size_t row = g->row0 + p->row0; row < g->row0 + p->row1; row++) {
         const size_t column = column0 - gate->y_panel * PANEL_COLUMNS;
         float *y = gate->y + (row - gate->y_row) * gate->y_stride + column;
-        job->k->swiglu(y, up->y + (row - up->y_row) * up->y_stride + column, n, y);
+        kern_gate(job->k, job->kind, y, up->y + (row - up->y_row) * up->y_stride + column, n, y);
         if (job->codes != NULL) put_codes(job, y, n, row, column0);
     }
 }
@@ -128,7 +129,7 @@ void op_gated(const struct kern_table *k, const struct gated_args *a)
         device_ops_of(k->device)->gated(k->device, a);
         return;
     }
-    struct gated_job job = {k, &a->gate, &a->up, q, TILE_PANELS, false};
+    struct gated_job job = {k, &a->gate, &a->up, q, TILE_PANELS, a->kind, false};
     if (q != NULL && q->group > CODED_PANELS * PANEL_COLUMNS) job.codes = NULL;
     job.codes_alone = a->codes_alone && job.codes != NULL;
     if (a->n_rows == 1) job.unit = job.codes != NULL ? q->group / PANEL_COLUMNS : 0;

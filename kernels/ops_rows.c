@@ -262,6 +262,30 @@ void op_clamp(const struct kern_table *k, float *x, float limit, size_t n)
     part_run(k->team, n, clamp_part, &job);
 }
 
+struct softcap_job {
+    const struct kern_table *k;
+    float *x, cap;
+    size_t n;
+};
+
+static void softcap_part(const void *job_, struct part part)
+{
+    const struct softcap_job *job = job_;
+    size_t i, end;
+    if (part_take(&part, job->n, CLAMPED_COST, &i, &end))
+        job->k->softcap(job->x + i, end - i, job->cap);
+}
+
+void op_softcap(const struct kern_table *k, float *x, float cap, size_t n)
+{
+    if (k->device != NULL) {
+        device_ops_of(k->device)->softcap(k->device, x, cap, n);
+        return;
+    }
+    const struct softcap_job job = {k, x, cap, n};
+    part_run(k->team, n * CLAMPED_COST, softcap_part, &job);
+}
+
 struct sigmoid_rows_job {
     float *x;
     const float *gate;

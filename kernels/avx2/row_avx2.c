@@ -4,6 +4,8 @@
 
 #include "kernels/avx2/vec.h"
 
+#include "kernels/activation_body.h"
+
 /* Elements [i, i + 8) that are below n; the others are +0 and are not written. */
 ALWAYS_INLINE __m256 tail_load(const float *x, size_t i, size_t n)
 {
@@ -180,6 +182,16 @@ static void k_axpy_f32_avx2(float w, const float *y, size_t n, float *acc)
     for (; i < n; i++) acc[i] = fmaf(w, y[i], acc[i]);
 }
 
+static void k_geglu_f32_avx2(const float *gate, const float *up, size_t n, float *y)
+{
+    row_geglu(gate, up, n, y);
+}
+
+static void k_softcap_f32_avx2(float *x, size_t n, float cap)
+{
+    row_softcap(x, n, cap);
+}
+
 void fill_row_avx2(struct kern_table *t)
 {
     t->grid_to_f32 = k_grid_to_f32_avx2;
@@ -190,6 +202,8 @@ void fill_row_avx2(struct kern_table *t)
     t->kv_store[DTYPE_F16] = k_kv_store_f16_avx2;
     t->kv_store[DTYPE_BF16] = k_kv_store_bf16_avx2;
     t->swiglu = k_swiglu_f32_avx2;
+    t->geglu = k_geglu_f32_avx2;
+    t->softcap = k_softcap_f32_avx2;
     t->swiglu_clamped = k_swiglu_clamped_f32_avx2;
     t->add = k_add_f32_avx2;
     t->axpy = k_axpy_f32_avx2;

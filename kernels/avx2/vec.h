@@ -122,7 +122,8 @@ V16_EACH(v16_add, _mm256_add_ps)
 V16_EACH(v16_sub, _mm256_sub_ps)
 V16_EACH(v16_mul, _mm256_mul_ps)
 V16_EACH(v16_div, _mm256_div_ps)
-V16_EACH(v16_max, _mm256_max_ps) /* gives y if either is NaN */
+V16_EACH(v16_max, _mm256_max_ps) /* gives y if either is NaN, as v16_min does */
+V16_EACH(v16_min, _mm256_min_ps)
 #undef V16_EACH
 
 /* x * y + z */

@@ -4,6 +4,8 @@
 
 #include "kernels/avx512/vec.h"
 
+#include "kernels/activation_body.h"
+
 ALWAYS_INLINE __m512 negative(__m512 x)
 {
     const __m512i sign = _mm512_set1_epi32(INT32_MIN);
@@ -90,11 +92,23 @@ static void k_axpy_f32_avx512(float w, const float *y, size_t n, float *acc)
     _mm512_mask_storeu_ps(acc + i, rest, _mm512_fmadd_ps(weight, last, sum));
 }
 
+static void k_geglu_f32_avx512(const float *gate, const float *up, size_t n, float *y)
+{
+    row_geglu(gate, up, n, y);
+}
+
+static void k_softcap_f32_avx512(float *x, size_t n, float cap)
+{
+    row_softcap(x, n, cap);
+}
+
 void fill_row_avx512(struct kern_table *t)
 {
     t->grid_to_f32 = k_grid_to_f32_avx512;
     t->grid_add = k_grid_add_avx512;
     t->rmsnorm = k_rmsnorm_f32_avx512;
     t->swiglu = k_swiglu_f32_avx512;
+    t->geglu = k_geglu_f32_avx512;
+    t->softcap = k_softcap_f32_avx512;
     t->axpy = k_axpy_f32_avx512;
 }

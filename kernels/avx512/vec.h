@@ -56,7 +56,8 @@ V16_EACH(v16_add, _mm512_add_ps)
 V16_EACH(v16_sub, _mm512_sub_ps)
 V16_EACH(v16_mul, _mm512_mul_ps)
 V16_EACH(v16_div, _mm512_div_ps)
-V16_EACH(v16_max, _mm512_max_ps) /* gives y if either is NaN */
+V16_EACH(v16_max, _mm512_max_ps) /* gives y if either is NaN, as v16_min does */
+V16_EACH(v16_min, _mm512_min_ps)
 #undef V16_EACH
 
 /* x * y + z */

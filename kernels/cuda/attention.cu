@@ -82,7 +82,8 @@ BLOCK_INLINE float attention_score(const struct attention_part *p, uint32_t r, u
     const float *q = a->q + ((p->row0 + r) * a->n_heads + p->head) * hd;
     const void *keys = attention_cache(p, r, 0);
 #define DOT(t) attention_dot(t, q, keys, hd, j)
-    return ATTENTION_TYPES(a->kv.dtype, DOT) * a->scale;
+    const float s = ATTENTION_TYPES(a->kv.dtype, DOT) * a->scale;
+    return a->softcap > 0 ? el_softcap_body(s, a->softcap) : s;
 #undef DOT
 }
 

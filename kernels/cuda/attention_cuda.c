@@ -44,6 +44,7 @@ static void attention_as_cpu(struct device *d, const struct attn_args *a)
                                     .n_heads = a->n_heads,
                                     .window = a->window,
                                     .scale = a->scale,
+                                    .softcap = a->softcap,
                                     .sinks = a->sinks,
                                     .states = d->states};
     memcpy(w.kv_of_head, a->kv_of_head, a->n_heads);
@@ -87,7 +88,7 @@ static const struct width widths[] = {
 static const struct width *width_of(const struct device *d, const struct attn_args *a)
 {
     const enum dtype t = a->kv.dtype;
-    if (d->arithmetic == DEVICE_EXACT) return NULL;
+    if (d->arithmetic == DEVICE_EXACT || a->softcap > 0) return NULL;
     if (t != DTYPE_F16 && t != DTYPE_I8 && t != DTYPE_F8_E4M3) return NULL;
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
         if (a->kv.head_dim <= widths[i].width) return &widths[i];

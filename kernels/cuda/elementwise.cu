@@ -27,7 +27,11 @@ BLOCK_INLINE void swiglu_block(const struct swiglu_args *a, struct cuda_block b,
     FOR_THREADS(t)
     {
         const size_t i = (size_t)b.x * CUDA_THREADS + t, at = b.y * a->stride + i;
-        if (i < a->n) a->y[b.y * a->y_stride + i] = el_swiglu_body(a->gate[at], a->up[at]);
+        if (i < a->n) {
+            const float gate = a->gate[at], up = a->up[at];
+            a->y[b.y * a->y_stride + i] =
+                a->kind == GATE_GEGLU ? el_geglu_body(gate, up) : el_swiglu_body(gate, up);
+        }
     }
 }
 CUDA_KERNEL(swiglu, swiglu_args)

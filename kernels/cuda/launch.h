@@ -41,6 +41,7 @@
     X(axpy, add_work)                                                                              \
     X(scale, add_work)                                                                             \
     X(clamp, add_work)                                                                             \
+    X(softcap, add_work)                                                                           \
     X(add_bias, add_work)                                                                          \
     X(grid, grid_args)                                                                             \
     X(grid_words, grid_words_args)                                                                 \
@@ -183,7 +184,7 @@ struct attention_work_cuda {
     struct cuda_rows rows;
     size_t row0, n_rows;
     uint32_t n_heads, window;
-    float scale;
+    float scale, softcap;
     const float *sinks; /* [H] or NULL */
     float *states;      /* [n_rows, H, n_tiles, Hd + 2] */
     uint32_t n_tiles;
@@ -237,8 +238,8 @@ struct fill_work {
     int byte;
 };
 
-/* add: h += x. axpy: h = fma(w, x, h). scale: h *= w. clamp: h to [-w, w]. add_bias: x [width] is
- * added to each row of h. */
+/* add: h += x. axpy: h = fma(w, x, h). scale: h *= w. clamp: h to [-w, w]. softcap: w tanh(h / w).
+ * add_bias: x [width] is added to each row of h. */
 struct add_work {
     float *h;
     const float *x;

@@ -209,7 +209,7 @@ static void op_gated_cuda(struct device *d, const struct gated_args *a)
 {
     const struct linear_args both[2] = {a->gate, a->up};
     const size_t f = a->gate.y_stride;
-    const struct swiglu_args act = {a->gate.y, a->up.y, f, a->n_rows, f, a->gate.y, f};
+    const struct swiglu_args act = {a->gate.y, a->up.y, f, a->n_rows, f, a->gate.y, f, a->kind};
     op_linears_cuda(d, both, 2);
     op_swiglu_cuda(d, &act);
     if (a->codes != NULL) op_quantize_rows_cuda(d, a->gate.y, f, a->n_rows, f, a->codes);
@@ -251,6 +251,12 @@ static void op_clamp_cuda(struct device *d, float *x, float limit, size_t n)
 {
     const struct add_work a = {.h = x, .n = n, .w = limit};
     device_launch(d, CUDA_KERNEL_clamp, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
+}
+
+static void op_softcap_cuda(struct device *d, float *x, float cap, size_t n)
+{
+    const struct add_work a = {.h = x, .n = n, .w = cap};
+    device_launch(d, CUDA_KERNEL_softcap, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
 }
 
 static void op_add_bias_cuda(struct device *d, float *y, const float *bias, size_t n_rows, size_t n)
@@ -406,6 +412,7 @@ const struct device_ops device_ops_cuda = {
     .axpy = op_axpy_cuda,
     .scale = op_scale_cuda,
     .clamp = op_clamp_cuda,
+    .softcap = op_softcap_cuda,
     .add_bias = op_add_bias_cuda,
     .router = op_router_cuda,
     .scatter_rows = op_scatter_rows_cuda,

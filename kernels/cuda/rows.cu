@@ -1,5 +1,5 @@
 /* Moves and combines rows: gather, permute, copy into wider rows, scatter to experts, combine
- * experts' results; add, scale, clamp and bias. */
+ * experts' results; add, scale, clamp, softcap and bias. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 
@@ -172,6 +172,17 @@ BLOCK_INLINE void clamp_block(const struct add_work *a, struct cuda_block b, voi
     }
 }
 CUDA_KERNEL(clamp, add_work)
+
+BLOCK_INLINE void softcap_block(const struct add_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) a->h[i] = el_softcap_body(a->h[i], a->w);
+    }
+}
+CUDA_KERNEL(softcap, add_work)
 
 BLOCK_INLINE void add_bias_block(const struct add_work *a, struct cuda_block b, void *shared)
 {

@@ -12,7 +12,7 @@ struct tile {
     const float *q;
     const void *keys, *values; /* of slot 0 */
     size_t head_dim, j0, j1;
-    float scale;
+    float scale, softcap;
 };
 
 /* A row's running maximum M and sum L. */
@@ -34,7 +34,8 @@ REF_INLINE float score(enum dtype t, const struct tile *tile, size_t j)
         const float k = kern_kv_load(t, tile->keys, tile->head_dim, j, d);
         lanes[d % LANES] = fmaf(tile->q[d], k, lanes[d % LANES]);
     }
-    return tree_sum(lanes) * tile->scale;
+    const float s = tree_sum(lanes) * tile->scale;
+    return tile->softcap > 0 ? el_softcap_body(s, tile->softcap) : s;
 }
 
 /* e[j] = exp(s_j - m) of the visible slots; returns (m, l). */
@@ -112,7 +113,8 @@ REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_row
                          .head_dim = a->kv.head_dim,
                          .j0 = lo > start ? lo - start : 0,
                          .j1 = left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS,
-                         .scale = a->scale};
+                         .scale = a->scale,
+                         .softcap = a->softcap};
 }
 
 REF_INLINE void divide(const struct attn_args *a, size_t head, struct state total, float *out)

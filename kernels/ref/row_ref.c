@@ -98,6 +98,16 @@ static void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float
     for (size_t i = 0; i < n; i++) y[i] = el_swiglu_body(gate[i], up[i]);
 }
 
+static void k_geglu_f32_ref(const float *gate, const float *up, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = el_geglu_body(gate[i], up[i]);
+}
+
+static void k_softcap_f32_ref(float *x, size_t n, float cap)
+{
+    for (size_t i = 0; i < n; i++) x[i] = el_softcap_body(x[i], cap);
+}
+
 static void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
                                      float limit, float *y)
 {
@@ -129,6 +139,8 @@ void fill_row_ref(struct kern_table *t)
     t->kv_store[DTYPE_I8] = k_kv_store_i8_ref;
     t->kv_store[DTYPE_F8_E4M3] = k_kv_store_fp8_ref;
     t->swiglu = k_swiglu_f32_ref;
+    t->geglu = k_geglu_f32_ref;
+    t->softcap = k_softcap_f32_ref;
     t->swiglu_clamped = k_swiglu_clamped_f32_ref;
     t->add = k_add_f32_ref;
     t->axpy = k_axpy_f32_ref;

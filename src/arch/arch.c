@@ -78,6 +78,9 @@ static struct status find_local_rope(struct arch_reading *r)
     r->m.local_rope = true;
     if (r->rope_parameters == NULL) {
         if (!js_number(js_get(r->root, "rope_theta"), &theta)) return no_theta(r);
+        if (r->m.family->local_theta && r->local_theta == 0)
+            return arch_field_missing(r, "rope_local_base_freq");
+        if (r->m.family->local_theta) return status_ok();
         if (theta == LOCAL_THETA) return status_ok();
         return status_make(STATUS_INPUT,
                            "%s: rope_theta: expected %.0f for %s, whose implementations differ "
@@ -92,6 +95,7 @@ static struct status find_local_rope(struct arch_reading *r)
                            r->what, r->m.family->title);
     }
     r->rope_parameters = full;
+    if (!js_number(js_get(full, "rope_theta"), &theta)) return no_theta(r);
     if (!js_number(js_get(r->local_rope, "rope_theta"), &theta)) return no_theta(r);
     const char *rule = js_string(js_get(r->local_rope, "rope_type"), NULL);
     if (rule != NULL && strcmp(rule, "default") != 0) {
@@ -310,8 +314,8 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
 /* Of WINDOW_MOST. Some files repeat "layer_types" in it as a text, "LLLG". */
 static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
-    int64_t period = 4;
-    *out = 4;
+    int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
+    *out = (uint32_t)period;
     if (r->layer_types != NULL || js_type(r->window_pattern) == JS_NULL) return status_ok();
     if (!js_int(r->window_pattern, &period) || period < 1 || period > ARCH_LAYERS_MAX) {
         return status_make(STATUS_INPUT,
@@ -505,6 +509,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(derive_heads(r));
     TRY(check_heads(r));
     derive_attention(r);
+    TRY(arch_derive_gemma(r));
     TRY(derive_window(r));
     TRY(derive_ffn(r));
     derive_eos(r);

@@ -5,6 +5,7 @@
 #define SHOAL_ARCH_ARCH_H
 
 #include "base/status.h"
+#include "tensor/gate_kind.h"
 #include "tensor/router_rule.h"
 
 #include <stdbool.h>
@@ -53,16 +54,27 @@ struct arch_family {
     bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
     bool rotary_dim;     /* the same as a number of elements: "rotary_dim" */
     bool out_norms;      /* attention and the FFN norm their outputs, not their inputs */
+    bool both_norms;     /* they norm their inputs and their outputs, with Gemma's names */
+    bool gelu;           /* GEGLU: "hidden_activation" is "gelu_pytorch_tanh" */
+    bool root_embed;     /* embeddings are multiplied by sqrt(hidden_size) */
+    bool query_scalar;   /* scores are divided by sqrt("query_pre_attn_scalar") */
+    bool caps_scores;    /* "attn_logit_softcapping" must be given, null for none */
+    bool caps_logits;    /* "final_logit_softcapping", likewise where caps_scores */
+    bool states_heads;   /* "head_dim" and "num_key_value_heads" must be given: other programs have
+                            defaults of their own */
     bool unrotated;      /* some layers have no RoPE: "no_rope_layers" */
     bool unrotated_full; /* where there is a window, the layers without one have no RoPE */
     bool local_rope;     /* layers with a window have a plain RoPE, whatever rule the others have */
+    bool local_theta;    /* whose theta is "rope_local_base_freq" */
     bool states_base;    /* "rope_theta" and "rms_norm_eps" must be given: other programs have other
                             defaults than 1e4 and 1e-6 */
     bool tied;           /* the head is the embedding unless "tie_word_embeddings" is false */
     enum window_rule window;
-    uint32_t window_from; /* WINDOW_UPPER: default of "max_window_layers"; 0: 28 */
-    bool window_switch;   /* there is a window only where "use_sliding_window" is true */
-    bool window_listed;   /* "layer_types" may differ from a rule for all layers */
+    uint32_t window_from;   /* WINDOW_UPPER: default of "max_window_layers"; 0: 28 */
+    bool window_switch;     /* there is a window only where "use_sliding_window" is true */
+    bool window_pattern;    /* WINDOW_MOST: "sliding_window_pattern" gives the period */
+    uint32_t window_period; /* its default; 0: 4 */
+    bool window_listed;     /* "layer_types" may differ from a rule for all layers */
     bool window_stated; /* "sliding_window" must be given, null for none: other programs assume one
                          */
     bool mlp_bias;      /* "mlp_bias": biases in the dense FFN */
@@ -137,6 +149,8 @@ struct arch {
     float clip_qkv;   /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
     struct arch_scales scale;
     struct arch_swiglu swiglu;
+    enum gate_kind gate;
+    float softcap, logit_cap; /* c of c tanh(x / c) over scores and logits; 0: none */
     struct router_rule router;
     bool layer_is_moe[ARCH_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */

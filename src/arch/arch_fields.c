@@ -46,13 +46,25 @@ static const struct field fields[] = {
      ONLY(states_base)},
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      .otherwise = 1e-6},
+    {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* of older programs; hidden_activation says it */
     {"hidden_act", FIELD_WORD, .word = "silu"},
+    {"hidden_activation", FIELD_WORD, .word = "gelu_pytorch_tanh", ONLY(gelu),
+     .refused_elsewhere = true},
     {"mlp_bias", FIELD_SWITCH, AT(m.ffn_bias), ONLY(mlp_bias), .refused_elsewhere = true},
     {"eos_token_id", FIELD_NODE, AT(eos_token_id)},
     /* attention */
     {"num_attention_heads", FIELD_COUNT, AT(m.n_heads), .most = 4096, .required = true},
+    {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096, ONLY(states_heads),
+     .required = true},
     {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096},
+    {"head_dim", FIELD_COUNT, AT(m.head_dim), .most = 1024, ONLY(states_heads), .required = true},
     {"head_dim", FIELD_COUNT, AT(m.head_dim), .most = 1024},
+    {"query_pre_attn_scalar", FIELD_FLOAT, AT(query_scalar), .most = 1e6, .otherwise = 256,
+     ONLY(query_scalar), .refused_elsewhere = true},
+    {"attn_logit_softcapping", FIELD_FLOAT, AT(m.softcap), .most = 1e6, ONLY(caps_scores),
+     .refused_elsewhere = true},
+    {"final_logit_softcapping", FIELD_FLOAT, AT(m.logit_cap), .most = 1e6, ONLY(caps_logits),
+     .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(o_bias_switch)},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
     {"attention_out_bias", FIELD_SWITCH, AT(attention_out_bias), ONLY(o_bias_switch),
@@ -70,7 +82,7 @@ static const struct field fields[] = {
     {"max_window_layers", FIELD_COUNT, AT(window_from), .most = 1 << 20, .may_be_zero = true,
      .otherwise = 28},
     {"layer_types", FIELD_NODE, AT(layer_types)},
-    {"sliding_window_pattern", FIELD_NODE, AT(window_pattern), ONLY(unrotated_full),
+    {"sliding_window_pattern", FIELD_NODE, AT(window_pattern), ONLY(window_pattern),
      .refused_elsewhere = true},
     /* latent attention */
     {"kv_lora_rank", FIELD_COUNT, AT(m.kv_lora), .most = 960, ONLY(mla), .required = true},
@@ -82,6 +94,8 @@ static const struct field fields[] = {
     {"rope_interleave", FIELD_SWITCH, AT(m.rope_pairs), ONLY(mla)},
     /* rotary embedding */
     {"rope_theta", FIELD_DOUBLE, AT(m.rope_theta), .above = 1, .most = 1e12, .otherwise = 1e4},
+    {"rope_local_base_freq", FIELD_DOUBLE, AT(local_theta), .above = 1, .most = 1e12,
+     ONLY(local_theta), .refused_elsewhere = true},
     {"rope_scaling", FIELD_NODE, AT(rope_scaling)},
     {"rope_parameters", FIELD_NODE, AT(rope_parameters)},
     {"partial_rotary_factor", FIELD_DOUBLE, AT(rotary_part), .most = 1, .otherwise = 1,
@@ -150,6 +164,7 @@ static const struct field fields[] = {
     {.key = "quantization_config",
      .type = FIELD_INERT}, /* the checkpoint says how its own tensors are stored */
     {.key = "use_cache", .type = FIELD_INERT},
+    {.key = "cache_implementation", .type = FIELD_INERT},
     {.key = "initializer_range", .type = FIELD_INERT},
     {.key = "initial_context_length",
      .type = FIELD_INERT}, /* of the training; rope_scaling has it too */

@@ -29,6 +29,8 @@ struct arch_reading {
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
+    float query_scalar; /* 0: absent */
+    double local_theta; /* of layers with a window; 0: absent */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -38,6 +40,9 @@ struct status arch_fields_read(struct arch_reading *r);
 
 /* Local. The error for a missing count. */
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
+
+/* arch_special.c. Local. What few families alone have: derives the ways of Gemma. */
+struct status arch_derive_gemma(struct arch_reading *r);
 
 /* Local. Checks the names in a RoPE object, r->rope_scaling or r->rope_parameters, named `where` in
  * sentences. arch_rope.c interprets the values, when convert runs. */

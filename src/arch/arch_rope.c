@@ -59,7 +59,9 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
                                   number_or(config, "partial_rotary_factor", 1.0));
     struct rope r = {.config = config};
     r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
-    r.theta = number_or(parameters, "rope_theta", number_or(config, "rope_theta", 10000.0));
+    r.theta = number_or(config, "rope_theta", 10000.0);
+    if (is_local) r.theta = number_or(config, "rope_local_base_freq", r.theta);
+    r.theta = number_or(parameters, "rope_theta", r.theta);
     if (!is_plain(parameters, &r.rule)) {
         r.scaling = parameters;
     } else if (!is_plain(scaling, &r.rule)) {

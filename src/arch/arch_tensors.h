@@ -126,6 +126,8 @@ enum arch_part {
     PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
     PART_IN_NORMS = 1 << 21,
     PART_OUT_NORMS = 1 << 22,
+    PART_BEFORE_NORMS =
+        1 << 23, /* PART_IN_NORMS under the names that stand beside PART_OUT_NORMS */
     PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* outside layers */
 };
 

@@ -27,6 +27,7 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                    .kv_of_head = s->kv_of_head,
                                    .n_heads = s->n_heads,
                                    .scale = s->scale,
+                                   .softcap = s->softcap,
                                    .sinks = w->sinks,
                                    .window = w->window,
                                    .seqs = w->seqs,

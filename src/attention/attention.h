@@ -10,6 +10,7 @@ struct attention_shape {
     uint32_t n_heads, n_kv_heads, head_dim; /* held here */
     const uint8_t *kv_of_head;              /* [n_heads], borrowed */
     float scale;                            /* of q.k */
+    float softcap;                          /* of scores; 0: none */
     float norm_eps;                         /* of q and k norms */
 };
 

@@ -238,13 +238,25 @@ static struct status emit_tensor(struct calib *c, uint32_t first)
     return status_ok();
 }
 
-static struct status emit_norm(struct calib *c, const char *name, const float *values,
+/* The row of a role in the layer; NULL: it has none. */
+static const struct arch_tensor *layer_tensor(const struct calib *c, enum weight_role role)
+{
+    const uint32_t parts = arch_layer_parts(c->o->model, c->layer);
+    const struct arch_tensor *t;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if (t->role == role && (t->part & parts) != 0) return t;
+    }
+    return NULL;
+}
+
+static struct status emit_norm(struct calib *c, enum weight_role role, const float *values,
                                enum tap_site site)
 {
     char full_name[128];
     const struct calib_unit *u = calib_unit_of(c, site, 0);
     if (u == NULL || u->s == NULL) return status_ok();
-    snprintf(full_name, sizeof full_name, "model.layers.%u.%s.weight", c->layer, name);
+    arch_tensor_name(layer_tensor(c, role), c->o->model->family, c->layer, full_name,
+                     sizeof full_name);
     return c->o->sink.plain(c->o->sink.ctx, ckpt_find(c->o->ckpt, full_name), values);
 }
 
@@ -253,12 +265,10 @@ struct status calib_emit(struct calib *c)
     const struct layer *w = &c->weights->stage_layers[0];
     struct status st = status_ok();
     if (c->rank == 0) {
-        st = emit_norm(c, "input_layernorm", w->attn_norm, TAP_ATTENTION);
+        st = emit_norm(c, WEIGHT_ATTN_NORM, w->attn_norm, TAP_ATTENTION);
         if (!status_failed(&st))
-            st =
-                emit_norm(c, "self_attn.q_a_layernorm", w->attention.latent.q_a_norm, TAP_Q_LATENT);
-        if (!status_failed(&st))
-            st = emit_norm(c, "post_attention_layernorm", w->ffn_norm, TAP_FFN);
+            st = emit_norm(c, WEIGHT_Q_A_NORM, w->attention.latent.q_a_norm, TAP_Q_LATENT);
+        if (!status_failed(&st)) st = emit_norm(c, WEIGHT_FFN_NORM, w->ffn_norm, TAP_FFN);
         for (uint32_t i = 0; i < c->n_members && !status_failed(&st); i++) st = emit_tensor(c, i);
     }
     return comm_agree(c->o->comm, st);

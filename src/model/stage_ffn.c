@@ -50,7 +50,8 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     } else {
         stage_columns(s, gate_up, 2, in);
         if (f > 0)
-            op_swiglu(s->o.kern, &(struct swiglu_args){.gate = s->gate,
+            op_swiglu(s->o.kern, &(struct swiglu_args){.kind = s->o.model->gate,
+                                                       .gate = s->gate,
                                                        .up = s->up,
                                                        .stride = f,
                                                        .n_rows = n_rows,

@@ -25,7 +25,10 @@ void stage_gated(struct stage *s, const struct column gate_up[2], struct act_row
                  const struct quant_rows *codes)
 {
     struct linear_group groups[2];
-    struct gated_args a = {.n_rows = in->n_rows, .codes = codes, .codes_alone = s->o.tap == NULL};
+    struct gated_args a = {.n_rows = in->n_rows,
+                           .codes = codes,
+                           .codes_alone = s->o.tap == NULL,
+                           .kind = s->o.model->gate};
     a.gate = linear_of(s, &gate_up[0], in, &groups[0]);
     a.up = linear_of(s, &gate_up[1], in, &groups[1]);
     op_gated(s->o.kern, &a);

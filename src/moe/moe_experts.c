@@ -51,7 +51,8 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
         op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.model->swiglu.alpha,
                           m->o.model->swiglu.limit);
     } else {
-        op_swiglu(m->o.kern, &(struct swiglu_args){.gate = gate,
+        op_swiglu(m->o.kern, &(struct swiglu_args){.kind = m->o.model->gate,
+                                                   .gate = gate,
                                                    .up = up,
                                                    .stride = f,
                                                    .n_rows = p->n_in,
@@ -185,8 +186,12 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     both[1].xq = act_codes(m->o.kern, &in, p->w->up);
     if (!apart && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
         p->w->up_bias == NULL) {
-        const struct gated_args gated = {both[0], both[1], p->n_in,
-                                         act_codes_to_make(&inner, p->w->down), m->o.tap == NULL};
+        const struct gated_args gated = {.gate = both[0],
+                                         .up = both[1],
+                                         .n_rows = p->n_in,
+                                         .codes = act_codes_to_make(&inner, p->w->down),
+                                         .codes_alone = m->o.tap == NULL,
+                                         .kind = m->o.model->gate};
         op_gated(m->o.kern, &gated);
     } else {
         op_linears(m->o.kern, both + apart, 2 - apart);

@@ -14,6 +14,7 @@
 struct vocab_parallel {
     const struct kern_table *kern;
     struct shards shards;
+    float logit_cap;    /* 0: none */
     uint32_t n_own_max; /* rows of a batch that one rank may own */
     float *logits;      /* [AT_ONCE, shard] */
     float *made;     /* the same in the memory of the head's op; without a device logits itself */
@@ -40,6 +41,7 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     struct vocab_parallel *v = NULL;
     TRY(mem_alloc(&v, 1, sizeof *v, "sampler"));
     v->kern = kern;
+    v->logit_cap = layout->model.arch->logit_cap;
     /* all logits go to rank 0, so it may own a whole batch */
     v->n_own_max = VOCAB_ROWS_AT_ONCE;
     const size_t n = VOCAB_ROWS_AT_ONCE, vocab = layout->model.arch->vocab;
@@ -361,6 +363,7 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
                                          .y = v->made,
                                          .y_stride = width};
         op_linear(v->kern, &args);
+        if (v->logit_cap > 0) op_softcap(v->kern, v->made, v->logit_cap, n_rows * width);
     }
     if (v->device != NULL && draw_device_serves(wants, n_rows))
         return draw_device_run(v->device, v->made, wants, n_rows, got);

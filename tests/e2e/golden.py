@@ -50,6 +50,9 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "seed_oss": "model.layers.1.self_attn.v_proj.weight",
            "dots1": "model.layers.1.mlp.shared_experts.down_proj.weight",
            "solar_open": "model.layers.1.self_attn.q_proj.weight",
+           "gemma2": "model.layers.1.pre_feedforward_layernorm.weight",
+           "gemma3_text": "model.layers.1.self_attn.q_norm.weight",
+           "gemma3-text": "language_model.model.layers.1.self_attn.q_norm.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 

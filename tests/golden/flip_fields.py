@@ -80,7 +80,8 @@ def changed(config, path, value):
 def reference(folder, cls, ids):
     """Logits [T, V] of transformers, or why there are none."""
     try:
-        model, info = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        model, info = cls.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
+                                          attn_implementation="eager")
         if info["missing_keys"] or info["mismatched_keys"]:
             return None, "tensors are missing"
         with torch.no_grad():
@@ -148,6 +149,7 @@ def try_model(shoal, name):
 def main():
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     if len(sys.argv) < 3:
         sys.exit(__doc__)

@@ -5,7 +5,9 @@ A row of MODELS is described by write_model and try_seed in make_goldens.py, whi
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Exaone4Config,
-                          Exaone4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeLiteConfig,
+                          Exaone4ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3Config,
+                          Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig,
+                          Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeLiteConfig,
                           Glm4MoeLiteForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteConfig,
                           GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
@@ -19,6 +21,7 @@ from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Con
                           SolarOpenConfig, SolarOpenForCausalLM)
 
 SHORTER = (7, 130)  # for models that need fewer
+SHORTEST = (5, 66)  # the second sequence still crosses into a second tile
 COMMON = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, use_cache=True,
               max_position_embeddings=512)
 
@@ -28,6 +31,17 @@ def minimax_fields(n_layers, rotary_dim):
     return dict(attn_type_list=[1] * n_layers, rotary_dim=rotary_dim, qk_norm_type="per_layer",
                 use_qk_norm=True, use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
                 num_mtp_modules=3, mtp_transformer_layers=1, use_mtp=True)
+
+
+def publish_gemma3(config):
+    """config.json as Gemma-3's multimodal checkpoints have it: what the class assumes is left out."""
+    text = config["text_config"]
+    rope = text.pop("rope_parameters")
+    text["rope_scaling"] = {k: rope["full_attention"][k] for k in ("rope_type", "factor")}
+    for key in ("layer_types", "query_pre_attn_scalar", "rms_norm_eps", "max_position_embeddings",
+                "hidden_activation", "attn_logit_softcapping", "final_logit_softcapping", "attention_bias",
+                "use_bidirectional_attention", "tie_word_embeddings"):
+        text.pop(key, None)
 
 
 MODELS = {
@@ -590,4 +604,52 @@ MODELS = {
             topk_group=1, norm_topk_prob=False, rms_norm_eps=1e-5, rope_interleave=False,
             mlp_layer_types=["sparse", "dense", "sparse"], tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # softcaps that bite on scores and logits, norms around attention and FFN, GEGLU, a window in the
+    # even layers
+    "gemma2": dict(
+        cls=Gemma2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, less_one=True,
+        config=lambda: Gemma2Config(
+            vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
+            query_pre_attn_scalar=6, sliding_window=20, attn_logit_softcapping=6.0,
+            final_logit_softcapping=9.0, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # no softcap, heads of 24 elements, biases of q, k, v and o, own head
+    "gemma2-plain": dict(
+        cls=Gemma2ForCausalLM, dtype=torch.float16, prompts=SHORTEST, less_one=True,
+        nulls=["attn_logit_softcapping", "final_logit_softcapping"],
+        config=lambda: Gemma2Config(
+            vocab_size=260, hidden_size=36, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=3, head_dim=24, rms_norm_eps=1e-5,
+            query_pre_attn_scalar=24, sliding_window=70, attn_logit_softcapping=None,
+            final_logit_softcapping=None, attention_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=5e4), **COMMON)),
+    # two rotary bases, the one of full layers scaled; norms of each head of q and k
+    "gemma3": dict(
+        cls=Gemma3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, less_one=True,
+        config=lambda: Gemma3TextConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6,
+            query_pre_attn_scalar=20, sliding_window=24, final_logit_softcapping=12.0,
+            layer_types=["sliding_attention", "full_attention"] * 2, tie_word_embeddings=True,
+            rope_parameters=dict(
+                sliding_attention=dict(rope_type="default", rope_theta=1e4),
+                full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0)), **COMMON)),
+    # the text model of a multimodal checkpoint, with the fields as they are published
+    "gemma3-text": dict(
+        cls=Gemma3ForConditionalGeneration, dtype=torch.bfloat16, prompts=SHORTEST, less_one=True,
+        edit=publish_gemma3,
+        config=lambda: Gemma3Config(
+            text_config=dict(
+                vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=6,
+                num_attention_heads=4, num_key_value_heads=2, head_dim=16, sliding_window=30,
+                bos_token_id=None, eos_token_id=None, pad_token_id=None,
+                rope_parameters=dict(
+                    sliding_attention=dict(rope_type="default", rope_theta=1e4),
+                    full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0))),
+            vision_config=dict(
+                hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                image_size=28, patch_size=14, num_channels=3),
+            mm_tokens_per_image=4, boi_token_index=257, eoi_token_index=258, image_token_index=259,
+            bos_token_id=None, eos_token_id=None, pad_token_id=None)),
 }

@@ -33,19 +33,22 @@ TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish s
         "each one near the others, none of them leading; when one turns, they all turn. ") * 4
 
 
-def fill(model, generator):
+def fill(model, generator, less_one):
     """Fills the model with random weights, with a spread that separates the logits and gives every
-    expert work.
+    expert work. less_one: the weights of norms are stored less 1.
     """
     def normal(p, std):
         p.copy_(torch.randn(p.shape, generator=generator) * std)
 
+    tied = model.config.get_text_config().tie_word_embeddings
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name and less_one:
+                normal(p, 0.3)
+            elif "norm" in name:
                 p.copy_(1 + 0.3 * torch.randn(p.shape, generator=generator))
             elif "embed_tokens" in name:
-                normal(p, 0.4 if model.config.tie_word_embeddings else 1.0)
+                normal(p, 0.4 if tied else 1.0)
             elif "lm_head" in name:
                 normal(p, 0.4)
             elif name.endswith(("gate.weight", "router.weight")):
@@ -224,7 +227,8 @@ def try_seed(spec, seed):
     generator = torch.Generator().manual_seed(seed)
     config = spec["config"]()
     model = spec["cls"](config).eval()
-    fill(model, generator)
+    model.set_attn_implementation("eager")  # the others leave out softcaps
+    fill(model, generator, spec.get("less_one", False))
     for _, p in experts_of(model) if spec.get("mxfp4") else []:
         p.copy_(mxfp4_of(p)[2])
     for p in model.parameters():  # casting the whole model would round the rotary frequencies too
@@ -237,7 +241,7 @@ def try_seed(spec, seed):
             p.copy_(bias.to(spec["dtype"]).to(torch.float32))
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
     for length in spec.get("prompts", PROMPT_LENGTHS):
-        prompt = torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()
+        prompt = torch.randint(0, config.get_text_config().vocab_size, (length,), generator=generator).tolist()
         ids, logits = decode(model, prompt)
         whole = model(torch.tensor([ids])).logits[0]
         largest = logits.abs().max().item()
@@ -303,11 +307,15 @@ def write_model(name, spec):
         edit_config(hf, **spec["fields"])
     for key in spec.get("nulls", []):
         write_null(hf, key)
+    if "edit" in spec:
+        config = json.loads((hf / "config.json").read_text())
+        spec["edit"](config)
+        (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if "published" in spec:
         edit_config(hf, model_type=spec["published"])
-        facts["text"] = write_tiktoken(hf, model.config.vocab_size)
+        facts["text"] = write_tiktoken(hf, model.config.get_text_config().vocab_size)
     else:
-        train_tokenizer(model.config.vocab_size).save(str(hf / "tokenizer.json"))
+        train_tokenizer(model.config.get_text_config().vocab_size).save(str(hf / "tokenizer.json"))
     lines = {"prompts": [], "sequences": []}
     for i, g in enumerate(goldens):
         sampling = dict(max_tokens=N_DECODE, temperature=0)
@@ -318,7 +326,7 @@ def write_model(name, spec):
         (folder / f"{kind}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     golden = dict(
         model=name, dtype=str(spec["dtype"]).removeprefix("torch."), **facts,
-        vocab_size=model.config.vocab_size, n_decode=N_DECODE,
+        vocab_size=model.config.get_text_config().vocab_size, n_decode=N_DECODE,
         versions=dict(python=platform.python_version(), torch=torch.__version__,
                       transformers=transformers.__version__, tokenizers=tokenizers.__version__),
         sequences=[dict(n_prompt=len(g["prompt"]), n_tokens=len(g["ids"]), largest=g["largest"],

@@ -91,6 +91,7 @@ static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, 
     w->args.window = window;
     rng_floats(r, w->sinks, n_heads, 6.0f);
     if (rng_below(r, 2) > 0) w->args.sinks = w->sinks;
+    if (rng_below(r, 3) == 0) w->args.softcap = 4.0f;
     w->args.seqs = w->seqs;
     world_past(r, w, &ref);
     op_kv_write(&ref, w->key, w->value, &w->args.kv, w->seqs, w->args.n_seqs);
@@ -205,7 +206,9 @@ static double softmax_error(const struct world *w, size_t s, size_t i, size_t h)
     for (size_t j = lo; j <= p; j++) {
         double dot = 0;
         for (size_t d = 0; d < hd; d++) dot += (double)w->q[at + d] * cached(w, s, j, 0, g, d);
-        const double e = exp(dot * 0.3 - 20); /* any constant would do: it cancels */
+        const double cap = (double)w->args.softcap, score = dot * 0.3;
+        const double e = exp((cap > 0 ? cap * tanh(score / cap) : score) -
+                             20); /* any constant would do: it cancels */
         total += e;
         for (size_t d = 0; d < hd; d++) sum[d] += e * cached(w, s, j, 1, g, d);
     }

@@ -80,7 +80,11 @@ static struct result run(const struct problem *p, struct kern_table k, struct te
                                     .y = r.y[i],
                                     .y_stride = p->f};
     }
-    const struct gated_args gated = {a[0], a[1], p->n_rows, &r.codes, way == CODES_ALONE};
+    const struct gated_args gated = {.gate = a[0],
+                                     .up = a[1],
+                                     .n_rows = p->n_rows,
+                                     .codes = &r.codes,
+                                     .codes_alone = way == CODES_ALONE};
     if (way != THREE_OPS) {
         op_gated(&k, &gated);
         return r;

@@ -62,6 +62,35 @@ static void run_swiglu(const struct kern_table *k, const struct arrays *a, int w
     k->swiglu(a->out[which], a->in[1], a->n, a->out[which]);
 }
 
+static void run_geglu(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->geglu(a->out[which], a->in[1], a->n, a->out[which]);
+}
+
+static void run_softcap(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->softcap(a->out[which], a->n, 2.5f);
+}
+
+/* Over all magnitudes, and around the end of tanh's range. */
+static void geglu_and_softcap_are_their_equations(void)
+{
+    const struct kern_table ref = table_ref();
+    for (int i = -4000; i < 4000; i++) {
+        const float x = (float)i * 0.004f, up = 1.5f, small = x * 0x1p-12f;
+        const double v = sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * (double)x);
+        const double gelu = 0.5 * x * (1 + tanh(v)) * up;
+        float y, capped[2] = {x * 2.5f, small};
+        ref.geglu(&x, &up, 1, &y);
+        CU_ASSERT_DOUBLE_EQUAL(y, gelu, 2e-6 * fabs(gelu) + 1e-9);
+        ref.softcap(capped, 2, 2.5f);
+        CU_ASSERT_DOUBLE_EQUAL(capped[0], 2.5 * tanh(x), 6e-7 * fabs(2.5 * tanh(x)));
+        CU_ASSERT_DOUBLE_EQUAL(capped[1], 2.5 * tanh(small / 2.5), 6e-7 * fabs((double)small));
+    }
+}
+
 static void run_swiglu_clamped(const struct kern_table *k, const struct arrays *a, int which)
 {
     memcpy(a->out[which], a->in[0], a->n * sizeof(float));
@@ -120,6 +149,10 @@ static void sets_agree(void)
     compare(run_rmsnorm, 3.0f, 1);
     compare(run_swiglu, 95.0f, 1);
     compare(run_swiglu_clamped, 12.0f, 1);
+    compare(run_geglu, 12.0f, 1);
+    compare(run_geglu, 0.01f, 1);
+    compare(run_softcap, 40.0f, 1);
+    compare(run_softcap, 0.1f, 1);
     compare(run_add, 3.0f, 1);
     compare(run_axpy, 3.0f, 1);
     compare(run_rope, 2.0f, 2);
@@ -217,6 +250,8 @@ void suite_rows(CU_pSuite suite)
     CU_add_test(suite, "reference rope turns pairs", reference_rope_turns_pairs);
     CU_add_test(suite, "sets agree", sets_agree);
     CU_add_test(suite, "clamped SwiGLU is its equation", clamped_swiglu_is_its_equation);
+    CU_add_test(suite, "GEGLU and softcap are their equations",
+                geglu_and_softcap_are_their_equations);
     CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);
     CU_add_test(suite, "grid: sets agree", grid_sets_agree);
 }

@@ -410,6 +410,37 @@ static void latent_attention_is_understood(void)
     refuse(DEEPSEEK ",\"v_head_dim\":16,\"head_dim\":24", "head_dim");
 }
 
+#define GEMMA(name) OF(name) ",\"head_dim\":16,\"sliding_window\":32"
+#define GEMMA2      GEMMA("Gemma2ForCausalLM")
+#define CAPS        ",\"attn_logit_softcapping\":50.0,\"final_logit_softcapping\":30.0"
+#define GEMMA3      GEMMA("Gemma3ForCausalLM") ",\"rope_theta\":1e6,\"rope_local_base_freq\":1e4"
+
+static void gemma_caps_scores_and_scales_embeddings(void)
+{
+    CU_ASSERT_EQUAL(parse(GEMMA2 CAPS ",\"query_pre_attn_scalar\":64").code, STATUS_OK);
+    CU_ASSERT(m.gate == GATE_GEGLU && m.softcap == 50 && m.logit_cap == 30 && m.tied);
+    CU_ASSERT(m.scale.embed == 8 && m.scale.attention == 0.125f && m.layer_has_window[0]);
+    CU_ASSERT_EQUAL(parse(GEMMA2 ",\"attn_logit_softcapping\":null,"
+                                 "\"final_logit_softcapping\":null")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(m.softcap == 0 && m.logit_cap == 0 && m.scale.attention == 0.0625f);
+    refuse(GEMMA2, "attn_logit_softcapping");
+    refuse(GEMMA2 CAPS ",\"hidden_activation\":\"gelu\"", "gelu");
+    refuse(GEMMA2 CAPS ",\"use_bidirectional_attention\":true", "use_bidirectional_attention");
+    CU_ASSERT_EQUAL(parse(GEMMA3).code, STATUS_OK);
+    CU_ASSERT(m.local_rope && m.layer_has_window[0] && m.qk_norm && m.softcap == 0);
+    CU_ASSERT_EQUAL(parse(GEMMA3 ",\"sliding_window_pattern\":2").code, STATUS_OK);
+    CU_ASSERT(m.layer_has_window[0] && !m.layer_has_window[1]);
+    refuse(GEMMA3 ",\"attn_logit_softcapping\":50.0", "attn_logit_softcapping");
+    refuse(GEMMA("Gemma3ForCausalLM") ",\"rope_theta\":1e6", "rope_local_base_freq");
+    refuse(OF("Gemma3ForCausalLM") ",\"rope_theta\":1e6", "head_dim");
+    refuse(GEMMA("Gemma3ForCausalLM") ",\"rope_parameters\":{\"full_attention\":{},"
+                                      "\"sliding_attention\":{\"rope_theta\":1e4}}",
+           "rope_theta");
+    refuse(LLAMA ",\"query_pre_attn_scalar\":64", "query_pre_attn_scalar");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -573,6 +604,8 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "dense layers are those of the list", dense_layers_are_those_of_the_list);
     CU_add_test(suite, "published configs are taken", published_configs_are_taken);
     CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
+    CU_add_test(suite, "Gemma caps scores and scales embeddings",
+                gemma_caps_scores_and_scales_embeddings);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);

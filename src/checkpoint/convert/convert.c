@@ -199,7 +199,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
     /* routing depends on small differences between its values */
-    if (convert_has_role(p->name, WEIGHT_SELECT_BIAS)) spec.dtype = DTYPE_F32;
+    if (convert_has_role(p->name, WEIGHT_SELECT_BIAS) || t->needs_f32) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
         spec.method = t->method;

@@ -8,10 +8,12 @@
 #include "checkpoint/convert/gguf.h"
 #include "checkpoint/convert/gguf_model.h"
 #include "checkpoint/convert/hf_quant.h"
+#include "checkpoint/convert/published.h"
 #include "checkpoint/convert/safetensors.h"
 #include "text/tokenizer/tiktoken.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,7 +27,10 @@ struct entry {
     const struct gguf_tensor *gguf;
     struct hf_quant *quant;   /* owned; a quantized weight, stored as several tensors */
     struct fused_part *fused; /* owned; a part of st; row_group rows are one expert */
-    uint32_t pair_rows;       /* see gguf_model_name */
+    uint32_t pair_rows;       /* see gguf_model_name; of each so many rows the first `rotated` */
+    uint32_t rotated;
+    uint64_t row0; /* the first row in st */
+    bool adds_one; /* to each value */
 };
 
 struct source {
@@ -34,7 +39,10 @@ struct source {
     struct gguf *gguf;
     struct strbuf texts[CKPT_TEXT_COUNT];
     struct js_doc *config;
-    struct entry *entries; /* owned [n_entries] */
+    struct published *published; /* owned; NULL: tensors are shoal's as they are */
+    bool is_text;                /* the text model of a multimodal checkpoint */
+    size_t n_vision;             /* tensors of its vision part, which are left out */
+    struct entry *entries;       /* owned [n_entries] */
     size_t n_entries;
     struct hf_raw *raw; /* owned; rows of one quantized weight */
 };
@@ -123,6 +131,13 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
     size_t n;
+    if (s->is_text || published_splits(s->published, q->name)) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: tensor '%s': quantized tensors of this kind are not implemented for "
+            "the architecture of config.json",
+            s->path, q->name);
+    }
     TRY(fused_experts_parts(js_root(s->config), q->name, q->n_dims, q->dims, true, parts, &n));
     if (n == 0) return quant_add(s, q);
     for (size_t i = 0; i < n; i++) {
@@ -136,14 +151,45 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
+/* Adds the tensors that a published one consists of; *found is false where it is shoal's. */
+static struct status published_add(struct source *s, const struct safetensors_tensor *t,
+                                   const char *name, bool *found)
+{
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    size_t n;
+    *found = false;
+    if (t->n_dims == 0) return status_ok();
+    TRY(published_parts(s->published, name, t->n_dims, t->dims, parts, &n));
+    for (size_t i = 0; i < n; i++) {
+        const struct published_part *p = &parts[i];
+        struct entry *e;
+        TRY(entry_fill(s, p->name, p->adds_one ? DTYPE_F32 : t->dtype, p->n_dims, p->dims, &e));
+        e->st = t;
+        e->row0 = p->row0;
+        e->pair_rows = p->head_rows;
+        e->rotated = p->rotated;
+        e->adds_one = e->tensor.needs_f32 = p->adds_one;
+        if (p->n_dims > 1 && p->head_rows > 0) e->tensor.row_group = p->head_rows;
+    }
+    *found = n > 0;
+    return status_ok();
+}
+
 static struct status safetensors_add(struct source *s, const struct safetensors_tensor *t)
 {
     struct hf_quant q;
     struct entry *e;
     bool is_fused = false;
+    char name[CKPT_NAME_MAX];
+    if (s->is_text && published_is_vision(t->name)) {
+        s->n_vision++;
+        return status_ok();
+    }
     if (is_computed(t->name) || hf_quant_is_part(s->st, t->name)) return status_ok();
     TRY(hf_quant_find(s->st, t, js_root(s->config), &q));
     if (q.layout != HF_PLAIN) return quant_parts_add(s, &q);
+    snprintf(name, sizeof name, "%s", t->name);
+    if (s->is_text) published_text_name(t->name, name, sizeof name);
     if (t->dtype >= DTYPE_COUNT) {
         return status_make(STATUS_INPUT,
                            "%s: tensor '%.200s': type %s belongs to no quantized layout that shoal "
@@ -151,8 +197,9 @@ static struct status safetensors_add(struct source *s, const struct safetensors_
                            safetensors_path(s->st, t), t->name, dtype_name(t->dtype));
     }
     TRY(fused_add(s, t, &is_fused));
+    if (!is_fused) TRY(published_add(s, t, name, &is_fused));
     if (is_fused) return status_ok();
-    TRY(entry_fill(s, t->name, t->dtype, t->n_dims, t->dims, &e));
+    TRY(entry_fill(s, name, t->dtype, t->n_dims, t->dims, &e));
     e->st = t;
     return status_ok();
 }
@@ -160,7 +207,8 @@ static struct status safetensors_add(struct source *s, const struct safetensors_
 static struct status safetensors_list(struct source *s)
 {
     const size_t n = safetensors_count(s->st);
-    TRY(mem_alloc(&s->entries, n * FUSED_PARTS_MAX, sizeof s->entries[0], "the list of tensors"));
+    TRY(mem_alloc(&s->entries, n * PUBLISHED_PARTS_MAX, sizeof s->entries[0],
+                  "the list of tensors"));
     TRY(mem_alloc(&s->raw, 1, sizeof *s->raw, "rows of a quantized weight"));
     for (size_t i = 0; i < n; i++) TRY(safetensors_add(s, safetensors_at(s->st, i)));
     return status_ok();
@@ -185,7 +233,7 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         e->gguf = t;
         (void)gguf_quant_format(t->quant, &e->tensor.quant);
         if (!is_float) e->tensor.method = gguf_quant_name(t->quant);
-        e->pair_rows = pair_rows;
+        e->pair_rows = e->rotated = pair_rows;
         if (pair_rows > 0) e->tensor.row_group = pair_rows;
         if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
             return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
@@ -272,6 +320,8 @@ static struct status tiktoken_read(struct source *s)
 static struct status hf_texts_read(struct source *s)
 {
     TRY(text_file(s, "config.json", CKPT_TEXT_CONFIG));
+    if (s->texts[CKPT_TEXT_CONFIG].n > 0)
+        TRY(published_text_config(&s->texts[CKPT_TEXT_CONFIG], "config.json", &s->is_text));
     TRY(text_file(s, "generation_config.json", CKPT_TEXT_GENERATION_CONFIG));
     TRY(text_file(s, "tokenizer.json", CKPT_TEXT_TOKENIZER));
     TRY(text_file(s, "tokenizer_config.json", CKPT_TEXT_TOKENIZER_CONFIG));
@@ -313,8 +363,15 @@ static struct status hf_open(struct source *s)
     TRY(hf_texts_read(s));
     TRY(config_parse(s));
     TRY(status_wrap(hf_quant_check(js_root(s->config)), "%s", s->path));
+    TRY(status_wrap(published_open(&s->texts[CKPT_TEXT_CONFIG], &s->published), "%s", s->path));
     TRY(safetensors_open(s->path, &s->st));
-    return safetensors_list(s);
+    TRY(safetensors_list(s));
+    if (s->n_vision > 0) {
+        log_line(LOG_WARN,
+                 "%s: %zu tensors of the vision part are left out: the text model takes no images",
+                 s->path, s->n_vision);
+    }
+    return status_ok();
 }
 
 static struct status gguf_source_open(struct source *s)
@@ -355,6 +412,7 @@ void source_close(struct source **s_)
     mem_free(&s->raw);
     for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_fini(&s->texts[i]);
     js_destroy(&s->config);
+    published_close(&s->published);
     safetensors_close(&s->st);
     gguf_close(&s->gguf);
     mem_free(&s->entries);
@@ -417,17 +475,18 @@ static struct status stored_rows(const struct source *s, const struct entry *e, 
 {
     if (e->gguf != NULL) return gguf_read_rows(s->gguf, e->gguf, row0, n_rows, out);
     const size_t row_bytes = stored_row_bytes(e);
-    return safetensors_read(s->st, e->st, row0 * row_bytes, n_rows * row_bytes, out);
+    return safetensors_read(s->st, e->st, (e->row0 + row0) * row_bytes, n_rows * row_bytes, out);
 }
 
-/* Reorders each head's paired rows into halves: stored row 2i + j becomes row j * pair_rows / 2 +
- * i. */
-static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, size_t row_bytes,
+/* Reorders the paired rows of each head into halves: row 2i + j of the first e->rotated rows
+ * becomes row j * rotated / 2 + i. */
+static void rows_unpair(const struct entry *e, const char *in, uint64_t n_rows, size_t row_bytes,
                         char *out)
 {
     for (uint64_t r = 0; r < n_rows; r++) {
-        const uint64_t in_head = r % pair_rows;
-        const uint64_t to = r - in_head + in_head % 2 * (pair_rows / 2) + in_head / 2;
+        const uint64_t in_head = r % e->pair_rows;
+        const uint64_t turned = in_head % 2 * (e->rotated / 2) + in_head / 2;
+        const uint64_t to = r - in_head + (in_head < e->rotated ? turned : in_head);
         memcpy(out + to * row_bytes, in + r * row_bytes, row_bytes);
     }
 }
@@ -436,12 +495,15 @@ static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, siz
 static struct status ordered_rows(const struct source *s, const struct entry *e, uint64_t row0,
                                   uint64_t n_rows, void *scratch)
 {
-    const size_t row_bytes = stored_row_bytes(e);
+    const size_t row_bytes = stored_row_bytes(e), n_bytes = n_rows * row_bytes;
     TRY(stored_rows(s, e, row0, n_rows, scratch));
     if (e->pair_rows == 0) return status_ok();
     char *ordered = (char *)scratch + wide_offset(e, n_rows);
-    rows_unpair(scratch, n_rows, e->pair_rows, row_bytes, ordered);
-    memcpy(scratch, ordered, n_rows * row_bytes); /* fits: a stored row is never longer than the
+    if (e->tensor.n_dims == 1) /* a bias: its elements are the rows of the weight */
+        rows_unpair(e, scratch, e->tensor.n_cols, row_bytes / e->tensor.n_cols, ordered);
+    else
+        rows_unpair(e, scratch, n_rows, row_bytes, ordered);
+    memcpy(scratch, ordered, n_bytes); /* fits: a stored row is never longer than the
                                                      same row in f32 */
     return status_ok();
 }
@@ -484,7 +546,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
         *n_overflowed += dtype_count_overflowed(dtype, taken, n, out);
         return status_ok();
     }
-    if (plain && own == dtype) {
+    if (plain && own == dtype && !e->adds_one) {
         memcpy(out, stored, n * dtype_bytes(dtype));
         return status_ok();
     }
@@ -493,6 +555,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     } else {
         gguf_dequantize(e->gguf->quant, stored, n, wide);
     }
+    for (size_t k = 0; e->adds_one && k < n; k++) wide[k] += 1.0f;
     dtype_from_f32(dtype, wide, n, out);
     *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
     return status_ok();

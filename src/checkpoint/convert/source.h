@@ -15,6 +15,7 @@ struct source_tensor {
     uint64_t n_rows, n_cols;
     uint32_t row_group;        /* rows are read in multiples of it */
     struct quant_format quant; /* format of source_codes; QUANT_NONE: only floats can be read */
+    bool needs_f32;            /* values that no narrower type may round */
     const char *method;        /* quantization method, as the file names it; borrowed; NULL when
                                   the tensor is not quantized */
 };

@@ -91,6 +91,7 @@ static void check(struct both *b, const struct shape *s, enum dtype t)
                           .n_heads = s->n_heads,
                           .scale = 0.2f,
                           .sinks = s->sinks ? sinks.host : NULL,
+                          .softcap = s->sinks && t == DTYPE_BF16 ? 3.0f : 0,
                           .window = s->window,
                           .seqs = seqs,
                           .n_seqs = SEQS};

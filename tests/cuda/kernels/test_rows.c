@@ -167,6 +167,15 @@ static void elements(void)
             op_add_bias(k, hh, gpu ? bias.device : bias.host, rows, n);
             op_scale(k, hh, 1.25f, all);
             op_clamp(k, hh, 2.0f, all);
+            op_softcap(k, hh, 1.5f, all);
+            op_swiglu(k, &(struct swiglu_args){.gate = hh,
+                                               .up = xx,
+                                               .stride = n,
+                                               .n_rows = rows,
+                                               .n = n,
+                                               .y = hh,
+                                               .y_stride = n,
+                                               .kind = GATE_GEGLU});
         }
         twin_same_floats(&b, &h, "elements");
         twin_same_floats(&b, &y, "swiglu");

@@ -1,0 +1,72 @@
+/* Activations on rows of f32, shared by the instruction sets: sixteen values at a time, the end of
+ * a row through a buffer. The including file has the functions v16_... of its vec.h. The
+ * expressions are those of elementary_body.h, bit for bit. */
+#ifndef SHOAL_KERNELS_ACTIVATION_BODY_H
+#define SHOAL_KERNELS_ACTIVATION_BODY_H
+
+#include "kernels/body.h"
+
+/* el_tanh_body; min and max return their second operand if either is NaN. */
+ALWAYS_INLINE struct v16 v16_tanh(struct v16 x)
+{
+    const struct v16 top = v16_set1(EL_TANH_TOP), one = v16_set1(1.0f);
+    const struct v16 t = v16_min(top, v16_max(v16_set1(-EL_TANH_TOP), x)), z = v16_mul(t, t);
+    struct v16 p = v16_madd(v16_set1(EL_TANH_P5), z, v16_set1(EL_TANH_P4));
+    struct v16 q = v16_madd(v16_set1(EL_TANH_Q4), z, v16_set1(EL_TANH_Q3));
+    p = v16_madd(p, z, v16_set1(EL_TANH_P3));
+    p = v16_madd(p, z, v16_set1(EL_TANH_P2));
+    p = v16_madd(p, z, v16_set1(EL_TANH_P1));
+    q = v16_madd(q, z, v16_set1(EL_TANH_Q2));
+    q = v16_madd(q, z, v16_set1(EL_TANH_Q1));
+    return v16_div(v16_mul(t, v16_madd(p, z, one)), v16_madd(q, z, one));
+}
+
+ALWAYS_INLINE struct v16 v16_softcap(struct v16 x, struct v16 cap)
+{
+    return v16_mul(cap, v16_tanh(v16_div(x, cap)));
+}
+
+ALWAYS_INLINE struct v16 v16_geglu(struct v16 gate, struct v16 up)
+{
+    const struct v16 cube = v16_mul(v16_mul(gate, gate), gate);
+    const struct v16 v = v16_madd(cube, v16_set1(EL_GELU_CUBE), gate);
+    const struct v16 e = v16_exp(v16_mul(v, v16_set1(EL_GELU_TWICE)));
+    return v16_mul(v16_div(gate, v16_add(v16_set1(1.0f), e)), up);
+}
+
+/* The last n < 16 values of a row, and zeros. */
+ALWAYS_INLINE struct v16 activation_tail(const float *x, size_t n)
+{
+    float last[16] = {0};
+    memcpy(last, x, n * sizeof *x);
+    return v16_load(DTYPE_F32, last, 0);
+}
+
+ALWAYS_INLINE void activation_put_tail(float *y, size_t n, struct v16 v)
+{
+    float last[16];
+    v16_store(last, v);
+    memcpy(y, last, n * sizeof *y);
+}
+
+ALWAYS_INLINE void row_geglu(const float *gate, const float *up, size_t n, float *y)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v16_store(y + i, v16_geglu(v16_load(DTYPE_F32, gate, i), v16_load(DTYPE_F32, up, i)));
+    if (i == n) return;
+    const struct v16 v =
+        v16_geglu(activation_tail(gate + i, n - i), activation_tail(up + i, n - i));
+    activation_put_tail(y + i, n - i, v);
+}
+
+ALWAYS_INLINE void row_softcap(float *x, size_t n, float cap_)
+{
+    const struct v16 cap = v16_set1(cap_);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_store(x + i, v16_softcap(v16_load(DTYPE_F32, x, i), cap));
+    if (i == n) return;
+    activation_put_tail(x + i, n - i, v16_softcap(activation_tail(x + i, n - i), cap));
+}
+
+#endif

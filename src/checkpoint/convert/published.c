@@ -1,0 +1,137 @@
+/* The tables of published forms, by architecture. */
+#include "checkpoint/convert/published.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The rows of a source tensor, one after the other. */
+enum rows_kind { ROWS_QKV, ROWS_HALVES };
+
+/* A tensor whose name ends with `from` becomes those that end with the names in `to`. */
+struct published_form {
+    const char *from, *to[PUBLISHED_PARTS_MAX];
+    enum rows_kind rows;
+};
+
+struct published_family {
+    const char *architecture;
+    bool norms_less_one;                /* of weights whose names end with "norm.weight" */
+    bool pairs;                         /* of q and k */
+    const struct published_form *forms; /* ends with an empty one; NULL: none */
+};
+
+static const struct published_family families[] = {
+    {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
+    {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
+};
+
+struct published {
+    const struct published_family *family;
+    struct arch arch;
+};
+
+struct status published_open(const struct strbuf *config, struct published **out)
+{
+    struct js_doc *doc = NULL;
+    const struct published_family *found = NULL;
+    *out = NULL;
+    TRY(js_parse(config->data, config->n, "config.json", &doc));
+    const char *name = js_string(js_at(js_get(js_root(doc), "architectures"), 0), NULL);
+    for (size_t i = 0; name != NULL && i < sizeof families / sizeof families[0]; i++) {
+        if (strcmp(name, families[i].architecture) == 0) found = &families[i];
+    }
+    js_destroy(&doc);
+    if (found == NULL) return status_ok();
+    TRY(mem_alloc(out, 1, sizeof **out, "published tensors"));
+    (*out)->family = found;
+    const struct status st = arch_parse(config->data, config->n, "config.json", &(*out)->arch);
+    if (status_failed(&st)) published_close(out);
+    return st;
+}
+
+void published_close(struct published **p)
+{
+    mem_free(p);
+}
+
+static bool published_ends(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* Sets the sizes of the parts' first dimensions. */
+static void part_rows(const struct published *p, const struct published_form *form, uint64_t n_rows,
+                      uint64_t rows[PUBLISHED_PARTS_MAX])
+{
+    const struct arch *m = &p->arch;
+    rows[0] = n_rows;
+    if (form->to[1] == NULL) return;
+    if (form->rows == ROWS_HALVES) {
+        rows[0] = rows[1] = n_rows / 2;
+        return;
+    }
+    rows[0] = (uint64_t)m->n_heads * m->query_dim;
+    rows[1] = rows[2] = (uint64_t)m->n_kv_heads * m->query_dim;
+}
+
+static bool is_rotated(const char *name)
+{
+    return published_ends(name, ".q_proj.weight") || published_ends(name, ".k_proj.weight") ||
+           published_ends(name, ".q_proj.bias") || published_ends(name, ".k_proj.bias");
+}
+
+static struct status part_fill(const struct published *p, const char *name,
+                               struct published_part *t)
+{
+    const int n = snprintf(t->name, sizeof t->name, "%s", name);
+    if (n >= (int)sizeof t->name)
+        return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
+    if (p->family->pairs && is_rotated(name)) {
+        t->head_rows = p->arch.query_dim;
+        t->rotated = p->arch.rotary;
+    }
+    t->adds_one = p->family->norms_less_one && published_ends(name, "norm.weight");
+    return status_ok();
+}
+
+static const struct published_form *form_of(const struct published *p, const char *name)
+{
+    for (const struct published_form *f = p->family->forms; f != NULL && f->from != NULL; f++) {
+        if (published_ends(name, f->from)) return f;
+    }
+    return NULL;
+}
+
+bool published_splits(const struct published *p, const char *name)
+{
+    return p != NULL && (form_of(p, name) != NULL || (p->family->pairs && is_rotated(name)));
+}
+
+struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,
+                              const uint64_t *dims,
+                              struct published_part parts[PUBLISHED_PARTS_MAX], size_t *n)
+{
+    *n = 0;
+    if (p == NULL) return status_ok();
+    const struct published_form *f = form_of(p, name), own = {.from = "", .to = {""}};
+    uint64_t rows[PUBLISHED_PARTS_MAX] = {0}, row0 = 0;
+    if (f == NULL) f = &own;
+    part_rows(p, f, dims[0], rows);
+    for (; *n < PUBLISHED_PARTS_MAX && f->to[*n] != NULL; (*n)++) {
+        struct published_part *t = &parts[*n];
+        char whole[2 * CKPT_NAME_MAX];
+        snprintf(whole, sizeof whole, "%.*s%s", (int)(strlen(name) - strlen(f->from)), name,
+                 f->to[*n]);
+        *t = (struct published_part){.n_dims = n_dims, .row0 = row0};
+        memcpy(t->dims, dims, n_dims * sizeof dims[0]);
+        t->dims[0] = rows[*n];
+        row0 += rows[*n];
+        TRY(part_fill(p, whole, t));
+    }
+    if (row0 == dims[0]) return status_ok();
+    return status_make(STATUS_INPUT, "tensor '%.200s': expected %llu rows, found %llu", name,
+                       (unsigned long long)row0, (unsigned long long)dims[0]);
+}

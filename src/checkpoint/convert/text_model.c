@@ -1,0 +1,144 @@
+/* The text model inside a multimodal checkpoint: its config.json, and which tensors are its own. */
+#include "checkpoint/convert/published.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A field that the text model's object may leave out, and its value there. */
+struct field_default {
+    const char *key, *value;
+};
+
+struct multimodal {
+    const char *architecture, *text_architecture;
+    const struct field_default *defaults; /* ends with an empty one */
+};
+
+static const struct field_default gemma3[] = {
+    {"vocab_size", "262208"},      {"hidden_size", "2304"},
+    {"intermediate_size", "9216"}, {"num_hidden_layers", "26"},
+    {"num_attention_heads", "8"},  {"num_key_value_heads", "4"},
+    {"head_dim", "256"},           {"max_position_embeddings", "131072"},
+    {"sliding_window", "4096"},    {NULL, NULL}};
+/* Where no rope_parameters say otherwise. */
+static const struct field_default gemma3_rope[] = {
+    {"rope_theta", "1000000.0"}, {"rope_local_base_freq", "10000.0"}, {NULL, NULL}};
+
+static const struct multimodal models[] = {
+    {"Gemma3ForConditionalGeneration", "Gemma3ForCausalLM", gemma3},
+};
+
+/* Fields of the vision part, and those that stand in the text model's object too. */
+static const char *const outer_inert[] = {
+    "architectures",     "text_config",         "vision_config",     "model_type",
+    "boi_token_index",   "eoi_token_index",     "image_token_index", "mm_tokens_per_image",
+    "initializer_range", "boi_token_id",        "eoi_token_id",      "image_token_id",
+    "image_seq_length",  "vision_feature_layer"};
+
+static bool is_inert(const char *key)
+{
+    for (size_t i = 0; i < sizeof outer_inert / sizeof outer_inert[0]; i++) {
+        if (strcmp(key, outer_inert[i]) == 0) return true;
+    }
+    return false;
+}
+
+static struct status put_field(struct strbuf *out, const char *key, const struct js_node *value)
+{
+    char *text = NULL;
+    size_t n;
+    TRY(js_dump(value, &text, &n));
+    strbuf_printf(out, ", \"%s\": %s", key, text);
+    mem_free(&text);
+    return strbuf_status(out);
+}
+
+static void put_defaults(struct strbuf *out, const struct js_node *text,
+                         const struct field_default *d)
+{
+    for (; d->key != NULL; d++) {
+        if (js_get(text, d->key) == NULL) strbuf_printf(out, ", \"%s\": %s", d->key, d->value);
+    }
+}
+
+static struct status flatten(const struct multimodal *m, const struct js_node *root,
+                             struct strbuf *out)
+{
+    const struct js_node *text = js_get(root, "text_config"), *value;
+    const void *it = NULL;
+    const char *key;
+    strbuf_printf(out, "{\"architectures\": [\"%s\"]", m->text_architecture);
+    while (js_next(text, &it, &key, &value)) {
+        if (strcmp(key, "architectures") != 0) TRY(put_field(out, key, value));
+    }
+    for (it = NULL; js_next(root, &it, &key, &value);) {
+        if (!is_inert(key) && js_get(text, key) == NULL) TRY(put_field(out, key, value));
+    }
+    put_defaults(out, text, m->defaults);
+    if (js_get(text, "rope_parameters") == NULL) put_defaults(out, text, gemma3_rope);
+    strbuf_puts(out, "}\n");
+    return strbuf_status(out);
+}
+
+/* The head is the embedding: a switch at either place must not say otherwise. */
+static struct status check_tied_text(const struct js_node *root, const char *what)
+{
+    const struct js_node *objects[] = {root, js_get(root, "text_config")};
+    bool tied;
+    for (int i = 0; i < 2; i++) {
+        if (!js_bool(js_get(objects[i], "tie_word_embeddings"), &tied) || tied) continue;
+        return status_make(
+            STATUS_INPUT,
+            "%s: tie_word_embeddings: false is not implemented for the text model of "
+            "a multimodal checkpoint",
+            what);
+    }
+    return status_ok();
+}
+
+struct status published_text_config(struct strbuf *config, const char *what, bool *is_text)
+{
+    struct js_doc *doc = NULL;
+    struct strbuf flat;
+    TRY(js_parse(config->data, config->n, what, &doc));
+    const struct js_node *root = js_root(doc);
+    const char *name = js_string(js_at(js_get(root, "architectures"), 0), NULL);
+    struct status st = status_ok();
+    strbuf_init(&flat);
+    for (size_t i = 0; name != NULL && i < sizeof models / sizeof models[0]; i++) {
+        if (strcmp(name, models[i].architecture) != 0) continue;
+        st = check_tied_text(root, what);
+        if (!status_failed(&st)) st = flatten(&models[i], root, &flat);
+    }
+    js_destroy(&doc);
+    *is_text = flat.n > 0;
+    if (!status_failed(&st) && *is_text) {
+        strbuf_clear(config);
+        strbuf_add(config, flat.data, flat.n);
+        st = strbuf_status(config);
+    }
+    strbuf_fini(&flat);
+    return st;
+}
+
+bool published_is_vision(const char *name)
+{
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model."};
+    if (strncmp(name, "model.", strlen("model.")) == 0) name += strlen("model.");
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0) return true;
+    }
+    return false;
+}
+
+void published_text_name(const char *name, char *out, size_t n)
+{
+    static const char before[] = "language_model.", inside[] = "model.language_model.";
+    if (strncmp(name, inside, strlen(inside)) == 0)
+        snprintf(out, n, "model.%s", name + strlen(inside));
+    else
+        snprintf(out, n, "%s",
+                 name + (strncmp(name, before, strlen(before)) == 0 ? strlen(before) : 0));
+}

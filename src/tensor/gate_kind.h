@@ -1,0 +1,11 @@
+/* How the inner rows of a gated FFN follow from its two linears: a part of a model's description.
+ */
+#ifndef SHOAL_TENSOR_GATE_KIND_H
+#define SHOAL_TENSOR_GATE_KIND_H
+
+enum gate_kind {
+    GATE_SWIGLU, /* silu(gate) * up */
+    GATE_GEGLU,  /* gelu(gate) * up, GELU in its tanh form */
+};
+
+#endif
