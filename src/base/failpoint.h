@@ -17,6 +17,7 @@
     X(OUTPUT_WRITE, "output_write")     /* half of a group of rows is written */                   \
     X(OUTPUT_FSYNC, "output_fsync")     /* all rows are written, not yet durable */                \
     X(RESUME, "resume")                 /* a row of an earlier run is taken over */                \
+    X(EXPERT_READ, "expert_read")       /* an expert was read from its packed copy */              \
     X(STEP, "step")                     /* a step is planned */                                    \
     X(DRAIN, "drain")                   /* running requests are written to the journal */          \
     X(FINISH, "finish")                 /* the output is durable, the journal does not say so */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
@@ -136,6 +137,16 @@ uint64_t mem_peak_bytes(void)
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
     return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+uint64_t mem_resident_bytes(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f == NULL) return 0;
+    unsigned long long all = 0, resident = 0;
+    if (fscanf(f, "%llu %llu", &all, &resident) != 2) resident = 0;
+    fclose(f);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 uint64_t mem_available_bytes(void)

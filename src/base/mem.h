@@ -44,6 +44,9 @@ uint64_t mem_fail_after(uint64_t n);
 /* Local. Largest resident size of this process so far, in bytes; 0 when unknown. */
 uint64_t mem_peak_bytes(void);
 
+/* Local. Resident size of this process now, in bytes; 0 when unknown. */
+uint64_t mem_resident_bytes(void);
+
 /* Local. Bytes that can still be allocated on this host without swapping; 0 when unknown. */
 uint64_t mem_available_bytes(void);
 

@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_CONTEXTS = 64 };
-
 /* Makes the launcher's first rank the lead, because launchers give stdin to that rank only. */
 static void lead_by_first(uint32_t *order, size_t n_ranks)
 {
@@ -45,13 +43,8 @@ static struct status choose_layout(struct job *j)
     TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
     TRY(mem_alloc(&j->order, n_ranks, sizeof *j->order, "rank order"));
     const struct layout_flags *flags = &j->o->layout;
-    const struct layout_budget budget = {
-        .kv = kv_layout(j->o->model.kv_dtype),
-        .step_tokens = (uint32_t)j->o->schedule.step_tokens,
-        .min_kv_blocks = (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS};
     bool fits = true;
-    const struct status st =
-        layout_choose(&j->layout_model, j->topo, flags, &budget, j->layout, j->order, &fits);
+    const struct status st = job_fit_layout(j, &fits);
     if (st.code == STATUS_USAGE && n_ranks == 1 && lacks_ranks(j, flags)) {
         return status_make(
             st.code, "%s; start it under mpirun or srun, of the MPI that shoal was built with",
@@ -99,52 +92,6 @@ static struct status job_start_threads(struct job *j)
     if (!j->is_near_device) topo_bind_threads(j->topo, launched, j->team);
     j->kern.team = j->team;
     comm_use_team(j->comm, j->team);
-    return status_ok();
-}
-
-/* Bytes that the job can still allocate on this host: free memory, within the limit of a container
- * or batch job. */
-static uint64_t free_bytes(const struct job *j)
-{
-    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
-    const struct topo_rank *here = &j->topo->ranks[launched];
-    const uint64_t limit = j->topo->nodes[here->host].memory_bytes;
-    const uint64_t used = mem_peak_bytes() * here->n_local_ranks;
-    const uint64_t left = limit > used ? limit - used : 0;
-    const uint64_t available = mem_available_bytes();
-    return available < left ? available : left;
-}
-
-/* Chooses the number of KV blocks: the smallest number that any rank can hold, the same on all
- * ranks, so that every replica can run the same requests. */
-static struct status size_kv_pool(struct job *j)
-{
-    const struct weights *w = j->weights;
-    const uint64_t block_bytes =
-        kv_pool_block_bytes(range_count(w->layers), range_count(w->kv_heads), j->model.head_dim,
-                            j->o->model.kv_dtype, j->model.kv_lora > 0);
-    const uint64_t per_context =
-        (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */
-    const uint64_t available = j->device != NULL
-                                   ? device_free_bytes(j->device)
-                                   : free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
-    uint64_t n = available / 10 * 6 / (block_bytes > 0 ? block_bytes : 1);
-    const int32_t batch = j->o->schedule.max_batch;
-    const uint64_t useful = per_context * (uint64_t)(batch > 0 ? batch : DEFAULT_CONTEXTS);
-    if (n > useful) n = useful;
-    if (j->o->run.kv_blocks > 0) n = j->o->run.kv_blocks;
-    comm_barrier(j->comm, COMM_HOST); /* no rank allocates before all have read the free memory */
-    comm_min_u64(j->comm, COMM_WORLD, &n, 1);
-    if (n > INT32_MAX) n = INT32_MAX;
-    if (n < per_context) {
-        return status_make(STATUS_USAGE,
-                           "KV pool: %llu blocks of %d tokens, one full context of %u tokens needs "
-                           "%llu; lower --max-model-len or raise --kv-blocks",
-                           (unsigned long long)n, KV_BLOCK_TOKENS, j->o->model.max_model_len,
-                           (unsigned long long)per_context);
-    }
-    j->n_kv_blocks = (uint32_t)n;
     return status_ok();
 }
 
@@ -226,7 +173,9 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l)
                                    .ckpt = j->ckpt,
                                    .comm = j->comm,
                                    .cache = j->o->run.file_cache,
-                                   .free_bytes = host_bytes(j)};
+                                   .free_bytes = host_bytes(j),
+                                   .expert_file = j->expert_path,
+                                   .failpoint = &j->failpoint};
 }
 
 static struct status job_start(struct job *j)
@@ -237,6 +186,7 @@ static struct status job_start(struct job *j)
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
     PHASE(check_drain(j));
     TRY(comm_gather_topo(j->comm, &j->topo));
+    job_measure_program(j);
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
     log_init(comm_rank(j->comm, COMM_WORLD), j->o->run.log_level, j->o->run.log_json);
@@ -257,11 +207,12 @@ static struct status job_start(struct job *j)
     PHASE(check_drain(j));
     stage_choose_cuts(&j->kern, j->comm, j->o->capacity.policy, j->layout);
     (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
+    TRY(job_pack_experts(j));
     const struct weights_source source = job_weights_source(j, j->layout);
     TRY(weights_load(&source, &j->weights, &j->loaded));
     PHASE(job_devices_same(j));
     PHASE(check_drain(j));
-    PHASE(size_kv_pool(j));
+    PHASE(job_size_memory(j));
     PHASE(start_engine(j));
     PHASE(start_lead(j));
     PHASE(check_drain(j));
@@ -451,6 +402,7 @@ void job_close(struct job *j)
     lead_destroy(&j->lead);
     audit_destroy(&j->audit);
     mem_free(&j->journal_path);
+    mem_free(&j->expert_path);
     strbuf_fini(&j->settings);
     strbuf_fini(&j->session);
     const struct status ignored = logits_file_close(&j->logits);

@@ -48,6 +48,8 @@ struct job {
     struct kern_table kern;
     struct device *device; /* the device that kern works on; NULL: the CPU */
     bool is_near_device; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
+    char *expert_path;   /* the packed copy of the experts that are streamed; owned; NULL: none */
+    uint64_t program_bytes; /* resident before anything is loaded, the most of all ranks */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;

@@ -19,6 +19,11 @@ static bool read_failpoint(const char *text, void *failpoint)
     return !status_failed(&st);
 }
 
+static bool read_size(const char *text, void *bytes)
+{
+    return weights_size_parse(text, bytes);
+}
+
 #define FLAG_OWNER struct job_file_flags
 static const struct flag file_rows[] = {JOB_FILE_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
@@ -30,6 +35,9 @@ static const struct flag sampling_rows[] = {SAMPLING_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 #define FLAG_OWNER struct model_flags
 static const struct flag model_rows[] = {MODEL_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct weights_flags
+static const struct flag weights_rows[] = {WEIGHTS_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 #define FLAG_OWNER struct capacity_flags
 static const struct flag capacity_rows[] = {CAPACITY_FLAGS(FLAG_ROW)};
@@ -54,6 +62,7 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_LAYOUT] = GROUP(layout_rows, layout),
     [JOB_SAMPLING] = GROUP(sampling_rows, sampling),
     [JOB_MODEL] = GROUP(model_rows, model),
+    [JOB_WEIGHTS] = GROUP(weights_rows, weights),
     [JOB_CAPACITY] = GROUP(capacity_rows, capacity),
     [JOB_SCHEDULE] = GROUP(schedule_rows, schedule),
     [JOB_DEVICE] = GROUP(device_rows, device),

@@ -18,6 +18,7 @@
 #include "serve/request/sampling_flags.h"
 #include "serve/schedule/schedule_flags.h"
 #include "text/chat/chat.h"
+#include "weights/weights_flags.h"
 
 #define JOB_FILE_FLAGS(FLAG)                                                                       \
     FLAG(const char *, model, "model", OF_TEXT("FILE.h5"), .commands = IN_JOBS | IN_BENCH,         \
@@ -104,6 +105,7 @@ struct job_options {
     struct layout_flags layout;
     struct request_defaults sampling; /* as given; job_text has the effective values */
     struct model_flags model;
+    struct weights_flags weights;
     struct capacity_flags capacity;
     struct schedule_flags schedule;
     struct device_flags device;
@@ -121,6 +123,7 @@ enum job_group {
     JOB_LAYOUT,
     JOB_SAMPLING,
     JOB_MODEL,
+    JOB_WEIGHTS,
     JOB_CAPACITY,
     JOB_SCHEDULE,
     JOB_DEVICE,

@@ -44,6 +44,26 @@ struct status job_devices_same(struct job *j);
  * never. */
 size_t job_halves_from(struct job *j);
 
+/* --- job_memory.c --- */
+
+/* **Collective (world)**. Notes how much memory the program has before it loads anything. */
+void job_measure_program(struct job *j);
+
+/* Local. Chooses j->layout and j->order within --memory, whether experts stream, and then how many
+ * rows a step has, where --step-tokens was not given. *fits false: only without --memory. Errors:
+ * layout_choose's; STATUS_USAGE with the number that is needed, where --memory is too small. */
+struct status job_fit_layout(struct job *j, bool *fits);
+
+/* **Collective (world)**. Where experts stream: names their packed copy, j->expert_path, and makes
+ * it if it is missing: rank 0 first, then the first rank of each host that does not see that file.
+ * Errors: expert_pack_make's. */
+struct status job_pack_experts(struct job *j);
+
+/* **Collective (world)**, once the weights are loaded. Divides the memory that is left: chooses
+ * j->n_kv_blocks, the same on all ranks, so that every replica can run the same requests, and
+ * starts the stream of experts in the rest. Errors: STATUS_USAGE, STATUS_MEMORY. */
+struct status job_size_memory(struct job *j);
+
 /* --- job.c --- */
 
 /* Local. Copies the options; nothing is open yet. */

@@ -86,6 +86,7 @@ static struct status make_lists(struct moe *m)
     const size_t n_experts = m->o.model->n_experts, n_work = m->n_work_max;
     TRY(mem_alloc(&m->per_expert, n_experts, sizeof *m->per_expert, "MoE counts"));
     TRY(mem_alloc(&m->work, n_work, sizeof *m->work, "MoE groups"));
+    TRY(mem_alloc(&m->needs, n_work, sizeof *m->needs, "MoE groups"));
     TRY(mem_alloc(&m->groups, n_work, sizeof *m->groups, "MoE groups"));
     TRY(mem_alloc(&m->up_groups, n_work, sizeof *m->up_groups, "MoE groups"));
     TRY(word_counts_init(&m->tp, m->o.layout->tp));
@@ -121,6 +122,7 @@ void moe_destroy(struct moe **m)
     word_counts_fini(&(*m)->tp);
     mem_free(&(*m)->up_groups);
     mem_free(&(*m)->groups);
+    mem_free(&(*m)->needs);
     mem_free(&(*m)->work);
     mem_free(&(*m)->per_expert);
     mem_free(m);
@@ -261,7 +263,8 @@ struct status moe_forward(struct moe *m, const struct layer *layer, const struct
 {
     const struct expert_exchange *exchange = m->exchange;
     const uint32_t n = (uint32_t)rows->n_tokens;
-    struct pass p = {.w = &layer->moe, .rows = rows, .n_tokens = rows->n_tokens};
+    struct pass p = {
+        .w = &layer->moe, .in_stage = layer->in_stage, .rows = rows, .n_tokens = rows->n_tokens};
     float *logits;
     if (n == 0 && exchange->takes_slices)
         return status_ok(); /* then no rank has a token, so no

@@ -160,17 +160,27 @@ static void read_shared_inner(struct moe *m, const struct act_rows *inner, struc
 static const struct expert_inner inner_shared = {.rows = shared_inner_rows,
                                                  .read = read_shared_inner};
 
-/* The work of moe_expert_sums on a rank that holds experts. gate, up [n_in, F]: scratch. */
-static struct status expert_linears(struct moe *m, const struct pass *p, float *gate, float *up,
+/* The experts' inputs: rows for the whole pass, with memory for their quantized values, which stand
+ * there already where tokens are quantized. */
+static struct status input_rows(struct moe *m, const struct pass *p, struct act_rows *in)
+{
+    const size_t d = m->o.model->width;
+    *in = (struct act_rows){.x = p->x, .stride = d, .n_rows = p->n_in, .n = d};
+    TRY(codes_memory(m, p, BUF_CODES, d, &in->memory));
+    return p->to_slots != NULL ? spread_codes(m, p, in) : status_ok();
+}
+
+/* The work of moe_expert_sums on a rank that holds experts, for the rows `in` of m->work. */
+static struct status expert_linears(struct moe *m, const struct pass *p, struct act_rows *in,
                                     int64_t *sums)
 {
     const float *x = p->x;
     const size_t d = m->o.model->width, f = p->w->gate[0].n_out;
-    struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
     struct act_rows inner;
-    TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
+    float *gate, *up;
+    TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
+    TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
     TRY(m->inner->rows(m, p, gate, f, &inner));
-    if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
     make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
     moe_experts_show(m, p, TAP_EXPERT, x, d);
@@ -178,12 +188,12 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
         .groups = m->groups, .n_groups = m->n_work, .x = x, .x_stride = d, .y_stride = f};
     struct linear_args both[2] = {a, a};
     both[0].y = gate;
-    both[0].xq = act_codes(m->o.kern, &in, p->w->gate);
+    both[0].xq = act_codes(m->o.kern, in, p->w->gate);
     both[1].groups = m->up_groups;
     both[1].y = up;
-    const bool apart = act_codes_replace(&in, p->w->up);
+    const bool apart = act_codes_replace(in, p->w->up);
     if (apart) op_linear(m->o.kern, &both[0]);
-    both[1].xq = act_codes(m->o.kern, &in, p->w->up);
+    both[1].xq = act_codes(m->o.kern, in, p->w->up);
     if (!apart && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
         p->w->up_bias == NULL) {
         const struct gated_args gated = {.gate = both[0],
@@ -209,14 +219,77 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     return status_ok();
 }
 
+/* The part of the rows `in` from row0 on that a run of streamed experts reads. */
+static struct act_rows part_of_rows(const struct pass *part, const struct act_rows *in, size_t row0)
+{
+    struct act_rows rows = *in;
+    rows.x = part->x;
+    rows.n_rows = part->n_in;
+    if (part->to_slots == NULL) return rows; /* quantized run by run, in the same memory */
+    rows.codes.codes += row0 * rows.codes.n_groups * rows.codes.group;
+    rows.codes.scales += row0 * rows.codes.n_groups;
+    rows.codes.sums += row0 * rows.codes.n_groups;
+    return rows;
+}
+
+/* The same for a run of m->work alone, whose rows begin with row0. */
+static struct status run_linears(struct moe *m, const struct pass *p, const struct act_rows *in,
+                                 struct expert_run run, size_t row0, int64_t *sums)
+{
+    struct expert_rows *const work = m->work;
+    const size_t n_work = m->n_work, n_out = p->w->down[0].n_out;
+    struct pass part = *p;
+    part.n_in = 0;
+    for (size_t i = 0; i < run.n; i++) part.n_in += work[run.first + i].n_rows;
+    if (p->x != NULL) part.x = p->x + row0 * m->o.model->width;
+    if (sums == NULL) part.y = p->y + row0 * n_out;
+    if (sums == NULL) part.bad = p->bad + row0;
+    struct act_rows rows = part_of_rows(&part, in, row0);
+    m->work += run.first;
+    m->n_work = run.n;
+    const struct status st =
+        expert_linears(m, &part, &rows, sums != NULL ? sums + row0 * (n_out + 1) : NULL);
+    m->work = work;
+    m->n_work = n_work;
+    /* other ranks may still read the inputs that the next run overwrites */
+    if (m->inner == &inner_shared) comm_barrier(m->o.comm, COMM_ETP);
+    return st;
+}
+
+static size_t rows_of_work(const struct moe *m, size_t n)
+{
+    size_t n_rows = 0;
+    for (size_t i = 0; i < n; i++) n_rows += m->work[i].n_rows;
+    return n_rows;
+}
+
+/* Runs experts as their weights come from disk. */
+static struct status stream_linears(struct moe *m, const struct pass *p, const struct act_rows *in,
+                                    int64_t *sums)
+{
+    struct expert_stream *stream = p->w->stream;
+    const bool in_order = comm_size(m->o.comm, COMM_ETP) > 1;
+    for (size_t i = 0; i < m->n_work; i++)
+        m->needs[i] = (struct expert_need){m->work[i].expert - m->experts.begin, m->work[i].n_rows};
+    expert_stream_begin(stream, p->in_stage, m->needs, m->n_work, in_order, p->n_tokens);
+    struct expert_run run = {0, 0};
+    for (size_t n_done = 0; n_done < m->n_work; n_done += run.n) {
+        TRY(expert_stream_next(stream, &run));
+        TRY(run_linears(m, p, in, run, rows_of_work(m, run.first), sums));
+    }
+    return status_ok();
+}
+
 struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums)
 {
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     const size_t f = has_weights ? p->w->gate[0].n_out : 0;
-    float *gate, *up;
-    TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
-    TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
-    if (f > 0) return expert_linears(m, p, gate, up, sums);
+    if (f > 0) {
+        struct act_rows in;
+        TRY(input_rows(m, p, &in));
+        return p->w->stream != NULL ? stream_linears(m, p, &in, sums)
+                                    : expert_linears(m, p, &in, sums);
+    }
     if (sums != NULL)
         mem_ops_fill(m->o.kern, sums, 0, p->n_in * (m->o.model->width + 1) * sizeof *sums);
     return status_ok();
@@ -263,7 +336,9 @@ struct status moe_compute(struct moe *m, struct pass *p)
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), &p->bad));
     mem_ops_fill(m->o.kern, p->bad, 0, p->n_in * sizeof *p->bad);
     TRY(m->add_blocks(m, p));
-    if (p->w->down != NULL && range_count(m->experts) > 0)
+    if (p->w->down != NULL && range_count(m->experts) > 0) {
+        make_groups(m, p->w->down, m->groups); /* a stream left those of its last run */
         add_biases(m, p->w->down_bias, m->o.model->width, p->y);
+    }
     return status_ok();
 }

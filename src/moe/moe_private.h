@@ -4,6 +4,7 @@
 
 #include "moe/balance.h"
 #include "moe/moe.h"
+#include "weights/expert_stream.h"
 
 /* An array that grows to the size that the largest step needs, and is freed at the end only. */
 struct grown {
@@ -112,6 +113,7 @@ struct moe {
     struct expert_rows *work;       /* [n_work] the rows that this rank computes, in the order of
                                        computation */
     size_t n_work;                  /* at most n_work_max */
+    struct expert_need *needs;      /* [n_work_max] the same for streamed experts */
     struct linear_group *groups;    /* [n_work] of the gate projection, later of the down
                                        projection */
     struct linear_group *up_groups; /* [n_work] */
@@ -124,6 +126,7 @@ struct moe {
 /* One call's state. */
 struct pass {
     const struct moe_weights *w;
+    uint32_t in_stage; /* the layer's number in the stage */
     const struct moe_rows *rows;
     size_t n_tokens;     /* T */
     struct range own;    /* the tokens whose choices this rank counts: its slice of all tokens

@@ -48,6 +48,9 @@ struct moe_weights {
      * to this rank's first (so from negative numbers on); those weights are in memory that all
      * these ranks can read */
     bool has_others;
+    /* gate, up and down have shapes, and memory only during a run of this stream; borrowed; NULL:
+     * always (weights/expert_stream.h) */
+    struct expert_stream *stream;
 };
 
 struct layer {

@@ -4,10 +4,12 @@
 #define SHOAL_WEIGHTS_WEIGHTS_H
 
 #include "arch/arch_tensors.h"
+#include "base/failpoint.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/load/loader.h"
 #include "parallel/comm/comm.h"
 #include "parallel/layout/weights_list.h"
+#include "weights/expert_stream.h"
 #include "weights/layer.h"
 
 /* Local. Describes m for the layout, with the K-blocks and formats that the checkpoint stores;
@@ -36,6 +38,9 @@ struct weights {
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
+    /* the experts' matrices stand on disk: `stream` brings them; owned; NULL: this rank has none */
+    bool streams_experts;
+    struct expert_stream *stream;
     const struct kern_table *kern; /* borrowed: in its memory are matrices, vectors and inv_freq */
     /* if the layout lends experts: the communicator whose shared segment holds them, borrowed,
      * outlives the weights; else NULL. lent_bytes: their bytes in COMM_LANE_EXPERTS */
@@ -55,6 +60,10 @@ struct weights_source {
     struct comm *comm;
     enum loader_cache cache;
     uint64_t free_bytes; /* of the host; 0: unknown (loader.h) */
+    /* the packed copy of the experts, which then stream from it; NULL: all weights stay in memory.
+     * Not where the layout lends experts, and not on a device */
+    const char *expert_file;
+    struct failpoint *failpoint; /* of the stream's reads; tests only; NULL: none */
 };
 
 /* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all

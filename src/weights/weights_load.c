@@ -11,26 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Destination of the pieces that the loader delivers for one slab_want. A quantized tensor has one
- * want for each of its parts. */
-struct target {
-    struct weight_spec spec;
-    const struct ckpt_tensor *tensor; /* whole; wanted is it or its `part` */
-    enum ckpt_part part;
-    float *vector;         /* for vectors */
-    struct packed *packed; /* otherwise: [outer] packed weights, in one memory block */
-};
-
-struct loading {
-    struct weights *w;
-    const struct arch *m;
-    const struct layout *l;
-    const struct ckpt *c;
-    struct target *targets; /* [n_targets] */
-    struct slab_want *wants;
-    size_t n_targets, capacity;
-};
-
 enum { WEIGHTS_BLOCK_BYTES = 64 << 20 }; /* of address space: pages come when they are filled */
 
 static struct status new_block(struct weights *w, size_t n_bytes, bool on_device)
@@ -93,11 +73,6 @@ static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
 }
 
 typedef struct status keep_fn(struct weights *w, void *out, size_t n_bytes);
-
-static struct layer *layer_of(struct weights *w, const struct weight_spec *s)
-{
-    return &w->stage_layers[s->layer - w->layers.begin];
-}
 
 static float **vector_of(struct weights *w, const struct weight_spec *s)
 {
@@ -253,14 +228,7 @@ static bool is_dense(const struct weight_spec *s)
 static struct status make_packed(struct weights *w, const struct target *t, uint32_t n_packed,
                                  struct packed *out)
 {
-    for (uint32_t i = 0; i < n_packed; i++) {
-        out[i] = (struct packed){.dtype = t->tensor->dtype,
-                                 .n_out = range_count(t->spec.rows),
-                                 .n_in = range_count(t->spec.cols),
-                                 .leaf = t->tensor->leaf_elems,
-                                 .grid_bits = t->tensor->grid_bits,
-                                 .quant = t->tensor->quant};
-    }
+    for (uint32_t i = 0; i < n_packed; i++) out[i] = weights_packed_like(&t->spec, t->tensor);
     keep_fn *keep_in = t->spec.is_expert ? keep_experts : keep_array;
     if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, keep_in, n_packed, out);
     if (is_dense(&t->spec)) op_place_weight(w->kern, &out[0]);
@@ -288,27 +256,6 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
-static void take_latent(const struct kern_table *kern, const struct latent_weights *latent,
-                        const struct target *t, const struct slab_piece *piece)
-{
-    const uint32_t n_k = latent->k_b[0].n_in, n_v = latent->v_b[0].n_out;
-    for (uint64_t i = 0, n; i < piece->n_rows; i += n) {
-        const uint64_t row = piece->row - t->spec.rows.begin + i, at = row % (n_k + n_v);
-        const uint64_t head = row / (n_k + n_v), left = piece->n_rows - i;
-        const uint64_t of_part = at < n_k ? n_k - at : n_k + n_v - at;
-        n = left < of_part ? left : of_part;
-        const struct matrix_rows rows = {.data =
-                                             (const char *)piece->data + i * piece->stride_bytes,
-                                         .stride_bytes = piece->stride_bytes,
-                                         .row0 = at < n_k ? at : at - n_k,
-                                         .n = n};
-        if (at < n_k)
-            op_pack_columns(kern, &latent->k_b[head], &rows);
-        else
-            op_pack_rows(kern, &latent->v_b[head], &rows);
-    }
-}
-
 static struct status make_target(struct loading *ld, struct target *t)
 {
     struct weights *w = ld->w;
@@ -331,57 +278,9 @@ static struct status make_target(struct loading *ld, struct target *t)
     TRY(weights_load_keep(w, experts, (all ? ld->m->n_experts : n_experts) * sizeof **experts));
     *experts += all ? t->spec.outer.begin : 0;
     t->packed = *experts;
-    return make_packed(w, t, n_experts, t->packed);
-}
-
-static struct status weights_load_reserve(struct loading *ld, size_t n)
-{
-    if (ld->n_targets + n <= ld->capacity) return status_ok();
-    const size_t grown = ld->capacity == 0 ? 64 : 2 * ld->capacity;
-    TRY(mem_grow(&ld->targets, ld->n_targets, grown, sizeof *ld->targets, "weights"));
-    TRY(mem_grow(&ld->wants, ld->n_targets, grown, sizeof *ld->wants, "weights"));
-    ld->capacity = grown;
-    return status_ok();
-}
-
-/* Wants one stored dataset for a target: columns [col0, col0 + n_cols) of it. */
-static void want(struct loading *ld, struct target t, const struct ckpt_tensor *stored,
-                 uint64_t col0, uint64_t n_cols)
-{
-    ld->wants[ld->n_targets] = (struct slab_want){.tensor = stored,
-                                                  .outer0 = t.spec.outer.begin,
-                                                  .n_outer = range_count(t.spec.outer),
-                                                  .row0 = t.spec.rows.begin,
-                                                  .n_rows = range_count(t.spec.rows),
-                                                  .col0 = col0,
-                                                  .n_cols = n_cols};
-    ld->targets[ld->n_targets++] = t;
-}
-
-/* The part's columns that hold the inputs of the target, which begin with a whole group. */
-static void want_part(struct loading *ld, struct target t, enum ckpt_part part)
-{
-    const struct ckpt_tensor *stored = t.tensor->parts[part];
-    const struct quant_format f = t.tensor->quant;
-    const struct range cols = t.spec.cols;
-    t.part = part;
-    if (stored == NULL) return;
-    if (part != CKPT_CODES && f.group == 0) { /* one scale for the whole row */
-        want(ld, t, stored, 0, 1);
-        return;
-    }
-    const uint64_t col0 = ckpt_part_columns(part, f, cols.begin);
-    want(ld, t, stored, col0, ckpt_part_columns(part, f, cols.end) - col0);
-}
-
-static struct status want_target(struct loading *ld, struct target t)
-{
-    TRY(weights_load_reserve(ld, CKPT_PART_COUNT));
-    if (t.tensor->quant.kind == QUANT_NONE) {
-        want(ld, t, t.tensor, t.spec.cols.begin, range_count(t.spec.cols));
-        return status_ok();
-    }
-    for (int part = 0; part < CKPT_PART_COUNT; part++) want_part(ld, t, (enum ckpt_part)part);
+    if (!w->streams_experts) return make_packed(w, t, n_experts, t->packed);
+    for (uint32_t i = 0; i < n_experts; i++)
+        t->packed[i] = weights_packed_like(&t->spec, t->tensor);
     return status_ok();
 }
 
@@ -401,7 +300,7 @@ static struct status want_placed(struct loading *ld, const struct target *t)
             part.spec.outer = run;
             part.packed += at - places.begin;
         }
-        TRY(want_target(ld, part));
+        TRY(weights_want(ld, part));
     }
     return status_ok();
 }
@@ -411,56 +310,8 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     struct loading *ld = ctx;
     struct target t = {.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
     TRY(make_target(ld, &t));
-    return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : want_target(ld, t);
-}
-
-static enum packed_part weights_load_part_of(enum ckpt_part part)
-{
-    if (part == CKPT_CODES) return PACKED_CODES;
-    return part == CKPT_SCALES ? PACKED_SCALES : PACKED_ZEROS;
-}
-
-static void weights_load_put_rows(const struct kern_table *k, const struct target *t,
-                                  const struct slab_piece *piece)
-{
-    const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
-    const struct matrix_rows rows = {.data = piece->data,
-                                     .stride_bytes = piece->stride_bytes,
-                                     .row0 = (size_t)(piece->row - t->spec.rows.begin),
-                                     .n = (size_t)piece->n_rows};
-    if (p->quant.kind == QUANT_NONE)
-        op_pack_rows(k, p, &rows);
-    else
-        op_pack_quant(k, p, weights_load_part_of(t->part), &rows);
-}
-
-/* Rows of a vector, or of the experts' biases. */
-static struct status take_floats(const struct loading *ld, const struct target *t,
-                                 const struct slab_piece *piece)
-{
-    const size_t n = range_count(t->spec.cols), first = (size_t)piece->row - t->spec.rows.begin;
-    float *values = NULL;
-    TRY(mem_alloc(&values, n, sizeof *values, "a vector"));
-    for (size_t r = 0; r < piece->n_rows; r++) {
-        dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n,
-                     values);
-        mem_ops_put(ld->w->kern, t->vector + (first + r) * n, values, n * sizeof *values);
-    }
-    mem_free(&values);
-    return device_status(ld->w->kern->device);
-}
-
-static struct status take_piece(void *ctx, const struct slab_piece *piece)
-{
-    const struct loading *ld = ctx;
-    const struct target *t = &ld->targets[piece->want];
-    if (t->spec.is_vector) return take_floats(ld, t, piece);
-    if (t->spec.role == WEIGHT_KV_B) {
-        take_latent(ld->w->kern, &layer_of(ld->w, &t->spec)->attention.latent, t, piece);
-    } else {
-        weights_load_put_rows(ld->w->kern, t, piece);
-    }
-    return device_status(ld->w->kern->device);
+    if (ld->w->streams_experts && s->is_expert && !s->is_vector) return status_ok();
+    return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : weights_want(ld, t);
 }
 
 /* A rank without K-blocks of a row-parallel linear still rounds the sums of the others, so it needs
@@ -546,6 +397,7 @@ static struct weights weights_of(const struct weights_source *from)
                             .kv_heads = layout_kv_heads(l, place.tp),
                             .vocab = layout_vocab(l, place.tp),
                             .experts = layout_experts(l, place.ep),
+                            .streams_experts = from->expert_file != NULL,
                             .lends_by = l->lends_experts ? from->comm : NULL};
 }
 
@@ -557,7 +409,7 @@ static struct status read_wants(const struct weights_source *from, struct loadin
                                    .team = comm_team(from->comm),
                                    .wants = ld->wants,
                                    .n_wants = ld->n_targets,
-                                   .sink = take_piece,
+                                   .sink = weights_take_piece,
                                    .ctx = ld,
                                    .sink_is_serial = from->kern->device != NULL,
                                    .cache = from->cache,
@@ -576,6 +428,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
     if (!status_failed(&st)) {
         *ld.w = weights_of(from);
         st = weights_load_prepare(&ld, m, l);
+        if (!status_failed(&st) && ld.w->streams_experts) st = weights_open_stream(ld.w, from);
     }
     st = comm_agree(from->comm, st); /* nobody reads unless all can */
     if (!status_failed(&st)) {
@@ -597,6 +450,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
 void weights_destroy(struct weights **w)
 {
     if (*w == NULL) return;
+    expert_stream_destroy(&(*w)->stream);
     for (size_t i = 0; i < (*w)->n_blocks; i++) {
         struct weights_block *b = &(*w)->blocks[i];
         if (b->on_device) {

@@ -1,9 +1,51 @@
-/* Lending of experts: their weights stand in memory that the other ranks of the EP axis can read,
- * and each rank learns the addresses. Private to weights_load. */
+/* What the files of src/weights share: what is loaded and where it goes; lending of experts, whose
+ * weights stand in memory that the other ranks of the EP axis can read; the packed copy of the
+ * experts and its stream. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 #define SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 
 #include "weights/weights.h"
+
+/* Destination of the pieces that the loader delivers for one slab_want. A quantized tensor has one
+ * want for each of its parts. */
+struct target {
+    struct weight_spec spec;
+    const struct ckpt_tensor *tensor; /* whole; wanted is it or its `part` */
+    enum ckpt_part part;
+    float *vector;         /* for vectors */
+    struct packed *packed; /* otherwise: [outer] packed weights, in one memory block */
+};
+
+struct loading {
+    struct weights *w;
+    const struct arch *m;
+    const struct layout *l;
+    const struct ckpt *c;
+    struct target *targets; /* [n_targets] */
+    struct slab_want *wants;
+    size_t n_targets, capacity;
+};
+
+/* Local. The layer of a slab. */
+static inline struct layer *layer_of(struct weights *w, const struct weight_spec *s)
+{
+    return &w->stage_layers[s->layer - w->layers.begin];
+}
+
+/* Local. Wants the slab of a target, whose memory is set: of a quantized tensor each part. Errors:
+ * STATUS_MEMORY. */
+struct status weights_want(struct loading *ld, struct target t);
+
+/* Local. The loader's sink; ctx: the loading. */
+struct status weights_take_piece(void *ctx, const struct slab_piece *piece);
+
+/* Local. A matrix of a slab without its memory, as the tensor is stored. */
+struct packed weights_packed_like(const struct weight_spec *s, const struct ckpt_tensor *t);
+
+/* Local. Opens the packed copy of the experts from->expert_file and makes w's stream of this
+ * rank's experts, whose packed weights exist without memory. Errors: expert_file_open's;
+ * STATUS_INPUT when there is no file. */
+struct status weights_open_stream(struct weights *w, const struct weights_source *from);
 
 /* Local. Zeroed memory for experts in the shared segment that other ranks read; NULL: no room. */
 void *weights_lend_memory(struct weights *w, size_t n_bytes);

@@ -65,15 +65,15 @@ struct status direct_reads_create(int fd, size_t read_bytes, uint32_t n_slots,
     d->fd = -1;
     d->n_slots = n_slots;
     /* the wanted bytes may begin behind and end before a sector's ends */
-    const size_t slot_bytes = sector_up(read_bytes) + SECTOR_BYTES;
+    const size_t slot_bytes = read_bytes > 0 ? sector_up(read_bytes) + SECTOR_BYTES : 0;
     TRY_GOTO(st, open_again(fd, &d->fd), out);
     if (syscall(SYS_io_setup, n_slots, &d->queue) != 0) {
         d->queue = 0;
         TRY_GOTO(st, not_offered("io_setup"), out);
     }
     d->n_bytes = n_slots * slot_bytes;
-    TRY_GOTO(st, mem_map(&d->memory, d->n_bytes, "reads past the file cache"), out);
-    for (uint32_t i = 0; i < n_slots; i++) d->slots[i].memory = d->memory + i * slot_bytes;
+    if (d->n_bytes > 0)
+        TRY_GOTO(st, mem_map(&d->memory, d->n_bytes, "reads past the file cache"), out);
     *out = d;
     return st;
 out:
@@ -86,17 +86,18 @@ void direct_reads_destroy(struct direct_reads **d_)
     struct direct_reads *d = *d_;
     if (d == NULL) return;
     if (d->queue != 0) syscall(SYS_io_destroy, d->queue); /* returns when no read goes on */
-    mem_unmap(&d->memory, d->n_bytes);
+    if (d->memory != NULL) mem_unmap(&d->memory, d->n_bytes);
     if (d->fd >= 0) close(d->fd);
     mem_free(d_);
 }
 
-void direct_reads_start(struct direct_reads *d, uint32_t slot, uint64_t offset, size_t n)
+static void submit(struct direct_reads *d, uint32_t slot, char *memory, uint64_t offset, size_t n)
 {
     struct slot *s = &d->slots[slot];
     struct iocb *request = &s->request;
     const uint64_t begin = offset / SECTOR_BYTES * SECTOR_BYTES;
     assert(slot < d->n_slots && !s->goes_on);
+    s->memory = memory;
     s->skip = (size_t)(offset - begin);
     s->n = n;
     s->got = -1;
@@ -107,6 +108,20 @@ void direct_reads_start(struct direct_reads *d, uint32_t slot, uint64_t offset, 
                                .aio_nbytes = sector_up(offset + n) - begin,
                                .aio_offset = (int64_t)begin};
     s->goes_on = syscall(SYS_io_submit, d->queue, 1L, &request) == 1;
+}
+
+void direct_reads_start(struct direct_reads *d, uint32_t slot, uint64_t offset, size_t n)
+{
+    const size_t slot_bytes = d->n_bytes / d->n_slots;
+    submit(d, slot, d->memory + slot * slot_bytes, offset, n);
+}
+
+void direct_reads_start_into(struct direct_reads *d, uint32_t slot, char *memory, uint64_t offset,
+                             size_t n)
+{
+    assert((uintptr_t)memory % SECTOR_BYTES == 0 && offset % SECTOR_BYTES == 0 &&
+           n % SECTOR_BYTES == 0);
+    submit(d, slot, memory, offset, n);
 }
 
 /* Waits for at least one read. */

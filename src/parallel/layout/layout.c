@@ -176,8 +176,8 @@ bool layout_may_cut_expert_outputs(const struct layout *l)
 
 bool layout_may_lend_experts(const struct layout *l)
 {
-    return l->ep > 1 && l->ep * l->etp == l->tp && l->model.arch->n_experts >= l->ep &&
-           !l->model.arch->expert_bias;
+    return !l->model.streams_experts && l->ep > 1 && l->ep * l->etp == l->tp &&
+           l->model.arch->n_experts >= l->ep && !l->model.arch->expert_bias;
 }
 
 /* --- places ------------------------------------------------------------------------------- */

@@ -47,6 +47,7 @@ struct layout_model {
     uint32_t inner_unit;
     uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */
     struct layout_weight weights[CLASS_COUNT];
+    bool streams_experts; /* their matrices stand on disk (weights/expert_stream.h) */
 };
 
 /* Local. The model m with leaves chosen as convert does; borrows m. weight_bytes: of one weight
@@ -127,7 +128,12 @@ struct layout_memory {
     uint64_t weights_bytes, kv_block_bytes;
     uint64_t workspace_bytes; /* a stage's arrays (parallel/layout/workspace.h) */
     uint64_t exchange_bytes;  /* largest buffers for data to and from other ranks */
+    /* of streamed experts: the least memory that they pass through, and all of their weights, which
+     * are not in weights_bytes */
+    uint64_t stream_bytes, on_disk_bytes;
 };
+
+enum { LAYOUT_STREAM_LEAST = 4 /* experts that the least memory holds */ };
 
 /* Local. All of it but the KV cache. */
 uint64_t layout_fixed_bytes(const struct layout_memory *m);
@@ -142,6 +148,7 @@ struct layout_budget {
     struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
     uint32_t min_kv_blocks; /* blocks that must fit: one full context */
+    uint64_t rank_bytes;    /* that a rank may use; 0: nine tenths of its part of the host */
 };
 
 /* Local. Bytes of the k inputs of one output; and of one weight on average, over whole groups. */

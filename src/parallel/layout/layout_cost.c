@@ -36,7 +36,9 @@ static uint64_t needed(const struct layout_memory *m, const struct layout_budget
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget)
 {
-    struct layout_fit fit = {.budget_bytes = rank_budget_bytes(t), .n_kv_blocks = UINT64_MAX};
+    struct layout_fit fit = {.budget_bytes =
+                                 budget->rank_bytes > 0 ? budget->rank_bytes : rank_budget_bytes(t),
+                             .n_kv_blocks = UINT64_MAX};
     /* remainders go to the first parts, so the ranks of replica 0 hold the most */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {

@@ -40,31 +40,53 @@ static uint64_t slab_bytes(const struct layout_model *m, const struct weight_spe
             layout_memory_packed_bytes(m, s->tensor->class, a->value_dim, a->kv_lora));
 }
 
-static uint64_t parts_bytes(const struct weights_cut *cut, uint32_t parts)
+/* Whether a tensor stands on disk while the others are in memory. */
+static bool is_streamed(const struct layout_model *m, const struct arch_tensor *t)
+{
+    return m->streams_experts && t->is_expert && !t->is_vector;
+}
+
+/* Bytes of the parts' tensors: of those that stream, or of the others. */
+static uint64_t parts_bytes(const struct weights_cut *cut, uint32_t parts, bool streamed)
 {
     uint64_t bytes = 0;
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
-        if ((t->part & parts) == 0) continue;
+        if ((t->part & parts) == 0 || is_streamed(&cut->l->model, t) != streamed) continue;
         const struct weight_spec s = weights_slab(cut, t);
         bytes += slab_bytes(&cut->l->model, &s);
     }
     return bytes;
 }
 
-static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
+static uint64_t weights_bytes(const struct layout *l, struct layout_place place, bool streamed)
 {
     const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, place.pp);
-    uint64_t bytes = parts_bytes(&cut, weights_outer_parts(l, place)), one = 0;
+    uint64_t bytes = parts_bytes(&cut, weights_outer_parts(l, place), streamed), one = 0;
     uint32_t counted = 0; /* the parts whose bytes are `one`: most layers are like the one before */
     for (uint32_t i = layers.begin; i < layers.end; i++) {
         const uint32_t parts = arch_layer_parts(l->model.arch, i);
-        if (parts != counted) one = parts_bytes(&cut, parts);
+        if (parts != counted) one = parts_bytes(&cut, parts, streamed);
         counted = parts;
         bytes += one;
     }
     return bytes;
+}
+
+/* Bytes of the memory that LAYOUT_STREAM_LEAST experts of any layer need. */
+static uint64_t stream_bytes(const struct layout *l, struct layout_place place)
+{
+    enum { PAGE = 4096 }; /* each expert ends with a page, and its arrays with a cache line */
+    struct weights_cut cut = weights_cut_of(l, place);
+    const struct range layers = layout_layers(l, place.pp);
+    uint64_t most = 0;
+    if (range_count(cut.experts) > 0) cut.experts = (struct range){0, 1};
+    for (uint32_t i = layers.begin; i < layers.end; i++) {
+        const uint64_t one = parts_bytes(&cut, arch_layer_parts(l->model.arch, i), true);
+        if (one > most) most = one;
+    }
+    return most > 0 ? LAYOUT_STREAM_LEAST * (most + 2 * PAGE) : 0;
 }
 
 /* Words of a row of k activations as codes with a scale and a sum per group, for a quantized class.
@@ -175,16 +197,19 @@ static uint64_t exchange_bytes(const struct layout *l, struct layout_place place
         const uint64_t held = range_count(layout_experts(l, place.ep));
         const uint64_t chosen = m->n_chosen < held ? m->n_chosen : held;
         const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
+        /* a run of streamed experts has no more rows than the step, or than its only expert */
+        const uint64_t inner = l->model.streams_experts ? 1 : chosen;
         per_row += m->n_experts + 2ull * m->n_chosen * d;
-        n += step_tokens * batches * chosen *
-             (2 * d + 2 * f + code_words(&l->model, CLASS_EXPERTS, max_u64(d, f)));
+        n += step_tokens * batches *
+             (chosen * (2 * d + code_words(&l->model, CLASS_EXPERTS, max_u64(d, f))) +
+              inner * 2 * f);
     }
     return 4 * (n + step_tokens * per_row);
 }
 
 uint64_t layout_fixed_bytes(const struct layout_memory *m)
 {
-    return m->weights_bytes + m->workspace_bytes + m->exchange_bytes;
+    return m->weights_bytes + m->workspace_bytes + m->exchange_bytes + m->stream_bytes;
 }
 
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
@@ -196,9 +221,11 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
     const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
     const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);
     return (struct layout_memory){
-        .weights_bytes = weights_bytes(l, place),
+        .weights_bytes = weights_bytes(l, place, false),
         .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,
         .workspace_bytes = workspace_bytes(l, place, step_tokens),
         .exchange_bytes = exchange_bytes(l, place, step_tokens),
+        .stream_bytes = stream_bytes(l, place),
+        .on_disk_bytes = weights_bytes(l, place, true),
     };
 }

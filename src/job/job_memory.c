@@ -1,0 +1,244 @@
+/* How a job divides a rank's memory: weights that stay, experts that stream, KV blocks, workspace.
+ */
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "job/job_private.h"
+#include "kernels/device.h"
+#include "parallel/layout/layout_cost.h"
+#include "weights/expert_pack.h"
+
+enum {
+    DEFAULT_CONTEXTS = 64,
+    STREAM_STEP_MOST = 4096, /* rows of a step, so that each expert that is read has many */
+    STREAM_STEP_LEAST = 64,
+    UNCOUNTED_BYTES = 8 << 20,
+    WINDOW_BYTES_MOST = 512 << 20, /* of experts that are packed at a time */
+    WINDOW_BYTES_LEAST = 16 << 20,
+};
+
+static double mib(uint64_t n_bytes)
+{
+    return (double)n_bytes / (1 << 20);
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+void job_measure_program(struct job *j)
+{
+    j->program_bytes = mem_resident_bytes();
+    comm_max_u64(j->comm, COMM_WORLD, &j->program_bytes, 1);
+}
+
+/* --- before loading ----------------------------------------------------------------------- */
+
+/* rank_bytes: 0: no bound. */
+static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
+{
+    return (struct layout_budget){
+        .kv = kv_layout(j->o->model.kv_dtype),
+        .step_tokens = (uint32_t)j->o->schedule.step_tokens,
+        .min_kv_blocks = (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+        .rank_bytes = rank_bytes};
+}
+
+/* The program, and what no plan counts: lists, messages, the loader's reads, small tables. */
+static uint64_t uncounted_bytes(const struct job *j)
+{
+    return j->program_bytes + UNCOUNTED_BYTES;
+}
+
+/* What a rank may use beside the program; 0: no bound. */
+static uint64_t bound_of(const struct job *j)
+{
+    if (j->o->weights.memory_bytes == 0) return 0;
+    const uint64_t left = less(j->o->weights.memory_bytes, uncounted_bytes(j));
+    return left > 4 ? left : 4; /* at least one byte also for parts of it */
+}
+
+static struct status choose(struct job *j, bool streams, uint64_t rank_bytes, bool *fits)
+{
+    const struct layout_budget budget = budget_of(j, rank_bytes);
+    j->layout_model.streams_experts = streams;
+    return layout_choose(&j->layout_model, j->topo, &j->o->layout, &budget, j->layout, j->order,
+                         fits);
+}
+
+/* Chooses the layout, and the largest step whose arrays leave a quarter of the memory to KV cache
+ * and experts. */
+static struct status choose_streaming(struct job *j, bool *fits)
+{
+    const bool is_given = flags_is_given(&j->o->given, "step-tokens") || j->o->files.logits != NULL;
+    const uint64_t bound = bound_of(j);
+    int32_t *step = &j->options.schedule.step_tokens;
+    for (*step = is_given ? *step : STREAM_STEP_MOST; !is_given; *step /= 2) {
+        TRY(choose(j, true, bound / 4 * 3, fits));
+        if (*fits || *step == STREAM_STEP_LEAST) break;
+    }
+    return choose(j, true, bound, fits);
+}
+
+static struct status refuse_bound(const struct job *j)
+{
+    const struct layout_budget budget = budget_of(j, bound_of(j));
+    const struct layout_fit fit = layout_fit_of(j->layout, j->topo, &budget);
+    const struct layout_place place = layout_place_of(j->layout, fit.worst_rank);
+    const struct layout_memory m =
+        layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
+    return status_make(
+        STATUS_USAGE,
+        "--memory: a rank needs at least %.0f MiB, found %.0f MiB: program %.0f, weights that stay "
+        "in memory %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context of %u tokens "
+        "%.0f; give more, more ranks, or a smaller --max-model-len or --step-tokens",
+        mib(fit.needed_bytes + uncounted_bytes(j)) + 1, mib(j->o->weights.memory_bytes),
+        mib(uncounted_bytes(j)), mib(m.weights_bytes),
+        m.stream_bytes > 0 ? "the least for streamed experts " : "streamed experts ",
+        mib(m.stream_bytes), budget.step_tokens, mib(m.workspace_bytes + m.exchange_bytes),
+        j->o->model.max_model_len, mib(budget.min_kv_blocks * m.kv_block_bytes));
+}
+
+static struct status check_streaming(const struct job *j)
+{
+    if (j->o->weights.place != WEIGHTS_STREAM) return status_ok();
+    if (j->model.n_experts == 0)
+        return status_make(STATUS_USAGE, "--weights stream: only experts stream, and this model "
+                                         "has none");
+    if (j->o->device.device != DEVICE_CPU)
+        return status_make(STATUS_USAGE, "--weights stream: needs --device cpu");
+    return status_ok();
+}
+
+struct status job_fit_layout(struct job *j, bool *fits)
+{
+    const enum weights_place place = j->o->weights.place;
+    const uint64_t bound = bound_of(j);
+    const bool may_stream = j->model.n_experts > 0 && j->o->device.device == DEVICE_CPU;
+    TRY(check_streaming(j));
+    if (place != WEIGHTS_STREAM) TRY(choose(j, false, bound, fits));
+    if (place == WEIGHTS_STREAM || (place == WEIGHTS_AUTO && bound > 0 && !*fits && may_stream))
+        TRY(choose_streaming(j, fits));
+    return bound > 0 && !*fits ? refuse_bound(j) : status_ok();
+}
+
+/* --- the packed copy ---------------------------------------------------------------------- */
+
+/* --expert-file, or a name beside the checkpoint that says how experts are cut. */
+static struct status name_copy(struct job *j)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    if (j->o->weights.expert_file != NULL) {
+        strbuf_puts(&s, j->o->weights.expert_file);
+    } else {
+        strbuf_printf(&s, "%s.experts", j->o->files.model);
+        if (j->layout->etp > 1)
+            strbuf_printf(&s, "-%u%s", j->layout->etp, j->layout->cuts_expert_outputs ? "o" : "i");
+    }
+    j->expert_path = s.data;
+    return strbuf_status(&s);
+}
+
+static struct status make_copy(struct job *j)
+{
+    const struct weights_source source = job_weights_source(j, j->layout);
+    const uint64_t bound = bound_of(j);
+    uint64_t window = bound > 0 ? bound / 8 : WINDOW_BYTES_MOST;
+    if (window > WINDOW_BYTES_MOST) window = WINDOW_BYTES_MOST;
+    if (window < WINDOW_BYTES_LEAST) window = WINDOW_BYTES_LEAST;
+    if (!file_exists(j->expert_path))
+        log_line(LOG_INFO, "%s: packing the experts, once; safe to delete after the job",
+                 j->expert_path);
+    return expert_pack_make(&source, j->expert_path, window);
+}
+
+struct status job_pack_experts(struct job *j)
+{
+    if (!j->layout_model.streams_experts) return status_ok();
+    TRY(comm_agree(j->comm, name_copy(j)));
+    const bool is_first = comm_rank(j->comm, COMM_WORLD) == 0;
+    const bool is_first_here = comm_rank(j->comm, COMM_HOST) == 0;
+    TRY(comm_agree(j->comm, is_first ? make_copy(j) : status_ok()));
+    return comm_agree(j->comm, is_first_here && !is_first ? make_copy(j) : status_ok());
+}
+
+/* --- after loading ------------------------------------------------------------------------ */
+
+/* Bytes that the job can still allocate on this host: free memory, within the limit of a container
+ * or batch job. */
+static uint64_t free_bytes(const struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    const struct topo_rank *here = &j->topo->ranks[launched];
+    const uint64_t limit = j->topo->nodes[here->host].memory_bytes;
+    const uint64_t used = mem_peak_bytes() * here->n_local_ranks;
+    const uint64_t left = limit > used ? limit - used : 0;
+    const uint64_t available = mem_available_bytes();
+    return available < left ? available : left;
+}
+
+/* Bytes that this rank may still take for KV blocks and streamed experts. Without a bound a part of
+ * the host's memory stays free. */
+static uint64_t bytes_to_divide(const struct job *j)
+{
+    if (j->device != NULL) return device_free_bytes(j->device) / 10 * 6;
+    const uint64_t free_here = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
+    if (j->o->weights.memory_bytes == 0) return free_here / 10 * 6;
+    const struct layout_place place =
+        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
+    const struct layout_budget budget = budget_of(j, 0);
+    const struct layout_memory m =
+        layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
+    const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes;
+    return less(j->o->weights.memory_bytes, taken);
+}
+
+/* KV blocks that running sequences can use. A step of streamed experts wants as many sequences as
+ * rows. */
+static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
+{
+    const struct schedule_flags *f = &j->o->schedule;
+    const int32_t rows = j->weights->streams_experts ? f->step_tokens : 0;
+    const int32_t n = f->max_batch > 0          ? f->max_batch
+                      : rows > DEFAULT_CONTEXTS ? rows
+                                                : DEFAULT_CONTEXTS;
+    return per_context * (uint64_t)n;
+}
+
+struct status job_size_memory(struct job *j)
+{
+    const struct weights *w = j->weights;
+    const uint64_t block_bytes =
+        kv_pool_block_bytes(range_count(w->layers), range_count(w->kv_heads), j->model.head_dim,
+                            j->o->model.kv_dtype, j->model.kv_lora > 0);
+    const uint64_t per_context =
+        (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */
+    const uint64_t all = bytes_to_divide(j);
+    const uint64_t least =
+        w->stream != NULL ? EXPERT_STREAM_LEAST * expert_stream_one_bytes(w->stream) : 0;
+    const uint64_t for_kv = w->stream != NULL ? less(all, least) / 2 : all;
+    uint64_t n = for_kv / (block_bytes > 0 ? block_bytes : 1);
+    if (n < per_context && j->o->weights.memory_bytes > 0) /* the plan said that one fits */
+        n = less(all, least) / (block_bytes > 0 ? block_bytes : 1);
+    const uint64_t useful = useful_blocks(j, per_context);
+    if (n > useful) n = useful;
+    if (j->o->run.kv_blocks > 0) n = j->o->run.kv_blocks;
+    comm_barrier(j->comm, COMM_HOST); /* no rank allocates before all have read the free memory */
+    comm_min_u64(j->comm, COMM_WORLD, &n, 1);
+    if (n > INT32_MAX) n = INT32_MAX;
+    if (n < per_context) {
+        return status_make(STATUS_USAGE,
+                           "KV pool: %llu blocks of %d tokens, one full context of %u tokens needs "
+                           "%llu; lower --max-model-len or raise --kv-blocks%s",
+                           (unsigned long long)n, KV_BLOCK_TOKENS, j->o->model.max_model_len,
+                           (unsigned long long)per_context,
+                           j->o->weights.memory_bytes > 0 ? " or --memory" : "");
+    }
+    j->n_kv_blocks = (uint32_t)n;
+    if (w->stream == NULL) return status_ok();
+    return expert_stream_start(w->stream, less(all, n * block_bytes));
+}

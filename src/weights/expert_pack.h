@@ -1,0 +1,22 @@
+/* The packed copy of a checkpoint's experts (checkpoint/file/expert_file.h): what a layout needs
+ * one to hold, and making one. */
+#ifndef SHOAL_WEIGHTS_EXPERT_PACK_H
+#define SHOAL_WEIGHTS_EXPERT_PACK_H
+
+#include "weights/weights.h"
+
+/* Local. The bytes of the largest expert's part of any rank, and of all experts in one copy; 0 for
+ * a model without experts. Errors: STATUS_MEMORY. */
+struct expert_pack_sizes {
+    uint64_t expert_bytes, all_bytes;
+};
+struct status expert_pack_sizes_of(const struct weights_source *from,
+                                   struct expert_pack_sizes *out);
+
+/* Local. Makes `path` from the checkpoint, if there is none yet, with the threads of from->comm's
+ * team: window by window of at most window_bytes, or one expert. An existing file is compared only.
+ * Errors: expert_file.h's, loader_run's. */
+struct status expert_pack_make(const struct weights_source *from, const char *path,
+                               size_t window_bytes);
+
+#endif

@@ -1,0 +1,40 @@
+/* The flags that say where weights stand (options/flags.h says how a row is read). None changes a
+ * byte of a row. */
+#ifndef SHOAL_WEIGHTS_WEIGHTS_FLAGS_H
+#define SHOAL_WEIGHTS_WEIGHTS_FLAGS_H
+
+#include "options/flags.h"
+
+/* AUTO: in memory if all of them fit the bound of --memory, which is no bound where it is not
+ * given; else the experts stream from disk. */
+enum weights_place { WEIGHTS_AUTO, WEIGHTS_RESIDENT, WEIGHTS_STREAM };
+#define WEIGHTS_PLACE_WORDS                                                                        \
+    {"auto", WEIGHTS_AUTO}, {"resident", WEIGHTS_RESIDENT},                                        \
+    {                                                                                              \
+        "stream", WEIGHTS_STREAM                                                                   \
+    }
+
+#define WEIGHTS_FLAGS(FLAG)                                                                        \
+    FLAG(enum weights_place, place, "weights", OF_CHOICE(WEIGHTS_PLACE_WORDS), .preset = "auto",   \
+         .commands = IN_ALL,                                                                       \
+         .help = "keep all weights in memory (resident), or read the routed experts from disk in " \
+                 "each step (stream), or stream them if --memory does not hold all weights "       \
+                 "(auto); results are the same")                                                   \
+    FLAG(uint64_t, memory_bytes, "memory",                                                         \
+         OF_PARSED(read_size, "bytes, or a number with K, M, G or T", "SIZE"), .commands = IN_ALL, \
+         .help = "the most memory of a rank for program, weights, KV cache and workspace, such "   \
+                 "as 64G (of 1024^3 bytes; default: what the host has free)")                      \
+    FLAG(const char *, expert_file, "expert-file", OF_TEXT("FILE"),                                \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "the packed copy of the experts that are streamed; made if it is missing "        \
+                 "(default: beside the checkpoint, MODEL.h5.experts; shoal pack makes it, too)")
+
+struct weights_flags {
+    WEIGHTS_FLAGS(FLAG_FIELD)
+};
+
+/* Local. Reads "100M", "1.5G", "4096": bytes, with K, M, G or T times powers of 1024. False: not
+ * understood, or less than 1. */
+bool weights_size_parse(const char *text, uint64_t *n_bytes);
+
+#endif
