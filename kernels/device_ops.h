@@ -13,7 +13,6 @@ struct device;
 /* Arguments of ops (ops.h). */
 struct argmax_args;
 struct change_logits_args;
-struct combine_args;
 struct combine_choices;
 struct embed_args;
 struct gated_args;
@@ -94,7 +93,6 @@ struct device_ops {
 
     void (*router)(struct device *d, const struct router_args *a, size_t n_rows);
     void (*scatter_rows)(struct device *d, const struct scatter_args *a);
-    void (*combine_rows)(struct device *d, const struct combine_args *a);
     void (*combine_choices)(struct device *d, const struct combine_choices *a);
     void (*take_marks)(struct device *d, const int32_t *marks, size_t n, int32_t *bad,
                        int32_t *dropped);

@@ -167,21 +167,6 @@ struct scatter_args {
 };
 void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a);
 
-/* The MoE's combine: out[t] = the chain acc = fma(weights[t][k], y[slots[t][k]], acc) over the
- * choices k ascending, from +0; negative slots are skipped. */
-struct combine_args {
-    const float *y; /* rows of D with a stride */
-    size_t y_stride, width;
-    const int32_t *slots; /* list [T, K] */
-    const float *weights; /* [T, K] */
-    size_t n_rows, n_chosen;
-    float *out;         /* [T, D] */
-    const int32_t *bad; /* counters of the rows of y, bad_stride apart; NULL: none */
-    size_t bad_stride;
-    int32_t *marks; /* [T, 2]; [0] += those of the rows that were combined */
-};
-void op_combine_rows(const struct kern_table *k, const struct combine_args *a);
-
 /* The MoE's combine: for each token t, the sum on the integer grid (struct weighted_rows) of
  * weights[t][k] * y[slots[t][k]] over the choices k; negative slots are skipped. Without sums:
  * out[t] = the sum as floats, and marks[t][0] grows by the row's counter. With sums: it and the

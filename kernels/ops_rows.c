@@ -91,41 +91,6 @@ struct choices_job {
     const struct combine_choices *args;
 };
 
-struct combine_job {
-    const struct kern_table *k;
-    const struct combine_args *args;
-};
-
-static void combine_part(const void *job_, struct part part)
-{
-    const struct combine_job *job = job_;
-    const struct combine_args *a = job->args;
-    size_t t, end;
-    if (!part_take(&part, a->n_rows, a->width * a->n_chosen, &t, &end)) return;
-    for (; t < end; t++) {
-        float *acc = a->out + t * a->width;
-        memset(acc, 0, a->width * sizeof *acc);
-        for (size_t i = t * a->n_chosen; i < (t + 1) * a->n_chosen; i++) {
-            if (a->slots[i] < 0) continue;
-            job->k->axpy(a->weights[i], a->y + (size_t)a->slots[i] * a->y_stride, a->width, acc);
-        }
-    }
-}
-
-void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
-{
-    if (k->device != NULL) {
-        device_ops_of(k->device)->combine_rows(k->device, a);
-        return;
-    }
-    const struct combine_job job = {k, a};
-    part_run(k->team, (uint64_t)a->n_rows * a->width * a->n_chosen, combine_part, &job);
-    for (size_t i = 0; a->bad != NULL && i < a->n_rows * a->n_chosen; i++) {
-        if (a->slots[i] >= 0)
-            a->marks[2 * (i / a->n_chosen)] += a->bad[(size_t)a->slots[i] * a->bad_stride];
-    }
-}
-
 /* The choices of a token that have a result: their rows and weights, and the sum of the counters.
  */
 struct chosen_rows {

@@ -49,7 +49,6 @@
     X(quantize, quantize_work)                                                                     \
     X(router, router_args)                                                                         \
     X(scatter_rows, scatter_args)                                                                  \
-    X(combine_rows, combine_args)                                                                  \
     X(combine_choices, combine_choices)                                                            \
     X(take_marks, marks_work)                                                                      \
     X(move_rows, move_work)                                                                        \

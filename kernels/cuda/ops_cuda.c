@@ -284,13 +284,6 @@ static void op_scatter_rows_cuda(struct device *d, const struct scatter_args *a)
     launch_rows(d, CUDA_KERNEL_scatter_rows, a->n_slots, a->width, &w);
 }
 
-static void op_combine_rows_cuda(struct device *d, const struct combine_args *a)
-{
-    struct combine_args w = *a;
-    w.slots = device_call(d, a->slots, a->n_rows * a->n_chosen * sizeof *a->slots);
-    launch_rows(d, CUDA_KERNEL_combine_rows, a->n_rows, a->width, &w);
-}
-
 static void op_combine_choices_cuda(struct device *d, const struct combine_choices *a)
 {
     struct combine_choices w = *a;
@@ -416,7 +409,6 @@ const struct device_ops device_ops_cuda = {
     .add_bias = op_add_bias_cuda,
     .router = op_router_cuda,
     .scatter_rows = op_scatter_rows_cuda,
-    .combine_rows = op_combine_rows_cuda,
     .combine_choices = op_combine_choices_cuda,
     .take_marks = op_take_marks_cuda,
     .gather_rows = op_gather_rows_cuda,

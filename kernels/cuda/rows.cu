@@ -54,31 +54,6 @@ BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_b
 }
 CUDA_KERNEL(scatter_rows, scatter_args)
 
-BLOCK_INLINE void combine_rows_block(const struct combine_args *a, struct cuda_block b,
-                                     void *shared)
-{
-    const int32_t *slots = a->slots + (size_t)b.y * a->n_chosen;
-    const float *weights = a->weights + (size_t)b.y * a->n_chosen;
-    (void)shared;
-    FOR_THREADS(t)
-    {
-        const size_t d = (size_t)b.x * CUDA_THREADS + t;
-        if (d < a->width) {
-            float acc = 0.0f;
-            for (size_t i = 0; i < a->n_chosen; i++)
-                if (slots[i] >= 0)
-                    acc = fmaf(weights[i], a->y[(size_t)slots[i] * a->y_stride + d], acc);
-            a->out[b.y * a->width + d] = acc;
-        }
-        if (d == 0 && a->bad != NULL) {
-            for (size_t i = 0; i < a->n_chosen; i++)
-                if (slots[i] >= 0)
-                    a->marks[2 * (size_t)b.y] += a->bad[(size_t)slots[i] * a->bad_stride];
-        }
-    }
-}
-CUDA_KERNEL(combine_rows, combine_args)
-
 /* Column d of a token. Threads of other columns count for the same token. */
 BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d, int64_t sum,
                                 int64_t n_bad)

@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum {
-    CHUNK = 256, /* elements of a row that are prefetched while as many of another row are added
-                    up */
+    CHUNK = 256, /* columns of a token's rows that are prefetched while as many before them are
+                    added up */
     LINE = 64 / sizeof(float),
 };
 
@@ -233,44 +233,58 @@ struct combine {
     float scale;
 };
 
-/* The columns of [begin, end) that one rank has of one row; y == NULL when it has none of them. */
-struct part_row {
-    const float *y;
-    size_t first, n; /* the columns [first, first + n) */
+/* The choices of one token: their places and weights. */
+struct token_choices {
+    struct choice at[ROUTER_CHOSEN_MAX];
+    const float *weights; /* [n] */
+    size_t n;
 };
 
-static struct part_row exchange_host_part_of(const struct moe *m, const struct choice *c,
-                                             uint32_t etp, size_t begin, size_t end)
+static void find_choices(const struct combine *c, size_t t, struct token_choices *out)
 {
-    const struct outputs o = exchange_host_outputs_of(m, c->ep, etp);
-    const size_t first = begin > o.columns.begin ? begin : o.columns.begin;
-    const size_t last = end < o.columns.end ? end : o.columns.end;
-    if (first >= last) return (struct part_row){NULL, 0, 0};
-    return (struct part_row){o.y + c->row * range_count(o.columns) + (first - o.columns.begin),
-                             first, last - first};
+    const size_t n = c->m->o.model->n_chosen, first = t * n;
+    out->n = n;
+    out->weights = c->p->weights + first;
+    for (size_t k = 0; k < n; k++)
+        out->at[k] = exchange_host_find(c->m, c->p->ids[first + k], c->p->slots[first + k]);
 }
 
-/* out += weight * columns [begin, end) of a choice's row. out[0] is column c->columns.begin. */
-static void exchange_host_add_choice(const struct combine *c, const struct choice *choice,
-                                     float weight, size_t begin, size_t end, float *out)
+/* out [n] = the sum of n columns of the choices' rows. Prefetches each chunk of the rows while the
+ * chunk before it is added up. Returns the values that are too large for the grid. */
+static int64_t sum_chunks(const struct combine *c, const struct token_choices *t,
+                          const float **rows, size_t n, float *out)
 {
-    for (uint32_t i = 0; i < c->m->o.layout->etp; i++) {
-        const struct part_row p = exchange_host_part_of(c->m, choice, i, begin, end);
-        if (p.n > 0) c->m->o.kern->axpy(weight, p.y, p.n, out + (p.first - c->columns.begin));
+    int64_t n_bad = 0;
+    for (size_t at = 0, step; at < n; at += step) {
+        step = n - at < CHUNK ? n - at : CHUNK;
+        for (size_t k = 0; k < t->n && at + step < n; k++)
+            for (size_t i = 0; i < CHUNK; i += LINE) __builtin_prefetch(rows[k] + step + i);
+        const struct weighted_rows w = {.rows = rows,
+                                        .weights = t->weights,
+                                        .n_rows = t->n,
+                                        .n = step,
+                                        .grid_bits = c->p->w->grid_bits};
+        n_bad += c->m->o.kern->weighted_to_f32(&w, out + at);
+        for (size_t k = 0; k < t->n; k++) rows[k] += step;
     }
+    return n_bad;
 }
 
-/* Prefetches the columns of choice k while those of another choice are added up. Without this the
- * processor would wait, because rows of successive choices are not neighbours in memory. */
-static void exchange_host_fetch(const struct combine *c, size_t k, size_t begin, size_t end)
+/* out = the sum over the choices in those columns of c->columns that one of an expert's ranks has;
+ * out[0] is column c->columns.begin. Returns the values that are too large for the grid. */
+static int64_t sum_columns_of(const struct combine *c, const struct token_choices *t, uint32_t etp,
+                              float *out)
 {
-    const struct moe *m = c->m;
-    if (k >= c->tokens.end * m->o.model->n_chosen) return;
-    const struct choice choice = exchange_host_find(m, c->p->ids[k], c->p->slots[k]);
-    for (uint32_t i = 0; i < m->o.layout->etp; i++) {
-        const struct part_row p = exchange_host_part_of(m, &choice, i, begin, end);
-        for (size_t at = 0; at < p.n; at += LINE) __builtin_prefetch(p.y + at);
+    const float *rows[ROUTER_CHOSEN_MAX];
+    const struct range held = c->m->sharing.outputs[etp];
+    const size_t first = held.begin > c->columns.begin ? held.begin : c->columns.begin;
+    const size_t last = held.end < c->columns.end ? held.end : c->columns.end;
+    if (first >= last) return 0;
+    for (size_t k = 0; k < t->n; k++) {
+        const struct outputs o = exchange_host_outputs_of(c->m, t->at[k].ep, etp);
+        rows[k] = o.y + t->at[k].row * range_count(held) + (first - held.begin);
     }
+    return sum_chunks(c, t, rows, last - first, out + (first - c->columns.begin));
 }
 
 static int32_t counter(const struct combine *c, const struct choice *choice)
@@ -297,20 +311,12 @@ static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_
 /* out = the sum over token t's choices, in columns c->columns. Returns the token's counter. */
 static int32_t combine_row(const struct combine *c, size_t t, float *out)
 {
-    const struct moe *m = c->m;
-    const size_t n_chosen = m->o.model->n_chosen, last = c->columns.end;
-    int32_t n_bad = 0;
-    memset(out, 0, range_count(c->columns) * sizeof *out);
-    for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
-        const struct choice choice = exchange_host_find(m, c->p->ids[k], c->p->slots[k]);
-        for (size_t at = c->columns.begin, end; at < last; at = end) {
-            end = last - at < CHUNK ? last : at + CHUNK;
-            exchange_host_fetch(c, k + 1, at, end);
-            exchange_host_add_choice(c, &choice, c->p->weights[k], at, end, out);
-        }
-        n_bad += counter(c, &choice);
-    }
-    return n_bad;
+    struct token_choices choices;
+    int64_t n_bad = 0;
+    find_choices(c, t, &choices);
+    for (uint32_t i = 0; i < c->m->o.layout->etp; i++) n_bad += sum_columns_of(c, &choices, i, out);
+    for (size_t k = 0; k < choices.n; k++) n_bad += counter(c, &choices.at[k]);
+    return n_bad > INT32_MAX ? INT32_MAX : (int32_t)n_bad;
 }
 
 static void exchange_host_combine_part(const void *job, struct part part)

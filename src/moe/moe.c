@@ -184,8 +184,7 @@ static void count_load(const struct moe *m, const struct pass *p)
         if (p->ids[i] >= 0) p->rows->load[p->ids[i]]++;
 }
 
-/* Replaces the experts' ids by their places, which all later code uses. A token's choices keep
- * their order, so the order of its sum stays the same. */
+/* Replaces the experts' ids by their places, which all later code uses. */
 static void take_places(const struct moe *m, struct pass *p)
 {
     const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
@@ -234,18 +233,20 @@ void moe_scatter(const struct moe *m, const struct pass *p, const int32_t *slots
 
 void moe_combine(struct moe *m, struct pass *p, const struct results *r)
 {
-    const struct combine_args rows = {.y = r->y,
-                                      .y_stride = r->y_stride,
-                                      .width = m->o.model->width,
-                                      .slots = p->slots,
-                                      .weights = p->weights,
-                                      .n_rows = range_count(p->listed),
-                                      .n_chosen = m->o.model->n_chosen,
-                                      .out = p->out + (size_t)p->listed.begin * m->o.model->width,
-                                      .bad = r->bad,
-                                      .bad_stride = r->bad_stride,
-                                      .marks = p->marks + 2 * (size_t)p->listed.begin};
-    op_combine_rows(m->o.kern, &rows);
+    const struct combine_choices rows = {.y = r->y,
+                                         .y_stride = r->y_stride,
+                                         .width = m->o.model->width,
+                                         .slots = p->slots,
+                                         .weights = p->weights,
+                                         .n_rows = range_count(p->listed),
+                                         .n_chosen = m->o.model->n_chosen,
+                                         .grid_bits = p->w->grid_bits,
+                                         .out =
+                                             p->out + (size_t)p->listed.begin * m->o.model->width,
+                                         .bad = r->bad,
+                                         .bad_stride = r->bad_stride,
+                                         .marks = p->marks + 2 * (size_t)p->listed.begin};
+    op_combine_choices(m->o.kern, &rows);
 }
 
 struct status moe_add_output(struct moe *m, const struct pass *p)

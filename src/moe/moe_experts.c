@@ -307,7 +307,6 @@ static struct status moe_experts_add_whole(struct moe *m, struct pass *p)
 static struct status add_on_grid(struct moe *m, struct pass *p)
 {
     const size_t d = m->o.model->width;
-    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     int64_t *sums = NULL;
     TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
                         grid_sum_room(p->n_in, d, m->o.comm, COMM_ETP) * sizeof *sums, &sums));
@@ -316,7 +315,7 @@ static struct status add_on_grid(struct moe *m, struct pass *p)
                                  .sums = sums,
                                  .n_rows = p->n_in,
                                  .n_out = d,
-                                 .grid_bits = has_weights ? p->w->down[0].grid_bits : 32,
+                                 .grid_bits = p->w->grid_bits,
                                  .y = p->y,
                                  .bad = p->bad};
     grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);

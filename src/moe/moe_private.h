@@ -230,7 +230,7 @@ struct results {
 };
 
 /* Local. Sets p->out and p->marks of the listed tokens. p->out is the sum of weight times result
- * over each token's experts, by ascending id. */
+ * over each token's experts, on the integer grid. */
 void moe_combine(struct moe *m, struct pass *p, const struct results *r);
 
 /* Local. h += scale.residual * (p->out + shared), for all tokens, and adds the counters. */

@@ -38,6 +38,11 @@ struct moe_weights {
     float *router_bias;         /* [E] added to the router's logits; or NULL */
     float *select_bias;         /* [E] for the choice of experts only (router_args); or NULL */
     uint32_t n_experts;         /* held here */
+    uint32_t grid_bits;         /* g of the down projections and of the sum over a token's experts;
+                                   also on ranks without a K-block */
+    struct packed reads;        /* no data: what gate and up read, with gate's quantization where
+                                   both read the same quantized values, else with none; also on
+                                   ranks without experts */
     struct packed *gate, *up;   /* [n_experts] of [F, D] */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
     float *gate_bias, *up_bias; /* [n_experts, F]; or NULL */

@@ -382,6 +382,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
     TRY(weights_list(l, w->place, add_target, ld));
     fill_grids(ld, m);
+    weights_describe_experts(ld->w, ld->c, m);
     return status_ok();
 }
 

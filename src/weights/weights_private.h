@@ -1,6 +1,6 @@
-/* What the files of src/weights share: what is loaded and where it goes; lending of experts, whose
- * weights stand in memory that the other ranks of the EP axis can read; the packed copy of the
- * experts and its stream. */
+/* Shared by the files of src/weights: facts of experts; what is loaded and where it goes; lending of
+ * experts, whose weights stand in memory that the other ranks of the EP axis can read; the packed
+ * copy of the experts and its stream. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 #define SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 
@@ -53,5 +53,8 @@ void *weights_lend_memory(struct weights *w, size_t n_bytes);
 /* **Collective (EP)**, once the weights are loaded. Finds the other ranks' experts in each layer
  * whose experts all stand in shared segments. Errors: STATUS_MEMORY. */
 struct status weights_lend(struct weights *w, const struct layout *l);
+
+/* Local. Sets grid_bits and reads of the stage's layers with experts. */
+void weights_describe_experts(struct weights *w, const struct ckpt *c, const struct arch *m);
 
 #endif

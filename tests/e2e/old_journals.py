@@ -3,13 +3,14 @@
 with other flags.
 
 usage: old_journals.py SHOAL WORK_FOLDER
-The journals of tests/golden/journals were written at commit 0067aa1, by `shoal generate` and `shoal
-score` over in.jsonl there, with the flags in JOBS:
-  drained    ended by SIGUSR1 with 3 of 14 rows done, 1 row half done and nothing in the output
+The journals of tests/golden/journals were written by `shoal generate` and `shoal score` over in.jsonl
+there, with the flags in JOBS, when the sum over a token's experts had moved to the integer grid:
+  drained    ended by SIGUSR1 with 4 of 14 rows done and nothing in the output
   scored     complete; a part of the input, with a capacity factor
   quantized  complete; a part of the input, with int8 weights, f32 activations and an int8 KV cache
 Each job resumes with the same flags and gives the rows of a run without a journal. With one
-changed flag it is refused, and the flag is named.
+changed flag it is refused, and the flag is named. earlier_sums is the drained job's journal from
+before that change (commit 0067aa1): its rows have other bytes, so it is refused.
 """
 import shutil
 import sys
@@ -55,17 +56,28 @@ class OldJournalsTest:
         done = self.job(name, output, *other)
         expect(done.status == 2 and sentence in done.err, f"{name}: expected '{sentence}': {done}")
         done = self.job(name, output)
-        said = "3 rows are done" if name == "drained" else "nothing to do"
+        said = "4 rows are done" if name == "drained" else "nothing to do"
         expect(done.status == 0 and said in done.err, f"{name}: expected '{said}': {done}")
         fresh = self.job(name, whole, journal=False)
         expect(fresh.status == 0, str(fresh))
         expect(output.read_bytes() == whole.read_bytes(), f"{name}: resumed, the rows are others")
         print(f"{name}: resumed, {len(whole.read_bytes().splitlines())} rows")
 
+    def test_other_arithmetic(self):
+        output = self.work / "earlier.jsonl"
+        shutil.copyfile(JOURNALS / "earlier_sums.journal", f"{output}.journal")
+        output.write_bytes(b"")
+        done = self.job("drained", output)
+        sentence = ("the job began with a version of shoal with other arithmetic "
+                    "(now sums of experts: on the integer grid), so its rows would have other bytes")
+        expect(done.status == 3 and sentence in done.err, f"earlier sums: expected '{sentence}': {done}")
+        print("earlier sums: refused")
+
     def main(self):
         self.shoal.must("quantize", DEMO, self.work / "int8.h5", "--format", "int8", "--quiet")
         for name in JOBS:
             self.test(name)
+        self.test_other_arithmetic()
 
 
 if __name__ == "__main__":

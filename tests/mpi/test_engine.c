@@ -449,7 +449,7 @@ static void a_dense_model_runs_in_every_layout(void)
 
 static void a_model_of_experts_runs_in_every_layout(void)
 {
-    try_model("qwen3-moe-mixed", 1, 0x17768098c73a9bdd);
+    try_model("qwen3-moe-mixed", 1, 0x7600e8188a3089e3);
 }
 
 static void run_refused(const struct layout *l, void *ctx)
@@ -484,7 +484,7 @@ static void experts_that_cannot_be_lent_stay(void)
     }
     open_model(m, "qwen3-moe-mixed");
     m->last_norm = 1;
-    m->hash = 0x17768098c73a9bdd;
+    m->hash = 0x7600e8188a3089e3;
     try_refusal(m, NULL, n);
     n_all = n[0];
     for (int rank = EVERY_RANK; rank <= last; rank += last + 1) {
@@ -504,7 +504,7 @@ static void experts_that_cannot_be_lent_stay(void)
 
 static void biased_experts_run_in_every_layout(void)
 {
-    try_model("gpt-oss", 1, 0xf1e32924fdb66195);
+    try_model("gpt-oss", 1, 0xf7647f084b3e060f);
 }
 
 static void what_leaves_the_grid_is_counted_alike_in_every_layout(void)

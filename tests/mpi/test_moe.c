@@ -136,6 +136,14 @@ static void route_token(const struct moe_case *c, const struct model *m, struct 
     for (size_t k = 0; k < K && c->router == ROUTER_SOFTMAX_RENORM; k++) a->weights[t][k] /= kept;
 }
 
+/* v on the grid; 0 when it is too large, and then *n_bad grows. */
+static int64_t on_grid(double v, int32_t *n_bad)
+{
+    const bool fits = v < 0x1p19 && v > -0x1p19; /* 2^(51 - GRID) */
+    *n_bad += !fits;
+    return fits ? (int64_t)rint(v * 0x1p32) : 0;
+}
+
 /* y = expert e of x. Returns the number of leaves that left the grid. */
 static int32_t run_expert(const struct model *m, size_t e, const float *x, float *y)
 {
@@ -149,9 +157,7 @@ static int32_t run_expert(const struct model *m, size_t e, const float *x, float
         int64_t sum = 0;
         for (size_t f = 0; f < F; f += LEAF) {
             const float p = chain(mid + f, m->down[e][n] + f, F - f < LEAF ? F - f : LEAF);
-            const bool fits = p < 0x1p19f && p > -0x1p19f; /* 2^(51 - GRID) */
-            if (fits) sum += (int64_t)rint((double)p * 0x1p32);
-            n_bad += !fits;
+            sum += on_grid((double)p, &n_bad);
         }
         y[n] = (float)((double)sum * 0x1p-32);
     }
@@ -185,18 +191,20 @@ static void answer(const struct moe_case *c, const struct model *m, struct answe
     for (size_t t = 0; t < c->n_tokens; t++) route_token(c, m, a, t);
     if (c->policy != CAPACITY_DROPLESS) limit_all(c, a);
     for (size_t t = 0; t < c->n_tokens; t++) {
-        float acc[D] = {0};
+        int64_t sums[D] = {0};
         for (size_t k = 0; k < K; k++) {
             float y[D];
             const int32_t e = a->ids[t][k];
             if (e < 0) continue;
             a->load[e]++;
             a->bad[t] += run_expert(m, (size_t)e, m->x[t], y);
-            for (size_t n = 0; n < D; n++) acc[n] = __builtin_fmaf(a->weights[t][k], y[n], acc[n]);
+            for (size_t n = 0; n < D; n++)
+                sums[n] += on_grid((double)a->weights[t][k] * (double)y[n], &a->bad[t]);
         }
         for (size_t n = 0; n < D; n++) {
-            if (c->has_shared) acc[n] += m->shared[t][n];
-            a->h[t][n] = __builtin_fmaf(scale_of(c), acc[n], m->h[t][n]);
+            float acc = (float)((double)sums[n] * 0x1p-32);
+            if (c->has_shared) acc += m->shared[t][n];
+            a->h[t][n] = __builtin_fmaf(scale_of(c), acc, m->h[t][n]);
         }
     }
 }
@@ -251,6 +259,7 @@ static struct layer hold(const struct layout *l, struct layout_place p, const st
     *w = (struct moe_weights){.router = pack(h, &m->router[0][0], E, D, D),
                               .select_bias = h->bias,
                               .n_experts = range_count(own),
+                              .grid_bits = GRID,
                               .has_others = l->lends_experts,
                               .place = placed ? places : NULL,
                               .expert_at = placed ? experts_at : NULL};

@@ -1,7 +1,7 @@
 /* Places experts on ranks by a load that an earlier job counted, so that the ranks of a layer
  * compute about the same number of rows (as EPLB does, DeepSeek-V3, 2024, but without copies of
  * experts). A pure function of the load and the layout, in integers, so every rank gets the same
- * result. Sums are always by ascending expert id, so results do not depend on the places. */
+ * result. Sums over experts have no order, so results do not depend on the places. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_H
 

@@ -292,6 +292,17 @@ static struct part first_without(const char *was, const char *is)
     return (struct part){"settings in another order", strlen("settings in another order")};
 }
 
+/* The journal lacks a setting that is no flag: the arithmetic has changed since it was written. */
+static struct status old_arithmetic(const char *path, struct part name, struct part now)
+{
+    const struct part new = shown(now);
+    return status_make(STATUS_INPUT,
+                       "journal %s: the job began with a version of shoal with other arithmetic "
+                       "(now %.*s: %.*s), so its rows would have other bytes; use that version, or "
+                       "begin anew",
+                       path, (int)name.n, name.at, (int)new.n, new.at);
+}
+
 struct status journal_settings_check(const char *path, const char *was, const char *is,
                                      const char *remedy)
 {
@@ -301,6 +312,7 @@ struct status journal_settings_check(const char *path, const char *was, const ch
         const struct part now = value_of(at, name), then = value_of(was, name);
         if (now.at != NULL && !is_equal(now, then)) {
             const bool is_flag = strncmp(at, "--", 2) == 0;
+            if (!is_flag && then.at == NULL) return old_arithmetic(path, name, now);
             const struct part new = shown(now), old = shown(then);
             return status_make(is_flag ? STATUS_USAGE : STATUS_INPUT,
                                "journal %s: %.*s was %.*s when the job began and is %.*s now; %s",

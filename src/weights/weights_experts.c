@@ -1,0 +1,26 @@
+/* What every rank knows of a layer's experts, also a rank that holds none of them: the grid of
+ * their sums, and what their first linears read. Called by weights_load. */
+#include "kernels/act.h"
+#include "weights/weights_private.h"
+
+void weights_describe_experts(struct weights *w, const struct ckpt *c, const struct arch *m)
+{
+    for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
+        if (!m->layer_is_moe[layer]) continue;
+        struct moe_weights *moe = &w->stage_layers[layer - w->layers.begin].moe;
+        struct packed gate = {0}, up = {0};
+        const struct arch_tensor *t;
+        for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+            char name[sizeof((struct weight_spec *)0)->name];
+            if (t->role != WEIGHT_EXPERT_GATE && t->role != WEIGHT_EXPERT_UP &&
+                t->role != WEIGHT_EXPERT_DOWN)
+                continue;
+            arch_tensor_name(t, m->family, layer, name, sizeof name);
+            const struct ckpt_tensor *stored = ckpt_find(c, name);
+            if (t->role == WEIGHT_EXPERT_GATE) gate.quant = stored->quant;
+            if (t->role == WEIGHT_EXPERT_UP) up.quant = stored->quant;
+            if (t->role == WEIGHT_EXPERT_DOWN) moe->grid_bits = stored->grid_bits;
+        }
+        if (act_codes_alike(&gate, &up)) moe->reads.quant = gate.quant;
+    }
+}
