@@ -47,6 +47,16 @@ DEVICE_INLINE float el_swiglu_body(float gate, float up)
     return gate / (1.0f + el_exp_body(-gate)) * up;
 }
 
+DEVICE_INLINE float el_silu_body(float x)
+{
+    return x / (1.0f + el_exp_body(-x));
+}
+
+DEVICE_INLINE float el_sigmoid_body(float x)
+{
+    return 1.0f / (1.0f + el_exp_body(-x));
+}
+
 /* g / (1 + exp(-(alpha g))) * (u + 1) of clamped g and u; comparisons that keep a NaN */
 DEVICE_INLINE float el_swiglu_clamped_body(float gate, float up, float alpha, float limit)
 {

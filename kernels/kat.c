@@ -217,7 +217,7 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
     fill(3, b->kv, CACHE, 2.0f);
     fill(4, b->x, T * HEADS * HEAD_DIM, 4.0f);
     fill_cache(b, t);
-    const struct seq_rows seq = {0, T, FIRST_POS, blocks};
+    const struct seq_rows seq = {0, T, FIRST_POS, blocks, 0};
     struct attn_args a = {.q = b->x,
                           .out = out,
                           .kv = {b->data, t, 1, HEAD_DIM},
@@ -245,7 +245,7 @@ static uint64_t sinks_of(struct bench *b, enum dtype t, float softcap)
     fill(3, b->kv, CACHE, 2.0f);
     fill(4, b->x, HEADS * HEAD_DIM, 4.0f);
     fill_cache(b, t);
-    const struct seq_rows seq = {0, 1, FIRST_POS, blocks};
+    const struct seq_rows seq = {0, 1, FIRST_POS, blocks, 0};
     const struct attn_args a = {.q = b->x,
                                 .out = out,
                                 .kv = {b->data, t, 1, HEAD_DIM},
@@ -373,6 +373,51 @@ static uint64_t kat_geglu(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
+/* A state of 21 x 45 through 7 rows, in two calls; the gates are those of a layer. */
+static uint64_t kat_delta(struct bench *b, enum dtype t)
+{
+    (void)t;
+    enum { KEYS = 21, FIRST = 3 };
+    float gates[2 * ROWS];
+    fill(31, b->x, 2 * ROWS * KEYS, 0.4f);
+    fill(32, b->w, ROWS * N, 2.0f);
+    fill(33, b->kv, KEYS * N, 1.0f);
+    fill(34, gates, 2 * ROWS, 1.0f);
+    for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
+    for (size_t row = 0, n; row < ROWS; row += n) {
+        n = row == 0 ? FIRST : ROWS - FIRST;
+        b->t->delta_rule(&(struct delta_run){.q = b->x + row * KEYS,
+                                             .k = b->x + (ROWS + row) * KEYS,
+                                             .v = b->w + row * N,
+                                             .decay = gates + row,
+                                             .beta = gates + ROWS + row,
+                                             .out = b->y + row * N,
+                                             .state = b->kv,
+                                             .n_rows = n,
+                                             .n = N,
+                                             .key_dim = KEYS,
+                                             .key_stride = KEYS,
+                                             .value_stride = N,
+                                             .gate_stride = 1,
+                                             .out_stride = N,
+                                             .state_stride = N});
+    }
+    return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
+}
+
+static uint64_t kat_conv(struct bench *b, enum dtype t)
+{
+    (void)t;
+    enum { TAPS = 4 };
+    const float *rows[TAPS];
+    fill(35, b->x, TAPS * N, 3.0f);
+    fill(36, b->w, TAPS * N, 1.0f);
+    for (size_t j = 0; j < TAPS; j++) rows[j] = b->x + j * N;
+    b->t->conv_silu(rows, TAPS, b->w, N, N, b->y);
+    b->t->sigmoid_mul(b->x, N, b->w);
+    return hash(hash(hash_start, b->y, N * sizeof(float)), b->w, N * sizeof(float));
+}
+
 static uint64_t kat_sums(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -483,6 +528,8 @@ static const struct {
     {"geglu, softcap", kat_geglu, DTYPE_F32, 0x1C6169C6C9CB5012u},
     {"attention with sinks and a softcap", kat_softcap, DTYPE_BF16, 0x9A6A64607B24FBF5u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
+    {"delta_rule", kat_delta, DTYPE_F32, 0x2FEBF7E2F8AD94E2u},
+    {"conv_silu, sigmoid_mul", kat_conv, DTYPE_F32, 0xB0615097F487BF0Cu},
     {"router", kat_router, DTYPE_F32, 0x1E0B44FA4787A054u},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},
     {"pack_halves, pack_words", kat_pack, DTYPE_F32, 0xADE85DA884A1C948u},

@@ -165,6 +165,26 @@ DEVICE_INLINE size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
 struct seq_rows {
     size_t row0, n_rows, pos0;
     const int32_t *blocks; /* borrowed, ceil((pos0 + n_rows) / 64) entries */
+    uint32_t slot; /* of its recurrent states; the rows from position 0 on begin with zeros there */
+};
+
+/* Consecutive rows of one value head of a gated delta rule (Yang et al., 2024, arXiv 2412.06464),
+ * for n columns of its state S [key_dim, columns]. Rows ascend; each has q, k [key_dim], v
+ * [columns], a decay and a beta. For each row and column j:
+ *   m_j  = decay * (fma chain over i ascending from +0 of k_i * S_ij)
+ *   d_j  = (v_j - m_j) * beta
+ *   S_ij = fma(k_i, d_j, decay * S_ij)
+ *   o_j  = fma chain over i ascending from +0 of q_i * S_ij
+ * A column reads no other column, and a state depends on the rows before it alone. So the rows may
+ * be cut into calls in any way, the columns into tiles. */
+struct delta_run {
+    const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
+    const float *v;            /* [n_rows] of n, value_stride apart */
+    const float *decay, *beta; /* [n_rows], gate_stride apart */
+    float *out;                /* [n_rows] of n, out_stride apart */
+    float *state;              /* [key_dim] of n, state_stride apart; changed in place */
+    size_t n_rows, n, key_dim;
+    size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
 };
 
 /* Causal attention over the cache (the rows' own K and V are written before). For each row at
@@ -304,6 +324,19 @@ struct kern_table {
      * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); a NaN stays one */
     void (*swiglu_clamped)(const float *gate, const float *up, size_t n, float alpha, float limit,
                            float *y);
+
+    /* x_i = x_i * (1 / (1 + exp(-g_i))) */
+    void (*sigmoid_mul)(const float *gate, size_t n, float *x);
+
+    /* One row of a causal convolution of each channel by itself, and SiLU: x [n_taps] are the rows
+     * that it reads, the oldest first;
+     * acc_c = fma chain over j ascending from +0 of x[j][c] * w[j * w_stride + c];
+     * y_c = acc_c / (1 + exp(-acc_c)) */
+    void (*conv_silu)(const float *const *x, size_t n_taps, const float *w, size_t w_stride,
+                      size_t n, float *y);
+
+    /* The rows of a run (struct delta_run). */
+    void (*delta_rule)(const struct delta_run *r);
 
     /* h_i = h_i + x_i */
     void (*add)(float *h, const float *x, size_t n);

@@ -121,6 +121,73 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
 
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
+/* Heads of rows: head h of row t begins at x + t * row_stride + h * head_stride. */
+struct head_view {
+    const float *x;
+    size_t row_stride, head_stride;
+};
+
+/* A layer with a gated delta rule, of the key heads that a rank holds. Each key head has `per_key`
+ * value heads behind it; value head v reads key head v / per_key. C, the channels of the
+ * convolution, are q of all heads, then k of all heads, then v of all heads. */
+struct delta_shape {
+    uint32_t n_heads, per_key;   /* key heads, value heads of each */
+    uint32_t key_dim, value_dim; /* elements of a key head's q and k, of a value head's v */
+    uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
+    float norm_eps;
+};
+enum { DELTA_TAPS_MAX = 16 };
+
+static inline size_t delta_value_heads(const struct delta_shape *s)
+{
+    return (size_t)s->n_heads * s->per_key;
+}
+
+static inline size_t delta_channels(const struct delta_shape *s)
+{
+    return 2 * (size_t)s->n_heads * s->key_dim + delta_value_heads(s) * s->value_dim;
+}
+
+/* The states of a layer: of each slot the last n_taps - 1 inputs of the convolution, the oldest
+ * first, and the states of its value heads. */
+struct delta_states {
+    float *conv;  /* [slots, n_taps - 1, C] */
+    float *heads; /* [slots, value heads, key_dim, value_dim] */
+};
+
+/* From the projections of rows to the inputs of the output projection, row by row:
+ *   q, k, v = conv_silu of the projections, over this row and the n_taps - 1 rows before it
+ *   q, k: x_i = x_i * (1 / sqrt(square_sum(x) + 1e-6)) of each head; then q_i = q_i * query_scale
+ *   beta = 1 / (1 + exp(-b));  decay = exp(-(exp(decay_log) * softplus(a + step_bias))), with
+ *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
+ *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
+ * A sequence's slot has its states after the rows before; afterwards those after the last row. */
+struct delta_args {
+    struct delta_shape shape;
+    struct head_view q, k, v, z;        /* key heads; of v and z [per_key, value_dim] each */
+    struct head_view a, b;              /* key heads of [per_key] */
+    const float *conv;                  /* [n_taps, C] */
+    const float *decay_log, *step_bias; /* [value heads] */
+    const float *norm;                  /* [value_dim] */
+    float query_scale;
+    struct delta_states states;
+    const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
+    size_t n_seqs, n_rows;
+    float *mixed; /* [T, C] work */
+    float *gates; /* [T, 2, value heads] work */
+    float *out;   /* [T, value heads, value_dim] */
+};
+/* Not on a device. */
+void op_delta(const struct kern_table *k, const struct delta_args *a);
+
+/* x[t] [n] = x[t] * sigmoid of the gates, in heads: x [n_rows, n_heads, width]. Not on a device. */
+struct sigmoid_heads {
+    float *x;
+    struct head_view gate;
+    size_t n_rows, n_heads, width;
+};
+void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
+
 /* y = swiglu, or what `kind` says, of gate and up, n columns of each row. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */

@@ -7,6 +7,7 @@
 /* Each function overrides the table's entries with the kernels of one file. */
 void fill_attention_avx2(struct kern_table *t);
 void fill_choose_avx2(struct kern_table *t);
+void fill_delta_avx2(struct kern_table *t);
 void fill_linear_avx2(struct kern_table *t);
 void fill_linear_quant_avx2(struct kern_table *t);
 void fill_pack_avx2(struct kern_table *t);

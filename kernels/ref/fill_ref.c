@@ -7,9 +7,11 @@ void kern_fill_ref(struct kern_table *t)
     fill_linear_ref(t);
     fill_linear_quant_ref(t);
     fill_attention_ref(t);
-    t->attention_fold = k_attention_fold_ref; /* set here, because GCC 12 warns about it in the
-                                                 kernel's own file */
+    /* set here, because GCC 12 warns about them in the kernels' own files */
+    t->attention_fold = k_attention_fold_ref;
+    t->delta_rule = k_delta_rule_f32_ref;
     fill_row_ref(t);
+    fill_delta_ref(t);
     fill_choose_ref(t);
     fill_pack_ref(t);
 }

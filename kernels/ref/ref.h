@@ -18,6 +18,7 @@
 /* Each function fills the table's entries of one file. */
 void fill_attention_ref(struct kern_table *t);
 void fill_choose_ref(struct kern_table *t);
+void fill_delta_ref(struct kern_table *t);
 void fill_linear_ref(struct kern_table *t);
 void fill_linear_quant_ref(struct kern_table *t);
 void fill_pack_ref(struct kern_table *t);
@@ -43,6 +44,8 @@ REF_ATTENTION(k_attention_i8_ref);
 REF_ATTENTION(k_attention_fp8_ref);
 REF_ATTENTION(k_attention_fold_ref);
 #undef REF_ATTENTION
+
+void k_delta_rule_f32_ref(const struct delta_run *r);
 
 /* Reference kernels that are also called directly. */
 void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);

@@ -402,7 +402,7 @@ static void bench_attention_case(const struct kern_table *k, struct machine m,
     fill_cache(k, &kv, n_halves);
     for (size_t i = 0; i < c->n_seqs * per_seq; i++) blocks[i] = (int32_t)i;
     for (size_t s = 0; s < c->n_seqs; s++)
-        seqs[s] = (struct seq_rows){s * c->n_rows, c->n_rows, c->pos0, blocks + s * per_seq};
+        seqs[s] = (struct seq_rows){s * c->n_rows, c->n_rows, c->pos0, blocks + s * per_seq, 0};
     for (uint32_t h = 0; h < c->n_heads; h++) kv_of_head[h] = (uint8_t)(h * c->n_kv / c->n_heads);
     struct attention_bench b = {k,
                                 {.q = q,

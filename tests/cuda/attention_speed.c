@@ -69,7 +69,7 @@ static int measure(struct run *r, const long *n, double other_s)
     if (blocks == NULL) return 1;
     for (long i = 0; i <= n[0] / 64; i++) blocks[i] = (int32_t)i;
     for (long h = 0; h < n[1]; h++) kv_of_head[h] = (uint8_t)(h / (n[1] / n[2]));
-    r->seq = (struct seq_rows){0, (size_t)n[0], 0, blocks};
+    r->seq = (struct seq_rows){0, (size_t)n[0], 0, blocks, 0};
     r->a = (struct attn_args){.kv_of_head = kv_of_head,
                               .n_heads = (uint32_t)n[1],
                               .scale = 0.1f,

@@ -49,7 +49,7 @@ static void world_past(struct rng *r, struct world *w, const struct kern_table *
     float *row = test_floats(n);
     for (size_t s = 0; s < w->args.n_seqs; s++) {
         for (size_t p = 0; p < w->seqs[s].pos0; p++) {
-            const struct seq_rows one = {0, 1, p, w->blocks[s]};
+            const struct seq_rows one = {0, 1, p, w->blocks[s], 0};
             rng_floats(r, row, n, 1.5f);
             op_kv_write(k, row, row, kv, &one, 1);
         }
@@ -65,8 +65,8 @@ static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, 
     *w = (struct world){0};
     w->args.n_seqs = 1 + rng_below(r, MAX_SEQS);
     for (size_t s = 0; s < w->args.n_seqs; s++) {
-        w->seqs[s] =
-            (struct seq_rows){w->n_rows, 1 + rng_below(r, max_rows), rng_below(r, max_pos), NULL};
+        w->seqs[s] = (struct seq_rows){w->n_rows, 1 + rng_below(r, max_rows), rng_below(r, max_pos),
+                                       NULL, 0};
         w->n_rows += w->seqs[s].n_rows;
         w->n_blocks += 2 * ((w->seqs[s].pos0 + w->seqs[s].n_rows) / 64 + 1);
     }

@@ -44,7 +44,7 @@ static float *run_rope_kv(const struct kern_table *k, const float *w, float *y)
     static const int32_t blocks[BLOCKS] = {1, 0};
     const struct kv_view kv = {.dtype = DTYPE_I8, .n_kv_heads = KV_HEADS, .head_dim = HD};
     const size_t n_cache = BLOCKS * 2 * KV_HEADS * kv_half_bytes(DTYPE_I8, HD);
-    const struct seq_rows seqs[2] = {{0, 3, 60, blocks}, {3, ROWS - 3, 0, blocks}};
+    const struct seq_rows seqs[2] = {{0, 3, 60, blocks, 0}, {3, ROWS - 3, 0, blocks, 0}};
     struct rope_kv_args a = {.q = y,
                              .k = y + ROWS * HEADS * HD,
                              .v = w,

@@ -30,7 +30,7 @@ static size_t make_sequences(struct both *b, const struct shape *s, struct seq_r
     *n_rows = 0;
     for (size_t i = 0; i < SEQS; i++) {
         seqs[i] = (struct seq_rows){*n_rows, 1 + (s->rows - 1) / (i + 1), s->past / (i + 1),
-                                    blocks + n_blocks};
+                                    blocks + n_blocks, 0};
         *n_rows += seqs[i].n_rows;
         n_blocks += (seqs[i].pos0 + seqs[i].n_rows + 63) / 64;
     }
@@ -52,7 +52,7 @@ static void fill_cache(struct both *b, const struct shape *s, const struct seq_r
     struct seq_rows all[SEQS];
     size_t n = 0;
     for (size_t i = 0; i < SEQS; i++) {
-        all[i] = (struct seq_rows){n, seqs[i].pos0 + seqs[i].n_rows, 0, seqs[i].blocks};
+        all[i] = (struct seq_rows){n, seqs[i].pos0 + seqs[i].n_rows, 0, seqs[i].blocks, 0};
         n += all[i].n_rows;
     }
     const size_t width = (size_t)s->n_kv * s->head_dim;
@@ -207,7 +207,7 @@ static float *run_chunks(struct both *b, const struct step *x, size_t at_once)
     for (size_t i = 0; i < SEQS; i++) {
         for (size_t r = 0; r < x->seqs[i].n_rows; r += at_once) {
             const size_t left = x->seqs[i].n_rows - r, n = left < at_once ? left : at_once;
-            const struct seq_rows seq = {0, n, x->seqs[i].pos0 + r, x->seqs[i].blocks};
+            const struct seq_rows seq = {0, n, x->seqs[i].pos0 + r, x->seqs[i].blocks, 0};
             struct attn_args a = step_args(x);
             a.q += (x->seqs[i].row0 + r) * width;
             a.out += (x->seqs[i].row0 + r) * width;

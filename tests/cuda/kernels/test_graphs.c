@@ -23,7 +23,7 @@ static struct graphs_count close_counted(struct both *b)
 static void begin_step(const struct kern_table *k, size_t n_rows, size_t pos0)
 {
     const int32_t blocks[64] = {0};
-    const struct seq_rows seq = {0, n_rows, pos0, blocks};
+    const struct seq_rows seq = {0, n_rows, pos0, blocks, 0};
     op_step_begin(k, &seq, 1, n_rows);
 }
 

@@ -1,0 +1,30 @@
+/* Recurrent layers with AVX2: the gated delta rule, its convolution, sigmoid gates. */
+#include "kernels/avx2/avx2.h"
+#include "kernels/avx2/vec.h"
+
+enum { DELTA_VECTORS = 1 };
+
+#include "kernels/delta_body.h"
+
+static void k_sigmoid_mul_f32_avx2(const float *gate, size_t n, float *x)
+{
+    delta_sigmoid_mul(gate, n, x);
+}
+
+static void k_conv_silu_f32_avx2(const float *const *x, size_t n_taps, const float *w,
+                                 size_t w_stride, size_t n, float *y)
+{
+    delta_conv_silu(x, n_taps, w, w_stride, n, y);
+}
+
+static void k_delta_rule_f32_avx2(const struct delta_run *r)
+{
+    delta_rule(r);
+}
+
+void fill_delta_avx2(struct kern_table *t)
+{
+    t->sigmoid_mul = k_sigmoid_mul_f32_avx2;
+    t->conv_silu = k_conv_silu_f32_avx2;
+    t->delta_rule = k_delta_rule_f32_avx2;
+}

@@ -1,0 +1,240 @@
+/* The threaded ops of recurrent layers: the gated delta rule from its projections to the inputs of
+ * the output projection, and gates of attention's heads. */
+#include "kernels/elementary.h"
+#include "kernels/ops.h"
+#include "kernels/part.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    DELTA_TILE = 64,       /* columns of a state that a thread takes together */
+    DELTA_CHANNEL_COST = 8 /* of a channel of the convolution, in multiply-adds */
+};
+
+static const float unit_eps = 1e-6f;
+
+struct delta_job {
+    const struct kern_table *k;
+    const struct delta_args *a;
+};
+
+/* The runs of channels of one key head: its q, its k, its v. */
+struct channels {
+    const struct head_view *from;
+    size_t width; /* channels of a head */
+    size_t first; /* channel of this head */
+};
+
+static void list_channels(const struct delta_args *a, size_t head, struct channels out[3])
+{
+    const struct delta_shape *s = &a->shape;
+    const size_t n_k = (size_t)s->n_heads * s->key_dim, n_v = (size_t)s->per_key * s->value_dim;
+    out[0] = (struct channels){&a->q, s->key_dim, head * s->key_dim};
+    out[1] = (struct channels){&a->k, s->key_dim, n_k + head * s->key_dim};
+    out[2] = (struct channels){&a->v, n_v, 2 * n_k + head * n_v};
+}
+
+/* Row t of a sequence's inputs, counted from its first row in the step; a negative t is in the
+ * state `past`. */
+static const float *input_row(const struct delta_args *a, const struct seq_rows *seq,
+                              const struct channels *c, size_t head, const float *past, int64_t t)
+{
+    const int64_t kept = (int64_t)a->shape.n_taps - 1;
+    if (t < 0) return past + (size_t)(kept + t) * delta_channels(&a->shape) + c->first;
+    return c->from->x + (seq->row0 + (size_t)t) * c->from->row_stride + head * c->from->head_stride;
+}
+
+/* The convolution of one head's channels over the rows of a sequence, and its state after them. */
+static void convolve(const struct delta_job *job, const struct seq_rows *seq,
+                     const struct channels *c, size_t head)
+{
+    const struct delta_args *a = job->a;
+    const size_t n_taps = a->shape.n_taps, n = delta_channels(&a->shape);
+    float *past = a->states.conv + (size_t)seq->slot * (n_taps - 1) * n;
+    const float *rows[DELTA_TAPS_MAX];
+    for (size_t j = 0; seq->pos0 == 0 && j + 1 < n_taps; j++)
+        memset(past + j * n + c->first, 0, c->width * sizeof *past);
+    for (size_t t = 0; t < seq->n_rows; t++) {
+        for (size_t j = 0; j < n_taps; j++)
+            rows[j] = input_row(a, seq, c, head, past, (int64_t)(t + j + 1) - (int64_t)n_taps);
+        job->k->conv_silu(rows, n_taps, a->conv + c->first, n, c->width,
+                          a->mixed + (seq->row0 + t) * n + c->first);
+    }
+    for (size_t j = 0; j + 1 < n_taps; j++) { /* a row moves to an earlier place, or comes anew */
+        const int64_t t = (int64_t)(seq->n_rows + j + 1) - (int64_t)n_taps;
+        memmove(past + j * n + c->first, input_row(a, seq, c, head, past, t),
+                c->width * sizeof *past);
+    }
+}
+
+/* Divides a head by its length, and multiplies it. */
+static void make_unit(const struct kern_table *k, float *x, size_t n, float scale)
+{
+    const float r = 1.0f / sqrtf(k->square_sum(x, n) + unit_eps);
+    for (size_t i = 0; i < n; i++) x[i] = (x[i] * r) * scale;
+}
+
+static float softplus(float x)
+{
+    return x <= 20.0f ? (float)el_log(1.0 + (double)el_expf(x)) : x;
+}
+
+static void find_gates(const struct delta_args *a, size_t row, size_t head)
+{
+    const size_t n = delta_value_heads(&a->shape);
+    const float *raw_a = a->a.x + row * a->a.row_stride + head * a->a.head_stride;
+    const float *raw_b = a->b.x + row * a->b.row_stride + head * a->b.head_stride;
+    for (size_t i = 0; i < a->shape.per_key; i++) {
+        const size_t v = head * a->shape.per_key + i;
+        float *gates = a->gates + row * 2 * n + v;
+        const float step = softplus(raw_a[i] + a->step_bias[v]);
+        gates[0] = el_expf(-(el_expf(a->decay_log[v]) * step));
+        gates[n] = 1.0f / (1.0f + el_expf(-raw_b[i]));
+    }
+}
+
+/* Makes q, k, v and the gates of key heads. */
+static void inputs_part(const void *job_, struct part part)
+{
+    const struct delta_job *job = job_;
+    const struct delta_args *a = job->a;
+    const struct delta_shape *s = &a->shape;
+    const size_t n = delta_channels(s), cost = n / s->n_heads * DELTA_CHANNEL_COST;
+    for (size_t i = 0; i < a->n_seqs; i++) {
+        const struct seq_rows *seq = &a->seqs[i];
+        size_t head, end;
+        if (!part_take(&part, s->n_heads, seq->n_rows * cost, &head, &end)) continue;
+        for (; head < end; head++) {
+            struct channels c[3];
+            list_channels(a, head, c);
+            for (int j = 0; j < 3; j++) convolve(job, seq, &c[j], head);
+            for (size_t row = seq->row0; row < seq->row0 + seq->n_rows; row++) {
+                float *x = a->mixed + row * n;
+                make_unit(job->k, x + c[0].first, s->key_dim, a->query_scale);
+                make_unit(job->k, x + c[1].first, s->key_dim, 1.0f);
+                find_gates(a, row, head);
+            }
+        }
+    }
+}
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One tile of columns of one value head. */
+static void run_tile(const struct delta_job *job, const struct seq_rows *seq, size_t v, size_t j)
+{
+    const struct delta_args *a = job->a;
+    const struct delta_shape *s = &a->shape;
+    const size_t n = delta_channels(s), n_v = delta_value_heads(s), head = v / s->per_key;
+    const size_t n_k = (size_t)s->n_heads * s->key_dim;
+    const float *x = a->mixed + seq->row0 * n;
+    float *state = a->states.heads + ((size_t)seq->slot * n_v + v) * s->key_dim * s->value_dim + j;
+    const struct delta_run run = {.q = x + head * s->key_dim,
+                                  .k = x + n_k + head * s->key_dim,
+                                  .v = x + 2 * n_k + v * s->value_dim + j,
+                                  .decay = a->gates + seq->row0 * 2 * n_v + v,
+                                  .beta = a->gates + seq->row0 * 2 * n_v + n_v + v,
+                                  .out = a->out + (seq->row0 * n_v + v) * s->value_dim + j,
+                                  .state = state,
+                                  .n_rows = seq->n_rows,
+                                  .n = min_size(DELTA_TILE, s->value_dim - j),
+                                  .key_dim = s->key_dim,
+                                  .key_stride = n,
+                                  .value_stride = n,
+                                  .gate_stride = 2 * n_v,
+                                  .out_stride = n_v * s->value_dim,
+                                  .state_stride = s->value_dim};
+    for (size_t i = 0; seq->pos0 == 0 && i < s->key_dim; i++)
+        memset(state + i * s->value_dim, 0, run.n * sizeof *state);
+    job->k->delta_rule(&run);
+}
+
+/* Tiles of a value head, and the cost of a row of one. */
+static size_t tiles_of(const struct delta_shape *s)
+{
+    return (s->value_dim + DELTA_TILE - 1) / DELTA_TILE;
+}
+
+static uint64_t tile_cost(const struct delta_shape *s)
+{
+    return 4ull * s->key_dim * min_size(DELTA_TILE, s->value_dim);
+}
+
+static void rule_part(const void *job_, struct part part)
+{
+    const struct delta_job *job = job_;
+    const struct delta_shape *s = &job->a->shape;
+    const size_t n_tiles = tiles_of(s);
+    for (size_t i = 0; i < job->a->n_seqs; i++) {
+        const struct seq_rows *seq = &job->a->seqs[i];
+        const uint64_t cost = seq->n_rows * tile_cost(s);
+        size_t unit, end;
+        if (!part_take(&part, delta_value_heads(s) * n_tiles, cost, &unit, &end)) continue;
+        for (; unit < end; unit++) run_tile(job, seq, unit / n_tiles, unit % n_tiles * DELTA_TILE);
+    }
+}
+
+static void norm_part(const void *job_, struct part part)
+{
+    const struct delta_job *job = job_;
+    const struct delta_args *a = job->a;
+    const struct delta_shape *s = &a->shape;
+    const size_t n = s->value_dim, n_v = delta_value_heads(s);
+    size_t row, end;
+    if (!part_take(&part, a->n_rows, n_v * n * DELTA_CHANNEL_COST, &row, &end)) return;
+    for (; row < end; row++) {
+        for (size_t v = 0; v < n_v; v++) {
+            float *x = a->out + (row * n_v + v) * n;
+            const float *z = a->z.x + row * a->z.row_stride + v / s->per_key * a->z.head_stride +
+                             v % s->per_key * n;
+            job->k->rmsnorm(x, a->norm, n, s->norm_eps, x);
+            job->k->swiglu(z, x, n, x);
+        }
+    }
+}
+
+void op_delta(const struct kern_table *k, const struct delta_args *a)
+{
+    const struct delta_shape *s = &a->shape;
+    const struct delta_job job = {k, a};
+    const uint64_t n = delta_channels(s), n_values = delta_value_heads(s) * s->value_dim;
+    assert(k->device == NULL && s->n_taps >= 1 && s->n_taps <= DELTA_TAPS_MAX);
+    if (s->n_heads == 0) return;
+    part_run(k->team, a->n_rows * n * DELTA_CHANNEL_COST, inputs_part, &job);
+    part_run(k->team, a->n_rows * delta_value_heads(s) * tiles_of(s) * tile_cost(s), rule_part,
+             &job);
+    part_run(k->team, a->n_rows * n_values * DELTA_CHANNEL_COST, norm_part, &job);
+}
+
+struct sigmoid_heads_job {
+    const struct kern_table *k;
+    const struct sigmoid_heads *a;
+};
+
+static void sigmoid_heads_part(const void *job_, struct part part)
+{
+    const struct sigmoid_heads_job *job = job_;
+    const struct sigmoid_heads *a = job->a;
+    size_t row, end;
+    if (!part_take(&part, a->n_rows, a->n_heads * a->width * DELTA_CHANNEL_COST, &row, &end))
+        return;
+    for (; row < end; row++) {
+        for (size_t h = 0; h < a->n_heads; h++)
+            job->k->sigmoid_mul(a->gate.x + row * a->gate.row_stride + h * a->gate.head_stride,
+                                a->width, a->x + (row * a->n_heads + h) * a->width);
+    }
+}
+
+void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a)
+{
+    const struct sigmoid_heads_job job = {k, a};
+    assert(k->device == NULL);
+    if (a->n_heads == 0) return;
+    part_run(k->team, a->n_rows * a->n_heads * a->width * DELTA_CHANNEL_COST, sigmoid_heads_part,
+             &job);
+}

@@ -1,0 +1,53 @@
+/* Reference kernels of recurrent layers: the gated delta rule, its convolution, sigmoid gates. */
+#include "kernels/ref/ref.h"
+
+#include "kernels/elementary_body.h"
+
+#include <math.h>
+
+static void k_sigmoid_mul_f32_ref(const float *gate, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i++) x[i] *= el_sigmoid_body(gate[i]);
+}
+
+static void k_conv_silu_f32_ref(const float *const *x, size_t n_taps, const float *w,
+                                size_t w_stride, size_t n, float *y)
+{
+    for (size_t c = 0; c < n; c++) {
+        float acc = 0;
+        for (size_t j = 0; j < n_taps; j++) acc = fmaf(x[j][c], w[j * w_stride + c], acc);
+        y[c] = el_silu_body(acc);
+    }
+}
+
+/* One row of one column: s [key_dim], stride apart, is the column of the state. */
+REF_INLINE float delta_column(const float *q, const float *k, float v, float decay, float beta,
+                              const struct delta_run *r, float *s)
+{
+    const size_t stride = r->state_stride;
+    float m = 0, o = 0;
+    for (size_t i = 0; i < r->key_dim; i++) m = fmaf(k[i], s[i * stride], m);
+    const float d = (v - decay * m) * beta;
+    for (size_t i = 0; i < r->key_dim; i++) {
+        s[i * stride] = fmaf(k[i], d, decay * s[i * stride]);
+        o = fmaf(q[i], s[i * stride], o);
+    }
+    return o;
+}
+
+REF_CLONES void k_delta_rule_f32_ref(const struct delta_run *r)
+{
+    for (size_t t = 0; t < r->n_rows; t++) {
+        const float decay = r->decay[t * r->gate_stride], beta = r->beta[t * r->gate_stride];
+        for (size_t j = 0; j < r->n; j++)
+            r->out[t * r->out_stride + j] =
+                delta_column(r->q + t * r->key_stride, r->k + t * r->key_stride,
+                             r->v[t * r->value_stride + j], decay, beta, r, r->state + j);
+    }
+}
+
+void fill_delta_ref(struct kern_table *t)
+{
+    t->sigmoid_mul = k_sigmoid_mul_f32_ref;
+    t->conv_silu = k_conv_silu_f32_ref;
+}
