@@ -6,7 +6,7 @@ include(GNUInstallDirs)
 install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 set(pages "")
-foreach(command convert inspect quantize plan generate score bench status merge)
+foreach(command convert inspect quantize pack plan generate score bench status merge)
   set(page ${CMAKE_BINARY_DIR}/man/shoal-${command}.1)
   add_custom_command(OUTPUT ${page}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/man

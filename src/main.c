@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"inspect", cmd_inspect, "FILE.h5", "show what a checkpoint holds; --verify its checksums"},
     {"quantize", cmd_quantize, "SRC.h5 DST.h5 --format F",
      "make a checkpoint with quantized weights"},
+    {"pack", cmd_pack, "MODEL.h5", "pack experts for jobs that stream them from disk"},
     {"plan", cmd_plan, "--model FILE", "show topology, layout and memory without running"},
     {"generate", cmd_generate, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "offline bulk generation, the main job"},

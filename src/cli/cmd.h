@@ -8,6 +8,7 @@
 int cmd_convert(struct config env, int argc, char **argv);
 int cmd_inspect(struct config env, int argc, char **argv);
 int cmd_quantize(struct config env, int argc, char **argv);
+int cmd_pack(struct config env, int argc, char **argv);
 int cmd_plan(struct config env, int argc, char **argv);
 int cmd_generate(struct config env, int argc, char **argv);
 int cmd_status(struct config env, int argc, char **argv);

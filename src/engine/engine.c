@@ -361,6 +361,7 @@ struct engine_stats engine_stats_of(const struct engine *e)
 {
     struct engine_stats s = e->stats;
     s.peak_bytes = mem_peak_bytes();
+    if (e->o.weights->stream != NULL) s.experts = expert_stream_stats_of(e->o.weights->stream);
     return s;
 }
 

@@ -24,7 +24,8 @@ struct engine_stats {
     uint64_t plan_ns; /* on the lead's rank: reading, planning, committing; set by its loop */
     uint64_t elapsed_ns; /* from the wait for the first plan to the last plan; set by that loop */
     uint64_t n_rows;
-    uint64_t peak_bytes; /* resident */
+    uint64_t peak_bytes;                /* resident */
+    struct expert_stream_stats experts; /* streamed ones */
 };
 
 /* Local. Errors: as stage_create. destroy accepts NULL. */

@@ -192,7 +192,8 @@ static uint64_t bytes_to_divide(const struct job *j)
     const struct layout_budget budget = budget_of(j, 0);
     const struct layout_memory m =
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
-    const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes;
+    const uint64_t taken =
+        mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + UNCOUNTED_BYTES / 2;
     return less(j->o->weights.memory_bytes, taken);
 }
 
@@ -240,5 +241,6 @@ struct status job_size_memory(struct job *j)
     }
     j->n_kv_blocks = (uint32_t)n;
     if (w->stream == NULL) return status_ok();
-    return expert_stream_start(w->stream, less(all, n * block_bytes));
+    const uint64_t asked = j->o->weights.expert_bytes;
+    return expert_stream_start(w->stream, asked > 0 ? asked : less(all, n * block_bytes));
 }

@@ -50,6 +50,11 @@ static void put_setup(const struct job *j, struct strbuf *s)
     job_metrics_end(s, "},");
     strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
                   kv_dtype_name(j->o->model.kv_dtype));
+    strbuf_printf(s, "\"weights\":\"%s\",",
+                  flag_word_of(FLAG_WORDS(WEIGHTS_PLACE_WORDS), j->layout_model.streams_experts
+                                                                    ? WEIGHTS_STREAM
+                                                                    : WEIGHTS_RESIDENT));
+    job_metrics_put(s, "memory_bytes", j->o->weights.memory_bytes);
     job_metrics_put(s, "threads", j->n_threads);
     job_metrics_put(s, "kv_blocks", j->n_kv_blocks);
     job_metrics_put(s, "max_batch", (uint32_t)j->o->schedule.max_batch);
@@ -132,6 +137,20 @@ static void put_stages(const struct job *j, const struct engine_stats *all, stru
     job_metrics_end(s, "],");
 }
 
+/* A rank's streamed experts. */
+static void put_experts(const struct expert_stream_stats *e, struct strbuf *s)
+{
+    strbuf_puts(s, "\"experts\":{");
+    job_metrics_put(s, "memory_bytes", e->held_bytes);
+    job_metrics_put(s, "disk_bytes", e->n_bytes);
+    job_metrics_put(s, "disk_reads", e->n_reads);
+    put_real(s, "disk_wait_s", (double)e->wait_ns * 1e-9);
+    job_metrics_put(s, "passes", e->n_needed);
+    job_metrics_put(s, "passes_in_memory", e->n_held);
+    put_real(s, "rows_per_pass", e->n_needed > 0 ? (double)e->n_rows / (double)e->n_needed : 0);
+    job_metrics_end(s, "},");
+}
+
 static void job_metrics_put_ranks(const struct job *j, const struct engine_stats *all,
                                   struct strbuf *s)
 {
@@ -151,6 +170,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
         job_metrics_put(s, "steps", e->n_steps);
         job_metrics_put(s, "rows", e->n_rows);
         job_metrics_put(s, "peak_bytes", e->peak_bytes);
+        if (j->layout_model.streams_experts) put_experts(&e->experts, s);
         job_metrics_end(s, "},");
     }
     job_metrics_end(s, "],");

@@ -34,6 +34,14 @@ void job_report_start(const struct job *j)
     }
     log_line(LOG_INFO, "layout: %s", l->why);
     report_places(j);
+    if (j->expert_path != NULL) {
+        struct expert_stream *s = j->weights->stream;
+        log_line(LOG_INFO,
+                 "experts stream from %s through %.1f MiB here, each %.2f MiB; steps of at most %d "
+                 "rows",
+                 j->expert_path, (double)expert_stream_stats_of(s).held_bytes / (1 << 20),
+                 (double)expert_stream_one_bytes(s) / (1 << 20), j->o->schedule.step_tokens);
+    }
     const double gb = (double)j->loaded.n_bytes_host / 1e9;
     log_line(LOG_INFO,
              "loaded %.3f GB on this host in %.2f s, %.2f GB/s; KV pool: %u blocks of %d tokens, "
@@ -71,6 +79,29 @@ static void print_stages(const struct job *j, const struct engine_stats *all)
                  t.elapsed_s > 0 ? 100 * t.waiting_s / t.elapsed_s : 0, t.planning_s,
                  (double)t.peak_bytes / (1 << 20));
     }
+}
+
+/* What all ranks read of streamed experts; the rank that waited longest. */
+static void print_streaming(const struct job *j, const struct engine_stats *all)
+{
+    uint64_t n_bytes = 0, n_needed = 0, n_held = 0, n_rows = 0, wait_ns = 0, elapsed_ns = 0;
+    for (uint32_t r = 0; r < j->layout->n_ranks; r++) {
+        const struct expert_stream_stats *e = &all[r].experts;
+        n_bytes += e->n_bytes;
+        n_needed += e->n_needed;
+        n_held += e->n_held;
+        n_rows += e->n_rows;
+        if (e->wait_ns > wait_ns) wait_ns = e->wait_ns;
+        if (all[r].elapsed_ns > elapsed_ns) elapsed_ns = all[r].elapsed_ns;
+    }
+    if (n_needed == 0) return;
+    const double s = (double)elapsed_ns * 1e-9, n = (double)n_needed;
+    log_line(
+        LOG_INFO,
+        "experts from disk: %.3f GB, %.2f GB/s; a rank waited for the disk for at most %.2f s; "
+        "%.1f rows an expert and step, of the experts %.0f %% were in memory",
+        (double)n_bytes * 1e-9, s > 0 ? (double)n_bytes * 1e-9 / s : 0, (double)wait_ns * 1e-9,
+        (double)n_rows / n, 100 * (double)n_held / n);
 }
 
 /* **Collective (world)**. load [L, E] summed over all ranks. */
@@ -114,6 +145,7 @@ static struct status report_as_lead(struct job *j, const struct engine_stats *al
     if (!j->o->lead.quiet) {
         serve_summary_print(j->summary, stderr);
         print_stages(j, all);
+        print_streaming(j, all);
     }
     if (j->o->run.moe_stats && load != NULL) print_expert_load(j, load);
     return j->o->files.metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();

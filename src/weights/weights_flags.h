@@ -24,6 +24,11 @@ enum weights_place { WEIGHTS_AUTO, WEIGHTS_RESIDENT, WEIGHTS_STREAM };
          OF_PARSED(read_size, "bytes, or a number with K, M, G or T", "SIZE"), .commands = IN_ALL, \
          .help = "the most memory of a rank for program, weights, KV cache and workspace, such "   \
                  "as 64G (of 1024^3 bytes; default: what the host has free)")                      \
+    FLAG(uint64_t, expert_bytes, "expert-memory",                                                  \
+         OF_PARSED(read_size, "bytes, or a number with K, M, G or T", "SIZE"),                     \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "memory of a rank for streamed experts, at least four of them (default: what "    \
+                 "the KV cache leaves)")                                                           \
     FLAG(const char *, expert_file, "expert-file", OF_TEXT("FILE"),                                \
          .commands = IN_JOBS | IN_BENCH,                                                           \
          .help = "the packed copy of the experts that are streamed; made if it is missing "        \
