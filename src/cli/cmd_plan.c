@@ -9,6 +9,7 @@
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/plan_report.h"
 #include "weights/weights.h"
+#include "weights/weights_fit.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -26,6 +27,8 @@
     FLAG(double, memory_gib, "memory-per-node", OF_NUMBER(0, 1e6, "GIB"), .commands = IN_PLAN,     \
          .help = "memory of a node (default: what the topology says; if it says nothing, 256, "    \
                  "with a warning)")                                                                \
+    FLAG(double, disk_gb_s, "disk", OF_NUMBER(0, 1e6, "GB/S"), .preset = "2", .commands = IN_PLAN, \
+         .help = "bytes that a host reads from its disk, for streamed experts")                    \
     FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS), .preset = "bf16",                     \
          .commands = IN_PLAN, .help = "weight type for a config.json")
 
@@ -43,7 +46,10 @@ struct plan_options {
 static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 
-enum { CONFIG_BYTES_MAX = 16 << 20 };
+enum {
+    CONFIG_BYTES_MAX = 16 << 20,
+    PROGRAM_BYTES = 40 << 20, /* of a rank before it loads anything; a job measures it */
+};
 
 /* Describes the model: with a checkpoint's own K-blocks and types, or with those that convert would
  * choose for a bare config.json. */
@@ -99,7 +105,15 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-static struct status cmd_plan_report(const struct plan_options *o, const struct layout_model *m,
+/* What --memory leaves beside the program, about; 0: no bound. */
+static uint64_t plan_bound(const struct plan_options *o)
+{
+    const uint64_t all = o->job.weights.memory_bytes;
+    if (all == 0) return 0;
+    return all > PROGRAM_BYTES + 4 ? all - PROGRAM_BYTES : 4;
+}
+
+static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
                                      const struct topo *t)
 {
     struct layout *layout = NULL;
@@ -111,14 +125,20 @@ static struct status cmd_plan_report(const struct plan_options *o, const struct 
     const struct layout_flags *flags = &o->job.layout;
     const uint32_t asked = o->job.model.max_model_len,
                    context = asked > 0 ? asked : m->arch->context;
-    const struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
-                                         .step_tokens = (uint32_t)o->job.schedule.step_tokens,
-                                         .min_kv_blocks = (context + 63) / 64};
+    struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
+                                   .step_tokens = (uint32_t)o->job.schedule.step_tokens,
+                                   .min_kv_blocks = (context + 63) / 64,
+                                   .rank_bytes = plan_bound(o)};
+    const struct weights_fit fit = {.place = o->job.weights.place,
+                                    .may_stream = o->flags.gpus_per_node == 0,
+                                    .step_is_given = flags_is_given(&o->job.given, "step-tokens"),
+                                    .topo = t,
+                                    .flags = flags};
     struct status st;
     bool fits = true;
     TRY_GOTO(st, mem_alloc(&layout, 1, sizeof *layout, "layout"), done);
     TRY_GOTO(st, mem_alloc(&order, t->n_ranks, sizeof *order, "rank order"), done);
-    TRY_GOTO(st, layout_choose(m, t, flags, &budget, layout, order, &fits), done);
+    TRY_GOTO(st, weights_fit_layout(&fit, m, &budget, layout, order, &fits), done);
     if (o->flags.gpus_per_node == 0) layout_expect_cuts(t, order, layout);
     if (flags->expert_load != NULL) {
         TRY_GOTO(st, expert_load_read(flags->expert_load, m, &load), done);
@@ -127,12 +147,19 @@ static struct status cmd_plan_report(const struct plan_options *o, const struct 
     }
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
+    TRY_GOTO(st, plan_report_stream(layout, t, order, &budget, o->flags.disk_gb_s * 1e9, &text),
+             done);
     fwrite(text.data, 1, text.n, stdout);
     if (!fits) {
-        st = status_make(STATUS_USAGE,
-                         "no layout fits in %.4g GiB of memory a node; expected more "
-                         "nodes, --memory-per-node, or a smaller --max-model-len or --step-tokens",
-                         (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
+        st = budget.rank_bytes > 0
+                 ? status_make(STATUS_USAGE,
+                               "no layout fits in the --memory of a rank; expected more, more "
+                               "ranks, or a smaller --max-model-len or --step-tokens")
+                 : status_make(
+                       STATUS_USAGE,
+                       "no layout fits in %.4g GiB of memory a node; expected more "
+                       "nodes, --memory-per-node, or a smaller --max-model-len or --step-tokens",
+                       (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
     }
 done:
     strbuf_fini(&text);
@@ -170,6 +197,7 @@ int cmd_plan(struct config env, int argc, char **argv)
     struct plan_options o = {.flags = {.model = NULL}};
     struct flags_parsed parsed = {.ask = FLAGS_RUN};
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
+    o.job.given = parsed.given;
     if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = plan_run(&o);
     if (status_failed(&st)) return flags_refuse(argv[0], 0, &st);
     if (parsed.ask == FLAGS_RUN) return 0;

@@ -8,11 +8,10 @@
 #include "kernels/device.h"
 #include "parallel/layout/layout_cost.h"
 #include "weights/expert_pack.h"
+#include "weights/weights_fit.h"
 
 enum {
     DEFAULT_CONTEXTS = 64,
-    STREAM_STEP_MOST = 4096, /* rows of a step, so that each expert that is read has many */
-    STREAM_STEP_LEAST = 64,
     UNCOUNTED_BYTES = 8 << 20,
     WINDOW_BYTES_MOST = 512 << 20, /* of experts that are packed at a time */
     WINDOW_BYTES_LEAST = 16 << 20,
@@ -60,28 +59,6 @@ static uint64_t bound_of(const struct job *j)
     return left > 4 ? left : 4; /* at least one byte also for parts of it */
 }
 
-static struct status choose(struct job *j, bool streams, uint64_t rank_bytes, bool *fits)
-{
-    const struct layout_budget budget = budget_of(j, rank_bytes);
-    j->layout_model.streams_experts = streams;
-    return layout_choose(&j->layout_model, j->topo, &j->o->layout, &budget, j->layout, j->order,
-                         fits);
-}
-
-/* Chooses the layout, and the largest step whose arrays leave a quarter of the memory to KV cache
- * and experts. */
-static struct status choose_streaming(struct job *j, bool *fits)
-{
-    const bool is_given = flags_is_given(&j->o->given, "step-tokens") || j->o->files.logits != NULL;
-    const uint64_t bound = bound_of(j);
-    int32_t *step = &j->options.schedule.step_tokens;
-    for (*step = is_given ? *step : STREAM_STEP_MOST; !is_given; *step /= 2) {
-        TRY(choose(j, true, bound / 4 * 3, fits));
-        if (*fits || *step == STREAM_STEP_LEAST) break;
-    }
-    return choose(j, true, bound, fits);
-}
-
 static struct status refuse_bound(const struct job *j)
 {
     const struct layout_budget budget = budget_of(j, bound_of(j));
@@ -101,27 +78,18 @@ static struct status refuse_bound(const struct job *j)
         j->o->model.max_model_len, mib(budget.min_kv_blocks * m.kv_block_bytes));
 }
 
-static struct status check_streaming(const struct job *j)
-{
-    if (j->o->weights.place != WEIGHTS_STREAM) return status_ok();
-    if (j->model.n_experts == 0)
-        return status_make(STATUS_USAGE, "--weights stream: only experts stream, and this model "
-                                         "has none");
-    if (j->o->device.device != DEVICE_CPU)
-        return status_make(STATUS_USAGE, "--weights stream: needs --device cpu");
-    return status_ok();
-}
-
 struct status job_fit_layout(struct job *j, bool *fits)
 {
-    const enum weights_place place = j->o->weights.place;
-    const uint64_t bound = bound_of(j);
-    const bool may_stream = j->model.n_experts > 0 && j->o->device.device == DEVICE_CPU;
-    TRY(check_streaming(j));
-    if (place != WEIGHTS_STREAM) TRY(choose(j, false, bound, fits));
-    if (place == WEIGHTS_STREAM || (place == WEIGHTS_AUTO && bound > 0 && !*fits && may_stream))
-        TRY(choose_streaming(j, fits));
-    return bound > 0 && !*fits ? refuse_bound(j) : status_ok();
+    const struct weights_fit fit = {.place = j->o->weights.place,
+                                    .may_stream = j->o->device.device == DEVICE_CPU,
+                                    .step_is_given = flags_is_given(&j->o->given, "step-tokens") ||
+                                                     j->o->files.logits != NULL,
+                                    .topo = j->topo,
+                                    .flags = &j->o->layout};
+    struct layout_budget budget = budget_of(j, bound_of(j));
+    TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
+    j->options.schedule.step_tokens = (int32_t)budget.step_tokens;
+    return budget.rank_bytes > 0 && !*fits ? refuse_bound(j) : status_ok();
 }
 
 /* --- the packed copy ---------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -85,6 +86,7 @@ DIMENSIONS = {
     "cache": ["off", "on"],  # the prefix cache and the result cache
     "schedule": ["input", "auto", "prefix"],  # --order
     "drafts": ["off", "auto", "7"],  # --speculate
+    "weights": ["resident", "stream"],  # stream: with memory for four experts of a rank
 }
 # The other families. Each has all pairs of fewer values, because families differ inside a layer
 # only.
@@ -133,6 +135,8 @@ def allowed(row):
         return False
     if row["model"] in ("mixtral-int8", "head100-int8") and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
+    if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
+        return False
     return not (row["batch"] == 1 and row["blocks"] == "tight")
 
 
@@ -263,9 +267,12 @@ class Law:
     def model(self, name):
         if name in KV_TYPES:
             name = source_of(name)
-        return DEMO if name == "demo" else self.work / f"{name}.h5"
+        return self.work / f"{name}.h5"
 
     def convert(self, source):
+        if source == "demo":  # streamed experts are packed beside it
+            shutil.copy(DEMO, self.model(source))
+            return
         self.shoal.must("convert", SOURCES[source], self.model(source), "--quantized", "dequantize")
 
     def prepare(self, name):
@@ -301,6 +308,9 @@ class Law:
                 "--seed", 5, "--quiet", "--prefix-cache", row["cache"], "--result-cache",
                 row["cache"], "--order", row["schedule"],
                 "--speculate", row["drafts"]]
+        argv += ["--weights", row["weights"]]
+        if row["weights"] == "stream":
+            argv += ["--expert-memory", 1]
         if row["model"] in KV_TYPES:
             argv += ["--kv-dtype", KV_TYPES[row["model"]]]
         if row["batch"]:
@@ -323,6 +333,7 @@ class Law:
         layout = report["layout"]
         expect({k: layout[k] for k in asked} == asked, f"layout {layout}, asked {asked}")
         for key, want in (("kernels", self.kernels_of(row)), ("threads", row["threads"]),
+                          ("weights", row["weights"]),
                           ("kv_blocks", BLOCKS[row["blocks"]]), ("order", row["schedule"]),
                           ("prefix_cache", row["cache"] == "on"),
                           ("result_hits", N_REPEATS * (row["cache"] == "on"))):
@@ -415,7 +426,7 @@ class Law:
         print(f"{len(rows)} runs; this CPU has {', '.join(self.sets)}")
         models = sorted({row["model"] for row in rows})
         with ThreadPoolExecutor(self.args.jobs) as pool:
-            list(pool.map(self.convert, {source_of(name) for name in models} - {"demo"}))
+            list(pool.map(self.convert, {source_of(name) for name in models}))
             list(pool.map(self.prepare, models))
             list(pool.map(self.one, enumerate(rows, 1)))
         self.say_stand_ins()

@@ -1,6 +1,6 @@
 /* The weight bytes that `shoal plan` counts for a rank equal the packed bytes of the tensors that
- * the rank loads: for a model of every family, on one rank and on several, in plain and in
- * quantized formats. */
+ * the rank loads, or streams from disk: for a model of every family, on one rank and on several, in
+ * plain and in quantized formats. */
 #include "kernels/ops.h"
 #include "unit/util_ckpt.h"
 #include "weights/weights.h"
@@ -58,6 +58,18 @@ static struct status add_bytes(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
+/* Whether a rank holds a part of an expert of its layers. */
+static bool has_expert_weights(const struct layout *l, struct layout_place p)
+{
+    const struct range layers = layout_layers(l, p.pp);
+    bool is_moe = false;
+    for (uint32_t i = layers.begin; i < layers.end; i++)
+        is_moe = is_moe || l->model.arch->layer_is_moe[i];
+    const bool has_part = range_count(layout_expert_ffn(l, p.etp)) > 0 ||
+                          (l->cuts_expert_outputs && range_count(layout_expert_outputs(l, p.etp)));
+    return is_moe && has_part && range_count(layout_experts(l, p.ep)) > 0;
+}
+
 static size_t count_differing_ranks(const struct arch *m, const struct layout *l, bool is_quantized)
 {
     size_t n = 0;
@@ -66,7 +78,10 @@ static size_t count_differing_ranks(const struct arch *m, const struct layout *l
         struct adding a = {.m = m, .is_quantized = is_quantized};
         const struct status st = weights_list(l, place, add_bytes, &a);
         CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
-        n += layout_memory_of(l, place, (struct layout_kv){2, 0}, 64).weights_bytes != a.n_bytes;
+        const struct layout_memory p = layout_memory_of(l, place, (struct layout_kv){2, 0}, 64);
+        n += p.weights_bytes + p.on_disk_bytes != a.n_bytes;
+        n += (p.on_disk_bytes > 0) != (l->model.streams_experts && has_expert_weights(l, place));
+        n += (p.stream_bytes > 0) != (p.on_disk_bytes > 0) || p.stream_bytes / 4 > a.n_bytes;
     }
     return n;
 }
@@ -86,6 +101,9 @@ static void check_layouts(const struct arch *m, bool is_quantized)
                     l.cuts_outputs = cuts == 1 && layout_may_cut_outputs(&l);
                     l.cuts_expert_outputs = cuts == 1 && layout_may_cut_expert_outputs(&l);
                     CU_ASSERT_EQUAL(count_differing_ranks(m, &l, is_quantized), 0);
+                    l.model.streams_experts = true;
+                    CU_ASSERT_EQUAL(count_differing_ranks(m, &l, is_quantized), 0);
+                    l.model.streams_experts = false;
                 }
             }
         }

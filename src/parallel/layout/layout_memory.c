@@ -199,7 +199,9 @@ static uint64_t exchange_bytes(const struct layout *l, struct layout_place place
         const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
         /* a run of streamed experts has no more rows than the step, or than its only expert */
         const uint64_t inner = l->model.streams_experts ? 1 : chosen;
-        per_row += m->n_experts + 2ull * m->n_chosen * d;
+        per_row += m->n_experts;
+        /* where experts stream, no room is kept for what a rank alone never sends */
+        if (!l->model.streams_experts || group > 1) per_row += 2ull * m->n_chosen * d;
         n += step_tokens * batches *
              (chosen * (2 * d + code_words(&l->model, CLASS_EXPERTS, max_u64(d, f))) +
               inner * 2 * f);

@@ -60,6 +60,7 @@ static struct status plain_bytes(const struct layout_model *m, uint32_t element,
 {
     struct layout_model plain = *m;
     struct layout whole;
+    plain.streams_experts = false;
     plain.weight_bytes = element;
     memset(plain.weights, 0, sizeof plain.weights);
     TRY(layout_build(&plain, 1, &(struct layout_flags){0}, &whole));
@@ -87,8 +88,10 @@ static struct status add_weight_size(const struct layout_model *m, uint64_t all_
 static struct status add_model(const struct layout_model *m, struct strbuf *out)
 {
     const struct arch *a = m->arch;
+    struct layout_model all_there = *m;
     struct layout whole;
-    TRY(layout_build(m, 1, &(struct layout_flags){0}, &whole));
+    all_there.streams_experts = false;
+    TRY(layout_build(&all_there, 1, &(struct layout_flags){0}, &whole));
     char weights[CELL_BYTES];
     const uint64_t all =
         layout_memory_of(&whole, layout_place_of(&whole, 0), (struct layout_kv){0}, 1)
@@ -304,6 +307,7 @@ enum column {
     COL_EXPERT_FFN,
     COL_VOCAB,
     COL_WEIGHTS,
+    COL_DISK,
     COL_WORKSPACE,
     COL_EXCHANGE,
     COL_BLOCK,
@@ -316,8 +320,8 @@ struct cells {
 };
 
 static const char *const headings[COL_COUNT] = {
-    "ranks",      "hosts", "stage",   "layers",    "heads",    "kv heads", "ffn",    "experts",
-    "expert ffn", "vocab", "weights", "workspace", "exchange", "KV block", "KV room"};
+    "ranks",      "hosts", "stage",   "layers",  "heads",     "kv heads", "ffn",      "experts",
+    "expert ffn", "vocab", "weights", "on disk", "workspace", "exchange", "KV block", "KV room"};
 
 static void range_text(struct range r, bool counts, char out[CELL_BYTES])
 {
@@ -350,6 +354,8 @@ static void fill_cells(const struct table *table, uint32_t i, uint64_t rank_byte
     range_text(h->expert_ffn, counts, c->text[COL_EXPERT_FFN]);
     range_text(h->vocab, counts, c->text[COL_VOCAB]);
     human_bytes(m->weights_bytes, c->text[COL_WEIGHTS]);
+    snprintf(c->text[COL_DISK], CELL_BYTES, "-");
+    if (m->on_disk_bytes > 0) human_bytes(m->on_disk_bytes, c->text[COL_DISK]);
     human_bytes(m->workspace_bytes, c->text[COL_WORKSPACE]);
     human_bytes(m->exchange_bytes, c->text[COL_EXCHANGE]);
     human_bytes(m->kv_block_bytes, c->text[COL_BLOCK]);
@@ -384,7 +390,7 @@ static void add_cells(const struct cells *cells, uint32_t n, struct strbuf *out)
 }
 
 static struct status add_table(const struct table *table, const struct layout_fit *fit,
-                               struct strbuf *out)
+                               bool is_bound, struct strbuf *out)
 {
     struct cells *cells = NULL;
     TRY(mem_alloc(&cells, table->n, sizeof *cells, "plan"));
@@ -393,9 +399,10 @@ static struct status add_table(const struct table *table, const struct layout_fi
     }
     char part[CELL_BYTES];
     human_bytes(fit->budget_bytes, part);
-    strbuf_printf(out,
-                  "\nWho holds what%s. A rank may use %s, nine tenths of its part of the host.\n",
-                  table->counts ? " (numbers per rank, not ranges)" : "", part);
+    strbuf_printf(out, "\nWho holds what%s. A rank may use %s, %s.\n",
+                  table->counts ? " (numbers per rank, not ranges)" : "", part,
+                  is_bound ? "what --memory leaves beside the program"
+                           : "nine tenths of its part of the host");
     add_cells(cells, table->n, out);
     mem_free(&cells);
     return status_ok();
@@ -440,18 +447,20 @@ static void add_lack(const struct layout *l, const struct table *table,
         const struct layout_memory *m = &table->lines[i].memory;
         const uint64_t kv = b->min_kv_blocks * m->kv_block_bytes;
         const uint64_t all = layout_fixed_bytes(m) + kv;
-        char text[6][CELL_BYTES];
+        char text[7][CELL_BYTES];
         human_bytes(m->weights_bytes, text[0]);
         human_bytes(m->workspace_bytes, text[1]);
         human_bytes(kv, text[2]);
         human_bytes(all, text[3]);
         human_bytes(all - fit->budget_bytes, text[4]);
         human_bytes(m->exchange_bytes, text[5]);
+        human_bytes(m->stream_bytes, text[6]);
         strbuf_printf(out,
-                      "%*sa rank of stage %u needs weights %s + workspace %s + exchange %s + one "
-                      "full context %s "
-                      "= %s: %s too much\n",
-                      INDENT, "", stage, text[0], text[1], text[5], text[2], text[3], text[4]);
+                      "%*sa rank of stage %u needs weights %s%s%s + workspace %s + exchange %s + "
+                      "one full context %s = %s: %s too much\n",
+                      INDENT, "", stage, text[0], m->stream_bytes > 0 ? " + streamed experts " : "",
+                      m->stream_bytes > 0 ? text[6] : "", text[1], text[5], text[2], text[3],
+                      text[4]);
     }
 }
 
@@ -487,7 +496,7 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
     add_machine(t, out);
     add_layout(l, out);
     TRY_GOTO(st, table_fill(l, t, order, budget, &table), done);
-    TRY_GOTO(st, add_table(&table, &fit, out), done);
+    TRY_GOTO(st, add_table(&table, &fit, budget->rank_bytes > 0, out), done);
     add_kv(l, budget, &fit, out);
     add_lack(l, &table, budget, &fit, out);
     if (!fit.fits) add_total(l, &fit, out);

@@ -17,4 +17,11 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
  * may not be NULL. Errors: STATUS_MEMORY. */
 struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out);
 
+/* Local. Appends which part of the experts streams from disk, and the rows of a step that compute
+ * as long as a disk of disk_bytes_s needs; nothing when they do not stream. Errors: STATUS_MEMORY.
+ */
+struct status plan_report_stream(const struct layout *l, const struct topo *t,
+                                 const uint32_t *order, const struct layout_budget *budget,
+                                 double disk_bytes_s, struct strbuf *out);
+
 #endif

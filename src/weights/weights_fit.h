@@ -1,0 +1,26 @@
+/* Where the weights of a job stand, in memory or on disk, and the layout that goes with it. Pure
+ * functions: all ranks decide the same. Called by the job and by `shoal plan`. */
+#ifndef SHOAL_WEIGHTS_WEIGHTS_FIT_H
+#define SHOAL_WEIGHTS_WEIGHTS_FIT_H
+
+#include "parallel/layout/layout_choose.h"
+#include "weights/weights_flags.h"
+
+struct weights_fit {
+    enum weights_place place;
+    bool may_stream;         /* the device's memory cannot */
+    bool step_is_given;      /* budget.step_tokens stays as it is */
+    const struct topo *topo; /* this and the next: borrowed */
+    const struct layout_flags *flags;
+};
+
+/* Local. Chooses the layout within the budget (layout_choose): with all weights in memory, or with
+ * streamed experts, which it notes in model->streams_experts. For these it also chooses
+ * budget->step_tokens, unless given: the largest step up to 4,096 rows whose arrays leave a quarter
+ * of the memory to KV cache and experts, because an expert that is read serves all rows of the
+ * step. Errors: layout_choose's; STATUS_USAGE when asked to stream what cannot. */
+struct status weights_fit_layout(const struct weights_fit *f, struct layout_model *model,
+                                 struct layout_budget *budget, struct layout *out, uint32_t *order,
+                                 bool *fits);
+
+#endif
