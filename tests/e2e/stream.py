@@ -120,6 +120,11 @@ def auto(case):
     done, found, metrics = case.run(model, ["--memory", f"{needed + 1}M", "--weights", "stream"])
     expect(found == want, f"{needed} MiB are not enough: {done}")
     expect(metrics["ranks"][0]["peak_bytes"] <= (needed + 1) << 20, str(metrics["ranks"]))
+    plan = case.shoal.must("plan", "--model", model, "--memory", f"{needed + 20}M", "--weights",
+                           "stream", "--disk", "3", "--max-model-len", "128").out
+    expect("on disk" in plan and "Streaming" in plan and "at 3.00 GB/s" in plan, plan)
+    done = case.shoal("plan", "--model", model, "--memory", "10M")
+    expect(done.status == 2 and "--memory" in done.err and "streamed experts" in done.out, str(done))
     case.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", case.work / "llama.h5")
     done, _, _ = case.run(case.work / "llama.h5", ["--weights", "stream"])
     expect(done.status == 2 and "has none" in done.err, str(done))

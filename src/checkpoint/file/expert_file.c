@@ -111,7 +111,10 @@ static struct status open_temporary(struct expert_file_writer *w)
         w->fd = open(w->temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0644);
         if (w->fd < 0 && errno == EINVAL) /* no direct writes here */
             w->fd = open(w->temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        if (w->fd < 0) return status_make(STATUS_IO, "%s: %s", w->temporary, strerror(errno));
+        if (w->fd < 0) {
+            return status_make(STATUS_IO, "%s: %s; give another --expert-file", w->temporary,
+                               strerror(errno));
+        }
         (void)flock(w->fd, LOCK_EX); /* without locks two writers make the same bytes */
         if (fstat(w->fd, &mine) != 0)
             return status_make(STATUS_IO, "%s: %s", w->temporary, strerror(errno));

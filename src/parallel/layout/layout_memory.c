@@ -206,7 +206,10 @@ static uint64_t exchange_bytes(const struct layout *l, struct layout_place place
              (chosen * (2 * d + code_words(&l->model, CLASS_EXPERTS, max_u64(d, f))) +
               inner * 2 * f);
     }
-    return 4 * (n + step_tokens * per_row);
+    const uint64_t all = 4 * (n + step_tokens * per_row);
+    /* a MoE buffer is a quarter larger than the step that it grew for (moe_grow); a plan for
+     * streamed experts is a bound, so it says so */
+    return l->model.streams_experts ? all + all / 4 : all;
 }
 
 uint64_t layout_fixed_bytes(const struct layout_memory *m)
