@@ -6,6 +6,7 @@
 #include "cli/cmd.h"
 #include "job/job_options.h"
 #include "job/job_paths.h"
+#include "moe/wire_bytes.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/plan_report.h"
 #include "weights/weights.h"
@@ -49,6 +50,7 @@ static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 enum {
     CONFIG_BYTES_MAX = 16 << 20,
     PROGRAM_BYTES = 40 << 20, /* of a rank before it loads anything; a job measures it */
+    WIRE_INDENT = 10,         /* as plan_report.h indents */
 };
 
 /* Describes the model: with a checkpoint's own K-blocks and types, or with those that convert would
@@ -113,6 +115,41 @@ static uint64_t plan_bound(const struct plan_options *o)
     return all > PROGRAM_BYTES + 4 ? all - PROGRAM_BYTES : 4;
 }
 
+/* The hosts that hold the first stage's first replica of all experts. */
+static uint32_t expert_hosts(const struct layout *l, const struct topo *t, const uint32_t *order)
+{
+    uint32_t n = 0;
+    for (uint32_t node = 0; node < t->n_nodes; node++) {
+        bool holds = false;
+        for (uint32_t r = 0; r < l->n_ranks && !holds; r++) {
+            const struct layout_place p = layout_place_of(l, r);
+            holds = p.pp == 0 && p.expert_replica == 0 && t->ranks[order[r]].host == node;
+        }
+        n += holds;
+    }
+    return n;
+}
+
+/* What tokens cost between hosts, when a router chooses at random. */
+static void report_wire(const struct layout *l, const struct topo *t, const uint32_t *order,
+                        struct strbuf *out)
+{
+    const struct arch *m = l->model.arch;
+    const uint32_t n_hosts = m->n_experts > 0 ? expert_hosts(l, t, order) : 0;
+    if (n_hosts < 2 || n_hosts > m->n_experts) return;
+    const struct wire_shape shape = {.format = {m->width, l->model.expert_code_group},
+                                     .n_experts = m->n_experts,
+                                     .n_chosen = m->n_chosen,
+                                     .router = m->router,
+                                     .n_hosts = n_hosts};
+    const struct wire_bytes w = wire_bytes_of(&shape);
+    strbuf_printf(out,
+                  "%-*sexperts on %u hosts: a token goes to %.2f others; %.1f KB there as %s, %.1f "
+                  "KB back, in each layer\n",
+                  WIRE_INDENT, "Wire", n_hosts, w.hosts, w.dispatch / 1e3,
+                  shape.format.group > 0 ? "int8 values" : "floats", w.combine / 1e3);
+}
+
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
                                      const struct topo *t)
 {
@@ -149,6 +186,8 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     TRY_GOTO(st, plan_report_stream(layout, t, order, &budget, o->flags.disk_gb_s * 1e9, &text),
              done);
+    if (o->flags.gpus_per_node == 0) report_wire(layout, t, order, &text);
+    TRY_GOTO(st, strbuf_status(&text), done);
     fwrite(text.data, 1, text.n, stdout);
     if (!fits) {
         st = budget.rank_bytes > 0

@@ -362,6 +362,7 @@ struct engine_stats engine_stats_of(const struct engine *e)
     struct engine_stats s = e->stats;
     s.peak_bytes = mem_peak_bytes();
     if (e->o.weights->stream != NULL) s.experts = expert_stream_stats_of(e->o.weights->stream);
+    s.moe = stage_moe_traffic(e->stage);
     return s;
 }
 

@@ -26,6 +26,7 @@ struct engine_stats {
     uint64_t n_rows;
     uint64_t peak_bytes;                /* resident */
     struct expert_stream_stats experts; /* streamed ones */
+    struct moe_traffic moe;
 };
 
 /* Local. Errors: as stage_create. destroy accepts NULL. */

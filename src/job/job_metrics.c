@@ -176,6 +176,20 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
     job_metrics_end(s, "],");
 }
 
+/* What tokens cost between hosts; nothing where no token went to another host. */
+static void put_traffic(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+{
+    const struct moe_traffic t = job_moe_traffic(j->layout, all);
+    if (t.dispatch_bytes == 0) return;
+    strbuf_puts(s, "\"experts_between_hosts\":{");
+    job_metrics_put(s, "tokens", t.n_tokens);
+    job_metrics_put(s, "dispatch_bytes", t.dispatch_bytes);
+    job_metrics_put(s, "combine_bytes", t.combine_bytes);
+    put_real(s, "dispatch_bytes_per_token", (double)t.dispatch_bytes / (double)t.n_tokens);
+    put_real(s, "combine_bytes_per_token", (double)t.combine_bytes / (double)t.n_tokens);
+    job_metrics_end(s, "},");
+}
+
 /* The object that --expert-load reads. */
 static void put_expert_load(const struct job *j, const int64_t *load, struct strbuf *s)
 {
@@ -208,6 +222,7 @@ static void job_metrics_put_all(const struct job *j, const struct serve_summary 
     job_metrics_end(s, "},");
     if (all != NULL) put_stages(j, all, s);
     if (all != NULL) job_metrics_put_ranks(j, all, s);
+    if (all != NULL) put_traffic(j, all, s);
     if (load != NULL) put_expert_load(j, load, s);
     job_metrics_end(s, "}\n");
 }

@@ -88,9 +88,10 @@ struct stage_times {
     uint64_t peak_bytes;
 };
 
-/* Local. all [ranks] */
+/* Local, these two; all [ranks]. job_moe_traffic: the ranks' traffic together. */
 struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
                                    uint32_t stage);
+struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
 /* --- job_metrics.c --- */
 

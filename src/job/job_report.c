@@ -104,6 +104,29 @@ static void print_streaming(const struct job *j, const struct engine_stats *all)
         (double)n_rows / n, 100 * (double)n_held / n);
 }
 
+struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all)
+{
+    struct moe_traffic t = {0};
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        t.n_tokens += all[r].moe.n_tokens;
+        t.dispatch_bytes += all[r].moe.dispatch_bytes;
+        t.combine_bytes += all[r].moe.combine_bytes;
+    }
+    return t;
+}
+
+static void print_traffic(const struct job *j, const struct engine_stats *all)
+{
+    const struct moe_traffic t = job_moe_traffic(j->layout, all);
+    if (t.dispatch_bytes == 0) return;
+    const double n = (double)t.n_tokens * 1e3;
+    log_line(LOG_INFO,
+             "experts on other hosts: %.2f KB there and %.2f KB back for a token and layer, "
+             "%.3f GB in all",
+             (double)t.dispatch_bytes / n, (double)t.combine_bytes / n,
+             (double)(t.dispatch_bytes + t.combine_bytes) / 1e9);
+}
+
 /* **Collective (world)**. load [L, E] summed over all ranks. */
 static void sum_expert_load(struct job *j, int64_t *load)
 {
@@ -146,6 +169,7 @@ static struct status report_as_lead(struct job *j, const struct engine_stats *al
         serve_summary_print(j->summary, stderr);
         print_stages(j, all);
         print_streaming(j, all);
+        print_traffic(j, all);
     }
     if (j->o->run.moe_stats && load != NULL) print_expert_load(j, load);
     return j->o->files.metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();

@@ -293,6 +293,11 @@ const uint64_t *stage_expert_load(const struct stage *s)
     return s->expert_load;
 }
 
+struct moe_traffic stage_moe_traffic(const struct stage *s)
+{
+    return s->moe != NULL ? moe_traffic_of(s->moe) : (struct moe_traffic){0};
+}
+
 uint64_t stage_kv_bytes(const struct stage *s)
 {
     return s->kv->n_bytes;

@@ -164,6 +164,7 @@ static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
     m->sharing.turn = 1 - m->sharing.turn;
     if (moe_takes_codes(m, p)) {
         p->to_slots = slots;
+        p->spread = moe_spread_codes;
         return status_ok();
     }
     TRY(moe_grow(m, BUF_X, p->n_in * m->o.model->width, sizeof(float), &p->x));

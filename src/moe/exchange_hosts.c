@@ -1,40 +1,70 @@
-/* Experts on several ranks that cannot read each other's memory, or that have tokens of their own
- * (replicas), or GPUs: rows travel to their experts by an all-to-all, and the results travel back.
+/* Experts on ranks of several hosts, or of one host whose ranks have tokens of their own: a token
+ * goes to a host once, however many of its experts are there, and one row of integers comes back.
  *
- *     source (a tp rank's slice of the tokens)              owner (an ep rank's experts)
- *     rank 0  [ rows for ep 0 | rows for ep 1 | ... ] --+--> rank 0  [ from 0 | from 1 | ... ]
- *     rank 1  [ rows for ep 0 | rows for ep 1 | ... ] --+--> rank 1  [ from 0 | from 1 | ... ]
- *             in the order of experts (send)                 by source (recv), moved by expert (X)
- *     rank 0  sum per token  <-- results in the send order <-- results by source (back)
+ *     host 0: rank a  [ tokens for host 0 | for 1 | for 2 ]   as the experts' first linear reads
+ *             rank b  [ tokens for host 0 | for 1 | for 2 ]   them; written to shared memory
+ *     wire    host 0 --- all of its tokens for host 1, one message ---> host 1     (comm_mail.h)
+ *     host 1: every rank reads all tokens that came, takes those of its experts, runs them, and
+ *             leaves the outputs in shared memory
+ *     host 1: rank c  sums of the first half of host 0's tokens, over the outputs of all ranks
+ *             rank d  of the second half          packed integers (wire_ints.h)
+ *     wire    host 1 --- one row of sums for each of these tokens ---> host 0
+ *     host 0: the token's rank adds the rows of all hosts and what its own host's experts gave,
+ *             and rounds once
  *
- * Where etp ranks share each expert, all of them get its rows and the first of them sends the
- * results back. At the end the tp ranks gather all tokens' outputs. */
+ * The sums are on the grid of docs/numerics.md, so this has the bits of any other exchange. Where
+ * etp ranks share an expert, they are on one host, and the first of them has its outputs. At the
+ * end the tp ranks gather all tokens' outputs. */
+#include "base/log.h"
 #include "base/mem.h"
-#include "collective/device_comm.h"
+#include "kernels/act.h"
 #include "kernels/ops.h"
+#include "kernels/part.h"
 #include "moe/moe_private.h"
 
 #include <string.h>
 
+bool exchange_may_go_by_host(const struct moe *m)
+{
+    const struct layout *l = m->o.layout;
+    if (m->by_host.mail == NULL || l->cuts_expert_outputs) return false;
+    const int *host_of = comm_mail_places_of(m->by_host.mail).host_of;
+    for (uint32_t g = 0; g < m->n_group; g++)
+        if (host_of[g] != host_of[g / l->etp * l->etp]) return false;
+    return true;
+}
+
 static struct status exchange_hosts_create(struct moe *m)
 {
-    struct travel *t = &m->travel;
-    const size_t n = m->n_group, n_counts = n * m->n_local_max;
-    TRY(word_counts_init(&t->send, n));
-    TRY(word_counts_init(&t->recv, n));
-    TRY(mem_alloc(&t->source_at, n, sizeof *t->source_at, "MoE counts"));
-    TRY(mem_alloc(&t->rows_out, n_counts, sizeof *t->rows_out, "MoE counts"));
-    return mem_alloc(&t->rows_in, n_counts, sizeof *t->rows_in, "MoE counts");
+    struct by_host *b = &m->by_host;
+    const struct layout *l = m->o.layout;
+    b->at = comm_mail_places_of(b->mail);
+    const size_t n_hosts = (size_t)b->at.n_hosts, n_experts = m->o.model->n_experts;
+    TRY(mem_alloc(&b->host_of, n_experts, sizeof *b->host_of, "MoE hosts"));
+    TRY(mem_alloc(&b->to, n_hosts, sizeof *b->to, "MoE hosts"));
+    TRY(mem_alloc(&b->from, n_hosts + 1, sizeof *b->from, "MoE hosts"));
+    TRY(mem_alloc(&b->blocks, m->n_group, sizeof *b->blocks, "MoE hosts"));
+    TRY(mem_alloc(&b->results, m->n_group, sizeof *b->results, "MoE hosts"));
+    TRY(mem_alloc(&b->outputs, (size_t)b->at.n_local, sizeof *b->outputs, "MoE hosts"));
+    for (uint32_t g = 0; g < m->n_group; g++) {
+        const struct range held = layout_experts(l, g / l->etp);
+        const int host = b->at.host_of[g];
+        if (g % l->etp != 0) continue; /* the first of an expert's ranks has its outputs */
+        if (host == b->at.host) b->outputs[b->at.local_of[g]].experts = held;
+        for (uint32_t e = held.begin; e < held.end; e++) b->host_of[e] = host;
+    }
+    return status_ok();
 }
 
 static void exchange_hosts_destroy(struct moe *m)
 {
-    struct travel *t = &m->travel;
-    word_counts_fini(&t->send);
-    word_counts_fini(&t->recv);
-    mem_free(&t->source_at);
-    mem_free(&t->rows_out);
-    mem_free(&t->rows_in);
+    struct by_host *b = &m->by_host;
+    mem_free(&b->host_of);
+    mem_free(&b->to);
+    mem_free(&b->from);
+    mem_free(&b->blocks);
+    mem_free(&b->results);
+    mem_free(&b->outputs);
 }
 
 static struct range exchange_hosts_routed(const struct moe *m, const struct pass *p)
@@ -43,184 +73,380 @@ static struct range exchange_hosts_routed(const struct moe *m, const struct pass
     return p->own;
 }
 
-/* Returns how many rows of local expert e come from rank g of the group. */
-static int32_t rows_from(const struct moe *m, uint32_t g, uint32_t e)
+void moe_damaged(const struct moe *m, int host)
 {
-    return m->travel.rows_in[(size_t)g * m->n_local_max + e];
+    log_line(LOG_ERROR, "exchange over ep: the message of host %d of the axis is damaged", host);
+    comm_abort(m->o.comm, status_exit(STATUS_LOST));
 }
 
-static int32_t all_rows_from(const struct moe *m, uint32_t g)
-{
-    int32_t n = 0;
-    for (uint32_t e = 0; e < m->n_local_max; e++) n += rows_from(m, g, e);
-    return n;
-}
+/* --- tokens to hosts ---------------------------------------------------------------------------
+ */
 
-/* Tells each rank of the group how many rows this rank will send to each of that rank's experts. */
-static void exchange_counts(struct moe *m, struct pass *p)
-{
-    const uint32_t etp = m->o.layout->etp;
-    int32_t *out = m->travel.rows_out;
-    memset(out, 0, (size_t)m->n_group * m->n_local_max * sizeof *out);
-    for (uint32_t g = 0; g < m->n_group; g++) {
-        const struct range e = layout_experts(m->o.layout, g / etp);
-        for (uint32_t i = e.begin; i < e.end; i++) {
-            out[g * m->n_local_max + i - e.begin] = m->per_expert[i] - moe_rows_before(m, i);
-        }
-    }
-    comm_exchange_i32(m->o.comm, COMM_EP, out, m->travel.rows_in, m->n_local_max);
-    p->n_in = 0;
-    m->n_work = 0;
-    for (uint32_t e = 0; e < range_count(m->experts); e++) {
-        size_t n_rows = 0;
-        for (uint32_t g = 0; g < m->n_group; g++) n_rows += (size_t)rows_from(m, g, e);
-        p->n_in += n_rows;
-        if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){m->experts.begin + e, n_rows};
-    }
-}
-
-/* Counts the rows to and from each rank of the group. With `back` it counts the results, which only
- * the first of an expert's etp ranks sends. */
-static void exchange_hosts_count_rows(struct moe *m, bool back)
-{
-    const uint32_t etp = m->o.layout->etp;
-    const struct word_counts send = m->travel.send, recv = m->travel.recv;
-    int at = 0;
-    for (uint32_t g = 0; g < m->n_group; g++) {
-        const struct range e = layout_experts(m->o.layout, g / etp);
-        const int32_t first = moe_rows_before(m, e.begin);
-        const int32_t n_out = range_count(e) == 0 ? 0 : m->per_expert[e.end - 1] - first;
-        const int32_t n_in = all_rows_from(m, g);
-        const bool silent_there = back && g % etp != 0;
-        const bool silent_here = back && m->place.etp != 0;
-        send.counts[g] = silent_there ? 0 : n_out;
-        send.displs[g] = first;
-        recv.counts[g] = silent_here ? 0 : n_in;
-        recv.displs[g] = at;
-        at += n_in;
-    }
-}
-
-/* A permutation between the order in which rows arrive and the order in which experts compute them:
- * row by_source[i] of the first is row by_expert[i] of the second. */
-struct run_lists {
-    int32_t *by_expert, *by_source; /* [rows that arrived] */
-    size_t n;
+/* This rank's tokens as they are sent. */
+struct own_rows {
+    const char *values;  /* [n, value_bytes] */
+    const float *scales; /* [n, groups] */
+    size_t value_bytes, groups;
 };
 
-static struct status exchange_hosts_list_runs(struct moe *m, const struct pass *p,
-                                              struct run_lists *out)
+/* What the experts of the layer read, the same on all ranks. */
+static struct token_format format_of(const struct moe *m, const struct pass *p)
 {
-    int32_t *const source_at = m->travel.source_at;
-    *out = (struct run_lists){.n = 0};
-    TRY(moe_grow(m, BUF_MOVE, 2 * p->n_in, sizeof(int32_t), &out->by_expert));
-    out->by_source = out->by_expert + p->n_in;
-    int32_t all = 0;
-    for (uint32_t g = 0; g < m->n_group; g++) {
-        source_at[g] = all;
-        all += all_rows_from(m, g);
+    const struct packed *w = &p->w->reads;
+    const bool as_codes = !m->o.weight_only && m->o.tap == NULL && act_codes_alike(w, w);
+    return (struct token_format){m->o.model->width, as_codes ? quant_kernel_group(w->quant) : 0};
+}
+
+static struct status find_own_rows(struct moe *m, const struct pass *p, struct own_rows *out)
+{
+    const struct token_format *f = &m->by_host.format;
+    const size_t d = f->width, first = p->listed.begin, n = range_count(p->listed);
+    const float *x = p->rows->x + first * d;
+    *out = (struct own_rows){.values = (const char *)x, .value_bytes = d * sizeof *x};
+    if (f->group == 0) return status_ok();
+    const struct act_rows *in = p->rows->in;
+    struct act_rows own = {.x = x, .stride = d, .n_rows = n, .n = d};
+    out->groups = token_row_groups(f);
+    out->value_bytes = token_row_values(f);
+    if (in != NULL && in->memory != NULL && in->codes.group == f->group) {
+        out->values = (const char *)in->codes.codes + first * out->value_bytes;
+        out->scales = in->codes.scales + first * out->groups;
+        return status_ok();
     }
-    for (uint32_t e = 0; e < range_count(m->experts); e++) {
-        for (uint32_t g = 0; g < m->n_group; g++) {
-            for (int32_t n = rows_from(m, g, e); n > 0; n--) {
-                out->by_expert[out->n] = (int32_t)out->n;
-                out->by_source[out->n++] = source_at[g]++;
-            }
+    TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(n, d), 1, &own.memory));
+    const struct quant_rows *codes = act_codes(m->o.kern, &own, &p->w->reads);
+    out->values = (const char *)codes->codes;
+    out->scales = codes->scales;
+    return status_ok();
+}
+
+/* Gives each of this rank's tokens a row in the block of each host that has experts of it. */
+static struct status number_rows(struct moe *m, const struct pass *p)
+{
+    struct by_host *b = &m->by_host;
+    const size_t n = range_count(p->listed), k = m->o.model->n_chosen,
+                 n_hosts = (size_t)b->at.n_hosts;
+    TRY(moe_grow(m, BUF_ROW_OF, n * n_hosts, sizeof *b->row_of, &b->row_of));
+    for (size_t i = 0; i < n * n_hosts; i++) b->row_of[i] = -1;
+    for (size_t h = 0; h < n_hosts; h++) b->to[h] = (struct block_to){.n_rows = 0};
+    for (size_t i = 0; i < n * k; i++) {
+        if (p->ids[i] < 0) continue;
+        const int host = b->host_of[p->ids[i]];
+        int32_t *row = &b->row_of[i / k * n_hosts + (size_t)host];
+        if (*row < 0) *row = (int32_t)b->to[host].n_rows++;
+        b->to[host].n_choices++;
+    }
+    return status_ok();
+}
+
+/* Lays out the blocks for all hosts in this rank's memory. */
+static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
+{
+    struct by_host *b = &m->by_host;
+    const size_t n_hosts = (size_t)b->at.n_hosts;
+    size_t at = comm_mail_head_bytes(b->mail, 1);
+    struct comm_mail_piece *pieces;
+    TRY(moe_grow(m, BUF_PIECES, n_hosts, sizeof *pieces, &pieces));
+    for (size_t h = 0; h < n_hosts; h++) {
+        const struct block_to *to = &b->to[h];
+        const size_t n = token_block_at(&b->format, to->n_rows, to->n_choices, NULL).n_bytes;
+        pieces[h] = (struct comm_mail_piece){at, n};
+        at += n;
+    }
+    char *memory = comm_mail_memory(b->mail, COMM_LANE_ROWS_OUT, at);
+    for (size_t h = 0; h < n_hosts; h++) {
+        struct block_to *to = &b->to[h];
+        void *block = memory + pieces[h].offset;
+        to->block = token_block_at(&b->format, to->n_rows, to->n_choices, block);
+        token_block_write_head(&to->block, block);
+        memset(to->block.n_chosen, 0, to->n_rows * sizeof *to->block.n_chosen);
+        to->n_choices = 0;
+    }
+    *out = pieces;
+    return status_ok();
+}
+
+/* Writes the tokens' choices to the blocks; a token's rows stand in its order, so its choices of a
+ * host stand together. */
+static void write_choices(struct moe *m, const struct pass *p)
+{
+    struct by_host *b = &m->by_host;
+    const size_t n = range_count(p->listed), k = m->o.model->n_chosen;
+    for (size_t t = 0; t < n; t++) {
+        for (size_t i = t * k; i < (t + 1) * k; i++) {
+            if (p->ids[i] < 0) continue;
+            struct block_to *to = &b->to[b->host_of[p->ids[i]]];
+            const size_t host = (size_t)(to - b->to);
+            to->block.n_chosen[b->row_of[t * (size_t)b->at.n_hosts + host]]++;
+            to->block.places[to->n_choices] = (uint16_t)p->ids[i];
+            to->block.weights[to->n_choices++] = p->weights[i];
         }
+    }
+}
+
+struct copy_job {
+    const struct by_host *b;
+    const struct own_rows *own;
+    size_t n_tokens;
+};
+
+static void copy_part(const void *job_, struct part part)
+{
+    const struct copy_job *job = job_;
+    const struct own_rows *own = job->own;
+    const size_t n_hosts = (size_t)job->b->at.n_hosts, bytes = own->value_bytes, g = own->groups;
+    size_t t, end;
+    if (!part_take(&part, job->n_tokens, n_hosts * bytes, &t, &end)) return;
+    for (; t < end; t++) {
+        for (size_t h = 0; h < n_hosts; h++) {
+            const int32_t row = job->b->row_of[t * n_hosts + h];
+            const struct token_block *to = &job->b->to[h].block;
+            if (row < 0) continue;
+            memcpy((char *)to->rows + (size_t)row * bytes, own->values + t * bytes, bytes);
+            if (g > 0) memcpy(to->scales + (size_t)row * g, own->scales + t * g, g * sizeof(float));
+        }
+    }
+}
+
+static struct status send_tokens(struct moe *m, struct pass *p)
+{
+    struct by_host *b = &m->by_host;
+    struct own_rows own;
+    struct comm_mail_piece *pieces;
+    b->format = format_of(m, p);
+    TRY(find_own_rows(m, p, &own));
+    TRY(number_rows(m, p));
+    TRY(lay_out_blocks(m, &pieces));
+    write_choices(m, p);
+    const struct copy_job job = {b, &own, range_count(p->listed)};
+    part_run(m->o.kern->team, (uint64_t)job.n_tokens * (size_t)b->at.n_hosts * own.value_bytes,
+             copy_part, &job);
+    comm_mail_start(m->o.comm, b->mail, COMM_LANE_ROWS_OUT, pieces, 1);
+    return status_ok();
+}
+
+/* --- tokens at the experts' host -------------------------------------------------------------- */
+
+/* Finds the blocks for this host, those of host 0's ranks first; b->from[h]: the first block and
+ * row of host h, b->from[n_hosts]: the ends. */
+static void find_blocks(struct moe *m)
+{
+    struct by_host *b = &m->by_host;
+    size_t block = 0, row = 0;
+    for (int h = 0; h < b->at.n_hosts; h++) {
+        const char *at = NULL;
+        size_t left = 0;
+        b->from[h] = (struct host_rows){block, row};
+        if (h != b->at.host) at = comm_mail_message(b->mail, h, &left);
+        for (int r = 0; r < b->at.n_on[h]; r++) {
+            if (h == b->at.host) at = comm_mail_piece_of(b->mail, COMM_LANE_ROWS_OUT, r, h, &left);
+            struct token_block *in = &b->blocks[block++];
+            if (!token_block_read(&b->format, at, left, in)) moe_damaged(m, h);
+            at += in->n_bytes;
+            left -= in->n_bytes;
+            row += in->n_rows;
+        }
+    }
+    b->from[b->at.n_hosts] = (struct host_rows){block, row};
+}
+
+/* Counts the rows that the ranks before this one on its host send to each host: this rank's rows
+ * stand behind them, there and in what comes back. */
+static void find_first_rows(struct moe *m)
+{
+    struct by_host *b = &m->by_host;
+    for (int h = 0; h < b->at.n_hosts; h++) {
+        b->to[h].first_row = 0;
+        for (int r = 0; r < b->at.local; r++) {
+            size_t n_bytes;
+            const void *at = comm_mail_piece_of(b->mail, COMM_LANE_ROWS_OUT, r, h, &n_bytes);
+            struct token_block other;
+            if (!token_block_read(&b->format, at, n_bytes, &other)) moe_damaged(m, b->at.host);
+            b->to[h].first_row += other.n_rows;
+        }
+    }
+}
+
+/* Numbers all choices of this host by place, then in the order of the blocks: b->slots [rows, K],
+ * negative behind a row's choices. m->per_expert[e] = the choices of places 0 to e. */
+static void number_choices(struct moe *m)
+{
+    struct by_host *b = &m->by_host;
+    const size_t k = m->o.model->n_chosen, n_experts = m->o.model->n_experts;
+    const size_t n_blocks = b->from[b->at.n_hosts].block;
+    int32_t at = 0;
+    memset(m->per_expert, 0, n_experts * sizeof *m->per_expert);
+    for (size_t i = 0; i < n_blocks; i++)
+        for (size_t c = 0; c < b->blocks[i].n_choices; c++) m->per_expert[b->blocks[i].places[c]]++;
+    for (size_t e = 0; e < n_experts; e++) {
+        const int32_t n = m->per_expert[e];
+        m->per_expert[e] = at;
+        at += n;
+    }
+    size_t row = 0;
+    for (size_t i = 0; i < n_blocks; i++) {
+        const struct token_block *in = &b->blocks[i];
+        const uint16_t *place = in->places;
+        const float *weight = in->weights;
+        for (size_t r = 0; r < in->n_rows; r++, row++) {
+            b->weights[row] = weight;
+            for (size_t c = 0; c < k; c++)
+                b->slots[row * k + c] = c < in->n_chosen[r] ? m->per_expert[place[c]]++ : -1;
+            place += in->n_chosen[r];
+            weight += in->n_chosen[r];
+        }
+    }
+}
+
+/* Whether every choice is of an expert of this host. */
+static void check_choices(const struct moe *m)
+{
+    const struct by_host *b = &m->by_host;
+    for (int h = 0; h < b->at.n_hosts; h++) {
+        for (size_t i = b->from[h].block; i < b->from[h + 1].block; i++) {
+            const struct token_block *in = &b->blocks[i];
+            for (size_t c = 0; c < in->n_choices; c++)
+                if (in->places[c] >= m->o.model->n_experts ||
+                    b->host_of[in->places[c]] != b->at.host)
+                    moe_damaged(m, h);
+            for (size_t r = 0; r < in->n_rows; r++)
+                if (in->n_chosen[r] > m->o.model->n_chosen) moe_damaged(m, h);
+        }
+    }
+}
+
+/* The rows of this rank's experts: m->work, and b->to_slots [rows, K]. */
+static void take_own_choices(struct moe *m, struct pass *p)
+{
+    struct by_host *b = &m->by_host;
+    const int32_t first = moe_rows_before(m, m->experts.begin);
+    m->n_work = 0;
+    for (uint32_t e = m->experts.begin; e < m->experts.end; e++) {
+        const int32_t n_rows = m->per_expert[e] - moe_rows_before(m, e);
+        if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){e, (size_t)n_rows};
+    }
+    p->n_in = (size_t)(moe_rows_before(m, m->experts.end) - first);
+    for (size_t i = 0; i < b->from[b->at.n_hosts].row * m->o.model->n_chosen; i++) {
+        const int32_t slot = b->slots[i] - first;
+        b->to_slots[i] = b->slots[i] >= 0 && slot >= 0 && slot < (int32_t)p->n_in ? slot : -1;
+    }
+}
+
+/* The list that moves a block's rows to this rank's rows. */
+static struct scatter_args slots_of(const struct moe *m, size_t block, size_t row)
+{
+    const size_t k = m->o.model->n_chosen;
+    return (struct scatter_args){.slots = m->by_host.to_slots + row * k,
+                                 .n_slots = m->by_host.blocks[block].n_rows * k,
+                                 .per_row = k};
+}
+
+struct sums_job {
+    const struct quant_rows *rows;
+    size_t n_rows;
+};
+
+/* The sums of the groups' values do not travel. */
+static void group_sums_part(const void *job_, struct part part)
+{
+    const struct sums_job *job = job_;
+    const struct quant_rows *q = job->rows;
+    size_t i, end;
+    if (!part_take(&part, job->n_rows * q->n_groups, q->group, &i, &end)) return;
+    for (; i < end; i++) {
+        int32_t sum = 0;
+        for (size_t j = 0; j < q->group; j++) sum += q->codes[i * q->group + j];
+        q->sums[i] = sum;
+    }
+}
+
+/* The `spread` of this exchange: copies the int8 values of all blocks to the experts' rows. */
+static struct status spread_blocks(struct moe *m, const struct pass *p, struct act_rows *rows)
+{
+    struct by_host *b = &m->by_host;
+    size_t row = 0;
+    act_codes_to_make(rows, &p->w->reads);
+    for (size_t i = 0; i < b->from[b->at.n_hosts].block; i++) {
+        const struct token_block *in = &b->blocks[i];
+        const struct scatter_args slots = slots_of(m, i, row);
+        struct quant_rows codes = {.group = b->format.group,
+                                   .n_groups = token_row_groups(&b->format),
+                                   .codes = in->rows,
+                                   .scales = in->scales};
+        const struct sums_job sums = {&codes, in->n_rows};
+        const size_t n = in->n_rows * codes.n_groups;
+        TRY(moe_grow(m, BUF_GROUP_SUMS, n, sizeof *codes.sums, &codes.sums));
+        part_run(m->o.kern->team, (uint64_t)n * codes.group, group_sums_part, &sums);
+        act_codes_scatter(m->o.kern, rows, &p->w->reads, &codes, &slots);
+        row += in->n_rows;
+    }
+    return status_ok();
+}
+
+static struct status scatter_blocks(struct moe *m, struct pass *p)
+{
+    struct by_host *b = &m->by_host;
+    size_t row = 0;
+    TRY(moe_grow(m, BUF_X, p->n_in * b->format.width, sizeof(float), &p->x));
+    for (size_t i = 0; i < b->from[b->at.n_hosts].block; i++) {
+        struct scatter_args rows = slots_of(m, i, row);
+        rows.x = b->blocks[i].rows;
+        rows.width = b->format.width;
+        rows.to = p->x;
+        op_scatter_rows(m->o.kern, &rows);
+        row += b->blocks[i].n_rows;
     }
     return status_ok();
 }
 
 static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
 {
-    const size_t d = m->o.model->width;
-    float *send, *recv;
-    struct run_lists runs;
-    exchange_counts(m, p);
-    TRY(moe_grow(m, BUF_X, p->n_in * d, sizeof(float), &p->x));
-    TRY(moe_grow_shared(m, BUF_SEND, COMM_EP, COMM_LANE_ROWS_OUT, p->n_out * d * sizeof *send,
-                        &send));
-    TRY(moe_grow(m, BUF_RECV, p->n_in * d, sizeof(float), &recv));
-    moe_scatter(m, p, p->slots, send);
-    exchange_hosts_count_rows(m, false);
-    const struct comm_exchange there = {.row_words = d,
-                                        .send = send,
-                                        .send_counts = m->travel.send.counts,
-                                        .send_displs = m->travel.send.displs,
-                                        .recv = recv,
-                                        .recv_counts = m->travel.recv.counts,
-                                        .recv_displs = m->travel.recv.displs};
-    device_exchange_rows(m->o.kern, m->o.comm, COMM_EP, &there);
-    TRY(exchange_hosts_list_runs(m, p, &runs));
-    const struct move_args rows = {.from = recv,
-                                   .from_row = runs.by_source,
-                                   .to_row = runs.by_expert,
-                                   .n_rows = runs.n,
-                                   .width = d,
-                                   .to_stride = d,
-                                   .to = p->x};
-    op_move_rows(m->o.kern, &rows);
+    struct by_host *b = &m->by_host;
+    size_t sent;
+    TRY(send_tokens(m, p));
+    find_first_rows(m);
+    comm_mail_finish(m->o.comm, b->mail, &sent);
+    m->traffic.dispatch_bytes += sent;
+    m->traffic.n_tokens += range_count(p->listed);
+    find_blocks(m);
+    check_choices(m);
+    const size_t n_rows = b->from[b->at.n_hosts].row, k = m->o.model->n_chosen;
+    TRY(moe_grow(m, BUF_HOST_SLOTS, n_rows * k, sizeof *b->slots, &b->slots));
+    TRY(moe_grow(m, BUF_MOVE, n_rows * k, sizeof *b->to_slots, &b->to_slots));
+    TRY(moe_grow(m, BUF_ROW_WEIGHTS, n_rows, sizeof *b->weights, &b->weights));
+    number_choices(m);
+    take_own_choices(m, p);
+    if (b->format.group == 0) return scatter_blocks(m, p);
+    p->spread = spread_blocks;
     return status_ok();
 }
 
-/* Sends the results of this rank's experts to the ranks that the rows came from. A counter follows
- * each row. */
-static struct status send_back(struct moe *m, struct pass *p, struct results *out)
+/* --- experts -----------------------------------------------------------------------------------
+ */
+
+static struct status exchange_hosts_compute(struct moe *m, struct pass *p)
 {
-    const size_t d = m->o.model->width;
-    int32_t *back, *result;
-    struct run_lists runs;
-    TRY(moe_grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
-                        &back));
-    TRY(moe_grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), &result));
-    TRY(exchange_hosts_list_runs(m, p, &runs));
-    const struct move_args rows = {.from = p->y,
-                                   .from_row = runs.by_expert,
-                                   .to_row = runs.by_source,
-                                   .n_rows = runs.n,
-                                   .width = d,
-                                   .to_stride = d + 1,
-                                   .extra = p->bad,
-                                   .to = back};
-    op_move_rows(m->o.kern, &rows);
-    exchange_hosts_count_rows(m, true);
-    /* this rank sends where it received from, and receives where it sent to */
-    const struct comm_exchange home = {.row_words = d + 1,
-                                       .send = back,
-                                       .send_counts = m->travel.recv.counts,
-                                       .send_displs = m->travel.recv.displs,
-                                       .recv = result,
-                                       .recv_counts = m->travel.send.counts,
-                                       .recv_displs = m->travel.send.displs};
-    device_exchange_rows(m->o.kern, m->o.comm, COMM_EP, &home);
-    *out = (struct results){
-        .y = (const float *)result, .bad = result + d, .y_stride = d + 1, .bad_stride = d + 1};
+    struct by_host *b = &m->by_host;
+    const size_t d = m->o.model->width, row_bytes = d * sizeof *p->y + sizeof *p->bad;
+    p->y = comm_mail_memory(b->mail, COMM_LANE_EXPERT_OUTPUTS, p->n_in * row_bytes);
+    p->bad = (int32_t *)(void *)(p->y + p->n_in * d);
+    TRY(moe_run_experts(m, p));
+    comm_mail_barrier(b->mail); /* all outputs of this host are written */
+    for (int r = 0; r < b->at.n_local; r++) {
+        struct host_outputs *o = &b->outputs[r];
+        o->first = moe_rows_before(m, o->experts.begin);
+        o->n = moe_rows_before(m, o->experts.end) - o->first;
+        o->y = comm_mail_memory_of(b->mail, COMM_LANE_EXPERT_OUTPUTS, r);
+        o->bad = (const void *)(o->y + (size_t)o->n * d);
+    }
     return status_ok();
 }
 
-/* Gives every tp rank the outputs and the marks of all tokens. */
-static void gather_outputs(struct moe *m, struct pass *p)
-{
-    moe_count_slices(m, p->n_tokens, m->o.model->width);
-    device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->out, m->tp.counts, m->tp.displs);
-    moe_count_slices(m, p->n_tokens, 2);
-    device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->marks, m->tp.counts, m->tp.displs);
-}
-
-static struct status exchange_hosts_combine(struct moe *m, struct pass *p)
-{
-    struct results results;
-    TRY(send_back(m, p, &results));
-    moe_combine(m, p, &results);
-    gather_outputs(m, p);
-    return moe_add_output(m, p);
-}
-
-const struct expert_exchange exchange_across_hosts = {.name = "across hosts",
-                                                      .create = exchange_hosts_create,
-                                                      .destroy = exchange_hosts_destroy,
-                                                      .routed = exchange_hosts_routed,
-                                                      .agree = moe_limit,
-                                                      .dispatch = exchange_hosts_dispatch,
-                                                      .compute = moe_compute,
-                                                      .combine = exchange_hosts_combine};
+const struct expert_exchange exchange_between_hosts = {.name = "between hosts",
+                                                       .create = exchange_hosts_create,
+                                                       .destroy = exchange_hosts_destroy,
+                                                       .routed = exchange_hosts_routed,
+                                                       .agree = moe_limit,
+                                                       .dispatch = exchange_hosts_dispatch,
+                                                       .compute = exchange_hosts_compute,
+                                                       .combine = exchange_hosts_combine};

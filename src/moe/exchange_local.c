@@ -34,6 +34,7 @@ static struct status exchange_local_dispatch(struct moe *m, struct pass *p)
     }
     if (moe_takes_codes(m, p)) {
         p->to_slots = p->slots;
+        p->spread = moe_spread_codes;
         return status_ok();
     }
     TRY(moe_grow(m, BUF_X, p->n_in * m->o.model->width, sizeof(float), &p->x));

@@ -1,6 +1,7 @@
 /* The MoE block of a layer, from the router to the residual stream. moe_create chooses the exchange
  * (exchange_*.c), which brings rows to their experts and results back. */
 #include "base/mem.h"
+#include "collective/device_comm.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "moe/moe_private.h"
@@ -78,7 +79,8 @@ void word_counts_fini(struct word_counts *w)
 static const struct expert_exchange *choose_exchange(const struct moe *m)
 {
     if (m->n_group == 1) return &exchange_local;
-    return exchange_may_stay_in_host(m) ? &exchange_in_host : &exchange_across_hosts;
+    if (exchange_may_stay_in_host(m)) return &exchange_in_host;
+    return exchange_may_go_by_host(m) ? &exchange_between_hosts : &exchange_of_rows;
 }
 
 static struct status make_lists(struct moe *m)
@@ -105,9 +107,11 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     m->n_group = (uint32_t)comm_size(o->comm, COMM_EP);
     m->n_local_max = (o->model->n_experts + o->layout->ep - 1) / o->layout->ep;
     m->n_work_max = (size_t)o->model->n_experts + o->layout->ep;
+    struct status st = status_ok();
+    if (o->kern->device == NULL) st = comm_mail_open(o->comm, COMM_EP, &m->by_host.mail);
     m->exchange = choose_exchange(m);
     moe_choose_sums(m);
-    const struct status st = make_lists(m);
+    if (!status_failed(&st)) st = make_lists(m);
     if (status_failed(&st)) moe_destroy(&m);
     *out = m;
     return st;
@@ -118,6 +122,7 @@ void moe_destroy(struct moe **m)
     if (*m == NULL) return;
     for (int i = 0; i < BUF_COUNT; i++) moe_drop(*m, &(*m)->buffers[i]);
     (*m)->exchange->destroy(*m);
+    comm_mail_close(&(*m)->by_host.mail);
     moe_limit_destroy(*m);
     word_counts_fini(&(*m)->tp);
     mem_free(&(*m)->up_groups);
@@ -126,6 +131,16 @@ void moe_destroy(struct moe **m)
     mem_free(&(*m)->work);
     mem_free(&(*m)->per_expert);
     mem_free(m);
+}
+
+const char *moe_exchange_name(const struct moe *m)
+{
+    return m->exchange->name;
+}
+
+struct moe_traffic moe_traffic_of(const struct moe *m)
+{
+    return m->traffic;
 }
 
 bool moe_takes_slices(const struct moe *m)
@@ -247,6 +262,14 @@ void moe_combine(struct moe *m, struct pass *p, const struct results *r)
                                          .bad_stride = r->bad_stride,
                                          .marks = p->marks + 2 * (size_t)p->listed.begin};
     op_combine_choices(m->o.kern, &rows);
+}
+
+void moe_gather_outputs(struct moe *m, struct pass *p)
+{
+    moe_count_slices(m, p->n_tokens, m->o.model->width);
+    device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->out, m->tp.counts, m->tp.displs);
+    moe_count_slices(m, p->n_tokens, 2);
+    device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->marks, m->tp.counts, m->tp.displs);
 }
 
 struct status moe_add_output(struct moe *m, const struct pass *p)

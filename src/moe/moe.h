@@ -1,8 +1,8 @@
 /* A Mixture-of-Experts block over the ranks of a stage: router -> dispatch -> grouped expert FFN ->
  * combine at the source rank. How rows meet their experts is chosen once (expert_exchange in
- * moe_private.h): local, in one host, across hosts. Knows ranks and layers, not requests. Each tp
- * rank is the source of its slice of the replica's tokens.
- * Order of the sums: docs/numerics.md, "MoE combine" and "The sum over ranks". */
+ * moe_private.h): local, in one host, between hosts, of rows. Knows ranks and layers, not requests.
+ * Each tp rank is the source of its slice of the replica's tokens. Order of the sums:
+ * docs/numerics.md, "MoE combine" and "The sum over ranks". */
 #ifndef SHOAL_MOE_MOE_H
 #define SHOAL_MOE_MOE_H
 
@@ -45,6 +45,18 @@ struct moe; /* its buffers grow to the size that the largest step needs */
 /* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
+
+/* What this rank's tokens cost between hosts since the start, counted by the exchange that sends a
+ * token to a host once; zeros with another exchange. The sender's bytes of a host are counted at
+ * the rank that sends for it, so only sums over the ranks have a meaning. */
+struct moe_traffic {
+    uint64_t n_tokens; /* tokens, once in each layer */
+    uint64_t dispatch_bytes, combine_bytes;
+};
+
+/* Local. */
+struct moe_traffic moe_traffic_of(const struct moe *m);
+const char *moe_exchange_name(const struct moe *m);
 
 /* Local. Whether a call's rows may be slices: the exchange is "in one host". The same on all tp
  * ranks. */

@@ -81,8 +81,7 @@ bool moe_takes_codes(const struct moe *m, const struct pass *p)
            act_codes_alike(&p->w->gate[0], &p->w->up[0]);
 }
 
-/* Copies the tokens' quantized values to the experts' rows. */
-static struct status spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
+struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
 {
     struct act_rows own = {.x = p->rows->x,
                            .stride = m->o.model->width,
@@ -167,7 +166,7 @@ static struct status input_rows(struct moe *m, const struct pass *p, struct act_
     const size_t d = m->o.model->width;
     *in = (struct act_rows){.x = p->x, .stride = d, .n_rows = p->n_in, .n = d};
     TRY(codes_memory(m, p, BUF_CODES, d, &in->memory));
-    return p->to_slots != NULL ? spread_codes(m, p, in) : status_ok();
+    return p->spread != NULL ? p->spread(m, p, in) : status_ok();
 }
 
 /* The work of moe_expert_sums on a rank that holds experts, for the rows `in` of m->work. */
@@ -225,7 +224,7 @@ static struct act_rows part_of_rows(const struct pass *part, const struct act_ro
     struct act_rows rows = *in;
     rows.x = part->x;
     rows.n_rows = part->n_in;
-    if (part->to_slots == NULL) return rows; /* quantized run by run, in the same memory */
+    if (part->spread == NULL) return rows; /* quantized run by run, in the same memory */
     rows.codes.codes += row0 * rows.codes.n_groups * rows.codes.group;
     rows.codes.scales += row0 * rows.codes.n_groups;
     rows.codes.sums += row0 * rows.codes.n_groups;
@@ -333,6 +332,11 @@ struct status moe_compute(struct moe *m, struct pass *p)
 {
     TRY(moe_grow(m, BUF_Y, p->n_in * m->o.model->width, sizeof(float), &p->y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), &p->bad));
+    return moe_run_experts(m, p);
+}
+
+struct status moe_run_experts(struct moe *m, struct pass *p)
+{
     mem_ops_fill(m->o.kern, p->bad, 0, p->n_in * sizeof *p->bad);
     TRY(m->add_blocks(m, p));
     if (p->w->down != NULL && range_count(m->experts) > 0) {

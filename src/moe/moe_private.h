@@ -4,6 +4,9 @@
 
 #include "moe/balance.h"
 #include "moe/moe.h"
+#include "moe/result_block.h"
+#include "moe/token_block.h"
+#include "parallel/comm/comm_mail.h"
 #include "weights/expert_stream.h"
 
 /* An array that grows to the size that the largest step needs, and is freed at the end only. */
@@ -46,6 +49,11 @@ enum buffer {
     BUF_MARK_LIST,    /* [n, 2] */
     BUF_TOKEN_CODES,  /* [T, D] quantized, before they are copied to the experts' rows */
     BUF_CHOICES,      /* [T, 2 K] chosen experts and their weights' bits, of all tokens */
+    BUF_ROW_OF,       /* this and the five below: struct by_host and its mail */
+    BUF_HOST_SLOTS,
+    BUF_ROW_WEIGHTS,
+    BUF_GROUP_SUMS,
+    BUF_PIECES,
     BUF_COUNT
 };
 
@@ -60,7 +68,7 @@ struct word_counts {
     int *counts, *displs; /* [ranks], owned */
 };
 
-/* Counts and lists of exchange_hosts.c in one call. Arrays are [n_group] unless their comment gives
+/* Counts and lists of exchange_rows.c in one call. Arrays are [n_group] unless their comment gives
  * another size; all are owned. */
 struct travel {
     struct word_counts send, recv; /* in rows */
@@ -92,6 +100,45 @@ struct limit {
     int32_t *n_tokens; /* of each source of the stage */
 };
 
+/* What this rank sends to a host: a block of tokens. */
+struct block_to {
+    size_t n_rows, n_choices;
+    struct token_block block;
+    size_t first_row;    /* rows of the ranks before this one on its host, for the same host */
+    size_t first_result; /* the first of the result blocks that come back */
+};
+
+/* Where the blocks and rows of a host begin among those that came to this host. */
+struct host_rows {
+    size_t block, row;
+};
+
+/* The experts' outputs of a rank of this host, for choices [first, first + n). */
+struct host_outputs {
+    struct range experts; /* places; none where another rank has the outputs of the same experts */
+    int32_t first, n;
+    const float *y;     /* [n, D] */
+    const int32_t *bad; /* [n] */
+};
+
+/* The state of exchange_hosts.c. Arrays are owned, but those of one call, which are buffers. */
+struct by_host {
+    struct comm_mail *mail; /* NULL: there is one rank, or no shared memory */
+    struct comm_mail_places at;
+    int *host_of;                 /* [E] of the expert at each place */
+    struct block_to *to;          /* [n_hosts] */
+    struct host_rows *from;       /* [n_hosts + 1] */
+    struct token_block *blocks;   /* [n_group] that came to this host, by host, then rank */
+    struct result_block *results; /* [n_group] that came back, by host, then rank */
+    struct host_outputs *outputs; /* [n_local] */
+    struct token_format format;   /* of the call's layer */
+    int32_t *row_of;              /* [listed, n_hosts] the row of a token in the block for a host;
+                                     -1: none */
+    int32_t *slots;               /* [rows that came, K] choices by place, then row; -1: none */
+    int32_t *to_slots;            /* [rows that came, K] among this rank's rows; -1: of others */
+    const float **weights;        /* [rows that came] each row's weights */
+};
+
 struct expert_exchange;
 struct expert_inner;
 struct pass;
@@ -120,6 +167,8 @@ struct moe {
     struct word_counts tp;          /* [tp] */
     struct travel travel;
     struct sharing sharing;
+    struct by_host by_host;
+    struct moe_traffic traffic;
     struct limit limit;
 };
 
@@ -137,9 +186,10 @@ struct pass {
     float *weights;      /* [listed, K] */
     int32_t *slots;      /* [listed, K] */
     float *x;            /* [n_in, D] by expert; NULL: the experts read only quantized rows */
-    /* the row of each choice among the n_in rows, negative for none; NULL: the rows are floats, in
-     * x */
-    const int32_t *to_slots; /* [T, K] */
+    /* **Local**. Makes the quantized values of the n_in rows; NULL: the rows are floats, in x */
+    struct status (*spread)(struct moe *m, const struct pass *p, struct act_rows *rows);
+    const int32_t *to_slots; /* [T, K] with moe_spread_codes: the row of each choice among the n_in
+                                rows, negative for none */
     float *out;              /* [T, D] */
     int32_t *marks;          /* [T, 2] */
     /* [n_in, columns] and [n_in]: the experts' outputs, when this rank has all K-blocks of them,
@@ -164,7 +214,7 @@ struct expert_exchange {
      * STATUS_MEMORY. */
     struct status (*agree)(struct moe *m, struct pass *p, const float *logits);
     /* **Collective (EP)**. Brings this rank the rows that it computes. Sets m->work, and p->x or
-     * p->to_slots. Errors: STATUS_MEMORY. */
+     * p->spread. Errors: STATUS_MEMORY. */
     struct status (*dispatch)(struct moe *m, struct pass *p);
     /* **Collective (ETP, EP)**. The experts' FFN over these rows. Errors: STATUS_MEMORY. */
     struct status (*compute)(struct moe *m, struct pass *p);
@@ -185,10 +235,21 @@ struct expert_inner {
     void (*read)(struct moe *m, const struct act_rows *inner, struct linear_args *a);
 };
 
-extern const struct expert_exchange exchange_local, exchange_in_host, exchange_across_hosts;
+extern const struct expert_exchange exchange_local, exchange_in_host, exchange_between_hosts,
+    exchange_of_rows;
 
 /* Local. Whether the layout and the machine allow exchange_in_host: the same on all ranks. */
 bool exchange_may_stay_in_host(const struct moe *m);
+
+/* Local. Whether exchange_between_hosts works: by_host.mail is open, and the ranks of each expert
+ * are on one host. The same on all ranks. */
+bool exchange_may_go_by_host(const struct moe *m);
+
+/* exchange_hosts_combine.c. **Collective (EP, TP)**. The `combine` of exchange_between_hosts. */
+struct status exchange_hosts_combine(struct moe *m, struct pass *p);
+
+/* Local. Ends the job, because a host's message is damaged: the others wait for this rank. */
+void moe_damaged(const struct moe *m, int host) __attribute__((noreturn));
 
 /* Local. The buffer with room for n elements; its content is not kept. Errors: STATUS_MEMORY. */
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out);
@@ -233,13 +294,17 @@ struct results {
  * over each token's experts, on the integer grid. */
 void moe_combine(struct moe *m, struct pass *p, const struct results *r);
 
+/* **Collective (TP)**. Gives every tp rank the outputs and the marks of all tokens. */
+void moe_gather_outputs(struct moe *m, struct pass *p);
+
 /* Local. h += scale.residual * (p->out + shared), for all tokens, and adds the counters. */
 struct status moe_add_output(struct moe *m, const struct pass *p);
 
 /* moe_experts.c. Local. Whether the experts read only quantized rows, and there are no more tokens
- * than rows. If so, each token is quantized once, and p->to_slots gives the rows that its values
- * are copied to. */
+ * than rows. If so, each token is quantized once, and moe_spread_codes, as p->spread, copies its
+ * values to the rows p->to_slots. */
 bool moe_takes_codes(const struct moe *m, const struct pass *p);
+struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows);
 
 /* moe_experts.c. Local. Chooses how the ranks that share an expert add up its outputs, and from
  * whom its down projection reads. */
@@ -249,8 +314,12 @@ void moe_choose_sums(struct moe *m);
  * p->bad [n_in] with this rank. Errors: STATUS_MEMORY. */
 struct status moe_compute(struct moe *m, struct pass *p);
 
+/* moe_experts.c. **Collective (ETP)**. The same with p->y and p->bad set by the caller; their
+ * content is undefined before. */
+struct status moe_run_experts(struct moe *m, struct pass *p);
+
 /* moe_experts.c. **Collective (ETP)**. sums [n_in, D + 1] = this rank's part of the experts' FFN
- * over p->x (not read when p->to_slots is set), with the counters last. With sums NULL it writes
+ * over p->x (not read when p->spread is set), with the counters last. With sums NULL it writes
  * p->y and p->bad instead: the columns of layout_expert_outputs, if the down projection is cut by
  * outputs, or all. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums);

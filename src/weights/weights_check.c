@@ -3,6 +3,7 @@
 #include "weights/weights.h"
 
 #include "base/mem.h"
+#include "kernels/act.h"
 #include "tensor/dims.h"
 
 #include <stdio.h>
@@ -106,6 +107,16 @@ static struct status take_weight(const struct checking *k, const struct weight_s
     return status_ok();
 }
 
+static void take_expert_inputs(const struct checking *k, const struct weight_spec *s,
+                               const struct ckpt_tensor *t)
+{
+    const struct packed w = {.quant = t->quant};
+    const uint32_t group = act_codes_alike(&w, &w) ? quant_kernel_group(t->quant) : 0;
+    if (s->role == WEIGHT_EXPERT_GATE) k->out->expert_code_group = group;
+    if (s->role == WEIGHT_EXPERT_UP && k->out->expert_code_group != group)
+        k->out->expert_code_group = 0;
+}
+
 static struct status check_one(void *ctx, const struct weight_spec *s)
 {
     const struct checking *k = ctx;
@@ -116,6 +127,7 @@ static struct status check_one(void *ctx, const struct weight_spec *s)
     k->known[t->index] = true;
     TRY(check_shape(k, s, t));
     TRY(take_weight(k, s, t));
+    take_expert_inputs(k, s, t);
     return take_leaf(k, s, t);
 }
 

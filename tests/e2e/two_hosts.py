@@ -22,6 +22,7 @@ LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2
            "pp 4": ["--pp", 4], "dp 4": ["--dp", 4, "--ep", 1], "dp 4, ep 4": ["--dp", 4, "--ep", 4],
            "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4],
            "tp 2, pp 2 by default": ["--tp", 2, "--pp", 2, "--ep", 2]}
+ACROSS = ["dp 4, ep 4", "tp 2, dp 2, ep 4"]  # experts on both hosts
 RATE = "100mbit"
 DEMO = REPO / "models" / "demo" / "demo.h5"
 LAYOUT_LINE = re.compile(r"^layout: .*", re.MULTILINE)
@@ -47,17 +48,35 @@ class TwoHostsTest:
         expect(done.status == 0, f"{flags}: {done}")
         return output, done.err, json.loads(metrics.read_text())
 
-    def same(self):
-        model = self.work / "mixtral.h5"
-        self.shoal.must("convert", GOLDENS / "mixtral" / "hf", model)
-        prompts = GOLDENS / "mixtral" / "prompts.jsonl"
-        whole = self.work / "whole.jsonl"
+    def same_layouts(self, what, model, prompts, layouts):
+        """Returns the metrics of each layout."""
+        whole, found = self.work / f"{what}.whole.jsonl", {}
         self.shoal.must("generate", "--model", model, "--input", prompts, "--output", whole)
-        for name, flags in LAYOUTS.items():
-            output, said, _ = self.generate(model, prompts, *flags)
+        for name in layouts:
+            output, said, found[name] = self.generate(model, prompts, *LAYOUTS[name])
             expect("across hosts" in said or name != "tp 4", f"not on two hosts\n{said}")
             expect(hash_rows(output) == hash_rows(whole), f"{name}: other bytes than one rank\n{said}")
-            print(f"{name}: sha256 {hash_rows(output)}, as on one rank")
+            print(f"{what}, {name}: sha256 {hash_rows(output)}, as on one rank")
+        return found
+
+    def same(self):
+        model, int8 = self.work / "mixtral.h5", self.work / "int8.h5"
+        self.shoal.must("convert", GOLDENS / "mixtral" / "hf", model)
+        self.same_layouts("mixtral", model, GOLDENS / "mixtral" / "prompts.jsonl", LAYOUTS)
+        # Tokens go to the experts of the other host as int8 values.
+        self.shoal.must("quantize", DEMO, int8, "--format", "int8", "--quiet")
+        prompts = self.work / "in.jsonl"
+        write_lines(prompts, [dict(custom_id=f"l{i}", prompt="MENENIUS:\nWhat " * (1 + i % 3), max_tokens=12)
+                              for i in range(12)])
+        found = self.same_layouts("demo in int8", int8, prompts, ACROSS)
+        width, n_chosen = 128, 2
+        for name in ACROSS:
+            sent = found[name]["experts_between_hosts"]
+            there, back = sent["dispatch_bytes_per_token"], sent["combine_bytes_per_token"]
+            print(f"demo in int8, {name}: {there:.0f} bytes there and {back:.0f} back for a token and layer, "
+                  f"{width * 4 * n_chosen / 2:.0f} each as a row of floats for each choice")
+            # At most one row of int8 values and a scale; the heads of 64 bytes count in messages of few tokens.
+            expect(0 < there < width * 2, f"{name}: {there} bytes a token")
 
     def slow_link(self):
         reason = self.hosts.limit(RATE)

@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "model/stage.h"
 #include "moe/moe.h"
+#include "moe/token_block.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -283,7 +284,16 @@ struct trial {
     const struct answer *want;
     size_t n_layouts, n_empty_parts; /* layouts tested; ranks without a leaf */
     size_t n_cut_by_outputs, n_lent, n_slices;
+    size_t n_between_hosts; /* blocks that sent to other hosts */
 };
+
+/* How the launcher's ranks are dealt to pretended hosts. */
+enum hosts { ONE_HOST, TWO_HOSTS /* ranks 0, 2, .. and 1, 3, .. */, OWN_HOSTS };
+
+static int host_of(enum hosts hosts, int rank)
+{
+    return hosts == ONE_HOST ? 0 : hosts == TWO_HOSTS ? rank % 2 : rank;
+}
 
 /* Checks the tokens that this rank has: `own` of the tokens r. The others must be unchanged. */
 static void check_tokens(const struct trial *t, struct range r, struct range own, float h[][D],
@@ -300,14 +310,76 @@ static void check_tokens(const struct trial *t, struct range r, struct range own
     }
 }
 
+/* The host of the first rank that holds an expert, in the replica of experts of `mine`. */
+static int host_of_expert(const struct layout *l, struct layout_place mine, uint32_t place,
+                          enum hosts hosts)
+{
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        const struct layout_place p = layout_place_of(l, r);
+        const struct range held = layout_experts(l, p.ep);
+        if (p.pp == mine.pp && p.expert_replica == mine.expert_replica && p.etp == 0 &&
+            place >= held.begin && place < held.end)
+            return host_of(hosts, (int)r);
+    }
+    return -1;
+}
+
+/* The bytes of this rank's blocks for other hosts: each of its tokens once for each host. */
+static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const struct trial *t,
+                               enum hosts hosts)
+{
+    const struct token_format f = {D, 0};
+    const struct layout_place p = layout_place_of(l, rank);
+    const struct range replica = tokens_of(l, t->c, p.dp);
+    const struct range own = layout_split(range_count(replica), 1, l->tp, p.tp);
+    int64_t n_bytes = 0;
+    bool is_host[4] = {false};
+    for (uint32_t e = 0; e < E; e++) is_host[host_of_expert(l, p, e, hosts)] = true;
+    for (int h = 0; h < 4; h++) {
+        size_t n_rows = 0, n_choices = 0;
+        if (h == host_of(hosts, (int)rank) || !is_host[h]) continue;
+        for (uint32_t i = own.begin; i < own.end; i++) {
+            size_t n = 0;
+            for (size_t k = 0; k < K; k++) {
+                const int32_t e = t->want->ids[replica.begin + i][k];
+                if (e < 0) continue;
+                const uint32_t place = t->c->placed ? places[e] : (uint32_t)e;
+                n += host_of_expert(l, p, place, hosts) == h;
+            }
+            n_rows += n > 0;
+            n_choices += n;
+        }
+        n_bytes += (int64_t)token_block_at(&f, n_rows, n_choices, NULL).n_bytes;
+    }
+    return n_bytes;
+}
+
+/* Compares what all ranks counted in the calls of a block with what they had to send. Every token
+ * that went to a host came back as one row of sums, of at most 8 bytes each. */
+static void check_bytes(struct trial *t, const struct layout *l, struct comm *c,
+                        const struct moe *moe, enum hosts hosts, int n_calls)
+{
+    const struct moe_traffic mine = moe_traffic_of(moe);
+    int64_t all[3] = {(int64_t)mine.dispatch_bytes, (int64_t)mine.combine_bytes, 0};
+    if (strcmp(moe_exchange_name(moe), "between hosts") != 0) {
+        CU_ASSERT(mine.dispatch_bytes == 0 && mine.combine_bytes == 0 && mine.n_tokens == 0);
+        return;
+    }
+    all[2] = bytes_of_tokens(l, (uint32_t)comm_rank(c, COMM_WORLD), t, hosts) * n_calls;
+    comm_sum_i64(c, COMM_EP, all, 3);
+    CU_ASSERT_EQUAL(all[0], all[2]);
+    t->n_between_hosts += all[0] > 0 && all[1] > 0;
+}
+
 /* in_memory: uses the host's shared memory: the experts' down projections are cut by outputs, and
  * experts are lent. */
-static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory)
+static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory,
+                      enum hosts hosts)
 {
     static float h[N_MAX][D];
     int32_t bad[N_MAX], dropped[N_MAX];
     int64_t load[E];
-    struct comm *c = util_comm(whole, 0);
+    struct comm *c = util_comm_on_host(whole, 0, host_of(hosts, (int)util_rank()));
     struct held held;
     struct moe *moe = NULL;
     struct kern_table kern;
@@ -342,7 +414,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     /* The second pass reuses the first one's buffers and, where supported, holds only a slice of
      * the tokens. The third is of a block that sends rows even where the ranks of a host could read
      * them. */
-    for (int pass = 0; pass < (in_memory ? 2 : 3); pass++) {
+    for (int pass = 0; pass < (in_memory || hosts != ONE_HOST ? 2 : 3); pass++) {
         uint64_t mine[E] = {0};
         comm_use_memory(c, COMM_EP, pass < 2);
         if (pass != 1) {
@@ -370,6 +442,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
         check_tokens(t, r, own, h, bad, dropped);
         for (size_t e = 0; e < E; e++) load[e] = (int64_t)mine[e];
     }
+    check_bytes(t, l, c, moe, hosts, hosts == ONE_HOST ? 1 : 2);
     comm_sum_i64(c, COMM_STAGE, load, E);
     for (size_t e = 0; e < E; e++) CU_ASSERT_EQUAL(load[e], (int64_t)t->want->load[e]);
     t->n_layouts++;
@@ -382,8 +455,10 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
 static void check_layout(const struct layout *l, void *ctx)
 {
     struct layout *copy = malloc(sizeof *copy);
-    check_cut(l, ctx, copy, false);
-    check_cut(l, ctx, copy, true);
+    check_cut(l, ctx, copy, false, ONE_HOST);
+    check_cut(l, ctx, copy, true, ONE_HOST);
+    if (util_n_ranks() > 2) check_cut(l, ctx, copy, false, TWO_HOSTS);
+    if (util_n_ranks() > 1) check_cut(l, ctx, copy, false, OWN_HOSTS);
     free(copy);
 }
 
@@ -403,6 +478,7 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || c->n_tokens < 4 ||
               t.n_slices > 0);
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_lent > 0);
+    CU_ASSERT(util_n_ranks() == 1 || t.n_between_hosts > 0);
     if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
     return &want;
 }

@@ -9,14 +9,16 @@
 /* Shared segments: memory of this rank that the other ranks of an axis can read, one for each
  * purpose. */
 enum comm_lane {
-    COMM_LANE_SUMS,          /* partial sums, or outputs, of row-parallel linears */
-    COMM_LANE_EXPERT_SUMS,   /* partial sums, or outputs, of the experts' linears */
-    COMM_LANE_ROWS_OUT,      /* rows to the experts */
-    COMM_LANE_ROWS_BACK,     /* the experts' results for these rows */
-    COMM_LANE_INPUTS,        /* inputs of linears that are cut by outputs */
-    COMM_LANE_EXPERT_INPUTS, /* inputs of the experts' linears that are cut by outputs */
-    COMM_LANE_NORMED,        /* normed rows, each normed by the rank of its slice */
-    COMM_LANE_EXPERTS,       /* weights of the experts that a rank holds */
+    COMM_LANE_SUMS,           /* partial sums, or outputs, of row-parallel linears */
+    COMM_LANE_EXPERT_SUMS,    /* partial sums, or outputs, of the experts' linears */
+    COMM_LANE_ROWS_OUT,       /* rows to the experts */
+    COMM_LANE_ROWS_BACK,      /* the experts' results for these rows */
+    COMM_LANE_INPUTS,         /* inputs of linears that are cut by outputs */
+    COMM_LANE_EXPERT_INPUTS,  /* inputs of the experts' linears that are cut by outputs */
+    COMM_LANE_NORMED,         /* normed rows, each normed by the rank of its slice */
+    COMM_LANE_EXPERTS,        /* weights of the experts that a rank holds */
+    COMM_LANE_EXPERT_OUTPUTS, /* the experts' outputs for rows of several hosts */
+    COMM_LANE_MAIL,           /* messages of other hosts (comm_mail.h) */
     COMM_LANES
 };
 

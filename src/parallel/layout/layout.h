@@ -47,7 +47,9 @@ struct layout_model {
     uint32_t inner_unit;
     uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */
     struct layout_weight weights[CLASS_COUNT];
-    bool streams_experts; /* their matrices stand on disk (weights/expert_stream.h) */
+    bool streams_experts;       /* their matrices stand on disk (weights/expert_stream.h) */
+    uint32_t expert_code_group; /* the experts' gate and up read int8 values in groups of so many
+                                   inputs (of the last layer with experts); 0: floats */
 };
 
 /* Local. The model m with leaves chosen as convert does; borrows m. weight_bytes: of one weight

@@ -1,0 +1,34 @@
+/* What a rank sends back to the host of some tokens, as bytes: the integer sums of each token's
+ * experts on this host, with the token's counter, packed (parallel/comm/wire_ints.h). A pure
+ * format. Called by exchange_hosts.c.
+ *
+ *     head | end of each row's bytes | packed rows: D sums and a counter each
+ *
+ * Head and ends are written at once, the rows in runs that several threads pack. */
+#ifndef SHOAL_MOE_RESULT_BLOCK_H
+#define SHOAL_MOE_RESULT_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct result_block {
+    size_t n_rows, n_bytes;
+    const uint64_t *ends; /* [n_rows] counted from `rows` */
+    const char *rows;
+};
+
+/* Local. Bytes of head and ends, a multiple of 64; the packed rows follow. */
+size_t result_head_bytes(size_t n_rows);
+
+/* Local. Where the ends [n_rows] of a block that begins at `at` are, for its writer. */
+uint64_t *result_block_ends(void *at);
+
+/* Local. Writes the head. n_bytes: of the whole block, a multiple of 64. */
+void result_block_write_head(size_t n_rows, size_t n_bytes, void *at);
+
+/* Local. Finds the block that begins at `at`, of which n_bytes may be read; false: it is damaged.
+ */
+bool result_block_read(const void *at, size_t n_bytes, struct result_block *out);
+
+#endif

@@ -1,0 +1,49 @@
+/* The tokens that a rank sends to the experts of one host, as bytes: what their first linear reads,
+ * then each token's choices there. A pure format, so that `shoal plan` counts the bytes that the
+ * exchange sends.
+ *
+ *     head | rows: int8 values, or floats | scales | choices of each row | places | weights
+ *
+ * Each part begins at a multiple of 64 bytes, from which the parts' sizes follow. A token stands in
+ * a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
+#ifndef SHOAL_MOE_TOKEN_BLOCK_H
+#define SHOAL_MOE_TOKEN_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a row holds. */
+struct token_format {
+    size_t width;   /* D */
+    uint32_t group; /* of the int8 values, which have a scale for each group; 0: floats */
+};
+
+struct token_block {
+    size_t n_rows, n_choices, n_bytes;
+    void *rows;         /* [n_rows, groups * group] int8 values, or [n_rows, D] floats */
+    float *scales;      /* [n_rows, groups] */
+    uint16_t *n_chosen; /* [n_rows] choices of each row */
+    uint16_t *places;   /* [n_choices] of the experts */
+    float *weights;     /* [n_choices] */
+};
+
+/* Local. Values of a row, with the last group filled up; and its groups, 0 for floats. */
+size_t token_row_values(const struct token_format *f);
+size_t token_row_groups(const struct token_format *f);
+
+/* Local. Bytes of a row of the format: its values and scales. */
+size_t token_row_bytes(const struct token_format *f);
+
+/* Local. Lays out a block of n_rows rows with n_choices choices at `at`; NULL: only counts
+ * n_bytes. Writes nothing. */
+struct token_block token_block_at(const struct token_format *f, size_t n_rows, size_t n_choices,
+                                  void *at);
+
+/* Local. Writes the head of a block at `at`. token_block_read finds the block that begins at `at`,
+ * of which n_bytes may be read; false: it is damaged, as counts or sizes do not fit. */
+void token_block_write_head(const struct token_block *b, void *at);
+bool token_block_read(const struct token_format *f, const void *at, size_t n_bytes,
+                      struct token_block *out);
+
+#endif

@@ -1,0 +1,63 @@
+/* A host gets a token unless none of the token's experts is there. With router groups the chosen
+ * groups are any G of them with the same probability, and the experts any K of theirs. */
+#include "moe/wire_bytes.h"
+
+#include "moe/result_block.h"
+#include "parallel/comm/wire_ints.h"
+
+enum { MANY_ROWS = 1 << 12 /* of a block, so that its head and filling do not count */ };
+
+static double choose(uint32_t n, uint32_t k)
+{
+    double c = 1;
+    if (k > n) return 0;
+    for (uint32_t i = 0; i < k; i++) c *= (double)(n - i) / (double)(i + 1);
+    return c;
+}
+
+/* The probability that k of n experts, chosen at random, are none of `held`. */
+static double none_chosen(uint32_t n, uint32_t held, uint32_t k)
+{
+    double p = 1;
+    for (uint32_t i = 0; i < k; i++) {
+        if (n - i <= held) return 0;
+        p *= (double)(n - held - i) / (double)(n - i);
+    }
+    return p;
+}
+
+/* The probability that a token has no expert among the `held` of a host. The host's experts are
+ * those of `mine` router groups, in equal parts. */
+static double none_on_host(const struct wire_shape *s, uint32_t held)
+{
+    const uint32_t groups = s->router.n_groups, chosen = s->router.n_groups_chosen;
+    if (groups <= 1 || chosen >= groups || held == 0)
+        return none_chosen(s->n_experts, held, s->n_chosen);
+    const uint32_t size = s->n_experts / groups, mine = (held + size - 1) / size;
+    double p = 0;
+    for (uint32_t j = 0; j <= mine && j <= chosen; j++) {
+        const double ways = choose(mine, j) * choose(groups - mine, chosen - j);
+        p += ways / choose(groups, chosen) *
+             none_chosen(chosen * size, j * held / mine, s->n_chosen);
+    }
+    return p;
+}
+
+struct wire_bytes wire_bytes_of(const struct wire_shape *s)
+{
+    struct wire_bytes w = {.hosts = 0};
+    const uint32_t each = s->n_experts / s->n_hosts, more = s->n_experts % s->n_hosts;
+    for (uint32_t h = 0; h < s->n_hosts; h++) w.hosts += 1 - none_on_host(s, each + (h < more));
+    const double others = (double)(s->n_hosts - 1) / (double)s->n_hosts;
+    const size_t n_values = s->format.width + 1, n_choices = MANY_ROWS * (size_t)s->n_chosen;
+    const double choices = (double)(token_block_at(&s->format, MANY_ROWS, n_choices, NULL).n_bytes -
+                                    token_block_at(&s->format, MANY_ROWS, 0, NULL).n_bytes);
+    const double rows = (double)token_block_at(&s->format, MANY_ROWS, 0, NULL).n_bytes;
+    const size_t n_blocks = (n_values + WIRE_INTS_BLOCK - 1) / WIRE_INTS_BLOCK;
+    w.hosts *= others;
+    w.dispatch = (w.hosts * rows + others * choices) / MANY_ROWS;
+    w.combine = w.hosts * ((double)result_head_bytes(MANY_ROWS) / MANY_ROWS +
+                           (double)(n_values * sizeof(int32_t) + n_blocks));
+    w.rows = others * s->n_chosen * (double)s->format.width * sizeof(float);
+    return w;
+}

@@ -1,0 +1,29 @@
+/* The bytes that exchange_hosts.c sends between hosts for a token in one layer, for a router that
+ * chooses at random. A pure function of the formats that the exchange writes, for `shoal plan` and
+ * for tests; a trained router's tokens may touch more hosts or fewer, which --metrics counts. */
+#ifndef SHOAL_MOE_WIRE_BYTES_H
+#define SHOAL_MOE_WIRE_BYTES_H
+
+#include "moe/token_block.h"
+#include "tensor/router_rule.h"
+
+/* E experts by id on n_hosts hosts, in runs as even as possible, as layout_experts places them. */
+struct wire_shape {
+    struct token_format format;
+    uint32_t n_experts, n_chosen; /* E, K */
+    struct router_rule router;    /* its groups are read */
+    uint32_t n_hosts;
+};
+
+struct wire_bytes {
+    double hosts;    /* other hosts that a token goes to, expected; its own host is any of them */
+    double dispatch; /* bytes of its rows, with ids and weights, in messages of many rows */
+    double combine;  /* bytes of the sums that come back, with 4 bytes for each */
+    double rows;     /* bytes there, and also back, of f32 rows sent once for each choice of another
+                        host, as the plain all-to-all sends them */
+};
+
+/* Local. */
+struct wire_bytes wire_bytes_of(const struct wire_shape *s);
+
+#endif

@@ -1,0 +1,310 @@
+/* The list of a rank's pieces stands at the start of its memory, the list of the messages that a
+ * rank received at the start of its COMM_LANE_MAIL, so that the ranks of the host find both. A rank
+ * alone on its host has memory of its own instead of shared memory. */
+#define COMM_INSIDE
+#include "parallel/comm/comm_mail.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "parallel/comm/comm_hosts.h"
+#include "parallel/comm/comm_private.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum { TAG_MAIL = 16, LINE = 64 /* every message begins on a line */ };
+
+/* Memory of a rank without shared memory. */
+struct own_memory {
+    char *bytes; /* owned */
+    size_t n_bytes;
+};
+
+struct comm_mail {
+    struct comm *c;
+    enum comm_axis axis;
+    const struct comm_hosts *h; /* borrowed */
+    struct own_memory own[COMM_LANES];
+    struct own_memory *messages; /* [n_hosts] received, on a host of one rank */
+    size_t *message_bytes;       /* [n_hosts] of these */
+    int *lengths;                /* [n_pieces_max] of the message that is being made */
+    MPI_Aint *addresses;         /* [n_pieces_max] */
+    size_t n_pieces_max;
+    MPI_Request *sends, *recvs; /* [n_hosts] */
+    size_t sent_bytes;
+};
+
+/* What a rank has received from a host, in its COMM_LANE_MAIL. */
+struct arrived {
+    uint64_t offset, n_bytes;
+};
+
+static size_t lines(size_t n_bytes)
+{
+    return (n_bytes + LINE - 1) / LINE * LINE;
+}
+
+struct status comm_mail_open(struct comm *c, enum comm_axis axis, struct comm_mail **out)
+{
+    *out = NULL;
+    const struct comm_hosts *h = c->hosts[axis];
+    if (h == NULL || !c->uses_memory[axis]) return status_ok();
+    struct comm_mail *m = NULL;
+    struct status st;
+    TRY(mem_alloc(&m, 1, sizeof *m, "mail between hosts"));
+    m->c = c;
+    m->axis = axis;
+    m->h = h;
+    const size_t n = (size_t)h->n_hosts;
+    TRY_GOTO(st, mem_alloc(&m->messages, n, sizeof *m->messages, "mail between hosts"), failed);
+    TRY_GOTO(st, mem_alloc(&m->message_bytes, n, sizeof(size_t), "mail between hosts"), failed);
+    TRY_GOTO(st, mem_alloc(&m->sends, n, sizeof *m->sends, "mail between hosts"), failed);
+    TRY_GOTO(st, mem_alloc(&m->recvs, n, sizeof *m->recvs, "mail between hosts"), failed);
+    for (size_t i = 0; i < n; i++) m->sends[i] = m->recvs[i] = MPI_REQUEST_NULL;
+    *out = m;
+    return status_ok();
+failed:
+    comm_mail_close(&m);
+    return st;
+}
+
+void comm_mail_close(struct comm_mail **m)
+{
+    if (*m == NULL) return;
+    for (int i = 0; i < COMM_LANES; i++) mem_free(&(*m)->own[i].bytes);
+    for (int i = 0; (*m)->messages != NULL && i < (*m)->h->n_hosts; i++)
+        mem_free(&(*m)->messages[i].bytes);
+    mem_free(&(*m)->messages);
+    mem_free(&(*m)->message_bytes);
+    mem_free(&(*m)->lengths);
+    mem_free(&(*m)->addresses);
+    mem_free(&(*m)->sends);
+    mem_free(&(*m)->recvs);
+    mem_free(m);
+}
+
+struct comm_mail_places comm_mail_places_of(const struct comm_mail *m)
+{
+    const struct comm_hosts *h = m->h;
+    return (struct comm_mail_places){.n_hosts = h->n_hosts,
+                                     .host = h->host,
+                                     .n_local = h->n_local,
+                                     .local = h->local,
+                                     .host_of = h->host_of,
+                                     .local_of = h->local_of,
+                                     .n_on = h->n_on};
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static char *own_grow(struct comm_mail *m, struct own_memory *o, size_t n_bytes)
+{
+    if (o->bytes != NULL && n_bytes <= o->n_bytes) return o->bytes;
+    mem_free(&o->bytes);
+    o->n_bytes = n_bytes + n_bytes / 4;
+    const struct status st = mem_alloc(&o->bytes, o->n_bytes, 1, "mail between hosts");
+    comm_check_memory(m->c, !status_failed(&st), "mail", m->axis);
+    return o->bytes;
+}
+
+void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes)
+{
+    if (m->h->group == NULL) return own_grow(m, &m->own[lane], n_bytes);
+    void *at = host_group_lane(m->h->group, lane, n_bytes);
+    comm_check_memory(m->c, at != NULL, "mail", m->axis);
+    return at;
+}
+
+const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local)
+{
+    if (m->h->group == NULL) return m->own[lane].bytes;
+    return host_group_lane_at(m->h->group, lane, local);
+}
+
+void comm_mail_barrier(struct comm_mail *m)
+{
+    if (m->h->group != NULL) host_group_barrier(m->h->group);
+}
+
+/* --- pieces ----------------------------------------------------------------------------------- */
+
+/* The head of a rank's memory: the number of pieces for each host, then the pieces. */
+struct head {
+    uint64_t n_pieces;
+    struct comm_mail_piece pieces[]; /* [n_hosts, n_pieces] */
+};
+
+size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces)
+{
+    const size_t n = (size_t)m->h->n_hosts * n_pieces;
+    return lines(sizeof(struct head) + n * sizeof(struct comm_mail_piece));
+}
+
+static const struct comm_mail_piece *pieces_of(const struct head *head, int host)
+{
+    return head->pieces + (size_t)host * head->n_pieces;
+}
+
+const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, int local, int host,
+                               size_t *n_bytes)
+{
+    const char *memory = comm_mail_memory_of(m, lane, local);
+    const struct comm_mail_piece *p = pieces_of((const void *)memory, host);
+    *n_bytes = p->n_bytes;
+    return memory + p->offset;
+}
+
+/* The rank of a host, by its number there, that sends to and receives from another host. */
+static int sender_for(const struct comm_mail *m, int host, int other)
+{
+    const int n_hosts = m->h->n_hosts;
+    return (other - host - 1 + n_hosts) % n_hosts % m->h->n_on[host];
+}
+
+static bool sends_to(const struct comm_mail *m, int other)
+{
+    return other != m->h->host && sender_for(m, m->h->host, other) == m->h->local;
+}
+
+static int peer_of(const struct comm_mail *m, int other)
+{
+    return comm_hosts_rank_of(m->h, other, sender_for(m, other, m->h->host));
+}
+
+/* --- sending ---------------------------------------------------------------------------------- */
+
+static void room_for_pieces(struct comm_mail *m, size_t n)
+{
+    if (n <= m->n_pieces_max) return;
+    mem_free(&m->lengths);
+    mem_free(&m->addresses);
+    struct status st = mem_alloc(&m->lengths, n, sizeof *m->lengths, "mail between hosts");
+    if (!status_failed(&st))
+        st = mem_alloc(&m->addresses, n, sizeof *m->addresses, "mail between hosts");
+    comm_check_memory(m->c, !status_failed(&st), "mail", m->axis);
+    m->n_pieces_max = n;
+}
+
+/* Adds a rank's pieces for a host to the message that is being made. Returns their bytes. */
+static size_t add_pieces(struct comm_mail *m, const char *memory, int host, size_t *n)
+{
+    const struct head *head = (const void *)memory;
+    const struct comm_mail_piece *p = pieces_of(head, host);
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < head->n_pieces; i++) {
+        n_bytes += p[i].n_bytes;
+        if (p[i].n_bytes == 0 || p[i].n_bytes > INT_MAX) continue;
+        m->lengths[*n] = (int)p[i].n_bytes;
+        m->addresses[(*n)++] = (MPI_Aint)(uintptr_t)(memory + p[i].offset);
+    }
+    return n_bytes;
+}
+
+static void check_size(struct comm_mail *m, size_t n_bytes, int host)
+{
+    if (n_bytes <= INT_MAX) return;
+    log_line(LOG_ERROR,
+             "mail over %s: %zu bytes for the host of rank %d, expected less than 2 GiB; smaller "
+             "steps have fewer rows",
+             comm_axis_name(m->axis), n_bytes, comm_hosts_rank_of(m->h, host, 0));
+    comm_abort(m->c, status_exit(STATUS_LOST));
+}
+
+/* Sends what the ranks of this host have for another one, as one message. */
+static void send_to(struct comm_mail *m, enum comm_lane lane, int host)
+{
+    const MPI_Comm axis = m->c->axes[m->axis];
+    size_t n = 0, n_all = 0, n_bytes = 0;
+    for (int r = 0; r < m->h->n_local; r++)
+        n_all += ((const struct head *)comm_mail_memory_of(m, lane, r))->n_pieces;
+    room_for_pieces(m, n_all);
+    for (int r = 0; r < m->h->n_local; r++)
+        n_bytes += add_pieces(m, comm_mail_memory_of(m, lane, r), host, &n);
+    check_size(m, n_bytes, host);
+    MPI_Datatype type;
+    comm_check(m->c, MPI_Type_create_hindexed((int)n, m->lengths, m->addresses, MPI_BYTE, &type),
+               "mail", m->axis);
+    comm_check(m->c, MPI_Type_commit(&type), "mail", m->axis);
+    comm_check(m->c,
+               MPI_Isend(MPI_BOTTOM, 1, type, peer_of(m, host), TAG_MAIL, axis, &m->sends[host]),
+               "mail", m->axis);
+    MPI_Type_free(&type);
+    m->sent_bytes += n_bytes;
+}
+
+void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
+                     const struct comm_mail_piece *pieces, size_t n_pieces)
+{
+    comm_agree_on_call(c, "mail", m->axis, lane, 1, -1);
+    const uint64_t since = comm_begin(c, FLIGHT_ALL_TO_ALL, m->axis, n_pieces);
+    char *memory = comm_mail_memory(m, lane, comm_mail_head_bytes(m, n_pieces));
+    struct head *head = (void *)memory;
+    head->n_pieces = n_pieces;
+    memcpy(head->pieces, pieces, (size_t)m->h->n_hosts * n_pieces * sizeof *pieces);
+    m->sent_bytes = 0;
+    comm_mail_barrier(m);
+    for (int i = 1; i < m->h->n_hosts; i++) {
+        const int host = (m->h->host + i) % m->h->n_hosts;
+        if (sends_to(m, host)) send_to(m, lane, host);
+    }
+    comm_account(c, m->axis, since, m->sent_bytes);
+}
+
+/* --- receiving -------------------------------------------------------------------------------- */
+
+/* Where a message of n_bytes goes; *at: the bytes of this rank's messages so far. */
+static void *place_message(struct comm_mail *m, int host, size_t n_bytes, size_t *at)
+{
+    if (m->h->group == NULL) {
+        m->message_bytes[host] = n_bytes;
+        return own_grow(m, &m->messages[host], n_bytes);
+    }
+    const size_t offset = *at;
+    *at += lines(n_bytes);
+    char *memory = comm_mail_memory(m, COMM_LANE_MAIL, *at);
+    ((struct arrived *)(void *)memory)[host] = (struct arrived){offset, n_bytes};
+    return memory + offset;
+}
+
+static void receive_from(struct comm_mail *m, int host, size_t *at)
+{
+    const MPI_Comm axis = m->c->axes[m->axis];
+    const int peer = peer_of(m, host);
+    MPI_Status state;
+    int n_bytes;
+    comm_check(m->c, MPI_Probe(peer, TAG_MAIL, axis, &state), "mail", m->axis);
+    comm_check(m->c, MPI_Get_count(&state, MPI_BYTE, &n_bytes), "mail", m->axis);
+    void *to = place_message(m, host, (size_t)n_bytes, at);
+    comm_check(m->c, MPI_Irecv(to, n_bytes, MPI_BYTE, peer, TAG_MAIL, axis, &m->recvs[host]),
+               "mail", m->axis);
+}
+
+void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
+{
+    const int n_hosts = m->h->n_hosts;
+    comm_agree_on_call(c, "mail", m->axis, 0, 1, -1);
+    const uint64_t since = comm_begin(c, FLIGHT_ALL_TO_ALL, m->axis, 0);
+    size_t at = lines((size_t)n_hosts * sizeof(struct arrived));
+    for (int i = 1; i < n_hosts; i++) {
+        const int host = (m->h->host - i + n_hosts) % n_hosts;
+        if (sends_to(m, host)) receive_from(m, host, &at);
+    }
+    comm_check(c, MPI_Waitall(n_hosts, m->recvs, MPI_STATUSES_IGNORE), "mail", m->axis);
+    comm_check(c, MPI_Waitall(n_hosts, m->sends, MPI_STATUSES_IGNORE), "mail", m->axis);
+    comm_mail_barrier(m);
+    *sent_bytes = m->sent_bytes;
+    c->stats[m->axis].wire_bytes += m->sent_bytes;
+    comm_account(c, m->axis, since, 0);
+}
+
+const void *comm_mail_message(const struct comm_mail *m, int host, size_t *n_bytes)
+{
+    if (m->h->group == NULL) {
+        *n_bytes = m->message_bytes[host];
+        return m->messages[host].bytes;
+    }
+    const char *memory = comm_mail_memory_of(m, COMM_LANE_MAIL, sender_for(m, m->h->host, host));
+    const struct arrived a = ((const struct arrived *)(const void *)memory)[host];
+    *n_bytes = a.n_bytes;
+    return memory + a.offset;
+}

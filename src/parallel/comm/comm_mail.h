@@ -1,0 +1,77 @@
+/* Messages between the hosts of an axis: in one direction, one message for each pair of hosts. The
+ * ranks of a host write what they send to their shared memory; one of them sends it for all, and
+ * the ranks of the receiving host read it in shared memory. The pairs of a host are dealt to its
+ * ranks in turn.
+ *
+ *     host 0: rank a [ for 1 | for 2 ]   a sends both ranks' "for 1" --> host 1, as one message
+ *             rank b [ for 1 | for 2 ]   b sends both ranks' "for 2" --> host 2
+ *
+ * Messages carry bytes and no counts: the receiver probes their size. Called by src/moe. */
+#ifndef SHOAL_PARALLEL_COMM_COMM_MAIL_H
+#define SHOAL_PARALLEL_COMM_COMM_MAIL_H
+
+#include "parallel/comm/comm.h"
+
+struct comm_mail;
+
+/* Local. *out = NULL when the axis has one rank, or when its shared memory may not be used. The
+ * same on all ranks of the axis. Close it before comm_stop; close accepts NULL. Errors:
+ * STATUS_MEMORY. */
+struct status comm_mail_open(struct comm *c, enum comm_axis axis, struct comm_mail **out);
+void comm_mail_close(struct comm_mail **m);
+
+/* Where the ranks of the axis are. Arrays are borrowed from the communicator. */
+struct comm_mail_places {
+    int n_hosts, host;   /* host: this rank's */
+    int n_local, local;  /* ranks on this host; this rank's number among them */
+    const int *host_of;  /* [ranks] */
+    const int *local_of; /* [ranks] */
+    const int *n_on;     /* [n_hosts] ranks of each host */
+};
+
+/* Local. */
+struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
+
+/* Local. This rank's memory of one purpose, at least n_bytes, which the ranks of its host can read;
+ * a larger call keeps neither content nor, on a host of one rank, address. No memory ends the job.
+ * comm_mail_memory_of: that of a rank of this host. Barriers order the accesses. */
+void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes);
+const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local);
+
+/* **Collective (host's ranks of the axis)**. */
+void comm_mail_barrier(struct comm_mail *m);
+
+/* A part of what a rank sends to a host: bytes of its memory, counted from the memory's start. */
+struct comm_mail_piece {
+    uint64_t offset, n_bytes;
+};
+
+/* Local. Bytes at the start of this rank's memory that a mail needs for its list of n_pieces pieces
+ * for each host; a multiple of 64. */
+size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces);
+
+/* **Collective (axis)**, this and the next. Sends the pieces [n_hosts, n_pieces] of this rank's
+ * memory `lane` to each host, in their order, behind those of the ranks before it on this host.
+ * Pieces for this host are not sent. Returns when other ranks of this host may be read, with
+ * messages still under way. A host must send another less than 2 GiB. One mail at a time. */
+void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
+                     const struct comm_mail_piece *pieces, size_t n_pieces);
+
+/* Returns when all messages to this host are readable, and all that this rank sent have left.
+ * *sent_bytes: what this rank sent to other hosts. */
+void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes);
+
+/* Local, until the next comm_mail_start. The message of another host, and its bytes. */
+const void *comm_mail_message(const struct comm_mail *m, int host, size_t *n_bytes);
+
+/* Local, behind comm_mail_start, until that rank may write its memory again. A rank's first piece
+ * for a host, and its bytes. */
+const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, int local, int host,
+                               size_t *n_bytes);
+
+#if defined SHOAL_DEBUG && !defined COMM_INSIDE
+#define comm_mail_start(c, ...)  comm_mail_start(COMM_SITE(c), __VA_ARGS__)
+#define comm_mail_finish(c, ...) comm_mail_finish(COMM_SITE(c), __VA_ARGS__)
+#endif
+
+#endif
