@@ -103,7 +103,8 @@ struct linear_group {
  *     isum = the exact integer sum over the group of (code - zero) * activation code, sw the
  *     group's weight scale in f32 and sx its activation scale; a leaf is whole groups.
  *     mxfp4: isum of doubled codes, sw = 2^(e - 128).
- * With quantized weights and xq NULL (weight-only), and for fp8 always: the float linear over
+ * With quantized weights and xq NULL (weight-only), and for fp8 always (fp8_int8.h makes int8 of
+ * it): the float linear over
  *     w = (float)(code - zero) * sw, rounded once; fp8 and mxfp4 (float)value * sw.
  *
  * A device of DEVICE_LAW or DEVICE_FREE multiplies f16 and bf16 weights, and quantized ones that

@@ -175,7 +175,8 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l)
                                    .cache = j->o->run.file_cache,
                                    .free_bytes = host_bytes(j),
                                    .expert_file = j->expert_path,
-                                   .failpoint = &j->failpoint};
+                                   .failpoint = &j->failpoint,
+                                   .fp8_as_int8 = j->o->model.fp8_activations == ACTIVATIONS_INT8};
 }
 
 static struct status job_start(struct job *j)

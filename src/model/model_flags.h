@@ -14,6 +14,13 @@ enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
         "f32", ACTIVATIONS_F32                                                                     \
     }
 
+/* The type that fp8 weights are multiplied with. */
+#define FP8_ACTIVATIONS_WORDS                                                                      \
+    {"f32", ACTIVATIONS_F32},                                                                      \
+    {                                                                                              \
+        "int8", ACTIVATIONS_INT8                                                                   \
+    }
+
 #define MODEL_FLAGS(FLAG)                                                                          \
     FLAG(uint32_t, max_model_len, "max-model-len", OF_COUNT(1, 1 << 30, "N"), .commands = IN_ALL,  \
          .journal = JOURNAL_ALWAYS,                                                                \
@@ -23,8 +30,13 @@ enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
          .commands = IN_ALL, .journal = JOURNAL_ALWAYS, .help = "type of the KV cache")            \
     FLAG(enum activations, activations, "activations", OF_CHOICE(ACTIVATIONS_WORDS),               \
          .preset = "int8", .commands = IN_JOBS | IN_BENCH, .journal = JOURNAL_ALWAYS,              \
-         .help = "type that quantized weights are multiplied with; f32 is slower; fp8 weights "    \
-                 "always use f32")
+         .help = "type that quantized weights but fp8 are multiplied with; f32 is slower")         \
+    FLAG(enum activations, fp8_activations, "fp8-activations", OF_CHOICE(FP8_ACTIVATIONS_WORDS),   \
+         .preset = "f32", .commands = IN_JOBS | IN_BENCH, .journal = JOURNAL_CHANGED,              \
+         .help =                                                                                   \
+             "type that fp8 weights are multiplied with, but embedding, head and router; int8 "    \
+             "expresses them as int8 when they are loaded: much faster with many rows, and "       \
+             "not the file's values; CPU only")
 
 struct model_flags {
     MODEL_FLAGS(FLAG_FIELD)

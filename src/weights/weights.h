@@ -64,10 +64,12 @@ struct weights_source {
      * Not where the layout lends experts, and not on a device */
     const char *expert_file;
     struct failpoint *failpoint; /* of the stream's reads; tests only; NULL: none */
+    bool fp8_as_int8; /* express fp8 weights as int8 (kernels/fp8_int8.h), but embedding, head,
+                         router and those whose leaves are not whole groups; on the CPU */
 };
 
 /* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all
- * ranks: STATUS_INPUT, STATUS_MEMORY. */
+ * ranks: STATUS_INPUT, STATUS_MEMORY; STATUS_USAGE for fp8_as_int8 on a device. */
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
 /* Local. Accepts NULL. Also frees lent experts, so the other ranks must have finished their last

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "kernels/device.h"
+#include "kernels/fp8_int8.h"
 #include "kernels/ops.h"
 #include "parallel/layout/expert_places.h"
 #include "weights/weights_private.h"
@@ -418,6 +419,29 @@ static struct status read_wants(const struct weights_source *from, struct loadin
     return loader_run(&job, stats);
 }
 
+/* Expresses the loaded fp8 weights as int8. A weight's codes are one target. */
+static void fp8_to_int8(const struct loading *ld)
+{
+    for (size_t i = 0; i < ld->n_targets; i++) {
+        const struct target *t = &ld->targets[i];
+        const enum arch_class class = t->spec.tensor->class;
+        if (t->packed == NULL || t->part != CKPT_CODES || class == CLASS_EMBED ||
+            class == CLASS_HEAD || class == CLASS_ROUTER)
+            continue;
+        const size_t n = t->spec.is_expert ? range_count(t->spec.outer) : 1;
+        for (size_t e = 0; e < n; e++)
+            if (fp8_int8_fits(&t->packed[e])) op_fp8_to_int8(ld->w->kern, &t->packed[e]);
+    }
+}
+
+static struct status check_source(const struct weights_source *from)
+{
+    if (!from->fp8_as_int8 || from->kern->device == NULL) return status_ok();
+    return status_make(
+        STATUS_USAGE, "--fp8-activations int8: expected --device cpu; a GPU multiplies fp8 weights "
+                      "with floats");
+}
+
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats)
 {
@@ -425,7 +449,8 @@ struct status weights_load(const struct weights_source *from, struct weights **o
     const struct arch *m = from->model;
     const struct layout *l = from->layout;
     struct loading ld = {.c = from->ckpt, .m = m, .l = l};
-    struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
+    struct status st = check_source(from);
+    if (!status_failed(&st)) st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
         *ld.w = weights_of(from);
         st = weights_load_prepare(&ld, m, l);
@@ -436,6 +461,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = read_wants(from, &ld, stats);
         st = comm_agree(from->comm, st);
     }
+    if (from->fp8_as_int8 && !status_failed(&st)) fp8_to_int8(&ld);
     if (l->lends_experts && !status_failed(&st)) {
         st = weights_lend(ld.w, l);
         st = comm_agree(from->comm, st);

@@ -110,6 +110,9 @@ QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-
              "mixtral-int8": "int8", "head100-int8": "int8"}
 # The model named before the dash with another cache type, in as many runs as a family.
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
+# fp8 weights that meet int8 activations: made as the quantized ones, in as many runs as a family.
+FP8_CODES = {"mixtral-codes": "fp8-g32", "head100-codes": "fp8-g32"}
+QUANTIZED.update(FP8_CODES)
 
 
 def source_of(name):
@@ -122,7 +125,8 @@ def has_experts(name):
     return config is None or "experts" in (config / "config.json").read_text()
 
 
-FAMILY_DIMENSIONS["model"] = FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8"]
+FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8"] +
+                              list(FP8_CODES))
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
 
@@ -133,7 +137,7 @@ def allowed(row):
     """
     if not HAS_EXPERTS[row["model"]] and "ep" in row["layout"]:
         return False
-    if row["model"] in ("mixtral-int8", "head100-int8") and row["layout"] == "tp3":
+    if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
         return False
@@ -313,6 +317,8 @@ class Law:
             argv += ["--expert-memory", 1]
         if row["model"] in KV_TYPES:
             argv += ["--kv-dtype", KV_TYPES[row["model"]]]
+        if row["model"] in FP8_CODES:
+            argv += ["--fp8-activations", "int8"]
         if row["batch"]:
             argv += ["--max-batch", row["batch"]]
         if row["chunk"]:
