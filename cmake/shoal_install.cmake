@@ -5,8 +5,14 @@ include(GNUInstallDirs)
 
 install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
+# OFF where the built program does not start by itself: in a cross build, and in the preset simulate.
+option(SHOAL_MAN_PAGES "let the built program print its manual pages" ON)
 set(pages "")
-foreach(command convert inspect quantize pack plan generate score bench status merge)
+set(commands convert inspect quantize pack plan generate score bench status merge)
+if(NOT SHOAL_MAN_PAGES)
+  set(commands "")
+endif()
+foreach(command ${commands})
   set(page ${CMAKE_BINARY_DIR}/man/shoal-${command}.1)
   add_custom_command(OUTPUT ${page}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/man

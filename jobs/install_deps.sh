@@ -6,7 +6,7 @@ set -eu
 packages="gcc g++ cmake ninja-build pkg-config openmpi-bin libopenmpi-dev libhdf5-openmpi-dev
 hdf5-tools libhwloc-dev hwloc libcunit1-dev libjansson-dev libpcre2-dev libutf8proc-dev
 libxxhash-dev librandom123-dev zlib1g-dev libzstd-dev liblzma-dev python3"
-[ "${1-}" = --tests ] && packages="$packages python3-pip iproute2 util-linux slurm-wlm munge"
+[ "${1-}" = --tests ] && packages="$packages python3-pip iproute2 util-linux slurm-wlm munge libsimgrid-dev"
 
 say_what_to_load()
 {
@@ -17,7 +17,8 @@ This script cannot install packages here ($1). Load these as modules, or ask you
   hwloc >= 2        jansson >= 2.13             PCRE2 (8 bit)       utf8proc >= 2
   xxHash >= 0.8     Random123 >= 1.14           zlib, zstd, xz (liblzma)
   for the tests: CUnit >= 2.1, Python >= 3.10 (standard library; pip for the real model's test),
-  iproute2 (ip) and util-linux (unshare) for two hosts on one machine, Slurm and MUNGE for job scripts
+  iproute2 (ip) and util-linux (unshare) for two hosts on one machine, Slurm and MUNGE for job scripts,
+  SimGrid (smpicc, smpirun) for simulated clusters
 Debian's names: $(echo $packages)
 END
 }

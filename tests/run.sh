@@ -121,6 +121,11 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     sed -n '/tests passed,.* tests failed/,$p' $gpu_log
 fi
 
+if command -v smpicc >/dev/null; then
+    step "the program for simulated clusters (SimGrid)"
+    build simulate shoal
+fi
+
 step "tests"
 log=build/release/tests.log
 select=(-LE '^long$')

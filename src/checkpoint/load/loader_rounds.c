@@ -154,11 +154,11 @@ static struct status slots_create(struct rounds *r)
         return mpi_error(r, error, "shared memory");
     }
     MPI_Win_lock_all(MPI_MODE_NOCHECK, r->window);
-    for (int i = 0; i < r->l->n_ranks; i++) {
-        MPI_Aint n_bytes;
-        int unit;
-        MPI_Win_shared_query(r->window, i, &n_bytes, &unit, &r->slots[i]);
-    }
+    MPI_Aint n_bytes;
+    int unit;
+    MPI_Win_shared_query(r->window, 0, &n_bytes, &unit, &r->slots[0]);
+    /* the ranks' parts follow each other (MPI 3.1, 11.2.3) */
+    for (int i = 1; i < r->l->n_ranks; i++) r->slots[i] = r->slots[i - 1] + slots_bytes(r);
     return status_ok();
 }
 

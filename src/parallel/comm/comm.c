@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -217,15 +218,35 @@ static bool is_crowded(struct comm *c)
     return c->sizes[COMM_HOST] > CPU_COUNT(&units);
 }
 
+/* **Collective (host)**. How many ranks may be in this process: all of the world when two ranks of
+ * this host have the same 16 random bytes, which the system gives each program that it starts; else
+ * this one alone. Some MPI libraries run ranks as threads of one process. */
+static int ranks_of_process(struct comm *c)
+{
+    const size_t n = (size_t)c->sizes[COMM_HOST];
+    const uint64_t *random = (const uint64_t *)(uintptr_t)getauxval(AT_RANDOM);
+    uint64_t *all = NULL;
+    if (random == NULL) return 1;
+    const struct status st = mem_alloc(&all, n, sizeof *all, "processes of a host");
+    comm_check_memory(c, !status_failed(&st), "hosts", COMM_HOST);
+    comm_check(c, MPI_Allgather(random, 1, MPI_UINT64_T, all, 1, MPI_UINT64_T, c->axes[COMM_HOST]),
+               "all-gather", COMM_HOST);
+    bool same = false;
+    for (size_t i = 1; i < n; i++)
+        for (size_t k = 0; k < i; k++) same |= all[i] == all[k];
+    mem_free(&all);
+    return same ? c->sizes[COMM_WORLD] : 1;
+}
+
 /* The hosts of an axis; those of an earlier axis with the same ranks, if there is one. */
-static struct comm_hosts *hosts_of_axis(struct comm *c, int axis, int host_id, bool crowded)
+static struct comm_hosts *hosts_of_axis(struct comm *c, int axis, int host_id,
+                                        struct host_group_waiting w)
 {
     for (int k = COMM_STAGE; k < axis; k++) {
         int same = MPI_UNEQUAL;
         MPI_Comm_compare(c->axes[axis], c->axes[k], &same);
         if (same == MPI_CONGRUENT) return c->hosts[k];
     }
-    const struct host_group_waiting w = {.crowded = crowded, .poll = poll_mpi, .ctx = c};
     struct comm_hosts *h = comm_hosts_open(c->axes[axis], host_id, w);
     comm_check_memory(c, h != NULL, "hosts", (enum comm_axis)axis);
     return h;
@@ -234,13 +255,14 @@ static struct comm_hosts *hosts_of_axis(struct comm *c, int axis, int host_id, b
 /* **Collective (world)**. Opens shared memory for the ranks of each axis that are on one host. */
 static void share_hosts(struct comm *c)
 {
-    const bool crowded = is_crowded(c);
+    const struct host_group_waiting w = {
+        .crowded = is_crowded(c), .n_in_process = ranks_of_process(c), .poll = poll_mpi, .ctx = c};
     int host_id = c->ranks[COMM_WORLD]; /* the first rank of the host */
     comm_check(c, MPI_Bcast(&host_id, 1, MPI_INT, 0, c->axes[COMM_HOST]), "broadcast", COMM_HOST);
     for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
         c->uses_memory[i] = true;
         if (c->sizes[i] == 1) continue;
-        c->hosts[i] = hosts_of_axis(c, i, host_id, crowded);
+        c->hosts[i] = hosts_of_axis(c, i, host_id, w);
         if (c->hosts[i]->n_hosts == 1) c->groups[i] = c->hosts[i]->group;
     }
 }

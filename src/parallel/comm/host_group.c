@@ -49,6 +49,7 @@ struct host_group {
     uint32_t opened;    /* this rank's posts at the start of the previous operation */
     unsigned turn;      /* which staging segment this operation uses */
     int n_spins;
+    bool only_polls;   /* waiting ranks do nothing else */
     uint64_t wait_ns;  /* time waited that host_group_take_wait has not yet returned */
     struct team *team; /* borrowed; NULL: this thread alone */
     void (*poll)(void *ctx);
@@ -61,7 +62,8 @@ struct host_group *host_group_open(MPI_Comm comm, struct host_group_waiting w)
     MPI_Comm_size(comm, &n);
     const size_t table_bytes = (size_t)n * STAGING_LANES * (size_t)n * sizeof(uint64_t);
     struct host_memory memory;
-    if (!host_memory_open(comm, (size_t)n * sizeof(struct slot) + table_bytes, &memory)) {
+    if (!host_memory_open(comm, (size_t)n * sizeof(struct slot) + table_bytes, w.n_in_process,
+                          &memory)) {
         return NULL;
     }
     struct host_group *g = NULL;
@@ -78,6 +80,7 @@ struct host_group *host_group_open(MPI_Comm comm, struct host_group_waiting w)
                              .rank = memory.rank,
                              .slots = (struct slot *)(void *)memory.base,
                              .n_spins = w.crowded ? 0 : SPINS,
+                             .only_polls = w.n_in_process > 1,
                              .poll = w.poll,
                              .poll_ctx = w.ctx};
     g->tables = (uint64_t *)(void *)(g->slots + n);
@@ -174,7 +177,11 @@ static void wait_for(struct host_group *g, int rank, uint32_t n)
     struct slot *s = &g->slots[rank];
     if (has_posted(s, n)) return;
     const uint64_t since = clock_ns();
-    look_for(g, s, n, since);
+    if (g->only_polls) {
+        while (!has_posted(s, n)) g->poll(g->poll_ctx);
+    } else {
+        look_for(g, s, n, since);
+    }
     g->wait_ns += clock_ns() - since;
 }
 

@@ -23,7 +23,7 @@ enum {
 #define MADV_COLLAPSE 25
 #endif
 
-#define LANE_BYTES_MAX ((size_t)1 << 38)
+#define LANE_BYTES_MAX    ((size_t)1 << 38)
 /* Address space of all lanes; a process has 2^47 bytes, or less under `ulimit -v` and sanitizers */
 #define ADDRESS_BYTES     ((size_t)1 << 44)
 #define ADDRESS_BYTES_MIN ((size_t)1 << 30)
@@ -141,7 +141,7 @@ static bool on_one_host(MPI_Comm comm, int n_ranks)
     return all_agree(comm, n == n_ranks);
 }
 
-bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *out)
+bool host_memory_open(MPI_Comm comm, size_t shared_bytes, int n_in_process, struct host_memory *out)
 {
     int n_ranks, rank;
     MPI_Comm_size(comm, &n_ranks);
@@ -150,7 +150,8 @@ bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *ou
     if (!on_one_host(comm, n_ranks)) return false;
     struct host_memory m = {.fd = -1, .rank = rank};
     const size_t n_lanes = (size_t)n_ranks * HOST_LANES;
-    m.lane_bytes = common_address_bytes(comm) / n_lanes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const size_t address = common_address_bytes(comm) / (size_t)n_in_process;
+    m.lane_bytes = address / n_lanes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (m.lane_bytes == 0) return false;
     if (m.lane_bytes > LANE_BYTES_MAX) m.lane_bytes = LANE_BYTES_MAX;
     m.shared_bytes = round_up(sizeof(uint64_t) + shared_bytes, HUGE_PAGE_BYTES);

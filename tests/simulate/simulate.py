@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Runs the demo model on simulated clusters: the output has the bytes of one real rank.
+
+usage: simulate.py SHOAL SIMULATED WORK_FOLDER CASE [--compute]
+  KIND-HOSTSxRANKS  KIND: fat_tree, dragonfly or torus (platforms.py), HOSTS hosts of RANKS ranks. One hash; prints
+                    seconds, memory and the job's own report
+  resume            a job on 64 simulated ranks is killed in the middle and ends on 3 real ranks: the same file
+SHOAL is the program under the usual MPI library, SIMULATED the one of the preset simulate. Without SimGrid, or when
+the preset is not built, the test is skipped. --compute makes computing take simulated time: as long as it took here.
+"""
+import argparse
+import hashlib
+import json
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+import platforms
+from program import REPO, SKIPPED, Shoal, expect, fresh_folder, main_of, run
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+# By ranks: tp, pp, dp, ep. In `wide` an expert's ranks (etp) and tp groups lie on several hosts even
+# with 4 ranks a host; in `deep` stages have few ranks.
+LAYOUTS = {64: {"fat_tree": (4, 4, 4, 8), "dragonfly": (8, 2, 4, 4), "torus": (2, 4, 8, 8)},
+           256: {"fat_tree": (4, 4, 16, 8), "dragonfly": (8, 2, 16, 8), "torus": (2, 4, 32, 8)},
+           1024: {"fat_tree": (8, 4, 32, 8), "dragonfly": (8, 4, 32, 8), "torus": (8, 4, 32, 8)}}
+N_LINES = 10  # of the demo's prompts, and one that is long enough for sums of many rows
+LONG_PROMPT = "demo-32"
+TOKENS_MOST = 6
+RESUMED = (24, 16)  # lines and tokens of the job that is killed
+LIMIT_S = {64: 900, 256: 3600, 1024: 3 * 3600}
+REPORT = re.compile(r"^(?:stage|lead|rows:|.* ranks = ).*", re.MULTILINE)
+
+
+def digest(path):
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def demo_lines(n, tokens_most):
+    """The first n of the demo's request lines and its long prompt, with short answers."""
+    rows = [json.loads(line) for line in
+            (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines()]
+    chosen = rows[:n] + [row for row in rows if row["custom_id"] == LONG_PROMPT]
+    return "".join(json.dumps({**row, "max_tokens": min(row["max_tokens"], tokens_most)}) + "\n"
+                   for row in chosen)
+
+
+def why_not(simulated):
+    """The reason why nothing can be simulated here, or None."""
+    if shutil.which("smpirun") is None:
+        return "SimGrid's smpirun is not installed (Debian: libsimgrid-dev)"
+    if not Path(simulated).exists():
+        return f"{simulated} is not built: cmake --preset simulate && cmake --build --preset simulate"
+    return None
+
+
+class Cluster:
+    """Simulated hosts on which the program of the preset simulate runs."""
+
+    def __init__(self, simulated, folder, kind, n_hosts, ranks_per_host, compute=False):
+        self.folder, self.n_ranks = Path(folder), n_hosts * ranks_per_host
+        self.platform, self.hostfile = platforms.write(kind, n_hosts, ranks_per_host, folder)
+        # each rank has a copy of the program's variables, and so of its file
+        self.program = self.folder / "shoal"
+        subprocess.run(["strip", "-o", self.program, simulated], check=True)
+        self.layout = LAYOUTS[self.n_ranks][kind]
+        self.how = ["--cfg=smpi/host-speed:1Gf",
+                    f"--cfg=smpi/simulate-computation:{'yes' if compute else 'no'}"]
+
+    def argv(self, source, output, *flags):
+        """The command line of a job on all ranks."""
+        tp, pp, dp, ep = self.layout
+        return [str(a) for a in (
+            "smpirun", "-np", self.n_ranks, "-platform", self.platform, "-hostfile", self.hostfile,
+            "--cfg=smpi/privatization:dlopen",
+            "--cfg=contexts/stack-size:2048", "--log=root.thresh:warning", *self.how, self.program,
+            "generate", "--model", DEMO, "--input", source, "--output", output, "--threads", 1,
+            "--watchdog", 0, "--kv-blocks", 16, "--max-model-len", 768, "--tp", tp, "--pp", pp,
+            "--dp", dp, "--ep", ep, *flags)]
+
+
+class Simulate:
+    def __init__(self, args):
+        self.shoal, self.simulated, self.compute = Shoal(args.shoal), args.simulated, args.compute
+        self.work = fresh_folder(args.work)
+        self.source = self.work / "in.jsonl"
+        self.one, self.output = self.work / "one.jsonl", self.work / "out.jsonl"
+
+    def one_rank(self, n_lines, tokens_most):
+        """Writes the input, and its output by one real rank."""
+        self.source.write_text(demo_lines(n_lines, tokens_most))
+        self.shoal.must("generate", "--model", DEMO, "--input", self.source, "--output", self.one,
+                        "--threads", 1)
+
+    def same(self, kind, n_hosts, ranks_per_host):
+        self.one_rank(N_LINES, TOKENS_MOST)
+        cluster = Cluster(self.simulated, self.work, kind, n_hosts, ranks_per_host, self.compute)
+        metrics = self.work / "metrics.json"
+        began = time.monotonic()
+        done = run(cluster.argv(self.source, self.output, "--no-journal", "--metrics", metrics),
+                   LIMIT_S[cluster.n_ranks])
+        seconds = time.monotonic() - began
+        expect(done.status == 0, str(done))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print("\n".join(REPORT.findall(done.err)))
+        print(f"simulated {kind}, {n_hosts} hosts of {ranks_per_host} ranks: {seconds:.1f} s, "
+              f"{used.ru_utime + used.ru_stime:.1f} s of CPU, {used.ru_maxrss / 1024:.0f} MiB")
+        expect(digest(self.output) == digest(self.one),
+               f"other bytes than one real rank: {self.output}, {self.one}")
+        print(f"sha256 {digest(self.output)}, as on one real rank")
+
+    def resume(self):
+        self.one_rank(*RESUMED)
+        cluster = Cluster(self.simulated, self.work, "fat_tree", 16, 4)
+        # the process kills itself, with all ranks, before it writes rows for the second time
+        done = run(cluster.argv(self.source, self.output, "--max-batch", 2, "--failpoint",
+                                "output_write:2"), LIMIT_S[64])
+        n_rows = len(self.output.read_bytes().splitlines())
+        n_lines = len(self.source.read_text().splitlines())
+        expect(done.status != 0 and 0 < n_rows < n_lines, f"{n_rows} rows of {n_lines}: {done}")
+        print(f"killed on 64 simulated ranks after {n_rows} of {n_lines} rows")
+        done = self.shoal.must("generate", "--model", DEMO, "--input", self.source, "--output",
+                               self.output, "--threads", 1, "--max-model-len", 768, "--pp", 3,
+                               ranks=3, journal=True, limit_s=300)
+        expect("journal " in done.err, f"not resumed\n{done}")
+        expect(digest(self.output) == digest(self.one), "other bytes than one real rank")
+        print(f"ended on 3 real ranks: sha256 {digest(self.output)}, as on one")
+
+    def run(self, case):
+        if case == "resume":
+            return self.resume()
+        kind, size = case.split("-")
+        return self.same(kind, *(int(n) for n in size.split("x")))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shoal")
+    parser.add_argument("simulated")
+    parser.add_argument("work")
+    parser.add_argument("case")
+    parser.add_argument("--compute", action="store_true")
+    args = parser.parse_args()
+    reason = why_not(args.simulated)
+    if reason:
+        print(f"skipped: {reason}")
+        return SKIPPED
+    return Simulate(args).run(args.case)
+
+
+if __name__ == "__main__":
+    main_of(main)
