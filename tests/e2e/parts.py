@@ -116,9 +116,26 @@ class PartsTest:
             done = self.shoal("merge", "--input", self.input, "--output", output, *given)
             expect(done.status == status and words in done.err, f"no '{words}': {done}")
             expect(not target.exists() and device.is_symlink(), f"a refused merge wrote: {done}")
+        self.merge_spares_files(parts)
         self.shoal.must("merge", "--input", self.input, "--output", link, *parts)
         expect(link.is_symlink() and target.read_bytes() == whole.read_bytes(), "through a link")
         expect(not list(self.work.glob("*.lease*")), "a lease was left")
+
+    def merge_spares_files(self, parts):
+        """An output that would replace a file that merge reads is refused; no such file changes."""
+        journal = Path(f"{parts[1]}.journal")
+        merging = self.work / "target.jsonl.merging"  # stands beside the output until it is proved
+        merging.write_bytes(parts[0].read_bytes())
+        Path(f"{merging}.journal").write_bytes(Path(f"{parts[0]}.journal").read_bytes())
+        files = [self.input, merging, *parts, *(Path(f"{part}.journal") for part in parts)]
+        before = [path.read_bytes() for path in files]
+        for output in (self.input, parts[1], journal, self.work / "target.jsonl"):
+            done = self.shoal("merge", "--input", self.input, "--output", output, merging,
+                              *parts[1:])
+            expect(done.status == 2 and "expected another file than" in done.err,
+                   f"{output} was not refused: {done}")
+            changed = [path for path, was in zip(files, before) if path.read_bytes() != was]
+            expect(not changed, f"--output {output} changed {changed}: {done}")
 
 
 if __name__ == "__main__":

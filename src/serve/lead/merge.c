@@ -363,9 +363,33 @@ static struct status take_lines(struct merge *m)
     return end_part(m);
 }
 
+/* Refuses to write a file that merge reads: the input, a part's output or its journal. All parts
+ * must be there. */
+static struct status check_target(const struct merge *m, const char *path)
+{
+    struct stat out, other;
+    if (stat(path, &out) != 0) return status_ok();
+    if (!S_ISREG(out.st_mode)) {
+        return status_make(STATUS_USAGE,
+                           "output %s: expected a regular file, or none, found something else, "
+                           "which is left alone",
+                           path);
+    }
+    for (uint32_t i = 0; i <= 2 * m->n; i++) {
+        const struct part *p = &m->parts[i / 2];
+        const char *taken = i == 2 * m->n ? m->o->input_path : i % 2 == 0 ? p->path : p->journal;
+        if (stat(taken, &other) != 0) continue;
+        if (out.st_dev != other.st_dev || out.st_ino != other.st_ino) continue;
+        return status_make(STATUS_USAGE, "output %s: expected another file than %s, which is read",
+                           path, taken);
+    }
+    return status_ok();
+}
+
 /* Opens the new file, which stands beside the output until all checks have passed. */
 static struct status open_output(struct merge *m, const char *temporary)
 {
+    TRY(check_target(m, temporary));
     const int fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) {
         return status_make(STATUS_IO, "output %s: cannot be written: %s", temporary,
@@ -406,32 +430,11 @@ static struct status write_output(struct merge *m)
     return st;
 }
 
-/* Refuses an output that is one of the files that are read. */
-static struct status check_paths(const struct merge_options *o)
-{
-    struct stat out, other;
-    if (stat(o->output_path, &out) != 0) return status_ok();
-    if (!S_ISREG(out.st_mode)) {
-        return status_make(STATUS_USAGE,
-                           "--output %s: expected a regular file, or none, found something else, "
-                           "which is left alone",
-                           o->output_path);
-    }
-    for (size_t i = 0; i <= o->n_parts; i++) {
-        const char *path = i < o->n_parts ? o->parts[i] : o->input_path;
-        if (stat(path, &other) != 0) continue;
-        if (out.st_dev != other.st_dev || out.st_ino != other.st_ino) continue;
-        return status_make(STATUS_USAGE, "--output %s: expected another file than %s",
-                           o->output_path, path);
-    }
-    return status_ok();
-}
-
 static struct status run(struct merge *m)
 {
-    TRY(check_paths(m->o));
     for (size_t i = 0; i < m->o->n_parts; i++) TRY(merge_add_part(m, m->o->parts[i]));
     TRY(check_parts(m));
+    TRY(check_target(m, m->o->output_path));
     return write_output(m);
 }
 

@@ -1,8 +1,8 @@
 /* Joins the outputs of a job array (generate or score with --input-part) into the file that one job
  * over the whole input would have written. Checks that every part was given once and is complete,
  * that all had the same settings, and that every line of the input has exactly one row: the one
- * that the part's journal recorded for these bytes of the line. Serial. Only the set of custom_ids
- * grows with the input. Called by cmd_merge.c. */
+ * that the part's journal recorded for these bytes of the line. Serial. Memory grows with the input
+ * only by the set of custom_ids. Called by cmd_merge.c. */
 #ifndef SHOAL_SERVE_LEAD_MERGE_H
 #define SHOAL_SERVE_LEAD_MERGE_H
 
@@ -29,7 +29,7 @@ struct merge_result {
 
 /* Local. A row whose custom_id an earlier part has becomes the error row that a single job would
  * have written. Errors: STATUS_INPUT (a part is missing, named twice, not complete, of another job
- * or another input; a file is damaged), STATUS_USAGE (the output is one of the files that are
+ * or another input; a file is damaged), STATUS_USAGE (the output would replace a file that is
  * read), STATUS_IO, STATUS_MEMORY. */
 struct status merge_run(const struct merge_options *options, struct merge_result *out);
 
