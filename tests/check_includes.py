@@ -12,11 +12,14 @@ What it checks:
   - NAME_private.h is included only inside its own room.
   - Files of a room include each other in a circle only if one of their headers explains it after the word
     "Circle:" (NAME.c, NAME.h and NAME_private.h count as one file).
+  - A header that says "Called by A.c and B.c" or "Included only by A.c" names exactly the files that do so
+    (only files are checked; a sentence that names rooms or commands is not).
   - src/README.md has the drawing of the current law.
 """
 import re
 import sys
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 LAW = "src/rooms.txt"
@@ -25,6 +28,8 @@ HEADERS = {"mpi.h": "mpi", "hdf5.h": "hdf5", "hwloc.h": "hwloc", "jansson.h": "j
            "zlib.h": "zlib", "zstd.h": "zstd", "lzma.h": "lzma"}
 LINES_MAX = 700
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+USERS = re.compile(r"\b(Called|Included) (?:only )?by ((?:(?:and|by|[\w*]+\.(?:c|cu|h)),? ?)+)[.;]")
 BEGIN, END = "<!-- rooms: tests/check_includes.py --table -->\n", "<!-- end of rooms -->\n"
 
 
@@ -159,6 +164,32 @@ class Tree:
         return [f"{LAW}: '{room}' may include '{other}' and does not" for room, below in
                 self.law.rooms.items() for other in below if (room, other) not in self.used]
 
+    def users(self):
+        """Headers whose first comment names other files than those that call or include them."""
+        codes = {path: COMMENT.sub("", text) for path, text in self.files.items()}
+        for header, text in self.files.items():
+            head = COMMENT.match(text)
+            head = re.sub(r"\s+\*?\s*", " ", head[0]) if header.suffix == ".h" and head else ""
+            for verb, names in USERS.findall(head):
+                names = set(re.findall(r"[\w*]+\.\w+", names))
+                found = self.users_of(verb, header, codes)
+                wrong = [name for name in names if not any(fnmatch(file, name) for file in found)]
+                wrong += [file for file in found if not any(fnmatch(file, name) for name in names)]
+                if wrong:
+                    yield f"{header.relative_to(self.root)}: '{verb} by' is untrue of {' '.join(sorted(wrong))}"
+
+    @staticmethod
+    def users_of(verb, header, codes):
+        """The names of the files that include a header, or call a function that it declares."""
+        if verb == "Included":
+            return {path.name for path, code in codes.items() for _, name in INCLUDE.findall(code)
+                    if str(header).endswith("/" + name) and ("/" in name or path.parent == header.parent)}
+        names = "|".join(set(re.findall(r"^\w[\w *]*?\b(\w+)\(", codes[header], re.MULTILINE)))
+        body = re.compile(rf"^\w[\w\" *]*?\b(?:{names})\([^;{{]*\)\s*{{", re.MULTILINE)
+        call = re.compile(rf"\b(?:{names})\b")
+        return {path.name for path, code in codes.items()
+                if path != header and call.search(code) and not body.search(code)}
+
     def drawing(self):
         page = self.root / "src" / "README.md"
         text = page.read_text() if page.exists() else ""
@@ -171,16 +202,18 @@ class Tree:
         """All violations, as sentences."""
         for path, text in self.files.items():
             self.check_file(path, text)
-        return self.found + list(self.circles()) + self.unused() + self.drawing()
+        return self.found + list(self.circles()) + list(self.users()) + self.unused() + self.drawing()
 
 
 BROKEN = {
     LAW: "base | - | jansson\nplan | base late | -\nlate | base | -\nserve/a | plan base | mpi\n"
          "serve/b | serve/a | -\n",
-    "src/base/a.h": '#include "plan/p.h"\n',  # a room above its own
+    "src/base/b.c": "void b(void)\n{\n    a_run(1);\n}\n",
+    "src/base/a.c": "void a_run(int x)\n{\n}\n",
+    "src/base/a.h": '/* Called by b*.c. */\n#include "plan/p.h"\nvoid a_run(int x);\n',  # a room above its own
     "src/plan/p.h": '#include <mpi.h>\n#include "base/a.h"\n',  # a library that its line does not name
     "src/plan/p_private.h": "\n",
-    "src/late/l.h": '#include "base/gone.h"\n#include "base/a.h"\n',  # a missing file
+    "src/late/l.h": '/* Called by main.c. */\nvoid l(void);\n#include "base/gone.h"\n#include "base/a.h"\n',  # a missing one
     "src/serve/a/s.h": '#include "plan/p_private.h"\n#include "serve/a/t.h"\n#include <mpi.h>\n',
     "src/serve/a/t.h": '#include "serve/a/s.h"\n#include "late/l.h"\n',
     "src/serve/b/x.h": '#include "serve/b/y.h"\n#include "serve/a/s.h"\n',
@@ -189,8 +222,8 @@ BROKEN = {
     "src/main.c": '#include "serve/b/x.h"\n' + "\n" * LINES_MAX,
 }
 # 'late' above plan; base -> plan; <mpi.h> in plan; base/gone.h; p_private.h; serve/a -> late; no room lost; main.c
-# too long; the circle of s.h and t.h; plan -> late and serve/a -> base unused; no drawing
-BROKEN_COUNT = 12
+# too long; the circle of s.h and t.h; plan -> late and serve/a -> base unused; main.c does not call l; no drawing
+BROKEN_COUNT = 13
 
 
 def self_test():
