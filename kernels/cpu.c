@@ -24,7 +24,7 @@ static enum cpu_set best_of_view(const char *view)
     return CPU_SET_COUNT;
 }
 
-/* The value of SHOAL_CPU. main reports other errors in the environment. */
+/* The value of SHOAL_CPU. Errors in the environment are ignored here, because main reports them. */
 static const char *cpu_view(void)
 {
     struct config env;

@@ -141,7 +141,7 @@ typedef void linear_slice_fn(const struct linear_args *a, const struct linear_sl
  *     base + ((b * 2 + what) * G + g) * kv_half_bytes      (in bytes)
  * with [KV_BLOCK_TOKENS][Hd] elements. By type:
  *     f32, f16, bf16: rounded to nearest even
- *     i8:      codes, and behind them [KV_BLOCK_TOKENS] scales in f32, one for each token and head,
+ *     i8:      codes, and after them [KV_BLOCK_TOKENS] scales in f32, one for each token and head,
  *              both as struct quant_rows with a group of Hd; an element is (float)code * scale,
  *              rounded once
  *     f8_e4m3: nearest even, what is beyond 448 becomes 448, what is not finite NaN */
@@ -322,7 +322,7 @@ struct kern_table {
     void (*softcap)(float *x, size_t n, float cap);
 
     /* The swiglu above with g_i = min(g_i, limit), u_i = min(max(u_i, -limit), limit) before:
-     * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); a NaN stays one */
+     * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */
     void (*swiglu_clamped)(const float *gate, const float *up, size_t n, float alpha, float limit,
                            float *y);
 

@@ -1,5 +1,5 @@
 /* How linears are divided among threads: strips of rows, units of panels (packed tiles), and the
- * cost of a unit. Used by the ops_*.c files. */
+ * cost of a unit. Included only by ops.c and ops_gated.c. */
 #ifndef SHOAL_KERNELS_LINEAR_STRIPS_H
 #define SHOAL_KERNELS_LINEAR_STRIPS_H
 

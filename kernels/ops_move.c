@@ -1,5 +1,5 @@
-/* Embedding, gathering and permuting rows, which are not threaded on the CPU; and the ops that only
- * a device has. */
+/* Embedding, gathering, placing, adding and moving rows, and counting marks; on the CPU only
+ * placing and adding rows are threaded. Also the ops that only a device has. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"

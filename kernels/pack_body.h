@@ -5,7 +5,7 @@
 
 #include "kernels/kern.h"
 
-/* put: the arguments of pack_words of struct kern_table; inlined for each constant kind. */
+/* Defines pack_words of struct kern_table. `put` takes the same arguments, with a constant kind. */
 #define PACK_WORDS(name, put)                                                                      \
     void name(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes, size_t n,      \
               void *panel)                                                                         \

@@ -5,7 +5,7 @@
  *     cost   0        share 0       |      share 1       |      share 2
  *     strips [u u u u u u][u   u   u   u][uuuuuuuuuuuuuuuuu][u     u     u]
  *
- * Used by the ops. */
+ * Used by the ops and by moe/exchange_host.c. */
 #ifndef SHOAL_KERNELS_PART_H
 #define SHOAL_KERNELS_PART_H
 

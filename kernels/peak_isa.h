@@ -16,7 +16,7 @@ float k_peak_int8_16bit_avx2(void);
 float k_peak_int8_vnni_avx512(void);
 float k_peak_int8_amx(void); /* needs the system's permission (amx_permission.h) */
 
-/* Sums n bytes (a multiple of 4096), read as one stream of memory or as four side by side. */
+/* Reads n bytes (a multiple of 4096), as one stream of memory or as four side by side. */
 float k_peak_read_1_avx2(const char *from, size_t n);
 float k_peak_read_4_avx2(const char *from, size_t n);
 float k_peak_read_1_avx512(const char *from, size_t n);

@@ -90,7 +90,8 @@ ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_load_ps(part->sum), b, _mm_mul_ps(_mm_loadu_ps(sum), a)));
 }
 
-/* Lane i of the result = the sum of v[i]'s lanes in the order 8-4-2-1. */
+/* Lane i of the result = the sum of v[i]'s lanes by a tree: lanes 8 apart are added first, then 4,
+ * 2 and 1 apart. */
 ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
 {
     __m512 eight[8], four[4], two[2];

@@ -1,6 +1,6 @@
-/* Helpers of the quantized linears on AVX-512, which linear_quant_body.h declares as set_...:
- * unpack quantized values to bytes, convert scales and zero points, add to the integer grid.
- * Included after linear_quant_body.h by AVX-512 and AMX. */
+/* Helpers of the quantized linears for AVX-512 and AMX: nibbles to bytes, and those set_* functions
+ * of linear_quant_body.h that convert scales and zero points and add to the integer grid. Included
+ * after linear_quant_body.h. */
 #ifndef SHOAL_KERNELS_AVX512_CODES_H
 #define SHOAL_KERNELS_AVX512_CODES_H
 

@@ -5,7 +5,7 @@
 #include "kernels/avx512/scales.h"
 #include "kernels/quant_body.h"
 
-/* The doubled E2M1 number in the low nibble of each lane. */
+/* Twice the E2M1 number in the low nibble of each lane. */
 ALWAYS_INLINE __m512i v16_e2m1(__m512i b)
 {
     const __m512i table =

@@ -38,7 +38,7 @@ ALWAYS_INLINE void fp8_any_quad(__m512i b, struct v16 scale, fp8_large large, st
 }
 
 /* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged, or, with
- * `large`, as stored. The sign moves to both ends of the shift:
+ * `large`, as stored. `keep` clears the copies of the sign:
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     shifted right by 4, the sign following     s ssss eeee mmm ....
  *     the upper half of a float                  s 0000 eeee mmm 0000

@@ -1,5 +1,5 @@
-/* Ops on one row of f32 values that are faster with sixteen lanes. The end of a row uses masked
- * loads and stores with the same instructions; lanes beyond the row are +0 and are not written. */
+/* Ops on one row that are faster with 512-bit registers. The end of a row uses masked loads and
+ * stores with the same instructions; lanes beyond the row are +0 and are not written. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"

@@ -1,5 +1,5 @@
-/* Transposes squares of registers on AVX-512, beyond what pack_turn.h does inside lanes of 128
- * bits. Included by files that define ALWAYS_INLINE. */
+/* Transposes across the 128-bit lanes of AVX-512; pack_turn.h does the part inside a lane. Included
+ * by files that define ALWAYS_INLINE. */
 #ifndef SHOAL_KERNELS_AVX512_TURN_H
 #define SHOAL_KERNELS_AVX512_TURN_H
 

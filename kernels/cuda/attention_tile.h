@@ -92,7 +92,7 @@ BLOCK_INLINE bool mma_part_of(const struct attention_mma_work *a, struct cuda_bl
     p->q = shared;
     p->keys = shared + a->q_rows * mma_stride(kind.width);
     p->values = p->keys + TILE * mma_stride(kind.width);
-    p->hidden = (uint32_t *)(void *)(shared + kind.width * 2); /* in the padding behind row 0 */
+    p->hidden = (uint32_t *)(void *)(shared + kind.width * 2); /* in the padding after row 0 */
     return p->begin < p->end;
 }
 
@@ -143,8 +143,8 @@ BLOCK_INLINE void mma_fetch_codes(const struct mma_part *p, const void *half, ui
     }
 }
 
-/* Starts loading a tile's keys (what 0) or values (what 1); does nothing past the block's last
- * tile. */
+/* Loads a tile's keys (what 0) or values (what 1), those in f16 asynchronously, and ends a group of
+ * copies. The group is empty past the block's last tile. */
 BLOCK_INLINE void mma_fetch(const struct mma_part *p, uint32_t tile, int what)
 {
     const struct cuda_rows *rows = &p->a->rows;

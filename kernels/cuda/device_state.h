@@ -11,14 +11,14 @@ enum {
     STAGE_BYTES = 8 << 20,   /* bytes of each pinned staging buffer */
     N_STAGES = 2,            /* one buffer is filled while the other is copied or used */
     CALL_BYTES = 4 << 20,    /* the ring of arguments (device_call) */
-    RESULT_BYTES = 1 << 20,  /* bytes of results that are fetched together */
-    DEVICE_GETS = 16,        /* and the most of them */
+    RESULT_BYTES = 1 << 20,  /* bytes of results fetched at one wait */
+    DEVICE_GETS = 16,        /* most results fetched at one wait */
     STATES_BYTES = 64 << 20, /* attention states of tiles; partial sums of products */
     GEMM_X_BYTES = 32 << 20, /* rows rounded for products */
     DEVICE_ALGORITHMS = 64,  /* element types and numbers of inputs whose algorithm is known */
 };
 
-/* Pinned memory that is copied to the device piece by piece. */
+/* A pinned staging buffer for copies to or from the device. */
 struct device_stage {
     void *pinned, *event;
     bool busy; /* a copy may be under way; the event says when it has ended */
@@ -62,7 +62,7 @@ struct device_hooks {
     void (*close)(struct device *d);
 };
 
-/* The library's algorithm for products of one element type and number of inputs. */
+/* The library's algorithm for products of one element type and number of inputs, batched or not. */
 struct device_algorithm {
     enum dtype dtype;
     bool batched;
@@ -76,7 +76,7 @@ struct device_rounded {
     size_t n;
     uint32_t stride;
     enum dtype dtype;
-    int order; /* 0: the library's order; 1 + kind of weight: the order of own kernels */
+    int order; /* 0: the library's order; 1 + kind of weight: the order of shoal's own kernels */
 };
 
 struct device_gemm {
@@ -114,7 +114,7 @@ struct device {
     void *results;           /* [RESULT_BYTES] pinned */
     float *states;           /* [STATES_BYTES] */
     void *landing;           /* [STAGE_BYTES] device memory for weights before they are packed */
-    struct device_gemm gemm; /* library NULL: only own kernels multiply */
+    struct device_gemm gemm; /* library NULL: only shoal's own kernels multiply */
     struct device_rows row_slots[N_STAGES];
     uint32_t row_slot;          /* slot of the current step */
     bool rows_in_use;           /* launches that may not have ended read the slot */
@@ -138,8 +138,8 @@ static inline bool device_is_lost(const struct device *d)
     return status_failed(&d->failed);
 }
 
-/* Local. The compute stream, for callers that put work on it themselves. First puts the launches
- * that were held back on it. Ask for it at each use; never keep it. */
+/* Local. The compute stream, for callers that put work on it themselves. First flushes the launches
+ * that were held back. Ask for it at each use; never keep it. */
 void *device_compute(struct device *d);
 
 struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
@@ -178,11 +178,12 @@ void device_stage_send(struct device *d, struct device_stage *s, void *to, size_
 struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes);
 
 /* gemm_cuda.c. Local. Opens the library, unless the device uses the CPU's arithmetic. If there is
- * no library, or it fails to open, own kernels multiply. */
+ * no library, or it fails to open, shoal's own kernels multiply. */
 struct status device_gemm_open(struct device *d);
 void device_gemm_close(struct device *d);
 
-/* Local. Runs a linear of one group with a flat weight, with leaves (K-blocks) or without. */
+/* Local. Runs a linear of one group with a row-major weight (w->flat), by leaves (K-blocks) or
+ * whole. */
 void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy);
 
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);

@@ -1,7 +1,7 @@
 /* The few calls through which shoal reaches a GPU: CUDA's runtime behind one table. A build without
  * the toolkit compiles the same code against it, and tests install their own driver, which runs
- * kernels on the CPU, fails on demand and keeps host code off device memory. All entries
- * return 0 or the driver's own error number. Called only by kernels/cuda. */
+ * kernels on the CPU, fails on demand and keeps host code off device memory. Entries of type int
+ * return 0 or the driver's own error number. Called by kernels/cuda and src/collective. */
 #ifndef SHOAL_KERNELS_CUDA_DRIVER_H
 #define SHOAL_KERNELS_CUDA_DRIVER_H
 
@@ -26,9 +26,9 @@ enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
 
 /* One product of a library: y[rows, n] (f32) = x[rows, k] * w[n, k]^T, x and w of `dtype`, sums in
  * f32. It is repeated `batch` times; x_step, w_step and y_step lead from one repetition to the
- * next. Strides and steps are in elements. `algorithm` counts the library's choices for (dtype, k);
- * none of them depends on anything else or splits a sum. CUDA_GEMM_FREE: the library's best choice
- * for this shape, which may split sums. */
+ * next. Strides and steps are in elements. `algorithm` is an index into the library's list for
+ * (dtype, k), which no other size changes; no entry of it splits a sum. CUDA_GEMM_FREE: the
+ * library's best choice for this shape, which may split sums. */
 struct cuda_gemm {
     enum dtype dtype;
     const void *x, *w;

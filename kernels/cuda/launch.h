@@ -1,7 +1,7 @@
 /* The list of a device's kernels and the arguments of each. All pointers point to device memory
- * unless said otherwise. Each *.cu beside this file has one op; its body is plain C11 and CUDA
- * alike, so that tests run it on the CPU. The *_cuda.c files fill the arguments, and a cuda_driver
- * launches. */
+ * unless said otherwise. Each *.cu beside this file has a few kernels, whose bodies are C11 and
+ * CUDA alike, so that tests run them on the CPU. The *_cuda.c files fill the arguments, and a
+ * cuda_driver launches. */
 #ifndef SHOAL_KERNELS_CUDA_LAUNCH_H
 #define SHOAL_KERNELS_CUDA_LAUNCH_H
 
@@ -109,7 +109,7 @@ enum {
     CUDA_FEW_OUTPUTS = 32,                 /* linear_few: outputs of a block, */
     CUDA_FEW_BYTES = 4096,                 /* bytes of a panel (packed tile) fetched per step, */
     CUDA_FEW_STAGES = 5,                   /* steps held in shared memory, */
-    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* from panel to panel: other banks */
+    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
     CUDA_MMA_ROWS = 32,           /* linear_mma: rows of a block */
     CUDA_MMA_OUTPUTS = 128,       /* and its outputs */
@@ -121,7 +121,7 @@ enum {
     CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax */
     CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
     CUDA_SHARED_MAX = 99 << 10,   /* most shared memory of a block on every architecture */
-    CUDA_SHARED_PLAIN = 48 << 10, /* and the most that a kernel has without asking */
+    CUDA_SHARED_PLAIN = 48 << 10, /* shared memory that a kernel may use without asking for more */
 };
 
 /* Bytes from one row of f16 to the next in shared memory: eight neighbouring rows begin in
@@ -195,12 +195,12 @@ struct attention_run {
     uint32_t row0, n_rows;
 };
 
-/* Attention on tensor cores (attention_mma.cu) over caches of f16, i8 or f8_e4m3 and heads up to
- * the kernel's width. The heads of a kv head are neighbours: head h has kv head (h + skipped_heads)
- * / heads_per_kv, in n_chunks blocks of up to CUDA_ATTENTION_HEADS heads. Grid: x is kv head times
- * chunk, y the run, z a part of `span` tiles. With n_tiles > 0, attention_few stores a state (m, l,
- * o[Hd]) for each of n_tiles tiles per row, from tile0 on, and attention_mma_fold folds these
- * states into `totals`. */
+/* Attention on tensor cores (attention_mma.cu) over caches of f16, i8 or f8_e4m3 and head
+ * dimensions up to the kernel's width. Heads of one kv head are neighbours: head h has kv head (h +
+ * skipped_heads) / heads_per_kv. They are divided into n_chunks chunks of up to
+ * CUDA_ATTENTION_HEADS heads. Grid: x is kv_head * n_chunks + chunk, y the run, z a part of `span`
+ * tiles. With n_tiles > 0, attention_few stores a state (m, l, o[Hd]) for each of n_tiles tiles per
+ * row, from tile0 on, and attention_mma_fold folds these states into `totals`. */
 struct attention_mma_work {
     const float *q;
     float *out;

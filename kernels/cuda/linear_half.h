@@ -1,8 +1,8 @@
 /* Linears on tensor cores with 16-bit operands: weights in f16 or bf16, or quantized values that
- * are exact in bf16, times rows rounded to the same type (half_rows.cu). Each output is one chain
- * of products of 16 inputs, ascending, whatever the shape of the tile. Each file that includes this
- * one defines a shape. Weights and rows are copied to shared memory by cp.async, some steps ahead.
- */
+ * are exact in bf16, times rows rounded to the same type (half_rows.cu). Each output (if quantized,
+ * each group of an output) is a chain of products of 16 inputs, in one order for all tile shapes.
+ * Each file that includes this one defines a shape. Weights and rows are copied to shared memory by
+ * cp.async, some steps ahead. */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_HALF_H
 #define SHOAL_KERNELS_CUDA_LINEAR_HALF_H
 
@@ -13,7 +13,8 @@
 
 /* The including file defines:
  *     HALF_ROWS, HALF_OUTPUTS   rows and outputs of a block's tile
- *     HALF_WARPS_DOWN           warps over the rows; the others divide the outputs
+ *     HALF_WARPS_DOWN           warps that divide the rows; HALF_WARPS_ACROSS divide the
+ *                               outputs
  *     HALF_STEP                 inputs fetched per step
  *     HALF_STAGES               steps held in shared memory
  *     HALF_SHARED               bytes of shared memory */
@@ -26,8 +27,8 @@ enum {
     RUN_ROW_BYTES = HALF_RUN * 2,                      /* one row's inputs of a run */
     RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* a run of a panel (packed tile) of
                                                           16-bit weights */
-    RUN_CODES_BYTES = HALF_K * PANEL_COLUMNS,          /* the same of nibbles, one word per lane;
-                                                          bytes take two */
+    RUN_CODES_BYTES =
+        HALF_K * PANEL_COLUMNS, /* the same of 4-bit values; 8-bit values take twice that */
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,
     PIECE = 16,
 };
@@ -52,9 +53,9 @@ struct half_part {
 /* Registers of a warp's lanes. chain is used with groups that have scales. */
 struct half_warp {
     struct half_sums sums[DOWN * ACROSS][WARP_LANES], chain[DOWN * ACROSS][WARP_LANES];
-    float scale[ACROSS * 2][WARP_LANES]; /* of the lane's outputs, current group */
-    uint32_t zero[ACROSS][WARP_LANES];   /* half_pair's zero for the lane's outputs, in both
-                                            halves */
+    float scale[ACROSS * 2][WARP_LANES]; /* of the outputs that the lane sums, current group */
+    uint32_t zero[ACROSS][WARP_LANES];   /* half_pair's zero of the output that the lane loads, in
+                                            both halves */
 };
 
 BLOCK_INLINE uint8_t *half_stage(const struct half_part *p, uint32_t step)
@@ -90,8 +91,8 @@ BLOCK_INLINE void half_fetch_rows(const struct half_part *p, uint32_t k, uint32_
     }
 }
 
-/* Fetches the panels of a step. 16-bit weights behind the last input become zeros. Quantized values
- * there do not matter, because the rows are zero. */
+/* Fetches the panels of a step. 16-bit weights after the last input become zeros. Quantized values
+ * there meet zeros in the rows; fp8's may be NaN, so half_cut clears them. */
 BLOCK_INLINE void half_fetch_panels(bool codes, const struct half_part *p, uint32_t k, uint32_t t,
                                     uint8_t *to)
 {
@@ -161,10 +162,11 @@ BLOCK_INLINE void half_load_weights(const uint8_t *panel, uint32_t run, uint32_t
 }
 
 /* Two quantized values in the low bits of v's halves -> the two bf16 numbers value - zero, exactly.
- * int8 and int4: for x below 128 the bits 0x4300 | x are the bf16 number 128 + x, so adding `zero`
- * (which includes -128) gives the value. fp8 and mxfp4: E4M3 and E2M1 bits, shifted into place, are
- * bf16 numbers 2^120 and 2^127 times too small; the multiplication undoes it (mxfp4 doubles the
- * value, because its scale is halved). */
+ * int8 and int4: for x below 128 the bits 0x4300 | x are the bf16 number 128 + x. `zero` is 128
+ * minus the zero point for int8 (whose `high` subtracts 256 or 128), -128 minus the zero point for
+ * int4. fp8 and mxfp4: E4M3 and E2M1 bits, shifted into place, are bf16 numbers 2^120 and 2^126
+ * times too small; the multiplication undoes it (mxfp4 doubles the value, because its scale is
+ * halved). */
 BLOCK_INLINE uint32_t half_pair(enum quant_kind kind, uint32_t v, uint32_t zero)
 {
     const uint32_t one = 0x3F803F80u, none = 0x80008000u;

@@ -1,7 +1,7 @@
-/* Shared by the linears of all weight types: which outputs and rows a block and a thread compute. A
- * block has eight panels (packed tiles) of sixteen outputs and up to eight rows; b.z is the leaf
- * (K-block). One thread computes whole chains of one output, so the order of k is that of the
- * numerics law, however outputs and rows are divided. */
+/* Shared by the linears of all weight types: the rows, inputs and outputs of a block; b.z is the
+ * leaf (K-block). With linear_part_of a block has eight panels (packed tiles) of sixteen outputs
+ * and up to eight rows, and one thread computes whole chains of one output in the order of the
+ * numerics law. */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_TILE_H
 #define SHOAL_KERNELS_CUDA_LINEAR_TILE_H
 
@@ -11,7 +11,7 @@
 struct linear_part {
     const struct packed *w;
     size_t row0;        /* first row in x and y */
-    uint32_t n_rows;    /* 1 to CUDA_LINEAR_ROWS */
+    uint32_t n_rows;    /* 1 to at_once of linear_rows_of */
     uint32_t n, k0, k1; /* the output; its inputs [k0, k1) */
     uint32_t panel, column;
 };

@@ -49,9 +49,8 @@ BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct 
 }
 
 /* Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l
- * % 8 of matrix l / 8 (16 bytes, aligned). Lane l gets in out->v[m], of matrix m, elements 2 (l %
- * 4) and the next of row l / 4; from warp_load_turned, rows 2 (l % 4) and the next of column l / 4.
- */
+ * % 8 of matrix l / 8 (16 bytes, aligned). out->v[m] of lane l gets elements 2 (l % 4) and the next
+ * of row l / 4 of matrix m; from warp_load_turned, of column l / 4. */
 BLOCK_INLINE void warp_load_matrices(struct half_a *out, const void *const *rows)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -1,7 +1,8 @@
 /* The few calls through which shoal reaches NCCL, behind one table like that of driver.h. A build
  * without NCCL compiles the same code, and tests install a library of their own that works on the
- * CPU. Communicators never block: a call starts an operation, and poll tells when it has ended. All
- * entries return 0 or the library's own error number. Called only by src/collective/. */
+ * CPU. Communicators never block: a call starts an operation, and poll tells when it has ended.
+ * Entries of type int return 0 or an error number that error_text explains. Called by
+ * src/collective. */
 #ifndef SHOAL_KERNELS_CUDA_NCCL_TABLE_H
 #define SHOAL_KERNELS_CUDA_NCCL_TABLE_H
 
@@ -12,7 +13,7 @@
 enum { NCCL_ID_BYTES = 128 };
 
 struct nccl_table {
-    const char *name; /* of --version: "NCCL 2.28.9" */
+    const char *name; /* for reports: "NCCL 2.28.9" */
 
     /* Loads the library. After an error every other entry would fail. */
     int (*load)(void);

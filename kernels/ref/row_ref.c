@@ -1,5 +1,5 @@
-/* Reference kernels on one row of f32 values: grid, weighted rows, norm, RoPE, storing into the
- * cache, SwiGLU, sums. */
+/* Reference kernels on one row: grid, weighted rows, norm, RoPE, storing into the cache, SwiGLU,
+ * sums. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"

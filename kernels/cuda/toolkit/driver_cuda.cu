@@ -186,7 +186,7 @@ struct cuda_graph {
     cudaGraphExec_t exec;
 };
 
-/* relaxed capture: other threads, NCCL's among them, may call CUDA meanwhile */
+/* Captures this thread's calls only: other threads, NCCL's among them, may call CUDA meanwhile. */
 static int drv_graph_begin(void *stream)
 {
     return cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal);
