@@ -177,9 +177,9 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     return status_ok();
 }
 
-/* Sets *h to the memory for the hidden rows of this run. Unless this stage embeds the tokens, waits
- * for the rows from the previous stage. The next receive is posted before any computing, so that
- * the previous stage never waits for this one. */
+/* Sets *h to the memory for this run's hidden rows. Stages after the first wait for the previous
+ * stage's rows and post the next receive before any computing, so that the previous stage never
+ * waits for this one. A device pipe only queues the receive. */
 static struct status await_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
     const size_t i = hidden_slot(e, e->n_runs);

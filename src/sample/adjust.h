@@ -1,6 +1,6 @@
 /* Bias and penalties on one rank's part of a row of logits. A logit's change depends on the logit
  * and its own entry alone, so it does not depend on how the vocabulary is sharded. Called by
- * vocab_parallel.c. */
+ * vocab_parallel.c and draw_device.c. */
 #ifndef SHOAL_SAMPLE_ADJUST_H
 #define SHOAL_SAMPLE_ADJUST_H
 

@@ -1,6 +1,7 @@
 /* One part of a large input, for job arrays: part K of N has the lines whose first byte lies in the
  * K-th of N equal byte ranges. Lines keep their numbers of the whole input, so that ids, seeds and
- * error sentences are those of one job over the whole. Called by job_open.c and by merge.c.
+ * error sentences are those of one job over the whole. Called by the job at its start and by
+ * merge.c.
  *
  *   input    |line 1|line 2   |line 3|line 4     |line 5|        N = 2
  *   cuts     0                   ^ size / 2

@@ -2,7 +2,7 @@
  * that no earlier line has. An id that is its line's own number costs one bit. Of the other ids,
  * the first 786,432 are 128-bit hashes in memory, 21 to 43 bytes each; later ones go to a file
  * (id_spill.h) and cost 1.3 bytes of memory. Without id_set_spill_beside all stay in memory. Called
- * by the lead and by merge.c. */
+ * by the lead, audit and merge. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 

@@ -34,7 +34,7 @@ struct id_spill {
     size_t n_runs;
 };
 
-/* Local. Makes a file beside `path` and unlinks it at once. Errors: STATUS_IO. */
+/* Local. Makes a file beside `path` and unlinks it at once. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status id_spill_init(struct id_spill *s, const char *path);
 void id_spill_fini(struct id_spill *s);
 

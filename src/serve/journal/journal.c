@@ -1,7 +1,7 @@
 /* Opening and locking, rewriting, checking the input, group commit.
  *
  *   journal_add ----> gathered (memory) ----> one write, one fdatasync ----> the file
- *                     journal_commit: behind a COMMIT record, when due
+ *                     journal_commit: after a COMMIT record, when due
  *
  *   a new file, or one without its error rows:  FILE.new ----> fdatasync, rename ----> FILE
  *   so the file in its place always has a whole header. */
@@ -129,7 +129,7 @@ static struct status rewrite_begin(struct journal *j, const char *settings,
     return journal_record_add(&r->rows, &header, JOURNAL_MAGIC_BYTES);
 }
 
-/* Keeps an unfinished answer for the end of the file, behind all rows. Its offset, and so its
+/* Keeps an unfinished answer for the end of the file, after all rows. Its offset, and so its
  * checksum, is known only then. */
 static struct status keep_part(struct journal_rewrite *r, uint64_t line,
                                const struct journal_hit *hit, size_t number)

@@ -55,7 +55,7 @@ struct status journal_input_grew(const char *input_path, uint64_t n_lines);
 /* Local. The STATUS_INPUT for an input whose line `line` is missing or has changed. */
 struct status journal_line_changed(const char *input_path, uint64_t line);
 
-/* Local. Gathers a record. Errors: STATUS_MEMORY. */
+/* Local. Gathers a record. Errors: STATUS_REQUEST for a record that is too long, STATUS_MEMORY. */
 struct status journal_add(struct journal *j, const struct journal_record *r);
 
 /* Local. Whether records are waiting for a commit. */

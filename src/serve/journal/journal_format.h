@@ -1,6 +1,6 @@
 /* The journal's file format: its records, one pass over a whole file (facts), and its settings.
  * Knows lines, rows and tokens as bytes and numbers, not what they mean. Called by journal.c,
- * journal_index.c, audit, merge and `shoal status`.
+ * journal_index.c, the lead, audit, merge and `shoal status`.
  *
  *   file    magic "SHOALJ1\n", then records:
  *
@@ -31,7 +31,7 @@ enum { JOURNAL_MAGIC_BYTES = 8, JOURNAL_FRAME_BYTES = 80 };
 enum journal_type {
     JOURNAL_HEADER = 1, /* bytes: the settings, "name=value" lines */
     JOURNAL_SESSION, /* a run began. bytes: its description; values: unix ns, bytes of the input */
-    JOURNAL_BASE,    /* a row, as JOURNAL_ROW, copied when the journal was rewritten; right behind
+    JOURNAL_BASE,    /* a row, as JOURNAL_ROW, copied when the journal was rewritten; right after
                         the header, by ascending line */
     JOURNAL_ROW,     /* bytes: the result line; values: struct journal_row */
     JOURNAL_PARTIAL, /* tokens of an unfinished row. bytes: one item for each sampled token; values:

@@ -1,7 +1,7 @@
 /* Finds the journal's records of each line. Lines are requested in ascending order, and rows finish
  * nearly in that order, so one pass and the memory of about one window suffice. Sees the bytes that
- * were there when it was made, not those appended later. Called by the lead when a job resumes, by
- * audit and merge, and by journal.c to rewrite a journal. */
+ * were there when it was made, not those appended later. Called by journal.c, when a job resumes
+ * and to rewrite a journal, and by audit.c and merge.c. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 

@@ -13,7 +13,7 @@ struct audit;
 struct audit_options {
     const char *input_path, *output_path;
     const char *journal_path; /* NULL, or no such file: lines and settings are not checked */
-    const char *settings;     /* of this run, as a journal's */
+    const char *settings;     /* of this run, in a journal's form */
     uint64_t n_lines_before;  /* of the whole input, before the output's first row */
     uint64_t n_rows;          /* rows to choose; all rows when the output has fewer */
     uint64_t seed;            /* decides which rows are chosen */
@@ -37,8 +37,8 @@ void audit_destroy(struct audit **audit);
  * (the line is not the one that the journal recorded), STATUS_IO, STATUS_MEMORY. */
 struct status audit_take_line(struct audit *a, const struct line *line, bool *is_chosen);
 
-/* Local. The name that a chosen line without a custom_id has in its row; its number where the row
- * has no name that fits the line, so that the rows differ. Errors: STATUS_MEMORY. */
+/* Local. The name in the row of a chosen line without a custom_id. If that name cannot be the
+ * line's, the line's number, so that the rows differ. Errors: STATUS_MEMORY. */
 struct status audit_name_line(const struct audit *a, uint64_t line, char name[ID_NAME_MAX]);
 
 /* Local. True when every chosen line was read. */

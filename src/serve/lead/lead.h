@@ -23,9 +23,9 @@ struct lead;
 struct lead_options {
     enum lead_mode mode;
     const char *input_path;  /* JSONL; "-" is stdin */
-    const char *output_path; /* JSONL, truncated; "-" is stdout */
+    const char *output_path; /* JSONL; "-" is stdout */
     const struct input_part
-        *part; /* of the input, found (serve/input/input_part.h); NULL: all of it */
+        *part; /* of the input, with its byte range (input_part_find); NULL: all of it */
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
     const char *chat_missing; /* and this sentence says why */
@@ -66,11 +66,11 @@ struct lead_options {
     struct audit *audit;
 };
 
-/* Local. Opens input and output; with a journal also that, and takes over the rows of earlier runs:
- * the input's lines are compared with what they were, and the output's rows with the journal's.
- * Errors: STATUS_USAGE (a pool that cannot hold one full context, a size out of range, input and
- * output the same file, an output without its journal, and the journal's), STATUS_INPUT (the input
- * cannot be opened or has changed; nothing was written), STATUS_IO, STATUS_MEMORY. */
+/* Local. Opens input, output and any journal, and takes over the rows of earlier runs: the input's
+ * lines are compared with what they were, and the output's rows with the journal's. Errors:
+ * STATUS_USAGE (a pool that cannot hold one full context, a size out of range, input and output the
+ * same file, an output without its journal, and the journal's), STATUS_INPUT (the input cannot be
+ * opened or has changed; nothing was written), STATUS_IO, STATUS_MEMORY. */
 struct status lead_create(const struct lead_options *options, struct lead **out);
 void lead_destroy(struct lead **lead);
 
@@ -85,10 +85,10 @@ struct status lead_start(struct lead *lead, int32_t n_blocks);
 /* Local. Reads as many lines as the window allows, admits and plans step `step` of group `group`
  * into *plan (initialized by the caller for n_replicas; cleared here). The results of the group's
  * previous plan must have been committed. The plan may be empty while other groups are in flight,
- * or while a slow stdin has nothing. *done: every line was read and every row is written; *plan is
- * then PLAN_STOP, and whatever is still in flight is empty. Waits for the input only when no
- * sequence runs, and at most a fifth of a second. Errors: STATUS_IO, STATUS_MEMORY; a bad line is
- * an error row, not an error. */
+ * or while a slow stdin has nothing. *done: every line was read and every row has finished
+ * (lead_finish writes those that are not yet written); *plan is then PLAN_STOP, and whatever is
+ * still in flight is empty. Waits for the input only when no sequence runs, and at most a fifth of
+ * a second. Errors: STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an error. */
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 
@@ -119,7 +119,7 @@ struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display and fills *summary. After the last
  * row it makes the output durable and marks the journal complete. May be called before `done` (a
- * drained run, an error): rows behind an unfinished one then stand in the journal only. Warns with
+ * drained run, an error): rows after an unfinished one then stand in the journal only. Warns with
  * the first errors when every row of the run was an error row. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status lead_finish(struct lead *lead, struct serve_summary *summary);
 

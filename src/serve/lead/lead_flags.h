@@ -1,5 +1,5 @@
-/* The flags of the lead about journals, resuming and display (options/flags.h explains the rows).
- * None changes a byte. */
+/* The lead's flags: result cache, journal, resuming and display (options/flags.h explains the
+ * rows). None changes the bytes of an answer. */
 #ifndef SHOAL_SERVE_LEAD_LEAD_FLAGS_H
 #define SHOAL_SERVE_LEAD_LEAD_FLAGS_H
 

@@ -105,11 +105,12 @@ struct status lead_add_request(struct lead *l, struct request *r);
  * calls lead_add_request. */
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Reads lines before a step, so few that the step is not held up for long. Errors: also
- * STATUS_INPUT when the input is not the one that an earlier run saw; so does the next function. */
+/* Reads lines before a step, so few that the step is not held up for long. Errors of this and the
+ * next function: STATUS_INPUT (the input is not the one that an earlier run saw), STATUS_IO,
+ * STATUS_MEMORY. */
 struct status lead_read_lines(struct lead *l);
 
-/* Puts the rows of earlier runs, up to the first missing one, to the writer, which adds those that
+/* Hands the rows of earlier runs, up to the first missing one, to the writer, which adds those that
  * the output lacks. */
 struct status lead_take_finished_rows(struct lead *l);
 

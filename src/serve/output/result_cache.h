@@ -24,7 +24,7 @@ enum result_answer {
 };
 
 /* Local. Looks r up; r has no error and is not finished. Known tokens are copied into r. When r
- * allows more tokens than the known answer has, r continues behind them. r does not wait for an
+ * allows more tokens than the known answer has, r continues after them. r does not wait for an
  * equal request whose priority is later than its own. Errors: STATUS_MEMORY. */
 struct status result_cache_ask(struct result_cache *c, const struct request_rules *rules,
                                struct request *r, enum result_answer *answer);

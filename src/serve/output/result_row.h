@@ -1,5 +1,5 @@
 /* Makes the result line of a finished request. The line does not depend on time, layout or batch.
- * Called by the lead and by merge. */
+ * Called by the lead, audit and merge. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 #define SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 
@@ -19,7 +19,8 @@ struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id)
 bool result_row_is_batch(const char *text, size_t n);
 
 /* Local. Appends the row that result_row_write would have written for the custom_id `id` in place
- * of its own. The row has an id (result_row_id). Errors: STATUS_MEMORY. */
+ * of its own. Errors: STATUS_INPUT when the row has no id at its start (result_row_id),
+ * STATUS_MEMORY. */
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
 /* Local. The sum of a scored request's log-probabilities, added in order of position; *n_scored:

@@ -46,7 +46,7 @@ struct status result_writer_create(const char *path, size_t window_rows, size_t 
 struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
                                    struct failpoint *failpoint, struct result_writer **out);
 
-/* Local. Flushes and cuts the file behind the rows so far. *n_bytes: its size; *was_equal: the file
+/* Local. Flushes and cuts the file after the rows so far. *n_bytes: its size; *was_equal: the file
  * held exactly these rows. Errors: STATUS_IO. */
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal);
 

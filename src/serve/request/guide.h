@@ -1,8 +1,7 @@
 /* Grammar constraints ("guides") on an answer's text: a pattern, a choice of texts, any JSON
  * object, or JSON of a schema. A guide is compiled once for all requests with the same grammar. The
  * tokens that it allows follow from the grammar, the vocabulary and the tokens before, never from
- * batch or layout. Called by request_guide.c and request.c. Token masks over automata: Willard and
- * Louf 2023. */
+ * batch or layout. Token masks over automata: Willard and Louf 2023. */
 #ifndef SHOAL_SERVE_REQUEST_GUIDE_H
 #define SHOAL_SERVE_REQUEST_GUIDE_H
 

@@ -196,7 +196,8 @@ bool request_is_replayable(const struct request *r)
            r->ask->n_prompt_logprobs < 0;
 }
 
-/* Bytes of a token's log-probability and of those beside it, and of their decimals. */
+/* Bytes of memory for a token's log-probability and the n_tops beside it, as numbers and as
+ * text. */
 static size_t logprob_bytes(int32_t n_tops)
 {
     return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;

@@ -150,7 +150,7 @@ static bool is_refused(const struct refused_field *list, size_t n, const char *k
 
 /* ---- names that are meant for others ---- */
 
-enum { NAME_MAX_BYTES = 32 }; /* of a name that is compared; the longest field has 21 */
+enum { NAME_MAX_BYTES = 32 }; /* longest name that is compared; every field is shorter */
 
 /* A name in lower case without '_' and '-': writes up to NAME_MAX_BYTES and returns how many; 0 for
  * a longer name. */

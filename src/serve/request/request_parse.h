@@ -56,7 +56,7 @@ struct status request_bad(struct request_parser *p, const char *code, const char
 /* The type of a found value as sentences name it: "a boolean", "a number beyond 64 bits". */
 const char *request_type_name(const struct js_node *node);
 
-/* Reads a token id of the list `key`; checks that a number is a token id. */
+/* request_read_id reads a token id from the list `key`; request_check_id checks that id is one. */
 struct status request_read_id(struct request_parser *p, const char *key, const struct js_node *node,
                               int32_t *id);
 struct status request_check_id(struct request_parser *p, const char *key, int64_t id);

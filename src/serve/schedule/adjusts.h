@@ -15,7 +15,7 @@ struct adjusts {
 };
 
 /* Local. Counts r's tokens that were not counted yet. A token costs a binary search, and when it is
- * new a move of the entries behind it; the prompt is sorted once. Errors: STATUS_MEMORY. */
+ * new a move of the entries after it; the prompt is sorted once. Errors: STATUS_MEMORY. */
 struct status adjusts_update(struct adjusts *a, const struct request *r,
                              const struct request_rules *rules);
 

@@ -2,11 +2,10 @@
  * the tokens that followed there (Saxena 2023, "Prompt Lookup Decoding"). Keeps the odds that
  * proposals were right, and decides how many are worth a row of a step. The model checks each draft
  * token (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"), so
- * drafts change time alone, never tokens. Knows no requests and no plans; called by
- * scheduler_drafts.c.
+ * drafts change time alone, never tokens. Knows no requests and no plans; called by the scheduler.
  *
  *   text    to be or not to be         the last 2 tokens, "to be", have an earlier place:
- *           ^^^^^ ^                    `from` is the token behind it, "or", the first draft token
+ *           ^^^^^ ^                    `from` is the token after it, "or", the first draft token
  */
 #ifndef SHOAL_SERVE_SCHEDULE_DRAFTING_H
 #define SHOAL_SERVE_SCHEDULE_DRAFTING_H
@@ -24,8 +23,8 @@ enum {
 /* The drafts of one text. All zeros before its first use. 16 to 32 bytes for each token of the
  * text, 1 MiB at most: in a longer text some early places are forgotten. */
 struct drafting {
-    int32_t *followers; /* [n_slots], owned: by a hash of 2, 4 or 8 tokens, the position behind
-                           their last place in the text; 0: none */
+    int32_t *followers; /* [n_slots], owned: by a hash of 2, 4 or 8 tokens, the position after their
+                           last place in the text; 0: none */
     size_t n_slots;     /* a power of 2 */
     size_t n_seen;      /* positions below are listed as followers */
     float odds[DRAFTING_LENGTHS];      /* that a draft token is right, by length of the match */
@@ -57,7 +56,7 @@ void drafting_fini(struct drafting *d);
 /* Local. The most memory for a text of n tokens, in bytes. */
 size_t drafting_bytes(size_t n);
 
-/* Local. Looks for drafts behind tokens [n]: sets d->from and d->n_same. The text may only have
+/* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. The text may only have
  * grown since the last call. A few instructions for each new token; for all of them each time that
  * the text has doubled. Errors: STATUS_MEMORY. */
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n);

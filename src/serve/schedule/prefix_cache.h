@@ -37,7 +37,7 @@ void prefix_cache_fini(struct prefix_cache *c);
  * prompts with equal keys are very likely, but not surely, equal up to there. */
 uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 
-/* Local. The cached block with these B tokens behind cached block `parent` (-1: at the start), or
+/* Local. The cached block with these B tokens after cached block `parent` (-1: at the start), or
  * -1. Compares the tokens themselves. */
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens);
@@ -49,7 +49,7 @@ void prefix_cache_add(struct prefix_cache *c, int32_t id, int32_t parent, uint64
 
 /* Local. Adds or removes a holder of a block. A holder of a block holds all blocks before it, and
  * releases the last one first. So no idle block stands before a held one, and an idle block is not
- * older than the blocks behind it. */
+ * older than the blocks after it. */
 void prefix_cache_hold(struct prefix_cache *c, int32_t id);
 void prefix_cache_release(struct prefix_cache *c, int32_t id);
 

@@ -1,11 +1,10 @@
 /* Continuous batching: decides which rows of which requests each replica computes in each step, and
  * which KV blocks hold them. The ranks execute its plans in order. Sampled tokens do not depend on
- * anything decided here. Knows no text, files or ranks. Called by the lead.
+ * anything decided here. Knows no text, files or ranks. Called by the lead and by `shoal bench`.
  *
  *   scheduler_submit -> waiting -> running (in a replica and group) -> finished -> take_finished
  *                          ^          |  scheduler_plan: rows; scheduler_commit: results
- *                          +----------+  preempted: its blocks are needed by older requests
- */
+ *                          +----------+  preempted: its blocks are needed by older requests */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_H
 

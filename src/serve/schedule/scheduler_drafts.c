@@ -6,13 +6,13 @@
  *   sampled            d0            d1 x  -     d0 and d1 are right, x is kept, the rest is
  * dropped
  *
- * A row's bytes do not depend on the other rows of its step, so the tokens sampled behind right
+ * A row's bytes do not depend on the other rows of its step, so the tokens sampled after right
  * drafts are those that later steps would have sampled. The KV rows of wrong drafts are written
  * again by later steps. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* The most drafts that q can use: one more token is drawn behind each. */
+/* The most drafts that q can use: one more token is drawn after each. */
 static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);

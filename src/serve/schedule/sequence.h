@@ -35,7 +35,7 @@ struct sequence {
     uint64_t *block_keys; /* [n_block_keys] of its full blocks (prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
 
-    /* its next draw, and the draft tokens [n_drafts] behind r's that the step in flight checks */
+    /* its next draw, and the draft tokens [n_drafts] after r's that the step in flight checks */
     struct adjusts adjusts;
     struct drafting drafting; /* while it runs */
     int32_t *drafts;          /* [SEQUENCE_DRAFTS_MAX], owned; NULL before the first ones */

@@ -39,7 +39,7 @@ struct serve_summary {
     double wall_s;            /* from create to finish */
     struct latency ttft;      /* time to first token: from a request's first step being planned to
                                  its first token being committed */
-    struct latency tpot;      /* time per output token behind the first, one sample per request */
+    struct latency tpot;      /* time per output token after the first, one sample per request */
     struct latency itl;       /* between two tokens of a request, one sample per token */
     struct latency e2e;       /* from a request's first step being planned to its end */
     uint64_t n_scored;        /* score: tokens with a log-probability */

@@ -1,5 +1,5 @@
 /* Upper, lower and title case like Python's str methods: full mappings, from one character to as
- * many as three. Called by the template engine's strings. */
+ * many as three. Called by jinja_string.c and jinja_test.c. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_CASE_H
 #define SHOAL_TEXT_CHAT_JINJA_CASE_H
 

@@ -61,7 +61,7 @@ static bool find_in_vars(const struct jrun *r, struct walk *w)
     return false;
 }
 
-/* The name of a value's type in JSON; NULL if JSON has no such type. */
+/* A value's JSON type for a sentence ("nothing" when undefined); NULL if JSON has no such type. */
 static const char *json_type(const struct jvalue *v)
 {
     switch ((enum jvalue_type)v->type) {

@@ -1,7 +1,7 @@
-/* Tokens and nodes of a template. Included only by jinja*.c. Everything is allocated in the
- * template's arena and constant once parsed. All functions are Local. They return false (or NULL)
- * after a failure; jparse.st keeps the first one: STATUS_INPUT names template and line, or
- * STATUS_MEMORY. */
+/* Tokens and nodes of a template. Included only by jinja*.c and jinja_run.h. Everything is
+ * allocated in the template's arena and constant once parsed. All functions are Local. They return
+ * false (or NULL) after a failure; jparse.st keeps the first one: STATUS_INPUT names template and
+ * line, or STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_PARSE_H
 #define SHOAL_TEXT_CHAT_JINJA_PARSE_H
 

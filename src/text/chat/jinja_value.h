@@ -1,7 +1,7 @@
-/* The values of a running template, their memory and operations. Included only by jinja*.c. Values
- * live in the arena of the run and never change, except namespaces and iterators. All functions are
- * Local. They return false (or NULL) after a failure, and run->st keeps the first one:
- * STATUS_REQUEST for a mistake of the template or a limit, STATUS_MEMORY. */
+/* The values of a running template, their memory and operations. Included only by jinja*.c and
+ * jinja*.h. Values live in the arena of the run and never change, except namespaces and iterators.
+ * All functions are Local. They return false (or NULL) after a failure, and run->st keeps the first
+ * one: STATUS_REQUEST for a mistake of the template or a limit, STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_VALUE_H
 #define SHOAL_TEXT_CHAT_JINJA_VALUE_H
 

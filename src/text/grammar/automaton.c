@@ -186,7 +186,7 @@ static void make_classes(const struct nfa *n, struct dfa *d)
     }
 }
 
-/* A walk over the classes of bytes, for the edges with bytes of one state's set. */
+/* A pass over the byte classes, ascending, for the non-empty edges that leave one state's set. */
 struct sweep {
     size_t end[256]; /* begun[end[c - 1], end[c]) are the edges whose first class is c */
     bool ends[256];  /* whether c is the last class of an edge */

@@ -22,9 +22,8 @@ struct digits {
     struct nfa *n;
     const struct magnitude *low, *high;
     uint32_t to;
-    uint32_t *
-        rest; /* [N + 1] by how many digits may follow: the state where no bound agrees; 0: none yet
-               */
+    uint32_t *rest; /* [N + 1] rest[k]: the state where k more digits may follow and no bound limits
+                       them; 0: not made yet */
 };
 
 static struct magnitude magnitude_of(double x, bool is_out)

@@ -1,6 +1,7 @@
-/* A compiled pattern that finds matches one after another, as pre-tokenizers need.
- * tokenizer.json uses Oniguruma's notation. A pattern is handed to PCRE2 only when both read it
- * alike; other constructs are refused by name. Called by the pre-tokenizer and the replacer. */
+/* A compiled pattern that finds matches one after another, as pre-tokenizers need. tokenizer.json
+ * uses Oniguruma's notation. A pattern is handed to PCRE2 only when both read it alike; other
+ * constructs are refused by name. Called by the pre-tokenizer, the normalizer, the decoder and
+ * their replacer. */
 #ifndef SHOAL_TEXT_GRAMMAR_PATTERN_H
 #define SHOAL_TEXT_GRAMMAR_PATTERN_H
 

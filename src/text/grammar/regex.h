@@ -1,7 +1,7 @@
 /* Regular expressions as paths of an automaton: literals, ., classes, \d \w \s and their opposites,
  * groups, |, *, +, ?, {m,n}. Look-around, back-references, flags and word borders are refused by
- * name. Characters are code points; \d \w \s are ASCII. Called by serve/request/guide.c and
- * json_scalar.c. Tokenizers use PCRE2 instead (pattern.h), which makes no automata. */
+ * name. Characters are code points; \d \w \s are ASCII. Called by guide.c, json_scalar.c and
+ * json_value.c. Tokenizers use PCRE2 instead (pattern.h), which makes no automata. */
 #ifndef SHOAL_TEXT_GRAMMAR_REGEX_H
 #define SHOAL_TEXT_GRAMMAR_REGEX_H
 

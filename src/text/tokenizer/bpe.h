@@ -65,7 +65,8 @@ struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
  * `result` with by_result. A pair that is added twice has the later rank. */
 void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result);
 
-/* Local. Appends the ids of one piece of n bytes. Time: n log n. Errors: STATUS_MEMORY. */
+/* Local. Appends the ids of one piece of n bytes. Time: n log n. Errors: STATUS_REQUEST for a piece
+ * that is too long, STATUS_MEMORY. */
 struct status bpe_encode(struct bpe *b, const char *piece, size_t n, struct token_list *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* The text of tokens, by the rules of tokenizer.json's "decoder". Rules for single tokens are
  * applied when a file is loaded; text/tokenizer/detokenizer.h applies those that depend on the
- * tokens before. Called by the tokenizer's loader. */
+ * tokens before. Called by the tokenizer, the detokenizer and token_order.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_DECODER_H
 #define SHOAL_TEXT_TOKENIZER_DECODER_H
 

@@ -1,6 +1,6 @@
 /* Turns token ids into text, piece by piece, in whole UTF-8 sequences. All pieces joined are the
- * text that the tokenizers library decodes from the same ids without special tokens. Called by the
- * lead for every running request. */
+ * text that the tokenizers library decodes from the same ids without special tokens. Called by
+ * serve/request, on the lead, for every running request. */
 #ifndef SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 

@@ -1,5 +1,6 @@
 /* Finds stop strings in a text that arrives in pieces. Holds back text that may be the beginning of
- * a stop string. Called by the lead for every running request with stop strings. */
+ * a stop string. Called by serve/request, on the lead, for every running request with stop
+ * strings. */
 #ifndef SHOAL_TEXT_TOKENIZER_STOP_H
 #define SHOAL_TEXT_TOKENIZER_STOP_H
 

@@ -37,8 +37,9 @@ void tokenizer_destroy(struct tokenizer **t);
  * tokenizers library for the same file (0.23). Bytes that are not UTF-8 count as one U+FFFD per
  * maximal ill-formed part. Without TOKENIZER_PARSE_SPECIAL, text that spells a special token is
  * plain text; added tokens that are not special are found either way. Time is n log n at worst.
- * Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern of the file exceeds its match limit (then
- * `out` has its old length). */
+ * Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern of the file exceeds its match limit, a piece
+ * is too long, or a Unigram vocabulary lacks a character and has no unk_id (then `out` has its old
+ * length). */
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 

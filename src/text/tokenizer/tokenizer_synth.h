@@ -1,5 +1,5 @@
-/* Writes a tokenizer.json for the vocabulary in the arrays of a GGUF file.
- * Pure: reads no file, parses no GGUF. Called by the converter (checkpoint). */
+/* Writes a tokenizer.json for the vocabulary in the arrays of a GGUF file. Pure: reads no file,
+ * parses no GGUF. Called by the converter (checkpoint) and by tiktoken.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
 

@@ -1,6 +1,6 @@
 /* Unicode properties that tokenizers depend on: blanks, word characters, categories, case, normal
  * forms. By Unicode 16, except where the tokenizers library differs from it. Knows no patterns and
- * no tokens. Called by the pattern translator, the added tokens and the encoder. */
+ * no tokens. */
 #ifndef SHOAL_TEXT_UNICODE_UNICODE_H
 #define SHOAL_TEXT_UNICODE_UNICODE_H
 
