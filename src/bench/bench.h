@@ -1,6 +1,6 @@
 /* shoal bench: what the machine can do, and what shoal does on it. Synthetic prompts run through
- * the scheduler and engine that jobs use, in process and without files. Called by cmd_bench.c and,
- * once a model is loaded, by job.c; the machine's peaks are measured by bench_machine.c. */
+ * the scheduler and engine that jobs use, in process and without files. bench_machine.c measures
+ * the machine's peaks. */
 #ifndef SHOAL_BENCH_BENCH_H
 #define SHOAL_BENCH_BENCH_H
 
@@ -113,14 +113,14 @@ struct status bench_run(struct job *j);
 /* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns. Each turn is a
  * plain read of the file by all ranks of a host, then a load whose memory is freed; with `cold`
  * both read from the disk. Destroys the job's own weights first. Prints medians over the counted
- * turns. Errors, the same on all ranks: STATUS_IO, and those of weights_load. */
+ * turns. Errors, the same on all ranks: STATUS_IO, STATUS_MEMORY, and those of weights_load. */
 struct status bench_load_run(struct job *j);
 
 /* Local. Checks on the first rank that the file of --json can be written at the end (NULL or "-":
  * no file). Errors: STATUS_IO. */
 struct status bench_check_json(const struct comm *c, const char *path);
 
-/* Local. Writes text to the file of --json. Errors: STATUS_IO. */
+/* Local. Writes text to the file of --json. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status bench_write_json(const char *path, const struct strbuf *text);
 
 #endif

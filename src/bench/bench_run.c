@@ -258,8 +258,8 @@ static struct status bench_run_steps(struct run *r)
     return st;
 }
 
-/* Runs one repetition into *out, with its latencies into `into` (NULL: a warm-up). parts NULL:
- * without passes between the steps. */
+/* Runs one repetition into *out and adds its latencies to `into` (NULL: they are not kept). parts:
+ * gets the peaks that are measured between the steps (NULL: none are measured). */
 static struct status bench_run_repeat(struct bench *b, const struct bench_case *c,
                                       struct bench_repetition *out, struct bench_result *into,
                                       struct bench_parts *parts)

@@ -39,7 +39,7 @@ struct quantize_file {
 /* Local. Bytes of the file that the choices make, as ckpt_room_needed counts them. */
 uint64_t quantize_file_needed(const struct quantize_file *q);
 
-/* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO. */
+/* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status quantize_texts(struct quantize_file *q);
 
 /* Local, the team's threads over rows. Writes tensor i as its choice says, quantized by RTN.

@@ -32,7 +32,7 @@ void tensor_rows_fini(struct tensor_rows *r);
 struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows, float *out);
 
 /* Local. Rows [row0, row0 + n_rows) of one dataset as stored: of a part of a quantized tensor, or
- * (part 0) of the plain tensor itself. Errors: STATUS_INPUT. */
+ * (part 0) of the plain tensor itself. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
                                  uint64_t n_rows, void *out);
 

@@ -1,7 +1,8 @@
 /* Decides when a job ends early: SIGUSR1, SIGTERM, without a launcher SIGHUP (a terminal that was
  * closed), or a margin before the time limit. All threads block these signals, and drain_poll takes
  * them between steps, so that no handler runs and no call is interrupted. Every rank may receive
- * them; during the step loop only the lead acts on them. Called by job.c and dry_run.c. */
+ * them; during the step loop only the lead acts on them. Polled by job.c, dry_run.c and
+ * bench_run.c. */
 #ifndef SHOAL_JOB_DRAIN_H
 #define SHOAL_JOB_DRAIN_H
 
@@ -49,8 +50,8 @@ void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
 /* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.
- * commit_s: how long a commit takes; the margin before the limit is 2 s and four times a step and a
- * commit. */
+ * commit_s: how long a commit takes; the margin before the limit is 2 s plus four times the sum of
+ * a step and a commit. */
 enum drain_ask drain_poll(struct drain *d, double commit_s);
 
 /* Local. The reason of the drain, for messages: a signal's name, or "the time limit". */

@@ -20,7 +20,7 @@ struct status job_paths_check_model(const char *model);
 
 /* Local. For commands that make a checkpoint from another file: checks that `to` is neither `from`
  * nor `more` (NULL: none), does not have the suffix of a source, and is not a device or a pipe.
- * Errors: STATUS_USAGE; STATUS_IO when `to` is a folder. */
+ * Errors: STATUS_USAGE; STATUS_IO when `to` is a folder; STATUS_MEMORY. */
 struct status job_paths_check_copy(const char *from, const char *to, const char *more);
 
 #endif

@@ -1,5 +1,6 @@
 /* Reads a checkpoint's texts: the tokenizer, the tokens that end a sequence, the chat template, and
- * the sampling defaults of generation_config.json, which flags override. Called by the lead. */
+ * the sampling defaults of generation_config.json, which flags override. Called by the lead's job
+ * and by `shoal quantize`, which tokenizes its calibration texts. */
 #ifndef SHOAL_JOB_JOB_TEXT_H
 #define SHOAL_JOB_JOB_TEXT_H
 

@@ -1,6 +1,6 @@
 /* Finds a group's scale by trials: its values are clipped to smaller and smaller ranges, and the
  * scale with the smallest output error is kept (Lin et al. 2023, "AWQ: Activation-aware Weight
- * Quantization", section on clipping). Called by awq and gptq. */
+ * Quantization", section on clipping). Called by gptq.c and calib_quantize.c. */
 #ifndef SHOAL_QUANT_FIT_H
 #define SHOAL_QUANT_FIT_H
 
@@ -15,8 +15,8 @@ enum { FIT_STEPS = 20, FIT_TRIED = 11, FIT_BLOCK = 128 };
 struct quant_param quant_fit_clipped(struct quant_format f, const float *x, size_t n,
                                      const double *h, size_t stride);
 
-/* Local, the team's threads over rows. RTN of rows [n_rows, n_in] with such scales, h [n_in, n_in].
- */
+/* Local, the team's threads over rows. Rounds rows [n_rows, n_in] to nearest with the scales that
+ * quant_fit_clipped finds; h [n_in, n_in]. */
 void quant_clipped_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
                         size_t n_in, const double *h, const struct quant_block *out);
 

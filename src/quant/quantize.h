@@ -1,9 +1,9 @@
 /* Quantizes floats group by group, and dequantizes them. Pure functions over row-major f32
  * matrices; the result never depends on the number of threads. Knows no files, no models and no
- * calibration. Called by the quantizing methods, the importers' tests and `shoal quantize`.
+ * calibration. Called by the quantizing methods, `shoal quantize` and `shoal convert`.
  *
- * All arithmetic is f32, round to nearest even; quotients are x / scale with the scale as stored.
- */
+ * All arithmetic is f32, round to nearest even; quotients are x / scale with the scale as
+ * stored. */
 #ifndef SHOAL_QUANT_QUANTIZE_H
 #define SHOAL_QUANT_QUANTIZE_H
 

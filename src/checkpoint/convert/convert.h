@@ -1,5 +1,5 @@
 /* Converts a Hugging Face directory or a GGUF file into shoal's checkpoint file, streamed in
- * bounded memory; inspects a checkpoint file. Parses no flags. Called by main. */
+ * bounded memory; inspects a checkpoint file. Parses no flags. Called by cmd_files.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 

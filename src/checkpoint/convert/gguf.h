@@ -72,7 +72,7 @@ struct gguf_tensor {
 
 struct gguf;
 
-/* Local. Errors: STATUS_INPUT names file, key or tensor, and offset. */
+/* Local. Errors: STATUS_INPUT names file, key or tensor, and offset; STATUS_MEMORY. */
 struct status gguf_open(const char *path, struct gguf **out);
 void gguf_close(struct gguf **g);
 const char *gguf_path(const struct gguf *g);

@@ -50,7 +50,7 @@ struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *ou
 #define GGUF_ROPE_FREQS "rope_freqs.weight"
 
 /* gguf_rope.c. Local. Appends "rope_scaling" if the file has any; `prefix` is that of the
- * architecture's keys. Errors: STATUS_INPUT for a kind that is not understood. */
+ * architecture's keys. Errors: STATUS_INPUT for a kind that is not understood, STATUS_MEMORY. */
 struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, struct strbuf *out);
 
 #endif

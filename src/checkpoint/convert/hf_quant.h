@@ -47,7 +47,7 @@ struct hf_quant {
 struct status hf_quant_check(const struct js_node *config);
 
 /* Local. Fills *out if tensor t of s is the main part of a quantized weight; otherwise its kind is
- * HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not understood. */
+ * HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not understood; STATUS_MEMORY. */
 struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
                             const struct js_node *config, struct hf_quant *out);
 

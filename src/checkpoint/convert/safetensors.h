@@ -30,7 +30,8 @@ struct safetensors_tensor {
 struct safetensors;
 
 /* Local. `path` is a .safetensors file, or a folder that holds model.safetensors or
- * model.safetensors.index.json. Errors: STATUS_INPUT names file, tensor and offset. */
+ * model.safetensors.index.json. Errors: STATUS_INPUT names file, tensor and offset;
+ * STATUS_MEMORY. */
 struct status safetensors_open(const char *path, struct safetensors **out);
 void safetensors_close(struct safetensors **s);
 

@@ -22,8 +22,8 @@ struct source_tensor {
 
 struct source;
 
-/* Local. Opens a directory or a .gguf file, reads its texts and the list of its tensors.
- * Errors: STATUS_INPUT. */
+/* Local. Opens a directory or a .gguf file, reads its texts and the list of its tensors. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
 struct status source_open(const char *path, struct source **out);
 void source_close(struct source **s);
 
@@ -41,13 +41,13 @@ const struct source_tensor *source_at(const struct source *s, size_t i);
 size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
 /* Local. Rows [row0, row0 + n_rows) of tensor i as `dtype` into out [n_rows][n_cols]; row0 and
  * n_rows are multiples of row_group. *n_overflowed grows by the finite values that became infinite.
- * scratch [source_scratch_bytes]. Errors: STATUS_INPUT names file and tensor. */
+ * scratch [source_scratch_bytes]. Errors: STATUS_INPUT names file and tensor; STATUS_MEMORY. */
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
 
 /* Local. Reads the same rows as the source's codes; nothing is rounded. `format` is tensor i's
  * `quant`, or the same with a smaller group, whose scales are then repeated. Errors: STATUS_INPUT
- * names a value that the format cannot hold. */
+ * names a value that the format cannot hold; STATUS_MEMORY. */
 struct status source_codes(const struct source *s, size_t i, struct quant_format format,
                            uint64_t row0, uint64_t n_rows, void *scratch,
                            const struct quant_block *out);

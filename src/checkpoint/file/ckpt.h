@@ -1,7 +1,6 @@
-/* Reading shoal's checkpoint file (HDF5; docs/checkpoint.md).
- * The file is outside bytes: its seal is checked before HDF5 sees it, links are walked first, and
- * every block is verified against its checksum. Does not know models, ranks or layouts.
- * Called by the loader, the model room (config, shapes), inspect, plan. */
+/* Reading shoal's checkpoint file (HDF5; docs/checkpoint.md). The file is outside bytes: its seal
+ * is checked before HDF5 sees it, links are walked first, and every block is verified against its
+ * checksum. Does not know models, ranks or layouts. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_H
 
@@ -111,9 +110,9 @@ struct ckpt_rope_factors {
 };
 struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c);
 
-/* Local. Tensors in the byte order of their names; ckpt_tensor_find returns NULL when there is none
- * of the name. ckpt_tensor_at has ckpt_stored_count entries: the tensors, then the parts of
- * quantized ones (named "X.codes" and so on), in the same order. */
+/* Local. Tensors in the byte order of their names; ckpt_find returns NULL when there is none of the
+ * name. ckpt_tensor_at has ckpt_stored_count entries: the tensors, then the parts of quantized ones
+ * (named "X.codes" and so on), in the same order. */
 size_t ckpt_tensor_count(const struct ckpt *c);
 size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
@@ -138,8 +137,8 @@ uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block);
 size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 
 /* Local. Reads block `block` of t into buf [ckpt_block_rows][n_cols] in the stored dtype and
- * verifies its checksum. Errors: STATUS_INPUT names file, tensor and block. Threads may read
- * different blocks at once. */
+ * verifies its checksum. Errors: STATUS_INPUT names file, tensor and block; STATUS_MEMORY. Threads
+ * may read different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
 /* Local. The number of rows from [row, end) to read at once: they fit a core's cache and, if rows

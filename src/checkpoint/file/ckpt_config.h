@@ -1,4 +1,5 @@
-/* The config of a checkpoint as HDF5: typed attributes. Called by ckpt_writer.c only. */
+/* The config of a checkpoint as HDF5: typed attributes. Called by ckpt_writer.c and
+ * ckpt_writer_tensor.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_CONFIG_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_CONFIG_H
 

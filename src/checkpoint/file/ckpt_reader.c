@@ -1,4 +1,4 @@
-/* A ring of portions of rows. Those behind the first are being read while the first is verified and
+/* A ring of portions of rows. Those after the first are being read while the first is verified and
  * given away:
  *
  *     ring   [ portion, read ] [ portion, going on ] [ portion, going on ] [ free ]

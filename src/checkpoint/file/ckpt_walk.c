@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The state of the walk. HDF5's callbacks can return only an int, so `status` holds the error. */
+/* The state of the walk. HDF5's callbacks can return only an int, so `st` holds the error. */
 struct walk {
     struct ckpt *c;
     char path[CKPT_PATH_MAX]; /* of the group being walked, without a final slash */

@@ -29,29 +29,31 @@ struct status ckpt_writer_create(const char *path, const char *source, struct ck
 
 /* Local. Writes the config: the text as a dataset, one typed attribute per field of the object, and
  * /rope/inv_freq and /rope/factors as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad
- * JSON. */
+ * JSON, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t n);
 
-/* Local. Writes one of the other texts; empty texts are left out. Errors: STATUS_IO. */
+/* Local. Writes one of the other texts; empty texts are left out. Errors: STATUS_INPUT for a text
+ * above 256 MiB, STATUS_IO. */
 struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, const char *text,
                                size_t n);
 
 /* Local. Begins a tensor; all rows of the previous one must have been written. Names must be new,
- * and no name may be a parent of another one. Errors: STATUS_INPUT names the tensor. */
+ * and no name may be a parent of another one. Errors: STATUS_INPUT names the tensor; STATUS_IO,
+ * STATUS_MEMORY. */
 struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec);
 
 /* Local. Writes the next n_rows rows [n_rows][last dimension] of the current tensor. Errors:
- * STATUS_IO. */
+ * STATUS_INPUT (more rows than the tensor has), STATUS_IO. */
 struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
 
 /* Local. Writes the next n_rows rows of codes, scales and zeros of the current, quantized tensor.
- * Errors: STATUS_IO. */
+ * Errors: as ckpt_writer_rows. */
 struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
                                      uint64_t n_rows);
 
 /* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder; *w becomes
  * NULL whatever happens, and on failure the temporary file is gone. Errors: STATUS_INPUT when rows
- * are missing, STATUS_IO. */
+ * are missing, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_finish(struct ckpt_writer **w);
 
 /* Local. Closes and removes the temporary file. Accepts NULL. */

@@ -1,5 +1,6 @@
 /* HDF5 helpers of the checkpoint's reader and writer: errors as sentences, the stored types, and
- * opening a file without plugins, locks or drivers. Called by ckpt*.c and logits_file.c. */
+ * opening a file without plugins, locks or drivers. Called by the writers and readers of HDF5 files
+ * in this room, and by convert and quantize. */
 #ifndef SHOAL_CHECKPOINT_FILE_H5_H
 #define SHOAL_CHECKPOINT_FILE_H5_H
 

@@ -9,7 +9,7 @@
 
 struct logits_file;
 
-/* Local. Creates (truncates) the file. Errors: STATUS_IO. */
+/* Local. Creates (truncates) the file. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status logits_file_create(const char *path, struct logits_file **out);
 
 /* Local. Writes rows [row0, row0 + n_rows) of a line's dataset, which grows; rows written before

@@ -164,7 +164,7 @@ static struct status no_seal(const char *path)
                        path);
 }
 
-/* Reads the footer and computes the length of the whole trailer. */
+/* Reads the whole trailer into t; the footer at its end says how long it is. */
 static struct status footer_read(int fd, const char *path, uint64_t file_bytes, struct trailer *t)
 {
     uint64_t footer[FOOTER_WORDS];

@@ -1,4 +1,4 @@
-/* The seal: a trailer behind HDF5's own bytes that holds an XXH3-128 of every part of the file
+/* The seal: a trailer after HDF5's own bytes that holds an XXH3-128 of every part of the file
  * which is not weights. A flipped bit in HDF5's metadata can make the library hang or answer
  * wrongly, so the seal is checked before the library opens the file. HDF5 and its tools ignore the
  * trailer.
@@ -27,11 +27,11 @@ struct seal_info {
 
 /* Local. Appends a seal to the closed file at `path`. It covers all bytes except the raw extents
  * [n], which hold weights with checksums of their own; the array is sorted in place. Errors:
- * STATUS_IO. */
+ * STATUS_IO, STATUS_INPUT (the file cannot be read back), STATUS_MEMORY. */
 struct status seal_append(const char *path, struct seal_extent *raw, size_t n);
 
 /* Local. Verifies a file's seal. Errors: STATUS_INPUT names the file and the first offset that
- * differs, or says that there is no seal. */
+ * differs, or says that there is no seal; STATUS_MEMORY. */
 struct status seal_check(const char *path, struct seal_info *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* The parallel reader. Every rank lists the slabs that it wants. Each block that a host needs is
  * read and verified by exactly one of its ranks, and passed on through shared memory if several
- * ranks want it. Keeps nothing. Called by the model room at load. */
+ * ranks want it. Keeps nothing. Called by job.c, quantize_job.c and weights_load.c. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_H
 
@@ -64,7 +64,7 @@ struct loader_job {
     slab_sink *sink;
     void *ctx;
     bool sink_is_serial;     /* only the calling thread calls the sink, with verified pieces */
-    enum loader_cache cache; /* of this and the next value the host's first rank's count */
+    enum loader_cache cache; /* the first rank of the host decides this and free_bytes for all */
     uint64_t free_bytes;     /* of the host before the weights are filled; 0: unknown */
 };
 

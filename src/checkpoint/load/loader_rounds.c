@@ -259,7 +259,7 @@ static struct status direct_create(struct rounds *r)
     return status_ok();
 }
 
-/* The memory of a series in a slot: its blocks stand there one behind the other, padded. */
+/* The memory of a series in a slot: its blocks stand there one after the other, padded. */
 struct series_slot {
     const struct ckpt_series *series;
     size_t block_bytes; /* padded */
