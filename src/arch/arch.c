@@ -382,8 +382,8 @@ static struct status derive_typed_mlps(struct arch_reading *r)
     return status_ok();
 }
 
-/* Marks the MoE layers: every sparse_step-th and every moe_every-th, except mlp_only_layers and the
- * first n_dense_layers. */
+/* Marks the MoE layers: layer l if sparse_step divides l + 1 and moe_every divides l, except
+ * mlp_only_layers and the first n_dense_layers. */
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;

@@ -1,7 +1,7 @@
 /* The size of attention heads, and the rotary frequencies that a config.json asks for: plain, or
  * scaled by a rule that depends on the config alone (linear, llama3, yarn). Rules that depend on
- * the length of a sequence (dynamic, longrope) are not implemented. The config may be of a model
- * that shoal does not run; for other models arch_parse finds the same sizes. Called when a
+ * the length of a sequence (dynamic, longrope) are not implemented. Also reads configs of models
+ * that shoal does not run; for those that it runs, arch_parse finds the same sizes. Called when a
  * checkpoint is written, which stores the results; a running model reads them there. */
 #ifndef SHOAL_ARCH_ARCH_ROPE_H
 #define SHOAL_ARCH_ARCH_ROPE_H

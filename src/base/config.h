@@ -1,4 +1,4 @@
-/* The environment, read once at start; nothing else in shoal calls getenv.
+/* The environment; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
  *   SHOAL_CPU         the same names: instruction sets above it are treated as absent (for tests)
  *   OMP_NUM_THREADS   compute threads per rank, the first number of a list such as "8,2"

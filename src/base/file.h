@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* Local. Reads a regular file of at most max_bytes. *out is NUL-terminated, freed with mem_free.
- * Errors: STATUS_INPUT names the path and why (missing, a FIFO, too large). */
+ * Errors: STATUS_INPUT names the path and why (missing, a FIFO, too large); STATUS_MEMORY. */
 struct status file_read(const char *path, size_t max_bytes, char **out, size_t *n);
 
 /* Local. True when the path exists and is a regular file. */
@@ -24,7 +24,7 @@ struct status file_target(const char *path, char **out);
 struct status file_target_regular(const char *path, char **out);
 
 /* Local. fsyncs `temporary`, renames it to `path` and fsyncs the folder: the last step of every
- * write that must be all or nothing. Errors: STATUS_IO. */
+ * write that must be all or nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status file_commit(const char *temporary, const char *path);
 
 /* Local. "folder/name" in new memory, to be freed with mem_free. Errors: STATUS_MEMORY. */

@@ -1,5 +1,5 @@
 /* A hash map from byte strings to non-negative ints. Keys are borrowed; nothing is ever removed.
- * Called by the tokenizer's vocabulary, which owns the bytes. */
+ * The caller owns the bytes. */
 #ifndef SHOAL_BASE_STR_MAP_H
 #define SHOAL_BASE_STR_MAP_H
 

@@ -11,7 +11,7 @@
  */
 bool utf8_sequence(const char *p, size_t n, size_t *step);
 
-/* Local. True when p could still become well-formed with more bytes behind its n (1..3) bytes. */
+/* Local. True when p could still become well-formed with more bytes after its n (1..3) bytes. */
 bool utf8_incomplete(const char *p, size_t n);
 
 /* Local. The code point of a well-formed sequence; *step as above. */

@@ -32,7 +32,7 @@ static inline void grid_sum_round(const struct grid_sum *s, bool adds)
 struct device_comm_options {
     struct device_flags flags; /* way and parts_bytes are read */
     const char *host;          /* of this rank */
-    int previous, next; /* world ranks before and behind this one in its pipeline; -1: none */
+    int previous, next;        /* world ranks before and after this one in its pipeline; -1: none */
 };
 
 /* Arrays of hidden rows that may travel between two stages at the same time. */

@@ -2,7 +2,7 @@
  * functions of comm.h. With a device, NCCL moves the arrays where every rank of an axis has a GPU
  * of its own; elsewhere they are copied through pinned host memory and travel by MPI. Both ways
  * move and add integers alone, so the way changes no bit of a result. Counts and displacements are
- * lists in host memory. Called by model, moe, sample and engine. */
+ * lists in host memory. Called by model, moe, sample and engine; opened by job. */
 #ifndef SHOAL_COLLECTIVE_DEVICE_COMM_H
 #define SHOAL_COLLECTIVE_DEVICE_COMM_H
 

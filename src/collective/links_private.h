@@ -11,7 +11,7 @@
 #include "kernels/device.h"
 
 enum { LINK_HOST_BYTES = 64, LINK_PCI_BYTES = 32, LINK_AXES = 3 };
-enum { LINK_BEFORE, LINK_BEHIND, LINK_PAIRS }; /* the pipeline's stage before, and behind */
+enum { LINK_BEFORE, LINK_BEHIND, LINK_PAIRS }; /* the pipeline's stage before, and after */
 
 /* The host and PCI address of a rank's GPU; gathered from all ranks. */
 struct link_member {

@@ -6,7 +6,7 @@
 #include "attention/kv_pool.h"
 #include "options/flags.h"
 
-/* The type that quantized weights are multiplied with. */
+/* The type of the activations that quantized weights are multiplied with. */
 enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
 #define ACTIVATIONS_WORDS                                                                          \
     {"int8", ACTIVATIONS_INT8},                                                                    \

@@ -401,7 +401,7 @@ static void write_list(const struct flag_list *list, struct strbuf *out)
     }
 }
 
-/* The number behind a choice, a count or a switch. */
+/* The number after a choice, a count or a switch. */
 static int32_t small_value(const struct flag *f, const char *at)
 {
     int32_t value;

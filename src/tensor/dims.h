@@ -8,7 +8,8 @@
  *   L   layers                             N   outputs of a linear, and K its inputs
  *
  * Arrays are row-major, the last dimension contiguous. Sizes end in _bytes, counts start with n_,
- * times end in _s or _ns. */
+ * times end in _s, _ms or _ns. K has two meanings: experts chosen, and inputs of a linear; the
+ * place tells which. */
 #ifndef SHOAL_TENSOR_DIMS_H
 #define SHOAL_TENSOR_DIMS_H
 

@@ -10,9 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* name, bytes per element. First the float types that kernels compute with, then the types that
- * only files hold: quantized values and zero points (bytes in shoal's files, larger words in other
- * programs'). */
+/* name, bytes per element. First the float types that kernels compute with, then types of stored
+ * values only: quantized weights, zero points (bytes in shoal's files, larger words in other
+ * programs') and KV caches. */
 #define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
 #define DTYPE_STORED_LIST(X)                                                                       \
     X(I8, "i8", 1)                                                                                 \

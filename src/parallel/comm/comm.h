@@ -105,8 +105,8 @@ void comm_use_memory(struct comm *c, enum comm_axis axis, bool on);
 
 /* Local. This rank's shared segment for one purpose: at least n_bytes, zeroed at first, owned by c
  * until comm_stop. A later, larger call returns the same address and keeps the content. NULL when
- * the axis shares no memory; use memory of your own then. comm_sum_words and comm_exchange_rows
- * read a shared segment without copying it. */
+ * the axis shares no memory or none is left; then use your own. comm_sum_words and
+ * comm_exchange_rows read a shared segment without copying it. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
 /* Local. True when the shared segment lies in huge pages, except for an end that fills no whole

@@ -334,7 +334,7 @@ const void *host_group_offered(const struct host_group *g, int rank)
     return data_of(g, rank);
 }
 
-/* The room is behind the data when that is staged too. */
+/* The room is after the data when that is staged too. */
 void *host_group_room(const struct host_group *g, int rank, size_t n_bytes)
 {
     char *staging = staging_of(g, rank);

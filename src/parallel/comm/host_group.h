@@ -62,7 +62,7 @@ void host_group_barrier(struct host_group *g);
 
 /* **Collective (group)**. For an operation in steps of the caller's own: lets the others read
  * `data`, and makes room_bytes of this rank's memory that they can read too. Barriers order the
- * accesses; at least one must come before the first access, and one behind the last. False: no
+ * accesses; at least one must come before the first access, and one after the last. False: no
  * memory. */
 bool host_group_offer(struct host_group *g, const void *data, size_t n_bytes, size_t room_bytes);
 

@@ -80,8 +80,8 @@ static int host_memory_open_file(const struct ticket *t)
     return -1;
 }
 
-/* The address space to take for the lanes: ADDRESS_BYTES, or where the process has no four times as
- * much, the largest power of two of which it has. 0: less than ADDRESS_BYTES_MIN. */
+/* The address space to take for the lanes (shared segments): ADDRESS_BYTES, halved until the
+ * process could map four times as much. 0: not even ADDRESS_BYTES_MIN fits so. */
 static size_t address_bytes(void)
 {
     for (size_t n = ADDRESS_BYTES; n >= ADDRESS_BYTES_MIN; n /= 2) {
@@ -93,7 +93,7 @@ static size_t address_bytes(void)
     return 0;
 }
 
-/* **Collective (comm)**. What every rank can take. */
+/* **Collective (comm)**. The minimum of address_bytes over all ranks; 0 on failure. */
 static size_t common_address_bytes(MPI_Comm comm)
 {
     uint64_t n = address_bytes();

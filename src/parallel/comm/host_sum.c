@@ -13,13 +13,13 @@
 #include <string.h>
 
 enum {
-    ITEM =
-        240 * WIRE_INTS_BLOCK, /* values of a message: 61 KiB packed, below the 64 KiB up to which
-                                  Open MPI sends over TCP without asking the receiver first */
-    ITEMS_MAX = 8,             /* messages for one rank in one window, of 3 ranks and fewer */
-    ITEMS_OF_ALL = 24,         /* messages for all ranks in one window, of 4 ranks and more */
-    SLOTS = 2,                 /* windows under way */
-    STEP = 1024,               /* values added at a time; they stay in the first-level cache */
+    ITEM = 240 *
+           WIRE_INTS_BLOCK, /* values of a message: 60 KiB at 4 bytes each, below the 64 KiB up to
+                               which Open MPI sends over TCP without asking the receiver first */
+    ITEMS_MAX = 8,          /* messages for one rank in one window, of 3 ranks and fewer */
+    ITEMS_OF_ALL = 24,      /* messages for all ranks in one window, of 4 ranks and more */
+    SLOTS = 2,              /* windows under way */
+    STEP = 1024,            /* values added at a time; they stay in the first-level cache */
     TAKES_WORTH_WAKING = 32,
     TAG_INTS = 1, /* on the axis's communicator, which has no other messages */
     TAG_WORDS,
@@ -336,7 +336,7 @@ static void take_words(struct host_sum *j, size_t w)
 
 /* --- memory, and the whole ------------------------------------------------------------------- */
 
-/* The next array of n_bytes, in whole cache lines, behind `*at` bytes of the memory; only counts
+/* The next array of n_bytes, in whole cache lines, after `*at` bytes of the memory; only counts
  * when `base` is NULL. */
 static void *carve(char *base, size_t *at, size_t n_bytes)
 {

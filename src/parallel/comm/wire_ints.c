@@ -28,7 +28,7 @@ static unsigned width_of(const int64_t *v, size_t n)
     return signs == 0 ? 0 : (unsigned)(64 - __builtin_clzll(signs) + 7) / 8;
 }
 
-/* Stores n values of w bytes; writes up to 7 bytes behind them. */
+/* Stores n values of w bytes; writes up to 7 bytes after them. */
 INLINE void store(const int64_t *v, size_t n, size_t w, char *to)
 {
     for (size_t i = 0; i < n; i++) memcpy(to + i * w, &v[i], WORD);
@@ -94,7 +94,7 @@ size_t wire_ints_pack(const int64_t *values, size_t n, void *to)
     return (size_t)(at - (char *)to);
 }
 
-/* Loads n values of w bytes; reads up to 7 bytes behind them. */
+/* Loads n values of w bytes; reads up to 7 bytes after them. */
 INLINE void load(const char *from, size_t n, size_t w, bool adds, int64_t *v)
 {
     for (size_t i = 0; i < n; i++) {
@@ -149,7 +149,7 @@ INLINE size_t read_blocks(const char *from, size_t n_bytes, bool adds, int64_t *
         if (w > WORD || need > n_bytes - at) return WIRE_INTS_BAD;
         if (n_bytes - at - need >= WORD) {
             load_block(from + at, in_block, w, adds, values + i);
-        } else { /* near the end of `from` whole words would be read from behind it */
+        } else { /* near the end of `from` whole words would be read from beyond it */
             char copy[(WIRE_INTS_BLOCK + 1) * WORD] = {0};
             memcpy(copy, from + at, need);
             load_block(copy, in_block, w, adds, values + i);

@@ -281,7 +281,7 @@ static void explain(struct layout *l, const struct search *s, const struct layou
         say_ep(&text, l, s);
     }
     say_lack(&text, l, fit);
-    if (text.at > l->why) text.at[-1] = '\0'; /* the blank behind the last sentence */
+    if (text.at > l->why) text.at[-1] = '\0'; /* the blank after the last sentence */
 }
 
 struct status layout_choose(const struct layout_model *model, const struct topo *t,

@@ -27,7 +27,8 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
  * n. order [n_ranks]: see layout_choose. */
 enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
 
-/* Local. Rows per second of a long bulk run (prompts of 512 tokens, answers of 128). */
+/* Local. Estimates the rows (tokens) per second of a long bulk run (prompts of 512 tokens, answers
+ * of 128). */
 double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,
                      const struct layout_budget *budget, const struct layout_fit *fit);
 

@@ -38,7 +38,7 @@ static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct wei
     if (is_expert ? l->cuts_expert_outputs : l->cuts_outputs) s->cols = whole(s->n_cols);
 }
 
-/* The rows of a role that shares its tensor with another: they stand before or behind its rows. */
+/* The rows of a role that shares its tensor with another: they stand before or after its rows. */
 static void shift_rows(const struct arch *m, const struct arch_tensor *t, struct weight_spec *s)
 {
     const uint32_t other = arch_dim_size(m, t->beside);

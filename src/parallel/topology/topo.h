@@ -61,12 +61,12 @@ struct topo_self {
     struct topo_node node;
 };
 
-/* Local. Fills `out` from hwloc and this process's binding. Errors: STATUS_MEMORY. */
+/* Local. Fills `out` from hwloc and this process's binding. Errors: STATUS_MEMORY, STATUS_USAGE
+ * when hwloc cannot load the machine. */
 struct status topo_self_read(struct topo_self *out);
 
 /* Local. Makes a topology from the entries of all ranks ([n_ranks], in the launcher's order);
- * entries with the same node name are on one host. *out: topo_destroy. Errors: STATUS_USAGE (too
- * many ranks), STATUS_MEMORY. */
+ * entries with the same node name are on one host. *out: topo_destroy. Errors: STATUS_MEMORY. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
 /* Local. The number of compute threads for this rank, at least 1: its share of the cores that the

@@ -1,4 +1,4 @@
-/* Reads an hwloc topology into topo's structures. Used by topo.c and topo_self.c. */
+/* Reads an hwloc topology into topo's structures. Included only by topo*.c. */
 #ifndef SHOAL_PARALLEL_TOPOLOGY_TOPO_PRIVATE_H
 #define SHOAL_PARALLEL_TOPOLOGY_TOPO_PRIVATE_H
 
@@ -9,7 +9,7 @@
 /* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file. PCI
  * devices come from XML only: on the running machine hwloc's plugin for them leaks, and topo_self.c
  * needs only a count. Owner: the caller, hwloc_topology_destroy. Errors: STATUS_USAGE quotes the
- * string or path. */
+ * string or path; STATUS_MEMORY. */
 struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
 
 /* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so that a
