@@ -233,7 +233,7 @@ static void bench_rows(struct bench *b, struct peaks m, const char *name)
     }
 }
 
-/* 64 experts, 8 of them for each of n_tokens rows, unevenly: expert e gets a share of about 1 / (e
+/* 64 experts, 8 per token, used unevenly: expert e gets one row plus a share proportional to 1 / (e
  * + 4). */
 static void bench_experts(const struct kern_table *k, struct peaks m, const char *name,
                           struct quant_format f)

@@ -157,8 +157,8 @@ static int emu_memory(struct cuda_memory *out)
     return 0;
 }
 
-/* Freed memory is never handed out again, so a use after free touches inaccessible memory or old
- * values. */
+/* Memory is handed out again only once all of it was freed; until then a use after free touches
+ * inaccessible memory or old values. */
 static int emu_alloc(void **out, size_t n_bytes, void *stream)
 {
     (void)stream;

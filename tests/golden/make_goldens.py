@@ -4,7 +4,7 @@
 Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
   hf/              the checkpoint directory as transformers saves it, with a small tokenizer.json
   prompts.jsonl    token-id prompts, greedy, 32 tokens each: input of `shoal generate`
-  sequences.jsonl  the same prompts with the 32 greedy tokens behind them: input of `shoal score`
+  sequences.jsonl  the same prompts with the 32 greedy tokens after them: input of `shoal score`
   logits.N.f32     [T, V] little-endian f32, row t = logits after token t of sequence N
   golden.json      greedy ids, gaps between the best two logits, largest logit, versions
 Weights are rounded to the stored type first; the goldens are computed in f32 from the rounded ones.

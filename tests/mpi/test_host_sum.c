@@ -41,7 +41,7 @@ static void end(struct suite *s)
     free(s->n_taken);
 }
 
-/* Values of this rank whose width changes from run to run of 100: up to 64 bits. */
+/* Values of this rank, up to 64 bits wide; the width changes every 100 values. */
 static void draw(struct suite *s, size_t n)
 {
     uint64_t state = 77 + util_rank();

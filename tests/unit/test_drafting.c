@@ -262,7 +262,8 @@ static void know(struct known *k, const struct strbuf *rows)
     }
 }
 
-/* Guesses right for a while, then wrong, depending on the tokens before. */
+/* Guesses the known answer for a while, then random tokens. How long depends on the line, the
+ * choice and the position. */
 static int32_t draft_known(void *user, const struct request *r, int32_t n_most, int32_t *drafts)
 {
     const struct known *k = user;

@@ -70,7 +70,7 @@ static void value_hash(struct ckpt *c, const struct ckpt_tensor *t, enum dtype d
     free(wide);
 }
 
-/* Checks all weights of a converted golden; returns how many are kept in `kind`. */
+/* Checks all weights of a converted golden; returns how many are kept in im->kind. */
 static unsigned weights_check(const struct import *im, bool keep)
 {
     char source[512], hash[33], format[32];

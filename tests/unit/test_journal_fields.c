@@ -9,8 +9,8 @@
 
 enum { JOBS = 300, LINES = 9, RUNS_MAX = 400 };
 
-/* A line takes one entry of each list, most often the first. Entries that exclude each other make
- * an error row, which is tested too. */
+/* A line takes a random entry of each list; "" leaves the field out. Entries that exclude each
+ * other make an error row, which is tested too. */
 static const char *const fields[][8] = {
     {"", ",\"temperature\":0", ",\"temperature\":0", ",\"seed\":4", ",\"top_k\":5",
      ",\"top_p\":0.6"},

@@ -1,6 +1,5 @@
-/* The ids of lines: which are known, the names of lines without one, and rows that are given
- * another.
- */
+/* The ids of lines: which are known, the names of lines without an id, and rows that get a new
+ * id. */
 #include "serve/journal/id_set.h"
 #include "serve/output/result_row.h"
 

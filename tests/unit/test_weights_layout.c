@@ -152,7 +152,8 @@ static bool kv_is_right(struct model_tensors *all, const struct arch *m, const s
     return true;
 }
 
-/* Whether exactly the right ranks of a stage hold the element. */
+/* Whether the right number of a stage's ranks holds the element; for K and V, whether exactly the
+ * right ranks do. */
 static bool stage_is_right(struct model_tensors *all, const struct arch *m, const struct layout *l,
                            const struct weight_spec *s, uint32_t row, uint16_t holders,
                            uint32_t stage)

@@ -117,7 +117,7 @@ static void linears_of_all_sizes(void)
     linears_as(DEVICE_LAW);
 }
 
-/* One token, a context of four million, thousands of rows; the most heads and the widest ones. */
+/* One row; one row after four million tokens; 8,192 rows; 70,000 rows after a million tokens. */
 static void attention_of_heads(struct both *b, uint32_t n_heads, uint32_t n_kv, uint32_t head_dim)
 {
     static const struct {

@@ -247,7 +247,7 @@ static void packing(void)
     both_close(&b);
 }
 
-/* Compares the quantized values of all inputs; padding behind the last input may differ. */
+/* Compares the quantized values of all inputs; padding after the last input may differ. */
 static void same_codes(const struct both *b, const struct packed *like, const struct twin *data)
 {
     void *found = test_memory(data->n_bytes);
