@@ -257,6 +257,7 @@ static void derive_attention(struct arch_reading *r)
                                  : r->attention_bias && !f->qkv_bias && !f->o_unbiased;
     m->qk_norm = m->qk_norm || f->qk_norm;
     m->qk_norm_whole = f->qk_norm_whole;
+    m->gated_heads = f->gated_heads;
     m->sinks = f->sinks;
     if (m->scale.attention == 0) m->scale.attention = 1.0f / __builtin_sqrtf((float)m->query_dim);
     m->scale.logits = 1.0f / r->logits_divisor;
@@ -268,6 +269,7 @@ static struct status derive_layer_types(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const enum window_rule rule = m->family->window;
+    if (m->family->delta) return arch_derive_delta(r);
     if (r->layer_types == NULL) return status_ok();
     if (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,

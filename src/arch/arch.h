@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ARCH_LAYERS_MAX = 512 };
+enum { ARCH_LAYERS_MAX = 512, ARCH_TAPS_MAX = 16 };
 
 /* The names of a family's expert tensors, after "model.layers.N."; NULL: the family has no such
  * tensor. */
@@ -97,6 +97,20 @@ struct arch_family {
     bool counts_dense;   /* "first_k_dense_replace" must be given, for the same reason */
     bool typed_mlps; /* "mlp_layer_types" lists dense and sparse layers; else the first is dense */
     const struct arch_names *names; /* of the expert tensors; NULL: none */
+    /* layers with a gated delta rule between those with attention: "layer_types" or
+     * "full_attention_interval", and sizes in "linear_*". Fields whose defaults are the family's
+     * own must be given */
+    bool delta;
+    bool gated_heads; /* q_proj has a gate behind each head: attention's output times its sigmoid
+                       */
+};
+
+/* A layer with a gated delta rule instead of attention; all 0: the model has none. Value head v
+ * reads key head v / (n_value_heads / n_key_heads). */
+struct arch_delta {
+    uint32_t n_key_heads, n_value_heads;
+    uint32_t key_dim, value_dim; /* elements of a key head's q and k, of a value head */
+    uint32_t n_taps;             /* rows that its convolution reads */
 };
 
 /* Multipliers; 1: none. */
@@ -147,6 +161,9 @@ struct arch {
     bool select_bias; /* the router adds a bias for the choice of experts only */
     bool shared_mix;  /* a sigmoid gate multiplies the shared experts' output */
     float clip_qkv;   /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
+    struct arch_delta delta;
+    bool layer_is_delta[ARCH_LAYERS_MAX];
+    bool gated_heads; /* see struct arch_family */
     struct arch_scales scale;
     struct arch_swiglu swiglu;
     enum gate_kind gate;
@@ -156,6 +173,28 @@ struct arch {
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */
     uint32_t n_eos_ids;
 };
+
+/* Local. Value heads of each key head of a gated delta rule; 0: the model has none. */
+static inline uint32_t arch_delta_per_key(const struct arch *m)
+{
+    return m->delta.n_key_heads > 0 ? m->delta.n_value_heads / m->delta.n_key_heads : 0;
+}
+
+/* Local. The widest input of an output projection: of attention, or of a gated delta rule. */
+static inline uint64_t arch_mixed_inputs(const struct arch *m)
+{
+    const uint64_t o = (uint64_t)m->n_heads * m->value_dim;
+    const uint64_t delta = (uint64_t)m->delta.n_value_heads * m->delta.value_dim;
+    return o > delta ? o : delta;
+}
+
+/* Local. The layers of [begin, end) with a gated delta rule. */
+static inline uint32_t arch_delta_layers(const struct arch *m, uint32_t begin, uint32_t end)
+{
+    uint32_t n = 0;
+    for (uint32_t l = begin; l < end; l++) n += m->layer_is_delta[l];
+    return n;
+}
 
 /* Local. The i-th family; NULL after the last. */
 const struct arch_family *arch_family_at(size_t i);

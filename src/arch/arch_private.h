@@ -25,6 +25,7 @@ struct arch_reading {
     uint32_t n_dense_layers; /* the first ones */
     uint32_t moe_every;      /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t window, window_from;
+    uint32_t full_every;      /* one layer in this many has attention; 0: absent */
     uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
@@ -43,6 +44,10 @@ struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
 /* arch_special.c. Local. What few families alone have: derives the ways of Gemma. */
 struct status arch_derive_gemma(struct arch_reading *r);
+
+/* arch_delta.c. Local. The layers with a gated delta rule, by "layer_types" or
+ * "full_attention_interval", and checks of its sizes. Errors: STATUS_INPUT. */
+struct status arch_derive_delta(struct arch_reading *r);
 
 /* Local. Checks the names in a RoPE object, r->rope_scaling or r->rope_parameters, named `where` in
  * sentences. arch_rope.c interprets the values, when convert runs. */

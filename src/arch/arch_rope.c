@@ -35,6 +35,16 @@ uint32_t arch_value_dim(const struct js_node *config)
     return n >= 1 && n <= UINT32_MAX / 2 ? (uint32_t)n : 0;
 }
 
+uint32_t arch_delta_unit(const struct js_node *config)
+{
+    const double n_keys = number_or(config, "linear_num_key_heads", 0);
+    const double n_values = number_or(config, "linear_num_value_heads", 0);
+    const double n = number_or(config, "linear_value_head_dim", 0);
+    if (!(n_keys >= 1 && n_values >= n_keys && n >= 1)) return 0;
+    const double unit = floor(n_values / n_keys) * n;
+    return unit <= UINT32_MAX / 2 ? (uint32_t)unit : 0;
+}
+
 /* True when the scaling object (rope_scaling, rope_parameters) leaves RoPE plain. */
 static bool is_plain(const struct js_node *scaling, const char **rule)
 {

@@ -17,6 +17,9 @@ enum { ARCH_ROPE_MAX = 65536 };
  * give it. */
 uint32_t arch_value_dim(const struct js_node *config);
 
+/* Local. Likewise of a gated delta rule: elements of the value heads of one key head. */
+uint32_t arch_delta_unit(const struct js_node *config);
+
 struct arch_rope {
     float *inv_freq;        /* owned [n], radians per position; mem_free */
     size_t n;               /* half the rotated dimensions; 0: none were made */

@@ -10,6 +10,9 @@
 #define VECTOR(role_, part_, name_, cols_)                                                         \
     .role = (role_), .part = (part_), .name = (name_), .rows = DIM_ONE, .cols = (cols_),           \
     .is_vector = true
+#define FLOATS(role_, part_, name_, rows_, cols_)                                                  \
+    .role = (role_), .part = (part_), .name = (name_), .rows = (rows_), .cols = (cols_),           \
+    .is_vector = true
 #define OF(member) .is_named = true, .prefix = offsetof(struct arch_names, member)
 
 static const struct arch_tensor tensors[] = {
@@ -39,14 +42,31 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_Q_STEP, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_KV_A, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight",
             DIM_KV_LORA, DIM_D),
-     .beside = DIM_ROTARY},
+     .behind = {DIM_ROTARY}},
     {MATRIX(CLASS_ATTENTION, WEIGHT_K_ROPE, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight",
             DIM_ROTARY, DIM_D),
-     .beside = DIM_KV_LORA, .is_second = true},
+     .before = {DIM_KV_LORA}},
     {VECTOR(WEIGHT_KV_A_NORM, PART_LATENT, "self_attn.kv_a_layernorm.weight", DIM_KV_LORA)},
     {MATRIX(CLASS_LATENT, WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B,
             DIM_KV_LORA)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_LAYER, "self_attn.o_proj.weight", DIM_D, DIM_O),
+    {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_ATTENTION, "self_attn.o_proj.weight", DIM_D, DIM_O),
+     .has_leaves = true},
+    /* a gated delta rule */
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_QKVZ, PART_DELTA, "linear_attn.in_proj_qkvz.weight",
+            DIM_DELTA_QKVZ, DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_BA, PART_DELTA, "linear_attn.in_proj_ba.weight",
+            DIM_DELTA_BA, DIM_D)},
+    {FLOATS(WEIGHT_CONV_Q, PART_DELTA, "linear_attn.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
+     .behind = {DIM_DELTA_K, DIM_DELTA_V}},
+    {FLOATS(WEIGHT_CONV_K, PART_DELTA, "linear_attn.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_K}, .behind = {DIM_DELTA_V}},
+    {FLOATS(WEIGHT_CONV_V, PART_DELTA, "linear_attn.conv1d.weight", DIM_DELTA_V, DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_K, DIM_DELTA_K}},
+    {VECTOR(WEIGHT_DECAY_LOG, PART_DELTA, "linear_attn.A_log", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_STEP_BIAS, PART_DELTA, "linear_attn.dt_bias", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_DELTA_NORM, PART_DELTA, "linear_attn.norm.weight", DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_DELTA, "linear_attn.out_proj.weight", DIM_D,
+            DIM_DELTA_V),
      .has_leaves = true},
     /* a dense FFN */
     {VECTOR(WEIGHT_FFN_NORM, PART_IN_NORMS, "post_attention_layernorm.weight", DIM_D)},
@@ -77,9 +97,9 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_EXPERT_DOWN_BIAS, PART_EXPERT_BIAS, ".bias", DIM_D), OF(down),
      .is_expert = true},
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_GATE, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(gate),
-     .is_expert = true, .beside = DIM_EXPERT_F},
+     .is_expert = true, .behind = {DIM_EXPERT_F}},
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_UP, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(up),
-     .is_expert = true, .beside = DIM_EXPERT_F, .is_second = true},
+     .is_expert = true, .before = {DIM_EXPERT_F}},
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
      .is_expert = true, .has_leaves = true},
     /* after the last layer */
@@ -142,9 +162,9 @@ const struct arch_tensor *arch_tensor_find(const char *name)
     return found;
 }
 
-bool arch_tensor_is_halved(const struct arch_tensor *t, const struct arch_family *family)
+bool arch_tensor_is_joined(const struct arch_tensor *t, const struct arch_family *family)
 {
-    if (t->beside == DIM_NONE) return false;
+    if (t->before[0] == DIM_NONE && t->behind[0] == DIM_NONE) return false;
     return !t->is_expert || strcmp(family->names->gate, family->names->up) == 0;
 }
 
@@ -158,7 +178,12 @@ enum arch_axis arch_dim_axis(enum arch_dim dim)
                                                    [DIM_KV] = AXIS_KV_HEADS,
                                                    [DIM_F] = AXIS_FFN,
                                                    [DIM_SHARED_F] = AXIS_SHARED_FFN,
-                                                   [DIM_EXPERT_F] = AXIS_EXPERT_FFN};
+                                                   [DIM_EXPERT_F] = AXIS_EXPERT_FFN,
+                                                   [DIM_DELTA_K] = AXIS_DELTA,
+                                                   [DIM_DELTA_V] = AXIS_DELTA,
+                                                   [DIM_DELTA_H] = AXIS_DELTA,
+                                                   [DIM_DELTA_QKVZ] = AXIS_DELTA,
+                                                   [DIM_DELTA_BA] = AXIS_DELTA};
     return axes[dim];
 }
 
@@ -166,12 +191,23 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
 {
     switch (dim) {
     case DIM_Q:
+        return m->gated_heads ? 2 * m->query_dim : m->query_dim;
     case DIM_KV:
         return m->query_dim;
     case DIM_O:
         return m->value_dim;
     case DIM_KV_B:
         return m->query_dim - m->rotary + m->value_dim;
+    case DIM_DELTA_K:
+        return m->delta.key_dim;
+    case DIM_DELTA_V:
+        return arch_delta_per_key(m) * m->delta.value_dim;
+    case DIM_DELTA_H:
+        return arch_delta_per_key(m);
+    case DIM_DELTA_QKVZ:
+        return 2 * m->delta.key_dim + 2 * arch_delta_per_key(m) * m->delta.value_dim;
+    case DIM_DELTA_BA:
+        return 2 * arch_delta_per_key(m);
     default:
         return 1;
     }
@@ -194,7 +230,14 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_F] = m->ffn,
                                        [DIM_SHARED_F] = m->shared_ffn,
                                        [DIM_EXPERT_F] = m->expert_ffn,
-                                       [DIM_E] = m->n_experts};
+                                       [DIM_E] = m->n_experts,
+                                       [DIM_DELTA_K] = m->delta.n_key_heads,
+                                       [DIM_DELTA_V] = m->delta.n_key_heads,
+                                       [DIM_DELTA_H] = m->delta.n_key_heads,
+                                       [DIM_DELTA_QKVZ] = m->delta.n_key_heads,
+                                       [DIM_DELTA_BA] = m->delta.n_key_heads,
+                                       [DIM_DELTA_HEAD] = m->delta.value_dim,
+                                       [DIM_DELTA_TAPS] = m->delta.n_taps};
     return sizes[dim] * arch_dim_unit(m, dim);
 }
 
@@ -220,8 +263,9 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
     const uint32_t norms = f->out_norms    ? PART_OUT_NORMS
                            : f->both_norms ? PART_BEFORE_NORMS | PART_OUT_NORMS
                                            : PART_IN_NORMS;
-    return PART_LAYER | norms | attention_parts(m) |
-           (m->layer_is_moe[layer] ? moe_parts(m) : dense);
+    const uint32_t mixer =
+        m->layer_is_delta[layer] ? PART_DELTA : PART_ATTENTION | attention_parts(m);
+    return PART_LAYER | norms | mixer | (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
 
 /* Elements of a tensor, those of an expert times n_experts. */

@@ -28,6 +28,15 @@ enum weight_role {
     WEIGHT_O_BIAS,
     WEIGHT_SINKS,
     WEIGHT_O,
+    WEIGHT_DELTA_QKVZ, /* gated delta rule: for each key head q, k, its value heads' v, their z */
+    WEIGHT_DELTA_BA,   /* for each key head its value heads' b, their a */
+    WEIGHT_CONV_Q, /* the convolution of the channels of q, k and v, which stand in this order */
+    WEIGHT_CONV_K,
+    WEIGHT_CONV_V,
+    WEIGHT_DECAY_LOG,
+    WEIGHT_STEP_BIAS,
+    WEIGHT_DELTA_NORM,
+    WEIGHT_DELTA_O,
     WEIGHT_FFN_NORM, /* of the FFN's input */
     WEIGHT_FFN_OUT_NORM,
     WEIGHT_GATE,
@@ -76,6 +85,7 @@ enum arch_axis {
     AXIS_SHARED_FFN,
     AXIS_EXPERT_FFN,
     AXIS_VOCAB,
+    AXIS_DELTA, /* key heads of a gated delta rule, with their value heads */
     AXIS_COUNT
 };
 
@@ -87,7 +97,7 @@ enum arch_dim {
     DIM_V,        /* AXIS_VOCAB */
     DIM_HEAD,     /* query_dim: one head */
     DIM_H,        /* one for each query head */
-    DIM_Q,        /* H query_dim: outputs of q */
+    DIM_Q,        /* H query_dim, or with gates 2 H query_dim: outputs of q */
     DIM_O,        /* H value_dim: inputs of o */
     DIM_KV,       /* G query_dim: outputs of k and of v */
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
@@ -98,6 +108,13 @@ enum arch_dim {
     DIM_SHARED_F, /* AXIS_SHARED_FFN */
     DIM_EXPERT_F, /* AXIS_EXPERT_FFN */
     DIM_E,        /* all experts, as the router sees them: never cut */
+    DIM_DELTA_K,  /* all key heads' q, or k; AXIS_DELTA, as the next four */
+    DIM_DELTA_V,  /* all value heads */
+    DIM_DELTA_H,  /* one for each value head */
+    DIM_DELTA_QKVZ,
+    DIM_DELTA_BA,
+    DIM_DELTA_HEAD, /* one value head */
+    DIM_DELTA_TAPS,
     DIM_COUNT
 };
 
@@ -127,7 +144,9 @@ enum arch_part {
     PART_IN_NORMS = 1 << 21,
     PART_OUT_NORMS = 1 << 22,
     PART_BEFORE_NORMS =
-        1 << 23, /* PART_IN_NORMS under the names that stand beside PART_OUT_NORMS */
+        1 << 23,              /* PART_IN_NORMS under the names that stand beside PART_OUT_NORMS */
+    PART_ATTENTION = 1 << 24, /* attention of any kind */
+    PART_DELTA = 1 << 25,     /* a gated delta rule */
     PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* outside layers */
 };
 
@@ -143,11 +162,10 @@ struct arch_tensor {
     bool is_vector, is_expert;
     bool has_leaves; /* row-parallel: cut along cols into K-blocks (tensor/leaf.h); else along rows
                       */
-    /* The tensor in the file may hold the rows of two roles, one after the other: the other role's
-     * dimension, and whether this role comes second. For experts only where gate and up have the
-     * same name. */
-    enum arch_dim beside;
-    bool is_second;
+    /* The tensor in the file may hold the rows of two or three roles, one after the other: the
+     * dimensions of those before and behind this role's. For experts only where gate and up have
+     * the same name. */
+    enum arch_dim before[2], behind[2];
 };
 
 /* Local. The i-th row; NULL after the last. */
@@ -162,8 +180,8 @@ void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *fam
  * NULL: none. */
 const struct arch_tensor *arch_tensor_find(const char *name);
 
-/* Local. Whether the file's tensor also holds the rows of another role, t->beside. */
-bool arch_tensor_is_halved(const struct arch_tensor *t, const struct arch_family *family);
+/* Local. Whether the file's tensor also holds the rows of other roles, t->before and t->behind. */
+bool arch_tensor_is_joined(const struct arch_tensor *t, const struct arch_family *family);
 
 /* Local. Elements of a dimension; the axis along which ranks cut it; the elements of one unit of
  * that axis (a head, say). */

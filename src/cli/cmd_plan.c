@@ -165,6 +165,8 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
                                    .step_tokens = (uint32_t)o->job.schedule.step_tokens,
                                    .min_kv_blocks = (context + 63) / 64,
+                                   .n_state_slots =
+                                       layout_slots_wanted(m->arch, o->job.schedule.max_batch),
                                    .rank_bytes = plan_bound(o)};
     const struct weights_fit fit = {.place = o->job.weights.place,
                                     .may_stream = o->flags.gpus_per_node == 0,

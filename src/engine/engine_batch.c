@@ -44,6 +44,10 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
                                (unsigned long long)plan->step, s->n_rows, out->n_rows,
                                e->o.max_rows);
         }
+        if (s->slot < 0 || (s->slot > 0 && (uint32_t)s->slot >= e->o.n_state_slots)) {
+            return status_make(STATUS_BUG, "step %llu: state slot %d of %u",
+                               (unsigned long long)plan->step, s->slot, e->o.n_state_slots);
+        }
         const int32_t *blocks = plan->blocks + block;
         struct seq_rows *run = &e->seqs[out->n_runs];
         if (out->n_runs > 0 && goes_on(run - 1, s, blocks)) {
@@ -53,7 +57,8 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
             *run = (struct seq_rows){.row0 = out->n_rows,
                                      .n_rows = (size_t)s->n_rows,
                                      .pos0 = (size_t)s->pos0,
-                                     .blocks = blocks};
+                                     .blocks = blocks,
+                                     .slot = (uint32_t)s->slot};
             out->n_runs++;
         }
         out->n_rows += (size_t)s->n_rows;

@@ -174,7 +174,9 @@ static struct status dry_run_prepare(struct job *j)
         (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     j->n_kv_blocks = o->run.kv_blocks > 0 ? o->run.kv_blocks : per_context * DRY_CONTEXTS;
     TRY(job_open_lead(j));
-    return lead_is_complete(j->lead) ? status_ok() : lead_start(j->lead, (int32_t)j->n_kv_blocks);
+    j->n_state_slots = layout_slots_wanted(&j->model, o->schedule.max_batch);
+    if (lead_is_complete(j->lead)) return status_ok();
+    return lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots);
 }
 
 static void print_end(const struct job *j, const struct stub *s, double seconds)

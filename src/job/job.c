@@ -108,6 +108,7 @@ static struct status start_engine(struct job *j)
                   .max_rows = (uint32_t)j->o->schedule.step_tokens,
                   .halves_from = halves_from,
                   .n_kv_blocks = j->n_kv_blocks,
+                  .n_state_slots = j->n_state_slots,
                   .flags = &j->o->model,
                   .capacity = &j->o->capacity}};
     return engine_create(&options, &j->engine);
@@ -131,7 +132,7 @@ static void job_say_last_words(void *user)
 static struct status start_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
-    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks));
+    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
     return status_ok();
 }

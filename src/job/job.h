@@ -56,6 +56,7 @@ struct job {
     struct engine *engine;
     struct drafting_cost draft_cost; /* of --speculate auto */
     uint32_t n_threads, n_kv_blocks;
+    uint32_t n_state_slots; /* 0: the model has no recurrent states */
     struct job_times times;
     bool is_drained;
     struct trace *trace;      /* NULL: no --trace */

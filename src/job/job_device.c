@@ -54,6 +54,12 @@ static struct status options_of(const struct job *j, struct device_options *out,
 /* Whether the kernels of the device can run the model. */
 static struct status job_device_check_model(const struct arch *m, const char *name)
 {
+    if (m->delta.n_key_heads > 0) {
+        return status_make(STATUS_USAGE,
+                           "--device %s: %s has layers with a gated delta rule, for which the "
+                           "device has no kernels; run it with --device cpu",
+                           name, m->family->title);
+    }
     if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);

@@ -42,6 +42,7 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .kv = kv_layout(j->o->model.kv_dtype),
         .step_tokens = (uint32_t)j->o->schedule.step_tokens,
         .min_kv_blocks = (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+        .n_state_slots = layout_slots_wanted(&j->model, j->o->schedule.max_batch),
         .rank_bytes = rank_bytes};
 }
 
@@ -177,16 +178,31 @@ static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
     return per_context * (uint64_t)n;
 }
 
+/* Chooses the number of slots for recurrent states, the same on all ranks: those wanted, within a
+ * part of the room for KV and states. Returns this rank's bytes of them. */
+static uint64_t size_states(struct job *j, uint64_t room)
+{
+    const struct layout_budget budget = budget_of(j, 0);
+    const uint64_t bytes =
+        layout_memory_of(j->layout, j->weights->place, budget.kv, budget.step_tokens).state_bytes;
+    uint64_t n = layout_slots_in(room, bytes, budget.n_state_slots);
+    if (budget.n_state_slots == 0) return 0;
+    comm_min_u64(j->comm, COMM_WORLD, &n, 1);
+    j->n_state_slots = (uint32_t)n;
+    return n * bytes;
+}
+
 struct status job_size_memory(struct job *j)
 {
     const struct weights *w = j->weights;
+    const uint32_t n_delta = arch_delta_layers(&j->model, w->layers.begin, w->layers.end);
     const uint64_t block_bytes =
-        kv_pool_block_bytes(range_count(w->layers), range_count(w->kv_heads), j->model.head_dim,
-                            j->o->model.kv_dtype, j->model.kv_lora > 0);
+        kv_pool_block_bytes(range_count(w->layers) - n_delta, range_count(w->kv_heads),
+                            j->model.head_dim, j->o->model.kv_dtype, j->model.kv_lora > 0);
     const uint64_t per_context =
         (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */
-    const uint64_t all = bytes_to_divide(j);
+    const uint64_t found = bytes_to_divide(j), all = less(found, size_states(j, found));
     const uint64_t least =
         w->stream != NULL ? EXPERT_STREAM_LEAST * expert_stream_one_bytes(w->stream) : 0;
     const uint64_t for_kv = w->stream != NULL ? less(all, least) / 2 : all;

@@ -94,8 +94,10 @@ static void settle_scheduling(struct job *j)
     struct schedule_flags *f = &j->options.schedule;
     const bool may_share = j->o->capacity.policy == CAPACITY_DROPLESS &&
                            !j->o->device.fast_reductions && j->o->mode == LEAD_GENERATE;
-    settle_drafts(j, may_share);
-    if (!may_share) f->prefix_cache = false;
+    /* the state after a shared block is not kept, and a wrong guess would stay in the state */
+    const bool has_states = j->model.delta.n_key_heads > 0;
+    settle_drafts(j, may_share && !has_states);
+    if (!may_share || has_states) f->prefix_cache = false;
     if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
     if (j->o->files.logits != NULL)
         f->order = ORDER_INPUT; /* also fixes the order of the datasets */

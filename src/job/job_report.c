@@ -49,6 +49,11 @@ void job_report_start(const struct job *j)
              gb, j->loaded.seconds, j->loaded.seconds > 0 ? gb / j->loaded.seconds : 0,
              j->n_kv_blocks, KV_BLOCK_TOKENS,
              (double)stage_kv_bytes(engine_stage(j->engine)) / (1 << 30));
+    if (j->n_state_slots == 0) return;
+    log_line(LOG_INFO,
+             "recurrent states of %u sequences, %.2f GiB here; prompts share no blocks and nothing "
+             "is guessed with such layers",
+             j->n_state_slots, (double)stage_state_bytes(engine_stage(j->engine)) / (1 << 30));
 }
 
 struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,

@@ -25,8 +25,9 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
 static bool stage_is_quantized(const struct layer *l)
 {
     const struct attention_weights *a = &l->attention;
-    const struct packed *all[] = {&a->q,        &a->k,      &a->v,       &a->o,
-                                  &l->ffn.gate, &l->ffn.up, &l->ffn.down};
+    const struct packed *all[] = {&a->q,        &a->k,      &a->v,        &a->o,
+                                  &l->ffn.gate, &l->ffn.up, &l->ffn.down, &l->delta.qkvz,
+                                  &l->delta.ba, &l->delta.o};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i]->quant.kind != QUANT_NONE) return true;
     }
@@ -72,6 +73,11 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_TILE_PARTS] = &s->tile_parts,
                                            [WORKSPACE_Q_LOW] = &s->q_low,
                                            [WORKSPACE_K_ROPE] = &s->k_rope,
+                                           [WORKSPACE_Q_GATED] = &s->q_gated,
+                                           [WORKSPACE_DELTA_QKVZ] = &s->delta_qkvz,
+                                           [WORKSPACE_DELTA_BA] = &s->delta_ba,
+                                           [WORKSPACE_DELTA_MIXED] = &s->delta_mixed,
+                                           [WORKSPACE_DELTA_GATES] = &s->delta_gates,
                                            [WORKSPACE_K_NARROW] = &s->k_narrow,
                                            [WORKSPACE_V_NARROW] = &s->v_narrow,
                                            [WORKSPACE_Q_WIDE] = &s->q_wide,
@@ -120,13 +126,16 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     if (!status_failed(&st)) st = stage_make_moe(s);
     s->row_sum = row_sum_choose(s);
     if (!status_failed(&st)) st = s->row_sum->create(s);
-    const struct kv_shape kv = {.n_layers = range_count(o->weights->layers),
+    const struct range layers = o->weights->layers;
+    const uint32_t n_delta = arch_delta_layers(o->model, layers.begin, layers.end);
+    const struct kv_shape kv = {.n_layers = range_count(layers) - n_delta,
                                 .n_blocks = o->n_kv_blocks,
                                 .n_kv_heads = s->attention.n_kv_heads,
                                 .head_dim = o->model->head_dim,
                                 .dtype = o->flags->kv_dtype,
                                 .latent = o->model->kv_lora > 0};
     if (!status_failed(&st)) st = kv_pool_create(o->kern, &kv, &s->kv);
+    if (!status_failed(&st)) st = stage_make_states(s);
     if (status_failed(&st)) stage_destroy(&s);
     *out = s;
     return st;
@@ -136,6 +145,7 @@ void stage_destroy(struct stage **stage)
 {
     if (*stage == NULL) return;
     struct stage *s = *stage;
+    state_pool_destroy(&s->states);
     kv_pool_destroy(&s->kv);
     moe_destroy(&s->moe);
     mem_free(&s->expert_load);
@@ -201,7 +211,8 @@ static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin,
         out[n++] = (struct seq_rows){.row0 = row0 - begin,
                                      .n_rows = row1 - row0,
                                      .pos0 = q->pos0 + (row0 - q->row0),
-                                     .blocks = q->blocks};
+                                     .blocks = q->blocks,
+                                     .slot = q->slot};
     }
     return n;
 }
@@ -301,6 +312,11 @@ struct moe_traffic stage_moe_traffic(const struct stage *s)
 uint64_t stage_kv_bytes(const struct stage *s)
 {
     return s->kv->n_bytes;
+}
+
+uint64_t stage_state_bytes(const struct stage *s)
+{
+    return s->states == NULL ? 0 : s->states->n_bytes;
 }
 
 uint64_t stage_workspace_bytes(const struct stage *s)

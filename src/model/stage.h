@@ -5,6 +5,7 @@
 
 #include "arch/arch.h"
 #include "attention/kv_pool.h"
+#include "attention/state_pool.h"
 #include "model/model_flags.h"
 #include "moe/moe.h"
 #include "parallel/comm/comm.h"
@@ -34,6 +35,7 @@ struct stage_options {
     size_t halves_from; /* the engine runs a step in two halves when a replica has this many rows or
                            more; the same on all ranks; 0: never */
     uint32_t n_kv_blocks;
+    uint32_t n_state_slots; /* of recurrent states; 0: the model has none */
     const struct model_flags *flags;
     const struct capacity_flags *capacity;
     const struct tap *tap; /* hook for calibration; NULL: none */
@@ -84,8 +86,9 @@ const uint64_t *stage_expert_load(const struct stage *s);
  */
 struct moe_traffic stage_moe_traffic(const struct stage *s);
 
-/* Local. Bytes of the KV pool and of the workspace. */
+/* Local. Bytes of the KV pool, of the recurrent states and of the workspace. */
 uint64_t stage_kv_bytes(const struct stage *s);
+uint64_t stage_state_bytes(const struct stage *s);
 uint64_t stage_workspace_bytes(const struct stage *s);
 
 #endif

@@ -152,15 +152,42 @@ static void narrow_heads(struct stage *s, size_t n_rows)
                                                   .from_stride = s->o.model->head_dim});
 }
 
+/* s->q [T, H, query_dim] = the queries of s->q_gated. */
+static void take_queries(struct stage *s, size_t n_rows)
+{
+    const size_t n = s->o.model->query_dim;
+    op_place_rows(s->o.kern, &(struct place_args){.from = s->q_gated,
+                                                  .n_rows = n_rows * s->attention.n_heads,
+                                                  .width = n,
+                                                  .to_stride = n,
+                                                  .to = s->q,
+                                                  .from_stride = 2 * n});
+}
+
+/* Multiplies each head of s->attended by the sigmoid of its gate. */
+static void apply_gates(struct stage *s, size_t n_rows)
+{
+    const size_t n = s->o.model->query_dim, n_heads = s->attention.n_heads;
+    op_sigmoid_heads(s->o.kern,
+                     &(struct sigmoid_heads){.x = s->attended,
+                                             .gate = {s->q_gated + n, 2 * n * n_heads, 2 * n},
+                                             .n_rows = n_rows,
+                                             .n_heads = n_heads,
+                                             .width = n});
+}
+
 /* s->attended = attention over the keys and values of each head, of the normed rows `in`. */
 static void attend_heads(struct stage *s, const struct layer *layer, const struct part *p,
                          struct act_rows *in)
 {
     const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
-    const struct column qkv[] = {
-        {&w->q, s->q, w->q_bias}, {&w->k, s->k_narrow, w->k_bias}, {&w->v, s->v_narrow, w->v_bias}};
+    const bool gated = s->o.model->gated_heads;
+    const struct column qkv[] = {{&w->q, gated ? s->q_gated : s->q, w->q_bias},
+                                 {&w->k, s->k_narrow, w->k_bias},
+                                 {&w->v, s->v_narrow, w->v_bias}};
     stage_columns(s, qkv, 3, in);
+    if (gated) take_queries(s, n_rows);
     const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
     if (whole) norm_whole(s, w, n_rows);
@@ -177,7 +204,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .cos = layer->is_local ? p->local.cos : p->cos,
                                         .sin = layer->is_local ? p->local.sin : p->sin,
                                         .window = layer->window,
-                                        .kv = kv_pool_layer(s->kv, layer->in_stage),
+                                        .kv = kv_pool_layer(s->kv, layer->in_cache),
                                         .seqs = p->seqs,
                                         .n_seqs = p->n_seqs,
                                         .parts = s->tile_parts,
@@ -185,25 +212,47 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
     if (padded) narrow_heads(s, n_rows);
+    if (gated) apply_gates(s, n_rows);
+}
+
+/* The linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice, it must
+ * be the same on all ranks, also on those that hold no part of it. */
+static const struct packed *first_mixer(const struct stage *s, const struct layer *layer,
+                                        const struct part *p)
+{
+    const struct layout *l = s->o.layout;
+    const struct attention_weights *w = &layer->attention;
+    if (!layer->is_delta) return s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
+    const bool all_have = range_count(layout_delta_heads(l, l->tp - 1)) > 0;
+    return !part_is_cut(p) || all_have ? &layer->delta.qkvz : NULL;
+}
+
+/* The inputs of the output projection that this rank has computed into s->attended. */
+static struct inner_rows mixed_rows(const struct stage *s, const struct layer *layer, size_t n_rows)
+{
+    const struct arch *m = s->o.model;
+    const struct weights *w = s->o.weights;
+    const struct range held = layer->is_delta ? w->delta_heads : w->heads;
+    const uint32_t n = layer->is_delta ? arch_dim_unit(m, DIM_DELTA_V) : m->value_dim;
+    const uint32_t n_units = layer->is_delta ? m->delta.n_key_heads : m->n_heads;
+    return (struct inner_rows){.x = s->attended,
+                               .n_rows = n_rows,
+                               .held = {held.begin * n, held.end * n},
+                               .n_all = (size_t)n_units * n,
+                               .memory = s->codes};
 }
 
 void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
 {
     const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
-    const struct packed *first = s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
-    struct act_rows in = s->row_sum->norm(s, p, layer->attn_norm, first);
+    struct act_rows in = s->row_sum->norm(s, p, layer->attn_norm, first_mixer(s, layer, p));
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
-    s->attend(s, layer, p, &in);
-    const struct range h = s->o.weights->heads;
-    const uint32_t n = s->o.model->value_dim;
-    stage_show(s, TAP_O, s->attended, n_rows, (size_t)range_count(h) * n);
-    const struct inner_rows o = {.x = s->attended,
-                                 .n_rows = n_rows,
-                                 .held = {h.begin * n, h.end * n},
-                                 .n_all = (size_t)s->o.model->n_heads * n,
-                                 .memory = s->codes};
+    (layer->is_delta ? stage_delta : s->attend)(s, layer, p, &in);
+    const struct inner_rows o = mixed_rows(s, layer, n_rows);
+    stage_show(s, TAP_O, s->attended, n_rows, range_count(o.held));
     in = s->row_sum->input(s, &o);
-    const struct block_output out = {&w->o, w->o_bias, layer->attn_out_norm};
+    const struct block_output out = {layer->is_delta ? &layer->delta.o : &w->o, w->o_bias,
+                                     layer->attn_out_norm};
     stage_add(s, &out, &in, p);
 }

@@ -113,7 +113,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     const struct latent_weights *latent = &layer->attention.latent;
     const size_t n_rows = p->hidden.n_rows;
     const struct arch *m = s->o.model;
-    const struct kv_view kv = kv_pool_layer(s->kv, layer->in_stage);
+    const struct kv_view kv = kv_pool_layer(s->kv, layer->in_cache);
     if (s->attention.n_heads == 0) return;
     project(s, &layer->attention, in);
     enter_latents(s, latent, p);

@@ -73,8 +73,9 @@ struct stage {
     struct attention_shape attention;
     uint8_t kv_of_head[4096]; /* local kv head of each local head */
     struct kv_pool *kv;
-    struct moe *moe;       /* NULL for dense models */
-    uint64_t *expert_load; /* [layers, E] */
+    struct state_pool *states; /* NULL: the model has no recurrent layers */
+    struct moe *moe;           /* NULL for dense models */
+    uint64_t *expert_load;     /* [layers, E] */
     uint64_t workspace_bytes;
     void *workspace; /* owned; holds the arrays below, for T <= max_rows; arrays that are not alive
                         at the same time share memory (parallel/layout/workspace.h) */
@@ -85,6 +86,10 @@ struct stage {
      * other models k_narrow is k, v_narrow v, q_wide q, and o_wide attended. */
     float *k_narrow, *v_narrow; /* [T, G, query_dim] */
     float *q_wide, *o_wide;     /* [T, H, Hd] */
+    float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
+    /* gated delta rule, of the key heads held here */
+    float *delta_qkvz, *delta_ba;     /* the projections */
+    float *delta_mixed, *delta_gates; /* work of op_delta */
     /* latent attention */
     float *q_low;                /* [T, q_lora] */
     float *k_rope;               /* [T, rotary] */
@@ -233,6 +238,13 @@ void stage_free_latent(struct stage *s);
 
 /* Local. Latent attention: a stage_attend. */
 stage_attend stage_latent;
+
+/* stage_delta.c. Local. Slots of recurrent states, if the stage has such layers. Errors:
+ * STATUS_MEMORY. */
+struct status stage_make_states(struct stage *s);
+
+/* Gated delta rule: a stage_attend. */
+stage_attend stage_delta;
 
 /* stage_ffn.c. Local. Creates the MoE block, if the model has experts. Errors: STATUS_MEMORY,
  * STATUS_USAGE (a capacity factor with a routing that has none). */

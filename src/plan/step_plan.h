@@ -53,6 +53,7 @@ struct plan_seq {
     int32_t n_rows;     /* tokens computed in this step */
     int32_t pos0;       /* absolute position of the first of them */
     int32_t n_blocks;   /* ceil((pos0 + n_rows) / B) entries of the block table */
+    int32_t slot;       /* of its recurrent states; 0 where the model has none */
     int32_t want;       /* plan_want bits */
     int32_t next_token; /* PLAN_SCORE: the token after the last row, -1: none */
     int32_t top_k;      /* 0: off */

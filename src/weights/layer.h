@@ -14,6 +14,16 @@ struct latent_weights {
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
 };
 
+/* Weights of a gated delta rule, for the key heads that a rank holds and their value heads. */
+struct delta_weights {
+    struct packed qkvz;           /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
+    struct packed ba;             /* [key heads * 2 per_key, D] */
+    struct packed o;              /* [D, value heads * value_dim], K-blocks */
+    float *conv;                  /* [n_taps, channels]: those of q, of k, of v */
+    float *decay_log, *step_bias; /* [value heads] */
+    float *norm;                  /* [value_dim] */
+};
+
 struct attention_weights {
     struct packed q, k, v;                    /* [heads * query_dim, D] */
     struct packed o;                          /* [D, heads * value_dim], K-blocks */
@@ -65,9 +75,12 @@ struct layer {
     bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     bool is_moe;
+    bool is_delta;     /* a gated delta rule instead of attention */
+    uint32_t in_cache; /* counted from the first layer of the stage with KV, or with states */
     float *attn_norm, *ffn_norm;         /* [D] of what attention and the FFN read; or NULL */
     float *attn_out_norm, *ffn_out_norm; /* [D] of what they add to the hidden rows; or NULL */
     struct attention_weights attention;
+    struct delta_weights delta;
     struct ffn_weights ffn; /* dense, or shared experts */
     struct moe_weights moe;
 };

@@ -27,7 +27,7 @@ struct weights_block {
 
 struct weights {
     struct layout_place place;
-    struct range layers, heads, kv_heads, vocab, experts;
+    struct range layers, heads, kv_heads, delta_heads, vocab, experts;
     struct layer *stage_layers; /* [layers], owned */
     struct packed embed;        /* [vocab rows, D], first stage */
     struct packed head;         /* [vocab rows, D], last stage; may share embed's data */

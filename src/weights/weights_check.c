@@ -11,8 +11,9 @@
 
 struct checking {
     const struct ckpt *c;
-    bool *known;              /* [tensors of the file] */
-    struct layout_model *out; /* gets the leaf lengths */
+    bool *known;                 /* [tensors of the file] */
+    struct layout_model *out;    /* gets the leaf lengths */
+    const struct ckpt_tensor *o; /* o_proj of a layer with attention */
 };
 
 static void print_dims(char *text, size_t n, const uint64_t *dims, uint32_t n_dims)
@@ -29,7 +30,8 @@ static struct status check_shape(const struct checking *k, const struct weight_s
                                  const struct ckpt_tensor *t)
 {
     uint64_t want[3] = {s->n_outer, s->n_rows, s->n_cols};
-    const uint32_t n_dims = s->is_expert == s->is_vector ? 2 : s->is_vector ? 1 : 3;
+    const bool has_rows = !s->is_vector || s->is_expert || s->tensor->rows != DIM_ONE;
+    const uint32_t n_dims = s->is_expert && !s->is_vector ? 3 : has_rows ? 2 : 1;
     const uint64_t *dims = want + 3 - n_dims;
     if (t->n_dims == n_dims && memcmp(t->dims, dims, n_dims * sizeof *dims) == 0)
         return status_ok();
@@ -49,6 +51,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
                      : s->role == WEIGHT_DOWN        ? &k->out->ffn_leaf
                      : s->role == WEIGHT_EXPERT_DOWN ? &k->out->expert_leaf
                      : s->role == WEIGHT_SHARED_DOWN ? &k->out->shared_leaf
+                     : s->role == WEIGHT_DELTA_O     ? &k->out->delta_leaf
                                                      : NULL;
     if (leaf == NULL) return status_ok();
     const uint32_t group =
@@ -62,11 +65,12 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
             "%s: tensor %s: leaf of %u elements on grid 2^-%u, expected %u and 1 to 48",
             ckpt_path(k->c), s->name, t->leaf_elems, t->grid_bits, *leaf);
     }
-    if (s->role == WEIGHT_O && *leaf % k->out->arch->value_dim != 0) {
-        return status_make(STATUS_INPUT, "%s: tensor %s: leaf of %u is not whole heads of %u",
-                           ckpt_path(k->c), s->name, *leaf, k->out->arch->value_dim);
-    }
-    return status_ok();
+    const uint32_t head = s->role == WEIGHT_O         ? k->out->arch->value_dim
+                          : s->role == WEIGHT_DELTA_O ? arch_dim_unit(k->out->arch, DIM_DELTA_V)
+                                                      : 1;
+    if (*leaf % head == 0) return status_ok();
+    return status_make(STATUS_INPUT, "%s: tensor %s: leaf of %u is not whole heads of %u",
+                       ckpt_path(k->c), s->name, *leaf, head);
 }
 
 /* The packed bytes of a group of inputs: codes, scale and zero point. A plain tensor has groups of
@@ -119,12 +123,13 @@ static void take_expert_inputs(const struct checking *k, const struct weight_spe
 
 static struct status check_one(void *ctx, const struct weight_spec *s)
 {
-    const struct checking *k = ctx;
+    struct checking *k = ctx;
     const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
     if (t == NULL) {
         return status_make(STATUS_INPUT, "%s: tensor %s is missing", ckpt_path(k->c), s->name);
     }
     k->known[t->index] = true;
+    if (s->role == WEIGHT_O && k->o == NULL) k->o = t;
     TRY(check_shape(k, s, t));
     TRY(take_weight(k, s, t));
     take_expert_inputs(k, s, t);
@@ -176,12 +181,12 @@ struct status weights_check(const struct arch *m, const struct ckpt *c, struct l
     const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     TRY_GOTO(st, layout_build(out, 1, &one_rank, l), done);
     out->o_leaf = out->ffn_leaf = out->expert_leaf = out->shared_leaf = out->inner_unit = 0;
+    out->delta_leaf = 0;
     TRY_GOTO(st, weights_list(l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
     TRY_GOTO(st, check_tied(m, c), done);
     if (m->tied) out->weights[CLASS_HEAD] = out->weights[CLASS_EMBED];
-    const struct ckpt_tensor *o = ckpt_find(c, "model.layers.0.self_attn.o_proj.weight");
-    if (o->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(o->dtype);
+    if (k.o->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(k.o->dtype);
 done:
     mem_free(&k.known);
     mem_free(&l);

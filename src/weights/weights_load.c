@@ -120,6 +120,16 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
         return &layer->attention.latent.q_a_norm;
     case WEIGHT_KV_A_NORM:
         return &layer->attention.latent.kv_a_norm;
+    case WEIGHT_CONV_Q:
+    case WEIGHT_CONV_K:
+    case WEIGHT_CONV_V:
+        return &layer->delta.conv;
+    case WEIGHT_DECAY_LOG:
+        return &layer->delta.decay_log;
+    case WEIGHT_STEP_BIAS:
+        return &layer->delta.step_bias;
+    case WEIGHT_DELTA_NORM:
+        return &layer->delta.norm;
     default:
         return &layer->moe.select_bias;
     }
@@ -157,6 +167,12 @@ static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
         return &layer_of(w, s)->attention.latent.k_rope;
     case WEIGHT_SHARED_MIX:
         return &layer_of(w, s)->ffn.mix;
+    case WEIGHT_DELTA_QKVZ:
+        return &layer_of(w, s)->delta.qkvz;
+    case WEIGHT_DELTA_BA:
+        return &layer_of(w, s)->delta.ba;
+    case WEIGHT_DELTA_O:
+        return &layer_of(w, s)->delta.o;
     default:
         return &layer_of(w, s)->moe.router;
     }
@@ -257,9 +273,23 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
+/* The convolution's weights come in three parts; the first one makes the memory of all. */
+static struct status make_conv(struct loading *ld, struct target *t)
+{
+    struct delta_weights *d = &layer_of(ld->w, &t->spec)->delta;
+    const size_t n_k = (size_t)range_count(ld->w->delta_heads) * ld->m->delta.key_dim;
+    const size_t n = weights_channels(ld) * ld->m->delta.n_taps;
+    if (d->conv == NULL) TRY(keep_array(ld->w, &d->conv, n * sizeof *d->conv));
+    t->vector = d->conv;
+    if (t->spec.role != WEIGHT_CONV_Q) t->vector += n_k;
+    if (t->spec.role == WEIGHT_CONV_V) t->vector += n_k;
+    return status_ok();
+}
+
 static struct status make_target(struct loading *ld, struct target *t)
 {
     struct weights *w = ld->w;
+    if (weights_is_conv(&t->spec)) return make_conv(ld, t);
     if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
         float **vector = vector_of(w, &t->spec);
@@ -337,12 +367,15 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
                                      const struct layout *l)
 {
     const uint32_t n_layers = range_count(w->layers);
+    uint32_t n_before[2] = {0}; /* layers with attention, with states */
     TRY(weights_load_keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer *layer = &w->stage_layers[i];
         layer->index = w->layers.begin + i;
         layer->in_stage = i;
         layer->is_moe = m->layer_is_moe[layer->index];
+        layer->is_delta = m->layer_is_delta[layer->index];
+        layer->in_cache = n_before[layer->is_delta]++;
         layer->window = m->layer_has_window[layer->index] ? m->window : 0;
         layer->is_unrotated = m->layer_is_unrotated[layer->index];
         layer->is_local = m->local_rope && layer->window > 0;
@@ -397,6 +430,7 @@ static struct weights weights_of(const struct weights_source *from)
                             .layers = layout_layers(l, place.pp),
                             .heads = layout_heads(l, place.tp),
                             .kv_heads = layout_kv_heads(l, place.tp),
+                            .delta_heads = layout_delta_heads(l, place.tp),
                             .vocab = layout_vocab(l, place.tp),
                             .experts = layout_experts(l, place.ep),
                             .streams_experts = from->expert_file != NULL,

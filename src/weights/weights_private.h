@@ -1,6 +1,6 @@
-/* Shared by the files of src/weights: facts of experts; what is loaded and where it goes; lending of
- * experts, whose weights stand in memory that the other ranks of the EP axis can read; the packed
- * copy of the experts and its stream. */
+/* Shared by the files of src/weights: facts of experts; what is loaded and where it goes; lending
+ * of experts, whose weights stand in memory that the other ranks of the EP axis can read; the
+ * packed copy of the experts and its stream. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 #define SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 
@@ -30,6 +30,20 @@ struct loading {
 static inline struct layer *layer_of(struct weights *w, const struct weight_spec *s)
 {
     return &w->stage_layers[s->layer - w->layers.begin];
+}
+
+/* Local. Whether the slab is a part of a convolution's weights; the channels of it that this rank
+ * holds. */
+static inline bool weights_is_conv(const struct weight_spec *s)
+{
+    return s->role == WEIGHT_CONV_Q || s->role == WEIGHT_CONV_K || s->role == WEIGHT_CONV_V;
+}
+
+static inline size_t weights_channels(const struct loading *ld)
+{
+    const size_t per_head =
+        2 * arch_dim_unit(ld->m, DIM_DELTA_K) + (size_t)arch_dim_unit(ld->m, DIM_DELTA_V);
+    return range_count(ld->w->delta_heads) * per_head;
 }
 
 /* Local. Wants the slab of a target, whose memory is set: of a quantized tensor each part. Errors:

@@ -107,7 +107,14 @@ static void weights_wants_put_rows(const struct kern_table *k, const struct targ
         op_pack_quant(k, p, weights_wants_part_of(t->part), &rows);
 }
 
-/* Rows of a vector, or of the experts' biases. */
+/* Rows of the convolution's weights, which are the taps of a channel each, into columns. */
+static void put_conv(const struct loading *ld, float *to, const float *taps)
+{
+    const size_t n = weights_channels(ld);
+    for (size_t j = 0; j < ld->m->delta.n_taps; j++) to[j * n] = taps[j];
+}
+
+/* Rows of a vector, of the experts' biases or of a convolution. */
 static struct status take_floats(const struct loading *ld, const struct target *t,
                                  const struct slab_piece *piece)
 {
@@ -117,6 +124,10 @@ static struct status take_floats(const struct loading *ld, const struct target *
     for (size_t r = 0; r < piece->n_rows; r++) {
         dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n,
                      values);
+        if (weights_is_conv(&t->spec)) {
+            put_conv(ld, t->vector + first + r, values);
+            continue;
+        }
         mem_ops_put(ld->w->kern, t->vector + (first + r) * n, values, n * sizeof *values);
     }
     mem_free(&values);

@@ -43,10 +43,12 @@ def fill(model, generator, less_one):
     tied = model.config.get_text_config().tie_word_embeddings
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "norm" in name and less_one:
+            if "norm" in name and less_one and "linear_attn" not in name:
                 normal(p, 0.3)
             elif "norm" in name:
                 p.copy_(1 + 0.3 * torch.randn(p.shape, generator=generator))
+            elif name.endswith("A_log"):  # states that last for a few to some hundred tokens
+                p.copy_((0.005 + 0.3 * torch.rand(p.shape, generator=generator)).log())
             elif "embed_tokens" in name:
                 normal(p, 0.4 if tied else 1.0)
             elif "lm_head" in name:

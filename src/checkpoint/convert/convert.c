@@ -56,11 +56,11 @@ static int part_compare(const void *a, const void *b)
 }
 
 /* Whether no forward pass of shoal reads this tensor: multi-token prediction, which is stored as
- * layers after those of the model, and the indexers of sparse attention. */
+ * layers after those of the model or by itself, and the indexers of sparse attention. */
 static bool is_unused(const char *name, int64_t n_layers)
 {
     const char *prefix = "model.layers.";
-    if (strstr(name, ".self_attn.indexer.") != NULL) return true;
+    if (strstr(name, ".self_attn.indexer.") != NULL || strncmp(name, "mtp.", 4) == 0) return true;
     if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
     return strtol(name + strlen(prefix), NULL, 10) >= n_layers;
 }
@@ -151,14 +151,16 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
     const struct arch_tensor *t = arch_tensor_find(spec->name);
     if (spec->n_dims < 2 || t == NULL || !t->has_leaves) return status_ok();
-    const bool is_o = t->role == WEIGHT_O, is_expert = spec->n_dims == 3;
+    const bool is_delta = t->role == WEIGHT_DELTA_O, is_expert = spec->n_dims == 3;
+    const bool is_o = t->role == WEIGHT_O || is_delta;
     uint32_t unit = DOWN_PROJ_UNIT;
     if (is_o) {
-        unit = c->value_dim;
+        unit = is_delta ? arch_delta_unit(source_config(c->source)) : c->value_dim;
         if (unit == 0) {
-            return status_make(STATUS_INPUT,
-                               "config.json: expected head_dim, or hidden_size and "
-                               "num_attention_heads, for tensor '%s'",
+            return status_make(STATUS_INPUT, "config.json: expected %s, for tensor '%s'",
+                               is_delta ? "linear_num_key_heads, linear_num_value_heads and "
+                                          "linear_value_head_dim"
+                                        : "head_dim, or hidden_size and num_attention_heads",
                                spec->name);
         }
     }
@@ -207,6 +209,10 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     spec.n_dims = t->n_dims + (merged ? 1 : 0);
     spec.dims[0] = n;
     memcpy(spec.dims + (merged ? 1 : 0), t->dims, t->n_dims * sizeof t->dims[0]);
+    if (convert_has_role(p->name, WEIGHT_CONV_Q) && spec.n_dims == 3 && spec.dims[1] == 1) {
+        spec.dims[1] = spec.dims[2]; /* [channels, 1, taps]: one group for each channel */
+        spec.n_dims = 2;
+    }
     TRY(leaf_set(c, &spec));
     *out = spec;
     return status_ok();

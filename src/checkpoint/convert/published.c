@@ -17,14 +17,15 @@ struct published_form {
 
 struct published_family {
     const char *architecture;
-    bool norms_less_one;                /* of weights whose names end with "norm.weight" */
-    bool pairs;                         /* of q and k */
+    bool norms_less_one; /* of weights whose names end with "norm.weight", but for gated norms */
+    bool pairs;          /* of q and k */
     const struct published_form *forms; /* ends with an empty one; NULL: none */
 };
 
 static const struct published_family families[] = {
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
+    {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},
 };
 
 struct published {
@@ -93,7 +94,8 @@ static struct status part_fill(const struct published *p, const char *name,
         t->head_rows = p->arch.query_dim;
         t->rotated = p->arch.rotary;
     }
-    t->adds_one = p->family->norms_less_one && published_ends(name, "norm.weight");
+    t->adds_one = p->family->norms_less_one && published_ends(name, "norm.weight") &&
+                  !published_ends(name, ".linear_attn.norm.weight");
     return status_ok();
 }
 

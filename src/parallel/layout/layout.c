@@ -141,6 +141,14 @@ struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
                         inner_unit(l, l->cuts_expert_outputs, l->model.expert_leaf), l->etp, etp);
 }
 
+struct range layout_delta_heads(const struct layout *l, uint32_t tp)
+{
+    const struct arch *m = l->model.arch;
+    const uint32_t per_head = arch_delta_per_key(m) * m->delta.value_dim;
+    if (per_head == 0) return (struct range){0, 0};
+    return layout_split(m->delta.n_key_heads, l->model.delta_leaf / per_head, l->tp, tp);
+}
+
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
 {
     if (l->model.arch->shared_ffn == 0) return (struct range){0, 0};

@@ -42,6 +42,7 @@ struct layout_model {
     char name[64];
     uint32_t o_leaf; /* a multiple of value_dim */
     uint32_t ffn_leaf, expert_leaf, shared_leaf;
+    uint32_t delta_leaf; /* of a gated delta rule's output projection: whole key heads */
     /* unit in which the inputs of o_proj and the down projections are cut where outputs are cut:
      * the longest quantization group; 0: leaves */
     uint32_t inner_unit;
@@ -117,6 +118,8 @@ struct range layout_vocab(const struct layout *l, uint32_t tp);
 struct range layout_experts(const struct layout *l, uint32_t ep);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
+/* Key heads of a gated delta rule, with their value heads. */
+struct range layout_delta_heads(const struct layout *l, uint32_t tp);
 /* Outputs of o_proj and down, and of the experts' down, in whole panels where these are cut so. */
 struct range layout_outputs(const struct layout *l, uint32_t tp);
 struct range layout_expert_outputs(const struct layout *l, uint32_t etp);
@@ -128,6 +131,7 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 /* Bytes a rank needs. Shapes: weights as packed for the kernels, KV per block of 64 tokens. */
 struct layout_memory {
     uint64_t weights_bytes, kv_block_bytes;
+    uint64_t state_bytes;     /* of one sequence's recurrent states; 0: the model has none */
     uint64_t workspace_bytes; /* a stage's arrays (parallel/layout/workspace.h) */
     uint64_t exchange_bytes;  /* largest buffers for data to and from other ranks */
     /* of streamed experts: the least memory that they pass through, and all of their weights, which
@@ -137,8 +141,19 @@ struct layout_memory {
 
 enum { LAYOUT_STREAM_LEAST = 4 /* experts that the least memory holds */ };
 
-/* Local. All of it but the KV cache. */
+/* Local. All of it but the KV cache and the recurrent states. */
 uint64_t layout_fixed_bytes(const struct layout_memory *m);
+
+enum {
+    LAYOUT_SLOTS = 64,      /* sequences whose recurrent states a replica holds, unless --max-batch
+                               says more or fewer */
+    LAYOUT_STATES_PART = 4, /* the states take at most this part of the room for KV and states */
+};
+
+/* Local. Slots of recurrent states that a replica wants, 0 where the model has none; and those that
+ * fit into the room beside the fixed bytes, at least one. */
+uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch);
+uint32_t layout_slots_in(uint64_t room_bytes, uint64_t slot_bytes, uint32_t n_wanted);
 
 /* Bytes of one cached element, and of the scale that a token's head has beside its elements (int8,
  * else 0). */
@@ -150,6 +165,7 @@ struct layout_budget {
     struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
     uint32_t min_kv_blocks; /* blocks that must fit: one full context */
+    uint32_t n_state_slots; /* slots of recurrent states that are wanted; 0: the model has none */
     uint64_t rank_bytes;    /* that a rank may use; 0: nine tenths of its part of the host */
 };
 

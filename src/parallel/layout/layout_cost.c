@@ -30,7 +30,8 @@ static uint64_t rank_budget_bytes(const struct topo *t)
 
 static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b)
 {
-    return layout_fixed_bytes(m) + b->min_kv_blocks * m->kv_block_bytes;
+    return layout_fixed_bytes(m) + b->min_kv_blocks * m->kv_block_bytes +
+           (b->n_state_slots > 0 ? m->state_bytes : 0);
 }
 
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
@@ -38,7 +39,8 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
 {
     struct layout_fit fit = {.budget_bytes =
                                  budget->rank_bytes > 0 ? budget->rank_bytes : rank_budget_bytes(t),
-                             .n_kv_blocks = UINT64_MAX};
+                             .n_kv_blocks = UINT64_MAX,
+                             .n_state_slots = budget->n_state_slots};
     /* remainders go to the first parts, so the ranks of replica 0 hold the most */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
@@ -51,8 +53,13 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                 fit.worst_rank = rank;
             }
             uint64_t blocks = fixed > fit.budget_bytes ? 0 : UINT64_MAX;
-            if (blocks > 0 && m.kv_block_bytes > 0) {
-                blocks = (fit.budget_bytes - fixed) / m.kv_block_bytes;
+            if (blocks > 0) {
+                const uint64_t room = fit.budget_bytes - fixed;
+                const uint32_t slots = layout_slots_in(room, m.state_bytes, budget->n_state_slots);
+                const uint64_t states = slots * m.state_bytes;
+                if (slots < fit.n_state_slots) fit.n_state_slots = slots;
+                if (m.kv_block_bytes > 0)
+                    blocks = states < room ? (room - states) / m.kv_block_bytes : 0;
             }
             if (blocks < fit.n_kv_blocks) fit.n_kv_blocks = blocks;
         }

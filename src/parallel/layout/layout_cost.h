@@ -10,10 +10,11 @@
  * tightest member. */
 struct layout_fit {
     bool fits;
-    uint32_t worst_rank;   /* of the reordered world */
-    uint64_t budget_bytes; /* the budget's, or a rank's part of its host's memory, the smallest */
-    uint64_t needed_bytes; /* of worst_rank: weights, workspace, min_kv_blocks */
-    uint64_t n_kv_blocks;  /* that fit beside weights and workspace on every rank */
+    uint32_t worst_rank;    /* of the reordered world */
+    uint64_t budget_bytes;  /* the budget's, or a rank's part of its host's memory, the smallest */
+    uint64_t needed_bytes;  /* of worst_rank: weights, workspace, min_kv_blocks */
+    uint32_t n_state_slots; /* that fit on every rank */
+    uint64_t n_kv_blocks;   /* that fit beside weights and workspace on every rank */
 };
 
 /* How far apart the ranks of a group stand. */

@@ -119,10 +119,13 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->value_dim;
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
     const bool padded = !latent && m->head_dim != m->query_dim, wide = latent || padded;
+    const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
+    const uint64_t k_delta = delta * m->delta.key_dim, h_delta = delta * arch_delta_per_key(m);
+    const uint64_t o_delta = h_delta * m->delta.value_dim;
     return (struct workspace_shape){
         .n_rows = n_rows,
         .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
-        .code_inputs = max_u64(max_u64(d, latent ? m->q_lora : 0), n_o),
+        .code_inputs = max_u64(max_u64(d, latent ? m->q_lora : 0), max_u64(n_o, o_delta)),
         .inner_code_inputs = f,
         .per_row = {[WORKSPACE_NORMED] = d,
                     [WORKSPACE_COS] = m->rotary / 2,
@@ -139,7 +142,12 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_V_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
                     [WORKSPACE_Q_WIDE] = wide ? h * m->head_dim : 0,
                     [WORKSPACE_O_WIDE] = wide ? h * m->head_dim : 0,
-                    [WORKSPACE_ATTENDED] = n_o,
+                    [WORKSPACE_ATTENDED] = max_u64(n_o, o_delta),
+                    [WORKSPACE_Q_GATED] = m->gated_heads ? 2 * h * m->query_dim : 0,
+                    [WORKSPACE_DELTA_QKVZ] = 2 * (k_delta + o_delta),
+                    [WORKSPACE_DELTA_BA] = 2 * h_delta,
+                    [WORKSPACE_DELTA_MIXED] = 2 * k_delta + o_delta,
+                    [WORKSPACE_DELTA_GATES] = 2 * h_delta,
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,
                     [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
@@ -167,7 +175,7 @@ static uint64_t row_sum_elements(const struct layout *l)
     const struct arch *m = l->model.arch;
     const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
     if (l->tp == 1) return by_inputs;
-    const uint64_t n_o = (uint64_t)m->n_heads * m->value_dim;
+    const uint64_t n_o = arch_mixed_inputs(m);
     const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
     const uint64_t normed = m->width + max_u64(code_words(&l->model, CLASS_ATTENTION, m->width),
                                                code_words(&l->model, CLASS_FFN, m->width));
@@ -217,17 +225,44 @@ uint64_t layout_fixed_bytes(const struct layout_memory *m)
     return m->weights_bytes + m->workspace_bytes + m->exchange_bytes + m->stream_bytes;
 }
 
+/* A slot: in each layer the convolution's last inputs and the states of the value heads, in f32. */
+static uint64_t state_bytes(const struct layout *l, struct layout_place place)
+{
+    const struct arch *m = l->model.arch;
+    const struct range layers = layout_layers(l, place.pp);
+    const uint64_t heads = range_count(layout_delta_heads(l, place.tp));
+    const uint64_t values = (uint64_t)arch_delta_per_key(m) * m->delta.value_dim;
+    if (heads == 0) return 0;
+    return 4ull * arch_delta_layers(m, layers.begin, layers.end) * heads *
+           ((m->delta.n_taps - 1) * (2ull * m->delta.key_dim + values) + values * m->delta.key_dim);
+}
+
+uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch)
+{
+    if (m->delta.n_key_heads == 0) return 0;
+    return max_batch > 0 ? (uint32_t)max_batch : LAYOUT_SLOTS;
+}
+
+uint32_t layout_slots_in(uint64_t room_bytes, uint64_t slot_bytes, uint32_t n_wanted)
+{
+    if (slot_bytes == 0 || n_wanted == 0) return n_wanted;
+    const uint64_t n = room_bytes / LAYOUT_STATES_PART / slot_bytes;
+    return n < 1 ? 1 : n < n_wanted ? (uint32_t)n : n_wanted;
+}
+
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
                                       struct layout_kv kv, uint32_t step_tokens)
 {
-    const uint64_t kv_rows = (uint64_t)range_count(layout_layers(l, place.pp)) *
-                             range_count(layout_kv_heads(l, place.tp));
     const struct arch *m = l->model.arch;
+    const struct range layers = layout_layers(l, place.pp);
+    const uint64_t n_layers = range_count(layers) - arch_delta_layers(m, layers.begin, layers.end);
+    const uint64_t kv_rows = n_layers * range_count(layout_kv_heads(l, place.tp));
     const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
     const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place, false),
         .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,
+        .state_bytes = state_bytes(l, place),
         .workspace_bytes = workspace_bytes(l, place, step_tokens),
         .exchange_bytes = exchange_bytes(l, place, step_tokens),
         .stream_bytes = stream_bytes(l, place),

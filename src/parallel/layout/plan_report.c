@@ -106,6 +106,13 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
                       ", latent attention: %u + %u elements cached of a token, on each tp rank",
                       a->kv_lora, a->rotary);
     }
+    if (a->delta.n_key_heads > 0) {
+        strbuf_printf(&line,
+                      ", a gated delta rule in %u layers (%u key and %u value heads, states of %u "
+                      "x %u)",
+                      arch_delta_layers(a, 0, a->n_layers), a->delta.n_key_heads,
+                      a->delta.n_value_heads, a->delta.key_dim, a->delta.value_dim);
+    }
     if (a->n_experts > 0) {
         strbuf_printf(&line, ", %u experts of %u columns (%u per token)", a->n_experts,
                       a->expert_ffn, a->n_chosen);
@@ -418,6 +425,13 @@ static void add_kv(const struct layout *l, const struct layout_budget *b,
                   (unsigned long long)fit->n_kv_blocks * KV_BLOCK_TOKENS);
     if (l->dp > 1) strbuf_printf(out, ", in %u replicas", l->dp);
     strbuf_printf(out, "\n%*sone full context needs %u blocks\n", INDENT, "", b->min_kv_blocks);
+    if (b->n_state_slots == 0) return;
+    char bytes[CELL_BYTES];
+    human_bytes(
+        layout_memory_of(l, layout_place_of(l, fit->worst_rank), b->kv, b->step_tokens).state_bytes,
+        bytes);
+    strbuf_printf(out, "%-*s%s for each sequence on a rank, of %u sequences in each replica\n",
+                  INDENT, "States", bytes, fit->n_state_slots);
 }
 
 /* The line of a stage whose ranks need the most, n when none of the stage's lines lacks memory. */
@@ -428,7 +442,7 @@ static uint32_t worst_line(const struct table *table, uint32_t stage, uint64_t n
     uint64_t most = rank_bytes;
     for (uint32_t i = 0; i < table->n; i++) {
         const struct layout_memory *m = &table->lines[i].memory;
-        const uint64_t all = layout_fixed_bytes(m) + n_blocks * m->kv_block_bytes;
+        const uint64_t all = layout_fixed_bytes(m) + n_blocks * m->kv_block_bytes + m->state_bytes;
         if (table->lines[i].holding.stage != stage || all <= most) continue;
         worst = i;
         most = all;
@@ -445,7 +459,7 @@ static void add_lack(const struct layout *l, const struct table *table,
         const uint32_t i = worst_line(table, stage, b->min_kv_blocks, fit->budget_bytes);
         if (i == table->n) continue;
         const struct layout_memory *m = &table->lines[i].memory;
-        const uint64_t kv = b->min_kv_blocks * m->kv_block_bytes;
+        const uint64_t kv = b->min_kv_blocks * m->kv_block_bytes + m->state_bytes;
         const uint64_t all = layout_fixed_bytes(m) + kv;
         char text[7][CELL_BYTES];
         human_bytes(m->weights_bytes, text[0]);

@@ -15,7 +15,8 @@ struct weights_cut weights_cut_of(const struct layout *l, struct layout_place pl
                                          [AXIS_FFN] = layout_ffn(l, place.tp),
                                          [AXIS_SHARED_FFN] = layout_shared_ffn(l, place.tp),
                                          [AXIS_EXPERT_FFN] = layout_expert_ffn(l, place.etp),
-                                         [AXIS_VOCAB] = layout_vocab(l, place.tp)},
+                                         [AXIS_VOCAB] = layout_vocab(l, place.tp),
+                                         [AXIS_DELTA] = layout_delta_heads(l, place.tp)},
                                 .experts = layout_experts(l, place.ep)};
 }
 
@@ -38,14 +39,15 @@ static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct wei
     if (is_expert ? l->cuts_expert_outputs : l->cuts_outputs) s->cols = whole(s->n_cols);
 }
 
-/* The rows of a role that shares its tensor with another: they stand before or after its rows. */
+/* The rows of a role that shares its tensor with others. */
 static void shift_rows(const struct arch *m, const struct arch_tensor *t, struct weight_spec *s)
 {
-    const uint32_t other = arch_dim_size(m, t->beside);
-    s->n_rows += other;
-    if (!t->is_second) return;
-    s->rows.begin += other;
-    s->rows.end += other;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t before = arch_dim_size(m, t->before[i]);
+        s->n_rows += before + arch_dim_size(m, t->behind[i]);
+        s->rows.begin += before;
+        s->rows.end += before;
+    }
 }
 
 struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch_tensor *t)
@@ -62,7 +64,7 @@ struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch
                             .rows = held(cut, t->rows),
                             .cols = held(cut, t->cols)};
     if (t->has_leaves) cut_leaves(cut, t->is_expert, &s);
-    if (arch_tensor_is_halved(t, m->family)) shift_rows(m, t, &s);
+    if (arch_tensor_is_joined(t, m->family)) shift_rows(m, t, &s);
     if (t->is_expert && t->is_vector) {
         s.n_rows = m->n_experts;
         s.rows = cut->experts;

@@ -23,6 +23,11 @@
     X(TILE_PARTS, PROJECT, ATTEND)                                                                 \
     X(Q_LOW, PROJECT, ATTEND)                                                                      \
     X(K_ROPE, PROJECT, ATTEND)                                                                     \
+    X(Q_GATED, PROJECT, ATTEND)                                                                    \
+    X(DELTA_QKVZ, PROJECT, ATTEND)                                                                 \
+    X(DELTA_BA, PROJECT, ATTEND)                                                                   \
+    X(DELTA_MIXED, PROJECT, ATTEND)                                                                \
+    X(DELTA_GATES, PROJECT, ATTEND)                                                                \
     X(K_NARROW, PROJECT, PROJECT)                                                                  \
     X(V_NARROW, PROJECT, PROJECT)                                                                  \
     X(Q_WIDE, PROJECT, ATTEND)                                                                     \

@@ -16,7 +16,7 @@
 
 enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20 };
 
-struct status lead_start(struct lead *l, int32_t n_blocks)
+struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots)
 {
     const struct lead_options *o = &l->o;
     const struct scheduler_options so = {
@@ -24,6 +24,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .n_replicas = o->n_replicas,
         .n_groups = o->n_groups,
         .n_blocks = n_blocks,
+        .n_state_slots = n_state_slots,
         .flags = o->schedule,
         .draft_cost = o->draft_cost,
         .drafter = o->drafter,
@@ -208,7 +209,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     if (l->o.flags.result_cache && options->mode == LEAD_GENERATE) {
         TRY_GOTO(st, result_cache_create(0, &l->results), fail);
     }
-    if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks), fail);
+    if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks, 0), fail);
     TRY_GOTO(st, open_files(l), fail);
     *out = l;
     return st;

@@ -20,13 +20,16 @@ static struct status check_options(const struct scheduler_options *o)
     const int64_t n_needed = scheduler_blocks_for((size_t)o->rules->max_model_len);
     if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->flags.max_batch < 0 ||
         o->flags.step_tokens < 1 || o->flags.chunk_tokens < 0 || o->flags.n_drafts < 0 ||
-        o->flags.n_drafts > SEQUENCE_DRAFTS_MAX || o->rules->max_model_len < 2) {
+        o->flags.n_drafts > SEQUENCE_DRAFTS_MAX || o->rules->max_model_len < 2 ||
+        o->n_state_slots < 0 ||
+        (o->n_state_slots > 0 && (o->flags.n_drafts > 0 || o->flags.prefix_cache))) {
         return status_make(STATUS_USAGE,
                            "scheduler: a size is out of range: %d replicas, %d groups, %d blocks, "
-                           "batch limit %d, %d tokens a step, chunk %d, %d drafts, context %d",
+                           "batch limit %d, %d tokens a step, chunk %d, %d drafts, context %d, %d "
+                           "slots",
                            o->n_replicas, o->n_groups, o->n_blocks, o->flags.max_batch,
                            o->flags.step_tokens, o->flags.chunk_tokens, o->flags.n_drafts,
-                           o->rules->max_model_len);
+                           o->rules->max_model_len, o->n_state_slots);
     }
     if (o->n_blocks < n_needed) {
         return status_make(STATUS_USAGE,
@@ -59,6 +62,7 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
         struct replica *r = &s->replicas[i];
         const int32_t n_cacheable = s->o.flags.prefix_cache ? options->n_blocks : 0;
         TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
+        TRY_GOTO(st, block_pool_init(&r->slots, options->n_state_slots), fail);
         TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable), fail);
         TRY_GOTO(st,
                  mem_alloc(&r->groups, (size_t)options->n_groups, sizeof *r->groups, "scheduler"),
@@ -85,6 +89,7 @@ void scheduler_destroy(struct scheduler **scheduler)
         }
         mem_free(&r->groups);
         prefix_cache_fini(&r->cache);
+        block_pool_fini(&r->slots);
         block_pool_fini(&r->pool);
     }
     mem_free(&s->replicas);
@@ -102,6 +107,7 @@ struct status scheduler_submit(struct scheduler *s, struct request *r)
         return st;
     }
     q->id = (int32_t)(s->n_submitted++ & INT32_MAX);
+    q->slot = -1;
     sequence_list_put_from_tail(&s->waiting, q);
     return st;
 }
@@ -165,6 +171,8 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
     sequence_list_take(&m->running, q);
     block_pool_give(&replica->pool, q->blocks + q->n_cached, (int32_t)(q->n_blocks - q->n_cached));
     while (q->n_cached > 0) prefix_cache_release(&replica->cache, q->blocks[--q->n_cached]);
+    if (q->slot >= 0) block_pool_give(&replica->slots, &q->slot, 1);
+    q->slot = -1;
     m->n_blocks -= q->n_own;
     q->n_blocks = 0;
     q->n_own = 0;
@@ -175,8 +183,8 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
 }
 
 /* Makes a sequence wait again. It may be in flight in another group. That is safe: its step was
- * planned before any plan that reuses its blocks, so every rank has used the blocks by then, and
- * its token is still good. */
+ * planned before any plan that reuses its blocks or its slot, so every rank has used them by then,
+ * and its token is still good. Recurrent states are computed again from the first token. */
 static void preempt(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -302,6 +310,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
     if (s->o.flags.max_batch > 0 && replica->n_running >= (size_t)s->o.flags.max_batch)
         return false;
+    if (s->o.n_state_slots > 0 && replica->slots.n_free == 0) return false;
     if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
     return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
 }
@@ -346,6 +355,7 @@ static struct status admit(struct scheduler *s, int32_t group)
         TRY(grow_table(q, n_needed));
         scheduler_prefix_adopt(s, q);
         TRY(scheduler_take_blocks(s, q, n_needed));
+        q->slot = block_pool_take(&replica->slots);
         sequence_list_take(&s->waiting, q);
         sequence_list_put_from_tail(&m->running, q);
         q->state = SEQUENCE_RUNNING;
@@ -415,6 +425,7 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         .n_rows = q->n_rows,
         .pos0 = (int32_t)q->n_computed,
         .n_blocks = (int32_t)scheduler_blocks_for(end),
+        .slot = q->slot < 0 ? 0 : q->slot,
         .next_token = -1,
         .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,

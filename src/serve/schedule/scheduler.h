@@ -31,8 +31,11 @@ typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, 
 struct scheduler_options {
     const struct request_rules *rules; /* borrowed */
     int32_t n_replicas;
-    int32_t n_groups;                /* microbatch groups in flight (pp) */
-    int32_t n_blocks;                /* of each replica's pool */
+    int32_t n_groups;      /* microbatch groups in flight (pp) */
+    int32_t n_blocks;      /* of each replica's pool */
+    int32_t n_state_slots; /* recurrent states that each replica holds, one per running sequence; 0:
+                              the model has none. With them the caller turns prefix_cache and drafts
+                              off */
     struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
                                         SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 where a row
                                         depends on the batch (neither is used when scoring) */

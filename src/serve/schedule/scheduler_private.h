@@ -23,6 +23,7 @@ struct microbatch {
 
 struct replica {
     struct block_pool pool;
+    struct block_pool slots;   /* of recurrent states; empty where the model has none */
     struct prefix_cache cache; /* empty when o.flags.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */

@@ -42,6 +42,8 @@ struct sequence {
     int32_t n_drafts;
     bool may_draft; /* in the step being planned */
 
+    int32_t slot; /* of its recurrent states while it runs; -1: none */
+
     uint64_t first_plan_ns;       /* when its first step was planned; 0: not yet */
     struct sequence *prev, *next; /* in the list of its state */
 };

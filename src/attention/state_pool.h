@@ -1,0 +1,32 @@
+/* Recurrent states of one rank: a number of slots, each with the states of one sequence in the
+ * layers and heads that the rank holds. It does not know which request owns a slot: the lead's plan
+ * says so. Created by the stage. */
+#ifndef SHOAL_ATTENTION_STATE_POOL_H
+#define SHOAL_ATTENTION_STATE_POOL_H
+
+#include "base/status.h"
+#include "kernels/ops.h"
+
+struct state_shape {
+    uint32_t n_layers, n_slots; /* layers with states */
+    struct delta_shape layer;
+};
+
+struct state_pool {
+    struct state_shape shape;
+    void *data; /* owned: all layers; of a layer the convolutions of all slots, then the heads. A
+                   page is allocated when it is first written */
+    uint64_t n_bytes;
+};
+
+/* Local. Bytes of one slot over all layers of a rank. */
+uint64_t state_pool_slot_bytes(const struct state_shape *shape);
+
+/* Local. A pool in host memory. Errors: STATUS_MEMORY. destroy accepts NULL. */
+struct status state_pool_create(const struct state_shape *shape, struct state_pool **out);
+void state_pool_destroy(struct state_pool **p);
+
+/* Local. The states of the i-th layer that has some. */
+struct delta_states state_pool_layer(const struct state_pool *p, uint32_t i);
+
+#endif
