@@ -54,6 +54,12 @@ static struct status check_source(const struct calib *c)
                            "rounding (--method rtn without --calibration) starts from codes",
                            ckpt_path(c->o->ckpt), t->name);
     }
+    if (c->o->model->delta.n_key_heads > 0) {
+        return status_make(STATUS_USAGE,
+                           "--calibration: not implemented for the gated delta rule of %s; "
+                           "rounding (--method rtn without --calibration) is",
+                           c->o->model->family->title);
+    }
     if (c->o->n_seqs > 0) return status_ok();
     return status_make(STATUS_USAGE, "--calibration: no prompt in it");
 }
