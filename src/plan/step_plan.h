@@ -1,8 +1,8 @@
 /* The interface between scheduling and computing. In each step the lead sends all ranks a
  * step_plan, and the last pipeline stage answers with a step_result. Both are flat integers and
  * floats without pointers to requests or weights, and each packs into one int32 message. Ranks keep
- * nothing between steps but KV blocks, so a plan carries tokens, positions, block tables and
- * sampling values in full. */
+ * nothing between steps but KV blocks and recurrent states, so a plan carries tokens, positions,
+ * block tables and sampling values in full. */
 #ifndef SHOAL_PLAN_STEP_PLAN_H
 #define SHOAL_PLAN_STEP_PLAN_H
 
