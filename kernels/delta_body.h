@@ -11,6 +11,14 @@
 #ifndef SHOAL_KERNELS_DELTA_BODY_H
 #define SHOAL_KERNELS_DELTA_BODY_H
 
+/* Unrolls the constant loops over a tile's vectors, so that they stay in registers. Not with
+ * AddressSanitizer, which checks every access. */
+#ifdef __SANITIZE_ADDRESS__
+#define DELTA_UNROLL
+#else
+#define DELTA_UNROLL _Pragma("GCC unroll 4")
+#endif
+
 #include "kernels/elementary_body.h"
 
 enum { DELTA_LANES = 16 };
@@ -18,10 +26,12 @@ enum { DELTA_LANES = 16 };
 /* m of the first row. */
 ALWAYS_INLINE void delta_read(const struct delta_run *r, size_t j, size_t w, struct v16 *m)
 {
+    DELTA_UNROLL
     for (size_t c = 0; c < w; c++) m[c] = v16_zero();
     for (size_t i = 0; i < r->key_dim; i++) {
         const struct v16 k = v16_set1(r->k[i]);
         const float *s = r->state + i * r->state_stride + j;
+        DELTA_UNROLL
         for (size_t c = 0; c < w; c++)
             m[c] = v16_madd(k, v16_load(DTYPE_F32, s, c * DELTA_LANES), m[c]);
     }
@@ -37,6 +47,7 @@ ALWAYS_INLINE void delta_row(const struct delta_run *r, size_t t, size_t j, size
     const struct v16 decay = v16_set1(r->decay[t * r->gate_stride]);
     const struct v16 beta = v16_set1(r->beta[t * r->gate_stride]);
     struct v16 d[DELTA_VECTORS], o[DELTA_VECTORS];
+    DELTA_UNROLL
     for (size_t c = 0; c < w; c++) {
         const struct v16 v = v16_load(DTYPE_F32, r->v + t * r->value_stride + j, c * DELTA_LANES);
         d[c] = v16_mul(v16_sub(v, v16_mul(decay, m[c])), beta);
@@ -46,6 +57,7 @@ ALWAYS_INLINE void delta_row(const struct delta_run *r, size_t t, size_t j, size
         float *s = r->state + i * r->state_stride + j;
         const struct v16 ki = v16_set1(k[i]), qi = v16_set1(q[i]);
         const struct v16 ni = v16_set1(has_next ? next[i] : 0);
+        DELTA_UNROLL
         for (size_t c = 0; c < w; c++) {
             const struct v16 old = v16_load(DTYPE_F32, s, c * DELTA_LANES);
             const struct v16 now = v16_madd(ki, d[c], v16_mul(decay, old));
@@ -54,6 +66,7 @@ ALWAYS_INLINE void delta_row(const struct delta_run *r, size_t t, size_t j, size
             if (has_next) m[c] = v16_madd(ni, now, m[c]);
         }
     }
+    DELTA_UNROLL
     for (size_t c = 0; c < w; c++)
         v16_store(r->out + t * r->out_stride + j + c * DELTA_LANES, o[c]);
 }

@@ -136,7 +136,7 @@ struct delta_shape {
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;
 };
-enum { DELTA_TAPS_MAX = 16 };
+enum { DELTA_TAPS_MAX = 16, DELTA_TILE = 64 };
 
 static inline size_t delta_value_heads(const struct delta_shape *s)
 {
@@ -149,10 +149,12 @@ static inline size_t delta_channels(const struct delta_shape *s)
 }
 
 /* The states of a layer: of each slot the last n_taps - 1 inputs of the convolution, the oldest
- * first, and the states of its value heads. */
+ * first, and the states of its value heads. A state [key_dim, value_dim] stands in tiles of
+ * DELTA_TILE columns, the last one narrower: tile after tile, each [key_dim, its columns]. So a
+ * tile lies together, and fits a first-level cache. */
 struct delta_states {
     float *conv;  /* [slots, n_taps - 1, C] */
-    float *heads; /* [slots, value heads, key_dim, value_dim] */
+    float *heads; /* [slots, value heads, tiles] */
 };
 
 /* From the projections of rows to the inputs of the output projection, row by row:

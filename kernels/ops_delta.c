@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum {
-    DELTA_TILE = 64,       /* columns of a state that a thread takes together */
     DELTA_CHANNEL_COST = 8 /* of a channel of the convolution, in multiply-adds */
 };
 
@@ -133,7 +132,9 @@ static void run_tile(const struct delta_job *job, const struct seq_rows *seq, si
     const size_t n = delta_channels(s), n_v = delta_value_heads(s), head = v / s->per_key;
     const size_t n_k = (size_t)s->n_heads * s->key_dim;
     const float *x = a->mixed + seq->row0 * n;
-    float *state = a->states.heads + ((size_t)seq->slot * n_v + v) * s->key_dim * s->value_dim + j;
+    const size_t width = min_size(DELTA_TILE, s->value_dim - j);
+    float *state =
+        a->states.heads + (((size_t)seq->slot * n_v + v) * s->value_dim + j) * s->key_dim;
     const struct delta_run run = {.q = x + head * s->key_dim,
                                   .k = x + n_k + head * s->key_dim,
                                   .v = x + 2 * n_k + v * s->value_dim + j,
@@ -142,15 +143,14 @@ static void run_tile(const struct delta_job *job, const struct seq_rows *seq, si
                                   .out = a->out + (seq->row0 * n_v + v) * s->value_dim + j,
                                   .state = state,
                                   .n_rows = seq->n_rows,
-                                  .n = min_size(DELTA_TILE, s->value_dim - j),
+                                  .n = width,
                                   .key_dim = s->key_dim,
                                   .key_stride = n,
                                   .value_stride = n,
                                   .gate_stride = 2 * n_v,
                                   .out_stride = n_v * s->value_dim,
-                                  .state_stride = s->value_dim};
-    for (size_t i = 0; seq->pos0 == 0 && i < s->key_dim; i++)
-        memset(state + i * s->value_dim, 0, run.n * sizeof *state);
+                                  .state_stride = width};
+    if (seq->pos0 == 0) memset(state, 0, width * s->key_dim * sizeof *state);
     job->k->delta_rule(&run);
 }
 

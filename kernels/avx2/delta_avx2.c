@@ -2,7 +2,7 @@
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx2/vec.h"
 
-enum { DELTA_VECTORS = 1 };
+enum { DELTA_VECTORS = 2 };
 
 #include "kernels/delta_body.h"
 
