@@ -19,7 +19,7 @@ static int64_t weighted_columns(const struct weighted_rows *a, size_t i, size_t 
     return n_bad;
 }
 
-/* The columns of the next tile: whole tiles, then short ones, then what is left. */
+/* The columns of the next tile: whole tiles, then short ones, then the rest. */
 static size_t weighted_next(size_t n_left)
 {
     if (n_left >= WEIGHTED_TILE) return WEIGHTED_TILE;

@@ -82,8 +82,8 @@ static const struct width widths[] = {
     {256, CUDA_KERNEL_attention_few_256, CUDA_KERNEL_COUNT},
 };
 
-/* The kernels for this head width and cache type; NULL: use attention.cu. An f32 cache stays on
- * attention.cu, because whoever asks for it wants the precision of f32. Latents (576 wide) do not
+/* The kernels for this head width and cache type; NULL: use attention.cu. Caches of f32 and bf16
+ * use attention.cu, because f16 operands would lose precision or range. Latents (576 wide) do not
  * fit. */
 static const struct width *width_of(const struct device *d, const struct attn_args *a)
 {
