@@ -13,8 +13,8 @@
 struct status job_journal_path(const struct job_options *o, char **out);
 
 /* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the
- * checkpoint's digest, the input part, and the flags whose rows say so, with effective values.
- * Layout, batch and threads are not among them. */
+ * checkpoint's digest, the device's order of sums, the input part, and the flags whose rows say so,
+ * with effective values. Layout, batch and threads are not among them. */
 struct status job_journal_settings(const struct job *j, struct strbuf *out);
 
 /* Local. Appends who runs the job, for `shoal status`: command, model, ranks and layout. */

@@ -26,7 +26,7 @@ struct status job_open_lead(struct job *j);
 
 /* Local. Binds this rank near its GPU. Call it before threads and large memory are made, because
  * those are placed where the rank runs. Errors: device_locate's; STATUS_USAGE when the GPU's
- * kernels cannot run the model; STATUS_IO when the rank cannot be bound; STATUS_MEMORY. */
+ * kernels cannot run the model; STATUS_MEMORY. */
 struct status job_place_by_device(struct job *j);
 
 /* Local. Opens this rank's GPU: j->device, j->kern.device. Errors: device_open's. */

@@ -9,8 +9,8 @@
 
 /* **Collective (world)**. Compares XXH3-64 digests of the program's file and of argv[argc]; the
  * same status on every rank. Errors: STATUS_INPUT names the first rank that runs another program
- * than rank 0, STATUS_USAGE the first one with other flags and the flag that differs;
- * STATUS_MEMORY. */
+ * than rank 0, STATUS_USAGE the first one with other flags and the flag that differs. Ends the job
+ * when there is no memory. */
 struct status job_same(struct comm *c, int argc, char **argv);
 
 #endif

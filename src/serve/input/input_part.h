@@ -24,8 +24,7 @@ struct input_part {
     uint64_t size;       /* of the input, decompressed bytes */
 };
 
-/* Local. Parses "K/N", 1 <= K <= N, and sets index and n only. False when the text is no such pair.
- */
+/* Local. Parses "K/N", 1 <= K <= N, and sets index and n only. False for any other text. */
 bool input_part_parse(const char *text, struct input_part *out);
 
 /* Local. Fills the other members; reads the file up to `end` to count lines, and a compressed file

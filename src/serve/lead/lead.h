@@ -19,7 +19,7 @@
 
 struct lead;
 
-/* Zero means the default where one is named. All pointers are borrowed and outlive the lead. */
+/* Zero means the default if one is named. All pointers are borrowed and outlive the lead. */
 struct lead_options {
     enum lead_mode mode;
     const char *input_path;  /* JSONL; "-" is stdin */
@@ -46,7 +46,7 @@ struct lead_options {
     drafter_fn *drafter;
     void *drafter_user;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
-    size_t window_bytes;    /* memory of such rows; 0: 256 MiB. One row may always be read */
+    size_t window_bytes;    /* their memory; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;

@@ -1,4 +1,4 @@
-/* Requests that share a line's prompt and lists. */
+/* Requests that have a copy of a line's prompt and share its lists. */
 #include "serve/request/request_choice.h"
 
 #include "base/mem.h"

@@ -316,8 +316,8 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
 }
 
 /* Chooses among the replicas where q fits: the one that has or computes most of its prefix, then
- * the one with the least work. Each replica takes at most an even share, so that a common prefix
- * does not leave replicas idle. */
+ * the one with the fewest running sequences, then the one with the most free blocks. Each replica
+ * takes at most an even share, so that a common prefix does not leave replicas idle. */
 static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct sequence *q)
 {
     struct replica *best = NULL;

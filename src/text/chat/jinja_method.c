@@ -350,8 +350,8 @@ METHOD(text_join)
     return jbuild_end(&b, out);
 }
 
-/* Whether there is at least one character, and all are blanks (if allowed) or in the given
- * categories. */
+/* Whether there is at least one character, and all are blanks (with `blanks`) or in the given
+ * categories (without). */
 static bool all_chars(struct jrun *r, const struct jtext *t, unsigned categories, bool blanks,
                       struct jvalue *out)
 {

@@ -245,7 +245,8 @@ bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 /* ---- jinja_field.c ---- */
 
 /* Local. Fails if v came with the request and is not the kind of value that the template needs
- * (like `other`); the sentence names v's field. False without a failure if v is no such value. */
+ * (like `other`); the sentence names v's field. Returns false without a failure if v did not come
+ * with the request, or if JSON has no name for either kind. */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
 
 /* Local. Whether the template has a variable of this name. */

@@ -240,8 +240,8 @@ static void make_set(struct builder *b, struct sweep *w, size_t c)
         add_closure(b, b->active[i]->to);
 }
 
-/* Makes the next states of `state` for all classes. A class at which no edge begins, after one at
- * which none ends, leads where that one leads. */
+/* Makes the next states of `state` for all classes. If no edge begins at a class and none ends at
+ * the class before it, both lead to the same state. */
 static struct status make_row(struct builder *b, size_t state)
 {
     struct dfa *d = b->d;

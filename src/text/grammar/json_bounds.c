@@ -113,7 +113,7 @@ static void json_bounds_add_whole(struct digits *d, uint32_t from, int n_whole)
         for (int k = 0; k < 4; k++) {
             const bool agrees[2] = {k & 1, k >> 1};
             uint32_t s = at[agrees[0]][agrees[1]];
-            if (s == 0 || (p > N && k == 0)) continue; /* the latter: state_of_rest */
+            if (s == 0 || (p > N && k == 0)) continue; /* k = 0: state_of_rest has added these */
             if (p == N) s = json_word(d->n, s, ".");
             add_digit(d, s, p, agrees, p == begin && n_whole > 1, next);
         }

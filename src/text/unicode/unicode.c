@@ -164,7 +164,7 @@ static const struct code_range NEWER_COMPATIBLE[] = {
     {0x1FBF0, 0x1FBF9},
 };
 
-/* Marks that came after Unicode 9, and marks that are none any more. */
+/* Marks that came after Unicode 9, and characters that are no longer marks. */
 static const struct code_range NEWER_MARKS[] = {
     {0x7FD, 0x7FD}, {0x897, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xAFA, 0xAFF},
     {0xB55, 0xB55}, {0xC04, 0xC04}, {0xC3C, 0xC3C}, {0xCF3, 0xCF3}, {0xD00, 0xD00},
