@@ -7,8 +7,8 @@ usage: turns.py [--work decode1,decode8,decode32,decode128,decode512,prefill512,
 FIRST and SECOND are commands that answer lines as `shoal bench --turns` does: two builds, two files, or
     "shoal bench --turns --quiet --model M.h5 --threads 2 --max-model-len 1024"
     "mpirun -n 2 shoal bench --turns --quiet --model M.h5 --threads 1 --tp 2 --max-model-len 1024"
-Each turn is one repetition of a work, every pair in the other order than the one before; who waits is stopped, since
-ranks that wait for each other spin. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn
+Each turn is one repetition of a work, every pair in the other order than the one before. The waiting program is
+stopped, since ranks that wait for each other spin. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn
 that others disturbed is done again (--again times, then it stays and is counted). Printed are medians over the
 pairs of FIRST's rate by SECOND's, with the order statistics that hold them with 95 % (fewer than 9 pairs: all).
 """

@@ -29,7 +29,7 @@ struct kv_pool {
         "fp8", DTYPE_F8_E4M3                                                                       \
     }
 
-/* Local. The name of such a type. */
+/* Local. The name of a cache's element type. */
 const char *kv_dtype_name(enum dtype t);
 /* Local. The bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);

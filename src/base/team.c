@@ -1,5 +1,5 @@
 /* The team's threads. A new generation number announces a job. Each thread has one atomic word, its
- * claim, that holds the range of its parts which nobody has begun:
+ * claim: the range of its parts that no thread has begun:
  *
  *     claim of thread i:  [first ........ end)
  *                          ^ the thread itself takes from the front
@@ -20,7 +20,7 @@
 enum {
     SPINS = 64,        /* some microseconds: as long as the gap between two ops */
     YIELD_NS = 300000, /* longer than an exchange between ranks, too short to be noticed */
-    LATE_NS = 20000,   /* a yield that takes longer gave the core to somebody else */
+    LATE_NS = 20000,   /* a yield that takes longer gave the core to another process */
     WAKE_NS = 40000,   /* the extra cost of a sleep over a yield */
     LATE_MOST_NS = 4 << 20,
     HURRY_MOST = 64,
@@ -33,9 +33,9 @@ enum {
 static const uint32_t OWNER_ONLY = 1u << 30; /* other threads leave the parts alone */
 static const uint32_t SPANS = 1u << 31;      /* the owner takes a span of parts at once */
 
-/* The parts [first, end) of one thread that nobody has begun. Their owner takes the first part, or
- * a span of them, so that it reads memory in order; other threads take the last one. A thread that
- * claims a part may read the job: the job stays valid until every claimed part is done. */
+/* The parts [first, end) of one thread that no thread has begun. Their owner takes the first part,
+ * or a span of them, so that it reads memory in order; other threads take the last one. A thread
+ * that claims a part may read the job: the job stays valid until every claimed part is done. */
 struct claim {
     _Alignas(MEM_ALIGN) _Atomic uint32_t left;
 };

@@ -36,9 +36,10 @@ enum {
  * needed. */
 uint32_t leaf_choose(uint64_t n_columns, uint32_t unit, uint64_t n_least);
 
-/* Local. As leaf_choose for a quantized tensor, where short leaves cost more: up to 8 leaves of 256
- * to 512 columns, but at least n_least so that ranks can divide them. Lengths are as equal as
- * multiples of `unit` (whole groups, whole heads) allow, and one unit when the unit is longer. */
+/* Local. As leaf_choose for a quantized tensor, where short leaves cost more: 8 leaves, fewer if
+ * these would be shorter than 256 columns and more if longer than 512, but at least n_least so that
+ * ranks can divide them. Lengths are as equal as multiples of `unit` (whole groups, whole heads)
+ * allow, and one unit when the unit is longer. */
 uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_least);
 
 /* Local. The largest quantization group, out of `group`, 64 and 32, for which a row-parallel tensor

@@ -307,8 +307,8 @@ static void byte_flip(const char *path, int rank, uint64_t at)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* A flipped byte in the last row of a block is found by whichever thread of whichever rank reads
- * the block, whether all ranks want it or only one; all ranks name the tensor and the block. */
+/* A flipped byte in the last row of a block is found by the thread that reads the block, on any
+ * rank, whether all ranks want it or only one; all ranks name the tensor and the block. */
 static void a_damaged_block_is_named_by_all_ranks(void)
 {
     struct place p;

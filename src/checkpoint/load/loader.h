@@ -72,10 +72,10 @@ struct loader_job {
  * Memory through the cache: CKPT_READ_BYTES_MAX (or the longest row) for each thread; past it
  * LOADER_DIRECT_READS reads of 2 MiB (or the longest row), or 2 for each thread if that is more.
  * Then, for shared blocks and serial sinks, as much for the lanes alone, and twice 8 MiB (or the
- * largest block) for each lane. A rank has as many lanes as the
- * smallest team of the host has threads, at most LOADER_LANES_MAX. Errors, the same on all ranks of
- * the host: the status of the first rank that failed; among the blocks that only this rank wants,
- * of the first in the file. */
+ * largest block) for each lane. A rank has as many lanes as the smallest team of the host has
+ * threads, but at most LOADER_LANES_MAX. Errors, the same on all ranks of the host: the status of
+ * the first rank that failed; among the blocks that only this rank wants, of the first in the
+ * file. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

@@ -164,8 +164,8 @@ void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n);
 void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 
-/* Sums, converts the totals to words, and hands every rank all n words. Moves half the bytes of
- * comm_sum_i64, and each rank converts only its part. */
+/* Sums, converts the totals to words, and hands every rank all n words. Words take half the bytes
+ * of comm_sum_i64's totals on their way back, and each rank converts only its part. */
 void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s);
 
 /* All-gather: rank i's counts[i] words (4 bytes each) arrive in `all` at displs[i]. In place: this

@@ -19,8 +19,8 @@ enum { EXPERT_LOAD_MAX = 1 << 30 /* of one expert; greater counts of a file are 
 
 /* Local. The load of each expert, of a file that --metrics wrote: *out [L, E] in new memory, to be
  * freed with mem_free; layers without experts have zeros. Errors: STATUS_INPUT, naming the file,
- * when it is no such file, of a job that did not end or has no experts, or of another model;
- * STATUS_USAGE when m has no experts. */
+ * when --metrics did not write it, or when its job did not end, had no experts or had another
+ * model; STATUS_USAGE when m has no experts. */
 struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out);
 
 /* Local. Deals the experts of each layer, the heaviest first, to the part with the least load that

@@ -87,9 +87,10 @@ uint32_t layout_tp_max(const struct layout_model *model);
 
 /* Local. Builds the layout of n_ranks ranks. tp beyond the query heads (in units of o_leaf), pp
  * beyond the layers, ep that does not divide dp x tp or exceeds the experts, --ep above 1 for a
- * dense model, a product unlike n_ranks: STATUS_USAGE with a sentence. `--ep N` alone means tp N
- * with ep N. Flags left at 0 must have been chosen by layout_choose or follow from the others;
- * what cannot be derived defaults to: ep = dp x tp for MoE (1 for dense), pp = 1, dp = rest. */
+ * dense model, a product unlike n_ranks: STATUS_USAGE with a sentence. A model that cannot be cut
+ * (heads, layers, experts): STATUS_INPUT. `--ep N` alone means tp N with ep N. Flags left at 0 must
+ * have been chosen by layout_choose or follow from the others; what cannot be derived defaults to:
+ * ep = dp x tp for MoE (1 for dense), pp = 1, dp = rest. */
 struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 

@@ -9,7 +9,7 @@
 
 /* Local. out: the layout; order[n_ranks]: order[r] is the launcher's rank that becomes rank r of
  * the reordered world. A layout that cannot fit in memory is still returned, with *fits = false and
- * the shortfall in out->why. Errors: STATUS_USAGE as in layout_build. */
+ * the shortfall in out->why. Errors: as in layout_build. */
 struct status layout_choose(const struct layout_model *model, const struct topo *t,
                             const struct layout_flags *flags, const struct layout_budget *budget,
                             struct layout *out, uint32_t *order, bool *fits);
