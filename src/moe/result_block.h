@@ -1,6 +1,6 @@
 /* What a rank sends back to the host of some tokens, as bytes: the integer sums of each token's
  * experts on this host, with the token's counter, packed (parallel/comm/wire_ints.h). A pure
- * format. Called by exchange_hosts.c.
+ * format. Called by exchange_hosts_combine.c and wire_bytes.c.
  *
  *     head | end of each row's bytes | packed rows: D sums and a counter each
  *

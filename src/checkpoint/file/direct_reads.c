@@ -64,7 +64,7 @@ struct status direct_reads_create(int fd, size_t read_bytes, uint32_t n_slots,
     TRY(mem_alloc(&d, 1, sizeof *d, "reads past the file cache"));
     d->fd = -1;
     d->n_slots = n_slots;
-    /* the wanted bytes may begin behind and end before a sector's ends */
+    /* the wanted bytes need not begin or end at a sector edge */
     const size_t slot_bytes = read_bytes > 0 ? sector_up(read_bytes) + SECTOR_BYTES : 0;
     TRY_GOTO(st, open_again(fd, &d->fd), out);
     if (syscall(SYS_io_setup, n_slots, &d->queue) != 0) {

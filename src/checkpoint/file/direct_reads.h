@@ -15,8 +15,8 @@ struct direct_reads; /* used by one thread at a time */
 
 /* Local. Opens the file behind fd once more, for n_slots reads at a time (at least 1), each of at
  * most read_bytes. Memory: read_bytes + 8 KiB for each slot; read_bytes 0: none, for
- * direct_reads_start_into alone. Errors: STATUS_IO when the system or
- * the file system has no such reads, STATUS_MEMORY. */
+ * direct_reads_start_into alone. Errors: STATUS_IO when the system or the file system does not
+ * support such reads, STATUS_MEMORY. */
 struct status direct_reads_create(int fd, size_t read_bytes, uint32_t n_slots,
                                   struct direct_reads **out);
 /* Local. Waits for the reads that go on, then frees; accepts NULL. */

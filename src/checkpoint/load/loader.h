@@ -1,6 +1,7 @@
 /* The parallel reader. Every rank lists the slabs that it wants. Each block that a host needs is
  * read and verified by exactly one of its ranks, and passed on through shared memory if several
- * ranks want it. Keeps nothing. Called by job.c, quantize_job.c and weights_load.c. */
+ * ranks want it. Keeps nothing. Called by job.c, quantize_job.c, weights_load.c and
+ * expert_pack.c. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_H
 

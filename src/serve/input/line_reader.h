@@ -1,6 +1,6 @@
 /* Reads a file, a FIFO or stdin, also compressed ones (byte_source.h), line by line in bounded
- * memory. Does not parse JSON. A line over
- * the limit is skipped and reported, not fatal. Called by the lead. */
+ * memory. Does not parse JSON. A line over the limit is skipped and reported, not fatal. Called by
+ * the lead, audit and merge, the journal and `shoal quantize`. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
 
