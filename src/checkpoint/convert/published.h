@@ -25,8 +25,8 @@ struct published_part {
 struct published;
 
 /* Local. Replaces the config.json of a multimodal checkpoint by that of its text model, and sets
- * *is_text; leaves any other as it is. Errors: STATUS_INPUT names a field that is not implemented.
- */
+ * *is_text; leaves any other as it is. Errors: STATUS_INPUT names a field that is not implemented;
+ * STATUS_MEMORY. */
 struct status published_text_config(struct strbuf *config, const char *what, bool *is_text);
 
 /* Local. The rules of the architecture that config.json names; NULL: files hold shoal's tensors.

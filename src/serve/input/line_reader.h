@@ -36,7 +36,7 @@ struct status line_reader_create(const char *path, size_t max_bytes, struct line
 void line_reader_destroy(struct line_reader **r);
 
 /* Local. Restricts the reader to a part of the file; lines keep their numbers of the whole file.
- * Call it before the first line_reader_next. Errors: STATUS_IO. */
+ * Call it before the first line_reader_next. Errors: as line_reader_next. */
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part);
 
 /* Local. Reads the next line. A last line without a line end counts; an empty input has no line.

@@ -88,7 +88,9 @@ struct status lead_start(struct lead *lead, int32_t n_blocks, int32_t n_state_sl
  * or while a slow stdin has nothing. *done: every line was read and every row has finished
  * (lead_finish writes those that are not yet written); *plan is then PLAN_STOP, and whatever is
  * still in flight is empty. Waits for the input only when no sequence runs, and at most a fifth of
- * a second. Errors: STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an error. */
+ * a second. Errors: STATUS_INPUT (the input is not the one that an earlier run saw, or its
+ * compressed data are damaged), STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an
+ * error. */
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 

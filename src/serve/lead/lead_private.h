@@ -106,8 +106,8 @@ struct status lead_add_request(struct lead *l, struct request *r);
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* Reads lines before a step, so few that the step is not held up for long. Errors of this and the
- * next function: STATUS_INPUT (the input is not the one that an earlier run saw), STATUS_IO,
- * STATUS_MEMORY. */
+ * next function: STATUS_INPUT (the input is not the one that an earlier run saw, or its compressed
+ * data are damaged), STATUS_IO, STATUS_MEMORY. */
 struct status lead_read_lines(struct lead *l);
 
 /* Hands the rows of earlier runs, up to the first missing one, to the writer, which adds those that
