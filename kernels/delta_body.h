@@ -80,7 +80,7 @@ ALWAYS_INLINE void delta_tile(const struct delta_run *r, size_t j, size_t w)
     delta_row(r, r->n_rows - 1, j, w, false, m);
 }
 
-/* One column by itself, behind the last whole vector. */
+/* One column by itself, after the last whole vector. */
 static void delta_one(const struct delta_run *r, size_t j)
 {
     for (size_t t = 0; t < r->n_rows; t++) {

@@ -11,9 +11,14 @@ bool fp8_int8_fits(const struct packed *w);
 
 /* Local. Threaded. Replaces a packed fp8 weight for which fp8_int8_fits by int8 in its own memory.
  * For each output and kernel group (quant_kernel_group), with its scale s and m = the largest |v|
- * of the group's values: scale = s * (m / 127), rounded to the scales' type;  code = rne(v * (127 /
- * m)) m = 0: scale +0 and codes 0;  a value is NaN: scale NaN and codes 0 Groups do not depend on
- * each other, so shards of a tensor give the bits of the whole. The weight is on the CPU. */
+ * of the group's values:
+ *
+ *     scale = s * (m / 127), rounded to the scales' type;  code = rne(v * (127 / m))
+ *     m = 0:           scale +0 and codes 0
+ *     a value is NaN:  scale NaN and codes 0
+ *
+ * Groups do not depend on each other, so shards of a tensor give the bits of the whole. The weight
+ * is on the CPU. */
 void op_fp8_to_int8(const struct kern_table *k, struct packed *w);
 
 #endif

@@ -1,4 +1,4 @@
-/* What only few families derive from their fields. Called by arch.c. */
+/* Derives what only a few families have. Called by arch.c. */
 #include "arch/arch_private.h"
 
 /* A softcap is null or a number: other programs have defaults for an absent one. */

@@ -28,7 +28,7 @@ size_t token_row_bytes(const struct token_format *f)
     return token_row_values(f) * value_bytes(f) + token_row_groups(f) * sizeof(float);
 }
 
-/* The next part, of n_bytes, behind *n_all bytes of the block. */
+/* The next part, of n_bytes, after *n_all bytes of the block. */
 static void *part_at(char *at, size_t *n_all, size_t n_bytes)
 {
     void *part = at != NULL ? at + *n_all : NULL;

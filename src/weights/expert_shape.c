@@ -5,7 +5,7 @@
 #include "checkpoint/file/expert_file.h"
 #include "kernels/ops.h"
 
-/* Takes n bytes behind *end, aligned; false: overflow. */
+/* Takes n bytes after *end, aligned; false: overflow. */
 static bool take(size_t *end, size_t n, size_t *at)
 {
     size_t rounded;

@@ -29,8 +29,8 @@ static float distance(const struct expert_stream *s, uint32_t layer, const struc
 }
 
 /* The entry of the ring to drop for a read: the one that comes up last. limit: only entries that
- * come up later than this. Homes stay: the ring always has room again, when the caller has computed
- * what stands there. */
+ * come up later than this. Homes stay: the ring always has room again once the caller has computed
+ * its experts. */
 static int32_t victim(struct expert_stream *s, float limit)
 {
     int32_t best = STREAM_NONE;
@@ -49,8 +49,8 @@ static int32_t victim(struct expert_stream *s, float limit)
     return best;
 }
 
-/* Among needs that must be computed in order, one that comes after `need` and is in memory: reading
- * it again later is the only way on when all slots hold such. */
+/* Among needs that must be computed in order, one that comes after `need` and is in memory: when
+ * all slots hold such needs, the only way on is to drop one and read it again later. */
 static int32_t later_need(struct expert_stream *s, int32_t need)
 {
     for (size_t i = s->n_needs; i-- > (size_t)need + 1;) {

@@ -1,5 +1,5 @@
-/* What every rank knows of a layer's experts, also a rank that holds none of them: the grid of
- * their sums, and what their first linears read. Called by weights_load. */
+/* Facts about a layer's experts that every rank knows, also a rank that holds none of them: the
+ * grid of their sums, and what their first linears read. Called by weights_load. */
 #include "kernels/act.h"
 #include "weights/weights_private.h"
 

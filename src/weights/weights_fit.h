@@ -18,7 +18,7 @@ struct weights_fit {
  * streamed experts, which it notes in model->streams_experts. For these it also chooses
  * budget->step_tokens, unless given: the largest step up to 4,096 rows whose arrays leave a quarter
  * of the memory to KV cache and experts, because an expert that is read serves all rows of the
- * step. Errors: layout_choose's; STATUS_USAGE when asked to stream what cannot. */
+ * step. Errors: layout_choose's; STATUS_USAGE when streaming is asked for and is not possible. */
 struct status weights_fit_layout(const struct weights_fit *f, struct layout_model *model,
                                  struct layout_budget *budget, struct layout *out, uint32_t *order,
                                  bool *fits);

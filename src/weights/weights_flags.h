@@ -5,8 +5,8 @@
 
 #include "options/flags.h"
 
-/* AUTO: in memory if all of them fit the bound of --memory, which is no bound where it is not
- * given; else the experts stream from disk. */
+/* AUTO: in memory if all of them fit the bound of --memory (without it there is no bound); else the
+ * experts stream from disk. */
 enum weights_place { WEIGHTS_AUTO, WEIGHTS_RESIDENT, WEIGHTS_STREAM };
 #define WEIGHTS_PLACE_WORDS                                                                        \
     {"auto", WEIGHTS_AUTO}, {"resident", WEIGHTS_RESIDENT},                                        \

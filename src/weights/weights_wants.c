@@ -1,5 +1,5 @@
-/* What the loader is asked for, and where its pieces go: into the packed weights of a rank, or of
- * the packed copy of the experts. */
+/* Tells the loader which slabs to read, and where to put its pieces: into the packed weights of a
+ * rank, or of the packed copy of the experts. */
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"

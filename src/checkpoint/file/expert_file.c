@@ -27,7 +27,7 @@ struct header {
     uint64_t hash; /* of all of the above */
 };
 
-/* The header's sector and the index behind it, as they stand in the file. */
+/* The header's sector and the index after it, as they stand in the file. */
 struct head {
     char *bytes; /* owned, mapped */
     size_t n_bytes;

@@ -51,7 +51,7 @@ struct comm_mail_piece {
 size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces);
 
 /* **Collective (axis)**, this and the next. Sends the pieces [n_hosts, n_pieces] of this rank's
- * memory `lane` to each host, in their order, behind those of the ranks before it on this host.
+ * memory `lane` to each host, in their order, after those of the ranks before it on this host.
  * Pieces for this host are not sent. Returns when other ranks of this host may be read, with
  * messages still under way. A host must send another less than 2 GiB. One mail at a time. */
 void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
@@ -64,7 +64,7 @@ void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes);
 /* Local, until the next comm_mail_start. The message of another host, and its bytes. */
 const void *comm_mail_message(const struct comm_mail *m, int host, size_t *n_bytes);
 
-/* Local, behind comm_mail_start, until that rank may write its memory again. A rank's first piece
+/* Local, after comm_mail_start, until that rank may write its memory again. A rank's first piece
  * for a host, and its bytes. */
 const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, int local, int host,
                                size_t *n_bytes);

@@ -89,7 +89,7 @@ static struct status read_file(struct byte_source *s, bool may_block, void *to, 
     return status_ok();
 }
 
-/* Reads more bytes behind those of `raw` that are not used. */
+/* Reads more bytes after those of `raw` that are not used. */
 static struct status fill_raw(struct byte_source *s, bool may_block, struct source_read *out)
 {
     memmove(s->raw, s->raw + s->begin, s->end - s->begin);
