@@ -314,10 +314,12 @@ struct status exchange_hosts_combine(struct moe *m, struct pass *p)
     struct by_host *b = &m->by_host;
     struct gather_job job = {.m = m, .p = p, .damaged = -1}, *at = &job;
     size_t sent;
-    TRY(send_results(m, p));
-    comm_mail_finish(m->o.comm, b->mail, &sent);
-    m->traffic.combine_bytes += sent;
-    find_results(m);
+    if (b->at.n_hosts > 1) {
+        TRY(send_results(m, p));
+        comm_mail_finish(m->o.comm, b->mail, &sent);
+        m->traffic.combine_bytes += sent;
+        find_results(m);
+    }
     part_run(m->o.kern->team,
              (uint64_t)range_count(p->listed) * m->o.model->width * m->o.model->n_chosen,
              gather_part, &at);

@@ -457,8 +457,9 @@ static void check_layout(const struct layout *l, void *ctx)
     struct layout *copy = malloc(sizeof *copy);
     check_cut(l, ctx, copy, false, ONE_HOST);
     check_cut(l, ctx, copy, true, ONE_HOST);
-    if (util_n_ranks() > 2) check_cut(l, ctx, copy, false, TWO_HOSTS);
-    if (util_n_ranks() > 1) check_cut(l, ctx, copy, false, OWN_HOSTS);
+    const bool travels = l->ep * l->etp > 1;
+    if (travels && util_n_ranks() > 2) check_cut(l, ctx, copy, false, TWO_HOSTS);
+    if (travels) check_cut(l, ctx, copy, false, OWN_HOSTS);
     free(copy);
 }
 
