@@ -187,6 +187,15 @@ uint64_t expert_stream_one_bytes(const struct expert_stream *s)
     return s->slot_bytes;
 }
 
+/* The ring's part of the slots: a quarter, but of few slots half, so that several reads go on while
+ * the reader waits for a core. */
+static uint64_t ring_slots(uint64_t n_slots)
+{
+    const uint64_t half = n_slots / 2, most = 2 * STREAM_DEPTH, quarter = n_slots / 4;
+    const uint64_t ring = half < most ? half : quarter > most ? quarter : most;
+    return ring > EXPERT_STREAM_LEAST ? ring : EXPERT_STREAM_LEAST;
+}
+
 struct status expert_stream_start(struct expert_stream *s, uint64_t n_bytes)
 {
     const uint64_t n_entries = (uint64_t)s->n_layers * s->n_local;
@@ -194,7 +203,7 @@ struct status expert_stream_start(struct expert_stream *s, uint64_t n_bytes)
     if (n_slots > n_entries) n_slots = n_entries;
     if (n_slots < EXPERT_STREAM_LEAST)
         n_slots = n_entries < EXPERT_STREAM_LEAST ? n_entries : EXPERT_STREAM_LEAST;
-    const uint64_t ring = n_slots / 4 > EXPERT_STREAM_LEAST ? n_slots / 4 : EXPERT_STREAM_LEAST;
+    const uint64_t ring = ring_slots(n_slots);
     s->n_slots = (uint32_t)n_slots;
     s->n_home = n_slots == n_entries ? s->n_local
                 : n_slots <= ring    ? 0
