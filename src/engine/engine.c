@@ -7,6 +7,8 @@
 #include "kernels/device.h"
 #include "parallel/layout/pipe_schedule.h"
 
+#include <string.h>
+
 /* Adds a span that ends now to the timeline. Returns the time. */
 static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
 {
@@ -109,6 +111,7 @@ struct status engine_create(const struct engine_options *options, struct engine 
         return st;
     }
     if (!e->is_first) expect_hidden(e, 0);
+    e->n_before_steps = comm_stats_of_steps(e->o.comm).n_calls;
     *out = e;
     return st;
 }
@@ -137,6 +140,7 @@ void engine_destroy(struct engine **engine)
         plan_message_fini(&e->result_messages[i]);
     }
     plan_message_fini(&e->incoming);
+    plan_message_fini(&e->shared);
     step_plan_fini(&e->plan);
     step_result_fini(&e->result);
     vocab_parallel_destroy(&e->vocab);
@@ -174,6 +178,7 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     TRY(step_result_pack(&e->result, m));
     comm_send_start(e->o.comm, 0, COMM_TAG_RESULT, m->words, m->n_words * sizeof *m->words,
                     &e->result_sends[slot]);
+    e->stats.n_sent++;
     return status_ok();
 }
 
@@ -224,6 +229,7 @@ static struct status send_rows(struct engine *e, const struct hidden *h)
     TRY(device_status(e->o.kern->device));
     comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, e->wire[i],
                     n_bytes, &e->sent[i]);
+    e->stats.n_sent++;
     return status_ok();
 }
 
@@ -289,20 +295,42 @@ static struct status engine_run_step(struct engine *e, const struct step_plan *p
     return status_ok();
 }
 
-/* Broadcasts the plan from the stage's root to its other ranks, for which the time counts as
- * waiting. */
-static void share_plan(struct engine *e, struct plan_message *m)
+static void reserve_shared(struct engine *e, size_t n_words)
 {
+    const struct status st = plan_message_reserve(&e->shared, n_words);
+    if (status_failed(&st)) comm_abort(e->o.comm, status_exit(st.code));
+}
+
+/* Broadcasts words [from, to) of the shared plan over the stage. */
+static void share_words(struct engine *e, size_t from, size_t to)
+{
+    int32_t *words = e->shared.words;
+    comm_broadcast(e->o.comm, COMM_STAGE, 0, words + from, (to - from) * sizeof *words);
+}
+
+/* Puts the plan of the stage's root into e->shared on all ranks of the stage: its number of words,
+ * then the words. One broadcast does where the plan is at most a quarter longer than the last one,
+ * whose length all ranks know. For other ranks than the root the time counts as waiting. */
+static void share_plan(struct engine *e, const struct plan_message *m)
+{
+    enum { LENGTH = 1, FIRST = 255 };
     const uint64_t since = clock_ns();
-    uint64_t n_words = m->n_words;
-    comm_broadcast(e->o.comm, COMM_STAGE, 0, &n_words, sizeof n_words);
-    if (!e->is_stage_root) {
-        m->n_words = 0;
-        const struct status st = plan_message_reserve(m, n_words);
-        if (status_failed(&st)) comm_abort(e->o.comm, status_exit(st.code));
-        m->n_words = n_words;
+    struct plan_message *s = &e->shared;
+    const size_t last = s->n_words > FIRST ? s->n_words : FIRST, head = LENGTH + last + last / 4;
+    const size_t mine = e->is_stage_root ? LENGTH + m->n_words : 0;
+    reserve_shared(e, mine > head ? mine : head);
+    if (e->is_stage_root) {
+        s->words[0] = (int32_t)m->n_words;
+        memcpy(s->words + LENGTH, m->words, m->n_words * sizeof *m->words);
     }
-    comm_broadcast(e->o.comm, COMM_STAGE, 0, m->words, n_words * sizeof *m->words);
+    share_words(e, 0, head);
+    const size_t n = LENGTH + (size_t)s->words[0];
+    if (n > head) {
+        s->n_words = head; /* kept when the memory grows */
+        reserve_shared(e, n);
+        share_words(e, head, n);
+    }
+    s->n_words = n;
     if (!e->is_stage_root) {
         mark_wait(e, TRACE_WAIT_PLAN, since);
         return;
@@ -317,12 +345,15 @@ struct status engine_submit(struct engine *e, const struct step_plan *plan)
     const uint32_t pp = e->o.layout->pp;
     struct outgoing_plan *out = &e->outgoing[e->n_submitted++ % (pp + 1)];
     for (uint32_t s = 1; s < pp; s++) comm_wait(e->o.comm, &out->sends[s]);
+    const uint64_t since = clock_ns();
     TRY(step_plan_pack(plan, &out->message));
     for (uint32_t s = 1; s < pp; s++) {
         comm_send_start(e->o.comm, (int)layout_rank_of(e->o.layout, 0, s, 0), COMM_TAG_PLAN,
                         out->message.words, out->message.n_words * sizeof *out->message.words,
                         &out->sends[s]);
+        e->stats.n_sent++;
     }
+    e->stats.lead_ns += clock_ns() - since;
     share_plan(e, &out->message);
     return plan->kind == PLAN_STOP ? status_ok() : engine_run_step(e, plan);
 }
@@ -342,8 +373,11 @@ static struct status receive_message(struct engine *e, int from, enum comm_tag t
 struct status engine_collect(struct engine *e, int32_t replica, struct step_result *out)
 {
     const int from = (int)layout_rank_of(e->o.layout, (uint32_t)replica, e->o.layout->pp - 1, 0);
+    const uint64_t since = clock_ns(), waited_ns = e->stats.wait_ns;
     TRY(receive_message(e, from, COMM_TAG_RESULT));
-    return step_result_unpack(e->incoming.words, e->incoming.n_words, out);
+    const struct status st = step_result_unpack(e->incoming.words, e->incoming.n_words, out);
+    e->stats.lead_ns += clock_ns() - since - (e->stats.wait_ns - waited_ns);
+    return st;
 }
 
 struct status engine_follow(struct engine *e)
@@ -351,7 +385,7 @@ struct status engine_follow(struct engine *e)
     for (;;) {
         if (e->is_stage_root) TRY(receive_message(e, 0, COMM_TAG_PLAN));
         share_plan(e, &e->incoming);
-        TRY(step_plan_unpack(e->incoming.words, e->incoming.n_words, &e->plan));
+        TRY(step_plan_unpack(e->shared.words + 1, e->shared.n_words - 1, &e->plan));
         if (e->plan.kind == PLAN_STOP) return status_ok();
         TRY(engine_run_step(e, &e->plan));
     }
@@ -363,6 +397,7 @@ struct engine_stats engine_stats_of(const struct engine *e)
     s.peak_bytes = mem_peak_bytes();
     if (e->o.weights->stream != NULL) s.experts = expert_stream_stats_of(e->o.weights->stream);
     s.moe = stage_moe_traffic(e->stage);
+    s.n_collectives = comm_stats_of_steps(e->o.comm).n_calls - e->n_before_steps;
     return s;
 }
 

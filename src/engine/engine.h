@@ -23,7 +23,10 @@ struct engine_stats {
     uint64_t wait_ns; /* waiting for plans, hidden rows, results and sends: the pipeline's bubble */
     uint64_t plan_ns; /* on the lead's rank: reading, planning, committing; set by its loop */
     uint64_t elapsed_ns; /* from the wait for the first plan to the last plan; set by that loop */
+    uint64_t lead_ns;    /* on the lead's rank: packing and sending plans, receiving results */
     uint64_t n_rows;
+    uint64_t n_sent;                    /* messages to one rank: plans, hidden rows and results */
+    uint64_t n_collectives;             /* calls of collectives over the stage and its axes */
     uint64_t peak_bytes;                /* resident */
     struct expert_stream_stats experts; /* streamed ones */
     struct moe_traffic moe;

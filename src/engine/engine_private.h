@@ -30,6 +30,7 @@ struct engine {
 
     struct step_plan plan;          /* followers: the plan being run */
     struct plan_message incoming;   /* plan or result received */
+    struct plan_message shared;     /* the plan as the stage's ranks share it: length, then words */
     struct outgoing_plan *outgoing; /* lead: [pp + 1] */
     uint64_t n_submitted;
 
@@ -47,7 +48,8 @@ struct engine {
     struct plan_top *tops; /* of the wants, one after another; grows */
     size_t tops_capacity;
 
-    uint64_t step; /* of the last plan */
+    uint64_t step;           /* of the last plan */
+    uint64_t n_before_steps; /* collectives before the first step */
     struct engine_stats stats;
 };
 

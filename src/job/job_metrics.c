@@ -166,9 +166,12 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
         put_real(s, "communication_s", (double)e->comm_ns * 1e-9);
         put_real(s, "waiting_s", (double)e->wait_ns * 1e-9);
         put_real(s, "planning_s", (double)e->plan_ns * 1e-9);
+        put_real(s, "lead_s", (double)e->lead_ns * 1e-9);
         put_real(s, "elapsed_s", (double)e->elapsed_ns * 1e-9);
         job_metrics_put(s, "steps", e->n_steps);
         job_metrics_put(s, "rows", e->n_rows);
+        job_metrics_put(s, "messages", e->n_sent);
+        job_metrics_put(s, "collectives", e->n_collectives);
         job_metrics_put(s, "peak_bytes", e->peak_bytes);
         if (j->layout_model.streams_experts) put_experts(&e->experts, s);
         job_metrics_end(s, "},");

@@ -132,6 +132,24 @@ static void print_traffic(const struct job *j, const struct engine_stats *all)
              (double)(t.dispatch_bytes + t.combine_bytes) / 1e9);
 }
 
+/* What grows with the number of ranks: the lead's work, and messages. */
+static void print_lead(const struct job *j, const struct engine_stats *all)
+{
+    double sent = 0, collectives = 0;
+    if (all[0].n_steps == 0) return;
+    for (uint32_t r = 0; r < j->layout->n_ranks; r++) {
+        const double n = all[r].n_steps > 0 ? (double)all[r].n_steps : 1;
+        if ((double)all[r].n_sent / n > sent) sent = (double)all[r].n_sent / n;
+        if ((double)all[r].n_collectives / n > collectives)
+            collectives = (double)all[r].n_collectives / n;
+    }
+    const double us = 1e-3 / (double)all[0].n_steps;
+    log_line(LOG_INFO,
+             "lead: %.1f us a step for planning and commits, %.1f us for plans and results; "
+             "a rank sends at most %.1f messages and calls %.1f collectives a step",
+             (double)all[0].plan_ns * us, (double)all[0].lead_ns * us, sent, collectives);
+}
+
 /* **Collective (world)**. load [L, E] summed over all ranks. */
 static void sum_expert_load(struct job *j, int64_t *load)
 {
@@ -175,6 +193,7 @@ static struct status report_as_lead(struct job *j, const struct engine_stats *al
         print_stages(j, all);
         print_streaming(j, all);
         print_traffic(j, all);
+        if (j->layout->n_ranks > 1) print_lead(j, all);
     }
     if (j->o->run.moe_stats && load != NULL) print_expert_load(j, load);
     return j->o->files.metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();
