@@ -34,6 +34,23 @@ ALWAYS_INLINE struct v16 v16_geglu(struct v16 gate, struct v16 up)
     return v16_mul(v16_div(gate, v16_add(v16_set1(1.0f), e)), up);
 }
 
+/* el_xielu_body. */
+ALWAYS_INLINE struct v16 v16_xielu(struct v16 x, const float law[4])
+{
+    const struct v16 line = v16_mul(v16_set1(law[2]), x), t = v16_min(v16_set1(law[3]), x);
+    struct v16 q = v16_set1(EL_EXP_Q4);
+    q = v16_madd(q, t, v16_set1(EL_EXP_Q3));
+    q = v16_madd(q, t, v16_set1(EL_EXP_Q2));
+    q = v16_madd(q, t, v16_set1(EL_EXP_Q1));
+    q = v16_madd(q, t, v16_set1(EL_EXP_Q0));
+    const struct v16 near = v16_mul(q, v16_mul(t, t));
+    const struct v16 far = v16_sub(v16_sub(v16_exp(t), v16_set1(1.0f)), t);
+    const struct v16 rest = v16_above(v16_set1(EL_REST_NEAR), t, far, near);
+    const struct v16 up = v16_madd(v16_mul(v16_set1(law[0]), x), x, line);
+    const struct v16 down = v16_madd(v16_add(rest, v16_sub(t, x)), v16_set1(law[1]), line);
+    return v16_above(x, v16_zero(), up, down);
+}
+
 /* The last n < 16 values of a row, and zeros. */
 ALWAYS_INLINE struct v16 activation_tail(const float *x, size_t n)
 {
@@ -58,6 +75,42 @@ ALWAYS_INLINE void row_geglu(const float *gate, const float *up, size_t n, float
     const struct v16 v =
         v16_geglu(activation_tail(gate + i, n - i), activation_tail(up + i, n - i));
     activation_put_tail(y + i, n - i, v);
+}
+
+ALWAYS_INLINE void row_xielu(float *x, size_t n, const float law[4])
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_store(x + i, v16_xielu(v16_load(DTYPE_F32, x, i), law));
+    if (i < n) activation_put_tail(x + i, n - i, v16_xielu(activation_tail(x + i, n - i), law));
+}
+
+/* The layer norm of kern.h. Lanes beyond the row's end add nothing. */
+ALWAYS_INLINE void row_layernorm(const float *x, const float *w, const float *b, size_t n,
+                                 float eps, float *y)
+{
+    const size_t whole = n / 16 * 16, rest = n - whole;
+    struct v16 sums = v16_zero(), squares = v16_zero();
+    float last[16] = {0};
+    for (size_t d = 0; d < whole; d += 16) sums = v16_add(sums, v16_load(DTYPE_F32, x, d));
+    v16_store(last, sums);
+    for (size_t i = 0; i < rest; i++) last[i] += x[whole + i];
+    const float mean = v16_tree(v16_load(DTYPE_F32, last, 0)) / (float)n;
+    for (size_t d = 0; d < whole; d += 16) {
+        const struct v16 c = v16_sub(v16_load(DTYPE_F32, x, d), v16_set1(mean));
+        squares = v16_madd(c, c, squares);
+    }
+    v16_store(last, squares);
+    for (size_t i = 0; i < rest; i++) {
+        const float c = x[whole + i] - mean;
+        last[i] = fmaf(c, c, last[i]);
+    }
+    const float r = 1.0f / sqrtf(v16_tree(v16_load(DTYPE_F32, last, 0)) / (float)n + eps);
+    for (size_t d = 0; d < whole; d += 16) {
+        const struct v16 c = v16_sub(v16_load(DTYPE_F32, x, d), v16_set1(mean));
+        v16_store(y + d, v16_madd(v16_mul(c, v16_set1(r)), v16_load(DTYPE_F32, w, d),
+                                  v16_load(DTYPE_F32, b, d)));
+    }
+    for (size_t d = whole; d < n; d++) y[d] = fmaf((x[d] - mean) * r, w[d], b[d]);
 }
 
 ALWAYS_INLINE void row_softcap(float *x, size_t n, float cap_)

@@ -35,6 +35,53 @@ DEVICE_INLINE void kern_router_choose(const float *keys, uint32_t n, uint32_t n_
     }
 }
 
+/* Orders chosen ids and their weights by id. */
+DEVICE_INLINE void kern_router_sort(int32_t *ids, float *weights, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        const int32_t id = ids[i];
+        const float weight = weights[i];
+        uint32_t at = i;
+        for (; at > 0 && ids[at - 1] > id; at--) {
+            ids[at] = ids[at - 1];
+            weights[at] = weights[at - 1];
+        }
+        ids[at] = id;
+        weights[at] = weight;
+    }
+}
+
+DEVICE_INLINE bool kern_router_has(const int32_t *ids, uint32_t n, uint32_t id)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] == (int32_t)id) return true;
+    return false;
+}
+
+/* The ids and weights of one row by ROUTER_MIXER. */
+DEVICE_INLINE void kern_router_mix(const struct router_args *a, const float *l, int32_t *ids,
+                                   float *weights)
+{
+    for (uint32_t n = 0; n < a->n_chosen; n++) {
+        uint64_t best = 0;
+        float sum = 0.0f;
+        for (uint32_t e = 0; e < a->n_experts; e++) {
+            const uint64_t key = kern_router_has(ids, n, e) ? 0 : kern_router_key(l[e], e);
+            best = key > best ? key : best;
+        }
+        const uint32_t id = ~(uint32_t)best;
+        const float m = l[id];
+        for (uint32_t e = 0; e < a->n_experts; e++) {
+            const float size = l[e] < 0 ? -l[e] : l[e], factor = size < m ? m : size;
+            if (kern_router_has(ids, n, e) || (m - l[e]) / factor > a->rule.scale) continue;
+            sum += el_exp_body(l[e] - m);
+        }
+        ids[n] = (int32_t)id;
+        weights[n] = 1.0f / sum;
+    }
+    kern_router_sort(ids, weights, a->n_chosen);
+}
+
 DEVICE_INLINE bool kern_router_is_sigmoid(const struct router_args *a)
 {
     return a->rule.kind == ROUTER_SIGMOID || a->rule.kind == ROUTER_SIGMOID_RENORM;
@@ -78,25 +125,34 @@ DEVICE_INLINE void kern_router_limit(const struct router_args *a, float *keys)
     }
 }
 
-/* The keys of all experts: the logits themselves, or own [E] after filling it. */
-DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
-                                            float *own)
+/* The key of an expert before groups are limited. */
+DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit, uint32_t e,
+                                       float max, float sum)
 {
     const bool sigmoid = kern_router_is_sigmoid(a);
-    if (!sigmoid && a->rule.n_groups <= 1) return logits;
-    for (uint32_t e = 0; e < a->n_experts; e++) {
-        own[e] = sigmoid ? kern_sigmoid(logits[e]) : logits[e];
-        if (sigmoid && a->bias != NULL) own[e] += a->bias[e];
-    }
+    if (!sigmoid && a->rule.kind != ROUTER_BIASED_RENORM) return logit;
+    const float score = sigmoid ? kern_sigmoid(logit) : el_exp_body(logit - max) / sum;
+    return a->bias != NULL ? score + a->bias[e] : score;
+}
+
+/* The keys of all experts: the logits themselves, or own [E] after filling it. */
+DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
+                                            float max, float sum, float *own)
+{
+    const bool plain = a->rule.kind == ROUTER_SOFTMAX || a->rule.kind == ROUTER_SOFTMAX_RENORM;
+    if (plain && a->rule.n_groups <= 1) return logits;
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        own[e] = kern_router_key_of(a, logits[e], e, max, sum);
     if (a->rule.n_groups > 1) kern_router_limit(a, own);
     return own;
 }
 
 /* ids[n_chosen] = the experts of one row, ascending. */
-DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *logits, int32_t *ids)
+DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *logits, float max,
+                                   float sum, int32_t *ids)
 {
     float own[ROUTER_EXPERTS_MAX];
-    kern_router_choose(kern_router_keys(a, logits, own), a->n_experts, a->n_chosen, ids);
+    kern_router_choose(kern_router_keys(a, logits, max, sum, own), a->n_experts, a->n_chosen, ids);
 }
 
 /* The weights of the chosen experts: their scores, renormalised and scaled as the rule says. max
@@ -105,8 +161,7 @@ DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float 
                                        const int32_t *ids, float max, float sum, float *weights)
 {
     const bool sigmoid = kern_router_is_sigmoid(a);
-    const bool renormalised =
-        a->rule.kind == ROUTER_SOFTMAX_RENORM || a->rule.kind == ROUTER_SIGMOID_RENORM;
+    const bool renormalised = a->rule.kind != ROUTER_SOFTMAX && a->rule.kind != ROUTER_SIGMOID;
     float chosen = 0.0f;
     for (uint32_t i = 0; i < a->n_chosen; i++) {
         const float l = logits[ids[i]];

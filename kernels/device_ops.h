@@ -89,6 +89,7 @@ struct device_ops {
     void (*scale)(struct device *d, float *x, float w, size_t n);
     void (*clamp)(struct device *d, float *x, float limit, size_t n);
     void (*softcap)(struct device *d, float *x, float cap, size_t n);
+    void (*xielu)(struct device *d, float *x, const float law[4], size_t n);
     void (*add_bias)(struct device *d, float *y, const float *bias, size_t n_rows, size_t n);
 
     void (*router)(struct device *d, const struct router_args *a, size_t n_rows);

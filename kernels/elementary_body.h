@@ -108,6 +108,30 @@ DEVICE_INLINE float el_geglu_body(float gate, float up)
     return gate / (1.0f + el_exp_body(v * EL_GELU_TWICE)) * up;
 }
 
+/* exp(x) - 1 - x for x <= 0: near 0 the series of exp without its first terms, which would cancel.
+ */
+#define EL_REST_NEAR (-0.34f)
+
+DEVICE_INLINE float el_exp_rest_body(float x)
+{
+    float q = EL_EXP_Q4;
+    q = fmaf(q, x, EL_EXP_Q3);
+    q = fmaf(q, x, EL_EXP_Q2);
+    q = fmaf(q, x, EL_EXP_Q1);
+    q = fmaf(q, x, EL_EXP_Q0);
+    return x < EL_REST_NEAR ? (el_exp_body(x) - 1.0f) - x : q * (x * x);
+}
+
+/* xIELU (Huang and Schlag 2024), law = alpha_p, alpha_n, beta, eps: where x > 0
+ * fma(alpha_p * x, x, beta * x); elsewhere with t = min(x, eps)
+ * fma(exp(t) - 1 - t + (t - x), alpha_n, beta * x). */
+DEVICE_INLINE float el_xielu_body(float x, const float law[4])
+{
+    const float t = law[3] < x ? law[3] : x, line = law[2] * x;
+    if (x > 0.0f) return fmaf(law[0] * x, x, line);
+    return fmaf(el_exp_rest_body(t) + (t - x), law[1], line);
+}
+
 DEVICE_INLINE double el_f64_from_bits(uint64_t u)
 {
     double x;

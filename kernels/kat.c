@@ -418,6 +418,16 @@ static uint64_t kat_conv(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, N * sizeof(float)), b->w, N * sizeof(float));
 }
 
+static uint64_t kat_xielu(struct bench *b, enum dtype t)
+{
+    (void)t;
+    fill(25, b->x, N, 3.0f);
+    fill(26, b->w, 2 * N, 2.0f);
+    b->t->layernorm(b->x, b->w, b->w + N, N, 1e-5f, b->y);
+    b->t->xielu(b->x, N, (const float[4]){0.7f, 1.1f, 0.5f, -1e-6f});
+    return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
+}
+
 static uint64_t kat_sums(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -526,11 +536,12 @@ static const struct {
     {"attention with sinks", kat_sinks, DTYPE_F16, 0xCE8FE6BDA93B669Fu},
     {"swiglu, clamped", kat_swiglu_clamped, DTYPE_F32, 0x2BF5898A320B61C4u},
     {"geglu, softcap", kat_geglu, DTYPE_F32, 0x1C6169C6C9CB5012u},
+    {"xielu, layernorm", kat_xielu, DTYPE_F32, 0xAA017DB8CA236943u},
     {"attention with sinks and a softcap", kat_softcap, DTYPE_BF16, 0x9A6A64607B24FBF5u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"delta_rule", kat_delta, DTYPE_F32, 0x2FEBF7E2F8AD94E2u},
     {"conv_silu, sigmoid_mul", kat_conv, DTYPE_F32, 0xB0615097F487BF0Cu},
-    {"router", kat_router, DTYPE_F32, 0x1E0B44FA4787A054u},
+    {"router", kat_router, DTYPE_F32, 0x29F70F0F807DCB9Du},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},
     {"pack_halves, pack_words", kat_pack, DTYPE_F32, 0xADE85DA884A1C948u},
     {"log", kat_log, DTYPE_F32, 0x826657538AEE6F2Du},

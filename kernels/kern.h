@@ -293,6 +293,12 @@ struct kern_table {
      * r = 1 / sqrt(sum / (float)n + eps); y_d = (x_d * r) * w_d. y may be x. */
     void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);
 
+    /* One row: mean = (sum of x in 16 lanes, plain adds over d = i mod 16 ascending from +0, tree
+     * 8-4-2-1) / (float)n; c_d = x_d - mean; r = 1 / sqrt(square_sum(c) / (float)n + eps);
+     * y_d = fma(c_d * r, w_d, b_d). y may be x. */
+    void (*layernorm)(const float *x, const float *w, const float *b, size_t n, float eps,
+                      float *y);
+
     /* One head, rotate-half, in place: for i < rot/2, with c = cos[i], s = sin[i], a = x[i],
      * b = x[i + rot/2]:  x[i] = fma(-b, s, a * c),  x[i + rot/2] = fma(a, s, b * c). */
     void (*rope)(float *x, const float *cos, const float *sin, size_t rot);
@@ -320,6 +326,9 @@ struct kern_table {
 
     /* x_i = cap * tanh(x_i / cap), in place; tanh is el_tanh_body */
     void (*softcap)(float *x, size_t n, float cap);
+
+    /* x_i = xIELU of x_i (el_xielu_body), in place */
+    void (*xielu)(float *x, size_t n, const float law[4]);
 
     /* The swiglu above with g_i = min(g_i, limit), u_i = min(max(u_i, -limit), limit) before:
      * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */

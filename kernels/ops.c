@@ -176,7 +176,10 @@ static void norm_part(const void *job_, struct part part)
     if (!part_take(&part, a->n_rows, job->row_cost, &row0, &row1)) return;
     for (size_t row = row0; row < row1; row++) {
         float *y = a->y + row * a->n;
-        job->k->rmsnorm(a->x + row * a->n, a->w, a->n, a->eps, y);
+        if (a->bias != NULL)
+            job->k->layernorm(a->x + row * a->n, a->w, a->bias, a->n, a->eps, y);
+        else
+            job->k->rmsnorm(a->x + row * a->n, a->w, a->n, a->eps, y);
         if (a->codes != NULL) job->k->quantize_row(y, a->n, a->codes, row);
     }
 }

@@ -53,6 +53,7 @@ struct norm_args {
     float eps;
     float *y;                       /* [n_rows, n]; may be x */
     const struct quant_rows *codes; /* NULL: none */
+    const float *bias;              /* [n]: the table's layernorm instead; NULL: rmsnorm */
 };
 void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 
@@ -95,6 +96,9 @@ void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
 /* x_i = softcap of the table. */
 void op_softcap(const struct kern_table *k, float *x, float cap, size_t n);
 
+/* x_i = xielu of the table; law [4] = alpha_p, alpha_n, beta, eps. */
+void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n);
+
 /* x[t] [n] = x[t] * (1 / (1 + exp(-gate[t]))) */
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n);
@@ -107,6 +111,7 @@ struct rope_kv_args {
     const float *v;
     const float *q_norm, *k_norm; /* [Hd]; NULL: none */
     float eps;
+    bool norms_last;        /* after the rotation */
     const float *cos, *sin; /* [T, rot / 2] */
     size_t n_rows, n_heads, rot;
     struct kv_view kv;

@@ -81,8 +81,9 @@ static void rope_heads(const struct rope_kv_job *job, float *x, const float *nor
     const struct rope_kv_args *a = job->a;
     const size_t hd = a->kv.head_dim, angle = row * (a->rot / 2);
     for (size_t i = row * n_heads; i < (row + 1) * n_heads; i++) {
-        if (norm != NULL) k->rmsnorm(x + i * hd, norm, hd, a->eps, x + i * hd);
+        if (norm != NULL && !a->norms_last) k->rmsnorm(x + i * hd, norm, hd, a->eps, x + i * hd);
         k->rope(x + i * hd, a->cos + angle, a->sin + angle, a->rot);
+        if (norm != NULL && a->norms_last) k->rmsnorm(x + i * hd, norm, hd, a->eps, x + i * hd);
     }
 }
 

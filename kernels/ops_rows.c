@@ -251,6 +251,31 @@ void op_softcap(const struct kern_table *k, float *x, float cap, size_t n)
     part_run(k->team, n * CLAMPED_COST, softcap_part, &job);
 }
 
+struct xielu_job {
+    const struct kern_table *k;
+    float *x;
+    const float *law;
+    size_t n;
+};
+
+static void xielu_part(const void *job_, struct part part)
+{
+    const struct xielu_job *job = job_;
+    size_t i, end;
+    if (part_take(&part, job->n, CLAMPED_COST, &i, &end))
+        job->k->xielu(job->x + i, end - i, job->law);
+}
+
+void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n)
+{
+    if (k->device != NULL) {
+        device_ops_of(k->device)->xielu(k->device, x, law, n);
+        return;
+    }
+    const struct xielu_job job = {k, x, law, n};
+    part_run(k->team, n * CLAMPED_COST, xielu_part, &job);
+}
+
 struct sigmoid_rows_job {
     float *x;
     const float *gate;

@@ -23,9 +23,13 @@ static void k_router_f32_avx2(const struct router_args *a, size_t row)
     const float *logits = a->logits + row * a->n_experts;
     int32_t *ids = a->ids + row * a->n_chosen;
     float max = -INFINITY, sum = 0.0f;
+    if (a->rule.kind == ROUTER_MIXER) {
+        kern_router_mix(a, logits, ids, a->weights + row * a->n_chosen);
+        return;
+    }
     for (uint32_t e = 0; e < a->n_experts; e++) max = logits[e] > max ? logits[e] : max;
     if (!kern_router_is_sigmoid(a)) sum = exp_sum(logits, a->n_experts, max);
-    kern_router_ids(a, logits, ids);
+    kern_router_ids(a, logits, max, sum, ids);
     kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);
 }
 

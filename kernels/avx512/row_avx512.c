@@ -102,6 +102,17 @@ static void k_softcap_f32_avx512(float *x, size_t n, float cap)
     row_softcap(x, n, cap);
 }
 
+static void k_xielu_f32_avx512(float *x, size_t n, const float law[4])
+{
+    row_xielu(x, n, law);
+}
+
+static void k_layernorm_f32_avx512(const float *x, const float *w, const float *b, size_t n,
+                                   float eps, float *y)
+{
+    row_layernorm(x, w, b, n, eps, y);
+}
+
 void fill_row_avx512(struct kern_table *t)
 {
     t->grid_to_f32 = k_grid_to_f32_avx512;
@@ -110,5 +121,7 @@ void fill_row_avx512(struct kern_table *t)
     t->swiglu = k_swiglu_f32_avx512;
     t->geglu = k_geglu_f32_avx512;
     t->softcap = k_softcap_f32_avx512;
+    t->xielu = k_xielu_f32_avx512;
+    t->layernorm = k_layernorm_f32_avx512;
     t->axpy = k_axpy_f32_avx512;
 }

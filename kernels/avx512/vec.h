@@ -66,6 +66,12 @@ ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
     return (struct v16){_mm512_fmadd_ps(x.v, y.v, z.v)};
 }
 
+/* Where x > y: a, elsewhere and for NaN b. */
+ALWAYS_INLINE struct v16 v16_above(struct v16 x, struct v16 y, struct v16 a, struct v16 b)
+{
+    return (struct v16){_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), a.v)};
+}
+
 /* el_exp_body for sixteen values, bit for bit. The results of lanes outside exp's range are
  * replaced at the end; a NaN stays NaN. */
 ALWAYS_INLINE struct v16 v16_exp(struct v16 v)

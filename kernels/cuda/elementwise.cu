@@ -48,6 +48,17 @@ BLOCK_INLINE void swiglu_clamped_block(const struct swiglu_clamped_work *a, stru
 }
 CUDA_KERNEL(swiglu_clamped, swiglu_clamped_work)
 
+BLOCK_INLINE void xielu_block(const struct xielu_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) a->x[i] = el_xielu_body(a->x[i], a->law);
+    }
+}
+CUDA_KERNEL(xielu, xielu_work)
+
 BLOCK_INLINE void sigmoid_rows_block(const struct sigmoid_rows_work *a, struct cuda_block b,
                                      void *shared)
 {

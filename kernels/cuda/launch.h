@@ -42,6 +42,7 @@
     X(scale, add_work)                                                                             \
     X(clamp, add_work)                                                                             \
     X(softcap, add_work)                                                                           \
+    X(xielu, xielu_work)                                                                           \
     X(add_bias, add_work)                                                                          \
     X(grid, grid_args)                                                                             \
     X(grid_words, grid_words_args)                                                                 \
@@ -223,6 +224,12 @@ struct swiglu_clamped_work {
     const float *up;
     size_t n;
     float alpha, limit;
+};
+
+struct xielu_work {
+    float *x;
+    size_t n;
+    float law[4];
 };
 
 struct sigmoid_rows_work {

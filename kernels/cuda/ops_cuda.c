@@ -126,7 +126,7 @@ static void op_take_words_cuda(struct device *d, const struct take_words_args *a
 static void norm_rows(struct device *d, const struct norm_args *a)
 {
     device_launch(d, CUDA_KERNEL_rmsnorm,
-                  (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (LANES + 1) * sizeof(float)}, a);
+                  (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (LANES + 2) * sizeof(float)}, a);
 }
 
 static void op_rmsnorm_cuda(struct device *d, const struct norm_args *a)
@@ -191,12 +191,18 @@ static void norm_heads(struct device *d, float *x, const float *w, size_t n_head
     if (w != NULL) norm_rows(d, &norm);
 }
 
-static void op_rope_kv_cuda(struct device *d, const struct rope_kv_args *a)
+static void norm_q_and_k(struct device *d, const struct rope_kv_args *a)
 {
     norm_heads(d, a->q, a->q_norm, a->n_heads, a);
     norm_heads(d, a->k, a->k_norm, a->kv.n_kv_heads, a);
+}
+
+static void op_rope_kv_cuda(struct device *d, const struct rope_kv_args *a)
+{
+    if (!a->norms_last) norm_q_and_k(d, a);
     rope_heads(d, a->q, a->n_heads, a);
     rope_heads(d, a->k, a->kv.n_kv_heads, a);
+    if (a->norms_last) norm_q_and_k(d, a);
     op_kv_write_cuda(d, a->k, a->v, &a->kv);
 }
 
@@ -257,6 +263,12 @@ static void op_softcap_cuda(struct device *d, float *x, float cap, size_t n)
 {
     const struct add_work a = {.h = x, .n = n, .w = cap};
     device_launch(d, CUDA_KERNEL_softcap, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
+}
+
+static void op_xielu_cuda(struct device *d, float *x, const float law[4], size_t n)
+{
+    const struct xielu_work w = {x, n, {law[0], law[1], law[2], law[3]}};
+    device_launch(d, CUDA_KERNEL_xielu, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
 }
 
 static void op_add_bias_cuda(struct device *d, float *y, const float *bias, size_t n_rows, size_t n)
@@ -406,6 +418,7 @@ const struct device_ops device_ops_cuda = {
     .scale = op_scale_cuda,
     .clamp = op_clamp_cuda,
     .softcap = op_softcap_cuda,
+    .xielu = op_xielu_cuda,
     .add_bias = op_add_bias_cuda,
     .router = op_router_cuda,
     .scatter_rows = op_scatter_rows_cuda,

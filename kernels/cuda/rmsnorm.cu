@@ -10,9 +10,27 @@ BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, 
     float *y = a->y + (size_t)b.y * a->n;
     FOR_THREADS(t)
     {
+        if (t == 0) lanes[LANES + 1] = 0.0f; /* the mean, for a layer norm */
+        if (t < LANES && a->bias != NULL) {
+            float chain = 0.0f;
+            for (size_t d = t; d < a->n; d += LANES) chain += x[d];
+            lanes[t] = chain;
+        }
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        if (t == 0 && a->bias != NULL) lanes[LANES + 1] = block_tree(lanes) / (float)a->n;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
         if (t < LANES) {
             float chain = 0.0f;
-            for (size_t d = t; d < a->n; d += LANES) chain = fmaf(x[d], x[d], chain);
+            for (size_t d = t; d < a->n; d += LANES) {
+                const float c = a->bias != NULL ? x[d] - lanes[LANES + 1] : x[d];
+                chain = fmaf(c, c, chain);
+            }
             lanes[t] = chain;
         }
     }
@@ -24,7 +42,10 @@ BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, 
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        for (size_t d = t; d < a->n; d += CUDA_THREADS) y[d] = (x[d] * lanes[LANES]) * a->w[d];
+        const float mean = lanes[LANES + 1], r = lanes[LANES];
+        for (size_t d = t; d < a->n; d += CUDA_THREADS)
+            y[d] = a->bias != NULL ? fmaf((x[d] - mean) * r, a->w[d], a->bias[d])
+                                   : (x[d] * r) * a->w[d];
     }
 }
 CUDA_KERNEL(rmsnorm, norm_args)

@@ -37,20 +37,38 @@ BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
     return n_before;
 }
 
+/* The sum of all experts' exponentials, for softmax. */
+BLOCK_INLINE float router_sum(const struct router_args *a, const struct router_part *r)
+{
+    float sum = 0.0f;
+    if (kern_router_is_sigmoid(a)) return sum;
+    for (uint32_t e = 0; e < a->n_experts; e++) sum += r->p[e];
+    return sum;
+}
+
+/* The largest logit, the exponentials and the keys. */
 BLOCK_INLINE void router_keys(const struct router_args *a, const struct router_part *r)
 {
-    const bool sigmoid = kern_router_is_sigmoid(a);
     FOR_THREADS(t)
     {
-        for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS) {
-            r->keys[e] = sigmoid ? kern_sigmoid(r->logits[e]) : r->logits[e];
-            if (sigmoid && a->bias != NULL) r->keys[e] += a->bias[e];
-        }
         if (t == 0) {
             float m = -INFINITY;
             for (uint32_t e = 0; e < a->n_experts; e++) m = r->logits[e] > m ? r->logits[e] : m;
             *r->max = m;
         }
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS)
+            r->p[e] = kern_router_is_sigmoid(a) ? 0.0f : el_exp_body(r->logits[e] - *r->max);
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        const float sum = a->rule.kind == ROUTER_BIASED_RENORM ? router_sum(a, r) : 0.0f;
+        for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS)
+            r->keys[e] = kern_router_key_of(a, r->logits[e], e, *r->max, sum);
     }
     BLOCK_SYNC();
 }
@@ -83,10 +101,12 @@ BLOCK_INLINE void router_limit(const struct router_args *a, const struct router_
 BLOCK_INLINE void router_write(const struct router_args *a, size_t row, const struct router_part *r)
 {
     int32_t *ids = a->ids + row * a->n_chosen;
-    float sum = 0.0f;
+    const float sum = router_sum(a, r);
     uint32_t n = 0;
-    if (!kern_router_is_sigmoid(a))
-        for (uint32_t e = 0; e < a->n_experts; e++) sum += r->p[e];
+    if (a->rule.kind == ROUTER_MIXER) {
+        kern_router_mix(a, r->logits, ids, a->weights + row * a->n_chosen);
+        return;
+    }
     for (uint32_t e = 0; e < a->n_experts; e++)
         if (r->chosen[e]) ids[n++] = (int32_t)e;
     kern_router_weights(a, r->logits, ids, *r->max, sum, a->weights + row * a->n_chosen);
@@ -99,10 +119,8 @@ BLOCK_INLINE void router_block(const struct router_args *a, struct cuda_block b,
     if (a->rule.n_groups > 1) router_limit(a, &r);
     FOR_THREADS(t)
     {
-        for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS) {
-            r.p[e] = kern_router_is_sigmoid(a) ? 0.0f : el_exp_body(r.logits[e] - *r.max);
+        for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS)
             r.chosen[e] = router_n_before(r.keys, a->n_experts, e) < a->n_chosen;
-        }
     }
     BLOCK_SYNC();
     FOR_THREADS(t)

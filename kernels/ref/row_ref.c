@@ -36,19 +36,38 @@ static int64_t k_weighted_to_f32_ref(const struct weighted_rows *a, float *y)
     return n_bad;
 }
 
+static float tree(float lanes[LANES])
+{
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t i = 0; i < half; i++) lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
 static float k_square_sum_f32_ref(const float *x, size_t n)
 {
     float lanes[LANES] = {0};
     for (size_t d = 0; d < n; d++) lanes[d % LANES] = fmaf(x[d], x[d], lanes[d % LANES]);
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t i = 0; i < half; i++) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return tree(lanes);
 }
 
 static void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y)
 {
     const float r = 1.0f / sqrtf(k_square_sum_f32_ref(x, n) / (float)n + eps);
     for (size_t d = 0; d < n; d++) y[d] = (x[d] * r) * w[d];
+}
+
+static void k_layernorm_f32_ref(const float *x, const float *w, const float *b, size_t n, float eps,
+                                float *y)
+{
+    float sums[LANES] = {0}, squares[LANES] = {0};
+    for (size_t d = 0; d < n; d++) sums[d % LANES] += x[d];
+    const float mean = tree(sums) / (float)n;
+    for (size_t d = 0; d < n; d++) {
+        const float c = x[d] - mean;
+        squares[d % LANES] = fmaf(c, c, squares[d % LANES]);
+    }
+    const float r = 1.0f / sqrtf(tree(squares) / (float)n + eps);
+    for (size_t d = 0; d < n; d++) y[d] = fmaf((x[d] - mean) * r, w[d], b[d]);
 }
 
 static void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot)
@@ -108,6 +127,11 @@ static void k_softcap_f32_ref(float *x, size_t n, float cap)
     for (size_t i = 0; i < n; i++) x[i] = el_softcap_body(x[i], cap);
 }
 
+static void k_xielu_f32_ref(float *x, size_t n, const float law[4])
+{
+    for (size_t i = 0; i < n; i++) x[i] = el_xielu_body(x[i], law);
+}
+
 static void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
                                      float limit, float *y)
 {
@@ -141,6 +165,8 @@ void fill_row_ref(struct kern_table *t)
     t->swiglu = k_swiglu_f32_ref;
     t->geglu = k_geglu_f32_ref;
     t->softcap = k_softcap_f32_ref;
+    t->xielu = k_xielu_f32_ref;
+    t->layernorm = k_layernorm_f32_ref;
     t->swiglu_clamped = k_swiglu_clamped_f32_ref;
     t->add = k_add_f32_ref;
     t->axpy = k_axpy_f32_ref;

@@ -136,6 +136,7 @@ static struct status derive_rope(struct arch_reading *r)
     js_number(js_get(r->rope_scaling, "rope_theta"), &m->rope_theta);
     js_number(js_get(r->rope_parameters, "rope_theta"), &m->rope_theta);
     TRY(check_theta(r));
+    TRY(arch_derive_longrope(r));
     if (!(m->rope_theta > 1.0 && m->rope_theta < 1e12)) {
         return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", r->what,
                            m->rope_theta);
@@ -226,6 +227,10 @@ static struct status derive_heads(struct arch_reading *r)
     }
     m->query_dim = m->value_dim = m->head_dim;
     m->head_dim = (m->head_dim + LANES - 1) / LANES * LANES;
+    if (m->family->qk_norm_last && m->head_dim != m->query_dim) {
+        return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d for %s, found %u",
+                           r->what, LANES, m->family->title, m->query_dim);
+    }
     return derive_rotary(r);
 }
 
@@ -253,6 +258,7 @@ static void derive_attention(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     m->qkv_bias = f->qkv_bias ? r->qkv_bias : r->attention_bias;
+    m->ffn_bias = m->ffn_bias || (f->use_bias && r->attention_bias);
     m->o_bias = f->o_bias_switch ? r->attention_out_bias
                                  : r->attention_bias && !f->qkv_bias && !f->o_unbiased;
     m->qk_norm = m->qk_norm || f->qk_norm;
@@ -391,8 +397,8 @@ static struct status derive_sparsity(struct arch_reading *r)
     struct arch *m = &r->m;
     if (m->family->typed_mlps) return derive_typed_mlps(r);
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        m->layer_is_moe[l] =
-            (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers && l % r->moe_every == 0;
+        m->layer_is_moe[l] = (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers &&
+                             l % r->moe_every == 0 && l <= r->moe_last;
     }
     for (size_t i = 0; i < js_count(r->mlp_only_layers); i++) {
         int64_t l;
@@ -456,6 +462,7 @@ static struct status derive_router(struct arch_reading *r)
     }
     m->router.kind = f->sigmoid ? (renormalise ? ROUTER_SIGMOID_RENORM : ROUTER_SIGMOID)
                                 : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
+    if (f->biased_softmax) m->router.kind = ROUTER_BIASED_RENORM;
     m->router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
     return derive_groups(r);
 }
@@ -468,6 +475,7 @@ static struct status derive_ffn(struct arch_reading *r)
     if (!f->has_experts)
         return m->ffn > 0 ? status_ok() : arch_field_missing(r, "intermediate_size");
     if (m->n_experts == 0) return arch_field_missing(r, "num_local_experts");
+    TRY(arch_derive_experts(r));
     if (m->n_chosen > m->n_experts) {
         return status_make(STATUS_INPUT,
                            "%s: num_experts_per_tok: expected at most the %u experts, found %u",
@@ -477,7 +485,7 @@ static struct status derive_ffn(struct arch_reading *r)
     if (f->counts_shared) m->shared_ffn = r->n_shared * m->expert_ffn;
     m->shared_mix = m->shared_ffn > 0 && f->names->shared_mix != NULL;
     m->expert_bias = f->expert_bias;
-    m->select_bias = f->sigmoid;
+    m->select_bias = f->sigmoid || f->biased_softmax;
     TRY(derive_sparsity(r));
     for (uint32_t l = 0; l < m->n_layers; l++) any_dense = any_dense || !m->layer_is_moe[l];
     if (m->ffn == 0 && (any_dense || !f->own_expert_width))
@@ -531,6 +539,7 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
                              .qkv_bias = true,
                              .sparse_step = 1,
                              .moe_every = 1,
+                             .moe_last = ARCH_LAYERS_MAX,
                              .routed_scale = 1,
                              .logits_divisor = 1};
     const struct status st = parse_root(&r);

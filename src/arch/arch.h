@@ -54,14 +54,20 @@ struct arch_family {
     bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
     bool rotary_dim;     /* the same as a number of elements: "rotary_dim" */
     bool out_norms;      /* attention and the FFN norm their outputs, not their inputs */
+    bool after_norms;    /* they norm their inputs and their outputs, with GLM-4's names */
     bool both_norms;     /* they norm their inputs and their outputs, with Gemma's names */
     bool gelu;           /* GEGLU: "hidden_activation" is "gelu_pytorch_tanh" */
     bool root_embed;     /* embeddings are multiplied by sqrt(hidden_size) */
     bool query_scalar;   /* scores are divided by sqrt("query_pre_attn_scalar") */
     bool caps_scores;    /* "attn_logit_softcapping" must be given, null for none */
     bool caps_logits;    /* "final_logit_softcapping", likewise where caps_scores */
-    bool states_heads;   /* "head_dim" and "num_key_value_heads" must be given: other programs have
-                            defaults of their own */
+    bool states_heads;   /* "head_dim" must be given: other programs have defaults of their own */
+    bool states_kv;      /* likewise "num_key_value_heads" */
+    bool states_bias;    /* likewise "attention_bias" */
+    bool use_bias;       /* "use_bias": biases in attention and in the dense FFN */
+    bool longrope;       /* RoPE may be scaled by "short_factor" and "long_factor" */
+    bool ntk_alpha;      /* RoPE of type "dynamic" has a fixed "alpha" */
+    bool qk_norm_last;   /* norms of q and k come after RoPE */
     bool unrotated;      /* some layers have no RoPE: "no_rope_layers" */
     bool unrotated_full; /* where there is a window, the layers without one have no RoPE */
     bool local_rope;     /* layers with a window have a plain RoPE, whatever rule the others have */
@@ -94,6 +100,12 @@ struct arch_family {
     bool counts_shared;  /* or "n_shared_experts" times the F of an expert; this field and those of
                             the chosen weights must be given, because defaults differ */
     bool sigmoid_groups; /* "n_group" must be given, for the same reason */
+    bool moe_range; /* "moe_layer_start_index", "..._interval" and "..._end_index" choose the MoE
+                       layers; "moe_k", "moe_num_experts" and "moe_num_shared_experts" count */
+    bool moe_topk;  /* "moe_topk" is "num_experts_per_tok"; a shared expert of
+                       intermediate_size */
+    bool biased_softmax; /* router scores are a softmax, with a bias for the choice */
+    bool granite_shared; /* "shared_intermediate_size": F of the shared experts; 0: none */
     bool counts_dense;   /* "first_k_dense_replace" must be given, for the same reason */
     bool typed_mlps; /* "mlp_layer_types" lists dense and sparse layers; else the first is dense */
     const struct arch_names *names; /* of the expert tensors; NULL: none */

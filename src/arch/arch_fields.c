@@ -54,7 +54,7 @@ static const struct field fields[] = {
     {"eos_token_id", FIELD_NODE, AT(eos_token_id)},
     /* attention */
     {"num_attention_heads", FIELD_COUNT, AT(m.n_heads), .most = 4096, .required = true},
-    {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096, ONLY(states_heads),
+    {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096, ONLY(states_kv),
      .required = true},
     {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096},
     {"head_dim", FIELD_COUNT, AT(m.head_dim), .most = 1024, ONLY(states_heads), .required = true},
@@ -66,11 +66,15 @@ static const struct field fields[] = {
     {"final_logit_softcapping", FIELD_FLOAT, AT(m.logit_cap), .most = 1e6, ONLY(caps_logits),
      .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(o_bias_switch)},
+    {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(states_bias)},
+    {"attention_bias", FIELD_INERT, ONLY(longrope)}, /* Phi-3's linears have none */
+    {"use_bias", FIELD_SWITCH, AT(attention_bias), ONLY(use_bias), .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
     {"attention_out_bias", FIELD_SWITCH, AT(attention_out_bias), ONLY(o_bias_switch),
      .refused_elsewhere = true},
     {"qkv_bias", FIELD_SWITCH, AT(qkv_bias), ONLY(qkv_bias_switch)},
     {"use_qk_norm", FIELD_SWITCH, AT(m.qk_norm), ONLY(qk_norm_switch), .refused_elsewhere = true},
+    {"use_qk_norm", FIELD_TRUE, ONLY(qk_norm_last)},
     {"use_qk_norm", FIELD_TRUE, ONLY(qk_norm_whole), .refused_elsewhere = true},
     {"qk_norm_type", FIELD_WORD, .word = "per_layer", ONLY(qk_norm_whole),
      .refused_elsewhere = true},
@@ -109,6 +113,8 @@ static const struct field fields[] = {
     {"rope_theta", FIELD_DOUBLE, AT(m.rope_theta), .above = 1, .most = 1e12, .otherwise = 1e4},
     {"rope_local_base_freq", FIELD_DOUBLE, AT(local_theta), .above = 1, .most = 1e12,
      ONLY(local_theta), .refused_elsewhere = true},
+    {"original_max_position_embeddings", FIELD_COUNT, AT(original_context), .most = 1 << 24,
+     ONLY(longrope), .refused_elsewhere = true},
     {"rope_scaling", FIELD_NODE, AT(rope_scaling)},
     {"rope_parameters", FIELD_NODE, AT(rope_parameters)},
     {"partial_rotary_factor", FIELD_DOUBLE, AT(rotary_part), .most = 1, .otherwise = 1,
@@ -123,7 +129,28 @@ static const struct field fields[] = {
     {"n_routed_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
     {"num_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
     {"num_experts_per_tok", FIELD_COUNT, AT(m.n_chosen), .most = ROUTER_CHOSEN_MAX,
-     ONLY(has_experts), .required = true},
+     ONLY(has_experts)},
+    {"moe_topk", FIELD_NODE, AT(moe_topk), ONLY(moe_topk), .refused_elsewhere = true},
+    {"moe_k", FIELD_COUNT, AT(m.n_chosen), .most = ROUTER_CHOSEN_MAX, ONLY(moe_range),
+     .required = true, .refused_elsewhere = true},
+    {"moe_num_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(moe_range),
+     .required = true, .refused_elsewhere = true},
+    {"moe_num_shared_experts", FIELD_COUNT, AT(n_shared), .most = 256, .may_be_zero = true,
+     ONLY(moe_range), .required = true, .refused_elsewhere = true},
+    {"moe_layer_start_index", FIELD_COUNT, AT(n_dense_layers), .most = 1 << 20, .may_be_zero = true,
+     ONLY(moe_range), .required = true, .refused_elsewhere = true},
+    {"moe_layer_interval", FIELD_COUNT, AT(sparse_step), .most = 1 << 20, ONLY(moe_range),
+     .required = true, .refused_elsewhere = true},
+    {"moe_layer_end_index", FIELD_NODE, AT(moe_end), ONLY(moe_range), .refused_elsewhere = true},
+    {"moe_norm_min", FIELD_DOUBLE, AT(unread), .most = 1e-9, ONLY(moe_range),
+     .refused_elsewhere = true}, /* the least sum of weights; that of a softmax's best is larger */
+    {"moe_use_aux_free", FIELD_TRUE, ONLY(moe_range), .refused_elsewhere = true},
+    {"moe_gate", FIELD_WORD, .word = "topk", ONLY(moe_range), .refused_elsewhere = true},
+    {.key = "moe_capacity", .type = FIELD_INERT}, /* of training */
+    {"use_mixed_mlp_moe", FIELD_TRUE, ONLY(moe_topk), .refused_elsewhere = true},
+    {"use_rotary_pos_emb", FIELD_TRUE, ONLY(ntk_alpha), .refused_elsewhere = true},
+    {"shared_intermediate_size", FIELD_COUNT, AT(m.shared_ffn), .most = 1 << 24,
+     .may_be_zero = true, ONLY(granite_shared), .required = true, .refused_elsewhere = true},
     {.key = "experts_per_token", .type = FIELD_INERT}, /* gpt-oss also gives num_experts_per_tok */
     {"moe_intermediate_size", FIELD_COUNT, AT(m.expert_ffn), .most = 1 << 24,
      ONLY(own_expert_width), .required = true},
@@ -185,6 +212,10 @@ static const struct field fields[] = {
     {.key = "attention_dropout", .type = FIELD_INERT},
     {.key = "hidden_dropout", .type = FIELD_INERT},
     {.key = "residual_dropout", .type = FIELD_INERT},
+    {.key = "resid_pdrop", .type = FIELD_INERT},
+    {.key = "embd_pdrop", .type = FIELD_INERT},
+    {.key = "eod_token_id", .type = FIELD_INERT},
+    {.key = "sep_token_id", .type = FIELD_INERT},
     {.key = "bos_token_id", .type = FIELD_INERT},
     {.key = "pad_token_id", .type = FIELD_INERT},
     {.key = "unk_token_id", .type = FIELD_INERT},
@@ -414,10 +445,19 @@ static bool listed(const char *name, const char *const *list, size_t n)
     return false;
 }
 
+static bool rule_is_long(const struct js_node *rope)
+{
+    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
+    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    return rule != NULL && (strcmp(rule, "longrope") == 0 || strcmp(rule, "su") == 0);
+}
+
 struct status arch_fields_check_rope(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where)
 {
     static const char *const rules[] = {"default", "linear", "llama3", "yarn", "frequency_factors"};
+    const bool is_long = r->m.family->longrope && rule_is_long(rope);
+    const bool is_ntk = r->m.family->ntk_alpha && js_type(js_get(rope, "alpha")) != JS_NULL;
     static const char *const names[] = {
         "rope_type",       "type",
         "rope_theta",      "partial_rotary_factor",
@@ -428,9 +468,11 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
         "truncate",        "attention_factor",
         "finetuned",       "factors",
     };
+    static const char *const more[] = {"short_factor", "long_factor", "alpha"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
-    if (rule != NULL && !listed(rule, rules, sizeof rules / sizeof rules[0])) {
+    const bool is_special = is_long || (is_ntk && rule != NULL && strcmp(rule, "dynamic") == 0);
+    if (rule != NULL && !is_special && !listed(rule, rules, sizeof rules / sizeof rules[0])) {
         return status_make(STATUS_INPUT,
                            "%s: %s of type \"%s\" is not implemented; shoal knows default, "
                            "linear, llama3 and yarn",
@@ -440,7 +482,8 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
     const char *key;
     const struct js_node *value;
     while (js_next(rope, &it, &key, &value)) {
-        if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value))
+        if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value) ||
+            (is_special && listed(key, more, sizeof more / sizeof more[0])))
             continue;
         return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", r->what, where,
                            key);

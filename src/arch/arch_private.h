@@ -30,8 +30,12 @@ struct arch_reading {
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
-    float query_scalar; /* 0: absent */
-    double local_theta; /* of layers with a window; 0: absent */
+    float query_scalar;                       /* 0: absent */
+    const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
+    uint32_t moe_last;                        /* no layer beyond it has experts */
+    uint32_t original_context;                /* 0: absent */
+    double unread;                            /* of fields whose value is only checked */
+    double local_theta;                       /* of layers with a window; 0: absent */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -48,6 +52,12 @@ struct status arch_derive_gemma(struct arch_reading *r);
 /* arch_delta.c. Local. The layers with a gated delta rule, by "layer_types" or
  * "full_attention_interval", and checks of its sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
+
+/* Local. Longrope: the context within which the short factors hold. */
+struct status arch_derive_longrope(struct arch_reading *r);
+
+/* Local. Experts whose fields have other names, before the fields are checked. */
+struct status arch_derive_experts(struct arch_reading *r);
 
 /* Local. Checks the names in a RoPE object, r->rope_scaling or r->rope_parameters, named `where` in
  * sentences. arch_rope.c interprets the values, when convert runs. */

@@ -190,6 +190,42 @@ static struct status make_yarn(const struct rope *r, struct arch_rope *out)
     return yarn_factors(r, factor, out);
 }
 
+/* LongRoPE (Ding et al. 2024) within the original context. */
+static struct status make_long(const struct rope *r, struct arch_rope *out)
+{
+    const struct js_node *factors = js_get(r->scaling, "short_factor");
+    const double most = number_or(r->config, "max_position_embeddings", 0);
+    double context, factor, otherwise = 1;
+    TRY(original_context(r, &context));
+    TRY(parameter(r, "factor", 0, most / context, &factor));
+    if (factor > 1) otherwise = sqrt(1 + log(factor) / log(context));
+    TRY(parameter(r, "attention_factor", 0, otherwise, &otherwise));
+    out->attention_factor = (float)otherwise;
+    for (size_t i = 0; i < out->n; i++) {
+        double divisor;
+        if (js_count(factors) != out->n || !js_number(js_at(factors, i), &divisor) ||
+            !(divisor > 1e-6 && divisor < 1e9)) {
+            return status_make(STATUS_INPUT,
+                               "config.json: RoPE scaling \"%s\": field \"short_factor\": expected "
+                               "%zu numbers above 0",
+                               r->rule, out->n);
+        }
+        out->inv_freq[i] = (float)(plain_of(r, i) / (double)(float)divisor);
+    }
+    return status_ok();
+}
+
+/* The base grows by alpha^(d / (d - 2)), whatever the length of the sequence (Hunyuan). */
+static struct status make_alpha(const struct rope *r, struct arch_rope *out)
+{
+    struct rope grown = *r;
+    double alpha;
+    TRY(parameter(r, "alpha", 0, 0, &alpha));
+    grown.theta *= pow(alpha, r->rotated / (r->rotated - 2));
+    for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)plain_of(&grown, i);
+    return status_ok();
+}
+
 static struct status make_divided(const struct rope *r, struct arch_rope *out)
 {
     const struct js_node *factors = js_get(r->scaling, "factors");
@@ -219,6 +255,9 @@ static const struct {
 } rules[] = {{"linear", make_linear},
              {"llama3", make_llama3},
              {"yarn", make_yarn},
+             {"longrope", make_long},
+             {"su", make_long},
+             {"dynamic", make_alpha},
              {"frequency_factors", make_divided}};
 
 static struct status rope_make(const struct rope *of, struct arch_rope *out)

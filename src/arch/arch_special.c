@@ -20,3 +20,62 @@ struct status arch_derive_gemma(struct arch_reading *r)
     if (f->caps_scores) TRY(softcap_given(r, "final_logit_softcapping"));
     return status_ok();
 }
+
+/* Sequences beyond the original context would change the factors of all their positions, also of
+ * those in the cache. So the model's context is the original one, and the short factors hold. */
+struct status arch_derive_longrope(struct arch_reading *r)
+{
+    static const char key[] = "original_max_position_embeddings";
+    const struct js_node *rope = r->rope_parameters != NULL ? r->rope_parameters : r->rope_scaling;
+    int64_t inner = 0;
+    if (!r->m.family->longrope || js_type(js_get(rope, "short_factor")) == JS_NULL)
+        return status_ok();
+    if (r->original_context == 0) return arch_field_missing(r, key);
+    if (js_int(js_get(rope, key), &inner) && inner != r->original_context) {
+        return status_make(STATUS_INPUT, "%s: %s: expected %u as beside the RoPE's, found %lld",
+                           r->what, key, r->original_context, (long long)inner);
+    }
+    if (r->original_context < r->m.context) r->m.context = r->original_context;
+    return status_ok();
+}
+
+/* A number, or a list with the same number for each layer. */
+static struct status one_number(const struct arch_reading *r, const struct js_node *node,
+                                const char *key, uint32_t *out)
+{
+    const size_t n = js_type(node) == JS_ARRAY ? js_count(node) : 1;
+    for (size_t i = 0; i < n; i++) {
+        int64_t value;
+        const struct js_node *at = js_type(node) == JS_ARRAY ? js_at(node, i) : node;
+        if (js_int(at, &value) && value >= 1 && value <= ROUTER_CHOSEN_MAX &&
+            (i == 0 || value == *out)) {
+            *out = (uint32_t)value;
+            continue;
+        }
+        return status_make(STATUS_INPUT,
+                           "%s: %s: expected an integer from 1 to %d, the same for all layers",
+                           r->what, key, ROUTER_CHOSEN_MAX);
+    }
+    return status_ok();
+}
+
+struct status arch_derive_experts(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    const struct arch_family *f = m->family;
+    int64_t end = -1;
+    if (f->moe_topk) {
+        if (r->moe_topk != NULL) TRY(one_number(r, r->moe_topk, "moe_topk", &m->n_chosen));
+        m->shared_ffn = m->ffn;
+    }
+    if (m->n_chosen == 0)
+        return arch_field_missing(r, f->moe_topk ? "moe_topk" : "num_experts_per_tok");
+    if (!f->moe_range) return status_ok();
+    m->shared_ffn = r->n_shared * m->expert_ffn;
+    if (r->moe_end != NULL && !js_int(r->moe_end, &end))
+        return status_make(STATUS_INPUT, "%s: moe_layer_end_index: expected an integer", r->what);
+    r->moe_last = end < 0 || end >= m->n_layers ? m->n_layers - 1 : (uint32_t)end;
+    if (end >= -1) return status_ok();
+    return status_make(STATUS_INPUT, "%s: moe_layer_end_index: expected at least -1, found %lld",
+                       r->what, (long long)end);
+}

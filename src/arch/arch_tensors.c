@@ -19,6 +19,7 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_EMBED, WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
     /* attention */
     {VECTOR(WEIGHT_ATTN_NORM, PART_IN_NORMS, "input_layernorm.weight", DIM_D)},
+    {VECTOR(WEIGHT_ATTN_OUT_NORM, PART_AFTER_NORMS, "post_self_attn_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_ATTN_NORM, PART_BEFORE_NORMS, "input_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_ATTN_OUT_NORM, PART_OUT_NORMS, "post_attention_layernorm.weight", DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
@@ -70,6 +71,7 @@ static const struct arch_tensor tensors[] = {
      .has_leaves = true},
     /* a dense FFN */
     {VECTOR(WEIGHT_FFN_NORM, PART_IN_NORMS, "post_attention_layernorm.weight", DIM_D)},
+    {VECTOR(WEIGHT_FFN_OUT_NORM, PART_AFTER_NORMS, "post_mlp_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_NORM, PART_BEFORE_NORMS, "pre_feedforward_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_OUT_NORM, PART_OUT_NORMS, "post_feedforward_layernorm.weight", DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_DENSE, "mlp.gate_proj.weight", DIM_F, DIM_D)},
@@ -260,9 +262,10 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
 {
     const uint32_t dense = PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
     const struct arch_family *f = m->family;
-    const uint32_t norms = f->out_norms    ? PART_OUT_NORMS
-                           : f->both_norms ? PART_BEFORE_NORMS | PART_OUT_NORMS
-                                           : PART_IN_NORMS;
+    const uint32_t norms = f->out_norms     ? PART_OUT_NORMS
+                           : f->both_norms  ? PART_BEFORE_NORMS | PART_OUT_NORMS
+                           : f->after_norms ? PART_IN_NORMS | PART_AFTER_NORMS
+                                            : PART_IN_NORMS;
     const uint32_t mixer =
         m->layer_is_delta[layer] ? PART_DELTA : PART_ATTENTION | attention_parts(m);
     return PART_LAYER | norms | mixer | (m->layer_is_moe[layer] ? moe_parts(m) : dense);

@@ -12,6 +12,7 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                       .q_norm = w->q_norm,
                                       .k_norm = w->k_norm,
                                       .eps = s->norm_eps,
+                                      .norms_last = s->norms_last,
                                       .cos = w->cos,
                                       .sin = w->sin,
                                       .n_rows = w->n_rows,

@@ -12,6 +12,7 @@ struct attention_shape {
     float scale;                            /* of q.k */
     float softcap;                          /* of scores; 0: none */
     float norm_eps;                         /* of q and k norms */
+    bool norms_last;                        /* these come after RoPE */
 };
 
 /* One layer's work. q, k, v are changed in place; out may not overlap them. */

@@ -19,7 +19,8 @@ void stage_describe_attention(struct stage *s)
                                             .kv_of_head = s->kv_of_head,
                                             .scale = w->rope_factors.softmax * m->scale.attention,
                                             .softcap = m->softcap,
-                                            .norm_eps = m->norm_eps};
+                                            .norm_eps = m->norm_eps,
+                                            .norms_last = m->family->qk_norm_last};
     for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
         s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
     }

@@ -55,6 +55,14 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "gemma2": "model.layers.1.pre_feedforward_layernorm.weight",
            "gemma3_text": "model.layers.1.self_attn.q_norm.weight",
            "gemma3-text": "language_model.model.layers.1.self_attn.q_norm.weight",
+           "phi3": "model.layers.1.self_attn.qkv_proj.weight",
+           "glm4": "model.layers.1.post_mlp_layernorm.weight",
+           "ernie4_5": "model.layers.1.self_attn.k_proj.weight",
+           "ernie4_5-moe-range": "model.layers.1.mlp.experts.1.up_proj.weight",
+           "ernie4_5_moe": "model.layers.2.mlp.experts.1.up_proj.weight",
+           "hunyuan_v1_dense": "model.layers.1.self_attn.query_layernorm.weight",
+           "hunyuan_v1_moe": "model.layers.1.mlp.shared_mlp.up_proj.weight",
+           "granitemoeshared": "model.layers.1.self_attn.v_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
@@ -138,7 +146,7 @@ class GoldenTest:
 
     def main(self):
         moe = any(key in self.config for key in ("num_experts", "num_local_experts",
-                                              "n_routed_experts"))
+                                              "n_routed_experts", "moe_num_experts"))
         model = self.convert_floats(self.golden / "hf", "model.h5")
         self.shoal.must("inspect", model, "--verify")
         self.check_logits(model, [], 0)

@@ -4,17 +4,22 @@ A row of MODELS is described by write_model and try_seed in make_goldens.py, whi
 """
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Exaone4Config,
+                          DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Ernie4_5Config,
+                          Ernie4_5ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM,
+                          Exaone4Config,
                           Exaone4ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3Config,
                           Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig,
-                          Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeLiteConfig,
+                          Glm4Config, Glm4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeLiteConfig,
                           Glm4MoeLiteForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteConfig,
                           GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM,
+                          GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
+                          HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, HunYuanMoEV1Config,
+                          HunYuanMoEV1ForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
                           MinistralConfig, MinistralForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                           Olmo3Config, Olmo3ForCausalLM,
-                          OlmoeConfig, OlmoeForCausalLM,
+                          OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                           Qwen3NextConfig, Qwen3NextForCausalLM,
@@ -680,4 +685,130 @@ MODELS = {
             linear_value_head_dim=40, linear_conv_kernel_dim=3, num_experts=5, num_experts_per_tok=2,
             moe_intermediate_size=48, shared_expert_intermediate_size=32, norm_topk_prob=False,
             mlp_only_layers=[1], attention_bias=True, tie_word_embeddings=True, **LONG_CONTEXT)),
+    # one tensor for q, k and v and one for gate and up, a window, part of a head rotated
+    "phi3": dict(
+        cls=Phi3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Phi3Config(
+            vocab_size=260, hidden_size=64, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, sliding_window=40,
+            original_max_position_embeddings=512, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            **COMMON)),
+    # longrope within the original context
+    "phi3-longrope": dict(
+        cls=Phi3ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        nulls=["sliding_window"],
+        config=lambda: Phi3Config(
+            vocab_size=260, hidden_size=48, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=3, rms_norm_eps=1e-5, sliding_window=None,
+            original_max_position_embeddings=128, tie_word_embeddings=True,
+            rope_parameters=dict(
+                rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=128,
+                short_factor=[1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0],
+                long_factor=[1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0]), **COMMON)),
+    # norms around attention and FFN, pairs of neighbouring elements rotated in half of a head
+    "glm4": dict(
+        cls=Glm4ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Glm4Config(
+            vocab_size=260, hidden_size=48, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+            attention_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            **COMMON)),
+    # all of a head of 24 elements rotated, no biases, tied
+    "glm4-whole": dict(
+        cls=Glm4ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: Glm4Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=3, num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-6,
+            attention_bias=False, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=1.0),
+            **COMMON)),
+    # neighbouring elements rotated, tied
+    "ernie4_5": dict(
+        cls=Ernie4_5ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Ernie4_5Config(
+            vocab_size=260, hidden_size=48, intermediate_size=64, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=5e5),
+            **COMMON)),
+    # biases everywhere, own head
+    "ernie4_5-bias": dict(
+        cls=Ernie4_5ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: Ernie4_5Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=3, head_dim=32, rms_norm_eps=1e-6,
+            use_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # a softmax with a bias for the choice, two shared experts, a dense first layer
+    "ernie4_5-moe": dict(
+        cls=Ernie4_5_MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Ernie4_5_MoeConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=48, moe_intermediate_size=16,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, moe_k=3,
+            moe_num_experts=8, moe_num_shared_experts=2, moe_layer_start_index=1,
+            rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=5e5), **COMMON)),
+    # experts in every second layer up to the third, no shared ones, own head
+    "ernie4_5-moe-range": dict(
+        cls=Ernie4_5_MoeForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: Ernie4_5_MoeConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=32, moe_intermediate_size=32,
+            num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1, moe_k=2,
+            moe_num_experts=4, moe_num_shared_experts=0, moe_layer_start_index=0,
+            moe_layer_interval=2, moe_layer_end_index=2, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # norms of q and k behind the rotation, whose base has grown by a fixed alpha
+    "hunyuan": dict(
+        cls=HunYuanDenseV1ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: HunYuanDenseV1Config(
+            vocab_size=260, hidden_size=48, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+            rope_parameters=dict(
+                rope_type="dynamic", rope_theta=1e4, alpha=1000.0, factor=1.0), **COMMON)),
+    # biases of q, k, v and o, own head, plain rotation
+    "hunyuan-bias": dict(
+        cls=HunYuanDenseV1ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: HunYuanDenseV1Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=3, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
+            attention_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # a shared expert beside those that are chosen
+    "hunyuan-moe": dict(
+        cls=HunYuanMoEV1ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: HunYuanMoEV1Config(
+            vocab_size=260, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=6,
+            moe_topk=3, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=50.0, factor=1.0), **COMMON)),
+    # choices as a list with a number for each layer, one expert of five, own head
+    "hunyuan-moe-list": dict(
+        cls=HunYuanMoEV1ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: HunYuanMoEV1Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=1, head_dim=16, num_experts=5,
+            moe_topk=[2, 2], rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e5), **COMMON)),
+    # experts beside a shared one that all tokens pass, all multipliers
+    "granite-moe-shared": dict(
+        cls=GraniteMoeSharedForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: GraniteMoeSharedConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=16, shared_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=2.0,
+            residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=4.0,
+            rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # no shared expert, biases, own head
+    "granite-moe-unshared": dict(
+        cls=GraniteMoeSharedForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: GraniteMoeSharedConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=32, shared_intermediate_size=0,
+            num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+            num_local_experts=4, num_experts_per_tok=3, residual_multiplier=0.5,
+            attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
 }

@@ -53,8 +53,10 @@ def fill(model, generator, less_one):
                 normal(p, 0.4 if tied else 1.0)
             elif "lm_head" in name:
                 normal(p, 0.4)
-            elif name.endswith(("gate.weight", "router.weight")):
+            elif name.endswith(("gate.weight", "router.weight", "gate.wg.weight")):
                 normal(p, 1.5 / p.shape[-1] ** 0.5)
+            elif "moe_statics" in name:
+                normal(p, 0.1)
             elif name.endswith(("bias", "sinks")):
                 normal(p, 0.5)
             elif "q_proj" in name or "k_proj" in name:
@@ -171,7 +173,10 @@ def routing_keys(config, module, x):
     """The keys by which experts are chosen, with -inf for experts of groups that were not chosen;
     and the smallest distance between two groups.
     """
-    keys = x.reshape(-1, x.shape[-1]) @ module.weight.T
+    weight = module.wg.weight if hasattr(module, "wg") else module.weight
+    keys = x.reshape(-1, x.shape[-1]) @ weight.T
+    if hasattr(module, "moe_statics"):
+        return keys.softmax(-1) + module.moe_statics.e_score_correction_bias, 1.0
     if getattr(module, "bias", None) is not None:
         keys = keys + module.bias
     if hasattr(module, "e_score_correction_bias"):
@@ -193,6 +198,7 @@ def router_gaps(model, ids):
     """The smallest distance between a chosen and a rejected expert, and the tokens per expert."""
     found, hooks = [], []
     k = getattr(model.config, "num_experts_per_tok", 0)
+    k = k[0] if isinstance(k, list) else k
     for name, module in model.named_modules():
         if name.endswith((".gate", ".router")):
             hooks.append(module.register_forward_hook(

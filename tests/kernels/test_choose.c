@@ -172,16 +172,16 @@ static void check_grouped(const struct kern_table *k, const float *l, const floa
     k->router(&a, 0);
     for (uint32_t e = 0; e < GROUPED; e++) max = fmax(max, l[e]);
     for (uint32_t e = 0; e < GROUPED; e++) sum += exp((double)l[e] - max);
+    const bool biased = sigmoid || rule.kind == ROUTER_BIASED_RENORM;
     for (uint32_t e = 0; e < GROUPED; e++)
-        keys[e] = score_of(l[e], sigmoid, max, sum) + (sigmoid ? (double)bias[e] : 0);
+        keys[e] = score_of(l[e], sigmoid, max, sum) + (biased ? (double)bias[e] : 0);
     if (rule.n_groups > 1) limit_keys(keys, &rule, sigmoid);
     for (uint32_t i = 0; i < n_chosen; i++) chosen += score_of(l[ids[i]], sigmoid, max, sum);
     for (uint32_t i = 0; i < n_chosen; i++) {
         CU_ASSERT(rank_of(keys, GROUPED, (uint32_t)ids[i]) < n_chosen);
         CU_ASSERT(i == 0 || ids[i - 1] < ids[i]);
         double want = score_of(l[ids[i]], sigmoid, max, sum) * (double)rule.scale;
-        if (rule.kind == ROUTER_SIGMOID_RENORM || rule.kind == ROUTER_SOFTMAX_RENORM)
-            want /= chosen;
+        if (rule.kind != ROUTER_SIGMOID && rule.kind != ROUTER_SOFTMAX) want /= chosen;
         CU_ASSERT_DOUBLE_EQUAL(weights[i], want, 1e-5 * want);
     }
 }
@@ -196,11 +196,42 @@ static void groups_limit_the_choice(void)
         const uint32_t n_groups = counts[i % 7];
         const uint32_t n_taken = 1 + (uint32_t)rng_below(&r, n_groups);
         const uint32_t n_most = GROUPED / n_groups * n_taken;
-        const struct router_rule rule = {(enum router_kind)(i % ROUTER_COUNT), n_groups, n_taken,
+        const struct router_rule rule = {(enum router_kind)(i % ROUTER_MIXER), n_groups, n_taken,
                                          1.5f};
         rng_floats(&r, l, GROUPED, 4.0f);
         rng_floats(&r, bias, GROUPED, 0.4f);
         check_grouped(&tables[i % 2], l, bias, rule, 1 + (uint32_t)rng_below(&r, n_most));
+    }
+}
+
+/* Two experts, far from the others or near them, against the equation in double. */
+static void the_mixer_weighs_each_choice_by_its_rivals(void)
+{
+    const struct kern_table tables[] = {table_ref(), table_best()};
+    struct rng r = {16};
+    for (int i = 0; i < 200; i++) {
+        enum { E = 9 };
+        float l[E], weights[2];
+        int32_t ids[2], order[2] = {0, 0};
+        rng_floats(&r, l, E, i % 2 ? 3.0f : 0.5f);
+        const struct router_args a = {l, ids, weights, E, 2, {ROUTER_MIXER, 0, 0, 0.5f}, NULL};
+        tables[i / 2 % 2].router(&a, 0);
+        double want[2];
+        for (int n = 0; n < 2; n++) {
+            int best = -1;
+            for (int e = 0; e < E; e++)
+                if (!(n == 1 && e == order[0]) && (best < 0 || l[e] > l[best])) best = e;
+            double sum = 0, m = l[best];
+            for (int e = 0; e < E; e++)
+                if (!(n == 1 && e == order[0]) && !((m - l[e]) / fmax(fabs(l[e]), m) > 0.5))
+                    sum += exp(l[e] - m);
+            order[n] = best;
+            want[n] = 1 / sum;
+        }
+        const int swap = order[0] > order[1];
+        CU_ASSERT(ids[0] == order[swap] && ids[1] == order[1 - swap]);
+        CU_ASSERT_DOUBLE_EQUAL(weights[0], want[swap], 1e-5);
+        CU_ASSERT_DOUBLE_EQUAL(weights[1], want[1 - swap], 1e-5);
     }
 }
 
@@ -243,5 +274,7 @@ void suite_choose(CU_pSuite suite)
     CU_add_test(suite, "router takes the best with ties by id",
                 router_takes_the_best_with_ties_by_id);
     CU_add_test(suite, "groups limit the choice", groups_limit_the_choice);
+    CU_add_test(suite, "the mixer weighs each choice by its rivals",
+                the_mixer_weighs_each_choice_by_its_rivals);
     CU_add_test(suite, "routers agree", routers_agree);
 }

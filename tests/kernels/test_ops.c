@@ -129,7 +129,8 @@ static void check_norm_codes(struct kern_table *k, struct team *team, size_t n,
         k, &(struct norm_args){.x = x, .w = w, .n_rows = ROWS, .n = n, .eps = 1e-6f, .y = y[0]});
     op_quantize_rows(k, y[0], n, ROWS, n, &q[0]);
     k->team = team;
-    const struct norm_args a = {x, w, ROWS, n, 1e-6f, y[1], &q[1]};
+    const struct norm_args a = {
+        .x = x, .w = w, .n_rows = ROWS, .n = n, .eps = 1e-6f, .y = y[1], .codes = &q[1]};
     op_rmsnorm(k, &a);
     CU_ASSERT(memcmp(y[0], y[1], ROWS * n * sizeof(float)) == 0);
     CU_ASSERT(memcmp(q[0].codes, q[1].codes, n_params * q[0].group) == 0);

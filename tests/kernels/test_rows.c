@@ -74,6 +74,40 @@ static void run_softcap(const struct kern_table *k, const struct arrays *a, int 
     k->softcap(a->out[which], a->n, 2.5f);
 }
 
+static void run_xielu(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->xielu(a->out[which], a->n, (const float[4]){0.7f, 1.3f, 0.5f, -1e-6f});
+}
+
+static void run_layernorm(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->layernorm(a->out[which], a->in[1], a->in[2], a->n, 1e-5f, a->out[which]);
+}
+
+static void xielu_and_layernorm_are_their_equations(void)
+{
+    const struct kern_table ref = table_ref();
+    struct rng r = {17};
+    for (size_t n = 1; n < MAX_N; n++) {
+        struct arrays a = arrays_make(&r, n, n % 2 ? 3.0f : 0.02f, 0);
+        double mean = 0, squares = 0;
+        for (size_t i = 0; i < n; i++) mean += (double)a.in[0][i] / (double)n;
+        for (size_t i = 0; i < n; i++) squares += ((double)a.in[0][i] - mean) * (a.in[0][i] - mean);
+        const double scale = 1 / sqrt(squares / (double)n + (double)1e-5f);
+        run_layernorm(&ref, &a, 0);
+        run_xielu(&ref, &a, 1);
+        for (size_t i = 0; i < n; i++) {
+            const double x = a.in[0][i], w = a.in[1][i], norm = (x - mean) * scale * w + a.in[2][i];
+            const double bent = x > 0 ? (double)0.7f * x * x : (expm1(x) - x) * (double)1.3f;
+            CU_ASSERT_DOUBLE_EQUAL(a.out[0][i], norm, 1e-5);
+            CU_ASSERT_DOUBLE_EQUAL(a.out[1][i], bent + 0.5 * x, 1e-6 * fabs(x) + 2e-6);
+        }
+        arrays_free(&a);
+    }
+}
+
 /* Over all magnitudes, and around the end of tanh's range. */
 static void geglu_and_softcap_are_their_equations(void)
 {
@@ -152,6 +186,9 @@ static void sets_agree(void)
     compare(run_geglu, 12.0f, 1);
     compare(run_geglu, 0.01f, 1);
     compare(run_softcap, 40.0f, 1);
+    compare(run_xielu, 5.0f, 1);
+    compare(run_xielu, 0.4f, 1);
+    compare(run_layernorm, 3.0f, 1);
     compare(run_softcap, 0.1f, 1);
     compare(run_add, 3.0f, 1);
     compare(run_axpy, 3.0f, 1);
@@ -252,6 +289,8 @@ void suite_rows(CU_pSuite suite)
     CU_add_test(suite, "clamped SwiGLU is its equation", clamped_swiglu_is_its_equation);
     CU_add_test(suite, "GEGLU and softcap are their equations",
                 geglu_and_softcap_are_their_equations);
+    CU_add_test(suite, "xIELU and layer norm are their equations",
+                xielu_and_layernorm_are_their_equations);
     CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);
     CU_add_test(suite, "grid: sets agree", grid_sets_agree);
 }

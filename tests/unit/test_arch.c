@@ -441,6 +441,40 @@ static void gemma_caps_scores_and_scales_embeddings(void)
     refuse(LLAMA ",\"query_pre_attn_scalar\":64", "query_pre_attn_scalar");
 }
 
+#define PHI3 OF("Phi3ForCausalLM") ",\"rope_theta\":1e4,\"sliding_window\":null"
+#define LONG                                                                                       \
+    "\"partial_rotary_factor\":1.0,\"rope_scaling\":{\"type\":\"longrope\","                       \
+    "\"short_factor\":[1,1,1,1,1,1,1,1],\"long_factor\":[2,2,2,2,2,2,2,2]}"
+
+static void longrope_keeps_the_original_context(void)
+{
+    CU_ASSERT_EQUAL(parse(PHI3 ",\"original_max_position_embeddings\":32," LONG).code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.context, 32);
+    refuse(PHI3 "," LONG, "original_max_position_embeddings");
+    refuse(LLAMA "," LONG, "longrope");
+}
+
+#define ERNIE                                                                                      \
+    OF("Ernie4_5_MoeForCausalLM")                                                                  \
+    ",\"rope_theta\":5e5,\"moe_k\":2,\"moe_num_experts\":4,"                                       \
+    "\"moe_num_shared_experts\":1,\"moe_intermediate_size\":32,"                                   \
+    "\"moe_layer_start_index\":0,\"moe_layer_interval\":1"
+
+static void experts_under_other_names(void)
+{
+    CU_ASSERT_EQUAL(parse(ERNIE ",\"moe_layer_end_index\":0").code, STATUS_OK);
+    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.shared_ffn == 32 && m.select_bias);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_BIASED_RENORM);
+    refuse(ERNIE ",\"moe_norm_min\":0.5", "moe_norm_min");
+    refuse(ERNIE ",\"use_bias\":true", "use_bias");
+#define HUNYUAN OF("HunYuanMoEV1ForCausalLM") ",\"rope_theta\":1e4,\"num_experts\":4"
+    CU_ASSERT_EQUAL(parse(HUNYUAN ",\"moe_topk\":[2,2]").code, STATUS_OK);
+    CU_ASSERT(m.n_chosen == 2 && m.shared_ffn == 96 && m.qk_norm);
+    refuse(HUNYUAN ",\"moe_topk\":[2,1]", "moe_topk");
+    refuse(HUNYUAN, "moe_topk");
+    refuse(HUNYUAN ",\"moe_topk\":2,\"head_dim\":24", "head_dim");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -606,6 +640,8 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
     CU_add_test(suite, "Gemma caps scores and scales embeddings",
                 gemma_caps_scores_and_scales_embeddings);
+    CU_add_test(suite, "longrope keeps the original context", longrope_keeps_the_original_context);
+    CU_add_test(suite, "experts under other names", experts_under_other_names);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);

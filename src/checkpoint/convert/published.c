@@ -7,7 +7,12 @@
 #include <string.h>
 
 /* The rows of a source tensor, one after the other. */
-enum rows_kind { ROWS_QKV, ROWS_HALVES };
+enum rows_kind {
+    ROWS_ALL,
+    ROWS_QKV,
+    ROWS_HALVES,
+    ROWS_FLAT, /* [1, n] becomes [n] */
+};
 
 /* A tensor whose name ends with `from` becomes those that end with the names in `to`. */
 struct published_form {
@@ -22,10 +27,40 @@ struct published_family {
     const struct published_form *forms; /* ends with an empty one; NULL: none */
 };
 
+static const struct published_form fused_all[] = {
+    {"self_attn.qkv_proj.weight",
+     {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+     ROWS_QKV},
+    {"mlp.gate_up_proj.weight", {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, ROWS_HALVES},
+    {0}};
+static const struct published_form fused_ffn[] = {
+    {"mlp.gate_up_proj.weight", {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, ROWS_HALVES}, {0}};
+static const struct published_form granite_shared[] = {
+    {"shared_mlp.input_linear.weight",
+     {"shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight"},
+     ROWS_HALVES},
+    {"shared_mlp.output_linear.weight", {"shared_mlp.down_proj.weight"}, ROWS_ALL},
+    {0}};
+static const struct published_form ernie_moe[] = {{"mlp.moe_statics.e_score_correction_bias",
+                                                   {"mlp.moe_statics.e_score_correction_bias"},
+                                                   ROWS_FLAT},
+                                                  {0}};
+static const struct published_form hunyuan[] = {
+    {".query_layernorm.weight", {".q_norm.weight"}, ROWS_ALL},
+    {".key_layernorm.weight", {".k_norm.weight"}, ROWS_ALL},
+    {0}};
+
 static const struct published_family families[] = {
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},
+    {.architecture = "Phi3ForCausalLM", .forms = fused_all},
+    {.architecture = "Glm4ForCausalLM", .forms = fused_ffn, .pairs = true},
+    {.architecture = "Ernie4_5ForCausalLM", .pairs = true},
+    {.architecture = "Ernie4_5_MoeForCausalLM", .forms = ernie_moe, .pairs = true},
+    {.architecture = "HunYuanDenseV1ForCausalLM", .forms = hunyuan},
+    {.architecture = "HunYuanMoEV1ForCausalLM", .forms = hunyuan},
+    {.architecture = "GraniteMoeSharedForCausalLM", .forms = granite_shared},
 };
 
 struct published {
@@ -131,6 +166,10 @@ struct status published_parts(const struct published *p, const char *name, uint3
         memcpy(t->dims, dims, n_dims * sizeof dims[0]);
         t->dims[0] = rows[*n];
         row0 += rows[*n];
+        if (f->rows == ROWS_FLAT && n_dims == 2 && dims[0] == 1) {
+            t->n_dims = 1;
+            t->dims[0] = dims[1];
+        }
         TRY(part_fill(p, whole, t));
     }
     if (row0 == dims[0]) return status_ok();

@@ -46,6 +46,7 @@ static void rows_of_all_widths(void)
         op_scale(k, NULL, 1, r * n);
         op_clamp(k, NULL, 1, r * n);
         op_softcap(k, NULL, 1, r * n);
+        op_xielu(k, NULL, (const float[]){1, 1, 1, -1}, r * n);
         op_add_bias(k, NULL, NULL, r, n);
         op_head_square_sums(
             k, &(struct square_sums_args){

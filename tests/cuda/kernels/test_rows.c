@@ -29,6 +29,19 @@ static void norms(void)
             &(struct norm_args){
                 .x = x.device, .w = w.device, .n_rows = rows, .n = n, .eps = 1e-5f, .y = y.device});
         twin_same_floats(&b, &y, "rmsnorm");
+        struct norm_args centred = {.x = x.host,
+                                    .w = w.host,
+                                    .n_rows = rows,
+                                    .n = n,
+                                    .eps = 1e-5f,
+                                    .y = y.host,
+                                    .bias = w.host};
+        op_rmsnorm(&b.cpu, &centred);
+        centred.x = x.device;
+        centred.w = centred.bias = w.device;
+        centred.y = y.device;
+        op_rmsnorm(&b.gpu, &centred);
+        twin_same_floats(&b, &y, "layer norm");
         twin_free(&b, &x);
         twin_free(&b, &w);
         twin_free(&b, &y);
@@ -122,20 +135,25 @@ static void rotations(void)
             op_rope_tails(&b.gpu, &a);
             twin_same_floats(&b, &out, "rotated tails");
         }
+        struct twin norm = twin_floats(&b, hd, 2.0f, 0);
         struct rope_kv_args q = {.n_rows = 5, .n_heads = heads, .rot = rot, .seqs = seqs};
+        q.norms_last = true;
+        q.eps = 1e-5f;
         q.n_seqs = 5;
         q.kv.head_dim = (uint32_t)hd;
         q.q = x.host;
+        q.q_norm = norm.host;
         q.cos = c.host;
         q.sin = s.host;
         op_rope_kv(&b.cpu, &q);
         q.q = x.device;
+        q.q_norm = norm.device;
         q.cos = c.device;
         q.sin = s.device;
         op_rope_kv(&b.gpu, &q);
         twin_same_floats(&b, &x, "rope");
-        struct twin *all[] = {&inv, &c, &s, &x, &out};
-        for (size_t i = 0; i < 5; i++) twin_free(&b, all[i]);
+        struct twin *all[] = {&inv, &c, &s, &x, &out, &norm};
+        for (size_t i = 0; i < 6; i++) twin_free(&b, all[i]);
     }
     both_close(&b);
 }
@@ -168,6 +186,7 @@ static void elements(void)
             op_scale(k, hh, 1.25f, all);
             op_clamp(k, hh, 2.0f, all);
             op_softcap(k, hh, 1.5f, all);
+            op_xielu(k, hh, (const float[]){0.7f, 1.3f, 0.5f, -1e-6f}, all);
             op_swiglu(k, &(struct swiglu_args){.gate = hh,
                                                .up = xx,
                                                .stride = n,
