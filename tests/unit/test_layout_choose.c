@@ -31,7 +31,8 @@ static void choice_init(struct choice *c, enum util_model model, const char *spe
 {
     memset(c, 0, sizeof *c);
     c->model = util_model(model);
-    c->budget = (struct layout_budget){{2, 0}, 512, (c->model.arch->context + 63) / 64, 0};
+    c->budget = (struct layout_budget){
+        .kv = {2, 0}, .step_tokens = 512, .min_kv_blocks = (c->model.arch->context + 63) / 64};
     c->st = topo_describe(spec, n_ranks, 0, 0, &c->t);
     CU_ASSERT_STRING_EQUAL_FATAL(c->st.text, "");
     c->st = mem_alloc(&c->order, c->t->n_ranks, sizeof *c->order, "order");
@@ -287,7 +288,7 @@ static void ranks_are_sorted_by_place(void)
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, 16, &t).code, STATUS_OK);
     const struct layout_model m = util_model(MODEL_DEMO);
-    const struct layout_budget budget = {{2, 0}, 64, 16, 0};
+    const struct layout_budget budget = {.kv = {2, 0}, .step_tokens = 64, .min_kv_blocks = 16};
     const struct layout_flags flags = {.tp = 4, .pp = 2, .dp = 2};
     struct layout l;
     uint32_t order[16];
@@ -314,7 +315,7 @@ static void unbound_ranks_keep_the_launchers_order(void)
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, 6, &t).code, STATUS_OK);
     const struct layout_model m = util_model(MODEL_DEMO);
-    const struct layout_budget budget = {{2, 0}, 64, 16, 0};
+    const struct layout_budget budget = {.kv = {2, 0}, .step_tokens = 64, .min_kv_blocks = 16};
     struct layout l;
     uint32_t order[6];
     bool fits;
