@@ -185,7 +185,7 @@ class JournalTest:
         fresh_folder(self.work)
         self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
         self.journal = self.work / "out.jsonl.journal"
-        self.draw = random.Random(args.seed)
+        self.draw, self.draw_weights = random.Random(args.seed), random.Random(args.seed + 1)
         self.inputs = [self.input]
         write_lines(self.input, [{**line, "custom_id": line["custom_id"] + "+" * i}
                                  for i in range(self.copies) for line in job_lines(i == 0)])
@@ -227,7 +227,11 @@ class JournalTest:
             flags += ["--chunk", 7]
         self.input = self.draw.choice(self.inputs)
         env = {"SHOAL_KERNELS": "ref"} if self.draw.random() < 0.2 else {}
-        return self.draw.choice(list(LAYOUTS)), flags, env
+        layout = self.draw.choice(list(LAYOUTS))
+        if self.draw_weights.random() < 0.3:  # packs the experts first, perhaps not to the end
+            flags += ["--weights", "stream", "--expert-memory", "1",
+                      "--expert-file", self.work / f"{layout}.experts"]
+        return layout, flags, env
 
     def finish(self, what, *flags, layout="one"):
         job = Started(self, layout, *flags)
