@@ -143,7 +143,7 @@ enum arch_part {
     PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
     PART_IN_NORMS = 1 << 21,
     PART_OUT_NORMS = 1 << 22,
-    PART_AFTER_NORMS = 1 << 24, /* PART_OUT_NORMS under the names that stand beside PART_IN_NORMS */
+    PART_AFTER_NORMS = 1 << 26, /* PART_OUT_NORMS under the names that stand beside PART_IN_NORMS */
     PART_BEFORE_NORMS =
         1 << 23,              /* PART_IN_NORMS under the names that stand beside PART_OUT_NORMS */
     PART_ATTENTION = 1 << 24, /* attention of any kind */
