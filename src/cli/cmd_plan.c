@@ -144,7 +144,7 @@ static void report_wire(const struct layout *l, const struct topo *t, const uint
                                      .n_hosts = n_hosts};
     const struct wire_bytes w = wire_bytes_of(&shape);
     strbuf_printf(out,
-                  "%-*sexperts on %u hosts: a token goes to %.2f others; %.1f KB there as %s, %.1f "
+                  "%-*sexperts on %u hosts: a token goes to %.2f others; %.3g KB there as %s, %.3g "
                   "KB back, in each layer\n",
                   WIRE_INDENT, "Wire", n_hosts, w.hosts, w.dispatch / 1e3,
                   shape.format.group > 0 ? "int8 values" : "floats", w.combine / 1e3);

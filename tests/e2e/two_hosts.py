@@ -25,6 +25,7 @@ LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2
 ACROSS = ["dp 4, ep 4", "tp 2, dp 2, ep 4"]  # experts on both hosts
 RATE = "100mbit"
 DEMO = REPO / "models" / "demo" / "demo.h5"
+WIRE_LINE = re.compile(r"^Wire .*; ([0-9.]+) KB there as int8 values, ([0-9.]+) KB back", re.MULTILINE)
 LAYOUT_LINE = re.compile(r"^layout: .*", re.MULTILINE)
 
 
@@ -70,6 +71,10 @@ class TwoHostsTest:
                               for i in range(12)])
         found = self.same_layouts("demo in int8", int8, prompts, ACROSS)
         width, n_chosen = 128, 2
+        plan = self.shoal.must("plan", "--model", int8, "--topology", '2 x "package:1 core:2 pu:1"', "--ranks", RANKS,
+                               *LAYOUTS[ACROSS[0]], "--tp", 1)
+        planned = [1e3 * float(kb) for kb in WIRE_LINE.search(plan.out).groups()]
+        print(f"demo in int8, as planned: {planned[0]:.0f} and {planned[1]:.0f} bytes")
         for name in ACROSS:
             sent = found[name]["experts_between_hosts"]
             there, back = sent["dispatch_bytes_per_token"], sent["combine_bytes_per_token"]
@@ -77,6 +82,8 @@ class TwoHostsTest:
                   f"{width * 4 * n_chosen / 2:.0f} each as a row of floats for each choice")
             # At most one row of int8 values and a scale; the heads of 64 bytes count in messages of few tokens.
             expect(0 < there < width * 2, f"{name}: {there} bytes a token")
+            for sent, said in zip((there, back), planned):
+                expect(0.5 * said - 50 < sent < 1.5 * said + 50, f"{name}: {sent} bytes a token, planned {said}")
 
     def slow_link(self):
         reason = self.hosts.limit(RATE)
