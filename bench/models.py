@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Writes the models of the benchmark: random weights in files that shoal reads, and llama.cpp where it can.
 
-usage: models.py FOLDER [--shapes A,B,C,D] [--types F16,Q8_0,Q4_0]
+usage: models.py FOLDER [--shapes A,B,C,D] [--types F16,Q8_0,Q4_0] [--layers N] [--experts N]
 
 Writes FOLDER/<shape>.<type>.gguf; for the types fp8 and int4 a Hugging Face folder FOLDER/<shape>.<type>. What exists is
 kept. Shapes A to D take F16, Q8_0, Q4_0, E Q8_0 and Q4_0, G MXFP4, F and H fp8, int4 and Q4_0 (F in fp8 takes 13 GB, H
 18 GB). Weights are normal with mean 0, with a spread that keeps activations near 1; the same weights are rounded to
 each type. In GGUF matrices have the file's type, embedding and head included; norms and routers are F32, as llama.cpp
 keeps them; with MXFP4 all but experts, in F and H embedding and head are BF16, as they are published.
+--layers and --experts make smaller models of the same widths (F with 32 experts: 3 GB in fp8), for machines with less memory.
 GGUF's tokenizer is a vocabulary of the right size and nothing more. Memory stays below 300 MB. Needs numpy and gguf.
 """
 import argparse
@@ -146,7 +147,13 @@ def main():
     p.add_argument("folder", type=pathlib.Path)
     p.add_argument("--shapes", default="A,B,C,D")
     p.add_argument("--types", default="F16,Q8_0,Q4_0")
+    p.add_argument("--layers", type=int)
+    p.add_argument("--experts", type=int)
     a = p.parse_args()
+    for shape in SHAPES.values():
+        shape["layers"] = a.layers or shape["layers"]
+        if "experts" in shape:
+            shape["experts"] = a.experts or shape["experts"]
     a.folder.mkdir(parents=True, exist_ok=True)
     for shape in a.shapes.split(","):
         for kind in a.types.split(","):
