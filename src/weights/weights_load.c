@@ -470,10 +470,16 @@ static void fp8_to_int8(const struct loading *ld)
 
 static struct status check_source(const struct weights_source *from)
 {
-    if (!from->fp8_as_int8 || from->kern->device == NULL) return status_ok();
-    return status_make(
-        STATUS_USAGE, "--fp8-activations int8: expected --device cpu; a GPU multiplies fp8 weights "
-                      "with floats");
+    if (!from->fp8_as_int8) return status_ok();
+    if (from->kern->device != NULL) {
+        return status_make(STATUS_USAGE,
+                           "--fp8-activations int8: expected --device cpu; a GPU multiplies fp8 "
+                           "weights with floats");
+    }
+    if (from->expert_file == NULL) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--fp8-activations int8: expected --weights resident; streamed experts "
+                       "are multiplied as they stand in their file");
 }
 
 struct status weights_load(const struct weights_source *from, struct weights **out,

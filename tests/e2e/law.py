@@ -146,6 +146,8 @@ def allowed(row):
         return False
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
+    if row["model"] in FP8_CODES and row["weights"] == "stream":
+        return False  # refused
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
         return False
     return not (row["batch"] == 1 and row["blocks"] == "tight")

@@ -128,6 +128,9 @@ def auto(case):
     case.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", case.work / "llama.h5")
     done, _, _ = case.run(case.work / "llama.h5", ["--weights", "stream"])
     expect(done.status == 2 and "has none" in done.err, str(done))
+    done, _, _ = case.run(case.model("deepseek-v3-fp8"),
+                          ["--weights", "stream", "--fp8-activations", "int8"])
+    expect(done.status == 2 and "expected --weights resident" in done.err, str(done))
 
 
 def faults(case):
