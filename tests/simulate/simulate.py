@@ -11,7 +11,6 @@ the preset is not built, the test is skipped. --compute makes computing take sim
 import argparse
 import hashlib
 import json
-import re
 import resource
 import shutil
 import subprocess
@@ -24,17 +23,20 @@ import platforms
 from program import REPO, SKIPPED, Shoal, expect, fresh_folder, main_of, run
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
-# By ranks: tp, pp, dp, ep. In `wide` an expert's ranks (etp) and tp groups lie on several hosts even
-# with 4 ranks a host; in `deep` stages have few ranks.
-LAYOUTS = {64: {"fat_tree": (4, 4, 4, 8), "dragonfly": (8, 2, 4, 4), "torus": (2, 4, 8, 8)},
+# By ranks: tp, pp, dp, ep. On the dragonfly tp groups, and the ranks that hold parts of one expert,
+# lie on several hosts even with 4 ranks a host; on the torus a host holds several tp groups.
+LAYOUTS = {16: {kind: (2, 2, 4, 8) for kind in platforms.KINDS},
+           64: {"fat_tree": (4, 4, 4, 8), "dragonfly": (8, 2, 4, 4), "torus": (2, 4, 8, 8)},
+           128: {kind: (4, 4, 8, 8) for kind in platforms.KINDS},
            256: {"fat_tree": (4, 4, 16, 8), "dragonfly": (8, 2, 16, 8), "torus": (2, 4, 32, 8)},
            1024: {"fat_tree": (8, 4, 32, 8), "dragonfly": (8, 4, 32, 8), "torus": (8, 4, 32, 8)}}
-N_LINES = 10  # of the demo's prompts, and one that is long enough for sums of many rows
+# Requests: the demo's first lines, and one that is long enough for sums of many rows.
+N_LINES, N_LINES_LARGE = 10, 40
+LARGE = 256  # ranks, from which rows are fewer and variables are not copied, to save memory
 LONG_PROMPT = "demo-32"
 TOKENS_MOST = 6
 RESUMED = (24, 16)  # lines and tokens of the job that is killed
-LIMIT_S = {64: 900, 256: 3600, 1024: 3 * 3600}
-REPORT = re.compile(r"^(?:stage|lead|rows:|.* ranks = ).*", re.MULTILINE)
+LIMIT_S = {16: 900, 64: 900, 128: 1800, 256: 3600, 1024: 3 * 3600}
 
 
 def digest(path):
@@ -65,11 +67,14 @@ class Cluster:
     def __init__(self, simulated, folder, kind, n_hosts, ranks_per_host, compute=False):
         self.folder, self.n_ranks = Path(folder), n_hosts * ranks_per_host
         self.platform, self.hostfile = platforms.write(kind, n_hosts, ranks_per_host, folder)
-        # each rank has a copy of the program's variables, and so of its file
+        # Each rank has a copy of the program's variables, and so of its file. Without copies ranks
+        # share the log's rank and level, so only warnings may be printed.
+        is_large = self.n_ranks >= LARGE
+        self.large = ["--step-tokens", 128, "--quiet"] if is_large else []
         self.program = self.folder / "shoal"
         subprocess.run(["strip", "-o", self.program, simulated], check=True)
         self.layout = LAYOUTS[self.n_ranks][kind]
-        self.how = ["--cfg=smpi/host-speed:1Gf",
+        self.how = [f"--cfg=smpi/privatization:{'no' if is_large else 'dlopen'}", "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi",
                     f"--cfg=smpi/simulate-computation:{'yes' if compute else 'no'}"]
 
     def argv(self, source, output, *flags):
@@ -77,11 +82,24 @@ class Cluster:
         tp, pp, dp, ep = self.layout
         return [str(a) for a in (
             "smpirun", "-np", self.n_ranks, "-platform", self.platform, "-hostfile", self.hostfile,
-            "--cfg=smpi/privatization:dlopen",
             "--cfg=contexts/stack-size:2048", "--log=root.thresh:warning", *self.how, self.program,
             "generate", "--model", DEMO, "--input", source, "--output", output, "--threads", 1,
             "--watchdog", 0, "--kv-blocks", 16, "--max-model-len", 768, "--tp", tp, "--pp", pp,
-            "--dp", dp, "--ep", ep, *flags)]
+            "--dp", dp, "--ep", ep, *self.large, *flags)]
+
+
+def print_metrics(path):
+    """What grows with the number of ranks, from a job's --metrics."""
+    metrics = json.loads(Path(path).read_text())
+    ranks, n = metrics["ranks"], metrics["steps"]
+    lead = ranks[0]
+    most = {key: max(rank[key] / max(rank["steps"], 1) for rank in ranks)
+            for key in ("messages", "collectives")}
+    print(f"{len(ranks)} ranks, {n} steps; a step, most of any rank: {most['messages']:.1f} messages, "
+          f"{most['collectives']:.1f} collectives; the lead (simulated): "
+          f"{lead['planning_s'] / n * 1e6:.0f} us for planning, "
+          f"{lead['lead_s'] / n * 1e6:.0f} us for plans and results, "
+          f"{lead['waiting_s'] / n * 1e6:.0f} us waiting")
 
 
 class Simulate:
@@ -98,8 +116,8 @@ class Simulate:
                         "--threads", 1)
 
     def same(self, kind, n_hosts, ranks_per_host):
-        self.one_rank(N_LINES, TOKENS_MOST)
         cluster = Cluster(self.simulated, self.work, kind, n_hosts, ranks_per_host, self.compute)
+        self.one_rank(N_LINES if cluster.n_ranks < LARGE else N_LINES_LARGE, TOKENS_MOST)
         metrics = self.work / "metrics.json"
         began = time.monotonic()
         done = run(cluster.argv(self.source, self.output, "--no-journal", "--metrics", metrics),
@@ -107,7 +125,7 @@ class Simulate:
         seconds = time.monotonic() - began
         expect(done.status == 0, str(done))
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        print("\n".join(REPORT.findall(done.err)))
+        print_metrics(metrics)
         print(f"simulated {kind}, {n_hosts} hosts of {ranks_per_host} ranks: {seconds:.1f} s, "
               f"{used.ru_utime + used.ru_stime:.1f} s of CPU, {used.ru_maxrss / 1024:.0f} MiB")
         expect(digest(self.output) == digest(self.one),
