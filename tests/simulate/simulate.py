@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs the demo model on simulated clusters: the output has the bytes of one real rank.
 
-usage: simulate.py SHOAL SIMULATED WORK_FOLDER CASE [--compute]
+usage: simulate.py SHOAL SIMULATED WORK_FOLDER CASE [--compute | --network]
   KIND-HOSTSxRANKS  KIND: fat_tree, dragonfly or torus (platforms.py), HOSTS hosts of RANKS ranks. One hash; prints
                     seconds, memory and the job's own report
   resume            a job on 64 simulated ranks is killed in the middle and ends on 3 real ranks: the same file
 SHOAL is the program under the usual MPI library, SIMULATED the one of the preset simulate. Without SimGrid, or when
-the preset is not built, the test is skipped. --compute makes computing take simulated time: as long as it took here.
+the preset is not built, the test is skipped. --compute makes computing take simulated time: as long as it took here. With --network only messages take time; such
+times are the same in each run.
 """
 import argparse
 import hashlib
@@ -64,7 +65,7 @@ def why_not(simulated):
 class Cluster:
     """Simulated hosts on which the program of the preset simulate runs."""
 
-    def __init__(self, simulated, folder, kind, n_hosts, ranks_per_host, compute=False):
+    def __init__(self, simulated, folder, kind, n_hosts, ranks_per_host, time_of=""):
         self.folder, self.n_ranks = Path(folder), n_hosts * ranks_per_host
         self.platform, self.hostfile = platforms.write(kind, n_hosts, ranks_per_host, folder)
         # Each rank has a copy of the program's variables, and so of its file. Without copies ranks
@@ -75,7 +76,9 @@ class Cluster:
         subprocess.run(["strip", "-o", self.program, simulated], check=True)
         self.layout = LAYOUTS[self.n_ranks][kind]
         self.how = [f"--cfg=smpi/privatization:{'no' if is_large else 'dlopen'}", "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi",
-                    f"--cfg=smpi/simulate-computation:{'yes' if compute else 'no'}"]
+                    f"--cfg=smpi/simulate-computation:{'yes' if time_of == 'compute' else 'no'}"]
+        if time_of == "network":  # a look for messages costs a microsecond, not a hundred and more
+            self.how += ["--cfg=smpi/iprobe:1e-6", "--cfg=smpi/grow-injected-times:no"]
 
     def argv(self, source, output, *flags):
         """The command line of a job on all ranks."""
@@ -95,8 +98,8 @@ def print_metrics(path):
     lead = ranks[0]
     most = {key: max(rank[key] / max(rank["steps"], 1) for rank in ranks)
             for key in ("messages", "collectives")}
-    print(f"{len(ranks)} ranks, {n} steps; a step, most of any rank: {most['messages']:.1f} messages, "
-          f"{most['collectives']:.1f} collectives; the lead (simulated): "
+    print(f"{len(ranks)} ranks, {n} steps in {metrics['wall_s'] * 1e3:.3f} ms (simulated); a step, most of any rank: {most['messages']:.1f} messages, "
+          f"{most['collectives']:.1f} collectives; the lead: "
           f"{lead['planning_s'] / n * 1e6:.0f} us for planning, "
           f"{lead['lead_s'] / n * 1e6:.0f} us for plans and results, "
           f"{lead['waiting_s'] / n * 1e6:.0f} us waiting")
@@ -104,7 +107,7 @@ def print_metrics(path):
 
 class Simulate:
     def __init__(self, args):
-        self.shoal, self.simulated, self.compute = Shoal(args.shoal), args.simulated, args.compute
+        self.shoal, self.simulated, self.time_of = Shoal(args.shoal), args.simulated, args.time_of
         self.work = fresh_folder(args.work)
         self.source = self.work / "in.jsonl"
         self.one, self.output = self.work / "one.jsonl", self.work / "out.jsonl"
@@ -116,7 +119,7 @@ class Simulate:
                         "--threads", 1)
 
     def same(self, kind, n_hosts, ranks_per_host):
-        cluster = Cluster(self.simulated, self.work, kind, n_hosts, ranks_per_host, self.compute)
+        cluster = Cluster(self.simulated, self.work, kind, n_hosts, ranks_per_host, self.time_of)
         self.one_rank(N_LINES if cluster.n_ranks < LARGE else N_LINES_LARGE, TOKENS_MOST)
         metrics = self.work / "metrics.json"
         began = time.monotonic()
@@ -163,7 +166,8 @@ def main():
     parser.add_argument("simulated")
     parser.add_argument("work")
     parser.add_argument("case")
-    parser.add_argument("--compute", action="store_true")
+    for of in ("compute", "network"):
+        parser.add_argument(f"--{of}", dest="time_of", action="store_const", const=of, default="")
     args = parser.parse_args()
     reason = why_not(args.simulated)
     if reason:
