@@ -2,12 +2,14 @@
 """Runs the demo model on simulated clusters: the output has the bytes of one real rank.
 
 usage: simulate.py SHOAL SIMULATED WORK_FOLDER CASE [--compute | --network]
-  KIND-HOSTSxRANKS  KIND: fat_tree, dragonfly or torus (platforms.py), HOSTS hosts of RANKS ranks. One hash; prints
-                    seconds, memory and the job's own report
-  resume            a job on 64 simulated ranks is killed in the middle and ends on 3 real ranks: the same file
-SHOAL is the program under the usual MPI library, SIMULATED the one of the preset simulate. Without SimGrid, or when
-the preset is not built, the test is skipped. --compute makes computing take simulated time: as long as it took here. With --network only messages take time; such
-times are the same in each run.
+  KIND-HOSTSxRANKS  KIND: fat_tree, dragonfly or torus (platforms.py), HOSTS hosts of RANKS ranks.
+                    One hash; prints seconds, memory and what grows with the ranks
+  resume            a job on 64 simulated ranks is killed in the middle and ends on 3 real ranks:
+                    the same file
+SHOAL is the program under the usual MPI library, SIMULATED the one of the preset simulate. Without
+SimGrid, or when the preset is not built, the test is skipped. --compute makes computing take
+simulated time: as long as it took here. With --network only messages take time; such times are
+the same in each run.
 """
 import argparse
 import hashlib
@@ -75,7 +77,8 @@ class Cluster:
         self.program = self.folder / "shoal"
         subprocess.run(["strip", "-o", self.program, simulated], check=True)
         self.layout = LAYOUTS[self.n_ranks][kind]
-        self.how = [f"--cfg=smpi/privatization:{'no' if is_large else 'dlopen'}", "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi",
+        self.how = [f"--cfg=smpi/privatization:{'no' if is_large else 'dlopen'}",
+                    "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi",
                     f"--cfg=smpi/simulate-computation:{'yes' if time_of == 'compute' else 'no'}"]
         if time_of == "network":  # a look for messages costs a microsecond, not a hundred and more
             self.how += ["--cfg=smpi/iprobe:1e-6", "--cfg=smpi/grow-injected-times:no"]
@@ -98,7 +101,8 @@ def print_metrics(path):
     lead = ranks[0]
     most = {key: max(rank[key] / max(rank["steps"], 1) for rank in ranks)
             for key in ("messages", "collectives")}
-    print(f"{len(ranks)} ranks, {n} steps in {metrics['wall_s'] * 1e3:.3f} ms (simulated); a step, most of any rank: {most['messages']:.1f} messages, "
+    print(f"{len(ranks)} ranks, {n} steps in {metrics['wall_s'] * 1e3:.3f} ms (simulated); "
+          f"a step, most of any rank: {most['messages']:.1f} messages, "
           f"{most['collectives']:.1f} collectives; the lead: "
           f"{lead['planning_s'] / n * 1e6:.0f} us for planning, "
           f"{lead['lead_s'] / n * 1e6:.0f} us for plans and results, "
