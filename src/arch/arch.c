@@ -464,7 +464,10 @@ static struct status derive_router(struct arch_reading *r)
                                 : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
     if (f->biased_softmax) m->router.kind = ROUTER_BIASED_RENORM;
     m->router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
-    return derive_groups(r);
+    TRY(derive_groups(r));
+    if (!f->mixer) return status_ok();
+    m->router = (struct router_rule){.kind = ROUTER_MIXER, .scale = 2 * r->jitter};
+    return status_ok();
 }
 
 static struct status derive_ffn(struct arch_reading *r)

@@ -64,9 +64,15 @@ struct arch_family {
     bool states_heads;   /* "head_dim" must be given: other programs have defaults of their own */
     bool states_kv;      /* likewise "num_key_value_heads" */
     bool states_bias;    /* likewise "attention_bias" */
+    bool unbiased;       /* "attention_bias" says nothing: no linear has a bias */
     bool use_bias;       /* "use_bias": biases in attention and in the dense FFN */
     bool longrope;       /* RoPE may be scaled by "short_factor" and "long_factor" */
     bool ntk_alpha;      /* RoPE of type "dynamic" has a fixed "alpha" */
+    bool xielu;          /* a dense FFN without a gate, whose activation is xIELU; RoPE scaling must
+                            be given */
+    bool layer_norms;    /* layer norms with biases in place of RMSNorms */
+    bool head_bias;      /* "lm_head_bias": the head has a bias */
+    bool mixer;          /* the router is ROUTER_MIXER with "router_jitter_noise" */
     bool qk_norm_last;   /* norms of q and k come after RoPE */
     bool unrotated;      /* some layers have no RoPE: "no_rope_layers" */
     bool unrotated_full; /* where there is a window, the layers without one have no RoPE */
@@ -170,6 +176,7 @@ struct arch {
     bool tied;
     bool qkv_bias, o_bias, ffn_bias;
     bool expert_bias; /* router and experts have biases */
+    bool head_bias;
     bool select_bias; /* the router adds a bias for the choice of experts only */
     bool shared_mix;  /* a sigmoid gate multiplies the shared experts' output */
     float clip_qkv;   /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */

@@ -47,7 +47,13 @@ static const struct field fields[] = {
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      .otherwise = 1e-6},
     {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* of older programs; hidden_activation says it */
+    {"hidden_act", FIELD_WORD, .word = "xielu", ONLY(xielu)},
     {"hidden_act", FIELD_WORD, .word = "silu"},
+    {"qk_norm", FIELD_TRUE, ONLY(xielu), .refused_elsewhere = true},
+    {"lm_head_bias", FIELD_SWITCH, AT(m.head_bias), ONLY(head_bias), .refused_elsewhere = true},
+    {"router_jitter_noise", FIELD_FLOAT, AT(jitter), .most = 1, .may_be_zero = true, ONLY(mixer),
+     .required = true},
+    {.key = "input_jitter_noise", .type = FIELD_INERT}, /* of training */
     {"hidden_activation", FIELD_WORD, .word = "gelu_pytorch_tanh", ONLY(gelu),
      .refused_elsewhere = true},
     {"mlp_bias", FIELD_SWITCH, AT(m.ffn_bias), ONLY(mlp_bias), .refused_elsewhere = true},
@@ -67,7 +73,7 @@ static const struct field fields[] = {
      .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(o_bias_switch)},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias), .required = true, ONLY(states_bias)},
-    {"attention_bias", FIELD_INERT, ONLY(longrope)}, /* Phi-3's linears have none */
+    {"attention_bias", FIELD_INERT, ONLY(unbiased)}, /* the linears have none */
     {"use_bias", FIELD_SWITCH, AT(attention_bias), ONLY(use_bias), .refused_elsewhere = true},
     {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
     {"attention_out_bias", FIELD_SWITCH, AT(attention_out_bias), ONLY(o_bias_switch),
@@ -469,6 +475,7 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
         "finetuned",       "factors",
     };
     static const char *const more[] = {"short_factor", "long_factor", "alpha"};
+    static const char *const scales[] = {"short_mscale", "long_mscale"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
     const bool is_special = is_long || (is_ntk && rule != NULL && strcmp(rule, "dynamic") == 0);
@@ -483,7 +490,8 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
     const struct js_node *value;
     while (js_next(rope, &it, &key, &value)) {
         if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value) ||
-            (is_special && listed(key, more, sizeof more / sizeof more[0])))
+            (is_special && listed(key, more, sizeof more / sizeof more[0])) ||
+            (r->m.family->mixer && listed(key, scales, sizeof scales / sizeof scales[0])))
             continue;
         return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", r->what, where,
                            key);

@@ -31,6 +31,7 @@ struct arch_reading {
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
     float query_scalar;                       /* 0: absent */
+    float jitter;                             /* of a router */
     const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
     uint32_t moe_last;                        /* no layer beyond it has experts */
     uint32_t original_context;                /* 0: absent */

@@ -200,6 +200,7 @@ static struct status make_long(const struct rope *r, struct arch_rope *out)
     TRY(parameter(r, "factor", 0, most / context, &factor));
     if (factor > 1) otherwise = sqrt(1 + log(factor) / log(context));
     TRY(parameter(r, "attention_factor", 0, otherwise, &otherwise));
+    TRY(parameter(r, "short_mscale", 0, otherwise, &otherwise)); /* Phi-3.5-MoE */
     out->attention_factor = (float)otherwise;
     for (size_t i = 0; i < out->n; i++) {
         double divisor;

@@ -28,8 +28,16 @@ struct status arch_derive_longrope(struct arch_reading *r)
     static const char key[] = "original_max_position_embeddings";
     const struct js_node *rope = r->rope_parameters != NULL ? r->rope_parameters : r->rope_scaling;
     int64_t inner = 0;
+    if (r->m.family->xielu && rope == NULL) {
+        return status_make(
+            STATUS_INPUT, "%s: field \"rope_scaling\": expected an object, found nothing", r->what);
+    }
     if (!r->m.family->longrope || js_type(js_get(rope, "short_factor")) == JS_NULL)
         return status_ok();
+    if (r->m.family->mixer && js_type(js_get(rope, "short_mscale")) == JS_NULL)
+        return status_make(
+            STATUS_INPUT,
+            "%s: RoPE scaling: field \"short_mscale\": expected a number, found nothing", r->what);
     if (r->original_context == 0) return arch_field_missing(r, key);
     if (js_int(js_get(rope, key), &inner) && inner != r->original_context) {
         return status_make(STATUS_INPUT, "%s: %s: expected %u as beside the RoPE's, found %lld",
@@ -70,6 +78,9 @@ struct status arch_derive_experts(struct arch_reading *r)
     }
     if (m->n_chosen == 0)
         return arch_field_missing(r, f->moe_topk ? "moe_topk" : "num_experts_per_tok");
+    if (f->mixer && m->n_chosen != 2)
+        return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 2 for %s, found %u",
+                           r->what, f->title, m->n_chosen);
     if (!f->moe_range) return status_ok();
     m->shared_ffn = r->n_shared * m->expert_ffn;
     if (r->moe_end != NULL && !js_int(r->moe_end, &end))

@@ -81,6 +81,17 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_GATE_BIAS, PART_FFN_BIAS, "mlp.gate_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_UP_BIAS, PART_FFN_BIAS, "mlp.up_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_DOWN_BIAS, PART_FFN_BIAS, "mlp.down_proj.bias", DIM_D)},
+    /* a dense FFN without a gate: its activation bends what a gate would have been */
+    {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_UNGATED, "mlp.up_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_UNGATED, "mlp.down_proj.weight", DIM_D, DIM_F),
+     .has_leaves = true},
+    {VECTOR(WEIGHT_XIELU_P, PART_UNGATED, "mlp.act_fn.alpha_p", DIM_ONE)},
+    {VECTOR(WEIGHT_XIELU_N, PART_UNGATED, "mlp.act_fn.alpha_n", DIM_ONE)},
+    {VECTOR(WEIGHT_XIELU_BETA, PART_UNGATED, "mlp.act_fn.beta", DIM_ONE)},
+    {VECTOR(WEIGHT_XIELU_EPS, PART_UNGATED, "mlp.act_fn.eps", DIM_ONE)},
+    /* layer norms */
+    {VECTOR(WEIGHT_ATTN_NORM_BIAS, PART_NORM_BIAS, "input_layernorm.bias", DIM_D)},
+    {VECTOR(WEIGHT_FFN_NORM_BIAS, PART_NORM_BIAS, "post_attention_layernorm.bias", DIM_D)},
     /* experts and shared experts */
     {MATRIX(CLASS_ROUTER, WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
     {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(select_bias)},
@@ -106,6 +117,8 @@ static const struct arch_tensor tensors[] = {
      .is_expert = true, .has_leaves = true},
     /* after the last layer */
     {VECTOR(WEIGHT_FINAL_NORM, PART_FINAL, "model.norm.weight", DIM_D)},
+    {VECTOR(WEIGHT_FINAL_NORM_BIAS, PART_FINAL_BIAS, "model.norm.bias", DIM_D)},
+    {VECTOR(WEIGHT_HEAD_BIAS, PART_HEAD_BIAS, "lm_head.bias", DIM_V)},
     {MATRIX(CLASS_HEAD, WEIGHT_HEAD, PART_HEAD, "lm_head.weight", DIM_V, DIM_D)},
     {MATRIX(CLASS_HEAD, WEIGHT_HEAD, PART_HEAD_TIED, "model.embed_tokens.weight", DIM_V, DIM_D)},
 };
@@ -258,9 +271,16 @@ static uint32_t moe_parts(const struct arch *m)
            (m->expert_bias ? PART_EXPERT_BIAS : 0);
 }
 
+uint32_t arch_final_parts(const struct arch *m)
+{
+    return PART_FINAL | (m->family->layer_norms ? PART_FINAL_BIAS : 0) |
+           (m->head_bias ? PART_HEAD_BIAS : 0);
+}
+
 uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
 {
-    const uint32_t dense = PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
+    const uint32_t dense =
+        m->family->xielu ? PART_UNGATED : PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
     const struct arch_family *f = m->family;
     const uint32_t norms = f->out_norms     ? PART_OUT_NORMS
                            : f->both_norms  ? PART_BEFORE_NORMS | PART_OUT_NORMS
@@ -268,7 +288,8 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
                                             : PART_IN_NORMS;
     const uint32_t mixer =
         m->layer_is_delta[layer] ? PART_DELTA : PART_ATTENTION | attention_parts(m);
-    return PART_LAYER | norms | mixer | (m->layer_is_moe[layer] ? moe_parts(m) : dense);
+    return PART_LAYER | norms | (f->layer_norms ? PART_NORM_BIAS : 0) | mixer |
+           (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
 
 /* Elements of a tensor, those of an expert times n_experts. */
@@ -289,7 +310,7 @@ static uint64_t all_elements(const struct arch *m, uint32_t parts)
 
 uint64_t arch_params(const struct arch *m)
 {
-    uint64_t n = all_elements(m, PART_EMBED | PART_FINAL | (m->tied ? 0 : PART_HEAD));
+    uint64_t n = all_elements(m, PART_EMBED | arch_final_parts(m) | (m->tied ? 0 : PART_HEAD));
     for (uint32_t l = 0; l < m->n_layers; l++) n += all_elements(m, arch_layer_parts(m, l));
     return n;
 }

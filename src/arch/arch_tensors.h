@@ -45,6 +45,12 @@ enum weight_role {
     WEIGHT_GATE_BIAS,
     WEIGHT_UP_BIAS,
     WEIGHT_DOWN_BIAS,
+    WEIGHT_XIELU_P, /* of the activation, one number each, as the file has them */
+    WEIGHT_XIELU_N,
+    WEIGHT_XIELU_BETA,
+    WEIGHT_XIELU_EPS,
+    WEIGHT_ATTN_NORM_BIAS,
+    WEIGHT_FFN_NORM_BIAS,
     WEIGHT_SHARED_GATE, /* of the shared experts */
     WEIGHT_SHARED_UP,
     WEIGHT_SHARED_DOWN,
@@ -59,7 +65,9 @@ enum weight_role {
     WEIGHT_EXPERT_UP,
     WEIGHT_EXPERT_DOWN,
     WEIGHT_FINAL_NORM,
+    WEIGHT_FINAL_NORM_BIAS,
     WEIGHT_HEAD,
+    WEIGHT_HEAD_BIAS,
     WEIGHT_ROLE_COUNT
 };
 
@@ -148,7 +156,12 @@ enum arch_part {
         1 << 23,              /* PART_IN_NORMS under the names that stand beside PART_OUT_NORMS */
     PART_ATTENTION = 1 << 24, /* attention of any kind */
     PART_DELTA = 1 << 25,     /* a gated delta rule */
-    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* outside layers */
+    PART_UNGATED = 1 << 27,   /* PART_DENSE without a gate */
+    PART_NORM_BIAS = 1 << 28,
+    PART_FINAL_BIAS = 1 << 29,
+    PART_HEAD_BIAS = 1 << 30,
+    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
+                    PART_HEAD_BIAS, /* outside layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */
@@ -197,6 +210,9 @@ uint64_t arch_params(const struct arch *m);
  * chosen experts; and those of the experts alone. */
 uint64_t arch_token_params(const struct arch *m);
 uint64_t arch_token_expert_params(const struct arch *m);
+
+/* Local. The parts after the last layer, without the head's matrix. */
+uint32_t arch_final_parts(const struct arch *m);
 
 /* Local. The parts of a layer. */
 uint32_t arch_layer_parts(const struct arch *m, uint32_t layer);

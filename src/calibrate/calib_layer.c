@@ -129,7 +129,8 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
     if (w->ffn.mix.n_out > 0) calib_layer_add_member(c, f, WEIGHT_SHARED_MIX, &w->ffn.mix);
     if (!w->is_moe || shared) {
         calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_GATE : WEIGHT_GATE, &w->ffn.gate);
-        calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->ffn.up);
+        if (w->ffn.up.n_out > 0)
+            calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->ffn.up);
         add_unit(c, TAP_DOWN, 0);
         calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_DOWN : WEIGHT_DOWN, &w->ffn.down);
     }

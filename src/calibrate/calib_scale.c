@@ -60,8 +60,9 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
 {
     const struct arch *m = c->o->model;
     const struct calib_member *maker = maker_of(c, u);
-    if (u->site == TAP_EXPERT) return false;                 /* experts share the FFN's scale */
-    if (m->family->out_norms && after_norm(u)) return false; /* no norm stands before it */
+    if (u->site == TAP_EXPERT) return false;                   /* experts share the FFN's scale */
+    if (m->family->out_norms && after_norm(u)) return false;   /* no norm stands before it */
+    if (m->family->layer_norms && after_norm(u)) return false; /* its bias would be scaled too */
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
     if (after_norm(u)) return all_quantized(u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;

@@ -39,7 +39,8 @@ static struct status make_last_stage(struct engine *e)
     const size_t t = e->o.max_rows;
     const bool head_reads_codes =
         e->o.weights->head.quant.kind != QUANT_NONE && !stage_is_weight_only(&e->o);
-    TRY(vocab_parallel_create(e->o.kern, e->o.comm, e->o.layout, head_reads_codes, &e->vocab));
+    TRY(vocab_parallel_create(e->o.kern, e->o.comm, e->o.layout, head_reads_codes,
+                              e->o.weights->head_bias, &e->vocab));
     TRY(mem_alloc(&e->rows, t, sizeof *e->rows, "engine"));
     TRY(mem_alloc(&e->wants, t, sizeof *e->wants, "engine"));
     TRY(mem_alloc(&e->got, t, sizeof *e->got, "engine"));

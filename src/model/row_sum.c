@@ -91,7 +91,7 @@ static void row_sum_copy(struct stage *s, const struct norm_args *a)
     if (a->codes != NULL) op_quantize_rows(s->o.kern, a->x, a->n, a->n_rows, a->n, a->codes);
 }
 
-void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
+void row_sum_norm_own(struct stage *s, const struct part *p, struct norm_weights norm,
                       const struct packed *first, float *y, struct act_rows *rows)
 {
     const size_t d = s->o.model->width, row0 = p->own.begin;
@@ -99,19 +99,20 @@ void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
     struct quant_rows codes;
     if (all != NULL) codes = codes_from(all, row0);
     const struct norm_args a = {.x = p->hidden.h + row0 * d,
-                                .w = norm,
+                                .w = norm.w,
+                                .bias = norm.bias,
                                 .n_rows = range_count(p->own),
                                 .n = d,
                                 .eps = s->o.model->norm_eps,
                                 .y = y + row0 * d,
                                 .codes = all != NULL ? &codes : NULL};
-    if (norm != NULL)
+    if (norm.w != NULL)
         op_rmsnorm(s->o.kern, &a);
     else
         row_sum_copy(s, &a);
 }
 
-struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,
+struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, struct norm_weights norm,
                                  const struct packed *first)
 {
     struct act_rows rows = stage_input(s, s->x, p->hidden.n_rows, s->o.model->width);

@@ -79,7 +79,7 @@ static void row_sum_outputs_begin_part(struct stage *s, struct part *p)
         p->own = layout_split(n, 1, tp, s->o.weights->place.tp);
 }
 
-static struct act_rows norm_slices(struct stage *s, const struct part *p, const float *norm,
+static struct act_rows norm_slices(struct stage *s, const struct part *p, struct norm_weights norm,
                                    const struct packed *first)
 {
     struct by_outputs *b = &s->by_outputs;

@@ -292,6 +292,7 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
     op_gather_rows(s->o.kern, &args);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = out,
                                               .w = s->o.weights->final_norm,
+                                              .bias = s->o.weights->final_norm_bias,
                                               .n_rows = n,
                                               .n = d,
                                               .eps = s->o.model->norm_eps,

@@ -247,7 +247,8 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
 {
     const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
-    struct act_rows in = s->row_sum->norm(s, p, layer->attn_norm, first_mixer(s, layer, p));
+    struct act_rows in = s->row_sum->norm(s, p, stage_norm(layer->attn_norm, layer->attn_norm_bias),
+                                          first_mixer(s, layer, p));
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
     (layer->is_delta ? stage_delta : s->attend)(s, layer, p, &in);
     const struct inner_rows o = mixed_rows(s, layer, n_rows);

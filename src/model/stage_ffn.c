@@ -43,6 +43,12 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     struct act_rows inner = s->row_sum->input(s, &rows);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
+    if (s->o.model->family->xielu && !is_shared) {
+        stage_columns(s, gate_up, 1, in);
+        op_xielu(s->o.kern, s->gate, w->xielu, n_rows * f);
+        stage_show(s, TAP_DOWN, s->gate, n_rows, f);
+        return inner;
+    }
     act_codes(s->o.kern, in, &w->gate);
     const bool apart = act_codes_replace(in, &w->up);
     if (f > 0 && !apart && w->gate_bias == NULL && w->up_bias == NULL) {
@@ -125,7 +131,8 @@ static struct status moe_block(struct stage *s, const struct layer *layer, struc
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p)
 {
     const struct packed *first = first_linear(s, layer, p);
-    struct act_rows in = s->row_sum->norm(s, p, layer->ffn_norm, first);
+    struct act_rows in =
+        s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, layer->ffn_norm_bias), first);
     stage_show(s, TAP_FFN, in.x, p->hidden.n_rows, s->o.model->width);
     if (layer->is_moe) return moe_block(s, layer, &in, p);
     dense_block(s, layer, &in, p);

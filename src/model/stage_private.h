@@ -57,6 +57,16 @@ struct grid_sums {
     int64_t *owned;
 };
 
+/* A norm in front of a block: w [D] or NULL for none; bias [D] makes it a layer norm. */
+struct norm_weights {
+    const float *w, *bias;
+};
+
+static inline struct norm_weights stage_norm(const float *w, const float *bias)
+{
+    return (struct norm_weights){w, bias};
+}
+
 struct row_sum;
 struct stage;
 
@@ -139,7 +149,7 @@ struct row_sum {
     /* **Collective (TP)**. Returns the normed h of all rows of the part, valid until h changes. The
      * norm also quantizes the rows for `first`, the linear that reads them first; NULL: they are
      * quantized when a linear asks. */
-    struct act_rows (*norm)(struct stage *s, const struct part *p, const float *norm,
+    struct act_rows (*norm)(struct stage *s, const struct part *p, struct norm_weights norm,
                             const struct packed *first);
     /* Local. Returns x as the row-parallel linear reads it. */
     struct act_rows (*input)(const struct stage *s, const struct inner_rows *x);
@@ -176,12 +186,12 @@ void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct
 
 /* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, also quantized in
  * `rows`, which describes all of y. */
-void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
+void row_sum_norm_own(struct stage *s, const struct part *p, struct norm_weights norm,
                       const struct packed *first, float *y, struct act_rows *rows);
 
 /* row_sum.c. Local. Entries for ways in which every rank holds all rows and reads only its own
  * inputs. */
-struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,
+struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, struct norm_weights norm,
                                  const struct packed *first);
 struct act_rows row_sum_own_input(const struct stage *s, const struct inner_rows *x);
 void row_sum_whole_part(struct stage *s, struct part *p);

@@ -14,7 +14,8 @@
 struct vocab_parallel {
     const struct kern_table *kern;
     struct shards shards;
-    float logit_cap;    /* 0: none */
+    float logit_cap; /* 0: none */
+    const float *head_bias;
     uint32_t n_own_max; /* rows of a batch that one rank may own */
     float *logits;      /* [AT_ONCE, shard] */
     float *made;     /* the same in the memory of the head's op; without a device logits itself */
@@ -35,12 +36,13 @@ struct vocab_parallel {
 
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
                                     const struct layout *layout, bool head_reads_codes,
-                                    struct vocab_parallel **out)
+                                    const float *head_bias, struct vocab_parallel **out)
 {
     *out = NULL;
     struct vocab_parallel *v = NULL;
     TRY(mem_alloc(&v, 1, sizeof *v, "sampler"));
     v->kern = kern;
+    v->head_bias = head_bias;
     v->logit_cap = layout->model.arch->logit_cap;
     /* all logits go to rank 0, so it may own a whole batch */
     v->n_own_max = VOCAB_ROWS_AT_ONCE;
@@ -363,6 +365,7 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
                                          .y = v->made,
                                          .y_stride = width};
         op_linear(v->kern, &args);
+        if (v->head_bias != NULL) op_add_bias(v->kern, v->made, v->head_bias, n_rows, width);
         if (v->logit_cap > 0) op_softcap(v->kern, v->made, v->logit_cap, n_rows * width);
     }
     if (v->device != NULL && draw_device_serves(wants, n_rows))

@@ -12,10 +12,11 @@
 struct vocab_parallel; /* buffers for VOCAB_ROWS_AT_ONCE rows */
 
 /* Local. head_reads_codes: a quantized head is multiplied with int8 activations, not with floats.
+ * head_bias [this rank's vocabulary], borrowed, or NULL.
  * destroy accepts NULL. Errors: STATUS_MEMORY. */
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
                                     const struct layout *layout, bool head_reads_codes,
-                                    struct vocab_parallel **out);
+                                    const float *head_bias, struct vocab_parallel **out);
 void vocab_parallel_destroy(struct vocab_parallel **v);
 
 /* **Collective (TP)**. x [n_rows, D] (normed), equal on all tp ranks; head: this rank's rows of the

@@ -35,9 +35,11 @@ struct attention_weights {
 
 /* The FFN of a dense layer, or the shared experts of a MoE layer. */
 struct ffn_weights {
-    struct packed gate, up;                 /* [F, D] */
-    struct packed down;                     /* [D, F], K-blocks */
-    struct packed mix;                      /* [1, D] gate of the shared experts, or empty */
+    struct packed gate, up; /* [F, D] */
+    struct packed down;     /* [D, F], K-blocks */
+    float xielu[4];    /* alpha_p, alpha_n, beta, eps of an FFN without a gate, whose `gate` is what
+                          the    activation bends and whose `up` is empty; in host memory */
+    struct packed mix; /* [1, D] gate of the shared experts, or empty */
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
 };
 
@@ -77,8 +79,9 @@ struct layer {
     bool is_moe;
     bool is_delta;     /* a gated delta rule instead of attention */
     uint32_t in_cache; /* counted from the first layer of the stage with KV, or with states */
-    float *attn_norm, *ffn_norm;         /* [D] of what attention and the FFN read; or NULL */
-    float *attn_out_norm, *ffn_out_norm; /* [D] of what they add to the hidden rows; or NULL */
+    float *attn_norm, *ffn_norm;           /* [D] of what attention and the FFN read; or NULL */
+    float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */
+    float *attn_out_norm, *ffn_out_norm;   /* [D] of what they add to the hidden rows; or NULL */
     struct attention_weights attention;
     struct delta_weights delta;
     struct ffn_weights ffn; /* dense, or shared experts */

@@ -31,6 +31,8 @@ struct weights {
     struct layer *stage_layers; /* [layers], owned */
     struct packed embed;        /* [vocab rows, D], first stage */
     struct packed head;         /* [vocab rows, D], last stage; may share embed's data */
+    float *final_norm_bias;     /* [D] of a layer norm, or NULL */
+    float *head_bias;           /* [this rank's vocabulary] or NULL */
     float *final_norm;          /* [D], last stage */
     float *inv_freq;            /* [rotary / 2] */
     float *local_inv_freq;      /* [rotary / 2] of layers with a window; NULL: the same */

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "kernels/device.h"
+#include "kernels/elementary.h"
 #include "kernels/fp8_int8.h"
 #include "kernels/ops.h"
 #include "parallel/layout/expert_places.h"
@@ -78,10 +79,16 @@ typedef struct status keep_fn(struct weights *w, void *out, size_t n_bytes);
 static float **vector_of(struct weights *w, const struct weight_spec *s)
 {
     if (s->role == WEIGHT_FINAL_NORM) return &w->final_norm;
+    if (s->role == WEIGHT_FINAL_NORM_BIAS) return &w->final_norm_bias;
+    if (s->role == WEIGHT_HEAD_BIAS) return &w->head_bias;
     struct layer *layer = layer_of(w, s);
     switch (s->role) {
     case WEIGHT_ATTN_NORM:
         return &layer->attn_norm;
+    case WEIGHT_ATTN_NORM_BIAS:
+        return &layer->attn_norm_bias;
+    case WEIGHT_FFN_NORM_BIAS:
+        return &layer->ffn_norm_bias;
     case WEIGHT_ATTN_OUT_NORM:
         return &layer->attn_out_norm;
     case WEIGHT_FFN_NORM:
@@ -290,6 +297,10 @@ static struct status make_target(struct loading *ld, struct target *t)
 {
     struct weights *w = ld->w;
     if (weights_is_conv(&t->spec)) return make_conv(ld, t);
+    if (weights_is_xielu(t->spec.role)) {
+        t->vector = &layer_of(w, &t->spec)->ffn.xielu[t->spec.role - WEIGHT_XIELU_P];
+        return status_ok();
+    }
     if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
         float **vector = vector_of(w, &t->spec);
@@ -482,6 +493,21 @@ static struct status check_source(const struct weights_source *from)
                        "are multiplied as they stand in their file");
 }
 
+static float softplus(float x)
+{
+    return x > 20 ? x : (float)el_log(1.0 + (double)el_expf(x));
+}
+
+/* From the numbers in the file to those that the op takes. */
+static void finish_xielu(struct weights *w)
+{
+    for (uint32_t i = 0; i < range_count(w->layers); i++) {
+        struct ffn_weights *f = &w->stage_layers[i].ffn;
+        f->xielu[0] = softplus(f->xielu[0]);
+        f->xielu[1] = f->xielu[2] + softplus(f->xielu[1]);
+    }
+}
+
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats)
 {
@@ -506,6 +532,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = weights_lend(ld.w, l);
         st = comm_agree(from->comm, st);
     }
+    if (!status_failed(&st) && m->family->xielu) finish_xielu(ld.w);
     if (!status_failed(&st) && m->tied && l->pp == 1) ld.w->head = ld.w->embed;
     mem_free(&ld.targets);
     mem_free(&ld.wants);

@@ -46,6 +46,12 @@ static inline size_t weights_channels(const struct loading *ld)
     return range_count(ld->w->delta_heads) * per_head;
 }
 
+/* Local. Whether a role is one of the numbers of xIELU. */
+static inline bool weights_is_xielu(enum weight_role role)
+{
+    return role >= WEIGHT_XIELU_P && role <= WEIGHT_XIELU_EPS;
+}
+
 /* Local. Wants the slab of a target, whose memory is set: of a quantized tensor each part. Errors:
  * STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);

@@ -128,6 +128,10 @@ static struct status take_floats(const struct loading *ld, const struct target *
             put_conv(ld, t->vector + first + r, values);
             continue;
         }
+        if (weights_is_xielu(t->spec.role)) {
+            *t->vector = values[0];
+            continue;
+        }
         mem_ops_put(ld->w->kern, t->vector + (first + r) * n, values, n * sizeof *values);
     }
     mem_free(&values);

@@ -63,6 +63,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "hunyuan_v1_dense": "model.layers.1.self_attn.query_layernorm.weight",
            "hunyuan_v1_moe": "model.layers.1.mlp.shared_mlp.up_proj.weight",
            "granitemoeshared": "model.layers.1.self_attn.v_proj.weight",
+           "apertus": "model.layers.1.mlp.act_fn.alpha_p",
+           "phimoe": "model.layers.1.post_attention_layernorm.bias",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
@@ -138,7 +140,7 @@ class GoldenTest:
             tensor = json.loads(data[8:8 + n_header]).get(wanted)
             if tensor is None:
                 continue
-            index = 3 * tensor["shape"][-1] + 5 if len(tensor["shape"]) > 1 else 5
+            index = 3 * tensor["shape"][-1] + 5 if len(tensor["shape"]) > 1 else min(5, tensor["shape"][0] - 1)
             change(data, tensor["dtype"], 8 + n_header + tensor["data_offsets"][0], index)
             path.write_bytes(data)
             return copy

@@ -95,7 +95,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias", "qwen3-head40",
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3-longrope", "glm4",
-            "ernie4_5-moe", "granite-moe-shared"]
+            "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],

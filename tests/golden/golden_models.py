@@ -3,7 +3,7 @@
 A row of MODELS is described by write_model and try_seed in make_goldens.py, which read it.
 """
 import torch
-from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
+from transformers import (ApertusConfig, ApertusForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, Dots1Config, Dots1ForCausalLM, Ernie4_5Config,
                           Ernie4_5ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM,
                           Exaone4Config,
@@ -19,7 +19,8 @@ from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Con
                           MinistralConfig, MinistralForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM,
                           Olmo3Config, Olmo3ForCausalLM,
-                          OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM,
+                          OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM, PhimoeConfig,
+                          PhimoeForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                           Qwen3NextConfig, Qwen3NextForCausalLM,
@@ -811,4 +812,42 @@ MODELS = {
             num_local_experts=4, num_experts_per_tok=3, residual_multiplier=0.5,
             attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # an FFN without a gate, xIELU with numbers of each layer, norms of each head of q and k
+    "apertus": dict(
+        cls=ApertusForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: ApertusConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="llama3", rope_theta=12e6, factor=8.0, low_freq_factor=1.0,
+                                 high_freq_factor=4.0, original_max_position_embeddings=64), **COMMON)),
+    # biases of q, k, v and o, plain rotation, tied
+    "apertus-bias": dict(
+        cls=ApertusForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: ApertusConfig(
+            vocab_size=260, hidden_size=64, intermediate_size=72, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6, attention_bias=True,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # the sparse mixer with rivals that often count, layer norms, biases of attention and of the head
+    "phimoe": dict(
+        cls=PhimoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: PhimoeConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2,
+            router_jitter_noise=0.3, rms_norm_eps=1e-5, sliding_window=40, attention_bias=True,
+            lm_head_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # longrope, no biases beside those of norms
+    "phimoe-longrope": dict(
+        cls=PhimoeForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        nulls=["sliding_window"], fields=dict(original_max_position_embeddings=128),
+        config=lambda: PhimoeConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=3, num_local_experts=4, num_experts_per_tok=2,
+            router_jitter_noise=0.01, rms_norm_eps=1e-5, sliding_window=None, attention_bias=False,
+            lm_head_bias=False, tie_word_embeddings=False, original_max_position_embeddings=128,
+            rope_parameters=dict(
+                rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=128,
+                short_factor=[1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0],
+                long_factor=[1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0], short_mscale=1.243,
+                long_mscale=1.3), **COMMON)),
 }

@@ -235,7 +235,7 @@ static void check_layout(const struct layout *l, void *ctx)
     packed_put_rows(DTYPE_F32, data, D,
                     &(struct matrix_rows){m->head[shard.begin], D * sizeof(float), 0, n});
     const struct packed head = {.dtype = DTYPE_F32, .n_out = (uint32_t)n, .n_in = D, .data = data};
-    CU_ASSERT_EQUAL_FATAL(vocab_parallel_create(&m->kern, c, l, false, &v).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(vocab_parallel_create(&m->kern, c, l, false, NULL, &v).code, STATUS_OK);
     step_result_init(&r);
     for (int pass = 0; pass < 2; pass++) {
         memset(got, 0xEE, sizeof got);

@@ -475,6 +475,26 @@ static void experts_under_other_names(void)
     refuse(HUNYUAN ",\"moe_topk\":2,\"head_dim\":24", "head_dim");
 }
 
+#define APERTUS OF("ApertusForCausalLM") ",\"rope_theta\":1e4"
+#define PHIMOE                                                                                     \
+    OF("PhimoeForCausalLM")                                                                        \
+    ",\"rope_theta\":1e4,\"sliding_window\":null,\"num_local_experts\":4"                          \
+    ",\"router_jitter_noise\":0.01"
+
+static void an_activation_and_a_router_of_one_family(void)
+{
+    CU_ASSERT_EQUAL(parse(APERTUS ",\"rope_scaling\":{\"type\":\"default\"}").code, STATUS_OK);
+    CU_ASSERT(arch_layer_parts(&m, 0) & PART_UNGATED && !(arch_layer_parts(&m, 0) & PART_DENSE));
+    refuse(APERTUS, "rope_scaling");
+    refuse(APERTUS ",\"rope_scaling\":{\"type\":\"default\"},\"hidden_act\":\"silu\"", "silu");
+    CU_ASSERT_EQUAL(parse(PHIMOE ",\"num_experts_per_tok\":2,\"lm_head_bias\":true").code,
+                    STATUS_OK);
+    CU_ASSERT(m.router.kind == ROUTER_MIXER && m.router.scale == 2 * 0.01f && m.head_bias);
+    CU_ASSERT_EQUAL(arch_final_parts(&m), PART_FINAL | PART_FINAL_BIAS | PART_HEAD_BIAS);
+    refuse(PHIMOE ",\"num_experts_per_tok\":1", "num_experts_per_tok");
+    refuse(LLAMA ",\"lm_head_bias\":true", "lm_head_bias");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -642,6 +662,8 @@ void suite_arch(CU_pSuite suite)
                 gemma_caps_scores_and_scales_embeddings);
     CU_add_test(suite, "longrope keeps the original context", longrope_keeps_the_original_context);
     CU_add_test(suite, "experts under other names", experts_under_other_names);
+    CU_add_test(suite, "an activation and a router of one family",
+                an_activation_and_a_router_of_one_family);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);

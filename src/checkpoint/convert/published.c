@@ -50,6 +50,11 @@ static const struct published_form hunyuan[] = {
     {".key_layernorm.weight", {".k_norm.weight"}, ROWS_ALL},
     {0}};
 
+static const struct published_form apertus[] = {
+    {".attention_layernorm.weight", {".input_layernorm.weight"}, ROWS_ALL},
+    {".feedforward_layernorm.weight", {".post_attention_layernorm.weight"}, ROWS_ALL},
+    {0}};
+
 static const struct published_family families[] = {
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
@@ -60,6 +65,7 @@ static const struct published_family families[] = {
     {.architecture = "Ernie4_5_MoeForCausalLM", .forms = ernie_moe, .pairs = true},
     {.architecture = "HunYuanDenseV1ForCausalLM", .forms = hunyuan},
     {.architecture = "HunYuanMoEV1ForCausalLM", .forms = hunyuan},
+    {.architecture = "ApertusForCausalLM", .forms = apertus},
     {.architecture = "GraniteMoeSharedForCausalLM", .forms = granite_shared},
 };
 

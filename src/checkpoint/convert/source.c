@@ -157,9 +157,10 @@ static struct status published_add(struct source *s, const struct safetensors_te
 {
     struct published_part parts[PUBLISHED_PARTS_MAX];
     size_t n;
+    const uint64_t one[1] = {1}; /* a number by itself is a vector of one */
     *found = false;
-    if (t->n_dims == 0) return status_ok();
-    TRY(published_parts(s->published, name, t->n_dims, t->dims, parts, &n));
+    TRY(published_parts(s->published, name, t->n_dims == 0 ? 1 : t->n_dims,
+                        t->n_dims == 0 ? one : t->dims, parts, &n));
     for (size_t i = 0; i < n; i++) {
         const struct published_part *p = &parts[i];
         struct entry *e;

@@ -84,7 +84,7 @@ uint32_t weights_outer_parts(const struct layout *l, struct layout_place place)
 {
     const bool first = place.pp == 0, last = place.pp + 1 == l->pp;
     const uint32_t head = !l->model.arch->tied ? PART_HEAD : first ? 0 : PART_HEAD_TIED;
-    return (first ? PART_EMBED : 0) | (last ? PART_FINAL | head : 0);
+    return (first ? PART_EMBED : 0) | (last ? arch_final_parts(l->model.arch) | head : 0);
 }
 
 struct listing {

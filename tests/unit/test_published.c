@@ -1,0 +1,133 @@
+/* Tests how published checkpoints are brought to shoal's tensors: config.json of the text model in
+ * a multimodal checkpoint, names, and the rows of tensors that hold several. */
+#include "checkpoint/convert/published.h"
+
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+static struct status text_of(const char *json, struct strbuf *config, bool *is_text)
+{
+    strbuf_clear(config);
+    strbuf_puts(config, json);
+    return published_text_config(config, "config.json", is_text);
+}
+
+static void a_text_model_gets_a_config_of_its_own(void)
+{
+    struct strbuf c;
+    bool is_text;
+    strbuf_init(&c);
+    CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
+                            "\"image_token_index\":7,\"eos_token_id\":[1,106],\"odd\":1,"
+                            "\"text_config\":{\"hidden_size\":64,\"num_hidden_layers\":2,"
+                            "\"intermediate_size\":96,\"sliding_window\":16}}",
+                            &c, &is_text)
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(is_text);
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"architectures\": [\"Gemma3ForCausalLM\"]"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"hidden_size\": 64"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"num_attention_heads\": 8"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"rope_local_base_freq\": 10000.0"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "106"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"odd\"")); /* for arch_parse to refuse */
+    CU_ASSERT_PTR_NULL(strstr(c.data, "image_token_index"));
+    CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
+                            "\"tie_word_embeddings\":false,\"text_config\":{}}",
+                            &c, &is_text)
+                        .code,
+                    STATUS_INPUT);
+    CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"LlamaForCausalLM\"]}", &c, &is_text).code,
+                    STATUS_OK);
+    CU_ASSERT(!is_text && strcmp(c.data, "{\"architectures\":[\"LlamaForCausalLM\"]}") == 0);
+    strbuf_fini(&c);
+}
+
+static void names_of_a_multimodal_checkpoint(void)
+{
+    char name[CKPT_NAME_MAX];
+    CU_ASSERT(published_is_vision("vision_tower.encoder.layers.0.layer_norm1.bias"));
+    CU_ASSERT(published_is_vision("model.multi_modal_projector.mm_soft_emb_norm.weight"));
+    CU_ASSERT(!published_is_vision("language_model.model.norm.weight"));
+    published_text_name("language_model.model.norm.weight", name, sizeof name);
+    CU_ASSERT_STRING_EQUAL(name, "model.norm.weight");
+    published_text_name("model.language_model.norm.weight", name, sizeof name);
+    CU_ASSERT_STRING_EQUAL(name, "model.norm.weight");
+}
+
+#define SIZES                                                                                      \
+    "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                        \
+    "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":100,"                       \
+    "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,\"rope_theta\":1e4,"                    \
+    "\"partial_rotary_factor\":0.5"
+
+static struct published *open_config(const char *json)
+{
+    struct strbuf c;
+    struct published *p = NULL;
+    strbuf_init(&c);
+    strbuf_puts(&c, json);
+    CU_ASSERT_EQUAL(published_open(&c, &p).code, STATUS_OK);
+    strbuf_fini(&c);
+    return p;
+}
+
+static void rows_of_a_fused_linear(void)
+{
+    struct published *p =
+        open_config("{\"architectures\":[\"Phi3ForCausalLM\"],\"sliding_window\":null," SIZES "}");
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    const uint64_t qkv[2] = {128, 64}, wrong[2] = {120, 64}, ffn[2] = {192, 64};
+    size_t n;
+    CU_ASSERT_EQUAL(
+        published_parts(p, "model.layers.1.self_attn.qkv_proj.weight", 2, qkv, parts, &n).code,
+        STATUS_OK);
+    CU_ASSERT(n == 3 && parts[0].dims[0] == 64 && parts[1].dims[0] == 32 && parts[2].row0 == 96);
+    CU_ASSERT_STRING_EQUAL(parts[2].name, "model.layers.1.self_attn.v_proj.weight");
+    CU_ASSERT_EQUAL(
+        published_parts(p, "model.layers.1.self_attn.qkv_proj.weight", 2, wrong, parts, &n).code,
+        STATUS_INPUT);
+    CU_ASSERT_EQUAL(
+        published_parts(p, "model.layers.0.mlp.gate_up_proj.weight", 2, ffn, parts, &n).code,
+        STATUS_OK);
+    CU_ASSERT(n == 2 && parts[1].row0 == 96 && parts[1].dims[0] == 96);
+    CU_ASSERT(published_splits(p, "model.layers.0.mlp.gate_up_proj.weight"));
+    CU_ASSERT(!published_splits(p, "model.layers.0.mlp.down_proj.weight"));
+    published_close(&p);
+}
+
+static void pairs_and_norms(void)
+{
+    struct published *p = open_config("{\"architectures\":[\"Glm4ForCausalLM\"],\"head_dim\":16,"
+                                      "\"attention_bias\":true," SIZES "}");
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    const uint64_t q[2] = {64, 64}, one[1] = {64};
+    size_t n;
+    CU_ASSERT_EQUAL(
+        published_parts(p, "model.layers.0.self_attn.q_proj.weight", 2, q, parts, &n).code,
+        STATUS_OK);
+    CU_ASSERT(n == 1 && parts[0].head_rows == 16 && parts[0].rotated == 8);
+    CU_ASSERT_EQUAL(
+        published_parts(p, "model.layers.0.self_attn.v_proj.weight", 2, q, parts, &n).code,
+        STATUS_OK);
+    CU_ASSERT(n == 1 && parts[0].head_rows == 0 && !parts[0].adds_one);
+    published_close(&p);
+    p = open_config("{\"architectures\":[\"Gemma2ForCausalLM\"],\"head_dim\":16,"
+                    "\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null,"
+                    "\"sliding_window\":16,\"hidden_size\":64,\"num_hidden_layers\":2,"
+                    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":100,"
+                    "\"intermediate_size\":96,\"max_position_embeddings\":128}");
+    CU_ASSERT_EQUAL(published_parts(p, "model.norm.weight", 1, one, parts, &n).code, STATUS_OK);
+    CU_ASSERT(n == 1 && parts[0].adds_one);
+    published_close(&p);
+}
+
+void suite_published(CU_pSuite suite);
+void suite_published(CU_pSuite suite)
+{
+    CU_add_test(suite, "a text model gets a config of its own",
+                a_text_model_gets_a_config_of_its_own);
+    CU_add_test(suite, "names of a multimodal checkpoint", names_of_a_multimodal_checkpoint);
+    CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
+    CU_add_test(suite, "pairs and norms", pairs_and_norms);
+}
