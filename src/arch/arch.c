@@ -351,6 +351,10 @@ static struct status derive_window(struct arch_reading *r)
             STATUS_INPUT,
             "%s: field \"sliding_window\": expected an integer or null, found nothing", r->what);
     }
+    if (f->local_theta && r->window == 0) {
+        return status_make(STATUS_INPUT, "%s: field \"sliding_window\": expected at least 1 for %s",
+                           r->what, f->title);
+    }
     if ((always || r->uses_window) && r->window > 0) {
         m->window = r->window;
         for (uint32_t l = 0; l < m->n_layers; l++) {

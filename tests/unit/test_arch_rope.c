@@ -300,7 +300,11 @@ static void compare_sizes(const char *path)
     struct js_doc *doc = NULL;
     char *json = get_file(path, &n);
     CU_ASSERT_PTR_NOT_NULL_FATAL(json);
-    json[n] = '\0'; /* get_file has room for it */
+    json[n] = '\0';                                /* get_file has room for it */
+    if (strstr(json, "\"text_config\"") != NULL) { /* convert replaces it (test_published.c) */
+        free(json);
+        return;
+    }
     CU_ASSERT_EQUAL_FATAL(arch_parse(json, n, path, &m).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(js_parse(json, n, path, &doc).code, STATUS_OK);
     CU_ASSERT_EQUAL(make(json).code, STATUS_OK);
@@ -308,7 +312,8 @@ static void compare_sizes(const char *path)
     CU_ASSERT_EQUAL(found.n, m.rotary / 2);
     /* every rule leaves the shortest wave as it is, or divides it by a factor */
     CU_ASSERT(found.inv_freq[0] > 0 && found.inv_freq[0] <= 1);
-    const bool is_plain = strstr(json, "\"factor\"") == NULL;
+    const bool is_plain =
+        strstr(json, "\"factor\"") == NULL && strstr(json, "short_factor") == NULL;
     if (is_plain) CU_ASSERT_EQUAL(found.inv_freq[1], (float)pow(m.rope_theta, -2.0 / m.rotary));
     js_destroy(&doc);
     free(json);

@@ -18,7 +18,7 @@ static void a_text_model_gets_a_config_of_its_own(void)
     bool is_text;
     strbuf_init(&c);
     CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
-                            "\"image_token_index\":7,\"eos_token_id\":[1,106],\"odd\":1,"
+                            "\"image_token_index\":7,\"eos_token_id\":[1,106],"
                             "\"text_config\":{\"hidden_size\":64,\"num_hidden_layers\":2,"
                             "\"intermediate_size\":96,\"sliding_window\":16}}",
                             &c, &is_text)
@@ -30,10 +30,14 @@ static void a_text_model_gets_a_config_of_its_own(void)
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"num_attention_heads\": 8"));
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"rope_local_base_freq\": 10000.0"));
     CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "106"));
-    CU_ASSERT_PTR_NOT_NULL(strstr(c.data, "\"odd\"")); /* for arch_parse to refuse */
     CU_ASSERT_PTR_NULL(strstr(c.data, "image_token_index"));
     CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
                             "\"tie_word_embeddings\":false,\"text_config\":{}}",
+                            &c, &is_text)
+                        .code,
+                    STATUS_INPUT);
+    CU_ASSERT_EQUAL(text_of("{\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
+                            "\"final_logit_softcapping\":5.0,\"text_config\":{}}",
                             &c, &is_text)
                         .code,
                     STATUS_INPUT);

@@ -110,17 +110,22 @@ static void check_layouts(const struct arch *m, bool is_quantized)
     }
 }
 
-/* Reads the description of a golden model and marks its family as seen. */
-static void read_model(const char *path, struct arch *m, bool *seen)
+/* Reads the description of a golden model and marks its family as seen. False for a multimodal
+ * checkpoint, whose config.json convert replaces. */
+static bool read_model(const char *path, struct arch *m, bool *seen)
 {
     size_t n;
     char *config = get_file(path, &n);
     CU_ASSERT_PTR_NOT_NULL_FATAL(config);
-    CU_ASSERT_EQUAL_FATAL(arch_parse(config, n, path, m).code, STATUS_OK);
+    config[n] = '\0'; /* get_file has room for it */
+    const bool has_text = strstr(config, "\"text_config\"") != NULL;
+    if (!has_text) CU_ASSERT_EQUAL_FATAL(arch_parse(config, n, path, m).code, STATUS_OK);
     free(config);
+    if (has_text) return false;
     for (size_t i = 0; arch_family_at(i) != NULL; i++) {
         seen[i] = seen[i] || arch_family_at(i) == m->family;
     }
+    return true;
 }
 
 static void a_plan_counts_what_a_rank_loads(void)
@@ -131,7 +136,7 @@ static void a_plan_counts_what_a_rank_loads(void)
     const char *pattern = TEST_DATA_DIR "/golden/models/*/hf/config.json";
     CU_ASSERT_EQUAL_FATAL(glob(pattern, 0, NULL, &paths), 0);
     for (size_t i = 0; i < paths.gl_pathc; i++) {
-        read_model(paths.gl_pathv[i], &m, seen);
+        if (!read_model(paths.gl_pathv[i], &m, seen)) continue;
         check_layouts(&m, false);
         check_layouts(&m, true);
     }

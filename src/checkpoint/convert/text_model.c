@@ -37,6 +37,20 @@ static const char *const outer_inert[] = {
     "initializer_range", "boi_token_id",        "eoi_token_id",      "image_token_id",
     "image_seq_length",  "vision_feature_layer"};
 
+/* Fields that stand beside the text model's object and are its own. Others there are not read by
+ * the published code. */
+static const char *const outer_own[] = {
+    "eos_token_id", "bos_token_id", "pad_token_id",        "tie_word_embeddings",
+    "torch_dtype",  "dtype",        "quantization_config", "transformers_version"};
+
+static bool is_own(const char *key)
+{
+    for (size_t i = 0; i < sizeof outer_own / sizeof outer_own[0]; i++) {
+        if (strcmp(key, outer_own[i]) == 0) return true;
+    }
+    return false;
+}
+
 static bool is_inert(const char *key)
 {
     for (size_t i = 0; i < sizeof outer_inert / sizeof outer_inert[0]; i++) {
@@ -74,7 +88,14 @@ static struct status flatten(const struct multimodal *m, const struct js_node *r
         if (strcmp(key, "architectures") != 0) TRY(put_field(out, key, value));
     }
     for (it = NULL; js_next(root, &it, &key, &value);) {
-        if (!is_inert(key) && js_get(text, key) == NULL) TRY(put_field(out, key, value));
+        if (is_inert(key) || js_type(value) == JS_NULL || key[0] == '_') continue;
+        if (!is_own(key)) {
+            return status_make(STATUS_INPUT,
+                               "config.json: field \"%s\" is set beside text_config, where shoal "
+                               "does not know whether it changes the arithmetic",
+                               key);
+        }
+        if (js_get(text, key) == NULL) TRY(put_field(out, key, value));
     }
     put_defaults(out, text, m->defaults);
     if (js_get(text, "rope_parameters") == NULL) put_defaults(out, text, gemma3_rope);
