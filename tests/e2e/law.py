@@ -94,7 +94,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "kimi-k2",
             "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias", "qwen3-head40",
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
-            "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3-longrope", "glm4",
+            "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
