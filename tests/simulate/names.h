@@ -44,7 +44,7 @@ static inline int simulate_gethostname(char *out, size_t n_bytes)
     if (simulate_is_rank()) MPI_Initialized(&has_started);
     if (!has_started || MPI_Get_processor_name(name, &n) != MPI_SUCCESS)
         return gethostname(out, n_bytes);
-    snprintf(out, n_bytes, "%s", name);
+    snprintf(out, n_bytes, "%.*s", (int)n_bytes - 1, name);
     return 0;
 }
 #define gethostname(out, n_bytes) simulate_gethostname(out, n_bytes)
