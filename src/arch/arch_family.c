@@ -198,6 +198,7 @@ static const struct arch_family families[] = {
      .delta = true,
      .gated_heads = true,
      .states_heads = true,
+     .states_kv = true,
      .qk_norm = true,
      .partial_rotary = true,
      .states_base = true,
