@@ -127,41 +127,54 @@ enum arch_dim {
 };
 
 /* Parts that a model or a layer may have. A tensor exists where its part does. */
+#define ARCH_PARTS(PART)                                                                           \
+    PART(EMBED)                                                                                    \
+    PART(LAYER)     /* every layer */                                                              \
+    PART(ATTENTION) /* attention of any kind */                                                    \
+    PART(HEADS)     /* attention with keys and values of their own */                              \
+    PART(QKV_BIAS)                                                                                 \
+    PART(O_BIAS)                                                                                   \
+    PART(QK_NORM)                                                                                  \
+    PART(QK_NORM_WHOLE)                                                                            \
+    PART(SINKS)                                                                                    \
+    PART(LATENT)  /* latent attention */                                                           \
+    PART(Q_STEPS) /* with a latent of q */                                                         \
+    PART(Q_STEP)  /* without one */                                                                \
+    PART(DELTA)   /* a gated delta rule */                                                         \
+    PART(DENSE)   /* a dense FFN */                                                                \
+    PART(UNGATED) /* DENSE without a gate */                                                       \
+    PART(FFN_BIAS)                                                                                 \
+    PART(MOE)                                                                                      \
+    PART(SELECT_BIAS)                                                                              \
+    PART(SHARED) /* shared experts */                                                              \
+    PART(SHARED_MIX)                                                                               \
+    PART(EXPERT_BIAS)                                                                              \
+    PART(IN_NORMS)                                                                                 \
+    PART(OUT_NORMS)                                                                                \
+    PART(AFTER_NORMS)  /* OUT_NORMS under the names that stand beside IN_NORMS */                  \
+    PART(BEFORE_NORMS) /* IN_NORMS under the names that stand beside OUT_NORMS */                  \
+    PART(NORM_BIAS)                                                                                \
+    PART(FINAL)                                                                                    \
+    PART(FINAL_BIAS)                                                                               \
+    PART(HEAD)                                                                                     \
+    PART(HEAD_TIED) /* the embedding as the head */                                                \
+    PART(HEAD_BIAS)
+
+/* Each part has a bit of its own. */
+enum arch_part_bit {
+#define PART_BIT(name) PART_BIT_##name,
+    ARCH_PARTS(PART_BIT)
+#undef PART_BIT
+        PART_BIT_COUNT
+};
+_Static_assert(PART_BIT_COUNT <= 31, "a part's bit fits an int");
+
 enum arch_part {
-    PART_EMBED = 1 << 0,
-    PART_LAYER = 1 << 1, /* every layer */
-    PART_HEADS = 1 << 2, /* attention with keys and values of their own */
-    PART_QKV_BIAS = 1 << 3,
-    PART_O_BIAS = 1 << 4,
-    PART_QK_NORM = 1 << 5,
-    PART_QK_NORM_WHOLE = 1 << 6,
-    PART_SINKS = 1 << 7,
-    PART_LATENT = 1 << 8,  /* latent attention */
-    PART_Q_STEPS = 1 << 9, /* with a latent of q */
-    PART_Q_STEP = 1 << 10, /* without one */
-    PART_DENSE = 1 << 11,  /* a dense FFN */
-    PART_FFN_BIAS = 1 << 12,
-    PART_MOE = 1 << 13,
-    PART_SELECT_BIAS = 1 << 14,
-    PART_SHARED = 1 << 15, /* shared experts */
-    PART_SHARED_MIX = 1 << 16,
-    PART_EXPERT_BIAS = 1 << 17,
-    PART_FINAL = 1 << 18,
-    PART_HEAD = 1 << 19,
-    PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
-    PART_IN_NORMS = 1 << 21,
-    PART_OUT_NORMS = 1 << 22,
-    PART_AFTER_NORMS = 1 << 26, /* PART_OUT_NORMS under the names that stand beside PART_IN_NORMS */
-    PART_BEFORE_NORMS =
-        1 << 23,              /* PART_IN_NORMS under the names that stand beside PART_OUT_NORMS */
-    PART_ATTENTION = 1 << 24, /* attention of any kind */
-    PART_DELTA = 1 << 25,     /* a gated delta rule */
-    PART_UNGATED = 1 << 27,   /* PART_DENSE without a gate */
-    PART_NORM_BIAS = 1 << 28,
-    PART_FINAL_BIAS = 1 << 29,
-    PART_HEAD_BIAS = 1 << 30,
-    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
-                    PART_HEAD_BIAS, /* outside layers */
+#define PART_FLAG(name) PART_##name = 1 << PART_BIT_##name,
+    ARCH_PARTS(PART_FLAG)
+#undef PART_FLAG
+        PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
+                        PART_HEAD_BIAS, /* outside layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */

@@ -10,6 +10,7 @@
 #include "parallel/layout/expert_places.h"
 #include "weights/weights_private.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -137,8 +138,11 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
         return &layer->delta.step_bias;
     case WEIGHT_DELTA_NORM:
         return &layer->delta.norm;
-    default:
+    case WEIGHT_SELECT_BIAS:
         return &layer->moe.select_bias;
+    default:
+        assert(false && "a vector without a place");
+        return NULL;
     }
 }
 
@@ -180,8 +184,11 @@ static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
         return &layer_of(w, s)->delta.ba;
     case WEIGHT_DELTA_O:
         return &layer_of(w, s)->delta.o;
-    default:
+    case WEIGHT_ROUTER:
         return &layer_of(w, s)->moe.router;
+    default:
+        assert(false && "a matrix without a place");
+        return NULL;
     }
 }
 

@@ -133,7 +133,8 @@ static void cut_files_are_named(void)
             CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
             snprintf(at, sizeof at, "ends at byte %zu inside its %s data", n, names[f]);
             CU_ASSERT_PTR_NOT_NULL(strstr(st.text, at));
-            CU_ASSERT(text.n <= lines.n && memcmp(text.data, lines.data, text.n) == 0);
+            CU_ASSERT(text.n <= lines.n);
+            CU_ASSERT(text.n == 0 || memcmp(text.data, lines.data, text.n) == 0);
         }
         strbuf_fini(&file);
     }
