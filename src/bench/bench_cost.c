@@ -35,6 +35,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
 {
     const struct arch *m = &j->model;
     const struct weights *w = j->weights;
+    const uint32_t n_cached = m->n_layers - arch_delta_layers(m, 0, m->n_layers);
     *cost = (struct bench_cost){
         .n_experts = m->n_experts, .n_chosen = m->n_chosen, .window = m->window};
     for (uint32_t i = 0; i < m->n_layers; i++) {
@@ -50,12 +51,12 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     const double n_copies =
         (double)cost->n_moe_layers * m->n_experts * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
-    cost->kv_token_bytes = (double)kv_pool_block_bytes(m->n_layers, m->n_kv_heads, m->head_dim,
+    cost->kv_token_bytes = (double)kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim,
                                                        j->o->model.kv_dtype, m->kv_lora > 0) /
                            KV_BLOCK_TOKENS;
     cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;
-    cost->attention_flops = 4.0 * m->n_heads * m->head_dim * m->n_layers;
+    cost->attention_flops = 4.0 * m->n_heads * m->head_dim * n_cached;
     cost->counts_experts = m->n_experts > 0 && j->layout->n_ranks == 1;
     if (!cost->counts_experts) return status_ok();
     return mem_alloc(&cost->load, (size_t)m->n_layers * m->n_experts, sizeof *cost->load,

@@ -34,7 +34,7 @@ static bool lacks_ranks(struct job *j, const struct layout_flags *f)
     const uint32_t asked = at_least_one(f->tp) * at_least_one(f->pp) * at_least_one(f->dp);
     const uint32_t n_ranks = asked > f->ep ? asked : f->ep;
     const struct status st = layout_build(&j->layout_model, n_ranks, f, j->layout);
-    return !status_failed(&st);
+    return n_ranks > 1 && !status_failed(&st);
 }
 
 static struct status choose_layout(struct job *j)
