@@ -107,7 +107,7 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-/* What --memory leaves beside the program, about; 0: no bound. */
+/* Bytes that --memory leaves beside the program, about; 0: no bound. */
 static uint64_t plan_bound(const struct plan_options *o)
 {
     const uint64_t all = o->job.weights.memory_bytes;
@@ -130,7 +130,7 @@ static uint32_t expert_hosts(const struct layout *l, const struct topo *t, const
     return n;
 }
 
-/* What tokens cost between hosts, when a router chooses at random. */
+/* The bytes of tokens between hosts when a router chooses at random. */
 static void report_wire(const struct layout *l, const struct topo *t, const uint32_t *order,
                         struct strbuf *out)
 {

@@ -52,7 +52,7 @@ static uint64_t uncounted_bytes(const struct job *j)
     return j->program_bytes + UNCOUNTED_BYTES;
 }
 
-/* What a rank may use beside the program; 0: no bound. */
+/* Bytes that a rank may use beside the program; 0: no bound. */
 static uint64_t bound_of(const struct job *j)
 {
     if (j->o->weights.memory_bytes == 0) return 0;

@@ -179,7 +179,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
     job_metrics_end(s, "],");
 }
 
-/* What tokens cost between hosts; nothing where no token went to another host. */
+/* The bytes of tokens between hosts; nothing where no token went to another host. */
 static void put_traffic(const struct job *j, const struct engine_stats *all, struct strbuf *s)
 {
     const struct moe_traffic t = job_moe_traffic(j->layout, all);

@@ -86,7 +86,7 @@ static void print_stages(const struct job *j, const struct engine_stats *all)
     }
 }
 
-/* What all ranks read of streamed experts; the rank that waited longest. */
+/* Bytes that all ranks read of streamed experts; the rank that waited longest. */
 static void print_streaming(const struct job *j, const struct engine_stats *all)
 {
     uint64_t n_bytes = 0, n_needed = 0, n_held = 0, n_rows = 0, wait_ns = 0, elapsed_ns = 0;
@@ -132,7 +132,7 @@ static void print_traffic(const struct job *j, const struct engine_stats *all)
              (double)(t.dispatch_bytes + t.combine_bytes) / 1e9);
 }
 
-/* What grows with the number of ranks: the lead's work, and messages. */
+/* The lead's work and the messages, which may grow with the number of ranks. */
 static void print_lead(const struct job *j, const struct engine_stats *all)
 {
     double sent = 0, collectives = 0;

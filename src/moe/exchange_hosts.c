@@ -89,7 +89,7 @@ struct own_rows {
     size_t value_bytes, groups;
 };
 
-/* What the experts of the layer read, the same on all ranks. */
+/* The format that the experts of the layer read, the same on all ranks. */
 static struct token_format format_of(const struct moe *m, const struct pass *p)
 {
     const struct packed *w = &p->w->reads;

@@ -46,8 +46,8 @@ struct moe; /* its buffers grow to the size that the largest step needs */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* What this rank's tokens cost between hosts since the start, counted by the exchange that sends a
- * token to a host once; zeros with another exchange. The sender's bytes of a host are counted at
+/* The bytes of this rank's tokens between hosts since the start, counted by the exchange that sends
+ * a token to a host once; zeros with another exchange. The sender's bytes of a host are counted at
  * the rank that sends for it, so only sums over the ranks have a meaning. */
 struct moe_traffic {
     uint64_t n_tokens; /* tokens, once in each layer */

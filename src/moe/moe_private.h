@@ -100,7 +100,7 @@ struct limit {
     int32_t *n_tokens; /* of each source of the stage */
 };
 
-/* What this rank sends to a host: a block of tokens. */
+/* The block of tokens that this rank sends to a host. */
 struct block_to {
     size_t n_rows, n_choices;
     struct token_block block;

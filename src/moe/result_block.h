@@ -1,4 +1,4 @@
-/* What a rank sends back to the host of some tokens, as bytes: the integer sums of each token's
+/* The bytes that a rank sends back to the host of some tokens: the integer sums of each token's
  * experts on this host, with the token's counter, packed (parallel/comm/wire_ints.h). A pure
  * format. Called by exchange_hosts_combine.c and wire_bytes.c.
  *

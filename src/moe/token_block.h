@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a row holds. */
+/* The content of a row. */
 struct token_format {
     size_t width;   /* D */
     uint32_t group; /* of the int8 values, which have a scale for each group; 0: floats */

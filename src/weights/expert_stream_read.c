@@ -109,7 +109,7 @@ static struct stream_entry *claim_ahead(struct expert_stream *s)
     return NULL;
 }
 
-/* What to read next, with a slot of its own; NULL: nothing, or no room. */
+/* The expert to read next, with a slot of its own; NULL: none, or no room. */
 static struct stream_entry *claim(struct expert_stream *s)
 {
     struct stream_entry *e = next_need(s);

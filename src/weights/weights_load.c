@@ -11,6 +11,7 @@
 #include "weights/weights_private.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -77,126 +78,79 @@ static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
 
 typedef struct status keep_fn(struct weights *w, void *out, size_t n_bytes);
 
-static float **vector_of(struct weights *w, const struct weight_spec *s)
-{
-    if (s->role == WEIGHT_FINAL_NORM) return &w->final_norm;
-    if (s->role == WEIGHT_FINAL_NORM_BIAS) return &w->final_norm_bias;
-    if (s->role == WEIGHT_HEAD_BIAS) return &w->head_bias;
-    struct layer *layer = layer_of(w, s);
-    switch (s->role) {
-    case WEIGHT_ATTN_NORM:
-        return &layer->attn_norm;
-    case WEIGHT_ATTN_NORM_BIAS:
-        return &layer->attn_norm_bias;
-    case WEIGHT_FFN_NORM_BIAS:
-        return &layer->ffn_norm_bias;
-    case WEIGHT_ATTN_OUT_NORM:
-        return &layer->attn_out_norm;
-    case WEIGHT_FFN_NORM:
-        return &layer->ffn_norm;
-    case WEIGHT_FFN_OUT_NORM:
-        return &layer->ffn_out_norm;
-    case WEIGHT_Q_NORM:
-        return &layer->attention.q_norm;
-    case WEIGHT_K_NORM:
-        return &layer->attention.k_norm;
-    case WEIGHT_Q_BIAS:
-        return &layer->attention.q_bias;
-    case WEIGHT_K_BIAS:
-        return &layer->attention.k_bias;
-    case WEIGHT_V_BIAS:
-        return &layer->attention.v_bias;
-    case WEIGHT_O_BIAS:
-        return &layer->attention.o_bias;
-    case WEIGHT_SINKS:
-        return &layer->attention.sinks;
-    case WEIGHT_GATE_BIAS:
-        return &layer->ffn.gate_bias;
-    case WEIGHT_UP_BIAS:
-        return &layer->ffn.up_bias;
-    case WEIGHT_DOWN_BIAS:
-        return &layer->ffn.down_bias;
-    case WEIGHT_ROUTER_BIAS:
-        return &layer->moe.router_bias;
-    case WEIGHT_EXPERT_GATE_BIAS:
-        return &layer->moe.gate_bias;
-    case WEIGHT_EXPERT_UP_BIAS:
-        return &layer->moe.up_bias;
-    case WEIGHT_EXPERT_DOWN_BIAS:
-        return &layer->moe.down_bias;
-    case WEIGHT_Q_A_NORM:
-        return &layer->attention.latent.q_a_norm;
-    case WEIGHT_KV_A_NORM:
-        return &layer->attention.latent.kv_a_norm;
-    case WEIGHT_CONV_Q:
-    case WEIGHT_CONV_K:
-    case WEIGHT_CONV_V:
-        return &layer->delta.conv;
-    case WEIGHT_DECAY_LOG:
-        return &layer->delta.decay_log;
-    case WEIGHT_STEP_BIAS:
-        return &layer->delta.step_bias;
-    case WEIGHT_DELTA_NORM:
-        return &layer->delta.norm;
-    case WEIGHT_SELECT_BIAS:
-        return &layer->moe.select_bias;
-    default:
-        assert(false && "a vector without a place");
-        return NULL;
-    }
-}
+/* Where the weights of a role stand: a vector's pointer, a matrix, or the pointer to the experts'
+ * matrices. */
+struct place {
+    enum { NOWHERE, OF_MODEL, OF_LAYER } owner;
+    size_t at; /* in struct weights, or in the struct layer of the slab */
+};
+#define IN_MODEL(member) .owner = OF_MODEL, .at = offsetof(struct weights, member)
+#define IN_LAYER(member) .owner = OF_LAYER, .at = offsetof(struct layer, member)
 
-static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
-{
-    switch (s->role) {
-    case WEIGHT_EMBED:
-        return &w->embed;
-    case WEIGHT_HEAD:
-        return &w->head;
-    case WEIGHT_Q:
-        return &layer_of(w, s)->attention.q;
-    case WEIGHT_K:
-        return &layer_of(w, s)->attention.k;
-    case WEIGHT_V:
-        return &layer_of(w, s)->attention.v;
-    case WEIGHT_O:
-        return &layer_of(w, s)->attention.o;
-    case WEIGHT_GATE:
-    case WEIGHT_SHARED_GATE:
-        return &layer_of(w, s)->ffn.gate;
-    case WEIGHT_UP:
-    case WEIGHT_SHARED_UP:
-        return &layer_of(w, s)->ffn.up;
-    case WEIGHT_DOWN:
-    case WEIGHT_SHARED_DOWN:
-        return &layer_of(w, s)->ffn.down;
-    case WEIGHT_Q_A:
-        return &layer_of(w, s)->attention.latent.q_a;
-    case WEIGHT_KV_A:
-        return &layer_of(w, s)->attention.latent.kv_a;
-    case WEIGHT_K_ROPE:
-        return &layer_of(w, s)->attention.latent.k_rope;
-    case WEIGHT_SHARED_MIX:
-        return &layer_of(w, s)->ffn.mix;
-    case WEIGHT_DELTA_QKVZ:
-        return &layer_of(w, s)->delta.qkvz;
-    case WEIGHT_DELTA_BA:
-        return &layer_of(w, s)->delta.ba;
-    case WEIGHT_DELTA_O:
-        return &layer_of(w, s)->delta.o;
-    case WEIGHT_ROUTER:
-        return &layer_of(w, s)->moe.router;
-    default:
-        assert(false && "a matrix without a place");
-        return NULL;
-    }
-}
+static const struct place role_places[WEIGHT_ROLE_COUNT] = {
+    [WEIGHT_FINAL_NORM] = {IN_MODEL(final_norm)},
+    [WEIGHT_FINAL_NORM_BIAS] = {IN_MODEL(final_norm_bias)},
+    [WEIGHT_HEAD_BIAS] = {IN_MODEL(head_bias)},
+    [WEIGHT_ATTN_NORM] = {IN_LAYER(attn_norm)},
+    [WEIGHT_ATTN_NORM_BIAS] = {IN_LAYER(attn_norm_bias)},
+    [WEIGHT_FFN_NORM_BIAS] = {IN_LAYER(ffn_norm_bias)},
+    [WEIGHT_ATTN_OUT_NORM] = {IN_LAYER(attn_out_norm)},
+    [WEIGHT_FFN_NORM] = {IN_LAYER(ffn_norm)},
+    [WEIGHT_FFN_OUT_NORM] = {IN_LAYER(ffn_out_norm)},
+    [WEIGHT_Q_NORM] = {IN_LAYER(attention.q_norm)},
+    [WEIGHT_K_NORM] = {IN_LAYER(attention.k_norm)},
+    [WEIGHT_Q_BIAS] = {IN_LAYER(attention.q_bias)},
+    [WEIGHT_K_BIAS] = {IN_LAYER(attention.k_bias)},
+    [WEIGHT_V_BIAS] = {IN_LAYER(attention.v_bias)},
+    [WEIGHT_O_BIAS] = {IN_LAYER(attention.o_bias)},
+    [WEIGHT_SINKS] = {IN_LAYER(attention.sinks)},
+    [WEIGHT_GATE_BIAS] = {IN_LAYER(ffn.gate_bias)},
+    [WEIGHT_UP_BIAS] = {IN_LAYER(ffn.up_bias)},
+    [WEIGHT_DOWN_BIAS] = {IN_LAYER(ffn.down_bias)},
+    [WEIGHT_ROUTER_BIAS] = {IN_LAYER(moe.router_bias)},
+    [WEIGHT_EXPERT_GATE_BIAS] = {IN_LAYER(moe.gate_bias)},
+    [WEIGHT_EXPERT_UP_BIAS] = {IN_LAYER(moe.up_bias)},
+    [WEIGHT_EXPERT_DOWN_BIAS] = {IN_LAYER(moe.down_bias)},
+    [WEIGHT_Q_A_NORM] = {IN_LAYER(attention.latent.q_a_norm)},
+    [WEIGHT_KV_A_NORM] = {IN_LAYER(attention.latent.kv_a_norm)},
+    [WEIGHT_CONV_Q] = {IN_LAYER(delta.conv)},
+    [WEIGHT_CONV_K] = {IN_LAYER(delta.conv)},
+    [WEIGHT_CONV_V] = {IN_LAYER(delta.conv)},
+    [WEIGHT_DECAY_LOG] = {IN_LAYER(delta.decay_log)},
+    [WEIGHT_STEP_BIAS] = {IN_LAYER(delta.step_bias)},
+    [WEIGHT_DELTA_NORM] = {IN_LAYER(delta.norm)},
+    [WEIGHT_SELECT_BIAS] = {IN_LAYER(moe.select_bias)},
+    [WEIGHT_EMBED] = {IN_MODEL(embed)},
+    [WEIGHT_HEAD] = {IN_MODEL(head)},
+    [WEIGHT_Q] = {IN_LAYER(attention.q)},
+    [WEIGHT_K] = {IN_LAYER(attention.k)},
+    [WEIGHT_V] = {IN_LAYER(attention.v)},
+    [WEIGHT_O] = {IN_LAYER(attention.o)},
+    [WEIGHT_GATE] = {IN_LAYER(ffn.gate)},
+    [WEIGHT_SHARED_GATE] = {IN_LAYER(ffn.gate)},
+    [WEIGHT_UP] = {IN_LAYER(ffn.up)},
+    [WEIGHT_SHARED_UP] = {IN_LAYER(ffn.up)},
+    [WEIGHT_DOWN] = {IN_LAYER(ffn.down)},
+    [WEIGHT_SHARED_DOWN] = {IN_LAYER(ffn.down)},
+    [WEIGHT_Q_A] = {IN_LAYER(attention.latent.q_a)},
+    [WEIGHT_KV_A] = {IN_LAYER(attention.latent.kv_a)},
+    [WEIGHT_K_ROPE] = {IN_LAYER(attention.latent.k_rope)},
+    [WEIGHT_SHARED_MIX] = {IN_LAYER(ffn.mix)},
+    [WEIGHT_DELTA_QKVZ] = {IN_LAYER(delta.qkvz)},
+    [WEIGHT_DELTA_BA] = {IN_LAYER(delta.ba)},
+    [WEIGHT_DELTA_O] = {IN_LAYER(delta.o)},
+    [WEIGHT_ROUTER] = {IN_LAYER(moe.router)},
+    [WEIGHT_EXPERT_GATE] = {IN_LAYER(moe.gate)},
+    [WEIGHT_EXPERT_UP] = {IN_LAYER(moe.up)},
+    [WEIGHT_EXPERT_DOWN] = {IN_LAYER(moe.down)},
+};
 
-static struct packed **experts_of(struct weights *w, const struct weight_spec *s)
+static void *place_of(struct weights *w, const struct weight_spec *s)
 {
-    struct moe_weights *moe = &layer_of(w, s)->moe;
-    if (s->role == WEIGHT_EXPERT_GATE) return &moe->gate;
-    return s->role == WEIGHT_EXPERT_UP ? &moe->up : &moe->down;
+    const struct place p = role_places[s->role];
+    assert(p.owner != NOWHERE);
+    char *owner = p.owner == OF_MODEL ? (char *)w : (char *)layer_of(w, s);
+    return owner + p.at;
 }
 
 static size_t weights_load_aligned(size_t n_bytes)
@@ -310,7 +264,7 @@ static struct status make_target(struct loading *ld, struct target *t)
     }
     if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
-        float **vector = vector_of(w, &t->spec);
+        float **vector = place_of(w, &t->spec);
         TRY(keep_array(w, vector,
                        (size_t)range_count(t->spec.rows) * range_count(t->spec.cols) *
                            sizeof **vector));
@@ -318,11 +272,11 @@ static struct status make_target(struct loading *ld, struct target *t)
         return status_ok();
     }
     if (!t->spec.is_expert) {
-        t->packed = matrix_of(w, &t->spec);
+        t->packed = place_of(w, &t->spec);
         return make_packed(w, t, 1, t->packed);
     }
     const uint32_t n_experts = range_count(t->spec.outer);
-    struct packed **experts = experts_of(w, &t->spec);
+    struct packed **experts = place_of(w, &t->spec);
     const bool all = w->lends_by != NULL; /* room for those of the other ranks, too */
     TRY(weights_load_keep(w, experts, (all ? ld->m->n_experts : n_experts) * sizeof **experts));
     *experts += all ? t->spec.outer.begin : 0;
@@ -375,7 +329,7 @@ static void fill_grids(struct loading *ld, const struct arch *m)
             struct weight_spec s = {.role = t->role, .layer = layer};
             if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
             arch_tensor_name(t, m->family, layer, s.name, sizeof s.name);
-            matrix_of(ld->w, &s)->grid_bits = ckpt_find(ld->c, s.name)->grid_bits;
+            ((struct packed *)place_of(ld->w, &s))->grid_bits = ckpt_find(ld->c, s.name)->grid_bits;
         }
     }
 }

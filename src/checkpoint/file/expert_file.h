@@ -27,7 +27,7 @@ enum {
 /* How the experts of a copy are cut between the ranks that share one. */
 enum expert_cut { EXPERT_CUT_INPUTS, EXPERT_CUT_OUTPUTS }; /* of the down projection */
 
-/* What a copy holds. */
+/* The content of a copy. */
 struct expert_file_shape {
     struct ckpt_digest digest;             /* of the checkpoint */
     uint32_t n_layers, n_experts, n_parts; /* n_parts: the ranks that share an expert */

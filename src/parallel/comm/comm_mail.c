@@ -34,7 +34,7 @@ struct comm_mail {
     size_t sent_bytes;
 };
 
-/* What a rank has received from a host, in its COMM_LANE_MAIL. */
+/* A message that a rank has received from a host, in its COMM_LANE_MAIL. */
 struct arrived {
     uint64_t offset, n_bytes;
 };
