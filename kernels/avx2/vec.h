@@ -132,7 +132,7 @@ ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
     return (struct v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
 
-/* Where x > y: a, elsewhere and for NaN b. */
+/* Selects a in the lanes with x > y, and b in the others and for NaN. */
 ALWAYS_INLINE struct v16 v16_above(struct v16 x, struct v16 y, struct v16 a, struct v16 b)
 {
     return (struct v16){_mm256_blendv_ps(b.a, a.a, _mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)),

@@ -66,7 +66,7 @@ ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
     return (struct v16){_mm512_fmadd_ps(x.v, y.v, z.v)};
 }
 
-/* Where x > y: a, elsewhere and for NaN b. */
+/* Selects a in the lanes with x > y, and b in the others and for NaN. */
 ALWAYS_INLINE struct v16 v16_above(struct v16 x, struct v16 y, struct v16 a, struct v16 b)
 {
     return (struct v16){_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), a.v)};

@@ -8,7 +8,7 @@
  *
  * Work: each rank computes its own experts' rows, or, where all can read the experts' weights,
  * some rows of a rank that has more (balance.h). All plan the same from the same choices.
- * Where etp ranks share each expert, each computes its columns of the outputs. With ep 1 a rank
+ * If etp ranks share each expert, each computes its columns of the outputs. With ep 1 a rank
  * then sums its columns of all tokens, and the owner of a row collects them. */
 #include "base/mem.h"
 #include "kernels/ops.h"

@@ -7,7 +7,7 @@
  *             in the order of experts (send)                 by source (recv), moved by expert (X)
  *     rank 0  sum per token  <-- results in the send order <-- results by source (back)
  *
- * Where etp ranks share each expert, all of them get its rows and the first of them sends the
+ * If etp ranks share each expert, all of them get its rows, and the first of them sends the
  * results back. At the end the tp ranks gather all tokens' outputs. */
 #include "base/mem.h"
 #include "collective/device_comm.h"

@@ -108,7 +108,7 @@ struct block_to {
     size_t first_result; /* the first of the result blocks that come back */
 };
 
-/* Where the blocks and rows of a host begin among those that came to this host. */
+/* The first block and the first row from a host, among all that came to this host. */
 struct host_rows {
     size_t block, row;
 };

@@ -47,7 +47,8 @@ const char *__lsan_default_suppressions(void)
     X(config)                                                                                      \
     X(expert_load)                                                                                 \
     X(wire_ints)                                                                                   \
-    X(compressed)
+    X(compressed)                                                                                  \
+    X(mail_blocks)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
 TARGET_LIST(X)

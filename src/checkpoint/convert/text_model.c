@@ -22,7 +22,7 @@ static const struct field_default gemma3[] = {
     {"num_attention_heads", "8"},  {"num_key_value_heads", "4"},
     {"head_dim", "256"},           {"max_position_embeddings", "131072"},
     {"sliding_window", "4096"},    {NULL, NULL}};
-/* Where no rope_parameters say otherwise. */
+/* The defaults of a config without rope_parameters. */
 static const struct field_default gemma3_rope[] = {
     {"rope_theta", "1000000.0"}, {"rope_local_base_freq", "10000.0"}, {NULL, NULL}};
 
