@@ -30,6 +30,8 @@ static const struct command commands[] = {
      "log-probabilities of given texts, perplexity"},
     {"bench", cmd_bench, "--machine | --model M.h5",
      "measure the machine, and latency and throughput on it"},
+    {"diagnose", cmd_diagnose, "[FLAGS]",
+     "find what on these hosts would make a job slow, and its remedy"},
     {"status", cmd_status, "JOURNAL...", "how far a job is, while it runs and after"},
     {"merge", cmd_merge, "--input IN.jsonl --output OUT.jsonl PART...",
      "join the outputs of a job array, proving that no row is missing or double"},

@@ -15,5 +15,6 @@ int cmd_status(struct config env, int argc, char **argv);
 int cmd_merge(struct config env, int argc, char **argv);
 int cmd_score(struct config env, int argc, char **argv);
 int cmd_bench(struct config env, int argc, char **argv);
+int cmd_diagnose(struct config env, int argc, char **argv);
 
 #endif

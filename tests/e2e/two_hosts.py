@@ -5,6 +5,7 @@ usage: two_hosts.py SHOAL WORK_FOLDER CASE
   same       tp, pp, ep and dp across the link give the bytes of one rank
   slow_link  a link of 100 Mbit/s: the layout chosen by default is faster than the worst one; prints the speed of
              every layout of four ranks
+  diagnose   the same link: shoal diagnose says how slow it is, and of which host
 The hosts are network namespaces (hosts.py), which need root; without it the test is skipped.
 lost_rank.py tests a lost link.
 """
@@ -109,6 +110,20 @@ class TwoHostsTest:
                f"chosen {seconds['chosen']:.2f} s, worst ({worst}) {seconds[worst]:.2f} s")
         print(f"over {RATE} the chosen layout takes {seconds['chosen'] / seconds[worst]:.2f} of the "
               f"worst one's time ({worst}), {seconds['chosen'] / min(seconds.values()):.2f} of the best's")
+
+    def diagnose(self):
+        reason = self.hosts.limit(RATE)
+        if reason:
+            print(f"skipped: {reason}")
+            return SKIPPED
+        done = run([*self.hosts.launcher(2), self.shoal.path, "diagnose", "--threads", 1, "--json", "-"], limit_s=300)
+        expect(done.status == 0, f"diagnose: {done}")
+        said = json.loads(done.out)
+        link = said["hosts"][1]["link_gbit"]
+        expect(0.03 < link < 0.15, f"a link of {RATE}: {link} Gbit/s measured")
+        slow = [f for f in said["findings"] if f["rule"] == "link-slow"]
+        expect([f["host"] for f in slow] == [said["hosts"][1]["host"]], f"findings: {said['findings']}")
+        print(f"{RATE}: {slow[0]['text']}")
 
     def main(self):
         try:

@@ -1,0 +1,24 @@
+/* Measures what a job's speed depends on: memory, other processes, frequency, links between hosts,
+ * and a folder. Each measurement takes about a second. */
+#ifndef SHOAL_DIAGNOSE_MEASURE_H
+#define SHOAL_DIAGNOSE_MEASURE_H
+
+#include "diagnose/facts.h"
+#include "parallel/comm/comm.h"
+
+/* The ranks that measure; all borrowed. */
+struct machine {
+    struct comm *comm; /* COMM_WORLD is enough */
+    const struct topo *topo;
+    struct team *team;     /* this rank's */
+    const uint32_t *first; /* [topo->n_nodes] the first rank of each host */
+};
+
+/* **Collective (world)**. Fills *out on every rank; links and the folder are measured by the first
+ * rank of each host. `directory` may be NULL; a file "shoal-diagnose.RANK" is written there, read
+ * and removed. Errors, agreed on: STATUS_MEMORY, STATUS_IO (the folder), STATUS_USAGE (its path).
+ */
+struct status diagnose_measure(const struct machine *m, const char *directory,
+                               struct facts_measured *out);
+
+#endif
