@@ -26,12 +26,15 @@ struct scenario {
     int32_t max_tokens;                 /* 0: random */
     int32_t bad_token;                  /* the engine fails at this token at position 70 of a
                                            prompt; 0: never */
+    int32_t cancels;                    /* a request is cancelled in one of this many steps; 0:
+                                           never */
     uint64_t seed;
 };
 
 struct outcome {
     uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered, n_misheld;
-    uint64_t n_errors, n_rows, n_steps, n_prompt_tokens, n_hit_tokens, n_drafts, n_right_drafts;
+    uint64_t n_errors, n_cancelled, n_ended_cancelled, n_rows, n_steps, n_prompt_tokens,
+        n_hit_tokens, n_drafts, n_right_drafts;
     bool stuck, leaked;
     const char *wrong;
 };
@@ -147,6 +150,37 @@ static bool is_right(const struct scenario *c, const struct request *r)
            r->finish == (ended ? REQUEST_STOP : REQUEST_LENGTH);
 }
 
+static const char cancelled_code[] = "cancelled";
+
+/* The request that a walk over all requests chose, each with the same odds. */
+struct choice {
+    uint64_t x;
+    int64_t n;
+    struct request *chosen;
+};
+
+static struct status choose(void *user, struct request *r)
+{
+    struct choice *c = user;
+    if (r->error_code == NULL && fake_between(&c->x, 0, c->n++) == 0) c->chosen = r;
+    return status_ok();
+}
+
+/* Cancels a request that runs, waits or is in flight. */
+static void cancel_one(const struct scenario *c, struct scheduler *s, uint64_t step,
+                       struct outcome *out)
+{
+    struct choice choice = {.x = (c->seed + 7) * 2654435761u + step * 40503u + 1};
+    for (int i = 0; i < 4; i++) fake_random(&choice.x);
+    if (c->cancels == 0 || fake_between(&choice.x, 1, c->cancels) > 1) return;
+    struct status st = scheduler_visit(s, -1, choose, &choice);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    if (choice.chosen == NULL) return;
+    out->n_cancelled++;
+    st = scheduler_cancel(s, choice.chosen, cancelled_code, "its client has gone");
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+}
+
 /* Commits the results of a group, with replicas in descending order, and checks the requests that
  * finished. */
 static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
@@ -158,8 +192,10 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
     }
     struct request *r;
     while ((r = scheduler_take_finished(s)) != NULL) {
+        const bool is_cancelled = r->error_code == cancelled_code;
         out->n_finished++;
-        out->n_different += !is_right(c, r);
+        out->n_ended_cancelled += is_cancelled;
+        out->n_different += !is_cancelled && !is_right(c, r);
         out->n_errors += r->error_code != NULL;
         request_destroy(&r);
     }
@@ -253,6 +289,7 @@ static struct outcome run(struct scenario *c)
             scheduler_submit(s, make_request(c, n_submitted++));
         st = scheduler_plan(s, g, step, &plan);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        cancel_one(c, s, step, &out);
         out.n_unordered += !order_holds(s);
         if (c->o.n_blocks <= 512) out.n_misheld += !holding_is_sound(s);
         fake_engine_run(&engine, &plan, results[g]);
@@ -283,8 +320,8 @@ static struct outcome run(struct scenario *c)
 static bool went_well(const struct scenario *c, const struct outcome *o)
 {
     const bool well = o->n_finished == (uint64_t)c->n_requests && o->n_different == 0 &&
-                      o->n_wrong == 0 && o->n_unordered == 0 && o->n_misheld == 0 && !o->stuck &&
-                      !o->leaked;
+                      o->n_wrong == 0 && o->n_ended_cancelled == o->n_cancelled &&
+                      o->n_unordered == 0 && o->n_misheld == 0 && !o->stuck && !o->leaked;
     if (!well) {
         printf("\n  scenario %llu: finished %llu of %d, different %llu, unordered %llu, misheld "
                "%llu, stuck %d, leaked %d, %s\n",
@@ -327,6 +364,22 @@ static void any_layout_and_limits_give_each_request_its_own_result(void)
 static void any_layout_and_limits_give_the_same_scores(void)
 {
     check_scenarios(100000, 500, true);
+}
+
+/* The other requests get their own results, and no block is lost. */
+static void cancelled_requests_leave_their_blocks(void)
+{
+    uint64_t n_bad = 0, n_cancelled = 0, n_rest = 0;
+    for (uint64_t i = 0; i < 1500; i++) {
+        struct scenario c = i % 2 ? random_scenario(i, false) : sharing_scenario(i, true);
+        c.cancels = 1 + (int32_t)(i % 11);
+        const struct outcome o = run(&c);
+        n_bad += !went_well(&c, &o);
+        n_cancelled += o.n_cancelled;
+        n_rest += o.n_finished - o.n_cancelled;
+    }
+    CU_ASSERT_EQUAL(n_bad, 0);
+    CU_ASSERT(n_cancelled > 1500 && n_rest > 1500);
 }
 
 /* is_right compares with the answer that each request gets alone, so runs with and without shared
@@ -596,6 +649,8 @@ void suite_scheduler(CU_pSuite suite)
                 any_layout_and_limits_give_each_request_its_own_result);
     CU_add_test(suite, "any layout and limits give the same scores",
                 any_layout_and_limits_give_the_same_scores);
+    CU_add_test(suite, "cancelled requests leave their blocks",
+                cancelled_requests_leave_their_blocks);
     CU_add_test(suite, "shared prefixes change no result", shared_prefixes_change_no_result);
     CU_add_test(suite, "shared headers are computed about once",
                 shared_headers_are_computed_about_once);

@@ -97,6 +97,12 @@ struct status scheduler_commit(struct scheduler *s, int32_t group,
 struct status scheduler_visit(struct scheduler *s, int32_t group,
                               struct status (*visit)(void *user, struct request *r), void *user);
 
+/* Local. Ends r, and every answer to r, that runs or waits here, as error rows with this code (a
+ * constant) and message. They are finished at once, or with the result of their step in flight.
+ * Errors: STATUS_MEMORY. */
+struct status scheduler_cancel(struct scheduler *s, const struct request *r, const char *code,
+                               const char *message);
+
 /* Local. A request that is done (an error row, too), or NULL. Owner: the caller. */
 struct request *scheduler_take_finished(struct scheduler *s);
 

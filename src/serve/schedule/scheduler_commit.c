@@ -28,6 +28,29 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
     }
 }
 
+/* Blocks of a step in flight are given back with its result: later plans may reuse them only then.
+ */
+static struct status cancel_in(struct scheduler *s, struct sequence_list *list,
+                               const struct request *r, const char *code, const char *message)
+{
+    for (struct sequence *q = list->head, *next; q != NULL; q = next) {
+        next = q->next;
+        if (q->r != r && q->r->parent != r) continue;
+        TRY(request_fail(q->r, code, message));
+        if (!q->in_flight) scheduler_commit_finish(s, q);
+    }
+    return status_ok();
+}
+
+struct status scheduler_cancel(struct scheduler *s, const struct request *r, const char *code,
+                               const char *message)
+{
+    for (int32_t i = 0; i < s->o.n_replicas; i++)
+        for (int32_t g = 0; g < s->o.n_groups; g++)
+            TRY(cancel_in(s, &s->replicas[i].groups[g].running, r, code, message));
+    return cancel_in(s, &s->waiting, r, code, message);
+}
+
 static void scheduler_commit_count_rows(struct scheduler *s, struct sequence *q)
 {
     const size_t end = q->pos0 + (size_t)q->n_rows;
