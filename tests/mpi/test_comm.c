@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const struct util_shape shape = {
     .width = 64, .n_experts = 8, .n_chosen = 2, .expert_ffn = 64, .expert_leaf = 16, .vocab = 64};
@@ -340,6 +341,40 @@ static void a_probe_tells_the_size(void)
     comm_stop(&c);
 }
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* All ranks wait for the first one, which sleeps, for a message and for a broadcast. */
+static void a_rank_that_waits_asleep_leaves_its_core(void)
+{
+    struct comm *c = flat(0);
+    const int n = comm_size(c, COMM_WORLD), me = comm_rank(c, COMM_WORLD);
+    const struct timespec nap = {.tv_nsec = 300000000};
+    struct comm_request sends[64] = {{0}};
+    char text[8] = "plan";
+    comm_wait_asleep(c);
+    comm_barrier(c, COMM_WORLD);
+    const uint64_t since = cpu_ns();
+    if (me == 0) nanosleep(&nap, NULL);
+    for (int r = 1; r < n && me == 0; r++)
+        comm_send_start(c, r, COMM_TAG_PLAN, text, sizeof text, &sends[r]);
+    if (me != 0) {
+        CU_ASSERT_EQUAL(comm_probe(c, 0, COMM_TAG_PLAN), sizeof text);
+        comm_recv(c, 0, COMM_TAG_PLAN, text, sizeof text);
+    }
+    for (int r = 1; r < n; r++) comm_wait(c, &sends[r]);
+    if (me == 0) nanosleep(&nap, NULL);
+    comm_broadcast(c, COMM_WORLD, 0, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "plan");
+    CU_ASSERT(cpu_ns() - since < 200000000); /* of 600 ms */
+    comm_barrier(c, COMM_WORLD);
+    comm_stop(&c);
+}
+
 /* A receive that no message matches can be cancelled, and takes no later message. */
 static void a_receive_can_be_given_up(void)
 {
@@ -402,6 +437,8 @@ void suite_comm(CU_pSuite suite)
     CU_add_test(suite, "the worst status wins", the_worst_status_wins);
     CU_add_test(suite, "messages go around", messages_go_around);
     CU_add_test(suite, "a probe tells the size", a_probe_tells_the_size);
+    CU_add_test(suite, "a rank that waits asleep leaves its core",
+                a_rank_that_waits_asleep_leaves_its_core);
     CU_add_test(suite, "a receive can be given up", a_receive_can_be_given_up);
     CU_add_test(suite, "topology is gathered in the launcher's order",
                 topology_is_gathered_in_the_launchers_order);

@@ -66,6 +66,12 @@ void comm_pretend_host(struct comm *c, int host);
 /* Local. After comm_split: sets the team whose threads share the work of large sums inside a host;
  * borrowed until comm_stop or another call. NULL, the initial value: the calling thread alone. */
 void comm_use_team(struct comm *c, struct team *team);
+/* Local, on all ranks alike. From now on a rank that waits long for a plan (comm_probe,
+ * comm_broadcast) sleeps between looks, each time for at most 1/64 of the time that it has waited
+ * and at most 2 ms, so that an idle server leaves its cores to others. Before this call MPI decides
+ * how ranks wait, and most libraries spin. */
+void comm_wait_asleep(struct comm *c);
+
 /* Local. The team set by comm_use_team; borrowed. */
 struct team *comm_team(const struct comm *c);
 

@@ -3,6 +3,7 @@
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 
+#include "base/clock.h"
 #include "parallel/comm/host_group.h"
 #include "parallel/comm/host_sum.h"
 
@@ -266,13 +267,30 @@ void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_e
     comm_account(c, axis, since, n_rows * row_bytes);
 }
 
+static void broadcast_part(struct comm *c, enum comm_axis axis, int root, void *buf, int n_bytes)
+{
+    const uint64_t since = clock_ns();
+    MPI_Request request;
+    int done = 0;
+    if (!c->waits_asleep) {
+        comm_check(c, MPI_Bcast(buf, n_bytes, MPI_BYTE, root, c->axes[axis]), "broadcast", axis);
+        return;
+    }
+    comm_check(c, MPI_Ibcast(buf, n_bytes, MPI_BYTE, root, c->axes[axis], &request), "broadcast",
+               axis);
+    while (!done) {
+        comm_check(c, MPI_Test(&request, &done, MPI_STATUS_IGNORE), "broadcast", axis);
+        if (!done) comm_rest(since);
+    }
+}
+
 static void broadcast_by_mpi(struct comm *c, enum comm_axis axis, int root, void *buf,
                              size_t n_bytes)
 {
     char *at = buf;
     for (size_t left = n_bytes; left > 0;) {
         const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
-        comm_check(c, MPI_Bcast(at, (int)now, MPI_BYTE, root, c->axes[axis]), "broadcast", axis);
+        broadcast_part(c, axis, root, at, (int)now);
         at += now;
         left -= now;
     }

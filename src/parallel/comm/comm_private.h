@@ -31,6 +31,7 @@ struct comm {
     struct flight own_flight;
     struct team *team;     /* borrowed; NULL: none */
     struct trace *trace;   /* borrowed; NULL: none is kept */
+    bool waits_asleep;     /* comm_wait_asleep */
     bool has_stages;       /* ranks send each other messages while they compute */
     const char *site_file; /* debug builds: the call site */
     int site_line;
@@ -49,6 +50,10 @@ enum { PARTS_FROM = 1 << 15 };
  * the host has no memory left for an operation. */
 void comm_check(struct comm *c, int rc, const char *op, enum comm_axis axis);
 void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis);
+
+/* comm_message.c. Local. Between two looks of a rank that waits since `since_ns`: returns at once
+ * in the first milliseconds, later sleeps. */
+void comm_rest(uint64_t since_ns);
 
 /* Local. Records the end of an operation without counting it. */
 void comm_end(struct comm *c, uint64_t now);
