@@ -90,7 +90,7 @@ uint64_t drain_longest(uint64_t longest_ns, uint64_t step_ns)
     return step_ns > remembered_ns ? step_ns : remembered_ns;
 }
 
-enum drain_ask drain_poll(struct drain *d, double commit_s)
+enum drain_ask drain_poll(struct drain *d, double end_s)
 {
     const struct timespec at_once = {.tv_sec = 0};
     const uint64_t now_ns = clock_ns();
@@ -104,7 +104,7 @@ enum drain_ask drain_poll(struct drain *d, double commit_s)
     d->last_ns = now_ns;
     if (d->n_signals > 1) return DRAIN_NOW;
     if (d->n_signals > 0) return DRAIN_ASKED;
-    const uint64_t margin_ns = 2000000000u + 4 * (d->step_ns + (uint64_t)(commit_s * 1e9));
+    const uint64_t margin_ns = 2000000000u + 4 * d->step_ns + (uint64_t)(end_s * 1e9);
     return d->deadline_ns > 0 && now_ns + margin_ns >= d->deadline_ns ? DRAIN_ASKED : DRAIN_NOT;
 }
 

@@ -50,9 +50,9 @@ void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
 /* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.
- * commit_s: how long a commit takes; the margin before the limit is 2 s plus four times the sum of
- * a step and a commit. */
-enum drain_ask drain_poll(struct drain *d, double commit_s);
+ * end_s: how long the job takes to end; the margin before the limit is 2 s plus four steps plus
+ * this. */
+enum drain_ask drain_poll(struct drain *d, double end_s);
 
 /* Local. The reason of the drain, for messages: a signal's name, or "the time limit". */
 const char *drain_reason(const struct drain *d);

@@ -111,7 +111,7 @@ static struct status dry_run_steps(struct job *j, struct stub *s, struct step_pl
     for (uint64_t step = 0;; step++) {
         const uint32_t group = (uint32_t)(step % s->n_groups);
         TRY(stub_collect(s, j, group));
-        drains = drains || drain_poll(&j->drain, lead_commit_s(j->lead)) != DRAIN_NOT;
+        drains = drains || drain_poll(&j->drain, lead_end_s(j->lead)) != DRAIN_NOT;
         if (!done && !drains) TRY(lead_next(j->lead, (int32_t)group, step, plan, &done));
         if ((done || drains) && s->n_in_flight > 0) continue;
         if (drains && !done) {

@@ -227,7 +227,8 @@ struct lead_loop {
     struct step_result result;
     bool *in_flight; /* [pp] */
     uint32_t n_in_flight;
-    bool drains; /* the run ends early: nothing more is planned */
+    bool is_asked; /* to drain */
+    bool drains;   /* the run ends early: nothing more is planned */
 };
 
 /* Receives the results of a group's last step from all replicas. After a failure it discards them,
@@ -267,12 +268,12 @@ static void leave_now(struct job *j)
 
 static void heed_drain(struct job *j, struct lead_loop *l)
 {
-    const enum drain_ask ask = drain_poll(&j->drain, lead_commit_s(j->lead));
+    const enum drain_ask ask = drain_poll(&j->drain, lead_end_s(j->lead));
     if (ask == DRAIN_NOW) leave_now(j);
-    if (ask == DRAIN_ASKED && !l->drains) {
-        log_line(LOG_WARN, "%s: draining", drain_reason(&j->drain));
-        l->drains = true;
-    }
+    if (ask == DRAIN_NOT || l->drains) return;
+    if (!l->is_asked) log_line(LOG_WARN, "%s: draining", drain_reason(&j->drain));
+    l->is_asked = true;
+    l->drains = lead_may_stop(j->lead);
 }
 
 static struct status plan_step(struct job *j, struct lead_loop *l, uint64_t step, bool *done)

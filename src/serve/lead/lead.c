@@ -1,18 +1,11 @@
-/* Creates and ends the lead; writes rows to journal and output. lead_input.c reads the lines. */
+/* Creates and ends the lead; takes requests and the results of steps. The port (lead_port.h) brings
+ * the requests and takes the answers. */
 #include "serve/lead/lead.h"
 
 #include "base/clock.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "serve/lead/lead_private.h"
-#include "serve/output/result_row.h"
 #include "serve/request/beam.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 
 enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20 };
 
@@ -39,139 +32,6 @@ struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots
     return scheduler_create(&so, &l->stats, &l->scheduler);
 }
 
-static struct status count_row(struct lead *l, const struct request *r)
-{
-    struct lead_rows *rows = &l->rows;
-    rows->n++;
-    if (r->error_code == NULL || rows->n_errors++ >= LEAD_ERRORS_SHOWN) return status_ok();
-    struct strbuf *s = &rows->shown[rows->n_errors - 1];
-    strbuf_printf(s, "line %llu, custom_id ", (unsigned long long)r->line);
-    strbuf_json_string(s, r->custom_id.bytes, r->custom_id.n < 80 ? r->custom_id.n : 80);
-    strbuf_printf(s, ": %s: %s", r->error_code, r->error_message);
-    return strbuf_status(s);
-}
-
-/* If all rows of the run are error rows, logs the first errors. */
-static void say_all_failed(const struct lead *l)
-{
-    const struct lead_rows *rows = &l->rows;
-    if (rows->n == 0 || rows->n_errors < rows->n || l->o.audit != NULL) return;
-    log_line(LOG_WARN,
-             "all %llu rows of this run are error rows; the first:", (unsigned long long)rows->n);
-    for (size_t i = 0; i < LEAD_ERRORS_SHOWN && i < rows->n; i++)
-        log_line(LOG_WARN, "  %s", rows->shown[i].data);
-}
-
-struct status lead_put_row(struct lead *l, const struct request *r)
-{
-    TRY(count_row(l, r));
-    strbuf_clear(&l->row);
-    TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
-    struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
-    row.sum_logprob = result_row_sum(r, &row.n_scored);
-    if (l->journal != NULL) {
-        const struct id_hash id =
-            r->is_named ? id_hash_of(r->custom_id.bytes, r->custom_id.n) : ID_HASH_NONE;
-        const struct journal_row facts = {.id_low = id.low,
-                                          .id_high = id.high,
-                                          .n_prompt = (uint32_t)r->n_prompt,
-                                          .n_generated = (uint32_t)result_row_n_generated(r),
-                                          .is_error = row.is_error,
-                                          .n_scored = row.n_scored,
-                                          .sum_logprob = row.sum_logprob};
-        struct journal_record record = {.type = JOURNAL_ROW,
-                                        .line = r->line,
-                                        .digest = {r->line_digest[0], r->line_digest[1]},
-                                        .bytes = row.text,
-                                        .n_bytes = row.n};
-        journal_row_pack(&facts, record.values);
-        TRY(journal_add(l->journal, &record));
-    }
-    if (l->o.audit != NULL) audit_compare(l->o.audit, r->line, row.text, row.n);
-    return result_writer_put(l->writer, r->index, &row);
-}
-
-struct status lead_flush(struct lead *l, bool now)
-{
-    TRY(file_claims_check(l->o.claims));
-    if (l->journal == NULL) return result_writer_flush(l->writer);
-    if (!now && journal_is_dirty(l->journal) && !journal_is_due(l->journal)) return status_ok();
-    struct status st = journal_commit(l->journal, l->n_read, line_reader_done(l->reader));
-    if (!status_failed(&st)) st = result_writer_flush(l->writer);
-    l->failed = l->failed || status_failed(&st);
-    return st;
-}
-
-/* Refuses an output that has bytes but no journal. */
-static struct status refuse_strange_output(const struct lead_options *o)
-{
-    struct stat info;
-    if (o->flags.restart || file_exists(o->journal_path) || stat(o->output_path, &info) != 0 ||
-        info.st_size == 0) {
-        return status_ok();
-    }
-    return status_make(STATUS_USAGE,
-                       "output %s: it holds %lld bytes and there is no journal %s to resume from; "
-                       "name another output, or overwrite it with --restart (or --no-journal)",
-                       o->output_path, (long long)info.st_size, o->journal_path);
-}
-
-static struct status resume(struct lead *l)
-{
-    const struct journal_facts *facts = journal_facts_of(l->journal);
-    uint64_t n_bytes;
-    bool was_equal;
-    if (line_reader_is_repeatable(l->reader)) {
-        TRY(journal_check_input(l->journal, l->o.input_path, l->o.part));
-    }
-    TRY(lead_take_finished_rows(l));
-    TRY(result_writer_settle(l->writer, &n_bytes, &was_equal));
-    l->is_complete = facts->is_complete;
-    if (facts->n_rows + facts->n_partial_records == 0) return status_ok();
-    log_line(LOG_INFO, "journal %s: %llu rows are done, %llu stand in the output%s",
-             l->o.journal_path, (unsigned long long)facts->n_rows, (unsigned long long)l->n_read,
-             was_equal ? "" : " (which was mended)");
-    return status_ok();
-}
-
-static struct status lead_open_journal(struct lead *l)
-{
-    const struct lead_options *o = &l->o;
-    const struct journal_options jo = {.path = o->journal_path,
-                                       .settings = o->settings != NULL ? o->settings : "",
-                                       .session = o->session,
-                                       .input_bytes = line_reader_size(l->reader),
-                                       .restart = o->flags.restart,
-                                       .retry_errors = o->flags.retry_errors,
-                                       .commit_bytes = o->commit_bytes,
-                                       .failpoint = o->failpoint};
-    TRY(refuse_strange_output(o));
-    TRY(journal_open(&jo, &l->journal));
-    TRY(result_writer_resume(o->output_path, o->window_rows, o->window_bytes, o->failpoint,
-                             &l->writer));
-    return resume(l);
-}
-
-static struct status open_files(struct lead *l)
-{
-    const struct lead_options *o = &l->o;
-    TRY(line_reader_create(o->input_path, 0, &l->reader));
-    TRY(line_reader_check(l->reader));
-    if (o->part != NULL) {
-        TRY(line_reader_set_part(l->reader, o->part));
-        l->ids.n_lines = o->part->n_before; /* ids count lines of the whole input */
-    }
-    if (o->audit != NULL) {
-        return result_writer_create("/dev/null", o->window_rows, o->window_bytes, &l->writer);
-    }
-    if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->reader, o->output_path)) {
-        return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
-                           o->output_path, o->input_path);
-    }
-    if (o->journal_path != NULL) return lead_open_journal(l);
-    return result_writer_create(o->output_path, o->window_rows, o->window_bytes, &l->writer);
-}
-
 struct status lead_create(const struct lead_options *options, struct lead **out)
 {
     *out = NULL;
@@ -196,7 +56,6 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .is_dry_run = options->is_dry_run,
     };
     strbuf_init(&l->row);
-    if (options->journal_path != NULL) id_set_spill_beside(&l->ids, options->journal_path);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);
     if (options->tokenizer != NULL && options->mode == LEAD_GENERATE) {
         TRY_GOTO(st, guides_create(options->tokenizer, options->vocab_size, &l->rules.guides),
@@ -210,7 +69,8 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         TRY_GOTO(st, result_cache_create(0, &l->results), fail);
     }
     if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks, 0), fail);
-    TRY_GOTO(st, open_files(l), fail);
+    if (options->port != NULL) l->port = *options->port;
+    if (options->port == NULL) TRY_GOTO(st, lead_lines_open(l), fail);
     *out = l;
     return st;
 fail:
@@ -232,34 +92,87 @@ void lead_destroy(struct lead **lead)
         beam_destroy(&p->search);
         request_destroy(&p);
     }
-    line_reader_destroy(&l->reader);
-    result_writer_destroy(&l->writer);
-    journal_destroy(&l->journal);
-    id_set_fini(&l->ids);
+    lead_lines_close(l);
     guides_destroy(&l->rules.guides);
-    for (size_t i = 0; i < LEAD_ERRORS_SHOWN; i++) strbuf_fini(&l->rows.shown[i]);
     strbuf_fini(&l->row);
     mem_free(lead);
 }
 
 bool lead_is_complete(const struct lead *l)
 {
-    return l->is_complete;
+    return l->lines.is_complete;
+}
+
+struct status lead_order(struct lead *l)
+{
+    struct order_window *w = &l->window;
+    TRY(order_requests(l->o.schedule.order, l->o.n_blocks, w->requests, w->n));
+    for (size_t i = 0; i < w->n; i++) {
+        struct request *r = w->requests[i];
+        w->requests[i] = NULL;
+        TRY(scheduler_submit(l->scheduler, r));
+    }
+    w->n = w->bytes = 0;
+    return status_ok();
+}
+
+struct status lead_add_request(struct lead *l, struct request *r)
+{
+    struct order_window *w = &l->window;
+    w->requests[w->n++] = r;
+    w->bytes += request_cost_bytes(r, &l->rules);
+    const bool is_full = w->n == w->capacity || w->bytes >= l->o.window_bytes / 4;
+    return is_full || l->o.schedule.order == ORDER_INPUT ? lead_order(l) : status_ok();
+}
+
+struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit)
+{
+    enum result_answer answer = RESULT_RUN;
+    struct status st = status_ok();
+    if (r->ask->n_choices > 1 || r->ask->beam.width > 0) return lead_open_choices(l, r, hit);
+    st = lead_take_tokens(l, r, hit);
+    if (status_failed(&st)) goto done;
+    if (r->finish != REQUEST_UNFINISHED) return lead_end_request(l, r);
+    const size_t n_before = r->n_tokens;
+    if (l->results != NULL) st = result_cache_ask(l->results, &l->rules, r, &answer);
+    if (status_failed(&st)) goto done;
+    l->stats.n_result_hit_tokens += r->n_tokens - n_before;
+    if (answer == RESULT_WAITS) return st;
+    if (answer == RESULT_RUN) return lead_add_request(l, r);
+    l->stats.n_result_hits++;
+    return lead_end_request(l, r);
+done:
+    request_destroy(&r);
+    return st;
+}
+
+struct status lead_take(struct lead *l, struct request *r)
+{
+    return lead_take_new(l, r, NULL);
+}
+
+struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit)
+{
+    r->order = l->n_ordered++;
+    if (r->error_code == NULL) return lead_take_request(l, r, hit);
+    const struct status st = lead_put(l, r);
+    request_destroy(&r);
+    return st;
+}
+
+struct status lead_put(struct lead *l, const struct request *r)
+{
+    return l->port.put(l->port.user, l, r);
 }
 
 static struct progress_view lead_view(const struct lead *l)
 {
-    const uint64_t size = line_reader_size(l->reader);
     struct progress_view v = {
-        .n_done = result_writer_totals(l->writer).n_rows,
-        .n_read = l->n_read,
-        .n_waiting = result_writer_n_waiting(l->writer),
-        .all_read = l->all_read,
-        .read_fraction = size == 0 ? -1 : (double)line_reader_done(l->reader) / (double)size,
         .n_prompt_tokens = l->stats.n_prompt_tokens,
         .n_generated_tokens = l->stats.n_generated_tokens,
     };
     if (l->scheduler != NULL) v.load = scheduler_load(l->scheduler);
+    l->port.view(l->port.user, &v);
     return v;
 }
 
@@ -275,8 +188,8 @@ static void lead_count_blocks(struct lead *l)
 struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done)
 {
-    TRY(lead_read_lines(l));
-    *done = l->all_read && l->window.n == 0 && scheduler_is_idle(l->scheduler);
+    TRY(l->port.read(l->port.user, l));
+    *done = l->port.is_at_end(l->port.user) && lead_is_idle(l);
     if (*done) {
         step_plan_clear(plan, PLAN_STOP, step);
         return status_ok();
@@ -286,7 +199,7 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
     return status_ok();
 }
 
-/* Writes the row of a request that ran, and submits the requests that waited for its result. */
+/* Ends a request that ran, and submits the requests that waited for its result. */
 static struct status lead_take_finished(struct lead *l, struct request *r)
 {
     struct status st = status_ok();
@@ -304,84 +217,71 @@ static struct status lead_take_finished(struct lead *l, struct request *r)
     return st;
 }
 
-static struct status save_running(void *user, struct request *r)
+static struct status take_all_finished(struct lead *l)
 {
-    struct lead *l = user;
-    return lead_save_tokens(l, r, (size_t)l->o.flags.checkpoint_tokens);
+    struct request *r;
+    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(lead_take_finished(l, r));
+    return status_ok();
 }
 
 struct status lead_commit(struct lead *l, int32_t group, const struct step_result *result)
 {
     TRY(scheduler_commit(l->scheduler, group, result));
-    struct request *r;
-    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(lead_take_finished(l, r));
-    if (l->journal != NULL && l->o.flags.checkpoint_tokens > 0) {
-        TRY(scheduler_visit(l->scheduler, group, save_running, l));
-    }
+    TRY(take_all_finished(l));
     const struct progress_view v = lead_view(l);
     progress_update(&l->progress, &v);
-    return lead_flush(l, false);
+    return l->port.commit(l->port.user, l, group);
+}
+
+struct status lead_cancel(struct lead *l, const struct request *r, const char *code,
+                          const char *message)
+{
+    TRY(lead_order(l));
+    TRY(scheduler_cancel(l->scheduler, r, code, message));
+    return take_all_finished(l);
+}
+
+bool lead_is_idle(const struct lead *l)
+{
+    return l->window.n == 0 && scheduler_is_idle(l->scheduler);
+}
+
+struct status lead_visit(struct lead *l, int32_t group,
+                         struct status (*visit)(void *user, struct request *r), void *user)
+{
+    return scheduler_visit(l->scheduler, group, visit, user);
+}
+
+const struct request_rules *lead_rules(const struct lead *l)
+{
+    return &l->rules;
+}
+
+bool lead_may_stop(struct lead *l)
+{
+    return l->port.may_stop(l->port.user, l);
 }
 
 struct status lead_drain(struct lead *l)
 {
-    if (l->journal == NULL) return status_ok();
-    TRY(lead_save_all(l));
-    (void)failpoint_pass(l->o.failpoint, FAILPOINT_DRAIN);
-    return status_ok();
+    return l->port.drain(l->port.user, l);
 }
 
 void lead_save(struct lead *l)
 {
-    if (l->journal == NULL) return;
-    struct status st = file_claims_check(l->o.claims);
-    if (!status_failed(&st)) st = journal_save(l->journal);
-    if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
+    l->port.save(l->port.user);
 }
 
-double lead_commit_s(const struct lead *l)
+double lead_end_s(const struct lead *l)
 {
-    return l->journal != NULL ? journal_commit_s(l->journal) : 0;
-}
-
-/* Marks the journal complete, once the output is durable. */
-static struct status end_journal(struct lead *l)
-{
-    (void)failpoint_pass(l->o.failpoint, FAILPOINT_FINISH);
-    const struct journal_record end = {.type = JOURNAL_END,
-                                       .values = {l->n_read, result_writer_offset(l->writer)}};
-    TRY(journal_add(l->journal, &end));
-    return journal_commit(l->journal, l->n_read, line_reader_done(l->reader));
-}
-
-static struct status close_files(struct lead *l)
-{
-    TRY(file_claims_check(l->o.claims));
-    if (l->journal == NULL) return result_writer_close(l->writer);
-    if (l->failed) { /* if the output failed, finished rows can still go to the journal */
-        return journal_commit(l->journal, l->n_read, line_reader_done(l->reader));
-    }
-    TRY(lead_flush(l, true));
-    const bool all_written = l->all_read && result_writer_n_open(l->writer) == 0;
-    if (!all_written && !l->is_complete) return status_ok();
-    TRY(result_writer_close(l->writer));
-    return l->is_complete ? status_ok() : end_journal(l);
+    return l->port.end_s(l->port.user);
 }
 
 void lead_summary(const struct lead *l, struct serve_summary *summary)
 {
-    const struct result_totals t = result_writer_totals(l->writer);
     *summary = l->stats;
-    summary->n_rows = t.n_rows;
-    summary->n_error_rows = t.n_error_rows;
-    summary->sum_logprob = t.sum_logprob;
-    summary->n_scored = t.n_scored;
-    if (t.n_scored > 0) summary->perplexity = exp(-t.sum_logprob / (double)t.n_scored);
     if (l->start_ns > 0) summary->wall_s = (double)(clock_ns() - l->start_ns) * 1e-9;
-    if (l->journal != NULL) {
-        summary->n_commits = journal_n_commits(l->journal);
-        summary->commit_s = journal_commit_s(l->journal);
-    }
+    l->port.sum(l->port.user, summary);
 }
 
 const struct serve_summary *lead_stats(const struct lead *l)
@@ -396,10 +296,10 @@ struct scheduler_load lead_load(const struct lead *l)
 
 struct status lead_finish(struct lead *l, struct serve_summary *summary)
 {
-    const struct status st = close_files(l);
+    const struct status st = l->port.close(l->port.user);
     const struct progress_view v = lead_view(l);
-    if (!l->is_complete) progress_end(&l->progress, &v);
-    say_all_failed(l);
+    if (!l->lines.is_complete) progress_end(&l->progress, &v);
+    lead_lines_report(l);
     lead_summary(l, summary);
     return st;
 }

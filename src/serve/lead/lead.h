@@ -1,6 +1,7 @@
-/* The lead's side of a bulk job: reads request lines, plans steps, commits their results and writes
- * result lines in input order, in bounded memory. Does not know ranks or tensors: the loop in
- * job.c carries plans to the ranks and their results back.
+/* The lead's side of a job: takes requests, plans steps, commits their results and hands out the
+ * answers, in bounded memory. A port (lead_port.h) brings the requests and takes the answers: the
+ * lines of a file, or a server. Does not know ranks or tensors: the loop in job.c carries plans to
+ * the ranks and their results back.
  *
  * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
  * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
@@ -18,12 +19,16 @@
 #include "serve/schedule/stats.h"
 
 struct lead;
+struct lead_port;
 
 /* Zero means the default if one is named. All pointers are borrowed and outlive the lead. */
 struct lead_options {
     enum lead_mode mode;
-    const char *input_path;  /* JSONL; "-" is stdin */
-    const char *output_path; /* JSONL; "-" is stdout */
+    const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file, to
+                                     which the paths, the part, the journal and the audit below
+                                     belong */
+    const char *input_path;       /* JSONL; "-" is stdin */
+    const char *output_path;      /* JSONL; "-" is stdout */
     const struct input_part
         *part; /* of the input, with its byte range (input_part_find); NULL: all of it */
     struct tokenizer *tokenizer;
@@ -82,12 +87,12 @@ bool lead_is_complete(const struct lead *lead);
  * when lead_create got n_blocks 0. Call it before the first lead_next. Errors: as lead_create. */
 struct status lead_start(struct lead *lead, int32_t n_blocks, int32_t n_state_slots);
 
-/* Local. Reads as many lines as the window allows, admits and plans step `step` of group `group`
- * into *plan (initialized by the caller for n_replicas; cleared here). The results of the group's
- * previous plan must have been committed. The plan may be empty while other groups are in flight,
- * or while a slow stdin has nothing. *done: every line was read and every row has finished
- * (lead_finish writes those that are not yet written); *plan is then PLAN_STOP, and whatever is
- * still in flight is empty. Waits for the input only when no sequence runs, and at most a fifth of
+/* Local. Takes new requests, as many as the window allows, admits and plans step `step` of group
+ * `group` into *plan (initialized by the caller for n_replicas; cleared here). The results of the
+ * group's previous plan must have been committed. The plan may be empty while other groups are in
+ * flight, or while no request comes. *done: no request will come and every one has finished
+ * (lead_finish writes rows that are not yet written); *plan is then PLAN_STOP, and whatever is
+ * still in flight is empty. Waits for requests only when no sequence runs, and at most a fifth of
  * a second. Errors: STATUS_INPUT (the input is not the one that an earlier run saw, or its
  * compressed data are damaged), STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an
  * error. */
@@ -99,16 +104,21 @@ struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct 
  * Errors: STATUS_BUG when the result does not match the plan, STATUS_IO, STATUS_MEMORY. */
 struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
 
-/* Local. Saves the sampled tokens of unfinished requests in the journal, because the run ends
- * early; without a journal they are lost. No plan may be in flight. Errors: STATUS_MEMORY. */
+/* Local. Called before each step once the job was asked to drain: true when nothing more is to be
+ * planned. At once for a file of lines; a server first lets running answers end, for a time. */
+bool lead_may_stop(struct lead *lead);
+
+/* Local. Ends the unfinished requests, because the run ends early: a journal keeps their sampled
+ * tokens, a server tells their clients. No plan may be in flight. Errors: STATUS_MEMORY. */
 struct status lead_drain(struct lead *lead);
 
-/* Local, any thread, at any moment. Writes finished rows to the journal just before the process
- * ends. Does nothing without a journal. */
+/* Local, any thread, at any moment. Writes finished rows to the journal, or tells clients, just
+ * before the process ends. */
 void lead_save(struct lead *lead);
 
-/* Local. The time of a slow journal commit, in seconds; see journal_commit_s. */
-double lead_commit_s(const struct lead *lead);
+/* Local. How long before a time limit the job must be asked to drain, in seconds, for what
+ * lead_may_stop and lead_drain wait for. */
+double lead_end_s(const struct lead *lead);
 
 /* Local. Counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);

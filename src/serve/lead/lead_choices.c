@@ -93,7 +93,7 @@ struct status lead_end_request(struct lead *l, struct request *r)
         beam_destroy(&p->search);
         r = p;
     }
-    st = lead_put_row(l, r);
+    st = lead_put(l, r);
     request_destroy(&r);
     return st;
 }

@@ -36,56 +36,12 @@ static struct status lead_input_take_row(struct lead *l, const struct journal_hi
                                    .n_scored = hit->row.n_scored,
                                    .sum_logprob = hit->row.sum_logprob};
     uint64_t index;
-    TRY(id_set_add_hash(&l->ids, id));
-    result_writer_open(l->writer, row.n, &index);
-    l->n_read++;
+    TRY(id_set_add_hash(&l->lines.ids, id));
+    result_writer_open(l->lines.writer, row.n, &index);
+    l->lines.n_read++;
     l->stats.n_resumed_rows++;
     (void)failpoint_pass(l->o.failpoint, FAILPOINT_RESUME);
-    return result_writer_put(l->writer, index, &row);
-}
-
-/* Orders the gathered requests and submits them to the scheduler. */
-static struct status order_window(struct lead *l)
-{
-    struct order_window *w = &l->window;
-    TRY(order_requests(l->o.schedule.order, l->o.n_blocks, w->requests, w->n));
-    for (size_t i = 0; i < w->n; i++) {
-        struct request *r = w->requests[i];
-        w->requests[i] = NULL;
-        TRY(scheduler_submit(l->scheduler, r));
-    }
-    w->n = w->bytes = 0;
-    return status_ok();
-}
-
-struct status lead_add_request(struct lead *l, struct request *r)
-{
-    struct order_window *w = &l->window;
-    w->requests[w->n++] = r;
-    w->bytes += request_cost_bytes(r, &l->rules);
-    const bool is_full = w->n == w->capacity || w->bytes >= l->o.window_bytes / 4;
-    return is_full || l->o.schedule.order == ORDER_INPUT ? order_window(l) : status_ok();
-}
-
-struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit)
-{
-    enum result_answer answer = RESULT_RUN;
-    struct status st = status_ok();
-    if (r->ask->n_choices > 1 || r->ask->beam.width > 0) return lead_open_choices(l, r, hit);
-    st = lead_take_tokens(l, r, hit);
-    if (status_failed(&st)) goto done;
-    if (r->finish != REQUEST_UNFINISHED) return lead_end_request(l, r);
-    const size_t n_before = r->n_tokens;
-    if (l->results != NULL) st = result_cache_ask(l->results, &l->rules, r, &answer);
-    if (status_failed(&st)) goto done;
-    l->stats.n_result_hit_tokens += r->n_tokens - n_before;
-    if (answer == RESULT_WAITS) return st;
-    if (answer == RESULT_RUN) return lead_add_request(l, r);
-    l->stats.n_result_hits++;
-    return lead_end_request(l, r);
-done:
-    request_destroy(&r);
-    return st;
+    return result_writer_put(l->lines.writer, index, &row);
 }
 
 /* Finds a custom_id that an earlier line has, and names a line without one. An audit has not seen
@@ -96,14 +52,14 @@ static struct status take_id(struct lead *l, struct request *r)
     bool fresh = true;
     if (r->is_named) {
         if (l->o.audit != NULL) return status_ok();
-        TRY(id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh));
+        TRY(id_set_add(&l->lines.ids, r->custom_id.bytes, r->custom_id.n, &fresh));
         return fresh ? status_ok()
                      : request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
     }
     if (l->o.audit != NULL) {
         TRY(audit_name_line(l->o.audit, r->line, name));
     } else {
-        TRY(id_set_add_line(&l->ids, name));
+        TRY(id_set_add_line(&l->lines.ids, name));
     }
     return request_rename(r, name);
 }
@@ -114,16 +70,14 @@ static struct status take_request(struct lead *l, const struct line *line,
 {
     struct request *r = NULL;
     TRY(lead_input_make_request(l, line, &r));
-    l->n_template_steps += r->n_template_steps;
+    l->lines.n_template_steps += r->n_template_steps;
     struct status st = take_id(l, r);
     if (status_failed(&st)) goto done;
     r->line_digest[0] = digest->low;
     r->line_digest[1] = digest->high;
-    result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
-    l->n_read++;
-    r->order = l->n_ordered++;
-    if (r->error_code == NULL) return lead_take_request(l, r, hit);
-    st = lead_put_row(l, r);
+    result_writer_open(l->lines.writer, request_cost_bytes(r, &l->rules), &r->index);
+    l->lines.n_read++;
+    return lead_take_new(l, r, hit);
 done:
     request_destroy(&r);
     return st;
@@ -137,12 +91,12 @@ static struct status lead_input_take_line(struct lead *l, const struct line *lin
         bool is_chosen;
         TRY(audit_take_line(l->o.audit, line, &is_chosen));
         if (is_chosen) TRY(take_request(l, line, &digest, &hit));
-        l->all_read = audit_has_all_lines(l->o.audit);
+        l->lines.all_read = audit_has_all_lines(l->o.audit);
         return status_ok();
     }
-    if (l->journal != NULL) {
+    if (l->lines.journal != NULL) {
         digest = line_digest_of(line);
-        TRY(journal_find(l->journal, line->number, &hit));
+        TRY(journal_find(l->lines.journal, line->number, &hit));
         if (hit.kind != JOURNAL_HIT_NONE &&
             (hit.digest.low != digest.low || hit.digest.high != digest.high)) {
             return journal_line_changed(l->o.input_path, line->number);
@@ -155,18 +109,19 @@ static struct status lead_input_take_line(struct lead *l, const struct line *lin
 /* The number, in the whole input, of the last line that was read. */
 static uint64_t lines_taken(const struct lead *l)
 {
-    return (l->o.part != NULL ? l->o.part->n_before : 0) + l->n_read;
+    return (l->o.part != NULL ? l->o.part->n_before : 0) + l->lines.n_read;
 }
 
 static struct status end_of_input(struct lead *l)
 {
-    l->all_read = true;
+    l->lines.all_read = true;
     if (l->o.audit != NULL) {
         return status_make(STATUS_INPUT,
                            "input %s: it ends before the line of the output's last row",
                            l->o.input_path);
     }
-    if (l->journal == NULL || journal_facts_of(l->journal)->last_line <= lines_taken(l)) {
+    if (l->lines.journal == NULL ||
+        journal_facts_of(l->lines.journal)->last_line <= lines_taken(l)) {
         return status_ok();
     }
     return journal_line_changed(l->o.input_path, lines_taken(l) + 1);
@@ -174,7 +129,8 @@ static struct status end_of_input(struct lead *l)
 
 static uint64_t work_steps(const struct lead *l)
 {
-    return l->n_template_steps + (l->rules.guides != NULL ? guides_steps(l->rules.guides) : 0);
+    return l->lines.n_template_steps +
+           (l->rules.guides != NULL ? guides_steps(l->rules.guides) : 0);
 }
 
 struct status lead_read_lines(struct lead *l)
@@ -183,14 +139,14 @@ struct status lead_read_lines(struct lead *l)
     const uint64_t n_steps_before = work_steps(l);
     size_t n_bytes = 0;
     bool waits = false, is_enough = false;
-    for (int i = 0; i < n_most && !waits && !l->all_read && !is_enough; i++) {
-        if (!result_writer_has_room(l->writer)) break;
+    for (int i = 0; i < n_most && !waits && !l->lines.all_read && !is_enough; i++) {
+        if (!result_writer_has_room(l->lines.writer)) break;
         const bool may_wait = l->window.n == 0 && scheduler_is_idle(l->scheduler);
         struct line line;
-        TRY(line_reader_next(l->reader, false, &line));
+        TRY(line_reader_next(l->lines.reader, false, &line));
         if (line.kind == LINE_WAIT && may_wait) {
             TRY(lead_flush(l, true));
-            TRY(line_reader_next(l->reader, true, &line));
+            TRY(line_reader_next(l->lines.reader, true, &line));
         }
         waits = line.kind == LINE_WAIT;
         if (line.kind == LINE_OK || line.kind == LINE_TOO_LONG) n_bytes += line.n;
@@ -199,28 +155,28 @@ struct status lead_read_lines(struct lead *l)
             n_bytes >= BYTES_PER_STEP || work_steps(l) - n_steps_before >= WORK_STEPS_PER_STEP;
     }
     /* do not wait for a full window when no more can be read now, or when nothing runs meanwhile */
-    if (waits || l->all_read || !result_writer_has_room(l->writer) ||
+    if (waits || l->lines.all_read || !result_writer_has_room(l->lines.writer) ||
         (is_enough && scheduler_is_idle(l->scheduler)))
-        TRY(order_window(l));
+        TRY(lead_order(l));
     return lead_flush(l, false);
 }
 
 struct status lead_take_finished_rows(struct lead *l)
 {
-    const struct journal_facts *facts = journal_facts_of(l->journal);
+    const struct journal_facts *facts = journal_facts_of(l->lines.journal);
     struct journal_hit hit;
     struct line line = {.kind = LINE_WAIT};
     for (;;) {
-        TRY(journal_find(l->journal, lines_taken(l) + 1, &hit));
+        TRY(journal_find(l->lines.journal, lines_taken(l) + 1, &hit));
         if (hit.kind != JOURNAL_HIT_ROW) break;
-        TRY(line_reader_next(l->reader, true, &line));
+        TRY(line_reader_next(l->lines.reader, true, &line));
         if (line.kind == LINE_WAIT) continue;
         TRY(line.kind == LINE_END ? end_of_input(l) : lead_input_take_line(l, &line));
-        if (l->all_read) return status_ok();
+        if (l->lines.all_read) return status_ok();
     }
     if (!facts->is_complete) return status_ok();
     do {
-        TRY(line_reader_next(l->reader, true, &line));
+        TRY(line_reader_next(l->lines.reader, true, &line));
     } while (line.kind == LINE_WAIT);
     return line.kind == LINE_END ? status_ok()
                                  : journal_input_grew(l->o.input_path, facts->end_lines);

@@ -30,7 +30,7 @@ struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least
 {
     const bool is_probe = r->parent != NULL && r->parent->search != NULL;
     const size_t n = r->n_tokens - r->n_prompt;
-    if (l->journal == NULL || r->error_code != NULL || is_probe || n < r->n_saved + n_least) {
+    if (l->lines.journal == NULL || r->error_code != NULL || is_probe || n < r->n_saved + n_least) {
         return status_ok();
     }
     strbuf_clear(&l->row);
@@ -45,13 +45,13 @@ struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least
         .n_bytes = l->row.n,
     };
     r->n_saved = n;
-    return journal_add(l->journal, &record);
+    return journal_add(l->lines.journal, &record);
 }
 
 struct status lead_save_search(struct lead *l, struct request *p, size_t n_least)
 {
     const size_t n = beam_n_steps(p->search);
-    if (l->journal == NULL || n < p->n_saved + n_least) return status_ok();
+    if (l->lines.journal == NULL || n < p->n_saved + n_least) return status_ok();
     strbuf_clear(&l->row);
     beam_pack(p->search, &l->row);
     TRY(strbuf_status(&l->row));
@@ -64,7 +64,7 @@ struct status lead_save_search(struct lead *l, struct request *p, size_t n_least
         .n_bytes = l->row.n,
     };
     p->n_saved = n;
-    return journal_add(l->journal, &record);
+    return journal_add(l->lines.journal, &record);
 }
 
 static struct status save(void *user, struct request *r)

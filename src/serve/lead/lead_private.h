@@ -1,5 +1,6 @@
-/* The lead's internals, shared by lead.c (rows, journal, results), lead_input.c (lines),
- * lead_choices.c (several answers to one line) and lead_partial.c (unfinished rows). */
+/* The lead's internals, shared by lead.c (requests and results), lead_choices.c (several answers to
+ * one line), and the port of a file of lines: lead_lines.c (rows, journal), lead_input.c (lines)
+ * and lead_partial.c (unfinished rows). */
 #ifndef SHOAL_SERVE_LEAD_LEAD_PRIVATE_H
 #define SHOAL_SERVE_LEAD_LEAD_PRIVATE_H
 
@@ -7,6 +8,7 @@
 #include "serve/journal/id_set.h"
 #include "serve/journal/journal.h"
 #include "serve/lead/lead.h"
+#include "serve/lead/lead_port.h"
 #include "serve/output/progress.h"
 #include "serve/output/result_cache.h"
 #include "serve/output/result_writer.h"
@@ -27,29 +29,36 @@ struct lead_rows {
     struct strbuf shown[LEAD_ERRORS_SHOWN]; /* a sentence for each of the first error rows */
 };
 
+/* The port of a file of lines. */
+struct lead_lines {
+    struct line_reader *reader;
+    struct result_writer *writer;
+    struct journal *journal; /* NULL: none */
+    struct id_set ids;
+    struct lead_rows rows;
+    uint64_t n_read;
+    uint64_t n_template_steps; /* of the chat templates of all lines read */
+    bool all_read;
+    bool failed;      /* journal or output could not be written */
+    bool is_complete; /* by an earlier run */
+};
+
 struct lead {
     struct lead_options o;
     struct request_rules rules;
     struct request_warnings warnings;
-    struct line_reader *reader;
-    struct result_writer *writer;
-    struct journal *journal; /* NULL: none */
+    struct lead_port port;
+    struct lead_lines lines; /* all zeros with another port */
     struct scheduler *scheduler;
     struct order_window window;
     struct result_cache *results; /* NULL: off */
     struct request_list parents;  /* lines with several answers, until all answers are there;
                                      owned */
-    struct id_set ids;
-    struct strbuf row; /* scratch */
+    struct strbuf row;            /* scratch */
     struct progress progress;
     struct serve_summary stats;
-    struct lead_rows rows;
-    uint64_t n_read, start_ns;
-    uint64_t n_ordered;        /* order numbers given out */
-    uint64_t n_template_steps; /* of the chat templates of all lines read */
-    bool all_read;
-    bool failed;      /* journal or output could not be written */
-    bool is_complete; /* by an earlier run */
+    uint64_t start_ns;
+    uint64_t n_ordered; /* order numbers given out */
 };
 
 /* All of these are Local. Errors, unless more is said: STATUS_IO of journal and output,
@@ -57,8 +66,31 @@ struct lead {
 
 /* --- lead.c --- */
 
-/* Writes a finished request's row: to the journal, and to the writer. */
-struct status lead_put_row(struct lead *l, const struct request *r);
+/* Gives the finished request r to the port. */
+struct status lead_put(struct lead *l, const struct request *r);
+
+/* As lead_take (lead_port.h), for a request of which an earlier run may have saved tokens (hit;
+ * NULL: none). */
+struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit);
+
+/* Adds a request to the window of those that wait to be ordered; it must be unfinished, and no
+ * equal request may run. */
+struct status lead_add_request(struct lead *l, struct request *r);
+
+/* Takes ownership of r. With several answers: lead_open_choices. Else restores saved tokens (hit;
+ * NULL: none) and asks the result cache; then ends it, lets r wait for an equal one, or calls
+ * lead_add_request. */
+struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
+
+/* --- lead_lines.c --- */
+
+/* Makes the lines of o.input_path the lead's port. Errors: lead_create's. lead_lines_close frees
+ * what the port holds; it does nothing with another port. */
+struct status lead_lines_open(struct lead *l);
+void lead_lines_close(struct lead *l);
+
+/* If all rows of the run are error rows, logs the first errors. */
+void lead_lines_report(const struct lead *l);
 
 /* Commits the journal if a commit is due, or `now`, then writes the committed rows to the output.
  * So a row that a reader has seen in the output is never lost. */
@@ -95,15 +127,6 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* --- lead_input.c --- */
-
-/* Adds a request to the window of those that wait to be ordered; it must be unfinished, and no
- * equal request may run. */
-struct status lead_add_request(struct lead *l, struct request *r);
-
-/* Takes ownership of r. With several answers: lead_open_choices. Else restores saved tokens (hit;
- * NULL: none) and asks the result cache; then writes the row, lets r wait for an equal one, or
- * calls lead_add_request. */
-struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* Reads lines before a step, so few that the step is not held up for long. Errors of this and the
  * next function: STATUS_INPUT (the input is not the one that an earlier run saw, or its compressed

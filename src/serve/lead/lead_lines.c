@@ -1,0 +1,289 @@
+/* The lines of a file as the lead's port: opens input, output and journal, writes rows to both, and
+ * closes them. lead_input.c reads the lines, lead_partial.c saves unfinished rows. */
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "serve/lead/lead_private.h"
+#include "serve/output/result_row.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static struct status count_row(struct lead *l, const struct request *r)
+{
+    struct lead_rows *rows = &l->lines.rows;
+    rows->n++;
+    if (r->error_code == NULL || rows->n_errors++ >= LEAD_ERRORS_SHOWN) return status_ok();
+    struct strbuf *s = &rows->shown[rows->n_errors - 1];
+    strbuf_printf(s, "line %llu, custom_id ", (unsigned long long)r->line);
+    strbuf_json_string(s, r->custom_id.bytes, r->custom_id.n < 80 ? r->custom_id.n : 80);
+    strbuf_printf(s, ": %s: %s", r->error_code, r->error_message);
+    return strbuf_status(s);
+}
+
+void lead_lines_report(const struct lead *l)
+{
+    const struct lead_rows *rows = &l->lines.rows;
+    if (rows->n == 0 || rows->n_errors < rows->n || l->o.audit != NULL) return;
+    log_line(LOG_WARN,
+             "all %llu rows of this run are error rows; the first:", (unsigned long long)rows->n);
+    for (size_t i = 0; i < LEAD_ERRORS_SHOWN && i < rows->n; i++)
+        log_line(LOG_WARN, "  %s", rows->shown[i].data);
+}
+
+static struct status lines_put(void *user, struct lead *l, const struct request *r)
+{
+    (void)user;
+    TRY(count_row(l, r));
+    strbuf_clear(&l->row);
+    TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
+    struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
+    row.sum_logprob = result_row_sum(r, &row.n_scored);
+    if (l->lines.journal != NULL) {
+        const struct id_hash id =
+            r->is_named ? id_hash_of(r->custom_id.bytes, r->custom_id.n) : ID_HASH_NONE;
+        const struct journal_row facts = {.id_low = id.low,
+                                          .id_high = id.high,
+                                          .n_prompt = (uint32_t)r->n_prompt,
+                                          .n_generated = (uint32_t)result_row_n_generated(r),
+                                          .is_error = row.is_error,
+                                          .n_scored = row.n_scored,
+                                          .sum_logprob = row.sum_logprob};
+        struct journal_record record = {.type = JOURNAL_ROW,
+                                        .line = r->line,
+                                        .digest = {r->line_digest[0], r->line_digest[1]},
+                                        .bytes = row.text,
+                                        .n_bytes = row.n};
+        journal_row_pack(&facts, record.values);
+        TRY(journal_add(l->lines.journal, &record));
+    }
+    if (l->o.audit != NULL) audit_compare(l->o.audit, r->line, row.text, row.n);
+    return result_writer_put(l->lines.writer, r->index, &row);
+}
+
+struct status lead_flush(struct lead *l, bool now)
+{
+    TRY(file_claims_check(l->o.claims));
+    if (l->lines.journal == NULL) return result_writer_flush(l->lines.writer);
+    if (!now && journal_is_dirty(l->lines.journal) && !journal_is_due(l->lines.journal))
+        return status_ok();
+    struct status st =
+        journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
+    if (!status_failed(&st)) st = result_writer_flush(l->lines.writer);
+    l->lines.failed = l->lines.failed || status_failed(&st);
+    return st;
+}
+
+/* Refuses an output that has bytes but no journal. */
+static struct status refuse_strange_output(const struct lead_options *o)
+{
+    struct stat info;
+    if (o->flags.restart || file_exists(o->journal_path) || stat(o->output_path, &info) != 0 ||
+        info.st_size == 0) {
+        return status_ok();
+    }
+    return status_make(STATUS_USAGE,
+                       "output %s: it holds %lld bytes and there is no journal %s to resume from; "
+                       "name another output, or overwrite it with --restart (or --no-journal)",
+                       o->output_path, (long long)info.st_size, o->journal_path);
+}
+
+static struct status resume(struct lead *l)
+{
+    const struct journal_facts *facts = journal_facts_of(l->lines.journal);
+    uint64_t n_bytes;
+    bool was_equal;
+    if (line_reader_is_repeatable(l->lines.reader)) {
+        TRY(journal_check_input(l->lines.journal, l->o.input_path, l->o.part));
+    }
+    TRY(lead_take_finished_rows(l));
+    TRY(result_writer_settle(l->lines.writer, &n_bytes, &was_equal));
+    l->lines.is_complete = facts->is_complete;
+    if (facts->n_rows + facts->n_partial_records == 0) return status_ok();
+    log_line(LOG_INFO, "journal %s: %llu rows are done, %llu stand in the output%s",
+             l->o.journal_path, (unsigned long long)facts->n_rows,
+             (unsigned long long)l->lines.n_read, was_equal ? "" : " (which was mended)");
+    return status_ok();
+}
+
+static struct status lead_open_journal(struct lead *l)
+{
+    const struct lead_options *o = &l->o;
+    const struct journal_options jo = {.path = o->journal_path,
+                                       .settings = o->settings != NULL ? o->settings : "",
+                                       .session = o->session,
+                                       .input_bytes = line_reader_size(l->lines.reader),
+                                       .restart = o->flags.restart,
+                                       .retry_errors = o->flags.retry_errors,
+                                       .commit_bytes = o->commit_bytes,
+                                       .failpoint = o->failpoint};
+    TRY(refuse_strange_output(o));
+    TRY(journal_open(&jo, &l->lines.journal));
+    TRY(result_writer_resume(o->output_path, o->window_rows, o->window_bytes, o->failpoint,
+                             &l->lines.writer));
+    return resume(l);
+}
+
+static struct status open_files(struct lead *l)
+{
+    const struct lead_options *o = &l->o;
+    TRY(line_reader_create(o->input_path, 0, &l->lines.reader));
+    TRY(line_reader_check(l->lines.reader));
+    if (o->part != NULL) {
+        TRY(line_reader_set_part(l->lines.reader, o->part));
+        l->lines.ids.n_lines = o->part->n_before; /* ids count lines of the whole input */
+    }
+    if (o->audit != NULL) {
+        return result_writer_create("/dev/null", o->window_rows, o->window_bytes, &l->lines.writer);
+    }
+    if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->lines.reader, o->output_path)) {
+        return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
+                           o->output_path, o->input_path);
+    }
+    if (o->journal_path != NULL) return lead_open_journal(l);
+    return result_writer_create(o->output_path, o->window_rows, o->window_bytes, &l->lines.writer);
+}
+
+static struct status lines_read(void *user, struct lead *l)
+{
+    (void)user;
+    return lead_read_lines(l);
+}
+
+static bool lines_are_read(const void *user)
+{
+    const struct lead *l = user;
+    return l->lines.all_read;
+}
+
+static struct status save_running(void *user, struct request *r)
+{
+    struct lead *l = user;
+    return lead_save_tokens(l, r, (size_t)l->o.flags.checkpoint_tokens);
+}
+
+static struct status lines_commit(void *user, struct lead *l, int32_t group)
+{
+    (void)user;
+    if (l->lines.journal != NULL && l->o.flags.checkpoint_tokens > 0) {
+        TRY(scheduler_visit(l->scheduler, group, save_running, l));
+    }
+    return lead_flush(l, false);
+}
+
+/* The journal keeps unfinished answers, so a drain waits for none of them. */
+static bool lines_may_stop(void *user, struct lead *l)
+{
+    (void)user;
+    (void)l;
+    return true;
+}
+
+static struct status lines_drain(void *user, struct lead *l)
+{
+    (void)user;
+    if (l->lines.journal == NULL) return status_ok();
+    TRY(lead_save_all(l));
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_DRAIN);
+    return status_ok();
+}
+
+static void lines_save(void *user)
+{
+    struct lead *l = user;
+    if (l->lines.journal == NULL) return;
+    struct status st = file_claims_check(l->o.claims);
+    if (!status_failed(&st)) st = journal_save(l->lines.journal);
+    if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
+}
+
+/* The last commits may each take as long as a slow one. */
+static double lines_end_s(const void *user)
+{
+    const struct lead *l = user;
+    return l->lines.journal != NULL ? 4 * journal_commit_s(l->lines.journal) : 0;
+}
+
+/* Marks the journal complete, once the output is durable. */
+static struct status end_journal(struct lead *l)
+{
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_FINISH);
+    const struct journal_record end = {
+        .type = JOURNAL_END, .values = {l->lines.n_read, result_writer_offset(l->lines.writer)}};
+    TRY(journal_add(l->lines.journal, &end));
+    return journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
+}
+
+static struct status close_files(struct lead *l)
+{
+    TRY(file_claims_check(l->o.claims));
+    if (l->lines.journal == NULL) return result_writer_close(l->lines.writer);
+    if (l->lines.failed) { /* if the output failed, finished rows can still go to the journal */
+        return journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
+    }
+    TRY(lead_flush(l, true));
+    const bool all_written = l->lines.all_read && result_writer_n_open(l->lines.writer) == 0;
+    if (!all_written && !l->lines.is_complete) return status_ok();
+    TRY(result_writer_close(l->lines.writer));
+    return l->lines.is_complete ? status_ok() : end_journal(l);
+}
+
+static struct status lines_close(void *user)
+{
+    return close_files(user);
+}
+
+static void lines_view(const void *user, struct progress_view *v)
+{
+    const struct lead *l = user;
+    const uint64_t size = line_reader_size(l->lines.reader);
+    v->n_done = result_writer_totals(l->lines.writer).n_rows;
+    v->n_read = l->lines.n_read;
+    v->n_waiting = result_writer_n_waiting(l->lines.writer);
+    v->all_read = l->lines.all_read;
+    v->read_fraction = size == 0 ? -1 : (double)line_reader_done(l->lines.reader) / (double)size;
+}
+
+static void lines_sum(const void *user, struct serve_summary *s)
+{
+    const struct lead *l = user;
+    const struct result_totals t = result_writer_totals(l->lines.writer);
+    s->n_rows = t.n_rows;
+    s->n_error_rows = t.n_error_rows;
+    s->sum_logprob = t.sum_logprob;
+    s->n_scored = t.n_scored;
+    if (t.n_scored > 0) s->perplexity = exp(-t.sum_logprob / (double)t.n_scored);
+    if (l->lines.journal == NULL) return;
+    s->n_commits = journal_n_commits(l->lines.journal);
+    s->commit_s = journal_commit_s(l->lines.journal);
+}
+
+struct status lead_lines_open(struct lead *l)
+{
+    l->port = (struct lead_port){.user = l,
+                                 .read = lines_read,
+                                 .is_at_end = lines_are_read,
+                                 .put = lines_put,
+                                 .commit = lines_commit,
+                                 .may_stop = lines_may_stop,
+                                 .drain = lines_drain,
+                                 .save = lines_save,
+                                 .end_s = lines_end_s,
+                                 .close = lines_close,
+                                 .view = lines_view,
+                                 .sum = lines_sum};
+    if (l->o.journal_path != NULL) id_set_spill_beside(&l->lines.ids, l->o.journal_path);
+    return open_files(l);
+}
+
+void lead_lines_close(struct lead *l)
+{
+    struct lead_lines *s = &l->lines;
+    line_reader_destroy(&s->reader);
+    result_writer_destroy(&s->writer);
+    journal_destroy(&s->journal);
+    id_set_fini(&s->ids);
+    for (size_t i = 0; i < LEAD_ERRORS_SHOWN; i++) strbuf_fini(&s->rows.shown[i]);
+}

@@ -1,0 +1,84 @@
+/* Where the lead's requests come from, and where their answers go. There are two ports: the lines
+ * of a file with their output and journal (lead_lines.c), and the server's (serve/http). The lead's
+ * loop is the same for both. */
+#ifndef SHOAL_SERVE_LEAD_LEAD_PORT_H
+#define SHOAL_SERVE_LEAD_LEAD_PORT_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+struct lead;
+struct request;
+struct request_rules;
+struct progress_view; /* serve/output/progress.h */
+struct serve_summary; /* serve/schedule/stats.h */
+
+/* All functions are Local and called by the lead's thread, except save; `user` is the port's.
+ * Errors, unless more is said: STATUS_IO, STATUS_MEMORY; they end the run. */
+struct lead_port {
+    void *user;
+
+    /* Before a step: passes new requests to lead_take, and may cancel others (lead_cancel). Waits
+     * for a request, at most a fifth of a second, if lead_is_idle. Errors: also STATUS_INPUT. */
+    struct status (*read)(void *user, struct lead *l);
+
+    /* True when no request will come any more: the run ends with the last answer. */
+    bool (*is_at_end)(const void *user);
+
+    /* Takes the answers to r, or its error. r is the lead's, and lives until the function returns.
+     */
+    struct status (*put)(void *user, struct lead *l, const struct request *r);
+
+    /* After the results of a step of `group`. */
+    struct status (*commit)(void *user, struct lead *l, int32_t group);
+
+    /* The job was asked to drain. True when nothing more is to be planned; asked again before each
+     * step until then. */
+    bool (*may_stop)(void *user, struct lead *l);
+
+    /* The run ends early, and no plan is in flight: saves or ends unfinished requests. */
+    struct status (*drain)(void *user, struct lead *l);
+
+    /* Any thread, at any moment, while the lead's thread may go on: the process is about to end
+     * because another rank is lost. Takes at most two seconds. */
+    void (*save)(void *user);
+
+    /* How long draining takes, from the time limit's point of view, in seconds. */
+    double (*end_s)(const void *user);
+
+    /* After the last step. */
+    struct status (*close)(void *user);
+
+    /* The counts of rows and lines for the progress display, and for the summary. */
+    void (*view)(const void *user, struct progress_view *v);
+    void (*sum)(const void *user, struct serve_summary *s);
+};
+
+/* Takes ownership of the new request r, which may be an error already: runs it in the order of
+ * these calls, or ends it. The port's put gets it when it is finished, at the earliest before this
+ * function returns. Errors: STATUS_MEMORY, and those of put. */
+struct status lead_take(struct lead *l, struct request *r);
+
+/* Hands the requests taken so far to the scheduler. Until then they may be put into another order.
+ * Errors: as lead_take. */
+struct status lead_order(struct lead *l);
+
+/* Ends the request r, whose put has not been called, as an error row with this code (a constant)
+ * and message; put gets it at once or with the result of its step in flight. A request that waits
+ * for an equal one runs on. Errors: as lead_take. */
+struct status lead_cancel(struct lead *l, const struct request *r, const char *code,
+                          const char *message);
+
+/* True when no request runs or waits. */
+bool lead_is_idle(const struct lead *l);
+
+/* Calls visit for each request that runs in `group`; requests with several answers are visited
+ * answer by answer. */
+struct status lead_visit(struct lead *l, int32_t group,
+                         struct status (*visit)(void *user, struct request *r), void *user);
+
+/* The rules by which the lead reads requests; borrowed. */
+const struct request_rules *lead_rules(const struct lead *l);
+
+#endif
