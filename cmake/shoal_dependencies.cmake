@@ -18,6 +18,7 @@ shoal_pkg(xxhash libxxhash)
 shoal_pkg(zlib zlib)
 shoal_pkg(zstd libzstd)
 shoal_pkg(lzma liblzma)
+shoal_pkg(microhttpd libmicrohttpd)
 # Whether the library also has its sums for several instruction sets and chooses among them.
 include(CheckCSourceCompiles)
 set(CMAKE_REQUIRED_LIBRARIES PkgConfig::xxhash_pc)

@@ -5,7 +5,7 @@ set -eu
 
 packages="gcc g++ cmake ninja-build pkg-config openmpi-bin libopenmpi-dev libhdf5-openmpi-dev
 hdf5-tools libhwloc-dev hwloc libcunit1-dev libjansson-dev libpcre2-dev libutf8proc-dev
-libxxhash-dev librandom123-dev zlib1g-dev libzstd-dev liblzma-dev python3"
+libxxhash-dev librandom123-dev zlib1g-dev libzstd-dev liblzma-dev libmicrohttpd-dev python3"
 [ "${1-}" = --tests ] && packages="$packages python3-pip iproute2 util-linux slurm-wlm munge libsimgrid-dev"
 
 say_what_to_load()
@@ -16,6 +16,7 @@ This script cannot install packages here ($1). Load these as modules, or ask you
   Open MPI >= 4 (or another MPI 3 library)      HDF5 >= 1.10, built with that MPI (hdf5.pc)
   hwloc >= 2        jansson >= 2.13             PCRE2 (8 bit)       utf8proc >= 2
   xxHash >= 0.8     Random123 >= 1.14           zlib, zstd, xz (liblzma)
+  libmicrohttpd >= 0.9.71
   for the tests: CUnit >= 2.1, Python >= 3.10 (standard library; pip for the real model's test),
   iproute2 (ip) and util-linux (unshare) for two hosts on one machine, Slurm and MUNGE for job scripts,
   SimGrid (smpicc, smpirun) for simulated clusters
@@ -30,7 +31,7 @@ build_would_find_all()
     for tool in gcc cmake ninja pkg-config mpicc mpirun python3; do
         command -v $tool >/dev/null || { echo "missing: $tool" >&2; return 1; }
     done
-    for library in jansson hwloc libpcre2-8 libutf8proc libxxhash zlib libzstd liblzma hdf5 cunit; do
+    for library in jansson hwloc libpcre2-8 libutf8proc libxxhash zlib libzstd liblzma libmicrohttpd hdf5 cunit; do
         pkg-config --exists $library || { echo "missing: $library (pkg-config)" >&2; return 1; }
     done
     echo '#include <Random123/philox.h>' | gcc -E -x c - >/dev/null 2>&1 ||

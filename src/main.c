@@ -28,6 +28,7 @@ static const struct command commands[] = {
      "offline bulk generation, the main job"},
     {"score", cmd_score, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "log-probabilities of given texts, perplexity"},
+    {"serve", cmd_serve, "--model M.h5", "answer requests over HTTP while the allocation lasts"},
     {"bench", cmd_bench, "--machine | --model M.h5",
      "measure the machine, and latency and throughput on it"},
     {"diagnose", cmd_diagnose, "[FLAGS]",

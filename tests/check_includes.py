@@ -25,7 +25,7 @@ from pathlib import Path
 LAW = "src/rooms.txt"
 HEADERS = {"mpi.h": "mpi", "hdf5.h": "hdf5", "hwloc.h": "hwloc", "jansson.h": "jansson",
            "pcre2.h": "pcre2", "utf8proc.h": "utf8proc", "xxhash.h": "xxhash",
-           "zlib.h": "zlib", "zstd.h": "zstd", "lzma.h": "lzma"}
+           "zlib.h": "zlib", "zstd.h": "zstd", "lzma.h": "lzma", "microhttpd.h": "microhttpd"}
 LINES_MAX = 700
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)

@@ -52,7 +52,8 @@ static struct status choose_layout(struct job *j)
     }
     TRY(st);
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
-    if (strcmp(j->o->files.input, "-") == 0) lead_by_first(j->order, n_ranks);
+    /* a server's address, too, should be known before the layout is */
+    if (j->o->serves || strcmp(j->o->files.input, "-") == 0) lead_by_first(j->order, n_ranks);
     return status_ok();
 }
 
@@ -134,13 +135,13 @@ static struct status start_lead(struct job *j)
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
     TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
-    return status_ok();
+    return j->http != NULL ? http_port_start(j->http) : status_ok();
 }
 
 static struct status drained(const struct job *j, const char *when)
 {
-    return status_make(STATUS_DRAINED, "drained %s (%s): the same command resumes", when,
-                       drain_reason(&j->drain));
+    return status_make(STATUS_DRAINED, "drained %s (%s): the same command %s", when,
+                       drain_reason(&j->drain), j->o->serves ? "serves again" : "resumes");
 }
 
 /* Checks for a signal on this rank, or the time limit, while the job starts. */
@@ -192,6 +193,7 @@ static struct status job_start(struct job *j)
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
     log_init(comm_rank(j->comm, COMM_WORLD), j->o->run.log_level, j->o->run.log_json);
+    if (j->o->serves) comm_wait_asleep(j->comm);
     /* before the compute threads are bound, so that the watchdog's thread may use all cores of this
      * rank */
     TRY(watchdog_start(j->comm, j->o->run.watchdog_s, &j->watchdog));
@@ -325,7 +327,8 @@ static struct status lead_loop(struct job *j)
     if (!status_failed(&st)) st = finished;
     if (!status_failed(&st) && l.drains) {
         char when[64];
-        snprintf(when, sizeof when, "after %llu rows", (unsigned long long)j->summary->n_rows);
+        snprintf(when, sizeof when, "after %llu %s", (unsigned long long)j->summary->n_rows,
+                 j->o->serves ? "answers" : "rows");
         st = drained(j, when);
     }
     step_plan_fini(&l.plan);
@@ -403,6 +406,7 @@ void job_close(struct job *j)
 {
     watchdog_set_last_words(j->watchdog, NULL, NULL);
     lead_destroy(&j->lead);
+    http_port_destroy(&j->http);
     audit_destroy(&j->audit);
     mem_free(&j->journal_path);
     mem_free(&j->expert_path);

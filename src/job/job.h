@@ -1,7 +1,7 @@
-/* A generate or score job, from MPI's start to the exit status, and what it has opened. At the end
- * of each start-up phase all ranks agree on its status, so that they leave together. Called by
- * cmd_job.c, cmd_bench.c, bench_load.c and job_memory.c; shoal bench runs its own steps on the
- * loaded job (job_options.run_instead). */
+/* A generate, score or serve job, from MPI's start to the exit status, and what it has opened. At
+ * the end of each start-up phase all ranks agree on its status, so that they leave together. Called
+ * by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c and job_memory.c; shoal bench runs its own
+ * steps on the loaded job (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
 #define SHOAL_JOB_JOB_H
 
@@ -20,6 +20,7 @@
 #include "parallel/layout/expert_places.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/watch/watchdog.h"
+#include "serve/http/http_port.h"
 #include "serve/lead/lead.h"
 
 /* Times on this rank's clock, in ns; 0: not yet. */
@@ -67,7 +68,8 @@ struct job {
     /* lead only */
     struct job_text text;
     struct lead *lead;
-    struct audit *audit; /* NULL: no --audit */
+    struct http_port *http; /* NULL: the requests are lines of a file */
+    struct audit *audit;    /* NULL: no --audit */
     struct logits_file *logits;
     struct serve_summary *summary;
     struct file_claims *claims; /* claims on all files that the job writes; owned */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { AUTO_DRAFTS = 15 }; /* most draft tokens of --speculate auto */
-static const uint64_t piped_step_ns = 2000000000u;
+static const uint64_t piped_step_ns = 2000000000u, served_step_ns = 200000000u;
 
 /* Bytes of a result message without its logits: per row, and of the headers. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
@@ -105,12 +105,16 @@ static void settle_scheduling(struct job *j)
 
 /* When the input is a file, nobody waits for a single answer, so a step may take as long as its
  * rows need; a giant's weights are then read once for many rows. A program that writes to a pipe
- * may be waiting for answers. */
+ * may be waiting for answers, and so is a server's client. */
 static void settle_step_time(struct job *j)
 {
     const char *input = j->o->files.input;
-    const bool is_file = file_exists(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
     if (flags_is_given(&j->o->given, "step-ms")) return;
+    if (j->o->serves) {
+        j->options.schedule.step_ns = served_step_ns;
+        return;
+    }
+    const bool is_file = file_exists(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
     j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
 }
 
@@ -198,7 +202,7 @@ static struct status claim_outputs(struct job *j)
     if (o->files.audit > 0) return status_ok(); /* an audit only reads */
     TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.launcher_pid,
                            &j->claims));
-    if (strcmp(o->files.output, "-") != 0)
+    if (o->files.output != NULL && strcmp(o->files.output, "-") != 0)
         TRY(file_claims_add(j->claims, "output", o->files.output));
     if (j->journal_path != NULL) TRY(file_claims_add(j->claims, "journal", j->journal_path));
     if (o->files.logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->files.logits));
@@ -207,20 +211,37 @@ static struct status claim_outputs(struct job *j)
                                   : status_ok();
 }
 
-struct status job_open_lead(struct job *j)
+/* What a job of lines has beside its input: part, journal, claims, audit. */
+static struct status open_lines(struct job *j)
 {
     const struct job_options *o = j->o;
-    TRY(job_paths_check(o));
-    TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
-    TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
     TRY(find_part(j));
     TRY(job_journal_path(o, &j->journal_path));
     TRY(job_journal_settings(j, &j->settings));
     TRY(job_journal_session(j, &j->session));
     TRY(claim_outputs(j));
     if (o->files.logits != NULL) TRY(logits_file_create(o->files.logits, &j->logits));
-    if (o->files.audit > 0) TRY(open_audit(j));
+    return o->files.audit > 0 ? open_audit(j) : status_ok();
+}
+
+static struct status open_port(struct job *j, struct lead_port *out)
+{
+    TRY(claim_outputs(j));
+    TRY(http_port_create(&j->o->http, j->layout_model.name, &j->http));
+    *out = http_port_of(j->http);
+    return status_ok();
+}
+
+struct status job_open_lead(struct job *j)
+{
+    const struct job_options *o = j->o;
+    struct lead_port port;
+    TRY(job_paths_check(o));
+    TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
+    TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
+    TRY(o->serves ? open_port(j, &port) : open_lines(j));
     const struct lead_options options = {.mode = o->mode,
+                                         .port = o->serves ? &port : NULL,
                                          .input_path = o->files.input,
                                          .output_path = o->files.output,
                                          .part = j->part.n > 0 ? &j->part : NULL,

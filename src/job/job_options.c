@@ -54,6 +54,9 @@ static const struct flag lead_rows[] = {LEAD_FLAGS(FLAG_ROW)};
 #define FLAG_OWNER struct job_run_flags
 static const struct flag run_rows[] = {JOB_RUN_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
+#define FLAG_OWNER struct http_flags
+static const struct flag http_rows[] = {HTTP_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
 
 #define GROUP(rows, part) FLAG_GROUP(rows, offsetof(struct job_options, part))
 
@@ -68,4 +71,5 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_DEVICE] = GROUP(device_rows, device),
     [JOB_LEAD] = GROUP(lead_rows, lead),
     [JOB_RUN] = GROUP(run_rows, run),
+    [JOB_HTTP] = GROUP(http_rows, http),
 };

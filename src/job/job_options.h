@@ -13,6 +13,7 @@
 #include "moe/capacity_flags.h"
 #include "options/flags.h"
 #include "parallel/layout/layout_flags.h"
+#include "serve/http/http_flags.h"
 #include "serve/input/input_part.h"
 #include "serve/lead/lead_flags.h"
 #include "serve/request/sampling_flags.h"
@@ -23,12 +24,12 @@
 #define JOB_FILE_FLAGS(FLAG)                                                                       \
     FLAG(const char *, model, "model", OF_TEXT("FILE.h5"), .commands = IN_JOBS | IN_BENCH,         \
          .help = "the checkpoint (shoal convert makes one)")                                       \
-    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"), .commands = IN_JOBS,                   \
+    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"), .commands = IN_BATCH,                  \
          .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin")                                                      \
-    FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_JOBS,                \
+    FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_BATCH,               \
          .help = "result lines, in input order; - is stdout")                                      \
     FLAG(struct input_part, part, "input-part",                                                    \
-         OF_PARSED(read_part, "K/N with K from 1 to N", "K/N"), .commands = IN_JOBS,               \
+         OF_PARSED(read_part, "K/N with K from 1 to N", "K/N"), .commands = IN_BATCH,              \
          .help = "only the lines in the K-th of N equal ranges of the input's bytes, K from 1: "   \
                  "for job arrays; `shoal merge` joins the outputs")                                \
     FLAG(const char *, logits, "logits", OF_TEXT("OUT.h5"), .commands = IN_SCORE,                  \
@@ -40,15 +41,15 @@
     FLAG(const char *, trace, "trace", OF_TEXT("FILE"), .commands = IN_JOBS,                       \
          .help = "write a timeline of all ranks at the end, for chrome://tracing or "              \
                  "ui.perfetto.dev; of a long job the last events")                                 \
-    FLAG(const char *, journal, "journal", OF_TEXT("DIR"), .commands = IN_JOBS,                    \
+    FLAG(const char *, journal, "journal", OF_TEXT("DIR"), .commands = IN_BATCH,                   \
          .help = "keep the journal there (default: OUT.jsonl.journal, beside the output)")         \
-    FLAG(bool, no_journal, "no-journal", OF_SWITCH, .commands = IN_JOBS,                           \
+    FLAG(bool, no_journal, "no-journal", OF_SWITCH, .commands = IN_BATCH,                          \
          .help = "keep no journal: a run that ends early starts again from the first line")        \
-    FLAG(uint32_t, audit, "audit", OF_COUNT(1, 1 << 24, "N"), .commands = IN_JOBS,                 \
+    FLAG(uint32_t, audit, "audit", OF_COUNT(1, 1 << 24, "N"), .commands = IN_BATCH,                \
          .help = "write nothing: compute N rows of the output again, chosen at random, and "       \
                  "compare every byte; with the job's flags, on any ranks and layout. Status 4 "    \
                  "when a row differs")                                                             \
-    FLAG(uint64_t, audit_seed, "audit-seed", OF_U64("N"), .commands = IN_JOBS, .preset = "0",      \
+    FLAG(uint64_t, audit_seed, "audit-seed", OF_U64("N"), .commands = IN_BATCH, .preset = "0",     \
          .help = "seed of the choice of rows")
 
 #define JOB_RUN_FLAGS(FLAG)                                                                        \
@@ -67,7 +68,7 @@
          .help = "the date that chat templates see, YYYY-MM-DD")                                   \
     FLAG(bool, moe_stats, "moe-stats", OF_SWITCH, .commands = IN_JOBS,                             \
          .help = "print the load of each expert")                                                  \
-    FLAG(bool, strict, "strict", OF_SWITCH, .commands = IN_JOBS,                                   \
+    FLAG(bool, strict, "strict", OF_SWITCH, .commands = IN_BATCH,                                  \
          .help = "exit with 4 when a row is an error row")                                         \
     FLAG(bool, dry_run, "dry-run", OF_SWITCH, .commands = IN_GENERATE,                             \
          .help = "check, order, plan, journal and write all lines without a model's weights, "     \
@@ -111,6 +112,8 @@ struct job_options {
     struct device_flags device;
     struct lead_flags lead;
     struct job_run_flags run;
+    struct http_flags http;
+    bool serves; /* requests come from the network (serve/http), not from a file */
     struct flags_given given;
     /* Called instead of the step loop once the model is loaded (shoal bench); NULL: a job. */
     struct status (*run_instead)(struct job *j);
@@ -129,6 +132,7 @@ enum job_group {
     JOB_DEVICE,
     JOB_LEAD,
     JOB_RUN,
+    JOB_HTTP,
     JOB_GROUP_COUNT
 };
 

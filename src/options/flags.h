@@ -66,7 +66,10 @@ enum flag_command {
     IN_SCORE = 2,
     IN_BENCH = 4,
     IN_PLAN = 8,
-    IN_JOBS = IN_GENERATE | IN_SCORE,
+    IN_SERVE = 16,
+    IN_BATCH = IN_GENERATE | IN_SCORE,
+    IN_ANSWERS = IN_GENERATE | IN_SERVE,
+    IN_JOBS = IN_BATCH | IN_SERVE,
     IN_ALL = IN_JOBS | IN_BENCH | IN_PLAN,
 };
 

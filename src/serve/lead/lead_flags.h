@@ -11,11 +11,12 @@ enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
     FLAG(bool, result_cache, "result-cache", OF_ON_OFF, .preset = "on",                            \
          .help = "equal requests (prompt, sampling, seed or greedy) are computed once; off when "  \
                  "scoring or with a capacity factor")                                              \
-    FLAG(bool, restart, "restart", OF_SWITCH,                                                      \
+    FLAG(bool, restart, "restart", OF_SWITCH, .commands = IN_BATCH,                                \
          .help = "forget the rows of earlier runs and overwrite the output")                       \
-    FLAG(bool, retry_errors, "retry-errors", OF_SWITCH,                                            \
+    FLAG(bool, retry_errors, "retry-errors", OF_SWITCH, .commands = IN_BATCH,                      \
          .help = "run the error rows of earlier runs again")                                       \
     FLAG(int32_t, checkpoint_tokens, "checkpoint-tokens", OF_COUNT(0, 1e9, "N"), .preset = "256",  \
+         .commands = IN_BATCH,                                                                     \
          .help = "save the tokens of a running request every N; 0: only when the job is drained")  \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,                          \
          .help = "no progress and no summary on stderr, warnings only")                            \

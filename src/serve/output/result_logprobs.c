@@ -91,13 +91,13 @@ static void add_chat_token(const struct request_rules *rules, int32_t id, float 
     strbuf_puts(out, "]");
 }
 
-void result_logprobs_chat(const struct request *r, const struct request_rules *rules,
+void result_logprobs_chat(const struct request *r, const struct request_rules *rules, size_t from,
                           struct strbuf *out)
 {
     strbuf_puts(out, "{\"content\":[");
-    for (size_t i = 0; i < r->n_tokens - r->n_prompt; i++) {
+    for (size_t i = from; i < r->n_tokens - r->n_prompt; i++) {
         const struct scored_token t = sampled(r, i);
-        if (i > 0) strbuf_puts(out, ",");
+        if (i > from) strbuf_puts(out, ",");
         add_chat_token(rules, t.id, t.logprob, out);
         strbuf_puts(out, ",\"top_logprobs\":[");
         for (size_t k = 0; k < t.n_tops; k++) {
@@ -175,30 +175,30 @@ static void add_top_map(const struct request_rules *rules, const struct scored_t
 }
 
 void result_logprobs_completion(const struct request *r, const struct request_rules *rules,
-                                struct strbuf *out)
+                                size_t from, struct strbuf *out)
 {
     const size_t n = r->n_tokens - r->n_prompt;
     const int32_t *ids = r->tokens + r->n_prompt;
     size_t offset = 0;
     strbuf_puts(out, "{\"tokens\":[");
-    for (size_t i = 0; i < n; i++) {
-        if (i > 0) strbuf_puts(out, ",");
+    for (size_t i = from; i < n; i++) {
+        if (i > from) strbuf_puts(out, ",");
         add_token_string(rules, ids[i], out);
     }
     strbuf_puts(out, "],\"token_logprobs\":[");
-    for (size_t i = 0; i < n; i++) {
-        if (i > 0) strbuf_puts(out, ",");
+    for (size_t i = from; i < n; i++) {
+        if (i > from) strbuf_puts(out, ",");
         strbuf_json_float(out, r->logprobs[i]);
     }
     strbuf_puts(out, r->ask->n_logprobs > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
-    for (size_t i = 0; i < n && r->ask->n_logprobs > 0; i++) {
+    for (size_t i = from; i < n && r->ask->n_logprobs > 0; i++) {
         const struct scored_token t = sampled(r, i);
-        if (i > 0) strbuf_puts(out, ",");
+        if (i > from) strbuf_puts(out, ",");
         add_top_map(rules, &t, out);
     }
     strbuf_puts(out, r->ask->n_logprobs > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
     for (size_t i = 0; i < n; i++) {
-        strbuf_printf(out, i > 0 ? ",%zu" : "%zu", offset);
+        if (i >= from) strbuf_printf(out, i > from ? ",%zu" : "%zu", offset);
         offset += string_characters(rules, ids[i]);
     }
     strbuf_puts(out, "]}");

@@ -1,5 +1,5 @@
 /* Writes log-probabilities into result lines: natural logarithms as the shortest decimals that read
- * back as the same f32. Called by result_row.c. */
+ * back as the same f32. Called by result_row.c and result_stream.c. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_LOGPROBS_H
 #define SHOAL_SERVE_OUTPUT_RESULT_LOGPROBS_H
 
@@ -14,16 +14,18 @@ void result_logprobs_plain(const struct request *r, struct strbuf *out);
 /* r's prompt tokens in the same form; the first is null. */
 void result_logprobs_prompt(const struct request *r, struct strbuf *out);
 
+/* The next two: the sampled tokens from number `from` on, 0 for all of them. */
+
 /* As in OpenAI chat completions: {"content":[{"token","logprob","bytes","top_logprobs"}],
  * "refusal":null}. A token that holds part of a character has U+FFFD in "token"; "bytes" are exact.
  */
-void result_logprobs_chat(const struct request *r, const struct request_rules *rules,
+void result_logprobs_chat(const struct request *r, const struct request_rules *rules, size_t from,
                           struct strbuf *out);
 
 /* As in OpenAI completions: {"tokens","token_logprobs","top_logprobs","text_offset"}. A token that
  * holds part of a character is written "bytes:\xE2\x80". top_logprobs include the sampled token.
  * Offsets count characters of the strings in "tokens". */
 void result_logprobs_completion(const struct request *r, const struct request_rules *rules,
-                                struct strbuf *out);
+                                size_t from, struct strbuf *out);
 
 #endif

@@ -48,7 +48,7 @@ static void result_row_add_error(struct strbuf *out, const struct request *r)
     strbuf_puts(out, "}");
 }
 
-static const char *finish_name(const struct request *r)
+const char *result_row_finish(const struct request *r)
 {
     return r->finish == REQUEST_STOP ? "stop" : "length";
 }
@@ -98,17 +98,16 @@ static void result_row_add_choice(struct strbuf *out, const struct request *c)
     add_key_string(out, "text", c->text.data, c->text.n);
     strbuf_puts(out, ",");
     add_ids(out, c->tokens + c->n_prompt, c->n_tokens - c->n_prompt);
-    strbuf_printf(out, ",\"finish_reason\":\"%s\"", finish_name(c));
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"", result_row_finish(c));
     if (c->ask->n_logprobs < 0) return;
     strbuf_puts(out, ",\"logprobs\":");
     result_logprobs_plain(c, out);
 }
 
-/* Prompt tokens are counted once for all answers. */
-static void add_usage(struct strbuf *out, const struct request *r)
+void result_row_usage(const struct request *r, struct strbuf *out)
 {
     const size_t n_generated = result_row_n_generated(r);
-    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu", r->n_prompt,
+    strbuf_printf(out, "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu", r->n_prompt,
                   n_generated);
     if (r->ask->format != REQUEST_PLAIN) {
         strbuf_printf(out, ",\"total_tokens\":%zu", r->n_prompt + n_generated);
@@ -138,7 +137,8 @@ static void add_generated(struct strbuf *out, const struct request *r)
         strbuf_puts(out, "]");
     }
     add_prompt_logprobs(out, r);
-    add_usage(out, r);
+    strbuf_puts(out, ",");
+    result_row_usage(r, out);
 }
 
 static void add_openai_choice(struct strbuf *out, const struct request *c,
@@ -153,26 +153,37 @@ static void add_openai_choice(struct strbuf *out, const struct request *c,
     if (c->ask->n_logprobs < 0) {
         strbuf_puts(out, "null");
     } else if (is_chat) {
-        result_logprobs_chat(c, rules, out);
+        result_logprobs_chat(c, rules, 0, out);
     } else {
-        result_logprobs_completion(c, rules, out);
+        result_logprobs_completion(c, rules, 0, out);
     }
-    strbuf_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"}", result_row_finish(c));
 }
 
-static void add_openai_body(struct strbuf *out, const struct request *r,
-                            const struct request_rules *rules, const char *model_name,
-                            unsigned long long id)
+/* The ids of a batch result are a hash of the custom_id, so that runs write equal bytes. */
+static unsigned long long id_of(const struct request *r)
+{
+    return XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
+}
+
+void result_row_head(const struct request *r, const char *object, const char *model_name,
+                     struct strbuf *out)
 {
     const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
     strbuf_printf(out, "{\"id\":\"%s-%016llx\",\"object\":\"%s\",\"created\":0,",
-                  is_chat ? "chatcmpl" : "cmpl", id,
-                  is_chat ? "chat.completion" : "text_completion");
+                  is_chat ? "chatcmpl" : "cmpl", id_of(r), object);
     if (model_name != NULL) {
         add_key_string(out, "model", model_name, strlen(model_name));
     } else {
         add_key_string(out, "model", r->ask->model.bytes, r->ask->model.n);
     }
+}
+
+void result_row_body(const struct request *r, const struct request_rules *rules,
+                     const char *model_name, struct strbuf *out)
+{
+    const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
+    result_row_head(r, is_chat ? "chat.completion" : "text_completion", model_name, out);
     strbuf_puts(out, ",\"choices\":[");
     for (int32_t i = 0; i < r->ask->n_choices; i++) {
         if (i > 0) strbuf_puts(out, ",");
@@ -180,7 +191,8 @@ static void add_openai_body(struct strbuf *out, const struct request *r,
     }
     strbuf_puts(out, "]");
     add_prompt_logprobs(out, r);
-    add_usage(out, r);
+    strbuf_puts(out, ",");
+    result_row_usage(r, out);
     strbuf_puts(out, "}");
 }
 
@@ -192,11 +204,10 @@ static void add_dry_run(struct strbuf *out, const struct request *r,
     strbuf_puts(out, ",\"dry_run\":\"not a result: no model ran, tokens and text are made up\"");
 }
 
-/* The ids of a batch result are a hash of the custom_id, so that runs write equal bytes. */
 static void add_openai(struct strbuf *out, const struct request *r,
                        const struct request_rules *rules, const char *model_name)
 {
-    const unsigned long long id = XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
+    const unsigned long long id = id_of(r);
     strbuf_printf(out, "{\"id\":\"batch_req_%016llx\",", id);
     add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
     add_dry_run(out, r, rules);
@@ -206,7 +217,7 @@ static void add_openai(struct strbuf *out, const struct request *r,
     } else {
         strbuf_printf(
             out, ",\"response\":{\"status_code\":200,\"request_id\":\"%016llx\",\"body\":", id);
-        add_openai_body(out, r, rules, model_name, id);
+        result_row_body(r, rules, model_name, out);
         strbuf_puts(out, "},\"error\":null");
     }
     strbuf_puts(out, "}\n");

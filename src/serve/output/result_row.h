@@ -11,6 +11,19 @@
 struct status result_row_write(const struct request *r, const struct request_rules *rules,
                                const char *model_name, struct strbuf *out);
 
+/* The parts of a batch result, for a server's answers: each is Local and appends to `out`, where
+ * errors stick. result_row_body: the body of r's batch result line. result_row_head: its beginning,
+ * "id" to "model", without a comma behind it. result_row_usage: the member "usage"; prompt tokens
+ * are counted once for all answers. */
+void result_row_body(const struct request *r, const struct request_rules *rules,
+                     const char *model_name, struct strbuf *out);
+void result_row_head(const struct request *r, const char *object, const char *model_name,
+                     struct strbuf *out);
+void result_row_usage(const struct request *r, struct strbuf *out);
+
+/* Local. The finish_reason of a finished answer: "stop" or "length". */
+const char *result_row_finish(const struct request *r);
+
 /* Local. The custom_id of a row as result_row_write wrote it, decoded, in new memory that the
  * caller owns. Errors: STATUS_INPUT where the row does not begin with one, STATUS_MEMORY. */
 struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id);

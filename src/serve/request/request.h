@@ -130,6 +130,8 @@ struct request_ask {
     int32_t n_prompt_logprobs; /* the same for each prompt token */
     int32_t n_choices;         /* answers */
     struct request_beam beam;
+    bool streams;      /* a call's "stream": the answer is sent in pieces */
+    bool stream_usage; /* and the last piece has the usage: stream_options.include_usage */
 };
 
 /* A line and its answer so far, or one of a line's answers. */
@@ -178,6 +180,8 @@ struct request {
     int32_t n_open;             /* answers that are not finished */
     struct beam_search *search; /* the lead's (lead_choices.c); NULL: none */
 
+    struct exchange *call; /* the server's, borrowed; NULL: a line. An answer's is its parent's */
+
     struct result_entry *shared; /* the result cache's, while equal requests wait for r */
     struct request *prev, *next; /* in the list that it is in (request_list.h) */
 };
@@ -195,6 +199,21 @@ struct request_ahead {
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);
 
+/* A call of the server: the body of a batch line without the line. */
+struct request_call {
+    enum request_format format; /* REQUEST_OPENAI or REQUEST_OPENAI_CHAT */
+    uint64_t number;            /* from 1, instead of a line's */
+    const char *id;             /* instead of a custom_id, NUL-terminated; NULL: none */
+    const char *body;           /* JSON */
+    size_t n_body;
+};
+
+/* request_parse.c. Local. The request of a call: the same fields, values and errors as in the body
+ * of a batch line with this custom_id, and also "stream" and "stream_options". All of it
+ * is borrowed until the function returns. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+struct status request_create_call(const struct request_rules *rules,
+                                  const struct request_call *call, struct request **out);
+
 /* request_parse.c. Local. The request of a line that was not read (too long): an error row from the
  * start. Errors: STATUS_MEMORY. */
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
@@ -211,6 +230,9 @@ void request_destroy(struct request **r);
 /* The error row of a line that repeats a custom_id; merge.c writes it, too. */
 #define REQUEST_DUPLICATE_CODE    "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
+
+/* The error of a request whose client has gone. */
+#define REQUEST_CANCELLED_CODE "cancelled"
 
 /* Errors of a line that ran. Every other error of a line comes first, that of a repeated custom_id
  * included. */

@@ -44,7 +44,8 @@ static const struct refused_field not_implemented[] = {
     {"continue_final_message", 0, "prompt, with the template applied"},
 };
 
-/* Refused only in the body of a batch line; in a plain line such a field is a note. */
+/* Refused only in the body of a batch line or a call (which may have "stream"); in a plain line
+ * such a field is a note. */
 static const struct refused_field not_in_body[] = {
     {"stream", 0, NULL},
     {"tools", 0, NULL},
@@ -290,8 +291,10 @@ static struct status check_body(struct request_parser *p, const struct js_node *
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    for (size_t i = 0; i < COUNT_OF(not_in_body); i++)
+    for (size_t i = 0; i < COUNT_OF(not_in_body); i++) {
+        if (p->is_call && strcmp(not_in_body[i].key, "stream") == 0) continue;
         TRY(request_fields_refuse(p, fields, &not_in_body[i]));
+    }
     TRY(check_choices(p, fields));
     while (js_next(fields, &it, &key, &value)) {
         if (is_known_in_body(key)) continue;

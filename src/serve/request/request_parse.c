@@ -135,6 +135,13 @@ static struct status read_custom_id(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
+static struct status read_model(struct request_parser *p, const struct js_node *body)
+{
+    size_t n;
+    const char *model = js_string(js_get(body, "model"), &n);
+    return model != NULL ? copy_bytes(&p->ask->model, model, n) : status_ok();
+}
+
 /* Reads a batch line's envelope; *fields becomes its body. */
 static struct status read_envelope(struct request_parser *p, const struct js_node *root,
                                    const struct js_node **fields)
@@ -160,11 +167,8 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
         return request_bad(p, "invalid_request", "body: expected an object, found %s",
                            request_type_name(body));
     }
-    size_t n;
-    const char *model = js_string(js_get(body, "model"), &n);
-    if (model != NULL) TRY(copy_bytes(&p->ask->model, model, n));
     *fields = body;
-    return status_ok();
+    return read_model(p, body);
 }
 
 /* Refuses a line with a number beyond 64 bits if the line has messages or a grammar constraint:
@@ -179,20 +183,14 @@ static struct status check_rounded(struct request_parser *p, const struct js_nod
                        is_chat ? "messages" : "a grammar constraint");
 }
 
-static struct status read_fields(struct request_parser *p, const struct js_node *root,
+/* Everything except a line's envelope. */
+static struct status read_values(struct request_parser *p, const struct js_node *fields,
                                  bool is_rounded)
 {
-    if (js_type(root) != JS_OBJECT) {
-        return request_bad(p, "invalid_json", "expected a JSON object, found %s",
-                           request_type_name(root));
-    }
-    const struct js_node *fields = root;
-    TRY(read_custom_id(p, root));
-    if (js_type(js_get(root, "body")) != JS_NULL || js_type(js_get(root, "url")) != JS_NULL) {
-        TRY(read_envelope(p, root, &fields));
-    }
     TRY(request_check_fields(p, fields));
     TRY(request_read_sampling(p, fields));
+    if (p->ask->streams && p->ask->n_prompt_logprobs >= 0)
+        return request_bad(p, "unsupported", "prompt_logprobs: not supported in a stream");
     if (is_rounded) TRY(check_rounded(p, fields));
     TRY(request_read_prompt(p, fields));
     if (!p->rules->score && p->ask->n_prompt_logprobs < 0) return status_ok();
@@ -201,6 +199,39 @@ static struct status read_fields(struct request_parser *p, const struct js_node 
         TRY(mem_alloc(&p->r->prompt_tops, n_tops, sizeof *p->r->prompt_tops, "request scores"));
     }
     return mem_alloc(&p->r->scores, p->r->n_prompt, sizeof *p->r->scores, "request scores");
+}
+
+/* "stream", and of "stream_options" include_usage, which only a stream may have. */
+static struct status read_stream(struct request_parser *p, const struct js_node *fields)
+{
+    const struct js_node *options = js_get(fields, "stream_options");
+    TRY(request_read_bool(p, fields, "stream", &p->ask->streams));
+    if (js_type(options) == JS_NULL) return status_ok();
+    if (js_type(options) != JS_OBJECT || !p->ask->streams) {
+        return request_bad(p, "invalid_request",
+                           "stream_options: expected an object, beside \"stream\" true");
+    }
+    return request_read_bool(p, options, "include_usage", &p->ask->stream_usage);
+}
+
+static struct status read_fields(struct request_parser *p, const struct js_node *root,
+                                 bool is_rounded)
+{
+    if (js_type(root) != JS_OBJECT) {
+        return request_bad(p, "invalid_json", "expected a JSON object, found %s",
+                           request_type_name(root));
+    }
+    const struct js_node *fields = root;
+    if (p->is_call) {
+        TRY(read_model(p, root));
+        TRY(read_stream(p, root));
+        return read_values(p, root, is_rounded);
+    }
+    TRY(read_custom_id(p, root));
+    if (js_type(js_get(root, "body")) != JS_NULL || js_type(js_get(root, "url")) != JS_NULL) {
+        TRY(read_envelope(p, root, &fields));
+    }
+    return read_values(p, fields, is_rounded);
 }
 
 static bool is_blank(const char *text, size_t n)
@@ -213,7 +244,8 @@ static bool is_blank(const char *text, size_t n)
 static struct status request_parse_parse(struct request_parser *p, const char *text, size_t n)
 {
     if (is_blank(text, n)) {
-        return request_bad(p, "invalid_json", "the line is blank, expected a JSON object");
+        return request_bad(p, "invalid_json", "the %s is blank, expected a JSON object",
+                           p->is_call ? "body" : "line");
     }
     struct js_doc *doc = NULL;
     bool is_rounded;
@@ -224,16 +256,41 @@ static struct status request_parse_parse(struct request_parser *p, const char *t
     return st;
 }
 
+/* Parses into p->r, which becomes an error row where the text cannot be served. Destroys it at any
+ * other error. */
+static struct status parse_into(struct request_parser *p, const char *text, size_t n,
+                                struct request **out)
+{
+    struct status st = request_parse_parse(p, text, n);
+    if (st.code == STATUS_REQUEST) st = request_fail(p->r, p->r->error_code, st.text);
+    *out = p->r;
+    if (status_failed(&st)) request_destroy(out);
+    return st;
+}
+
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out)
 {
     struct request_parser p = {.rules = rules};
-    TRY(request_create_bare(line_number, out, &p.ask));
-    p.r = *out;
-    struct status st = request_parse_parse(&p, text, n);
-    if (st.code == STATUS_REQUEST) st = request_fail(*out, (*out)->error_code, st.text);
-    if (status_failed(&st)) request_destroy(out);
-    return st;
+    *out = NULL;
+    TRY(request_create_bare(line_number, &p.r, &p.ask));
+    return parse_into(&p, text, n, out);
+}
+
+struct status request_create_call(const struct request_rules *rules,
+                                  const struct request_call *call, struct request **out)
+{
+    struct request_parser p = {.rules = rules, .is_call = true};
+    *out = NULL;
+    TRY(request_create_bare(call->number, &p.r, &p.ask));
+    p.ask->format = call->format;
+    struct status st = call->id != NULL ? request_rename(p.r, call->id) : status_ok();
+    p.r->is_named = call->id != NULL;
+    if (status_failed(&st)) {
+        request_destroy(&p.r);
+        return st;
+    }
+    return parse_into(&p, call->body, call->n_body, out);
 }
 
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,

@@ -19,6 +19,7 @@ struct request_parser {
     struct request *r;
     struct request_ask *ask; /* r's; const for all other code */
     const struct request_rules *rules;
+    bool is_call; /* a call of the server, not a line */
 };
 
 /* All of these are Local. Errors: STATUS_REQUEST with r->error_code set (an error row),

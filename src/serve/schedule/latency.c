@@ -49,3 +49,11 @@ double latency_mean_s(const struct latency *l)
 {
     return l->n == 0 ? 0 : l->sum_ns * 1e-9 / (double)l->n;
 }
+
+uint64_t latency_n_below(const struct latency *l, double seconds)
+{
+    const size_t last = latency_bucket_of((uint64_t)(seconds * 1e9));
+    uint64_t n = 0;
+    for (size_t b = 0; b < last; b++) n += l->buckets[b];
+    return n;
+}

@@ -27,4 +27,8 @@ void latency_add(struct latency *l, uint64_t ns);
 double latency_percentile_s(const struct latency *l, double p);
 double latency_mean_s(const struct latency *l);
 
+/* Local. The number of samples up to `seconds`; a sample within 1/64 of it may be counted or not.
+ */
+uint64_t latency_n_below(const struct latency *l, double seconds);
+
 #endif

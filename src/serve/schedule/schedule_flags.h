@@ -15,7 +15,8 @@ enum { SCHEDULE_DRAFTS_AUTO = -1 };
          .commands = IN_ALL, .help = "rows of a replica in one step")                              \
     FLAG(uint64_t, step_ns, "step-ms", OF_UNITS(1000000, 0, 1u << 30, "N"),                        \
          .help = "fewer rows, but at least 64, in a step while steps take longer than this; 0: "   \
-                 "never (default: 2000 where the input is a pipe, 0 where it is a file)")          \
+                 "never (default: 2000 where the input is a pipe, 0 where it is a file, 200 in a " \
+                 "server)")                                                                        \
     FLAG(int32_t, chunk_tokens, "chunk", OF_COUNT(1, 1 << 20, "N"),                                \
          .commands = IN_JOBS | IN_BENCH,                                                           \
          .help = "prompt rows of a sequence in one step (default: as many as the step has left)")  \

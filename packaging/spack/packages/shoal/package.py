@@ -28,6 +28,7 @@ class Shoal(CMakePackage):
     depends_on("zlib-api")
     depends_on("zstd")
     depends_on("xz")
+    depends_on("libmicrohttpd")
     depends_on("random123@1.14:", type="build")
     depends_on("cunit@2.1:", when="+tests", type="build")
 

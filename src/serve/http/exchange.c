@@ -1,0 +1,291 @@
+/* A call and its answer. Two threads share it: the HTTP thread writes the call and reads the
+ * answer, the lead's thread reads the call and writes the answer. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/http/http_server_private.h"
+
+#include <poll.h>
+#include <string.h>
+
+const char http_json[] = "application/json";
+
+static void exchange_free(struct exchange *x)
+{
+    strbuf_fini(&x->body);
+    strbuf_fini(&x->out);
+    mem_free(&x);
+}
+
+/* Frees x if neither the connection nor the lead holds it. */
+static void let_go(struct exchange *x)
+{
+    if (x->connection == NULL && !x->is_posted) exchange_free(x);
+}
+
+/* Wakes the connection, if it waits for more of the answer. */
+static void wake(struct exchange *x)
+{
+    if (!x->is_suspended) return;
+    x->is_suspended = false;
+    MHD_resume_connection(x->connection);
+}
+
+static void move_bytes(struct strbuf *to, struct strbuf *from)
+{
+    strbuf_add(to, from->data, from->n);
+    strbuf_clear(from);
+}
+
+void exchange_post(struct exchange *x)
+{
+    struct http_server *s = x->server;
+    x->is_posted = true;
+    x->next = s->first;
+    if (s->first != NULL) s->first->prev = x;
+    s->first = x;
+    *(s->last_waiting != NULL ? &s->last_waiting->next_waiting : &s->first_waiting) = x;
+    s->last_waiting = x;
+    s->n_open++;
+    s->n_connected++;
+    x->was_posted = true;
+    x->is_suspended = true;
+    MHD_suspend_connection(x->connection);
+    pthread_cond_signal(&s->arrived);
+}
+
+void exchange_lose_connection(struct exchange *x)
+{
+    x->connection = NULL;
+    x->is_suspended = false;
+    if (x->was_posted) x->server->n_connected--;
+    x->is_gone = x->is_gone || !x->has_ended;
+    pthread_cond_broadcast(&x->server->sent);
+    let_go(x);
+}
+
+/* The lead has ended the call. */
+static void unpost(struct exchange *x)
+{
+    struct http_server *s = x->server;
+    const uint64_t now = clock_ns();
+    *(x->prev != NULL ? &x->prev->next : &s->first) = x->next;
+    if (x->next != NULL) x->next->prev = x->prev;
+    if (s->last_end_ns > 0) s->mean_end_ns = (7 * s->mean_end_ns + (now - s->last_end_ns)) / 8;
+    s->last_end_ns = now;
+    s->n_open--;
+    x->is_posted = false;
+    x->has_ended = true;
+    wake(x);
+    let_go(x);
+}
+
+void exchange_set(struct exchange *x, enum http_status status, const char *type,
+                  struct strbuf *body)
+{
+    x->status = status;
+    x->type = type;
+    x->has_ended = true;
+    move_bytes(&x->out, body);
+}
+
+void exchange_set_error(struct exchange *x, enum http_status status, const char *code,
+                        const char *message)
+{
+    struct strbuf body;
+    strbuf_init(&body);
+    http_error(status, code, message, &body);
+    exchange_set(x, status, http_json, &body);
+    strbuf_fini(&body);
+}
+
+ssize_t exchange_read(void *user, uint64_t pos, char *bytes, size_t n)
+{
+    struct exchange *x = user;
+    struct http_server *s = x->server;
+    (void)pos;
+    pthread_mutex_lock(&s->lock);
+    const size_t left = x->out.n - x->n_sent;
+    ssize_t got = (ssize_t)(n < left ? n : left);
+    if (got > 0) memcpy(bytes, x->out.data + x->n_sent, (size_t)got);
+    x->n_sent += (size_t)got;
+    if (x->n_sent == x->out.n) {
+        strbuf_clear(&x->out);
+        x->n_sent = 0;
+    }
+    if (got == 0 && x->has_ended) {
+        got = x->is_gone ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+    } else if (got == 0) {
+        x->is_suspended = true;
+        MHD_suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return got;
+}
+
+/* ---- the lead's side ---- */
+
+enum http_endpoint exchange_endpoint(const struct exchange *x)
+{
+    return x->endpoint;
+}
+
+const char *exchange_id(const struct exchange *x)
+{
+    return x->id;
+}
+
+const char *exchange_body(const struct exchange *x, size_t *n)
+{
+    *n = x->body.n;
+    return x->body.n > 0 ? x->body.data : "";
+}
+
+void exchange_keep(struct exchange *x, void *state)
+{
+    x->state = state;
+}
+
+void *exchange_state(const struct exchange *x)
+{
+    return x->state;
+}
+
+void exchange_answer(struct exchange *x, enum http_status status, const char *type,
+                     struct strbuf *body)
+{
+    struct http_server *s = x->server;
+    pthread_mutex_lock(&s->lock);
+    if (!x->has_ended) exchange_set(x, status, type, body);
+    unpost(x);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void exchange_begin(struct exchange *x)
+{
+    struct http_server *s = x->server;
+    pthread_mutex_lock(&s->lock);
+    if (!x->has_ended) {
+        x->status = HTTP_OK;
+        x->type = "text/event-stream; charset=utf-8";
+        x->is_stream = true;
+        wake(x);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool exchange_has_begun(const struct exchange *x)
+{
+    return x->is_stream;
+}
+
+void exchange_write(struct exchange *x, struct strbuf *events)
+{
+    struct http_server *s = x->server;
+    pthread_mutex_lock(&s->lock);
+    if (!x->has_ended && events->n > 0) {
+        move_bytes(&x->out, events);
+        wake(x);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void exchange_end(struct exchange *x)
+{
+    struct http_server *s = x->server;
+    pthread_mutex_lock(&s->lock);
+    unpost(x);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void wait_until(struct http_server *s, pthread_cond_t *cond, uint64_t ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec += (long)(ns % 1000000000u);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(cond, &s->lock, &until);
+}
+
+struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->first_waiting == NULL && wait_ns > 0) wait_until(s, &s->arrived, wait_ns);
+    struct exchange *x = s->first_waiting;
+    if (x != NULL) s->first_waiting = x->next_waiting;
+    if (s->first_waiting == NULL) s->last_waiting = NULL;
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+/* Marks the calls of which the client has closed its side. libmicrohttpd does not look at a
+ * connection while it is suspended. */
+static void look_for_gone(struct exchange *x)
+{
+    struct pollfd p = {.fd = x->fd, .events = POLLRDHUP};
+    if (!x->is_suspended || x->is_gone) return;
+    if (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+        x->is_gone = true;
+}
+
+struct exchange *http_server_take_gone(struct http_server *s)
+{
+    struct exchange *found = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (struct exchange *x = s->first; x != NULL && found == NULL; x = x->next) {
+        look_for_gone(x);
+        if (!x->is_gone || x->is_gone_told || x->state == NULL) continue;
+        x->is_gone_told = true;
+        found = x;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+void http_server_refuse(struct http_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->refuses = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+size_t http_server_n_open(struct http_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const size_t n = s->n_open;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void http_server_flush(struct http_server *s, uint64_t wait_ns)
+{
+    const uint64_t until = clock_ns() + wait_ns;
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t now = clock_ns(); s->n_connected > 0 && now < until; now = clock_ns())
+        wait_until(s, &s->sent, until - now);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void http_server_fail_all(struct http_server *s, const char *message)
+{
+    struct strbuf error;
+    strbuf_init(&error);
+    pthread_mutex_lock(&s->lock);
+    s->refuses = true;
+    for (struct exchange *x = s->first; x != NULL; x = x->next) {
+        if (x->has_ended) continue;
+        strbuf_clear(&error);
+        if (x->is_stream) strbuf_puts(&error, "data: ");
+        http_error(HTTP_UNAVAILABLE, "server_ends", message, &error);
+        if (x->is_stream) strbuf_puts(&error, "\n\n");
+        if (x->is_stream) move_bytes(&x->out, &error);
+        if (!x->is_stream) exchange_set(x, HTTP_UNAVAILABLE, http_json, &error);
+        x->has_ended = true;
+        wake(x);
+    }
+    pthread_mutex_unlock(&s->lock);
+    strbuf_fini(&error);
+}

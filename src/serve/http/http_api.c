@@ -1,0 +1,133 @@
+/* Routes, errors and keys. */
+#include "serve/http/http_api.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "serve/request/request.h"
+
+#include <string.h>
+#include <strings.h>
+
+static const struct route {
+    const char *path, *method;
+    bool is_open;
+} routes[HTTP_ENDPOINT_COUNT] = {
+    [HTTP_COMPLETIONS] = {"/v1/completions", "POST", false},
+    [HTTP_CHAT] = {"/v1/chat/completions", "POST", false},
+    [HTTP_MODELS] = {"/v1/models", "GET", false},
+    [HTTP_HEALTH] = {"/health", "GET", true},
+    [HTTP_METRICS] = {"/metrics", "GET", false},
+    [HTTP_TOKENIZE] = {"/tokenize", "POST", false},
+    [HTTP_DETOKENIZE] = {"/detokenize", "POST", false},
+};
+
+enum http_status http_route(const char *method, const char *path, enum http_endpoint *out)
+{
+    for (int i = 0; i < HTTP_ENDPOINT_COUNT; i++) {
+        if (strcmp(path, routes[i].path) != 0) continue;
+        *out = (enum http_endpoint)i;
+        return strcmp(method, routes[i].method) == 0 ? HTTP_OK : HTTP_BAD_METHOD;
+    }
+    return HTTP_NOT_FOUND;
+}
+
+const char *http_method_of(enum http_endpoint endpoint)
+{
+    return routes[endpoint].method;
+}
+
+bool http_is_open(enum http_endpoint endpoint)
+{
+    return routes[endpoint].is_open;
+}
+
+enum http_status http_status_of(const char *code)
+{
+    if (strcmp(code, REQUEST_NUMERIC_CODE) == 0) return HTTP_INTERNAL;
+    if (strcmp(code, REQUEST_CANCELLED_CODE) == 0) return HTTP_CLIENT_GONE;
+    if (strcmp(code, HTTP_DRAINING_CODE) == 0) return HTTP_UNAVAILABLE;
+    return HTTP_BAD_REQUEST;
+}
+
+static const char *type_of(enum http_status status)
+{
+    if (status == HTTP_UNAUTHORIZED) return "authentication_error";
+    if (status == HTTP_TOO_MANY) return "rate_limit_error";
+    return status >= HTTP_INTERNAL ? "server_error" : "invalid_request_error";
+}
+
+void http_error(enum http_status status, const char *code, const char *message, struct strbuf *out)
+{
+    strbuf_puts(out, "{\"error\":{\"message\":");
+    strbuf_json_string(out, message, strlen(message));
+    strbuf_printf(out, ",\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}", type_of(status), code);
+}
+
+/* ---- keys ---- */
+
+enum { KEY_FILE_MAX = 1 << 20 };
+
+static struct status add_key(struct http_keys *k, const char *path, const char *line, size_t n)
+{
+    while (n > 0 && strchr(" \t\r", line[n - 1]) != NULL) n--;
+    while (n > 0 && strchr(" \t", line[0]) != NULL) line++, n--;
+    if (n == 0 || line[0] == '#') return status_ok();
+    if (n >= HTTP_KEY_MAX || memchr(line, ' ', n) != NULL || memchr(line, '\0', n) != NULL) {
+        return status_make(STATUS_INPUT,
+                           "--api-key-file %s: key %zu: expected up to %d bytes without blanks",
+                           path, k->n + 1, HTTP_KEY_MAX - 1);
+    }
+    TRY(mem_grow(&k->keys, k->n, k->n + 1, sizeof *k->keys, "keys"));
+    memcpy(k->keys[k->n++], line, n);
+    return status_ok();
+}
+
+struct status http_keys_read(struct http_keys *k, const char *path)
+{
+    char *text = NULL;
+    size_t n;
+    TRY(status_wrap(file_read(path, KEY_FILE_MAX, &text, &n), "--api-key-file"));
+    struct status st = status_ok();
+    for (size_t at = 0; at < n && !status_failed(&st);) {
+        const char *end = memchr(text + at, '\n', n - at);
+        const size_t length = end != NULL ? (size_t)(end - (text + at)) : n - at;
+        st = add_key(k, path, text + at, length);
+        at += length + 1;
+    }
+    mem_free(&text);
+    if (!status_failed(&st) && k->n == 0)
+        st = status_make(STATUS_INPUT, "--api-key-file %s: expected a key on a line, found none",
+                         path);
+    return st;
+}
+
+void http_keys_fini(struct http_keys *k)
+{
+    mem_free(&k->keys);
+    k->n = 0;
+}
+
+/* Compares all bytes, whatever the first ones are. */
+static bool is_key(const char key[HTTP_KEY_MAX], const char given[HTTP_KEY_MAX])
+{
+    volatile unsigned char differs = 0;
+    for (int i = 0; i < HTTP_KEY_MAX; i++)
+        differs = (unsigned char)(differs | ((unsigned char)key[i] ^ (unsigned char)given[i]));
+    return differs == 0;
+}
+
+bool http_keys_allow(const struct http_keys *k, const char *authorization)
+{
+    static const char scheme[] = "Bearer ";
+    char given[HTTP_KEY_MAX] = "";
+    bool allowed = false;
+    if (k->n == 0) return true;
+    if (authorization == NULL || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return false;
+    const char *key = authorization + sizeof scheme - 1;
+    while (*key == ' ') key++;
+    if (*key == '\0' || strlen(key) >= HTTP_KEY_MAX) return false;
+    memcpy(given, key, strlen(key));
+    for (size_t i = 0; i < k->n; i++) allowed = is_key(k->keys[i], given) || allowed;
+    return allowed;
+}

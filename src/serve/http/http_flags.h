@@ -1,0 +1,38 @@
+/* The flags of the server (options/flags.h explains the rows). None changes the bytes of an answer.
+ */
+#ifndef SHOAL_SERVE_HTTP_HTTP_FLAGS_H
+#define SHOAL_SERVE_HTTP_HTTP_FLAGS_H
+
+#include "options/flags.h"
+
+#define HTTP_FLAGS(FLAG)                                                                           \
+    FLAG(const char *, host, "host", OF_TEXT("ADDRESS"), .preset = "127.0.0.1",                    \
+         .commands = IN_SERVE,                                                                     \
+         .help =                                                                                   \
+             "the address on which the server listens; without this flag only programs on the "    \
+             "lead's host reach it. 0.0.0.0: every network of the host")                           \
+    FLAG(uint32_t, port, "port", OF_COUNT(0, 65535, "N"), .preset = "8000", .commands = IN_SERVE,  \
+         .help = "the TCP port; 0: a free one, which the log names")                               \
+    FLAG(const char *, key_file, "api-key-file", OF_TEXT("FILE"), .commands = IN_SERVE,            \
+         .help = "keys, one on each line: every call but /health must have one of them in "        \
+                 "\"Authorization: Bearer KEY\"")                                                  \
+    FLAG(uint32_t, max_requests, "max-requests", OF_COUNT(1, 1 << 20, "N"), .preset = "4096",      \
+         .commands = IN_SERVE,                                                                     \
+         .help = "calls that run and wait; further ones are refused with 429")                     \
+    FLAG(uint32_t, max_connections, "max-connections", OF_COUNT(1, 1 << 20, "N"),                  \
+         .preset = "8192", .commands = IN_SERVE, .help = "open connections; further ones wait")    \
+    FLAG(uint64_t, max_body_bytes, "max-body-mib", OF_UNITS(1 << 20, 1, 1024, "N"),                \
+         .preset = "16", .commands = IN_SERVE, .help = "the longest body of a call, in MiB")       \
+    FLAG(uint32_t, timeout_s, "http-timeout", OF_COUNT(1, 3600, "SECONDS"), .preset = "60",        \
+         .commands = IN_SERVE,                                                                     \
+         .help = "a connection is closed when it has brought no whole call, or has taken nothing " \
+                 "of an answer, for this long")                                                    \
+    FLAG(uint32_t, drain_s, "drain-time", OF_COUNT(0, 3600, "SECONDS"), .preset = "20",            \
+         .commands = IN_SERVE,                                                                     \
+         .help = "when the server is asked to end, running answers may go on for this long")
+
+struct http_flags {
+    HTTP_FLAGS(FLAG_FIELD)
+};
+
+#endif

@@ -1,0 +1,390 @@
+/* Calls become requests of the lead, and its answers go back. Runs on the lead's thread. */
+#include "serve/http/http_port.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/http/http_server.h"
+#include "serve/http/http_text.h"
+#include "serve/lead/lead.h"
+#include "serve/output/progress.h"
+#include "serve/output/result_row.h"
+#include "serve/output/result_stream.h"
+
+#include <string.h>
+
+/* Calls that are read before a step; how long an idle lead waits for one, so that it notices a
+ * signal; how often clients are looked after; how long the last answers may take to be sent. */
+enum { CALLS_PER_STEP = 256 };
+static const uint64_t idle_ns = 200000000u, look_ns = 250000000u, flush_ns = 1000000000u;
+
+static const char json[] = "application/json";
+
+/* A call of which the lead has the request. */
+struct call {
+    struct exchange *x;
+    const struct request *r;
+    struct result_stream *streams; /* [n_choices], owned; NULL: the answer is sent at once */
+    bool is_cut;                   /* by the drain */
+    struct call *prev, *next;
+};
+
+struct http_port {
+    struct http_server *server;
+    const char *model_name;
+    uint32_t drain_s;
+    uint64_t drain_until_ns; /* 0: not asked to drain */
+    uint64_t looked_ns;
+    uint64_t n_calls; /* that were given a number */
+    uint64_t n_rows, n_error_rows;
+    struct http_ends ends;
+    struct call *calls; /* a list; owned */
+    size_t n_running, n_streams;
+    struct strbuf scratch;
+};
+
+/* ---- answers ---- */
+
+static struct status answer_error(struct http_port *p, struct exchange *x, enum http_status status,
+                                  const char *code, const char *message)
+{
+    strbuf_clear(&p->scratch);
+    if (exchange_has_begun(x)) strbuf_puts(&p->scratch, "data: ");
+    http_error(status, code, message, &p->scratch);
+    if (!exchange_has_begun(x)) {
+        exchange_answer(x, status, json, &p->scratch);
+        return status_ok();
+    }
+    strbuf_puts(&p->scratch, "\n\n");
+    exchange_write(x, &p->scratch);
+    exchange_end(x);
+    return status_ok();
+}
+
+static struct status answer_whole(struct http_port *p, const struct request_rules *rules,
+                                  const struct request *r)
+{
+    strbuf_clear(&p->scratch);
+    result_row_body(r, rules, NULL, &p->scratch);
+    TRY(strbuf_status(&p->scratch));
+    exchange_answer(r->call, HTTP_OK, json, &p->scratch);
+    return status_ok();
+}
+
+static struct status end_stream(struct http_port *p, const struct request_rules *rules,
+                                const struct request *r, struct call *c)
+{
+    strbuf_clear(&p->scratch);
+    for (int32_t i = 0; i < r->ask->n_choices; i++)
+        result_stream_write(&c->streams[i], result_row_choice(r, i), rules, NULL, &p->scratch);
+    result_stream_end(r, NULL, &p->scratch);
+    TRY(strbuf_status(&p->scratch));
+    exchange_write(r->call, &p->scratch);
+    exchange_end(r->call);
+    return status_ok();
+}
+
+static void count_end(struct http_port *p, const struct request *r)
+{
+    p->n_rows++;
+    if (r->error_code != NULL) {
+        p->n_error_rows++;
+        *(strcmp(r->error_code, REQUEST_CANCELLED_CODE) == 0 ? &p->ends.n_gone
+                                                             : &p->ends.n_error) += 1;
+    } else if (result_row_choice(r, 0)->finish == REQUEST_STOP) {
+        p->ends.n_stop++;
+    } else {
+        p->ends.n_length++;
+    }
+}
+
+static void forget(struct http_port *p, struct call *c)
+{
+    *(c->prev != NULL ? &c->prev->next : &p->calls) = c->next;
+    if (c->next != NULL) c->next->prev = c->prev;
+    p->n_running--;
+    if (c->streams != NULL) p->n_streams--;
+    mem_free(&c->streams);
+    mem_free(&c);
+}
+
+static struct status port_put(void *user, struct lead *l, const struct request *r)
+{
+    struct http_port *p = user;
+    struct call *c = exchange_state(r->call);
+    struct status st;
+    count_end(p, r);
+    if (r->error_code != NULL) {
+        st = answer_error(p, r->call, http_status_of(r->error_code), r->error_code,
+                          r->error_message);
+    } else if (c->streams != NULL) {
+        st = end_stream(p, lead_rules(l), r, c);
+    } else {
+        st = answer_whole(p, lead_rules(l), r);
+    }
+    forget(p, c);
+    return st;
+}
+
+/* ---- calls ---- */
+
+/* What the port keeps with the request r of the call x, until put. */
+static struct status keep(struct http_port *p, struct exchange *x, struct request *r)
+{
+    struct call *c = NULL;
+    const bool streams = r->error_code == NULL && r->ask->streams;
+    TRY(mem_alloc(&c, 1, sizeof *c, "call"));
+    struct status st = status_ok();
+    if (streams) st = mem_alloc(&c->streams, (size_t)r->ask->n_choices, sizeof *c->streams, "call");
+    if (status_failed(&st)) {
+        mem_free(&c);
+        return st;
+    }
+    c->x = x;
+    c->r = r;
+    c->next = p->calls;
+    if (p->calls != NULL) p->calls->prev = c;
+    p->calls = c;
+    p->n_running++;
+    p->n_streams += streams;
+    r->call = x;
+    exchange_keep(x, c);
+    if (streams) exchange_begin(x);
+    return st;
+}
+
+static struct status take_request(struct http_port *p, struct lead *l, struct exchange *x)
+{
+    struct request *r = NULL;
+    const char *id = exchange_id(x);
+    struct request_call call = {.format = exchange_endpoint(x) == HTTP_CHAT ? REQUEST_OPENAI_CHAT
+                                                                            : REQUEST_OPENAI,
+                                .number = ++p->n_calls,
+                                .id = id[0] != '\0' ? id : NULL};
+    call.body = exchange_body(x, &call.n_body);
+    TRY(request_create_call(lead_rules(l), &call, &r));
+    const struct status st = keep(p, x, r);
+    if (status_failed(&st)) {
+        request_destroy(&r);
+        return st;
+    }
+    return lead_take(l, r);
+}
+
+static struct status answer_text(struct http_port *p, struct lead *l, struct exchange *x)
+{
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    enum http_status status = HTTP_OK;
+    strbuf_clear(&p->scratch);
+    if (exchange_endpoint(x) == HTTP_TOKENIZE) {
+        TRY(http_tokenize(lead_rules(l), body, n, &status, &p->scratch));
+    } else {
+        TRY(http_detokenize(lead_rules(l), body, n, &status, &p->scratch));
+    }
+    exchange_answer(x, status, json, &p->scratch);
+    return status_ok();
+}
+
+static struct status answer_metrics(struct http_port *p, struct lead *l, struct exchange *x)
+{
+    const struct scheduler_load load = lead_load(l);
+    strbuf_clear(&p->scratch);
+    http_metrics(lead_stats(l), &load, &p->ends, p->model_name, &p->scratch);
+    TRY(strbuf_status(&p->scratch));
+    exchange_answer(x, HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &p->scratch);
+    return status_ok();
+}
+
+static struct status take_call(struct http_port *p, struct lead *l, struct exchange *x)
+{
+    switch (exchange_endpoint(x)) {
+    case HTTP_METRICS:
+        return answer_metrics(p, l, x);
+    case HTTP_TOKENIZE:
+    case HTTP_DETOKENIZE:
+        return answer_text(p, l, x);
+    default:
+        if (p->drain_until_ns == 0) return take_request(p, l, x);
+        return answer_error(p, x, HTTP_UNAVAILABLE, HTTP_DRAINING_CODE, "the server is ending");
+    }
+}
+
+/* Frees the sequences of clients that have gone away. */
+static struct status cancel_gone(struct http_port *p, struct lead *l)
+{
+    const uint64_t now = clock_ns();
+    if (p->n_running == 0 || now - p->looked_ns < look_ns) return status_ok();
+    p->looked_ns = now;
+    for (;;) {
+        struct exchange *x = http_server_take_gone(p->server);
+        if (x == NULL) return status_ok();
+        const struct call *c = exchange_state(x);
+        TRY(lead_cancel(l, c->r, REQUEST_CANCELLED_CODE, "its client has gone"));
+    }
+}
+
+static struct status port_read(void *user, struct lead *l)
+{
+    struct http_port *p = user;
+    uint64_t wait_ns = lead_is_idle(l) ? idle_ns : 0;
+    for (int i = 0; i < CALLS_PER_STEP; i++) {
+        struct exchange *x = http_server_take(p->server, wait_ns);
+        wait_ns = 0;
+        if (x == NULL) break;
+        TRY(take_call(p, l, x));
+    }
+    TRY(cancel_gone(p, l));
+    return lead_order(l);
+}
+
+/* ---- streams ---- */
+
+struct pieces {
+    struct http_port *p;
+    const struct request_rules *rules;
+};
+
+/* Sends what the running answer r has gained. */
+static struct status send_piece(void *user, struct request *r)
+{
+    const struct pieces *all = user;
+    const struct request *line = r->parent != NULL ? r->parent : r;
+    const struct call *c = exchange_state(line->call);
+    if (c->streams == NULL || line->search != NULL) return status_ok();
+    strbuf_clear(&all->p->scratch);
+    result_stream_write(&c->streams[r->choice], r, all->rules, NULL, &all->p->scratch);
+    TRY(strbuf_status(&all->p->scratch));
+    exchange_write(c->x, &all->p->scratch);
+    return status_ok();
+}
+
+static struct status port_commit(void *user, struct lead *l, int32_t group)
+{
+    struct http_port *p = user;
+    struct pieces all = {p, lead_rules(l)};
+    return p->n_streams > 0 ? lead_visit(l, group, send_piece, &all) : status_ok();
+}
+
+/* ---- the end ---- */
+
+static bool port_is_at_end(const void *user)
+{
+    (void)user;
+    return false; /* a server ends only when it is asked to */
+}
+
+static bool port_may_stop(void *user, struct lead *l)
+{
+    struct http_port *p = user;
+    const uint64_t now = clock_ns();
+    (void)l;
+    if (p->drain_until_ns == 0) {
+        http_server_refuse(p->server);
+        p->drain_until_ns = now + p->drain_s * 1000000000ull;
+    }
+    return p->n_running == 0 || now >= p->drain_until_ns;
+}
+
+static struct call *next_to_cut(const struct http_port *p)
+{
+    struct call *c = p->calls;
+    while (c != NULL && c->is_cut) c = c->next;
+    return c;
+}
+
+/* A request that waits for an equal one runs once that one is cut, and is cut in the next round. */
+static struct status port_drain(void *user, struct lead *l)
+{
+    struct http_port *p = user;
+    for (size_t n_before = p->n_running + 1; p->n_running < n_before;) {
+        n_before = p->n_running;
+        for (struct call *c; (c = next_to_cut(p)) != NULL;) {
+            c->is_cut = true;
+            TRY(lead_cancel(l, c->r, HTTP_DRAINING_CODE, "the server ended before the answer did"));
+        }
+        for (struct call *c = p->calls; c != NULL; c = c->next) c->is_cut = false;
+    }
+    return status_ok();
+}
+
+static void port_save(void *user)
+{
+    struct http_port *p = user;
+    http_server_fail_all(p->server, "a rank of this server was lost");
+    http_server_flush(p->server, flush_ns);
+}
+
+static double port_end_s(const void *user)
+{
+    const struct http_port *p = user;
+    return p->drain_s;
+}
+
+static struct status port_close(void *user)
+{
+    struct http_port *p = user;
+    http_server_fail_all(p->server, "the server ended before the answer did");
+    http_server_flush(p->server, flush_ns);
+    return status_ok();
+}
+
+static void port_view(const void *user, struct progress_view *v)
+{
+    const struct http_port *p = user;
+    v->n_done = p->n_rows;
+    v->n_read = p->n_calls;
+    v->read_fraction = -1;
+}
+
+static void port_sum(const void *user, struct serve_summary *s)
+{
+    const struct http_port *p = user;
+    s->n_rows = p->n_rows;
+    s->n_error_rows = p->n_error_rows;
+}
+
+struct lead_port http_port_of(struct http_port *p)
+{
+    return (struct lead_port){.user = p,
+                              .read = port_read,
+                              .is_at_end = port_is_at_end,
+                              .put = port_put,
+                              .commit = port_commit,
+                              .may_stop = port_may_stop,
+                              .drain = port_drain,
+                              .save = port_save,
+                              .end_s = port_end_s,
+                              .close = port_close,
+                              .view = port_view,
+                              .sum = port_sum};
+}
+
+struct status http_port_create(const struct http_flags *flags, const char *model_name,
+                               struct http_port **out)
+{
+    struct http_port *p = NULL;
+    *out = NULL;
+    TRY(mem_alloc(&p, 1, sizeof *p, "server"));
+    strbuf_init(&p->scratch);
+    p->model_name = model_name;
+    p->drain_s = flags->drain_s;
+    const struct status st = http_server_create(flags, model_name, &p->server);
+    if (status_failed(&st)) http_port_destroy(&p);
+    *out = p;
+    return st;
+}
+
+struct status http_port_start(struct http_port *p)
+{
+    return http_server_start(p->server);
+}
+
+void http_port_destroy(struct http_port **port)
+{
+    struct http_port *p = *port;
+    if (p == NULL) return;
+    http_server_destroy(&p->server);
+    while (p->calls != NULL) forget(p, p->calls);
+    strbuf_fini(&p->scratch);
+    mem_free(port);
+}

@@ -1,0 +1,25 @@
+/* The server as the lead's port (serve/lead/lead_port.h): calls become requests, and answers go
+ * back to the connections that wait for them. Called by job_open.c and job.c. */
+#ifndef SHOAL_SERVE_HTTP_HTTP_PORT_H
+#define SHOAL_SERVE_HTTP_HTTP_PORT_H
+
+#include "serve/http/http_flags.h"
+#include "serve/lead/lead_port.h"
+
+struct http_port;
+
+/* Local. Binds the address; nothing is served before http_port_start. model_name is borrowed.
+ * Errors: http_server_create's. */
+struct status http_port_create(const struct http_flags *flags, const char *model_name,
+                               struct http_port **out);
+
+/* Local. Begins to serve; after lead_start. Errors: STATUS_IO. */
+struct status http_port_start(struct http_port *p);
+
+/* Local. After lead_destroy. Accepts NULL. */
+void http_port_destroy(struct http_port **p);
+
+/* Local. The functions for lead_options.port. */
+struct lead_port http_port_of(struct http_port *p);
+
+#endif

@@ -1,0 +1,72 @@
+/* Connections: reads calls, hands them to the lead, and sends answers, whole or in pieces. A thread
+ * of libmicrohttpd serves all connections; it answers some calls itself (health, models, everything
+ * that is refused) and posts the others, which the lead's thread takes and ends. Knows HTTP, not
+ * requests. Called by http_port.c. */
+#ifndef SHOAL_SERVE_HTTP_HTTP_SERVER_H
+#define SHOAL_SERVE_HTTP_HTTP_SERVER_H
+
+#include "serve/http/http_api.h"
+#include "serve/http/http_flags.h"
+
+#include <stdint.h>
+
+struct http_server;
+struct exchange; /* a call and its answer */
+
+/* Local. Binds the address, but does not listen yet, so that a port in use ends a job before it
+ * loads anything. The strings are borrowed. Errors: STATUS_USAGE (the address cannot be had),
+ * STATUS_INPUT (keys), STATUS_MEMORY. */
+struct status http_server_create(const struct http_flags *flags, const char *model_name,
+                                 struct http_server **out);
+
+/* Local. Begins to serve, and logs the address. Errors: STATUS_IO. */
+struct status http_server_start(struct http_server *s);
+
+/* Local. Ends all connections; calls that were taken must have been ended. Accepts NULL. */
+void http_server_destroy(struct http_server **s);
+
+/* ---- the lead's side; Local, any thread ---- */
+
+/* The next posted call, in order of arrival; waits for one at most wait_ns. NULL: there is none.
+ * The caller ends it. */
+struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns);
+
+/* A taken call that has not ended and whose client has gone; each is returned once. NULL: none. */
+struct exchange *http_server_take_gone(struct http_server *s);
+
+/* From now on every call but health and models is refused with 503; also those that were posted and
+ * not taken. */
+void http_server_refuse(struct http_server *s);
+
+/* Posted calls that have not ended. */
+size_t http_server_n_open(struct http_server *s);
+
+/* Waits until the answers that have ended are sent, at most wait_ns. */
+void http_server_flush(struct http_server *s, uint64_t wait_ns);
+
+/* Ends every call with an error, also those in the middle of a stream: for a process that is about
+ * to end. The calls must not be touched afterwards. */
+void http_server_fail_all(struct http_server *s, const char *message);
+
+/* A taken call's parts. id: the X-Request-Id header, "" if there was none. */
+enum http_endpoint exchange_endpoint(const struct exchange *x);
+const char *exchange_id(const struct exchange *x);
+const char *exchange_body(const struct exchange *x, size_t *n);
+
+/* What the lead keeps with a call; NULL at first. */
+void exchange_keep(struct exchange *x, void *state);
+void *exchange_state(const struct exchange *x);
+
+/* Sends the whole answer and ends the call: x is gone for the caller. `type` is the Content-Type, a
+ * constant. The bytes are taken from `body`, which is then empty. */
+void exchange_answer(struct exchange *x, enum http_status status, const char *type,
+                     struct strbuf *body);
+
+/* An answer in pieces: begin (server-sent events), any number of writes, which take the bytes of
+ * `events`, and end, after which x is gone for the caller. */
+void exchange_begin(struct exchange *x);
+bool exchange_has_begun(const struct exchange *x);
+void exchange_write(struct exchange *x, struct strbuf *events);
+void exchange_end(struct exchange *x);
+
+#endif

@@ -1,0 +1,27 @@
+/* Calls that run no model: /metrics, /tokenize and /detokenize. Called by http_port.c. */
+#ifndef SHOAL_SERVE_HTTP_HTTP_TEXT_H
+#define SHOAL_SERVE_HTTP_HTTP_TEXT_H
+
+#include "serve/http/http_api.h"
+#include "serve/request/request.h"
+#include "serve/schedule/scheduler.h"
+
+/* What ended, by how it ended. */
+struct http_ends {
+    uint64_t n_stop, n_length, n_gone, n_error;
+};
+
+/* Local. Appends the measurements in Prometheus' text format, with the names of vLLM's under the
+ * prefix "shoal:"; errors stick. */
+void http_metrics(const struct serve_summary *s, const struct scheduler_load *load,
+                  const struct http_ends *ends, const char *model_name, struct strbuf *out);
+
+/* Local, these two. The answer to a call's body (n bytes): its status, and a JSON body appended to
+ * `out`. /tokenize takes the prompt of a completion or a chat and gives the tokens that it would
+ * have; /detokenize takes {"tokens": [ids]}. Errors: STATUS_MEMORY. */
+struct status http_tokenize(const struct request_rules *rules, const char *body, size_t n,
+                            enum http_status *status, struct strbuf *out);
+struct status http_detokenize(const struct request_rules *rules, const char *body, size_t n,
+                              enum http_status *status, struct strbuf *out);
+
+#endif
