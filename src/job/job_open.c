@@ -227,7 +227,7 @@ static struct status open_lines(struct job *j)
 static struct status open_port(struct job *j, struct lead_port *out)
 {
     TRY(claim_outputs(j));
-    TRY(http_port_create(&j->o->http, j->layout_model.name, &j->http));
+    TRY(http_port_create(&j->o->http, j->o->files.model, &j->http));
     *out = http_port_of(j->http);
     return status_ok();
 }

@@ -9,9 +9,15 @@
 
 const char http_json[] = "application/json";
 
+void exchange_drop_body(struct exchange *x)
+{
+    x->server->body_bytes -= x->body.n;
+    strbuf_fini(&x->body);
+}
+
 static void exchange_free(struct exchange *x)
 {
-    strbuf_fini(&x->body);
+    exchange_drop_body(x);
     strbuf_fini(&x->out);
     mem_free(&x);
 }
@@ -138,6 +144,13 @@ const char *exchange_body(const struct exchange *x, size_t *n)
 {
     *n = x->body.n;
     return x->body.n > 0 ? x->body.data : "";
+}
+
+void exchange_forget_body(struct exchange *x)
+{
+    pthread_mutex_lock(&x->server->lock);
+    exchange_drop_body(x);
+    pthread_mutex_unlock(&x->server->lock);
 }
 
 void exchange_keep(struct exchange *x, void *state)

@@ -12,9 +12,10 @@
 
 #include <string.h>
 
-/* Calls that are read before a step; how long an idle lead waits for one, so that it notices a
+/* What is read before a step: calls, and bytes of their bodies. The memory of all requests, as in a
+ * job of lines; one may always run. How long an idle lead waits for one, so that it notices a
  * signal; how often clients are looked after; how long the last answers may take to be sent. */
-enum { CALLS_PER_STEP = 256 };
+enum { CALLS_PER_STEP = 256, BYTES_PER_STEP = 8 << 20, REQUESTS_BYTES_MAX = 256 << 20 };
 static const uint64_t idle_ns = 200000000u, look_ns = 250000000u, flush_ns = 1000000000u;
 
 static const char json[] = "application/json";
@@ -24,13 +25,14 @@ struct call {
     struct exchange *x;
     const struct request *r;
     struct result_stream *streams; /* [n_choices], owned; NULL: the answer is sent at once */
+    size_t cost_bytes;             /* an estimate of the request's memory */
     bool is_cut;                   /* by the drain */
     struct call *prev, *next;
 };
 
 struct http_port {
     struct http_server *server;
-    const char *model_name;
+    char *model_name; /* owned */
     uint32_t drain_s;
     uint64_t drain_until_ns; /* 0: not asked to drain */
     uint64_t looked_ns;
@@ -38,7 +40,7 @@ struct http_port {
     uint64_t n_rows, n_error_rows;
     struct http_ends ends;
     struct call *calls; /* a list; owned */
-    size_t n_running, n_streams;
+    size_t n_running, n_streams, cost_bytes;
     struct strbuf scratch;
 };
 
@@ -102,6 +104,7 @@ static void forget(struct http_port *p, struct call *c)
     *(c->prev != NULL ? &c->prev->next : &p->calls) = c->next;
     if (c->next != NULL) c->next->prev = c->prev;
     p->n_running--;
+    p->cost_bytes -= c->cost_bytes;
     if (c->streams != NULL) p->n_streams--;
     mem_free(&c->streams);
     mem_free(&c);
@@ -128,12 +131,14 @@ static struct status port_put(void *user, struct lead *l, const struct request *
 /* ---- calls ---- */
 
 /* What the port keeps with the request r of the call x, until put. */
-static struct status keep(struct http_port *p, struct exchange *x, struct request *r)
+static struct status keep(struct http_port *p, struct exchange *x, struct request *r,
+                          size_t cost_bytes)
 {
     struct call *c = NULL;
     const bool streams = r->error_code == NULL && r->ask->streams;
     TRY(mem_alloc(&c, 1, sizeof *c, "call"));
     struct status st = status_ok();
+    c->cost_bytes = cost_bytes;
     if (streams) st = mem_alloc(&c->streams, (size_t)r->ask->n_choices, sizeof *c->streams, "call");
     if (status_failed(&st)) {
         mem_free(&c);
@@ -145,6 +150,7 @@ static struct status keep(struct http_port *p, struct exchange *x, struct reques
     if (p->calls != NULL) p->calls->prev = c;
     p->calls = c;
     p->n_running++;
+    p->cost_bytes += cost_bytes;
     p->n_streams += streams;
     r->call = x;
     exchange_keep(x, c);
@@ -162,7 +168,14 @@ static struct status take_request(struct http_port *p, struct lead *l, struct ex
                                 .id = id[0] != '\0' ? id : NULL};
     call.body = exchange_body(x, &call.n_body);
     TRY(request_create_call(lead_rules(l), &call, &r));
-    const struct status st = keep(p, x, r);
+    exchange_forget_body(x);
+    const size_t cost_bytes = request_cost_bytes(r, lead_rules(l));
+    if (p->n_running > 0 && p->cost_bytes + cost_bytes > REQUESTS_BYTES_MAX) {
+        request_destroy(&r);
+        return answer_error(p, x, HTTP_TOO_MANY, "too_many_requests",
+                            "the requests of other calls fill the memory; try again later");
+    }
+    const struct status st = keep(p, x, r, cost_bytes);
     if (status_failed(&st)) {
         request_destroy(&r);
         return st;
@@ -227,10 +240,13 @@ static struct status port_read(void *user, struct lead *l)
 {
     struct http_port *p = user;
     uint64_t wait_ns = lead_is_idle(l) ? idle_ns : 0;
-    for (int i = 0; i < CALLS_PER_STEP; i++) {
+    size_t n, n_bytes = 0;
+    for (int i = 0; i < CALLS_PER_STEP && n_bytes < BYTES_PER_STEP; i++) {
         struct exchange *x = http_server_take(p->server, wait_ns);
         wait_ns = 0;
         if (x == NULL) break;
+        (void)exchange_body(x, &n);
+        n_bytes += n;
         TRY(take_call(p, l, x));
     }
     TRY(cancel_gone(p, l));
@@ -359,16 +375,25 @@ struct lead_port http_port_of(struct http_port *p)
                               .sum = port_sum};
 }
 
-struct status http_port_create(const struct http_flags *flags, const char *model_name,
+/* The name of the checkpoint's file without its folder and its ending. */
+static struct status name_model(const char *path, char **out)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const char *end = strrchr(name, '.');
+    const bool has_end = end != NULL && end > name && strcmp(end, ".h5") == 0;
+    return mem_strndup(out, name, has_end ? (size_t)(end - name) : strlen(name));
+}
+
+struct status http_port_create(const struct http_flags *flags, const char *model_path,
                                struct http_port **out)
 {
     struct http_port *p = NULL;
     *out = NULL;
     TRY(mem_alloc(&p, 1, sizeof *p, "server"));
     strbuf_init(&p->scratch);
-    p->model_name = model_name;
     p->drain_s = flags->drain_s;
-    const struct status st = http_server_create(flags, model_name, &p->server);
+    struct status st = name_model(model_path, &p->model_name);
+    if (!status_failed(&st)) st = http_server_create(flags, p->model_name, &p->server);
     if (status_failed(&st)) http_port_destroy(&p);
     *out = p;
     return st;
@@ -385,6 +410,7 @@ void http_port_destroy(struct http_port **port)
     if (p == NULL) return;
     http_server_destroy(&p->server);
     while (p->calls != NULL) forget(p, p->calls);
+    mem_free(&p->model_name);
     strbuf_fini(&p->scratch);
     mem_free(port);
 }

@@ -8,9 +8,9 @@
 
 struct http_port;
 
-/* Local. Binds the address; nothing is served before http_port_start. model_name is borrowed.
- * Errors: http_server_create's. */
-struct status http_port_create(const struct http_flags *flags, const char *model_name,
+/* Local. Binds the address; nothing is served before http_port_start. The model's name is that of
+ * its file, without ".h5". Errors: http_server_create's. */
+struct status http_port_create(const struct http_flags *flags, const char *model_path,
                                struct http_port **out);
 
 /* Local. Begins to serve; after lead_start. Errors: STATUS_IO. */

@@ -17,7 +17,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES_MAX = 32 << 10, STREAM_BLOCK_BYTES = 16 << 10, BACKLOG = 1024 };
+/* ALL_BODIES_MAX bounds the bodies of all calls that the lead has not read; one longer body may
+ * always come. */
+enum {
+    HEADER_BYTES_MAX = 32 << 10,
+    STREAM_BLOCK_BYTES = 16 << 10,
+    ALL_BODIES_MAX = 256 << 20,
+    BACKLOG = 1024
+};
 
 /* ---- answers ---- */
 
@@ -137,11 +144,19 @@ static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *
 /* A body that is sent in chunks says its length only by its end. */
 static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *n)
 {
-    const size_t most = x->server->flags.max_body_bytes;
+    struct http_server *s = x->server;
     const size_t got = *n;
     *n = 0;
-    if (x->body.n + got > most) return MHD_NO;
-    if (x->refusal == HTTP_OK) strbuf_add(&x->body, bytes, got);
+    if (x->body.n + got > s->flags.max_body_bytes) return MHD_NO;
+    pthread_mutex_lock(&s->lock);
+    const bool is_full = s->body_bytes > x->body.n && s->body_bytes + got > ALL_BODIES_MAX;
+    if (is_full && x->refusal == HTTP_OK) x->refusal = HTTP_TOO_MANY;
+    if (x->refusal == HTTP_OK) {
+        const size_t before = x->body.n;
+        strbuf_add(&x->body, bytes, got);
+        s->body_bytes += x->body.n - before;
+    }
+    pthread_mutex_unlock(&s->lock);
     return MHD_YES;
 }
 
@@ -150,6 +165,9 @@ static enum MHD_Result refuse_judged(struct exchange *x)
     if (x->refusal == HTTP_UNAUTHORIZED)
         return refuse(x, HTTP_UNAUTHORIZED, "invalid_api_key",
                       "expected a key of this server in \"Authorization: Bearer KEY\"");
+    if (x->refusal == HTTP_TOO_MANY)
+        return refuse(x, HTTP_TOO_MANY, "too_many_requests",
+                      "the bodies of other calls fill the memory; try again later");
     if (x->refusal == HTTP_BAD_METHOD)
         return refuse(x, HTTP_BAD_METHOD, "method_not_allowed", "this path has another method");
     return refuse(x, HTTP_NOT_FOUND, "not_found", "there is no such path");

@@ -53,6 +53,9 @@ enum http_endpoint exchange_endpoint(const struct exchange *x);
 const char *exchange_id(const struct exchange *x);
 const char *exchange_body(const struct exchange *x, size_t *n);
 
+/* Frees the body, once it has been read. */
+void exchange_forget_body(struct exchange *x);
+
 /* What the lead keeps with a call; NULL at first. */
 void exchange_keep(struct exchange *x, void *state);
 void *exchange_state(const struct exchange *x);

@@ -45,6 +45,7 @@ struct http_server {
     struct exchange *first, *last_waiting, *first_waiting; /* posted calls; those not taken */
     size_t n_open;                                         /* posted, and not ended by the lead */
     size_t n_connected;                                    /* posted, and not yet sent in full */
+    size_t body_bytes; /* of all calls that the lead has not read */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last call that ended, and the mean time between two */
 };
@@ -55,6 +56,9 @@ extern const char http_json[];
 
 /* Puts a call into the queue and suspends its connection. */
 void exchange_post(struct exchange *x);
+
+/* Frees a call's body, and takes it out of the server's count. */
+void exchange_drop_body(struct exchange *x);
 
 /* The connection has ended: x may be freed. */
 void exchange_lose_connection(struct exchange *x);
