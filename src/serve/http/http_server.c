@@ -303,6 +303,18 @@ struct status http_server_create(const struct http_flags *flags, const char *mod
     return st;
 }
 
+uint16_t http_server_port(const struct http_server *s)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {.any.sa_family = AF_UNSPEC};
+    socklen_t n = sizeof a;
+    if (getsockname(s->listen_fd, &a.any, &n) != 0) return 0;
+    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
+}
+
 /* A connection needs a file descriptor; the soft limit is often 1,024. */
 static void allow_files(uint32_t n_connections)
 {

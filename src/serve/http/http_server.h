@@ -19,6 +19,9 @@ struct exchange; /* a call and its answer */
 struct status http_server_create(const struct http_flags *flags, const char *model_name,
                                  struct http_server **out);
 
+/* Local. The port that was bound; 0: unknown. */
+uint16_t http_server_port(const struct http_server *s);
+
 /* Local. Begins to serve, and logs the address. Errors: STATUS_IO. */
 struct status http_server_start(struct http_server *s);
 

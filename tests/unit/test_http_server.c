@@ -1,0 +1,262 @@
+/* The server over sockets of this process: a thread stands for the lead, and many clients call at
+ * the same time, read slowly, or leave. Under ThreadSanitizer, too. */
+#include "serve/http/http_server.h"
+
+#include "base/clock.h"
+#include "base/strbuf.h"
+
+#include <CUnit/CUnit.h>
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { CLIENTS = 12, CALLS = 40, PIECES = 20, ANSWER_MAX = 1 << 16, WAIT_NS = 20000000 };
+
+struct bench {
+    struct http_server *server;
+    uint16_t port;
+    pthread_t lead;
+    atomic_bool ends;
+    atomic_int n_taken, n_gone, n_wrong;
+};
+
+/* ---- the lead: answers with the body, whole or in pieces ---- */
+
+static void answer(struct bench *b, struct exchange *x)
+{
+    struct strbuf s;
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    strbuf_init(&s);
+    (void)b;
+    if (n > 0 && body[0] == 's') {
+        exchange_begin(x);
+        for (int i = 0; i < PIECES; i++) {
+            strbuf_add(&s, body, n);
+            exchange_write(x, &s);
+        }
+        exchange_end(x);
+    } else {
+        strbuf_add(&s, body, n);
+        exchange_answer(x, HTTP_OK, "text/plain", &s);
+    }
+    strbuf_fini(&s);
+}
+
+/* Calls that begin with 'w' wait until their clients have gone. */
+static void end_gone(struct bench *b)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    for (struct exchange *x; (x = http_server_take_gone(b->server)) != NULL;) {
+        atomic_fetch_add(&b->n_gone, 1);
+        exchange_answer(x, HTTP_CLIENT_GONE, "text/plain", &s);
+    }
+    strbuf_fini(&s);
+}
+
+static void *lead(void *user)
+{
+    struct bench *b = user;
+    while (!atomic_load(&b->ends)) {
+        struct exchange *x = http_server_take(b->server, WAIT_NS);
+        end_gone(b);
+        if (x == NULL) continue;
+        size_t n;
+        const char *body = exchange_body(x, &n);
+        atomic_fetch_add(&b->n_taken, 1);
+        if (n > 0 && body[0] == 'w') {
+            exchange_keep(x, b);
+        } else {
+            answer(b, x);
+        }
+    }
+    return NULL;
+}
+
+static void start(struct bench *b, const struct http_flags *more)
+{
+    struct http_flags f = *more;
+    *b = (struct bench){.port = 0};
+    f.host = "127.0.0.1";
+    f.max_body_bytes = 1 << 16;
+    f.timeout_s = 60;
+    f.max_connections = 64;
+    struct status st = http_server_create(&f, "model", &b->server);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    b->port = http_server_port(b->server);
+    st = http_server_start(b->server);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&b->lead, NULL, lead, b), 0);
+}
+
+static void stop(struct bench *b)
+{
+    atomic_store(&b->ends, true);
+    pthread_join(b->lead, NULL);
+    http_server_destroy(&b->server);
+}
+
+/* ---- clients ---- */
+
+static int connect_to(const struct bench *b)
+{
+    const struct sockaddr_in a = {.sin_family = AF_INET,
+                                  .sin_port = htons(b->port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&a, sizeof a) == 0) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static bool send_call(int fd, const char *body, const char *headers)
+{
+    char head[512];
+    const int n = snprintf(head, sizeof head,
+                           "POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                           "Content-Length: %zu\r\n%s\r\n",
+                           strlen(body), headers);
+    return send(fd, head, (size_t)n, MSG_NOSIGNAL) == n &&
+           send(fd, body, strlen(body), MSG_NOSIGNAL) == (ssize_t)strlen(body);
+}
+
+/* Reads until the server closes; the bytes, NUL-terminated. */
+static size_t read_all(int fd, char answer_bytes[ANSWER_MAX])
+{
+    size_t n = 0;
+    for (ssize_t got = 1; got > 0 && n < ANSWER_MAX - 1;) {
+        got = recv(fd, answer_bytes + n, ANSWER_MAX - 1 - n, 0);
+        if (got > 0) n += (size_t)got;
+    }
+    answer_bytes[n] = '\0';
+    return n;
+}
+
+/* One call with this body. Returns the status; *n_found: how often the body stands in the answer.
+ */
+static int call(const struct bench *b, const char *body, const char *headers, int *n_found)
+{
+    static _Thread_local char bytes[ANSWER_MAX];
+    const int fd = connect_to(b);
+    int status = 0;
+    *n_found = 0;
+    if (fd < 0) return 0;
+    if (send_call(fd, body, headers)) {
+        (void)read_all(fd, bytes);
+        (void)sscanf(bytes, "HTTP/1.1 %d", &status);
+        for (const char *at = bytes; (at = strstr(at, body)) != NULL; at++) ++*n_found;
+    }
+    close(fd);
+    return status;
+}
+
+struct client {
+    struct bench *b;
+    int number;
+    pthread_t thread;
+};
+
+/* Calls of three kinds in turn: whole, a stream, and one that leaves without its answer. */
+static void *client(void *user)
+{
+    const struct client *c = user;
+    for (int i = 0; i < CALLS; i++) {
+        char body[64];
+        int n_found, status;
+        snprintf(body, sizeof body, "%c<client %d call %d>", "osw"[i % 3], c -> number, i);
+        if (i % 3 == 2) {
+            const int fd = connect_to(c->b);
+            if (fd < 0 || !send_call(fd, body, "")) atomic_fetch_add(&c->b->n_wrong, 1);
+            if (fd >= 0) close(fd);
+            continue;
+        }
+        status = call(c->b, body, "", &n_found);
+        if (status != 200 || n_found != (i % 3 == 1 ? PIECES : 1))
+            atomic_fetch_add(&c->b->n_wrong, 1);
+    }
+    return NULL;
+}
+
+static void clients_get_their_own_answers(void)
+{
+    const struct http_flags f = {.max_requests = 1000};
+    struct bench b;
+    struct client clients[CLIENTS];
+    start(&b, &f);
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i] = (struct client){.b = &b, .number = i};
+        CU_ASSERT_EQUAL_FATAL(pthread_create(&clients[i].thread, NULL, client, &clients[i]), 0);
+    }
+    for (int i = 0; i < CLIENTS; i++) pthread_join(clients[i].thread, NULL);
+    const uint64_t until = clock_ns() + 20000000000u;
+    while (http_server_n_open(b.server) > 0 && clock_ns() < until) usleep(1000);
+    CU_ASSERT_EQUAL(http_server_n_open(b.server), 0);
+    CU_ASSERT_EQUAL(atomic_load(&b.n_wrong), 0);
+    /* a client may have left before its call was whole */
+    CU_ASSERT(atomic_load(&b.n_gone) > 0 && atomic_load(&b.n_taken) >= CLIENTS * CALLS * 2 / 3);
+    stop(&b);
+}
+
+/* Waits until the lead has taken n calls. */
+static void await_taken(const struct bench *b, int n)
+{
+    const uint64_t until = clock_ns() + 20000000000u;
+    while (atomic_load(&b->n_taken) < n && clock_ns() < until) usleep(1000);
+}
+
+static void bounds_and_refusals_hold(void)
+{
+    const struct http_flags f = {.max_requests = 2};
+    struct bench b;
+    char bytes[1 << 12];
+    int n_found, waiting[2];
+    start(&b, &f);
+    for (int i = 0; i < 2; i++) {
+        waiting[i] = connect_to(&b);
+        CU_ASSERT(waiting[i] >= 0 && send_call(waiting[i], "wait", ""));
+    }
+    await_taken(&b, 2);
+    CU_ASSERT_EQUAL(call(&b, "one more", "", &n_found), 429);
+    CU_ASSERT_EQUAL(call(&b, "one more", "X-Request-Id: a\r\n", &n_found), 429);
+    http_server_refuse(b.server);
+    CU_ASSERT_EQUAL(call(&b, "one more", "", &n_found), 503);
+    http_server_fail_all(b.server, "the end");
+    for (int i = 0; i < 2; i++) {
+        const ssize_t n = recv(waiting[i], bytes, sizeof bytes - 1, 0);
+        CU_ASSERT_FATAL(n > 0);
+        bytes[n] = '\0';
+        CU_ASSERT_EQUAL(strncmp(bytes, "HTTP/1.1 503", 12), 0);
+        close(waiting[i]);
+    }
+    http_server_flush(b.server, 5000000000u);
+    stop(&b);
+}
+
+static void a_port_in_use_is_refused(void)
+{
+    const struct http_flags more = {.max_requests = 1};
+    struct bench b;
+    struct http_server *second = NULL;
+    start(&b, &more);
+    const struct http_flags f = {.host = "127.0.0.1", .port = b.port, .max_requests = 1};
+    struct status st = http_server_create(&f, "model", &second);
+    CU_ASSERT(st.code == STATUS_USAGE && second == NULL);
+    const struct http_flags nowhere = {.host = "203.0.113.1", .port = 0};
+    st = http_server_create(&nowhere, "model", &second);
+    CU_ASSERT(st.code == STATUS_USAGE && second == NULL);
+    stop(&b);
+}
+
+void suite_http_server(CU_pSuite suite);
+void suite_http_server(CU_pSuite suite)
+{
+    CU_add_test(suite, "clients get their own answers", clients_get_their_own_answers);
+    CU_add_test(suite, "bounds and refusals hold", bounds_and_refusals_hold);
+    CU_add_test(suite, "a port in use is refused", a_port_in_use_is_refused);
+}
