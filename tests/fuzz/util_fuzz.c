@@ -46,6 +46,7 @@ const char *__lsan_default_suppressions(void)
     X(journal_summed)                                                                              \
     X(config)                                                                                      \
     X(expert_load)                                                                                 \
+    X(call)                                                                                        \
     X(wire_ints)                                                                                   \
     X(compressed)                                                                                  \
     X(mail_blocks)
