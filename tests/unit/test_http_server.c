@@ -53,6 +53,7 @@ static void end_gone(struct bench *b)
 {
     struct strbuf s;
     strbuf_init(&s);
+    http_server_look(b->server);
     for (struct exchange *x; (x = http_server_take_gone(b->server)) != NULL;) {
         atomic_fetch_add(&b->n_gone, 1);
         exchange_answer(x, HTTP_CLIENT_GONE, "text/plain", &s);

@@ -234,14 +234,15 @@ struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns)
     return x;
 }
 
-/* Marks the calls of which the client has closed its side. libmicrohttpd does not look at a
- * connection while it is suspended. */
-static void look_for_gone(struct exchange *x)
+void http_server_look(struct http_server *s)
 {
-    struct pollfd p = {.fd = x->fd, .events = POLLRDHUP};
-    if (!x->is_suspended || x->is_gone) return;
-    if (poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
-        x->is_gone = true;
+    pthread_mutex_lock(&s->lock);
+    for (struct exchange *x = s->first; x != NULL; x = x->next) {
+        struct pollfd p = {.fd = x->fd, .events = POLLRDHUP};
+        if (!x->is_suspended || x->is_gone || poll(&p, 1, 0) != 1) continue;
+        x->is_gone = (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 struct exchange *http_server_take_gone(struct http_server *s)
@@ -249,7 +250,6 @@ struct exchange *http_server_take_gone(struct http_server *s)
     struct exchange *found = NULL;
     pthread_mutex_lock(&s->lock);
     for (struct exchange *x = s->first; x != NULL && found == NULL; x = x->next) {
-        look_for_gone(x);
         if (!x->is_gone || x->is_gone_told || x->state == NULL) continue;
         x->is_gone_told = true;
         found = x;

@@ -2,11 +2,13 @@
 #include "serve/http/http_api.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "serve/request/request.h"
 
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 static const struct route {
     const char *path, *method;
@@ -86,7 +88,11 @@ struct status http_keys_read(struct http_keys *k, const char *path)
 {
     char *text = NULL;
     size_t n;
+    struct stat info;
     TRY(status_wrap(file_read(path, KEY_FILE_MAX, &text, &n), "--api-key-file"));
+    if (stat(path, &info) == 0 && (info.st_mode & (S_IRGRP | S_IROTH)) != 0)
+        log_line(LOG_WARN, "--api-key-file %s: others may read it; chmod 600 keeps it secret",
+                 path);
     struct status st = status_ok();
     for (size_t at = 0; at < n && !status_failed(&st);) {
         const char *end = memchr(text + at, '\n', n - at);

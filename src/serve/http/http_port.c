@@ -228,6 +228,7 @@ static struct status cancel_gone(struct http_port *p, struct lead *l)
     const uint64_t now = clock_ns();
     if (p->n_running == 0 || now - p->looked_ns < look_ns) return status_ok();
     p->looked_ns = now;
+    http_server_look(p->server);
     for (;;) {
         struct exchange *x = http_server_take_gone(p->server);
         if (x == NULL) return status_ok();

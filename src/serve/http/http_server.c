@@ -199,15 +199,16 @@ static enum MHD_Result answer_health(struct exchange *x)
     return reply(x);
 }
 
-/* Posts the call, or says why it may not be. The bound counts calls that generate; the others are
- * answered between two steps. */
+/* Posts the call, or says why it may not be. Only calls that generate are refused; the others are
+ * answered between two steps, also by a server that is full or ends. */
 static enum MHD_Result post(struct exchange *x)
 {
     struct http_server *s = x->server;
     const struct status memory = strbuf_status(&x->body);
+    const bool generates = x->endpoint == HTTP_COMPLETIONS || x->endpoint == HTTP_CHAT;
     pthread_mutex_lock(&s->lock);
-    const bool refuses = s->refuses || status_failed(&memory);
-    const bool is_full = s->n_open >= s->flags.max_requests;
+    const bool refuses = (generates && s->refuses) || status_failed(&memory);
+    const bool is_full = generates && s->n_open >= s->flags.max_requests;
     if (!refuses && !is_full) exchange_post(x);
     pthread_mutex_unlock(&s->lock);
     if (refuses) return refuse(x, HTTP_UNAVAILABLE, HTTP_DRAINING_CODE, "the server is ending");
@@ -339,6 +340,9 @@ static void log_address(const struct http_server *s)
         return;
     (void)gethostname(name, sizeof name - 1);
     const bool is_6 = a.ss_family == AF_INET6;
+    const bool is_local = a.ss_family == AF_INET && strncmp(host, "127.", 4) == 0;
+    if (!is_local && s->keys.n == 0)
+        log_line(LOG_WARN, "no --api-key-file: everyone who reaches %s may use the model", host);
     log_line(LOG_INFO, "serving http://%s%s%s:%s on %s%s", is_6 ? "[" : "", host, is_6 ? "]" : "",
              port, name, s->keys.n > 0 ? ", with keys" : "");
 }

@@ -34,11 +34,14 @@ void http_server_destroy(struct http_server **s);
  * The caller ends it. */
 struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns);
 
-/* A taken call that has not ended and whose client has gone; each is returned once. NULL: none. */
+/* Looks which clients have closed their side. libmicrohttpd does not while their calls wait. */
+void http_server_look(struct http_server *s);
+
+/* A taken call that has not ended and whose client has gone, as far as is known; each is returned
+ * once. NULL: none. */
 struct exchange *http_server_take_gone(struct http_server *s);
 
-/* From now on every call but health and models is refused with 503; also those that were posted and
- * not taken. */
+/* From now on calls that generate are refused with 503, and /health says so. */
 void http_server_refuse(struct http_server *s);
 
 /* Posted calls that have not ended. */

@@ -42,10 +42,11 @@ struct http_server {
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock;
     pthread_cond_t arrived, sent;
-    struct exchange *first, *last_waiting, *first_waiting; /* posted calls; those not taken */
-    size_t n_open;                                         /* posted, and not ended by the lead */
-    size_t n_connected;                                    /* posted, and not yet sent in full */
-    size_t body_bytes; /* of all calls that the lead has not read */
+    struct exchange *first;                        /* of the posted calls */
+    struct exchange *first_waiting, *last_waiting; /* of those that were not taken */
+    size_t n_open;                                 /* posted, and not ended by the lead */
+    size_t n_connected;                            /* posted, and not yet sent in full */
+    size_t body_bytes;                             /* of all calls that the lead has not read */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last call that ended, and the mean time between two */
 };
