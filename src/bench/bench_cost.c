@@ -49,7 +49,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     comm_sum_i64(j->comm, COMM_WORLD, sums, 2);
     cost->dense_bytes = (double)sums[0];
     const double n_copies =
-        (double)cost->n_moe_layers * m->n_experts * j->layout->n_expert_replicas;
+        (double)cost->n_moe_layers * layout_n_places(j->layout) * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
     cost->kv_token_bytes = (double)kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim,
                                                        j->o->model.kv_dtype, m->kv_lora > 0) /

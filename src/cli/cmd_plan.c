@@ -130,24 +130,64 @@ static uint32_t expert_hosts(const struct layout *l, const struct topo *t, const
     return n;
 }
 
-/* The bytes of tokens between hosts when a router chooses at random. */
-static void report_wire(const struct layout *l, const struct topo *t, const uint32_t *order,
-                        struct strbuf *out)
+/* The mean over the layers of the bytes of tokens between hosts, when they choose experts as the
+ * load says. */
+static struct status wire_by_load(const struct layout *l, const int64_t *load,
+                                  const struct wire_shape *shape, struct wire_bytes *out)
+{
+    struct expert_rows_expected expected = {.of_part = NULL};
+    struct status st = status_ok();
+    double n = 0;
+    *out = (struct wire_bytes){.hosts = 0};
+    TRY(mem_alloc(&expected.of_part, l->ep, sizeof *expected.of_part, "experts' load"));
+    for (uint32_t layer = 0; layer < l->model.arch->n_layers && !status_failed(&st); layer++) {
+        if (!l->model.arch->layer_is_moe[layer]) continue;
+        st = expert_rows_expect(l, l->expert_places, load, layer, &expected);
+        const struct wire_bytes w = wire_bytes_for(shape, expected.hosts, expected.other_hosts);
+        out->hosts += w.hosts;
+        out->dispatch += w.dispatch;
+        out->combine += w.combine;
+        n++;
+    }
+    out->hosts /= n;
+    out->dispatch /= n;
+    out->combine /= n;
+    mem_free(&expected.of_part);
+    return st;
+}
+
+static void add_wire(const char *title, const struct wire_shape *shape, const char *how,
+                     const struct wire_bytes *w, struct strbuf *out)
+{
+    strbuf_printf(out,
+                  "%-*s%s: a token goes to %.2f others; %.3g KB there as %s, %.3g KB back, in each "
+                  "layer\n",
+                  WIRE_INDENT, title, how, w->hosts, w->dispatch / 1e3,
+                  shape->format.group > 0 ? "int8 values" : "floats", w->combine / 1e3);
+}
+
+/* The bytes of tokens between hosts when a router chooses at random, and by the load [L, E]; NULL:
+ * not known. */
+static struct status report_wire(const struct layout *l, const struct topo *t,
+                                 const uint32_t *order, const int64_t *load, struct strbuf *out)
 {
     const struct arch *m = l->model.arch;
     const uint32_t n_hosts = m->n_experts > 0 ? expert_hosts(l, t, order) : 0;
-    if (n_hosts < 2 || n_hosts > m->n_experts) return;
+    if (n_hosts < 2 || n_hosts > m->n_experts) return status_ok();
     const struct wire_shape shape = {.format = {m->width, l->model.expert_code_group},
                                      .n_experts = m->n_experts,
                                      .n_chosen = m->n_chosen,
                                      .router = m->router,
                                      .n_hosts = n_hosts};
-    const struct wire_bytes w = wire_bytes_of(&shape);
-    strbuf_printf(out,
-                  "%-*sexperts on %u hosts: a token goes to %.2f others; %.3g KB there as %s, %.3g "
-                  "KB back, in each layer\n",
-                  WIRE_INDENT, "Wire", n_hosts, w.hosts, w.dispatch / 1e3,
-                  shape.format.group > 0 ? "int8 values" : "floats", w.combine / 1e3);
+    struct wire_bytes w = wire_bytes_of(&shape);
+    char how[64];
+    snprintf(how, sizeof how, "experts on %u hosts", n_hosts);
+    add_wire("Wire", &shape, how, &w, out);
+    if (load == NULL) return status_ok();
+    TRY(wire_by_load(l, load, &shape, &w));
+    snprintf(how, sizeof how, "by the load, with %u copies", l->n_expert_copies);
+    add_wire("", &shape, how, &w, out);
+    return status_ok();
 }
 
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
@@ -181,14 +221,14 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     if (o->flags.gpus_per_node == 0) layout_expect_cuts(t, order, layout);
     if (flags->expert_load != NULL) {
         TRY_GOTO(st, expert_load_read(flags->expert_load, m, &load), done);
-        TRY_GOTO(st, expert_places_create(layout, load, &places), done);
+        TRY_GOTO(st, expert_places_on(layout, load, t, order, &places), done);
         layout->expert_places = places;
     }
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     TRY_GOTO(st, plan_report_stream(layout, t, order, &budget, o->flags.disk_gb_s * 1e9, &text),
              done);
-    if (o->flags.gpus_per_node == 0) report_wire(layout, t, order, &text);
+    if (o->flags.gpus_per_node == 0) TRY_GOTO(st, report_wire(layout, t, order, load, &text), done);
     TRY_GOTO(st, strbuf_status(&text), done);
     fwrite(text.data, 1, text.n, stdout);
     if (!fits) {

@@ -402,6 +402,11 @@ struct engine_stats engine_stats_of(const struct engine *e)
     return s;
 }
 
+void engine_count_busiest(struct engine *e)
+{
+    stage_count_busiest(e->stage);
+}
+
 const struct stage *engine_stage(const struct engine *e)
 {
     return e->stage;

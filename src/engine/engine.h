@@ -53,6 +53,9 @@ struct status engine_follow(struct engine *e);
 
 /* Local. The counts of this rank so far, without plan_ns and elapsed_ns. */
 struct engine_stats engine_stats_of(const struct engine *e);
+/* **Collective (EP)**, after the last step; before engine_stats_of, which then has the rows of the
+ * busiest ranks. */
+void engine_count_busiest(struct engine *e);
 
 /* Local. The stage, for its expert load and sizes. */
 const struct stage *engine_stage(const struct engine *e);

@@ -73,7 +73,7 @@ static struct status place_experts(struct job *j)
     if (j->o->layout.expert_load == NULL) return status_ok();
     comm_sum_i64(j->comm, COMM_WORLD, j->expert_load,
                  (size_t)j->model.n_layers * j->model.n_experts);
-    TRY(expert_places_create(j->layout, j->expert_load, &j->expert_places));
+    TRY(expert_places_on(j->layout, j->expert_load, j->topo, j->order, &j->expert_places));
     j->layout->expert_places = j->expert_places;
     return status_ok();
 }

@@ -47,6 +47,7 @@ static void put_setup(const struct job *j, struct strbuf *s)
     job_metrics_put(s, "ep", l->ep);
     job_metrics_put(s, "etp", l->etp);
     job_metrics_put(s, "expert_replicas", l->n_expert_replicas);
+    job_metrics_put(s, "expert_copies", l->n_expert_copies);
     job_metrics_end(s, "},");
     strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
                   kv_dtype_name(j->o->model.kv_dtype));
@@ -179,6 +180,21 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
     job_metrics_end(s, "],");
 }
 
+/* How even the experts' work was; nothing without expert parallelism. */
+static void put_evenness(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+{
+    const struct moe_traffic t = job_moe_traffic(j->layout, all);
+    if (j->layout->ep == 1 || t.n_rows == 0) return;
+    strbuf_puts(s, "\"expert_rows\":{");
+    job_metrics_put(s, "rows", t.n_rows);
+    put_real(s, "max_over_mean", job_rows_evenness(&t));
+    strbuf_puts(s, "\"ranks\":[");
+    for (uint32_t r = 0; r < j->layout->n_ranks; r++)
+        strbuf_printf(s, "%" PRIu64 ",", all[r].moe.n_rows);
+    job_metrics_end(s, "],");
+    job_metrics_end(s, "},");
+}
+
 /* The bytes of tokens between hosts; nothing where no token went to another host. */
 static void put_traffic(const struct job *j, const struct engine_stats *all, struct strbuf *s)
 {
@@ -226,6 +242,7 @@ static void job_metrics_put_all(const struct job *j, const struct serve_summary 
     if (all != NULL) put_stages(j, all, s);
     if (all != NULL) job_metrics_put_ranks(j, all, s);
     if (all != NULL) put_traffic(j, all, s);
+    if (all != NULL) put_evenness(j, all, s);
     if (load != NULL) put_expert_load(j, load, s);
     job_metrics_end(s, "}\n");
 }

@@ -93,6 +93,10 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
+/* Local. Of the ranks' traffic together: the rows of the busiest rank of each block by the mean of
+ * its ranks, over all blocks. 0: no rows. */
+double job_rows_evenness(const struct moe_traffic *t);
+
 /* --- job_metrics.c --- */
 
 /* Local, lead. Replaces the file of --metrics (docs/metrics.md). all [ranks]; load [L, E] of the

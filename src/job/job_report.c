@@ -16,10 +16,13 @@ static void report_places(const struct job *j)
     if (!status_failed(&st))
         st = expert_evenness_of(j->layout, j->expert_places, j->expert_load, &by_load);
     if (status_failed(&st)) return; /* it is only a report */
+    const struct expert_evenness least = expert_least_of(j->layout, j->expert_load);
     log_line(LOG_INFO,
-             "experts stand by the load in %s: the fullest rank of a layer had %.2f of the mean of "
-             "tokens, %.2f in the worst layer (by id %.2f, %.2f)",
-             j->o->layout.expert_load, by_load.mean, by_load.worst, by_id.mean, by_id.worst);
+             "experts stand by the load in %s, with %u copies in a layer: the fullest rank of a "
+             "layer had %.2f of the mean of tokens, %.2f in the worst layer (by id %.2f, %.2f; no "
+             "places do better than %.2f, %.2f)",
+             j->o->layout.expert_load, j->layout->n_expert_copies, by_load.mean, by_load.worst,
+             by_id.mean, by_id.worst, least.mean, least.worst);
 }
 
 void job_report_start(const struct job *j)
@@ -116,8 +119,25 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
         t.n_tokens += all[r].moe.n_tokens;
         t.dispatch_bytes += all[r].moe.dispatch_bytes;
         t.combine_bytes += all[r].moe.combine_bytes;
+        t.n_rows += all[r].moe.n_rows;
+        t.busiest_rows += all[r].moe.busiest_rows;
     }
     return t;
+}
+
+double job_rows_evenness(const struct moe_traffic *t)
+{
+    /* every rank counted the busiest one of its group */
+    return t->n_rows > 0 ? (double)t->busiest_rows / (double)t->n_rows : 0;
+}
+
+/* How even the experts' work was. */
+static void print_evenness(const struct job *j, const struct engine_stats *all)
+{
+    const struct moe_traffic t = job_moe_traffic(j->layout, all);
+    if (j->layout->ep == 1 || t.n_rows == 0) return;
+    log_line(LOG_INFO, "experts' rows: the busiest rank of a block had %.3f times the mean",
+             job_rows_evenness(&t));
 }
 
 static void print_traffic(const struct job *j, const struct engine_stats *all)
@@ -193,6 +213,7 @@ static struct status report_as_lead(struct job *j, const struct engine_stats *al
         print_stages(j, all);
         print_streaming(j, all);
         print_traffic(j, all);
+        print_evenness(j, all);
         if (j->layout->n_ranks > 1) print_lead(j, all);
     }
     if (j->o->run.moe_stats && load != NULL) print_expert_load(j, load);
@@ -203,6 +224,7 @@ struct status job_report_end(struct job *j)
 {
     struct engine_stats *all = NULL;
     int64_t *load = NULL;
+    engine_count_busiest(j->engine);
     struct engine_stats mine = engine_stats_of(j->engine);
     mine.plan_ns = j->times.plan_ns;
     mine.elapsed_ns = j->times.elapsed_ns;

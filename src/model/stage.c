@@ -305,6 +305,11 @@ const uint64_t *stage_expert_load(const struct stage *s)
     return s->expert_load;
 }
 
+void stage_count_busiest(struct stage *s)
+{
+    if (s->moe != NULL) moe_count_busiest(s->moe);
+}
+
 struct moe_traffic stage_moe_traffic(const struct stage *s)
 {
     return s->moe != NULL ? moe_traffic_of(s->moe) : (struct moe_traffic){0};

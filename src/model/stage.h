@@ -82,9 +82,10 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
  * borrowed. */
 const uint64_t *stage_expert_load(const struct stage *s);
 
-/* Local. What this rank's tokens cost between hosts, over all layers so far; zeros without experts.
- */
+/* Local. What this rank's MoE block did, over all layers so far; zeros without experts. */
 struct moe_traffic stage_moe_traffic(const struct stage *s);
+/* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
+void stage_count_busiest(struct stage *s);
 
 /* Local. Bytes of the KV pool, of the recurrent states and of the workspace. */
 uint64_t stage_kv_bytes(const struct stage *s);

@@ -31,7 +31,7 @@ bool exchange_may_stay_in_host(const struct moe *m)
            !l->model.arch->expert_bias && comm_shares_memory(m->o.comm, COMM_EP);
 }
 
-/* Notes, for each expert, the ep number of the ranks that hold it. */
+/* Notes, for each place, the ep number of the ranks that hold it. */
 static void find_homes(struct moe *m)
 {
     const struct layout *l = m->o.layout;
@@ -47,9 +47,9 @@ static struct status exchange_host_create(struct moe *m)
     const struct layout *l = m->o.layout;
     TRY(mem_alloc(&s->pieces, m->n_work_max, sizeof *s->pieces, "MoE groups"));
     TRY(mem_alloc(&s->piece_rows, m->n_work_max, sizeof *s->piece_rows, "MoE groups"));
-    TRY(mem_alloc(&s->first_piece, m->o.model->n_experts, sizeof *s->first_piece, "MoE groups"));
+    TRY(mem_alloc(&s->first_piece, m->n_places, sizeof *s->first_piece, "MoE groups"));
     TRY(mem_alloc(&s->part_load, l->ep, sizeof *s->part_load, "MoE groups"));
-    TRY(mem_alloc(&s->homes, m->o.model->n_experts, sizeof *s->homes, "MoE experts"));
+    TRY(mem_alloc(&s->homes, m->n_places, sizeof *s->homes, "MoE experts"));
     TRY(mem_alloc(&s->outputs, l->etp, sizeof *s->outputs, "MoE outputs"));
     for (uint32_t i = 0; i < l->etp; i++) s->outputs[i] = layout_expert_outputs(l, i);
     find_homes(m);
@@ -116,7 +116,7 @@ static void share_work(struct moe *m, struct pass *p)
 {
     struct sharing *s = &m->sharing;
     size_t n = 0;
-    for (uint32_t e = 0; e < m->o.model->n_experts; e++) {
+    for (uint32_t e = 0; e < m->n_places; e++) {
         const uint32_t n_rows = (uint32_t)(m->per_expert[e] - moe_rows_before(m, e)),
                        ep = s->homes[e];
         if (n_rows > 0) s->pieces[n++] = (struct expert_piece){e, ep, 0, n_rows};
@@ -383,6 +383,7 @@ static struct status exchange_host_combine(struct moe *m, struct pass *p)
 
 const struct expert_exchange exchange_in_host = {.name = "in one host",
                                                  .takes_slices = true,
+                                                 .lists_all = true,
                                                  .create = exchange_host_create,
                                                  .destroy = exchange_host_destroy,
                                                  .routed = exchange_host_routed,

@@ -39,8 +39,8 @@ static struct status exchange_hosts_create(struct moe *m)
     struct by_host *b = &m->by_host;
     const struct layout *l = m->o.layout;
     b->at = comm_mail_places_of(b->mail);
-    const size_t n_hosts = (size_t)b->at.n_hosts, n_experts = m->o.model->n_experts;
-    TRY(mem_alloc(&b->host_of, n_experts, sizeof *b->host_of, "MoE hosts"));
+    const size_t n_hosts = (size_t)b->at.n_hosts;
+    TRY(mem_alloc(&b->host_of, m->n_places, sizeof *b->host_of, "MoE hosts"));
     TRY(mem_alloc(&b->to, n_hosts, sizeof *b->to, "MoE hosts"));
     TRY(mem_alloc(&b->from, n_hosts + 1, sizeof *b->from, "MoE hosts"));
     TRY(mem_alloc(&b->blocks, m->n_group, sizeof *b->blocks, "MoE hosts"));
@@ -272,13 +272,13 @@ static void find_first_rows(struct moe *m)
 static void number_choices(struct moe *m)
 {
     struct by_host *b = &m->by_host;
-    const size_t k = m->o.model->n_chosen, n_experts = m->o.model->n_experts;
+    const size_t k = m->o.model->n_chosen, n_places = m->n_places;
     const size_t n_blocks = b->from[b->at.n_hosts].block;
     int32_t at = 0;
-    memset(m->per_expert, 0, n_experts * sizeof *m->per_expert);
+    memset(m->per_expert, 0, n_places * sizeof *m->per_expert);
     for (size_t i = 0; i < n_blocks; i++)
         for (size_t c = 0; c < b->blocks[i].n_choices; c++) m->per_expert[b->blocks[i].places[c]]++;
-    for (size_t e = 0; e < n_experts; e++) {
+    for (size_t e = 0; e < n_places; e++) {
         const int32_t n = m->per_expert[e];
         m->per_expert[e] = at;
         at += n;
@@ -306,8 +306,7 @@ static void check_choices(const struct moe *m)
         for (size_t i = b->from[h].block; i < b->from[h + 1].block; i++) {
             const struct token_block *in = &b->blocks[i];
             for (size_t c = 0; c < in->n_choices; c++)
-                if (in->places[c] >= m->o.model->n_experts ||
-                    b->host_of[in->places[c]] != b->at.host)
+                if (in->places[c] >= m->n_places || b->host_of[in->places[c]] != b->at.host)
                     moe_damaged(m, h);
             for (size_t r = 0; r < in->n_rows; r++)
                 if (in->n_chosen[r] > m->o.model->n_chosen) moe_damaged(m, h);

@@ -85,14 +85,15 @@ static const struct expert_exchange *choose_exchange(const struct moe *m)
 
 static struct status make_lists(struct moe *m)
 {
-    const size_t n_experts = m->o.model->n_experts, n_work = m->n_work_max;
-    TRY(mem_alloc(&m->per_expert, n_experts, sizeof *m->per_expert, "MoE counts"));
+    const size_t n_work = m->n_work_max;
+    TRY(mem_alloc(&m->per_expert, m->n_places, sizeof *m->per_expert, "MoE counts"));
     TRY(mem_alloc(&m->work, n_work, sizeof *m->work, "MoE groups"));
     TRY(mem_alloc(&m->needs, n_work, sizeof *m->needs, "MoE groups"));
     TRY(mem_alloc(&m->groups, n_work, sizeof *m->groups, "MoE groups"));
     TRY(mem_alloc(&m->up_groups, n_work, sizeof *m->up_groups, "MoE groups"));
     TRY(word_counts_init(&m->tp, m->o.layout->tp));
     TRY(moe_limit_create(m));
+    TRY(moe_copies_create(m));
     return m->exchange->create(m);
 }
 
@@ -105,8 +106,9 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     m->place = layout_place_of(o->layout, o->rank);
     m->experts = layout_experts(o->layout, m->place.ep);
     m->n_group = (uint32_t)comm_size(o->comm, COMM_EP);
-    m->n_local_max = (o->model->n_experts + o->layout->ep - 1) / o->layout->ep;
-    m->n_work_max = (size_t)o->model->n_experts + o->layout->ep;
+    m->n_places = o->model->n_experts + o->layout->n_expert_copies;
+    m->n_local_max = (m->n_places + o->layout->ep - 1) / o->layout->ep;
+    m->n_work_max = (size_t)m->n_places + o->layout->ep;
     struct status st = status_ok();
     if (o->kern->device == NULL) st = comm_mail_open(o->comm, COMM_EP, &m->by_host.mail);
     m->exchange = choose_exchange(m);
@@ -123,6 +125,8 @@ void moe_destroy(struct moe **m)
     for (int i = 0; i < BUF_COUNT; i++) moe_drop(*m, &(*m)->buffers[i]);
     (*m)->exchange->destroy(*m);
     comm_mail_close(&(*m)->by_host.mail);
+    mem_free(&(*m)->row_counts.of_block);
+    moe_copies_destroy(*m);
     moe_limit_destroy(*m);
     word_counts_fini(&(*m)->tp);
     mem_free(&(*m)->up_groups);
@@ -199,25 +203,17 @@ static void count_load(const struct moe *m, const struct pass *p)
         if (p->ids[i] >= 0) p->rows->load[p->ids[i]]++;
 }
 
-/* Replaces the experts' ids by their places, which all later code uses. */
-static void take_places(const struct moe *m, struct pass *p)
-{
-    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
-    for (size_t i = 0; p->w->place != NULL && i < n_choices; i++)
-        if (p->ids[i] >= 0) p->ids[i] = (int32_t)p->w->place[p->ids[i]];
-}
-
-/* p->slots = the number of each choice when choices are sorted by expert, then by token.
- * m->per_expert[e] = the number of rows of experts 0 to e. */
+/* p->slots = the number of each choice when choices are sorted by place, then by token.
+ * m->per_expert[e] = the number of rows of places 0 to e. */
 static void assign_slots(struct moe *m, struct pass *p)
 {
     const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
-    memset(m->per_expert, 0, m->o.model->n_experts * sizeof *m->per_expert);
+    memset(m->per_expert, 0, m->n_places * sizeof *m->per_expert);
     for (size_t i = 0; i < n_choices; i++) {
         if (p->ids[i] >= 0) m->per_expert[p->ids[i]]++;
     }
     int32_t at = 0;
-    for (uint32_t e = 0; e < m->o.model->n_experts; e++) {
+    for (uint32_t e = 0; e < m->n_places; e++) {
         const int32_t n = m->per_expert[e];
         m->per_expert[e] = at;
         at += n;
@@ -298,9 +294,10 @@ struct status moe_forward(struct moe *m, const struct layer *layer, const struct
     TRY(route(m, &p, &logits));
     TRY(exchange->agree(m, &p, logits));
     count_load(m, &p);
-    take_places(m, &p);
+    moe_take_places(m, &p);
     assign_slots(m, &p);
     TRY(exchange->dispatch(m, &p));
+    TRY(moe_note_rows(m, p.n_in));
     TRY(exchange->compute(m, &p));
     return exchange->combine(m, &p);
 }

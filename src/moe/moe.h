@@ -46,16 +46,22 @@ struct moe; /* its buffers grow to the size that the largest step needs */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* The bytes of this rank's tokens between hosts since the start, counted by the exchange that sends
- * a token to a host once; zeros with another exchange. The sender's bytes of a host are counted at
- * the rank that sends for it, so only sums over the ranks have a meaning. */
+/* What this rank's block did since the start. The first three are of its tokens between hosts,
+ * counted by the exchange that sends a token to a host once; zeros with another exchange. The
+ * sender's bytes of a host are counted at the rank that sends for it, so only sums over the ranks
+ * have a meaning. */
 struct moe_traffic {
     uint64_t n_tokens; /* tokens, once in each layer */
     uint64_t dispatch_bytes, combine_bytes;
+    uint64_t n_rows;       /* rows that this rank's experts computed */
+    uint64_t busiest_rows; /* the same of the busiest rank of the EP axis in each call, together;
+                              0 before moe_count_busiest */
 };
 
 /* Local. */
 struct moe_traffic moe_traffic_of(const struct moe *m);
+/* **Collective (EP)**, between steps. Counts busiest_rows, of the first million calls. */
+void moe_count_busiest(struct moe *m);
 const char *moe_exchange_name(const struct moe *m);
 
 /* Local. Whether a call's rows may be slices: the exchange is "in one host". The same on all tp

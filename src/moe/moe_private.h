@@ -82,9 +82,9 @@ struct sharing {
     struct expert_piece *pieces; /* [n_work_max] */
     size_t *piece_rows;          /* [n_work_max] the first row of a piece among the rows of its
                                     rank */
-    size_t *first_piece;         /* [E] the first piece of each expert that has rows */
+    size_t *first_piece;         /* [P] the first piece of each place that has rows */
     uint64_t *part_load;         /* [ep] rows that each ep number computes */
-    uint32_t *homes;             /* [E] the ep number of the ranks that hold each expert */
+    uint32_t *homes;             /* [P] the ep number of the ranks that hold each place */
     struct range *outputs;       /* [etp] the columns of D that each of the ranks sharing an
                                     expert computes */
     unsigned turn;               /* which of two shared segments receives the outputs of this
@@ -125,7 +125,7 @@ struct host_outputs {
 struct by_host {
     struct comm_mail *mail; /* NULL: there is one rank, or no shared memory */
     struct comm_mail_places at;
-    int *host_of;                 /* [E] of the expert at each place */
+    int *host_of;                 /* [P] of each place */
     struct block_to *to;          /* [n_hosts] */
     struct host_rows *from;       /* [n_hosts + 1] */
     struct token_block *blocks;   /* [n_group] that came to this host, by host, then rank */
@@ -139,6 +139,24 @@ struct by_host {
     const float **weights;        /* [rows that came] each row's weights */
 };
 
+/* The rows of each expert among the listed choices, and how the copies share them, in one call.
+ * Owned; none without copies. */
+struct copies {
+    uint8_t *distance;  /* [ep] of each part from this rank */
+    int64_t *others;    /* [layers of the stage, ep] expected rows from other ranks, beside those */
+    int64_t *own;       /* [layers of the stage] of this rank */
+    int64_t *rows;      /* [E] */
+    int64_t *share;     /* [P] in the order of layer.place */
+    int64_t *before;    /* [ep] */
+    int64_t *part_rows; /* [ep] */
+};
+
+/* The rows that this rank computed in each of its blocks so far. */
+struct row_counts {
+    uint32_t *of_block; /* [n] owned */
+    size_t n, capacity;
+};
+
 struct expert_exchange;
 struct expert_inner;
 struct pass;
@@ -149,13 +167,14 @@ struct moe {
     struct range experts;                   /* the places of the experts that this rank holds;
                                                equal to their ids where layer.place is NULL */
     uint32_t n_group;                       /* ranks of the EP axis */
-    uint32_t n_local_max;                   /* the largest number of experts that a rank holds */
+    uint32_t n_places;                      /* P of a layer: its experts and their copies */
+    uint32_t n_local_max;                   /* the largest number of places that a rank holds */
     size_t n_work_max;                      /* expert pieces that a rank may have to compute */
     const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
     struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
     const struct expert_inner *inner;
     struct grown buffers[BUF_COUNT];
-    int32_t *per_expert;            /* [E] rows of the listed tokens; this array and all below
+    int32_t *per_expert;            /* [P] rows of the listed tokens; this array and all below
                                        are owned */
     struct expert_rows *work;       /* [n_work] the rows that this rank computes, in the order of
                                        computation */
@@ -170,6 +189,8 @@ struct moe {
     struct by_host by_host;
     struct moe_traffic traffic;
     struct limit limit;
+    struct copies copies;
+    struct row_counts row_counts;
 };
 
 /* One call's state. */
@@ -182,7 +203,7 @@ struct pass {
                             over tp */
     struct range listed; /* the tokens whose choices are in ids, weights and slots */
     size_t n_out, n_in;  /* rows of the listed tokens; rows that this rank computes */
-    int32_t *ids;        /* [listed, K] ascending ids; places after take_places */
+    int32_t *ids;        /* [listed, K] ascending ids; places after moe_take_places */
     float *weights;      /* [listed, K] */
     int32_t *slots;      /* [listed, K] */
     float *x;            /* [n_in, D] by expert; NULL: the experts read only quantized rows */
@@ -204,6 +225,7 @@ struct pass {
 struct expert_exchange {
     const char *name;
     bool takes_slices; /* ranks may hold slices of h, shared and the counters (moe_rows.own) */
+    bool lists_all;    /* all ranks list the choices of all tokens, and plan the same by them */
     /* Local. Allocates the arrays of this way. Errors: STATUS_MEMORY. */
     struct status (*create)(struct moe *m);
     void (*destroy)(struct moe *m);
@@ -299,6 +321,15 @@ void moe_gather_outputs(struct moe *m, struct pass *p);
 
 /* Local. h += scale.residual * (p->out + shared), for all tokens, and adds the counters. */
 struct status moe_add_output(struct moe *m, const struct pass *p);
+
+/* moe_copies.c. Local. Replaces the experts' ids in p->ids by their places, which all later code
+ * uses. Create's errors: STATUS_MEMORY. */
+struct status moe_copies_create(struct moe *m);
+void moe_copies_destroy(struct moe *m);
+void moe_take_places(struct moe *m, struct pass *p);
+
+/* moe_rows.c. Local. Counts the rows that this rank computes in a block. Errors: STATUS_MEMORY. */
+struct status moe_note_rows(struct moe *m, size_t n_rows);
 
 /* moe_experts.c. Local. Whether the experts read only quantized rows, and there are no more tokens
  * than rows. If so, each token is quantized once, and moe_spread_codes, as p->spread, copies its

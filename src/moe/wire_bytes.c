@@ -43,21 +43,27 @@ static double none_on_host(const struct wire_shape *s, uint32_t held)
     return p;
 }
 
-struct wire_bytes wire_bytes_of(const struct wire_shape *s)
+struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others)
 {
-    struct wire_bytes w = {.hosts = 0};
-    const uint32_t each = s->n_experts / s->n_hosts, more = s->n_experts % s->n_hosts;
-    for (uint32_t h = 0; h < s->n_hosts; h++) w.hosts += 1 - none_on_host(s, each + (h < more));
-    const double others = (double)(s->n_hosts - 1) / (double)s->n_hosts;
+    struct wire_bytes w = {.hosts = hosts};
     const size_t n_values = s->format.width + 1, n_choices = MANY_ROWS * (size_t)s->n_chosen;
     const double choices = (double)(token_block_at(&s->format, MANY_ROWS, n_choices, NULL).n_bytes -
                                     token_block_at(&s->format, MANY_ROWS, 0, NULL).n_bytes);
     const double rows = (double)token_block_at(&s->format, MANY_ROWS, 0, NULL).n_bytes;
     const size_t n_blocks = (n_values + WIRE_INTS_BLOCK - 1) / WIRE_INTS_BLOCK;
-    w.hosts *= others;
     w.dispatch = (w.hosts * rows + others * choices) / MANY_ROWS;
     w.combine = w.hosts * ((double)result_head_bytes(MANY_ROWS) / MANY_ROWS +
                            (double)(n_values * sizeof(int32_t) + n_blocks));
+    return w;
+}
+
+struct wire_bytes wire_bytes_of(const struct wire_shape *s)
+{
+    const uint32_t each = s->n_experts / s->n_hosts, more = s->n_experts % s->n_hosts;
+    const double others = (double)(s->n_hosts - 1) / (double)s->n_hosts;
+    double hosts = 0;
+    for (uint32_t h = 0; h < s->n_hosts; h++) hosts += 1 - none_on_host(s, each + (h < more));
+    struct wire_bytes w = wire_bytes_for(s, hosts * others, others);
     w.rows = others * s->n_chosen * (double)s->format.width * sizeof(float);
     return w;
 }

@@ -1,6 +1,6 @@
-/* The bytes that exchange_hosts.c sends between hosts for a token in one layer, for a router that
- * chooses at random. A pure function of the formats that the exchange writes, for `shoal plan` and
- * for tests; a trained router's tokens may touch more hosts or fewer, which --metrics counts. */
+/* The bytes that exchange_hosts.c sends between hosts for a token in one layer. Pure functions of
+ * the formats that the exchange writes, for `shoal plan` and for tests; a trained router's tokens
+ * may touch more hosts or fewer than expected, which --metrics counts. */
 #ifndef SHOAL_MOE_WIRE_BYTES_H
 #define SHOAL_MOE_WIRE_BYTES_H
 
@@ -23,7 +23,11 @@ struct wire_bytes {
                         host, as the plain all-to-all sends them */
 };
 
-/* Local. */
+/* Local. For a router that chooses at random. */
 struct wire_bytes wire_bytes_of(const struct wire_shape *s);
+
+/* Local. For tokens that go to `hosts` other hosts, with the part `others` of their choices there;
+ * w.rows is 0. Of the shape, format and n_chosen are read. */
+struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
 
 #endif

@@ -43,13 +43,13 @@ struct ffn_weights {
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
 };
 
-/* Experts have places 0 .. E-1: in the order of their ids, or as `place` says. A rank holds a range
- * of places (layout_experts). */
+/* Experts have places 0 .. P-1: in the order of their ids, or as `place` says, where an expert may
+ * have several. A rank holds a range of places (layout_experts). */
 struct moe_weights {
     struct packed router;       /* [E, D] */
     float *router_bias;         /* [E] added to the router's logits; or NULL */
     float *select_bias;         /* [E] for the choice of experts only (router_args); or NULL */
-    uint32_t n_experts;         /* held here */
+    uint32_t n_experts;         /* places held here */
     uint32_t grid_bits;         /* g of the down projections and of the sum over a token's experts;
                                    also on ranks without a K-block */
     struct packed reads;        /* no data: what gate and up read, with gate's quantization where
@@ -59,8 +59,9 @@ struct moe_weights {
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
     float *gate_bias, *up_bias; /* [n_experts, F]; or NULL */
     float *down_bias;           /* [n_experts, D] added once, after the sum; or NULL */
-    const uint32_t *place;      /* [E] borrowed: the place of each expert; or NULL: by id */
-    const uint32_t *expert_at;  /* [E] the inverse */
+    const uint32_t *place;      /* [P] borrowed: the places of each expert; or NULL: by id */
+    const uint32_t *first;      /* [E + 1] borrowed: where an expert's places begin in `place` */
+    const uint32_t *expert_at;  /* [P] borrowed: the expert at each place */
     /* gate, up and down may also be indexed by the places of the other EP ranks' experts, relative
      * to this rank's first (so from negative numbers on); those weights are in memory that all
      * these ranks can read */

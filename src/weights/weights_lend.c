@@ -85,8 +85,7 @@ static struct status weights_lend_prepare(const struct weights *w, const struct 
     *x = (struct exchange){.c = w->lends_by, .l = l, .own = w->experts, .etp = w->place.etp};
     TRY(mem_alloc(&x->lanes, n_ranks, sizeof *x->lanes, "lent experts"));
     TRY(mem_alloc(&x->counts, 2 * (size_t)n_ranks, sizeof *x->counts, "lent experts"));
-    TRY(mem_alloc(&x->all, (size_t)l->model.arch->n_experts * l->etp, sizeof *x->all,
-                  "lent experts"));
+    TRY(mem_alloc(&x->all, (size_t)layout_n_places(l) * l->etp, sizeof *x->all, "lent experts"));
     x->displs = x->counts + n_ranks;
     int at = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {

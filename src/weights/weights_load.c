@@ -278,7 +278,8 @@ static struct status make_target(struct loading *ld, struct target *t)
     const uint32_t n_experts = range_count(t->spec.outer);
     struct packed **experts = place_of(w, &t->spec);
     const bool all = w->lends_by != NULL; /* room for those of the other ranks, too */
-    TRY(weights_load_keep(w, experts, (all ? ld->m->n_experts : n_experts) * sizeof **experts));
+    TRY(weights_load_keep(w, experts,
+                          (all ? layout_n_places(ld->l) : n_experts) * sizeof **experts));
     *experts += all ? t->spec.outer.begin : 0;
     t->packed = *experts;
     if (!w->streams_experts) return make_packed(w, t, n_experts, t->packed);
@@ -353,9 +354,11 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->is_local = m->local_rope && layer->window > 0;
         layer->moe.n_experts = range_count(w->experts);
         if (l->expert_places == NULL) continue;
-        const size_t first = (size_t)layer->index * m->n_experts;
-        layer->moe.place = l->expert_places->place + first;
-        layer->moe.expert_at = l->expert_places->expert + first;
+        const struct expert_copies all = expert_copies_of(l, l->expert_places, layer->index);
+        layer->moe.place = all.place;
+        layer->moe.first = all.first;
+        layer->moe.expert_at =
+            l->expert_places->expert + (size_t)layer->index * l->expert_places->n_places;
     }
     return status_ok();
 }

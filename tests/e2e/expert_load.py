@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests --expert-load: experts are placed by the loads of an earlier job, the output's bytes stay
-the same, and files that do not match are refused.
+the same, and files that do not match are refused. Also --expert-copies.
 
 usage: expert_load.py SHOAL WORK_FOLDER
 Models with a bias per expert, with dense layers, and quantized. Loads come from a run on one rank;
@@ -8,6 +8,7 @@ where the experts of a real run would hardly move, they are replaced by steep on
 """
 import json
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -64,16 +65,29 @@ class Case:
             rows, found, steep = self.loads(model)
             for layout in layouts:
                 flags, ranks = LAYOUTS[layout]
-                for load in (found, steep):
+                for load, copies in ((found, 3), (steep, 0), (steep, 64)):
                     again = self.work / "again.metrics.json"
                     done, placed = self.generate(
-                        model, f"{model}.{layout}.{load.stem}",
-                        [*flags, "--expert-load", load, "--metrics", again], ranks)
-                    expect(placed == rows, f"{model}, {layout}, {load.name}: other bytes")
+                        model, f"{model}.{layout}.{load.stem}.{copies}",
+                        [*flags, "--expert-load", load, "--expert-copies", copies, "--metrics", again], ranks)
+                    expect(placed == rows, f"{model}, {layout}, {load.name}, {copies} copies: other bytes")
+                    self.check_copies(json.loads(again.read_text()), copies)
                     expect("experts stand by the load" in done.err, str(done))
                     # an expert keeps its id wherever it is placed
                     expect(json.loads(again.read_text())["expert_load"] ==
                            json.loads(found.read_text())["expert_load"], f"{model}, {layout}: load")
+
+    def check_copies(self, metrics, asked):
+        """No more copies than ranks have use for; then each rank computes its own rows."""
+        layout, n_experts = metrics["layout"], max(map(len, metrics["expert_load"]))
+        expect(layout["expert_copies"] == min(asked, n_experts * (layout["ep"] - 1)), str(layout))
+        if layout["ep"] == 1:
+            expect("expert_rows" not in metrics, str(metrics))
+            return
+        rows = metrics["expert_rows"]
+        n_chosen = sum(map(sum, metrics["expert_load"]))
+        expect(rows["max_over_mean"] >= 1 and sum(rows["ranks"]) == rows["rows"], str(rows))
+        expect(rows["rows"] == n_chosen * layout["etp"], f"{rows}, {n_chosen} choices")
 
     def refuses(self, status, words, model, change):
         metrics = json.loads((self.work / "mixtral.metrics.json").read_text())
@@ -106,6 +120,8 @@ class Case:
         self.refuses(3, ["when they have ended"], "mixtral", lambda m: m.pop("expert_load"))
         self.refuses(3, ["--metrics writes"], "mixtral", lambda m: m.pop("schema"))
         self.refuses(2, ["dense"], "llama-gqa", lambda m: None)
+        done = self.shoal("plan", "--model", self.model("mixtral"), "--expert-copies", "2")
+        expect(done.status == 2 and "needs --expert-load" in done.err, str(done))
 
     def plan(self):
         """With a steep load, placing by load is more even than placing by id, and plan shows it
@@ -119,6 +135,24 @@ class Case:
         expect(set(by) == {"id", "load"} and all(len(v) == 4 for v in by.values()), done.out)
         expect(1 <= by["load"][0] <= by["id"][0] and by["load"][1] <= by["id"][1], str(by))
         expect(by["load"][0] < by["id"][0], f"nothing became more even: {by}")
+        self.plan_with_copies()
+
+    def plan_with_copies(self):
+        """Copies make two hosts more even, send fewer bytes between them and need memory."""
+        plans = []
+        for copies in (0, 2):
+            done = self.shoal.must("plan", "--model", self.model("mixtral"), "--ranks", "2", "--ep", "2", "--topology",
+                                   '2 x "package:1 core:2 pu:1"', "--expert-load",
+                                   self.work / "mixtral.steep.json", "--expert-copies", copies)
+            lines = done.out.splitlines()
+            even = next(line for line in lines if line.split()[:2] == (["with", "2"] if copies else ["by", "load"]))
+            least = next(line for line in lines if "no places do better" in line)
+            wire = next(line for line in lines if f"by the load, with {copies} copies" in line)
+            sent = float(re.search(r"([0-9.]+) KB there", wire).group(1))
+            plans.append([float(re.search(r"[0-9]+\.[0-9]+", text).group(0)) for text in (even, least)] + [sent])
+        (dealt, dealt_least, dealt_sent), (copied, copied_least, copied_sent) = plans
+        expect(1 <= copied_least <= copied < dealt and dealt_least <= dealt, str(plans))
+        expect(copied_sent < dealt_sent, str(plans))
 
 
 def main(shoal, work):

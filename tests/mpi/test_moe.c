@@ -8,12 +8,13 @@
 #include "model/stage.h"
 #include "moe/moe.h"
 #include "moe/token_block.h"
+#include "parallel/layout/expert_places.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { D = 48, E = 6, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80 };
+enum { D = 48, E = 6, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80, P_MAX = 4 * E };
 
 static const struct util_shape shape = {
     .width = D, .n_experts = E, .n_chosen = K, .expert_ffn = F, .expert_leaf = LEAF, .vocab = 64};
@@ -29,11 +30,13 @@ struct moe_case {
     float residual_scale;
     enum capacity_policy policy;
     double capacity_factor;
-    bool placed; /* experts are not placed by their ids */
+    bool placed;       /* experts are not placed by their ids */
+    uint32_t n_copies; /* of experts, where they are placed */
 };
 
-/* The placement when `placed` is set: places[expert], experts_at[place]. */
-static const uint32_t places[E] = {3, 0, 5, 1, 4, 2}, experts_at[E] = {1, 3, 5, 0, 4, 2};
+/* The load by which experts are placed, the same in each layer. Of copies the first go to expert 3,
+ * then 2. */
+static const int64_t load_of[E] = {20, 10, 60, 100, 30, 5};
 
 struct model {
     float router[E][D], gate[E][F][D], up[E][F][D], down[E][D][F];
@@ -214,9 +217,9 @@ static void answer(const struct moe_case *c, const struct model *m, struct answe
 
 /* The slices of the weights that one rank has. */
 struct held {
-    struct packed gate[E], up[E], down[E];
+    struct packed gate[P_MAX], up[P_MAX], down[P_MAX];
     float bias[E];
-    void *data[3 * E + 1];
+    void *data[3 * P_MAX + 1];
     size_t n;
 };
 
@@ -239,14 +242,18 @@ static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n
 /* Holds weights as weights_load does: empty slices are absent; if experts are lent, all are here.
  */
 static struct layer hold(const struct layout *l, struct layout_place p, const struct model *m,
-                         bool placed, struct held *h)
+                         struct held *h)
 {
+    const struct expert_places *places = l->expert_places;
+    const uint32_t layer_index = l->stage_begin[p.pp];
     const struct range own = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
-    const struct range here = l->lends_experts ? (struct range){0, E} : own;
+    const struct range here = l->lends_experts ? (struct range){0, layout_n_places(l)} : own;
+    const uint32_t *expert_at =
+        places != NULL ? places->expert + (size_t)layer_index * places->n_places : NULL;
     const size_t n_f = range_count(f);
     memset(h, 0, sizeof *h);
     for (uint32_t at = here.begin; at < here.end && n_f > 0; at++) {
-        const uint32_t i = at - here.begin, e = placed ? experts_at[at] : at;
+        const uint32_t i = at - here.begin, e = expert_at != NULL ? expert_at[at] : at;
         h->gate[i] = pack(h, m->gate[e][f.begin], n_f, D, D);
         h->up[i] = pack(h, m->up[e][f.begin], n_f, D, D);
         const struct range out = layout_expert_outputs(l, p.etp);
@@ -262,8 +269,12 @@ static struct layer hold(const struct layout *l, struct layout_place p, const st
                               .n_experts = range_count(own),
                               .grid_bits = GRID,
                               .has_others = l->lends_experts,
-                              .place = placed ? places : NULL,
-                              .expert_at = placed ? experts_at : NULL};
+                              .expert_at = expert_at};
+    if (places != NULL) {
+        const struct expert_copies all = expert_copies_of(l, places, layer_index);
+        w->place = all.place;
+        w->first = all.first;
+    }
     if (n_f == 0) return layer;
     w->gate = h->gate + (own.begin - here.begin);
     w->up = h->up + (own.begin - here.begin);
@@ -285,6 +296,7 @@ struct trial {
     size_t n_layouts, n_empty_parts; /* layouts tested; ranks without a leaf */
     size_t n_cut_by_outputs, n_lent, n_slices;
     size_t n_between_hosts; /* blocks that sent to other hosts */
+    size_t n_copied;        /* blocks with copies of experts */
 };
 
 /* How the launcher's ranks are dealt to pretended hosts. */
@@ -324,7 +336,19 @@ static int host_of_expert(const struct layout *l, struct layout_place mine, uint
     return -1;
 }
 
-/* The bytes of this rank's blocks for other hosts: each of its tokens once for each host. */
+/* Whether the expert has a place on the host. */
+static bool stands_on(const struct layout *l, struct layout_place mine, int32_t e, int host,
+                      enum hosts hosts)
+{
+    if (l->expert_places == NULL) return host_of_expert(l, mine, (uint32_t)e, hosts) == host;
+    const struct expert_copies c = expert_copies_of(l, l->expert_places, l->stage_begin[mine.pp]);
+    for (uint32_t i = c.first[e]; i < c.first[e + 1]; i++)
+        if (host_of_expert(l, mine, c.place[i], hosts) == host) return true;
+    return false;
+}
+
+/* The bytes of this rank's blocks for other hosts: each of its tokens once for each host with an
+ * expert of it that its own host lacks. Experts on several other hosts count on each. */
 static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const struct trial *t,
                                enum hosts hosts)
 {
@@ -334,17 +358,18 @@ static int64_t bytes_of_tokens(const struct layout *l, uint32_t rank, const stru
     const struct range own = layout_split(range_count(replica), 1, l->tp, p.tp);
     int64_t n_bytes = 0;
     bool is_host[4] = {false};
-    for (uint32_t e = 0; e < E; e++) is_host[host_of_expert(l, p, e, hosts)] = true;
+    const int here = host_of(hosts, (int)rank);
+    for (uint32_t at = 0; at < layout_n_places(l); at++)
+        is_host[host_of_expert(l, p, at, hosts)] = true;
     for (int h = 0; h < 4; h++) {
         size_t n_rows = 0, n_choices = 0;
-        if (h == host_of(hosts, (int)rank) || !is_host[h]) continue;
+        if (h == here || !is_host[h]) continue;
         for (uint32_t i = own.begin; i < own.end; i++) {
             size_t n = 0;
             for (size_t k = 0; k < K; k++) {
                 const int32_t e = t->want->ids[replica.begin + i][k];
                 if (e < 0) continue;
-                const uint32_t place = t->c->placed ? places[e] : (uint32_t)e;
-                n += host_of_expert(l, p, place, hosts) == h;
+                n += stands_on(l, p, e, h, hosts) && !stands_on(l, p, e, here, hosts);
             }
             n_rows += n > 0;
             n_choices += n;
@@ -367,8 +392,25 @@ static void check_bytes(struct trial *t, const struct layout *l, struct comm *c,
     }
     all[2] = bytes_of_tokens(l, (uint32_t)comm_rank(c, COMM_WORLD), t, hosts) * n_calls;
     comm_sum_i64(c, COMM_EP, all, 3);
-    CU_ASSERT_EQUAL(all[0], all[2]);
+    CU_ASSERT(l->n_expert_copies == 0 ? all[0] == all[2] : all[0] <= all[2]);
     t->n_between_hosts += all[0] > 0 && all[1] > 0;
+}
+
+/* Places the experts, with their copies, if the case says so. */
+static struct expert_places *place_experts(const struct moe_case *c, enum hosts hosts,
+                                           struct layout *l)
+{
+    const uint32_t most = E * (l->ep - 1);
+    int64_t load[4 * E];
+    uint32_t host[4];
+    struct expert_places *p = NULL;
+    if (!c->placed) return NULL;
+    l->n_expert_copies = c->n_copies < most ? c->n_copies : most;
+    for (size_t i = 0; i < sizeof load / sizeof load[0]; i++) load[i] = load_of[i % E];
+    for (uint32_t r = 0; r < l->n_ranks; r++) host[r] = (uint32_t)host_of(hosts, (int)r);
+    CU_ASSERT_EQUAL_FATAL(expert_places_create(l, load, host, &p).code, STATUS_OK);
+    l->expert_places = p;
+    return p;
 }
 
 /* in_memory: uses the host's shared memory: the experts' down projections are cut by outputs, and
@@ -386,18 +428,21 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     *l = *whole;
+    struct expert_places *places = place_experts(t->c, hosts, l);
     if (in_memory) stage_choose_cuts(&kern, c, t->c->policy, l);
     /* without requiring huge pages, which the weights of this test do not need */
     l->lends_experts = in_memory && layout_may_lend_experts(l) &&
                        t->c->policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
     if (in_memory && !l->cuts_expert_outputs && !l->lends_experts) {
+        expert_places_destroy(&places);
         comm_stop(&c);
         return;
     }
     t->n_cut_by_outputs += l->cuts_expert_outputs;
     t->n_lent += l->lends_experts;
     const struct layout_place p = layout_place_of(l, rank);
-    const struct layer layer = hold(l, p, t->m, t->c->placed, &held);
+    t->n_copied += l->n_expert_copies > 0;
+    const struct layer layer = hold(l, p, t->m, &held);
     const struct arch model = {.width = D,
                                .n_experts = E,
                                .n_chosen = K,
@@ -449,6 +494,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     t->n_empty_parts += range_count(layout_expert_ffn(l, p.etp)) == 0;
     moe_destroy(&moe);
     for (size_t i = 0; i < held.n; i++) mem_free(&held.data[i]);
+    expert_places_destroy(&places);
     comm_stop(&c);
 }
 
@@ -479,7 +525,8 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || c->n_tokens < 4 ||
               t.n_slices > 0);
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_lent > 0);
-    CU_ASSERT(util_n_ranks() == 1 || t.n_between_hosts > 0);
+    CU_ASSERT(util_n_ranks() == 1 || t.n_between_hosts > 0 || c->n_copies > E);
+    CU_ASSERT(util_n_ranks() == 1 || c->n_copies == 0 || t.n_copied > 0);
     if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
     return &want;
 }
@@ -507,6 +554,31 @@ static void experts_may_stand_anywhere(void)
         try_case(&c, NULL);
     }
     const struct moe_case huge = {.n_tokens = 33, .huge = true, .placed = true};
+    try_case(&huge, NULL);
+}
+
+static void copies_give_the_same_bits(void)
+{
+    static const uint32_t counts[] = {1, 7, N_MAX}, n_copies[] = {1, 3, P_MAX};
+    for (size_t i = 0; i < 9; i++) {
+        const struct moe_case c = {.n_tokens = counts[i % 3],
+                                   .router = ROUTER_SOFTMAX_RENORM,
+                                   .placed = true,
+                                   .n_copies = n_copies[i / 3]};
+        try_case(&c, NULL);
+    }
+    const struct moe_case crowded = {
+        .n_tokens = N_MAX, .one_expert = true, .has_shared = true, .placed = true, .n_copies = 2};
+    try_case(&crowded, NULL);
+    const struct moe_case dropped = {.n_tokens = 33,
+                                     .router = ROUTER_SOFTMAX_RENORM,
+                                     .policy = CAPACITY_DROP,
+                                     .capacity_factor = 0.7,
+                                     .placed = true,
+                                     .n_copies = 3};
+    try_case(&dropped, NULL);
+    const struct moe_case huge = {
+        .n_tokens = 33, .first_replica_idle = true, .huge = true, .placed = true, .n_copies = 3};
     try_case(&huge, NULL);
 }
 
@@ -588,6 +660,7 @@ void suite_moe(CU_pSuite suite)
 {
     CU_add_test(suite, "every layout gives the same bits", every_layout_gives_the_same_bits);
     CU_add_test(suite, "experts may stand anywhere", experts_may_stand_anywhere);
+    CU_add_test(suite, "copies give the same bits", copies_give_the_same_bits);
     CU_add_test(suite, "groups, shared rows and scales give the same bits",
                 groups_shared_rows_and_scales_give_the_same_bits);
     CU_add_test(suite, "an idle replica takes part", an_idle_replica_takes_part);

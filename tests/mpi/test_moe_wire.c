@@ -129,7 +129,9 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     moe_destroy(&moe);
     comm_stop(&c);
     free(l);
-    return (struct moe_traffic){(uint64_t)all[0], (uint64_t)all[1], (uint64_t)all[2]};
+    return (struct moe_traffic){.n_tokens = (uint64_t)all[0],
+                                .dispatch_bytes = (uint64_t)all[1],
+                                .combine_bytes = (uint64_t)all[2]};
 }
 
 static bool near(double a, double b)

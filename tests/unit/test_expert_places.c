@@ -16,7 +16,23 @@ static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t
 {
     *arch =
         (struct arch){.n_layers = LAYERS, .n_experts = n_experts, .layer_is_moe = {false, true}};
-    return (struct layout){.ep = ep, .etp = 1, .model = {.name = "test", .arch = arch}};
+    return (struct layout){.n_ranks = ep,
+                           .tp = ep,
+                           .pp = 1,
+                           .dp = 1,
+                           .ep = ep,
+                           .etp = 1,
+                           .n_expert_replicas = 1,
+                           .stage_begin = {0, LAYERS},
+                           .model = {.name = "test", .arch = arch}};
+}
+
+/* of_part [ep] = the expected rows of layer 1. */
+static void expect_rows(const struct layout *l, const struct expert_places *p, const int64_t *load,
+                        int64_t *of_part)
+{
+    struct expert_rows_expected rows = {.of_part = of_part};
+    CU_ASSERT_EQUAL_FATAL(expert_rows_expect(l, p, load, 1, &rows).code, STATUS_OK);
 }
 
 /* Distributes load [E] in layer 1 of two; layer 0 has no loads. Returns the load of the fullest
@@ -28,7 +44,7 @@ static int64_t deal(const struct layout *l, const int64_t *load, int64_t *of_par
     int64_t all[LAYERS * E_MAX] = {0}, most = 0;
     struct expert_places *p = NULL;
     memcpy(all + n, load, n * sizeof *load);
-    CU_ASSERT_EQUAL_FATAL(expert_places_create(l, all, &p).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_places_create(l, all, NULL, &p).code, STATUS_OK);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         uint32_t n_seen = 0;
         for (uint32_t e = 0; e < n; e++) {
@@ -46,7 +62,7 @@ static int64_t deal(const struct layout *l, const int64_t *load, int64_t *of_par
         for (uint32_t at = held.begin; at + 1 < held.end; at++)
             CU_ASSERT(p->expert[n + at] < p->expert[n + at + 1]);
     }
-    expert_part_loads(l, p, all, 1, of_part);
+    expect_rows(l, p, all, of_part);
     for (uint32_t i = 0; i < l->ep; i++)
         if (of_part[i] > most) most = of_part[i];
     memcpy(place, p->place + n, n * sizeof *place);
@@ -95,7 +111,7 @@ static void uneven_layers_take_turns(void)
     const struct layout l = make_layout(&arch, 2, 2);
     const int64_t load[] = {9, 1, 9, 1};
     struct expert_places *p = NULL;
-    CU_ASSERT_EQUAL_FATAL(expert_places_create(&l, load, &p).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(expert_places_create(&l, load, NULL, &p).code, STATUS_OK);
     CU_ASSERT(p->place[0] == 0 && p->place[1] == 1);
     CU_ASSERT(p->place[2] == 1 && p->place[3] == 0);
     expert_places_destroy(&p);
@@ -120,7 +136,7 @@ static void random_loads_never_get_less_even(void)
             const int64_t most = deal(&l, load, of_part, place);
             CU_ASSERT_EQUAL(deal(&l, load, of_part, again), most);
             CU_ASSERT_EQUAL(memcmp(place, again, n_experts * sizeof *place), 0);
-            expert_part_loads(&l, NULL, all, 1, of_part);
+            expect_rows(&l, NULL, all, of_part);
             for (uint32_t i = 0; i < ep; i++)
                 if (of_part[i] > by_id) by_id = of_part[i];
             CU_ASSERT(most <= by_id && most * ep >= sum);

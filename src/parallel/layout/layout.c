@@ -129,9 +129,14 @@ struct range layout_vocab(const struct layout *l, uint32_t tp)
     return layout_split(l->model.arch->vocab, PANEL_COLUMNS, l->tp, tp);
 }
 
+uint32_t layout_n_places(const struct layout *l)
+{
+    return l->model.arch->n_experts + l->n_expert_copies;
+}
+
 struct range layout_experts(const struct layout *l, uint32_t ep)
 {
-    return layout_split(l->model.arch->n_experts, 1, l->ep, ep);
+    return layout_split(layout_n_places(l), 1, l->ep, ep);
 }
 
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
@@ -209,6 +214,12 @@ uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32
 {
     const uint32_t outer = l->pp_outermost ? pp * l->dp + dp : dp * l->pp + pp;
     return outer * l->tp + tp;
+}
+
+uint32_t layout_expert_rank(const struct layout *l, uint32_t pp, uint32_t replica, uint32_t ep)
+{
+    const uint32_t in_stage = (replica * l->ep + ep) * l->etp;
+    return layout_rank_of(l, in_stage / l->tp, pp, in_stage % l->tp);
 }
 
 /* --- stages ------------------------------------------------------------------------------- */
@@ -393,6 +404,12 @@ static struct status check_limits(const struct layout *l, const struct layout_fl
         return status_make(STATUS_USAGE, "--ep %u: %s has %u experts; ep may be at most %u", f->ep,
                            m->name, a->n_experts, a->n_experts);
     }
+    if (f->expert_copies > 0 && f->expert_load == NULL) {
+        return status_make(STATUS_USAGE,
+                           "--expert-copies %u: needs --expert-load FILE, which says which experts "
+                           "have the most tokens",
+                           f->expert_copies);
+    }
     return status_ok();
 }
 
@@ -484,5 +501,8 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
     /* what followed from other flags has the same limits */
     TRY(check_limits(out, &(struct layout_flags){.tp = out->tp, .pp = out->pp, .ep = 0}));
     TRY(derive_experts(out, flags->ep));
+    /* a part has no use for two copies of an expert */
+    out->n_expert_copies =
+        min_u32(flags->expert_copies, out->model.arch->n_experts * (out->ep - 1));
     return split_layers(out);
 }

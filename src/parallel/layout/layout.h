@@ -78,6 +78,8 @@ struct layout {
     bool lends_experts;
     /* where the experts of a layer stand; borrowed; NULL at first: expert e at place e */
     const struct expert_places *expert_places;
+    /* places of a layer beyond the number of its experts, for their copies (--expert-copies) */
+    uint32_t n_expert_copies;
     uint32_t stage_begin[ARCH_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
     char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
@@ -106,6 +108,9 @@ bool layout_may_lend_experts(const struct layout *l);
 /* Local. The place of a rank of the reordered world, and back. */
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
 uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);
+/* The first of the etp ranks of a stage that hold part ep of the experts, in one of their replicas.
+ */
+uint32_t layout_expert_rank(const struct layout *l, uint32_t pp, uint32_t replica, uint32_t ep);
 
 /* Local. The parts that a place holds. A range may be empty if there are more ranks than units. */
 struct range layout_layers(const struct layout *l, uint32_t pp);
@@ -115,8 +120,10 @@ struct range layout_heads(const struct layout *l, uint32_t tp);
 struct range layout_kv_heads(const struct layout *l, uint32_t tp);
 struct range layout_ffn(const struct layout *l, uint32_t tp);
 struct range layout_vocab(const struct layout *l, uint32_t tp);
-/* Places of experts, which are their ids where there are no expert_places. */
+/* Places of experts, which are their ids where there are no expert_places; and the number of a
+ * layer's places. */
 struct range layout_experts(const struct layout *l, uint32_t ep);
+uint32_t layout_n_places(const struct layout *l);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
 /* Key heads of a gated delta rule, with their value heads. */

@@ -99,7 +99,11 @@ static void consider(const struct search *s, const struct layout_flags *sizes,
     const struct status st = layout_build(s->model, s->t->n_ranks, sizes, &l);
     if (status_failed(&st) && st.code != STATUS_USAGE) *s->trouble = st;
     if (status_failed(&st) || !groups_allowed(s, &l)) return;
-    struct candidate c = {.sizes = {.tp = l.tp, .pp = l.pp, .ep = l.ep, .dp = l.dp}};
+    struct candidate c = {.sizes = *sizes};
+    c.sizes.tp = l.tp;
+    c.sizes.pp = l.pp;
+    c.sizes.ep = l.ep;
+    c.sizes.dp = l.dp;
     c.fit = layout_fit_of(&l, s->t, s->budget);
     if (c.fit.fits) c.rows_s = layout_rows_s(&l, s->t, s->order, s->budget, &c.fit);
     if (better(&c, best, margin_equal)) *best = c;
@@ -136,7 +140,11 @@ static struct candidate best_with_pp(const struct search *s, uint32_t pp)
     for (uint32_t tp = 1; tp <= rest && tp <= tp_max; tp++) {
         if (rest % tp != 0 || !flag_allows(s->flags->tp, tp)) continue;
         if (!flag_allows(s->flags->dp, rest / tp)) continue;
-        consider_ep(s, (struct layout_flags){.tp = tp, .pp = pp, .dp = rest / tp}, &best);
+        struct layout_flags sizes = *s->flags;
+        sizes.tp = tp;
+        sizes.pp = pp;
+        sizes.dp = rest / tp;
+        consider_ep(s, sizes, &best);
     }
     return best;
 }

@@ -182,7 +182,7 @@ static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
     const struct arch *m = l->model.arch;
     const double n_local = range_count(cut->experts);
     const double n_batches = s->experts.n / l->tp;
-    const double chosen = s->rows * n_batches * m->n_chosen * n_local / m->n_experts;
+    const double chosen = s->rows * n_batches * m->n_chosen * n_local / layout_n_places(l);
     double seconds = experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local);
     if (m->shared_ffn > 0) seconds += sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;

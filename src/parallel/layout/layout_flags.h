@@ -22,7 +22,11 @@
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
          .help =                                                                                   \
              "spread experts over ranks so that each has as many tokens, by the counts in the "    \
-             "--metrics file of an earlier job; results are the same")
+             "--metrics file of an earlier job; results are the same")                             \
+    FLAG(uint32_t, expert_copies, "expert-copies", OF_COUNT(0, 4096, "N"), .preset = "0",          \
+         .commands = IN_ALL,                                                                       \
+         .help = "with --expert-load: N copies of each layer's experts with the most tokens, on "  \
+                 "other ranks and hosts; a token takes the nearest; results are the same")
 
 struct layout_flags {
     LAYOUT_FLAGS(FLAG_FIELD)

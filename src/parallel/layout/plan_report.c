@@ -11,7 +11,6 @@
 #include <string.h>
 
 enum { LINES_MAX = 40, TEXT_COLUMNS = 96, INDENT = 10, CELL_BYTES = 32 };
-enum { PARTS_MAX = 32 /* of experts, shown one by one */ };
 
 /* --- small texts -------------------------------------------------------------------------- */
 
@@ -188,6 +187,8 @@ static void add_layout(const struct layout *l, struct strbuf *out)
         if (l->n_expert_replicas > 1) {
             strbuf_printf(out, ", %u copies of the experts", l->n_expert_replicas);
         }
+        if (l->n_expert_copies > 0)
+            strbuf_printf(out, ", copies of %u experts in a layer", l->n_expert_copies);
     }
     strbuf_printf(out, "; neighbouring ranks differ in tp, then in %s\n",
                   l->pp_outermost ? "dp, then in pp" : "pp, then in dp");
@@ -520,59 +521,4 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
 done:
     mem_free(&table.lines);
     return st;
-}
-
-/* --- experts by load ------------------------------------------------------------------------ */
-
-/* Each part's load over all layers, by the mean of the parts. */
-static void plan_report_add_parts(const struct layout *l, const struct expert_places *p,
-                                  const int64_t *load, int64_t *of_layer, double *of_all,
-                                  struct strbuf *out)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < l->ep; i++) of_all[i] = 0;
-    for (uint32_t layer = 0; layer < l->model.arch->n_layers; layer++) {
-        expert_part_loads(l, p, load, layer, of_layer);
-        for (uint32_t i = 0; i < l->ep; i++) {
-            of_all[i] += (double)of_layer[i];
-            sum += (double)of_layer[i];
-        }
-    }
-    strbuf_puts(out, "; each over all layers:");
-    for (uint32_t i = 0; i < l->ep; i++)
-        strbuf_printf(out, " %.2f", sum > 0 ? of_all[i] * l->ep / sum : 0);
-}
-
-static struct status add_evenness(const struct layout *l, const struct expert_places *p,
-                                  const int64_t *load, const char *how, struct strbuf *out)
-{
-    struct expert_evenness even;
-    int64_t *of_layer = NULL;
-    double *of_all = NULL;
-    struct status st;
-    TRY(expert_evenness_of(l, p, load, &even));
-    TRY_GOTO(st, mem_alloc(&of_layer, l->ep, sizeof *of_layer, "experts' load"), done);
-    TRY_GOTO(st, mem_alloc(&of_all, l->ep, sizeof *of_all, "experts' load"), done);
-    strbuf_printf(out, "%*s%s %.2f, in the worst layer %.2f", INDENT, "", how, even.mean,
-                  even.worst);
-    if (l->ep <= PARTS_MAX) plan_report_add_parts(l, p, load, of_layer, of_all, out);
-    strbuf_puts(out, "\n");
-done:
-    mem_free(&of_layer);
-    mem_free(&of_all);
-    return st;
-}
-
-struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out)
-{
-    if (l->ep == 1) {
-        strbuf_printf(out, "\n%-*sep 1: each part has all of them, their load changes nothing\n",
-                      INDENT, "Experts");
-        return strbuf_status(out);
-    }
-    strbuf_printf(out, "\n%-*stokens of the fullest of %u parts by their mean:\n", INDENT,
-                  "Experts", l->ep);
-    TRY(add_evenness(l, NULL, load, "by id", out));
-    TRY(add_evenness(l, l->expert_places, load, "by load", out));
-    return strbuf_status(out);
 }

@@ -1,0 +1,104 @@
+/* Levels the rows of experts with copies over the parts that have their nearest copies. */
+#include "parallel/layout/expert_copies.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+enum { ROUNDS = 4 }; /* what an expert got first is corrected when the others have got theirs */
+
+static uint8_t distance_of(const struct expert_copies *c, uint32_t i)
+{
+    return c->distance != NULL ? c->distance[c->part_of[c->place[i]]] : COPY_OWN_RANK;
+}
+
+static uint8_t nearest(const struct expert_copies *c, uint32_t e)
+{
+    uint8_t least = COPY_OTHER_HOST;
+    for (uint32_t i = c->first[e]; i < c->first[e + 1]; i++)
+        if (distance_of(c, i) < least) least = distance_of(c, i);
+    return least;
+}
+
+/* The copies of an expert among which its rows are divided, and their parts' other rows. */
+struct candidates {
+    const struct expert_copies *c;
+    uint32_t begin, end; /* in `place` */
+    uint8_t distance;
+    const int64_t *part_rows;
+};
+
+/* Rows that fit when no part has more than `level`. */
+static int64_t room_below(const struct candidates *k, int64_t level)
+{
+    int64_t n = 0;
+    for (uint32_t i = k->begin; i < k->end; i++) {
+        const int64_t has = k->part_rows[k->c->part_of[k->c->place[i]]];
+        if (distance_of(k->c, i) == k->distance && has < level) n += level - has;
+    }
+    return n;
+}
+
+/* The lowest level at which n rows fit. */
+static int64_t level_for(const struct candidates *k, int64_t n)
+{
+    int64_t low = INT64_MAX;
+    for (uint32_t i = k->begin; i < k->end; i++) {
+        const int64_t has = k->part_rows[k->c->part_of[k->c->place[i]]];
+        if (distance_of(k->c, i) == k->distance && has < low) low = has;
+    }
+    int64_t high = low + n;
+    while (low < high) {
+        const int64_t level = low + (high - low) / 2;
+        if (room_below(k, level) >= n) {
+            high = level;
+        } else {
+            low = level + 1;
+        }
+    }
+    return low;
+}
+
+/* Divides n rows: up to the level on each part, and the last ones get as much less as is over. */
+static void fill(const struct candidates *k, int64_t n, int64_t *share, int64_t *part_rows)
+{
+    const int64_t level = level_for(k, n);
+    uint32_t last = k->begin;
+    for (uint32_t i = k->begin; i < k->end; i++) {
+        int64_t *has = &part_rows[k->c->part_of[k->c->place[i]]];
+        share[i] = 0;
+        if (distance_of(k->c, i) != k->distance) continue;
+        last = i;
+        if (*has >= level) continue;
+        share[i] = level - *has < n ? level - *has : n;
+        n -= share[i];
+        *has += share[i];
+    }
+    share[last] += n; /* some are over where two copies stand in one part */
+    part_rows[k->c->part_of[k->c->place[last]]] += n;
+}
+
+void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int64_t *share,
+                         int64_t *part_rows)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) part_rows[i] = c->before != NULL ? c->before[i] : 0;
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        const uint32_t i = c->first[e], n_copies = c->first[e + 1] - i;
+        memset(share + i, 0, n_copies * sizeof *share);
+        if (n_copies > 1) continue;
+        share[i] = rows[e];
+        part_rows[c->part_of[c->place[i]]] += rows[e];
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        for (uint32_t e = 0; e < c->n_experts; e++) {
+            const struct candidates k = {.c = c,
+                                         .begin = c->first[e],
+                                         .end = c->first[e + 1],
+                                         .distance = nearest(c, e),
+                                         .part_rows = part_rows};
+            if (rows[e] == 0 || k.end - k.begin < 2) continue;
+            for (uint32_t i = k.begin; i < k.end; i++)
+                part_rows[c->part_of[c->place[i]]] -= share[i];
+            fill(&k, rows[e], share, part_rows);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+/* Which copy of an expert computes which rows. A source of rows (a rank) sends the rows of an
+ * expert to its nearest copies, and among these to the parts that have the fewest rows. A pure
+ * function in integers. Sums over experts have no order, so a result does not depend on the copy.
+ * Called by the MoE block for the rows of a step, and by the placement for expected rows. */
+#ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_COPIES_H
+#define SHOAL_PARALLEL_LAYOUT_EXPERT_COPIES_H
+
+#include <stdint.h>
+
+/* How far a part's rank is from a source. */
+enum copy_distance { COPY_OWN_RANK, COPY_OWN_HOST, COPY_OTHER_HOST };
+
+/* The places of one layer's experts as a source sees them. All arrays are borrowed. Expert e
+ * stands at place[first[e]] to place[first[e + 1] - 1]. */
+struct expert_copies {
+    uint32_t n_experts, n_parts; /* E, ep */
+    const uint32_t *first;       /* [E + 1] */
+    const uint32_t *place;       /* [P] */
+    const uint32_t *part_of;     /* [P] by place */
+    const uint8_t *distance;     /* [ep] enum copy_distance; NULL: all parts are equally near */
+    const int64_t *before;       /* [ep] rows that the parts get from other sources; NULL: none */
+};
+
+/* Local. rows [E] of a source: share [P] = how many of them go to place[i] of their expert, and
+ * part_rows [ep] = their sums, with the rows before. Rows of experts without copies are counted
+ * first; then each expert with copies levels the parts of its nearest copies, in several rounds. */
+void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int64_t *share,
+                         int64_t *part_rows);
+
+#endif
