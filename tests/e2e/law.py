@@ -87,6 +87,7 @@ DIMENSIONS = {
     "schedule": ["input", "auto", "prefix"],  # --order
     "drafts": ["off", "auto", "7"],  # --speculate
     "weights": ["resident", "stream"],  # stream: with memory for four experts of a rank
+    "copies": [0, 3],  # of the experts with the most tokens in the base run
 }
 # The other families. Each has all pairs of fewer values, because families differ inside a layer
 # only.
@@ -149,6 +150,8 @@ def allowed(row):
     if row["model"] in FP8_CODES and row["weights"] == "stream":
         return False  # refused
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
+        return False
+    if row["copies"] and (not HAS_EXPERTS[row["model"]] or LAYOUTS[row["layout"]][2]["ep"] == 1):
         return False
     return not (row["batch"] == 1 and row["blocks"] == "tight")
 
@@ -282,6 +285,10 @@ class Law:
             name = source_of(name)
         return self.work / f"{name}.h5"
 
+    def load(self, name):
+        """The report of a model's base run, which counts the tokens of each expert."""
+        return self.work / f"{name}.load.json"
+
     def convert(self, source):
         if source == "demo":  # streamed experts are packed beside it
             shutil.copy(DEMO, self.model(source))
@@ -321,6 +328,8 @@ class Law:
                 "--seed", 5, "--quiet", "--prefix-cache", row["cache"], "--result-cache",
                 row["cache"], "--order", row["schedule"],
                 "--speculate", row["drafts"]]
+        if row["copies"]:
+            argv += ["--expert-load", self.load(row["model"]), "--expert-copies", row["copies"]]
         argv += ["--weights", row["weights"]]
         if row["weights"] == "stream":
             argv += ["--expert-memory", 1]
@@ -347,6 +356,7 @@ class Law:
             del asked["ep"], asked["etp"]
         layout = report["layout"]
         expect({k: layout[k] for k in asked} == asked, f"layout {layout}, asked {asked}")
+        expect(layout["expert_copies"] == row["copies"], f"layout {layout}, {row['copies']} copies")
         for key, want in (("kernels", self.kernels_of(row)), ("threads", row["threads"]),
                           ("weights", row["weights"]),
                           ("kv_blocks", BLOCKS[row["blocks"]]), ("order", row["schedule"]),
@@ -369,6 +379,7 @@ class Law:
         """The hash that all other runs must have: one rank, reference kernels, default options."""
         row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name}
         self.base[name], report, rows = self.run(row, f"base-{name}")
+        self.load(name).write_text(json.dumps(report))
         self.check_report(row, report)
         n_errors = sum("error" in r for r in rows.values())
         n_tokens = sum(len(r.get("token_ids", [])) for r in rows.values())

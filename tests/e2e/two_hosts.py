@@ -50,12 +50,13 @@ class TwoHostsTest:
         expect(done.status == 0, f"{flags}: {done}")
         return output, done.err, json.loads(metrics.read_text())
 
-    def same_layouts(self, what, model, prompts, layouts):
-        """Returns the metrics of each layout."""
+    def same_layouts(self, what, model, prompts, layouts, *flags):
+        """Returns the metrics of each layout; the file of one rank's is WORK/metrics.WHAT.json."""
         whole, found = self.work / f"{what}.whole.jsonl", {}
-        self.shoal.must("generate", "--model", model, "--input", prompts, "--output", whole)
+        self.shoal.must("generate", "--model", model, "--input", prompts, "--output", whole, "--metrics",
+                        self.work / f"metrics.{what}.json")
         for name in layouts:
-            output, said, found[name] = self.generate(model, prompts, *LAYOUTS[name])
+            output, said, found[name] = self.generate(model, prompts, *LAYOUTS[name], *flags)
             expect("across hosts" in said or name != "tp 4", f"not on two hosts\n{said}")
             expect(hash_rows(output) == hash_rows(whole), f"{name}: other bytes than one rank\n{said}")
             print(f"{what}, {name}: sha256 {hash_rows(output)}, as on one rank")
@@ -85,6 +86,19 @@ class TwoHostsTest:
             expect(0 < there < width * 2, f"{name}: {there} bytes a token")
             for sent, said in zip((there, back), planned):
                 expect(0.5 * said - 50 < sent < 1.5 * said + 50, f"{name}: {sent} bytes a token, planned {said}")
+        self.copies(int8, prompts, found)
+
+    def copies(self, model, prompts, plain):
+        """With copies of half of the experts fewer tokens go to the other host."""
+        flags = ["--expert-load", self.work / "metrics.demo in int8.json", "--expert-copies", 4]
+        found = self.same_layouts("demo with copies", model, prompts, ACROSS, *flags)
+        for name in ACROSS:
+            there = [m[name]["experts_between_hosts"]["dispatch_bytes_per_token"] for m in (plain, found)]
+            even = [m[name]["expert_rows"]["max_over_mean"] for m in (plain, found)]
+            print(f"{name}: {there[0]:.0f} bytes there without copies, {there[1]:.0f} with 4; the busiest "
+                  f"rank {even[0]:.2f} and {even[1]:.2f} times the mean")
+            expect(found[name]["layout"]["expert_copies"] == 4, str(found[name]["layout"]))
+            expect(there[1] < 0.85 * there[0], f"{name}: copies save too few bytes")
 
     def slow_link(self):
         reason = self.hosts.limit(RATE)

@@ -4,6 +4,7 @@
 usage: simulate.py SHOAL SIMULATED WORK_FOLDER CASE [--compute | --network]
   KIND-HOSTSxRANKS  KIND: fat_tree, dragonfly or torus (platforms.py), HOSTS hosts of RANKS ranks.
                     One hash; prints seconds, memory and what grows with the ranks
+  copies            on 16 hosts, with copies of half of the experts by the load that one rank counted
   resume            a job on 64 simulated ranks is killed in the middle and ends on 3 real ranks:
                     the same file
 SHOAL is the program under the usual MPI library, SIMULATED the one of the preset simulate. Without
@@ -115,19 +116,28 @@ class Simulate:
         self.work = fresh_folder(args.work)
         self.source = self.work / "in.jsonl"
         self.one, self.output = self.work / "one.jsonl", self.work / "out.jsonl"
+        self.load = self.work / "one.metrics.json"
 
     def one_rank(self, n_lines, tokens_most):
-        """Writes the input, and its output by one real rank."""
+        """Writes the input, and its output and metrics by one real rank."""
         self.source.write_text(demo_lines(n_lines, tokens_most))
         self.shoal.must("generate", "--model", DEMO, "--input", self.source, "--output", self.one,
-                        "--threads", 1)
+                        "--threads", 1, "--metrics", self.load)
 
-    def same(self, kind, n_hosts, ranks_per_host):
+    def copies(self):
+        metrics = self.same("fat_tree", 16, 1, "--expert-load", self.load, "--expert-copies", 4)
+        expect(metrics["layout"]["expert_copies"] == 4, str(metrics["layout"]))
+        even, between = metrics["expert_rows"], metrics["experts_between_hosts"]
+        print(f"4 copies: the busiest rank {even['max_over_mean']:.2f} times the mean, "
+              f"{between['dispatch_bytes_per_token']:.0f} bytes there for a token and layer")
+
+    def same(self, kind, n_hosts, ranks_per_host, *flags):
+        """Returns the job's metrics."""
         cluster = Cluster(self.simulated, self.work, kind, n_hosts, ranks_per_host, self.time_of)
         self.one_rank(N_LINES if cluster.n_ranks < LARGE else N_LINES_LARGE, TOKENS_MOST)
         metrics = self.work / "metrics.json"
         began = time.monotonic()
-        done = run(cluster.argv(self.source, self.output, "--no-journal", "--metrics", metrics),
+        done = run(cluster.argv(self.source, self.output, "--no-journal", "--metrics", metrics, *flags),
                    LIMIT_S[cluster.n_ranks])
         seconds = time.monotonic() - began
         expect(done.status == 0, str(done))
@@ -138,6 +148,7 @@ class Simulate:
         expect(digest(self.output) == digest(self.one),
                f"other bytes than one real rank: {self.output}, {self.one}")
         print(f"sha256 {digest(self.output)}, as on one real rank")
+        return json.loads(metrics.read_text())
 
     def resume(self):
         self.one_rank(*RESUMED)
@@ -159,8 +170,11 @@ class Simulate:
     def run(self, case):
         if case == "resume":
             return self.resume()
+        if case == "copies":
+            return self.copies()
         kind, size = case.split("-")
-        return self.same(kind, *(int(n) for n in size.split("x")))
+        self.same(kind, *(int(n) for n in size.split("x")))
+        return None
 
 
 def main():
