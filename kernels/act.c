@@ -2,8 +2,9 @@
 #include "kernels/act.h"
 
 #include "kernels/ops.h"
+#include "tensor/quant_rows.h"
 
-enum { GROUP_MIN = 32, ALIGN = 64 };
+enum { ALIGN = QUANT_ROWS_ALIGN };
 
 static size_t aligned(size_t n)
 {
@@ -12,15 +13,7 @@ static size_t aligned(size_t n)
 
 size_t act_codes_bytes(size_t n_rows, size_t n)
 {
-    const size_t n_codes = (n + QUANT_GROUP_MAX - 1) / QUANT_GROUP_MAX * QUANT_GROUP_MAX;
-    const size_t n_groups = (n + GROUP_MIN - 1) / GROUP_MIN;
-    size_t row_bytes, all;
-    if (__builtin_mul_overflow(n_groups, sizeof(float) + sizeof(int32_t), &row_bytes) ||
-        __builtin_add_overflow(row_bytes, n_codes, &row_bytes) ||
-        __builtin_mul_overflow(row_bytes, n_rows, &all) ||
-        __builtin_add_overflow(all, 3 * ALIGN, &all))
-        return SIZE_MAX;
-    return all;
+    return quant_rows_bytes(n_rows, n);
 }
 
 static bool meets_codes(const struct packed *w)

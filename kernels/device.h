@@ -33,10 +33,15 @@ struct device_options {
     bool no_graphs; /* each kernel is launched by itself; no result depends on it */
 };
 
-/* Local. The bus id ("0000:3b:00.0") of the device that this rank will open: the only one that it
- * sees, else the one that gpu_place chooses (parallel/topology/gpu_place.h). Opens nothing. Errors
- * as device_open. */
-struct status device_locate(const struct device_options *o, char pci[32]);
+/* A device that is not open yet. */
+struct device_found {
+    char pci[32]; /* bus id, "0000:3b:00.0" */
+    uint64_t memory_bytes;
+};
+
+/* Local. The device that this rank will open: the only one that it sees, else the one that
+ * gpu_place chooses (parallel/topology/gpu_place.h). Opens nothing. Errors as device_open. */
+struct status device_locate(const struct device_options *o, struct device_found *out);
 
 /* Local. Opens this rank's device. Errors: STATUS_USAGE (built without, no driver, no device, an
  * architecture that was not built), STATUS_MEMORY. close accepts NULL. */

@@ -90,7 +90,7 @@ static struct status choose(const struct cuda_driver *driver, const struct devic
     return n == 1 ? status_ok() : choose_among(driver, o, n, index);
 }
 
-struct status device_locate(const struct device_options *o, char pci[32])
+struct status device_locate(const struct device_options *o, struct device_found *out)
 {
     const struct cuda_driver *driver = cuda_driver_here();
     int index = 0;
@@ -101,7 +101,8 @@ struct status device_locate(const struct device_options *o, char pci[32])
     if (error != 0)
         return status_make(driver->error_class(error), "--device %s: GPU %d: %s", o->name, index,
                            driver->error_text(error));
-    snprintf(pci, 32, "%s", facts.pci);
+    snprintf(out->pci, sizeof out->pci, "%s", facts.pci);
+    out->memory_bytes = facts.memory_bytes;
     return status_ok();
 }
 

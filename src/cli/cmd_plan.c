@@ -1,12 +1,10 @@
 /* shoal plan: topology, layout and memory, without loading weights and without MPI. */
 #include "attention/kv_pool.h"
-#include "base/file.h"
 #include "base/mem.h"
-#include "checkpoint/file/ckpt.h"
 #include "cli/cmd.h"
+#include "cli/plan_model.h"
 #include "job/job_options.h"
 #include "job/job_paths.h"
-#include "moe/wire_bytes.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/plan_report.h"
 #include "weights/weights.h"
@@ -25,13 +23,21 @@
                  "machine)")                                                                       \
     FLAG(uint32_t, gpus_per_node, "gpus-per-node", OF_COUNT(0, 64, "N"), .commands = IN_PLAN,      \
          .help = "one rank per GPU")                                                               \
+    FLAG(double, gpu_memory_gib, "gpu-memory", OF_NUMBER(0, 1e6, "GIB"), .commands = IN_PLAN,      \
+         .help = "with --gpus-per-node: memory of a GPU (default: what the topology says, or 80)") \
     FLAG(double, memory_gib, "memory-per-node", OF_NUMBER(0, 1e6, "GIB"), .commands = IN_PLAN,     \
          .help = "memory of a node (default: what the topology says; if it says nothing, 256, "    \
                  "with a warning)")                                                                \
     FLAG(double, disk_gb_s, "disk", OF_NUMBER(0, 1e6, "GB/S"), .preset = "2", .commands = IN_PLAN, \
          .help = "bytes that a host reads from its disk, for streamed experts")                    \
     FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS), .preset = "bf16",                     \
-         .commands = IN_PLAN, .help = "weight type for a config.json")
+         .commands = IN_PLAN, .help = "weight type for a config.json")                             \
+    FLAG(const char *, format, "format", OF_TEXT("F"), .commands = IN_PLAN,                        \
+         .help = "format of a config.json's weights, as shoal convert would make them: int8, "     \
+                 "int4, fp8, mxfp4, ...")                                                          \
+    FLAG(const char *, policy, "policy", OF_TEXT("C=F,..."), .commands = IN_PLAN,                  \
+         .help = "with --format: other formats for embedding, attention, ffn, experts, router, "   \
+                 "head")
 
 struct plan_flags {
     PLAN_FLAGS(FLAG_FIELD)
@@ -48,36 +54,9 @@ static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 
 enum {
-    CONFIG_BYTES_MAX = 16 << 20,
+    GPU_GIB_ASSUMED = 80,
     PROGRAM_BYTES = 40 << 20, /* of a rank before it loads anything; a job measures it */
-    WIRE_INDENT = 10,         /* as plan_report.h indents */
 };
-
-/* Describes the model: with a checkpoint's own K-blocks and types, or with those that convert would
- * choose for a bare config.json. */
-static struct status plan_read_model(const struct plan_flags *f, struct arch *m,
-                                     struct layout_model *out)
-{
-    const size_t n_path = strlen(f->model);
-    if (n_path < 5 || strcmp(f->model + n_path - 5, ".json") != 0) {
-        struct ckpt *c = NULL;
-        TRY(ckpt_open(f->model, &c));
-        size_t n;
-        const char *config = ckpt_config_json(c, &n);
-        struct status st = arch_parse(config, n, "config.json", m);
-        if (!status_failed(&st)) st = weights_check(m, c, out);
-        ckpt_close(&c);
-        return status_wrap(st, "%s", f->model);
-    }
-    char *text = NULL;
-    size_t n;
-    TRY(file_read(f->model, CONFIG_BYTES_MAX, &text, &n));
-    const struct status st = arch_parse(text, n, f->model, m);
-    mem_free(&text);
-    TRY(st);
-    layout_describe(m, (uint32_t)dtype_bytes(f->dtype), out);
-    return status_ok();
-}
 
 static struct status find_topology(const struct plan_flags *f, struct topo **out)
 {
@@ -107,6 +86,33 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
+/* Memory of the smallest GPU of a node. */
+static uint64_t gpu_memory(const struct plan_flags *f, const struct topo_node *node)
+{
+    uint64_t least = 0;
+    if (f->gpu_memory_gib > 0) return (uint64_t)(f->gpu_memory_gib * (double)(1ull << 30));
+    for (uint32_t g = 0; g < node->n_gpus && g < TOPO_GPUS_MAX; g++) {
+        const uint64_t n = node->gpus[g].memory_bytes;
+        if (n > 0 && (least == 0 || n < least)) least = n;
+    }
+    return least > 0 ? least : (uint64_t)GPU_GIB_ASSUMED << 30;
+}
+
+/* Bytes of GPU memory for the rank with the least; 0: ranks compute on CPUs. */
+static uint64_t gpu_bytes(const struct plan_flags *f, const struct topo *t)
+{
+    uint64_t least = UINT64_MAX;
+    if (f->gpus_per_node == 0) return 0;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        const struct topo_node *node = &t->nodes[t->ranks[r].host];
+        const uint32_t n_gpus = node->n_gpus > 0 ? node->n_gpus : f->gpus_per_node;
+        const uint32_t sharers = (t->ranks[r].n_local_ranks + n_gpus - 1) / n_gpus;
+        const uint64_t part = gpu_memory(f, node) / sharers;
+        if (part < least) least = part;
+    }
+    return least;
+}
+
 /* Bytes that --memory leaves beside the program, about; 0: no bound. */
 static uint64_t plan_bound(const struct plan_options *o)
 {
@@ -115,79 +121,22 @@ static uint64_t plan_bound(const struct plan_options *o)
     return all > PROGRAM_BYTES + 4 ? all - PROGRAM_BYTES : 4;
 }
 
-/* The hosts that hold the first stage's first replica of all experts. */
-static uint32_t expert_hosts(const struct layout *l, const struct topo *t, const uint32_t *order)
+static struct status no_fit(const struct layout_budget *b, const struct topo *t)
 {
-    uint32_t n = 0;
-    for (uint32_t node = 0; node < t->n_nodes; node++) {
-        bool holds = false;
-        for (uint32_t r = 0; r < l->n_ranks && !holds; r++) {
-            const struct layout_place p = layout_place_of(l, r);
-            holds = p.pp == 0 && p.expert_replica == 0 && t->ranks[order[r]].host == node;
-        }
-        n += holds;
-    }
-    return n;
-}
-
-/* The mean over the layers of the bytes of tokens between hosts, when they choose experts as the
- * load says. */
-static struct status wire_by_load(const struct layout *l, const int64_t *load,
-                                  const struct wire_shape *shape, struct wire_bytes *out)
-{
-    struct expert_rows_expected expected = {.of_part = NULL};
-    struct status st = status_ok();
-    double n = 0;
-    *out = (struct wire_bytes){.hosts = 0};
-    TRY(mem_alloc(&expected.of_part, l->ep, sizeof *expected.of_part, "experts' load"));
-    for (uint32_t layer = 0; layer < l->model.arch->n_layers && !status_failed(&st); layer++) {
-        if (!l->model.arch->layer_is_moe[layer]) continue;
-        st = expert_rows_expect(l, l->expert_places, load, layer, &expected);
-        const struct wire_bytes w = wire_bytes_for(shape, expected.hosts, expected.other_hosts);
-        out->hosts += w.hosts;
-        out->dispatch += w.dispatch;
-        out->combine += w.combine;
-        n++;
-    }
-    out->hosts /= n;
-    out->dispatch /= n;
-    out->combine /= n;
-    mem_free(&expected.of_part);
-    return st;
-}
-
-static void add_wire(const char *title, const struct wire_shape *shape, const char *how,
-                     const struct wire_bytes *w, struct strbuf *out)
-{
-    strbuf_printf(out,
-                  "%-*s%s: a token goes to %.2f others; %.3g KB there as %s, %.3g KB back, in each "
-                  "layer\n",
-                  WIRE_INDENT, title, how, w->hosts, w->dispatch / 1e3,
-                  shape->format.group > 0 ? "int8 values" : "floats", w->combine / 1e3);
-}
-
-/* The bytes of tokens between hosts when a router chooses at random, and by the load [L, E]; NULL:
- * not known. */
-static struct status report_wire(const struct layout *l, const struct topo *t,
-                                 const uint32_t *order, const int64_t *load, struct strbuf *out)
-{
-    const struct arch *m = l->model.arch;
-    const uint32_t n_hosts = m->n_experts > 0 ? expert_hosts(l, t, order) : 0;
-    if (n_hosts < 2 || n_hosts > m->n_experts) return status_ok();
-    const struct wire_shape shape = {.format = {m->width, l->model.expert_code_group},
-                                     .n_experts = m->n_experts,
-                                     .n_chosen = m->n_chosen,
-                                     .router = m->router,
-                                     .n_hosts = n_hosts};
-    struct wire_bytes w = wire_bytes_of(&shape);
-    char how[64];
-    snprintf(how, sizeof how, "experts on %u hosts", n_hosts);
-    add_wire("Wire", &shape, how, &w, out);
-    if (load == NULL) return status_ok();
-    TRY(wire_by_load(l, load, &shape, &w));
-    snprintf(how, sizeof how, "by the load, with %u copies", l->n_expert_copies);
-    add_wire("", &shape, how, &w, out);
-    return status_ok();
+    const double gib = (double)(1ull << 30);
+    if (b->rank_bytes > 0)
+        return status_make(
+            STATUS_USAGE, "no layout fits in the --memory of a rank; expected more, more ranks, or "
+                          "a smaller --max-model-len or --step-tokens");
+    if (b->device_bytes > 0)
+        return status_make(STATUS_USAGE,
+                           "no layout fits in %.4g GiB of GPU memory a rank; expected more GPUs, "
+                           "--gpu-memory, or a smaller --max-model-len or --step-tokens",
+                           (double)b->device_bytes / gib);
+    return status_make(STATUS_USAGE,
+                       "no layout fits in %.4g GiB of memory a node; expected more nodes, "
+                       "--memory-per-node, or a smaller --max-model-len or --step-tokens",
+                       (double)t->nodes[0].memory_bytes / gib);
 }
 
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
@@ -207,7 +156,9 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                    .min_kv_blocks = (context + 63) / 64,
                                    .n_state_slots =
                                        layout_slots_wanted(m->arch, o->job.schedule.max_batch),
-                                   .rank_bytes = plan_bound(o)};
+                                   .rank_bytes = plan_bound(o),
+                                   .device_bytes = gpu_bytes(&o->flags, t),
+                                   .network_bytes_s = flags->network_gbit_s * 1e9 / 8};
     const struct weights_fit fit = {.place = o->job.weights.place,
                                     .may_stream = o->flags.gpus_per_node == 0,
                                     .step_is_given = flags_is_given(&o->job.given, "step-tokens"),
@@ -228,20 +179,9 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     TRY_GOTO(st, plan_report_stream(layout, t, order, &budget, o->flags.disk_gb_s * 1e9, &text),
              done);
-    if (o->flags.gpus_per_node == 0) TRY_GOTO(st, report_wire(layout, t, order, load, &text), done);
-    TRY_GOTO(st, strbuf_status(&text), done);
+    TRY_GOTO(st, plan_report_wire(layout, &budget, load, &text), done);
     fwrite(text.data, 1, text.n, stdout);
-    if (!fits) {
-        st = budget.rank_bytes > 0
-                 ? status_make(STATUS_USAGE,
-                               "no layout fits in the --memory of a rank; expected more, more "
-                               "ranks, or a smaller --max-model-len or --step-tokens")
-                 : status_make(
-                       STATUS_USAGE,
-                       "no layout fits in %.4g GiB of memory a node; expected more "
-                       "nodes, --memory-per-node, or a smaller --max-model-len or --step-tokens",
-                       (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
-    }
+    if (!fits) st = no_fit(&budget, t);
 done:
     strbuf_fini(&text);
     expert_places_destroy(&places);
@@ -256,10 +196,16 @@ static struct status plan_run(const struct plan_options *o)
     const struct plan_flags *f = &o->flags;
     if (f->model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
     TRY(job_paths_check_model(f->model));
+    if (f->policy != NULL && f->format == NULL)
+        return status_make(STATUS_USAGE, "--policy: needs --format");
+    const struct plan_source source = {f->model, f->dtype, f->format, f->policy};
     struct arch m;
     struct layout_model layout_model;
     struct topo *topo = NULL;
-    TRY(plan_read_model(f, &m, &layout_model));
+    TRY(plan_model_read(&source, &m, &layout_model));
+    if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
+        layout_model.expert_code_group = layout_model.expert_fp8_group;
+    layout_model.on_device = f->gpus_per_node > 0;
     TRY(find_topology(f, &topo));
     warn_of_memory(topo);
     const struct status st = cmd_plan_report(o, &layout_model, topo);

@@ -190,8 +190,10 @@ static struct status job_start(struct job *j)
     PHASE(check_drain(j));
     TRY(comm_gather_topo(j->comm, &j->topo));
     job_measure_program(j);
+    TRY(job_measure_devices(j));
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
+    j->is_ordered = true;
     log_init(comm_rank(j->comm, COMM_WORLD), j->o->run.log_level, j->o->run.log_json);
     if (j->o->serves) comm_wait_asleep(j->comm);
     /* before the compute threads are bound, so that the watchdog's thread may use all cores of this

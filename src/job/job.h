@@ -40,6 +40,7 @@ struct job {
     struct watchdog *watchdog;
     struct topo *topo;
     uint32_t *order; /* [ranks] launcher rank of each world rank */
+    bool is_ordered; /* COMM_WORLD has that order */
     struct ckpt *ckpt;
     struct arch model;
     struct layout_model layout_model;
@@ -52,6 +53,7 @@ struct job {
     bool is_near_device; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
     char *expert_path;   /* the packed copy of the experts that are streamed; owned; NULL: none */
     uint64_t program_bytes; /* resident before anything is loaded, the most of all ranks */
+    uint64_t device_bytes;  /* a rank's part of its GPU's memory, the least of all; 0: CPUs */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;

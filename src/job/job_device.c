@@ -22,7 +22,8 @@ static const char *job_device_name_of(const struct job *j)
 
 static const struct topo_rank *job_device_place_of(const struct job *j)
 {
-    return &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
+    const uint32_t rank = (uint32_t)comm_rank(j->comm, COMM_WORLD);
+    return &j->topo->ranks[j->is_ordered ? j->order[rank] : rank];
 }
 
 static enum device_arithmetic arithmetic_of(const struct device_flags *o)
@@ -65,16 +66,56 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
 }
 
+/* One rank's device, as the ranks tell each other. */
+struct rank_device {
+    uint64_t memory_bytes;
+    uint32_t host;
+    char pci[32];
+};
+
+static struct status find_device(struct job *j, struct rank_device *out)
+{
+    struct device_options o;
+    struct device_found found;
+    int32_t *numas = NULL;
+    memset(out, 0, sizeof *out);
+    TRY(job_device_check_model(&j->model, job_device_name_of(j)));
+    TRY(options_of(j, &o, &numas));
+    const struct status st = device_locate(&o, &found);
+    mem_free(&numas);
+    TRY(st);
+    out->memory_bytes = found.memory_bytes;
+    out->host = job_device_place_of(j)->host;
+    memcpy(out->pci, found.pci, sizeof out->pci);
+    return status_ok();
+}
+
+struct status job_measure_devices(struct job *j)
+{
+    const size_t n_ranks = (size_t)comm_size(j->comm, COMM_WORLD);
+    struct rank_device mine, *all = NULL;
+    uint64_t n_sharers = 0;
+    if (on_cpu(j)) return status_ok();
+    TRY(comm_agree(j->comm, find_device(j, &mine)));
+    TRY(comm_agree(j->comm, mem_alloc(&all, n_ranks, sizeof *all, "GPUs of all ranks")));
+    comm_gather_bytes(j->comm, COMM_WORLD, &mine, sizeof mine, all);
+    for (size_t r = 0; r < n_ranks; r++)
+        n_sharers += all[r].host == mine.host && strcmp(all[r].pci, mine.pci) == 0;
+    mem_free(&all);
+    j->device_bytes = mine.memory_bytes / n_sharers;
+    comm_min_u64(j->comm, COMM_WORLD, &j->device_bytes, 1);
+    return status_ok();
+}
+
 struct status job_place_by_device(struct job *j)
 {
     struct device_options o;
     int32_t *numas = NULL;
-    char pci[32];
+    struct device_found found;
     if (on_cpu(j)) return status_ok();
-    TRY(job_device_check_model(&j->model, job_device_name_of(j)));
     TRY(options_of(j, &o, &numas));
-    const struct status st = device_locate(&o, pci);
-    if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, pci), &j->is_near_device);
+    const struct status st = device_locate(&o, &found);
+    if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, found.pci), &j->is_near_device);
     mem_free(&numas);
     return st;
 }

@@ -43,7 +43,9 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .step_tokens = (uint32_t)j->o->schedule.step_tokens,
         .min_kv_blocks = (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
         .n_state_slots = layout_slots_wanted(&j->model, j->o->schedule.max_batch),
-        .rank_bytes = rank_bytes};
+        .rank_bytes = rank_bytes,
+        .device_bytes = j->device_bytes,
+        .network_bytes_s = j->o->layout.network_gbit_s * 1e9 / 8};
 }
 
 /* The program, and what no plan counts: lists, messages, the loader's reads, small tables. */

@@ -140,6 +140,9 @@ struct status job_read_model(struct job *j)
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->files.model));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
+    if (j->o->model.fp8_activations == ACTIVATIONS_INT8 && j->layout_model.expert_fp8_group > 0)
+        j->layout_model.expert_code_group = j->layout_model.expert_fp8_group;
+    j->layout_model.on_device = j->o->device.device != DEVICE_CPU;
     return job_read_limits(j);
 }
 

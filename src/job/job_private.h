@@ -24,9 +24,13 @@ struct status job_open_lead(struct job *j);
 
 /* --- job_device.c: does nothing without --device cuda --- */
 
+/* **Collective (world)**. Before the layout is chosen: j->device_bytes, a rank's part of its GPU's
+ * memory, the least of all. Errors: device_locate's; STATUS_USAGE when the GPU's kernels cannot run
+ * the model; STATUS_MEMORY. */
+struct status job_measure_devices(struct job *j);
+
 /* Local. Binds this rank near its GPU. Call it before threads and large memory are made, because
- * those are placed where the rank runs. Errors: device_locate's; STATUS_USAGE when the GPU's
- * kernels cannot run the model; STATUS_MEMORY. */
+ * those are placed where the rank runs. Errors: device_locate's; STATUS_MEMORY. */
 struct status job_place_by_device(struct job *j);
 
 /* Local. Opens this rank's GPU: j->device, j->kern.device. Errors: device_open's. */

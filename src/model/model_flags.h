@@ -32,7 +32,7 @@ enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
          .preset = "int8", .commands = IN_JOBS | IN_BENCH, .journal = JOURNAL_ALWAYS,              \
          .help = "type that quantized weights but fp8 are multiplied with; f32 is slower")         \
     FLAG(enum activations, fp8_activations, "fp8-activations", OF_CHOICE(FP8_ACTIVATIONS_WORDS),   \
-         .preset = "f32", .commands = IN_JOBS | IN_BENCH, .journal = JOURNAL_CHANGED,              \
+         .preset = "f32", .commands = IN_ALL, .journal = JOURNAL_CHANGED,                          \
          .help =                                                                                   \
              "type that fp8 weights are multiplied with, but embedding, head and router; int8 "    \
              "expresses them as int8 when they are loaded: much faster with many rows, and "       \

@@ -22,6 +22,7 @@
 #include "kernels/part.h"
 #include "moe/moe_private.h"
 
+#include <assert.h>
 #include <string.h>
 
 bool exchange_may_go_by_host(const struct moe *m)
@@ -120,13 +121,22 @@ static struct status find_own_rows(struct moe *m, const struct pass *p, struct o
     return status_ok();
 }
 
+/* The buffer with room for an array of this call, of the size that `shoal plan` counts. */
+static struct status grow_array(struct moe *m, enum buffer which, enum exchange_array array,
+                                void *out)
+{
+    return moe_grow(m, which, exchange_array_bytes(&m->by_host.shape, array), 1, out);
+}
+
 /* Gives each of this rank's tokens a row in the block of each host that has experts of it. */
 static struct status number_rows(struct moe *m, const struct pass *p)
 {
     struct by_host *b = &m->by_host;
     const size_t n = range_count(p->listed), k = m->o.model->n_chosen,
                  n_hosts = (size_t)b->at.n_hosts;
-    TRY(moe_grow(m, BUF_ROW_OF, n * n_hosts, sizeof *b->row_of, &b->row_of));
+    b->shape = (struct exchange_shape){
+        .format = b->format, .n_hosts = n_hosts, .n_chosen = k, .n_routed = n};
+    TRY(grow_array(m, BUF_ROW_OF, EXCHANGE_ROW_OF, &b->row_of));
     for (size_t i = 0; i < n * n_hosts; i++) b->row_of[i] = -1;
     for (size_t h = 0; h < n_hosts; h++) b->to[h] = (struct block_to){.n_rows = 0};
     for (size_t i = 0; i < n * k; i++) {
@@ -135,6 +145,10 @@ static struct status number_rows(struct moe *m, const struct pass *p)
         int32_t *row = &b->row_of[i / k * n_hosts + (size_t)host];
         if (*row < 0) *row = (int32_t)b->to[host].n_rows++;
         b->to[host].n_choices++;
+    }
+    for (size_t h = 0; h < n_hosts; h++) {
+        b->shape.n_sent += b->to[h].n_rows;
+        b->shape.n_choices += b->to[h].n_choices;
     }
     return status_ok();
 }
@@ -153,7 +167,9 @@ static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
         pieces[h] = (struct comm_mail_piece){at, n};
         at += n;
     }
-    char *memory = comm_mail_memory(b->mail, COMM_LANE_ROWS_OUT, at);
+    const size_t n_bytes = exchange_array_bytes(&b->shape, EXCHANGE_TOKENS_OUT);
+    assert(at <= n_bytes);
+    char *memory = comm_mail_memory(b->mail, COMM_LANE_ROWS_OUT, n_bytes);
     for (size_t h = 0; h < n_hosts; h++) {
         struct block_to *to = &b->to[h];
         void *block = memory + pieces[h].offset;
@@ -374,7 +390,7 @@ static struct status spread_blocks(struct moe *m, const struct pass *p, struct a
                                    .scales = in->scales};
         const struct sums_job sums = {&codes, in->n_rows};
         const size_t n = in->n_rows * codes.n_groups;
-        TRY(moe_grow(m, BUF_GROUP_SUMS, n, sizeof *codes.sums, &codes.sums));
+        TRY(grow_array(m, BUF_GROUP_SUMS, EXCHANGE_GROUP_SUMS, &codes.sums));
         part_run(m->o.kern->team, (uint64_t)n * codes.group, group_sums_part, &sums);
         act_codes_scatter(m->o.kern, rows, &p->w->reads, &codes, &slots);
         row += in->n_rows;
@@ -409,10 +425,10 @@ static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
     m->traffic.n_tokens += range_count(p->listed);
     find_blocks(m);
     check_choices(m);
-    const size_t n_rows = b->from[b->at.n_hosts].row, k = m->o.model->n_chosen;
-    TRY(moe_grow(m, BUF_HOST_SLOTS, n_rows * k, sizeof *b->slots, &b->slots));
-    TRY(moe_grow(m, BUF_MOVE, n_rows * k, sizeof *b->to_slots, &b->to_slots));
-    TRY(moe_grow(m, BUF_ROW_WEIGHTS, n_rows, sizeof *b->weights, &b->weights));
+    b->shape.n_came = b->from[b->at.n_hosts].row;
+    TRY(grow_array(m, BUF_HOST_SLOTS, EXCHANGE_HOST_SLOTS, &b->slots));
+    TRY(grow_array(m, BUF_MOVE, EXCHANGE_TO_SLOTS, &b->to_slots));
+    TRY(grow_array(m, BUF_ROW_WEIGHTS, EXCHANGE_ROW_WEIGHTS, &b->weights));
     number_choices(m);
     take_own_choices(m, p);
     if (b->format.group == 0) return scatter_blocks(m, p);
@@ -426,8 +442,10 @@ static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
 static struct status exchange_hosts_compute(struct moe *m, struct pass *p)
 {
     struct by_host *b = &m->by_host;
-    const size_t d = m->o.model->width, row_bytes = d * sizeof *p->y + sizeof *p->bad;
-    p->y = comm_mail_memory(b->mail, COMM_LANE_EXPERT_OUTPUTS, p->n_in * row_bytes);
+    const size_t d = m->o.model->width;
+    b->shape.n_in = p->n_in;
+    p->y = comm_mail_memory(b->mail, COMM_LANE_EXPERT_OUTPUTS,
+                            exchange_array_bytes(&b->shape, EXCHANGE_OUTPUTS));
     p->bad = (int32_t *)(void *)(p->y + p->n_in * d);
     TRY(moe_run_experts(m, p));
     comm_mail_barrier(b->mail); /* all outputs of this host are written */

@@ -4,8 +4,9 @@
 #include "kernels/ops.h"
 #include "kernels/part.h"
 #include "moe/moe_private.h"
-#include "parallel/comm/wire_ints.h"
+#include "parallel/wire/wire_ints.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -162,7 +163,10 @@ static struct status lay_out_results(struct moe *m, struct pack_job *job)
             at += (range_count(run_of(n, job->n_runs, run)) * bound + 2 * LINE) / LINE * LINE;
         }
     }
-    job->memory = comm_mail_memory(b->mail, COMM_LANE_ROWS_BACK, at);
+    b->shape.n_runs = job->n_runs;
+    const size_t n_bytes = exchange_array_bytes(&b->shape, EXCHANGE_SUMS_OUT);
+    assert(at <= n_bytes);
+    job->memory = comm_mail_memory(b->mail, COMM_LANE_ROWS_BACK, n_bytes);
     return status_ok();
 }
 
@@ -173,6 +177,7 @@ static struct status send_results(struct moe *m, const struct pass *p)
     size_t n_rows = 0;
     for (int h = 0; h < b->at.n_hosts; h++)
         if (h != b->at.host) n_rows += range_count(share_of(b, h, b->at.local));
+    b->shape.n_back = n_rows;
     if (n_rows * m->o.model->width < WORTH_THREADS) team = NULL;
     struct pack_job job = {.m = m, .grid_bits = p->w->grid_bits, .n_runs = team_size(team)};
     TRY(lay_out_results(m, &job));

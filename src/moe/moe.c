@@ -37,8 +37,7 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
         return status_make(STATUS_MEMORY, "MoE buffer: overflow");
     if (n_bytes > g->n_bytes || g->data == NULL) { /* a buffer for n = 0 is allocated too, so
                                                       that `out` is never NULL */
-        /* a quarter more than asked, so that slowly growing steps do not allocate each time */
-        const size_t want = n_bytes + n_bytes / 4;
+        const size_t want = exchange_grown_bytes(n_bytes);
         moe_drop(m, g);
         g->on_device = m->o.kern->device != NULL && !is_list(which);
         g->is_mapped = !g->on_device && want >= WORTH_MAPPING;
@@ -145,6 +144,13 @@ const char *moe_exchange_name(const struct moe *m)
 struct moe_traffic moe_traffic_of(const struct moe *m)
 {
     return m->traffic;
+}
+
+uint64_t moe_memory_bytes(const struct moe *m)
+{
+    uint64_t n = m->by_host.mail != NULL ? comm_mail_bytes(m->by_host.mail) : 0;
+    for (int i = 0; i < BUF_COUNT; i++) n += m->buffers[i].n_bytes;
+    return n;
 }
 
 bool moe_takes_slices(const struct moe *m)

@@ -4,9 +4,10 @@
 
 #include "moe/balance.h"
 #include "moe/moe.h"
-#include "moe/result_block.h"
-#include "moe/token_block.h"
 #include "parallel/comm/comm_mail.h"
+#include "parallel/wire/exchange_memory.h"
+#include "parallel/wire/result_block.h"
+#include "parallel/wire/token_block.h"
 #include "weights/expert_stream.h"
 
 /* An array that grows to the size that the largest step needs, and is freed at the end only. */
@@ -132,6 +133,7 @@ struct by_host {
     struct result_block *results; /* [n_group] that came back, by host, then rank */
     struct host_outputs *outputs; /* [n_local] */
     struct token_format format;   /* of the call's layer */
+    struct exchange_shape shape;  /* of the call, as far as its numbers are known */
     int32_t *row_of;              /* [listed, n_hosts] the row of a token in the block for a host;
                                      -1: none */
     int32_t *slots;               /* [rows that came, K] choices by place, then row; -1: none */

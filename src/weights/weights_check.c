@@ -116,9 +116,15 @@ static void take_expert_inputs(const struct checking *k, const struct weight_spe
 {
     const struct packed w = {.quant = t->quant};
     const uint32_t group = act_codes_alike(&w, &w) ? quant_kernel_group(t->quant) : 0;
-    if (s->role == WEIGHT_EXPERT_GATE) k->out->expert_code_group = group;
+    const uint32_t fp8_group = t->quant.kind == QUANT_FP8 ? quant_kernel_group(t->quant) : 0;
+    if (s->role == WEIGHT_EXPERT_GATE) {
+        k->out->expert_code_group = group;
+        k->out->expert_fp8_group = fp8_group;
+    }
     if (s->role == WEIGHT_EXPERT_UP && k->out->expert_code_group != group)
         k->out->expert_code_group = 0;
+    if (s->role == WEIGHT_EXPERT_UP && k->out->expert_fp8_group != fp8_group)
+        k->out->expert_fp8_group = 0;
 }
 
 static struct status check_one(void *ctx, const struct weight_spec *s)

@@ -2,8 +2,8 @@
  * parts of an accepted block are inside its bytes. */
 #include "fuzz/fuzz.h"
 
-#include "moe/result_block.h"
-#include "moe/token_block.h"
+#include "parallel/wire/result_block.h"
+#include "parallel/wire/token_block.h"
 
 #include <string.h>
 

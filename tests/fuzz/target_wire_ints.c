@@ -1,7 +1,7 @@
 /* Target: packed integers of another rank; accepted ones are packed again and read back. */
 #include "fuzz/fuzz.h"
 
-#include "parallel/comm/wire_ints.h"
+#include "parallel/wire/wire_ints.h"
 
 #include <string.h>
 

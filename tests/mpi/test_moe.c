@@ -7,8 +7,8 @@
 #include "kernels/ops.h"
 #include "model/stage.h"
 #include "moe/moe.h"
-#include "moe/token_block.h"
 #include "parallel/layout/expert_places.h"
+#include "parallel/wire/token_block.h"
 
 #include <math.h>
 #include <stdlib.h>

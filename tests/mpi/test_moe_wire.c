@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "moe/moe.h"
-#include "moe/wire_bytes.h"
+#include "parallel/wire/wire_bytes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +82,18 @@ static void make_experts(struct experts *x, const struct kern_table *k, uint32_t
     x->router = (struct packed){.dtype = DTYPE_F32, .n_out = E, .n_in = d, .data = data};
 }
 
+/* A plan for a step of so many tokens counts what the call has allocated, and no more than three
+ * times that: it plans for twice the rows of a router that chooses evenly. */
+static void check_planned(struct moe *moe, const struct layout *l, uint32_t rank)
+{
+    const uint64_t found = moe_memory_bytes(moe),
+                   plan = layout_moe_bytes(l, layout_place_of(l, rank), TOKENS);
+    if (rank == 0)
+        fprintf(stderr, "\n  %s: %.0f KiB allocated, %.0f KiB planned", moe_exchange_name(moe),
+                (double)found / 1024, (double)plan / 1024);
+    CU_ASSERT(found > 0 && found <= plan && plan <= 3 * found);
+}
+
 /* One call over this rank's tokens with experts on ep ranks. h [TOKENS, D] out. */
 static struct moe_traffic run(const struct wire_case *w, struct experts *x,
                               const struct kern_table *kern, uint32_t ep, float *h)
@@ -95,7 +107,10 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     struct layout *l = malloc(sizeof *l);
     arch.router = w->router;
     arch.scale.residual = 1;
+    model.expert_code_group = GROUP;
+    model.weights[CLASS_EXPERTS] = (struct layout_weight){GROUP, GROUP + sizeof(float)};
     CU_ASSERT_EQUAL_FATAL(layout_build(&model, n, &flags, l).code, STATUS_OK);
+    l->expert_hosts = ep;
     struct comm *c = util_comm_on_host(l, 0, (int)rank);
     const struct range held = layout_experts(l, layout_place_of(l, rank).ep);
     struct layer layer = {.is_moe = true};
@@ -123,6 +138,7 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     struct moe *moe = NULL;
     CU_ASSERT_EQUAL_FATAL(moe_create(&o, &moe).code, STATUS_OK);
     CU_ASSERT_EQUAL(moe_forward(moe, &layer, &rows).code, STATUS_OK);
+    check_planned(moe, l, rank);
     const struct moe_traffic t = moe_traffic_of(moe);
     int64_t all[3] = {(int64_t)t.n_tokens, (int64_t)t.dispatch_bytes, (int64_t)t.combine_bytes};
     comm_sum_i64(c, COMM_STAGE, all, 3);

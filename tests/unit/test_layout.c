@@ -395,10 +395,17 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     partial.arch = &quarter;
     const struct layout few = built(&partial, 1, (struct layout_flags){0});
     CU_ASSERT_EQUAL(memory_at(&few, 0).workspace_bytes, 4 * 512 * (always - 48 + ffn) + logits);
-    /* the tokens of all four replicas may choose experts of one rank */
-    const uint64_t per_token = 4ull * 2 * (2 * 4096 + 2 * 14336);
-    CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 4 * 512 * per_token);
-    CU_ASSERT(memory_at(&narrow, 0).exchange_bytes < 2 * 512 * per_token);
+    /* twice the quarter of the choices of all four replicas, or of one; inputs, gate and up of two
+     * choices for each token */
+    const uint64_t per_token = 4ull * 2 * (4096 + 2 * 14336);
+    CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 2 * 512 * per_token);
+    CU_ASSERT(memory_at(&narrow, 0).exchange_bytes < memory_at(&wide, 0).exchange_bytes / 2);
+    /* a plan for streamed experts is a bound: all tokens may choose experts of one rank */
+    struct layout_model streamed = m;
+    streamed.streams_experts = true;
+    const struct layout bound =
+        built(&streamed, 4, (struct layout_flags){.dp = 4, .tp = 1, .ep = 4});
+    CU_ASSERT(memory_at(&bound, 0).exchange_bytes >= 4 * 512 * 4ull * 2 * 4096);
 }
 
 /* An int8 cache has a scale of 4 bytes for each token and head, for keys and for values. */

@@ -1,9 +1,9 @@
 /* Tests the blocks that the exchange between hosts sends, damaged ones too, and the bytes of a
  * token and layer for the routings of two published models: by formula, and by blocks of random
  * tokens. */
-#include "moe/result_block.h"
-#include "moe/token_block.h"
-#include "moe/wire_bytes.h"
+#include "parallel/wire/result_block.h"
+#include "parallel/wire/token_block.h"
+#include "parallel/wire/wire_bytes.h"
 
 #include <CUnit/CUnit.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Packed integers: every width comes back exactly, takes the bytes that the format says, and a
  * damaged or short message is refused. Messages are read from memory of their exact length, so that
  * AddressSanitizer sees a read after them. */
-#include "parallel/comm/wire_ints.h"
+#include "parallel/wire/wire_ints.h"
 
 #include <CUnit/CUnit.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "parallel/comm/comm_hosts.h"
 #include "parallel/comm/comm_private.h"
+#include "parallel/wire/exchange_memory.h"
 
 #include <limits.h>
 #include <string.h>
@@ -101,7 +102,7 @@ static char *own_grow(struct comm_mail *m, struct own_memory *o, size_t n_bytes)
 {
     if (o->bytes != NULL && n_bytes <= o->n_bytes) return o->bytes;
     mem_free(&o->bytes);
-    o->n_bytes = n_bytes + n_bytes / 4;
+    o->n_bytes = exchange_grown_bytes(n_bytes);
     const struct status st = mem_alloc(&o->bytes, o->n_bytes, 1, "mail between hosts");
     comm_check_memory(m->c, !status_failed(&st), "mail", m->axis);
     return o->bytes;
@@ -121,6 +122,18 @@ const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, 
     return host_group_lane_at(m->h->group, lane, local);
 }
 
+uint64_t comm_mail_bytes(const struct comm_mail *m)
+{
+    static const enum comm_lane mine[] = {COMM_LANE_ROWS_OUT, COMM_LANE_ROWS_BACK,
+                                          COMM_LANE_EXPERT_OUTPUTS, COMM_LANE_MAIL};
+    uint64_t n = 0;
+    for (size_t i = 0; m->h->group != NULL && i < sizeof mine / sizeof mine[0]; i++)
+        n += host_group_lane_bytes(m->h->group, mine[i]);
+    for (int i = 0; i < COMM_LANES; i++) n += m->own[i].n_bytes;
+    for (int i = 0; i < m->h->n_hosts; i++) n += m->messages[i].n_bytes;
+    return n;
+}
+
 void comm_mail_barrier(struct comm_mail *m)
 {
     if (m->h->group != NULL) host_group_barrier(m->h->group);
@@ -136,8 +149,10 @@ struct head {
 
 size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces)
 {
-    const size_t n = (size_t)m->h->n_hosts * n_pieces;
-    return lines(sizeof(struct head) + n * sizeof(struct comm_mail_piece));
+    _Static_assert(sizeof(struct head) == sizeof(uint64_t) &&
+                       sizeof(struct comm_mail_piece) == EXCHANGE_PIECE_BYTES,
+                   "a plan counts by these sizes");
+    return exchange_head_bytes((size_t)m->h->n_hosts, n_pieces);
 }
 
 static const struct comm_mail_piece *pieces_of(const struct head *head, int host)

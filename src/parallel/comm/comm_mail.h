@@ -38,6 +38,9 @@ struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
 void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes);
 const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local);
 
+/* Local. Bytes of this rank's memory: of all purposes, and of the messages that it has received. */
+uint64_t comm_mail_bytes(const struct comm_mail *m);
+
 /* **Collective (host's ranks of the axis)**. */
 void comm_mail_barrier(struct comm_mail *m);
 

@@ -106,6 +106,11 @@ void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes)
     return host_memory_lane(&g->memory, g->rank, STAGING_LANES + lane);
 }
 
+size_t host_group_lane_bytes(const struct host_group *g, unsigned lane)
+{
+    return g->memory.backed[STAGING_LANES + lane];
+}
+
 bool host_group_lane_is_huge(const struct host_group *g, unsigned lane)
 {
     return g->memory.backed[STAGING_LANES + lane] > 0 && !g->memory.is_small[STAGING_LANES + lane];

@@ -34,9 +34,10 @@ void host_group_use_team(struct host_group *g, struct team *team);
  * there is no memory. Its address never changes. */
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 
-/* Local. host_group_lane_is_huge: whether all of the segment lies in huge pages.
- * host_group_release_lane frees its memory; no other rank may read it any more, and the next
- * host_group_lane returns zeroed memory. */
+/* Local. host_group_lane_bytes: the segment's bytes. host_group_lane_is_huge: whether all of the
+ * segment lies in huge pages. host_group_release_lane frees its memory; no other rank may read it
+ * any more, and the next host_group_lane returns zeroed memory. */
+size_t host_group_lane_bytes(const struct host_group *g, unsigned lane);
 bool host_group_lane_is_huge(const struct host_group *g, unsigned lane);
 void host_group_release_lane(struct host_group *g, unsigned lane);
 

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "parallel/comm/comm_hosts.h"
-#include "parallel/comm/wire_ints.h"
+#include "parallel/wire/wire_ints.h"
 
 #include <stdatomic.h>
 #include <string.h>

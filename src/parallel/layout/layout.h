@@ -11,6 +11,7 @@
 #include "arch/arch_tensors.h"
 #include "base/status.h"
 #include "parallel/layout/layout_flags.h"
+#include "parallel/wire/wire_bytes.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,8 +50,11 @@ struct layout_model {
     uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */
     struct layout_weight weights[CLASS_COUNT];
     bool streams_experts;       /* their matrices stand on disk (weights/expert_stream.h) */
+    bool on_device;             /* ranks compute on GPUs */
     uint32_t expert_code_group; /* the experts' gate and up read int8 values in groups of so many
                                    inputs (of the last layer with experts); 0: floats */
+    uint32_t expert_fp8_group;  /* the same where they are fp8 and become int8 on loading
+                                   (--fp8-activations int8); 0: they are not fp8 */
 };
 
 /* Local. The model m with leaves chosen as convert does; borrows m. weight_bytes: of one weight
@@ -74,6 +78,9 @@ struct layout {
      * (over etp). For ranks that read each other's inputs in a host's memory: model/stage.h sets
      * both before weights are listed. Off at first. */
     bool cuts_outputs, cuts_expert_outputs;
+    /* hosts of the ranks that hold a replica of the experts, the most of any; layout_choose sets
+     * it. 0: not known, taken as one */
+    uint32_t expert_hosts;
     /* ranks compute rows of each other's experts, which they can read (moe/balance.h); likewise */
     bool lends_experts;
     /* where the experts of a layer stand; borrowed; NULL at first: expert e at place e */
@@ -149,6 +156,21 @@ struct layout_memory {
 
 enum { LAYOUT_STREAM_LEAST = 4 /* experts that the least memory holds */ };
 
+/* Local. The exchange between the hosts of the experts, for its bytes on the wire. */
+struct wire_shape layout_wire_shape(const struct layout *l);
+
+/* Local. Rows that come to the experts of a place in one layer of a step in which each replica has
+ * step_tokens rows, on average; n_experts of the place hold them. */
+double layout_expert_rows(const struct layout *l, struct layout_place place, uint64_t step_tokens);
+
+/* Local. The bytes of exchange_bytes, and the part of them that a MoE block allocates
+ * (moe_memory_bytes) when routers choose evenly; up to twice as many rows as that are counted, but
+ * no more than there can be. Where experts stream, all that there can be: a plan is a bound then.
+ */
+uint64_t layout_exchange_bytes(const struct layout *l, struct layout_place place,
+                               uint64_t step_tokens);
+uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uint64_t step_tokens);
+
 /* Local. All of it but the KV cache and the recurrent states. */
 uint64_t layout_fixed_bytes(const struct layout_memory *m);
 
@@ -175,6 +197,9 @@ struct layout_budget {
     uint32_t min_kv_blocks; /* blocks that must fit: one full context */
     uint32_t n_state_slots; /* slots of recurrent states that are wanted; 0: the model has none */
     uint64_t rank_bytes;    /* that a rank may use; 0: nine tenths of its part of the host */
+    uint64_t device_bytes;  /* of the GPUs, the part of the rank with the least; 0: ranks compute on
+                               CPUs. Then nine tenths of this, not of the host, may be used */
+    double network_bytes_s; /* of a host; 0: 100 Gbit/s */
 };
 
 /* Local. Bytes of the k inputs of one output; and of one weight on average, over whole groups. */

@@ -54,7 +54,8 @@ struct search {
     const uint32_t *order;
     const struct layout_budget *budget;
     const struct layout_flags *flags;
-    bool cross_hosts;       /* tp and expert groups may span hosts */
+    bool cross_hosts;       /* expert groups may span hosts */
+    bool tp_crosses;        /* and tp groups */
     struct status *trouble; /* borrowed; the first failure that is not about a candidate's sizes */
 };
 
@@ -73,9 +74,9 @@ static bool flag_allows(uint32_t flag, uint32_t value)
 /* True when this search may use the layout at all. */
 static bool groups_allowed(const struct search *s, const struct layout *l)
 {
-    if (s->cross_hosts) return true;
     const bool tp_inside = layout_link_of(s->t, s->order, l->tp) != LINK_NET;
-    return tp_inside && layout_link_of(s->t, s->order, l->ep * l->etp) != LINK_NET;
+    const bool experts_inside = layout_link_of(s->t, s->order, l->ep * l->etp) != LINK_NET;
+    return (tp_inside || s->tp_crosses) && (experts_inside || s->cross_hosts);
 }
 
 /* True when `a` is better than `b`: it fits and b does not; both fit and it has `margin` times the
@@ -92,6 +93,9 @@ static bool better(const struct candidate *a, const struct candidate *b, double 
 /* The estimate is not finer than a twentieth; a longer pipeline must be worth its groups. */
 static const double margin_equal = 1.05, margin_pp = 1.3;
 
+/* Groups across hosts must be worth a network that others may use, and a host that fails. */
+static const double margin_hosts = 1.3;
+
 static void consider(const struct search *s, const struct layout_flags *sizes,
                      struct candidate *best)
 {
@@ -99,6 +103,7 @@ static void consider(const struct search *s, const struct layout_flags *sizes,
     const struct status st = layout_build(s->model, s->t->n_ranks, sizes, &l);
     if (status_failed(&st) && st.code != STATUS_USAGE) *s->trouble = st;
     if (status_failed(&st) || !groups_allowed(s, &l)) return;
+    layout_see_hosts(s->t, s->order, &l);
     struct candidate c = {.sizes = *sizes};
     c.sizes.tp = l.tp;
     c.sizes.pp = l.pp;
@@ -162,14 +167,16 @@ static struct candidate layout_choose_best_of(const struct search *s)
     return chosen;
 }
 
-/* Groups stay inside hosts; they may cross hosts only when nothing fits otherwise. */
+/* Groups stay inside hosts, unless nothing fits so, or experts over hosts are clearly faster. */
 static struct candidate choose_best(struct search s)
 {
-    struct candidate inside = layout_choose_best_of(&s);
-    if (inside.fit.fits) return inside;
+    const struct candidate inside = layout_choose_best_of(&s);
+    if (s.t->n_nodes == 1 || (inside.fit.fits && s.model->arch->n_experts == 0)) return inside;
     s.cross_hosts = true;
+    s.tp_crosses = !inside.fit.fits;
     const struct candidate crossing = layout_choose_best_of(&s);
-    return better(&crossing, &inside, margin_equal) ? crossing : inside;
+    return better(&crossing, &inside, inside.fit.fits ? margin_hosts : margin_equal) ? crossing
+                                                                                     : inside;
 }
 
 /* --- the reasons -------------------------------------------------------------------------- */
@@ -256,6 +263,9 @@ static void say_ep(struct text *text, const struct layout *l, const struct searc
     } else if (l->ep > 1) {
         layout_choose_say(text, "ep %u %s: each expert is read by one rank for all of them", l->ep,
                           where);
+        if (l->expert_hosts > 1)
+            layout_choose_say(text, ", a token goes to a host once at %.4g Gbit/s",
+                              layout_network_bytes_s(s->budget) * 8e-9);
     } else {
         layout_choose_say(text, "ep 1: %s",
                           l->dp * l->tp == 1
@@ -307,11 +317,17 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
     }
     TRY(order_ranks(t, order));
     struct status trouble = status_ok();
-    const struct search s = {model, t, order, budget, &fixed, false, &trouble};
+    const struct search s = {.model = model,
+                             .t = t,
+                             .order = order,
+                             .budget = budget,
+                             .flags = &fixed,
+                             .trouble = &trouble};
     const struct candidate best = choose_best(s);
     TRY(trouble);
     if (best.sizes.tp == 0) return derived;
     TRY(layout_build(model, t->n_ranks, &best.sizes, out));
+    layout_see_hosts(t, order, out);
     explain(out, &s, &best.fit);
     *fits = best.fit.fits;
     return status_ok();

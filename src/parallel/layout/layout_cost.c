@@ -28,6 +28,13 @@ static uint64_t rank_budget_bytes(const struct topo *t)
     return least;
 }
 
+/* Bytes that a rank may use. */
+static uint64_t budget_bytes(const struct layout_budget *b, const struct topo *t)
+{
+    if (b->rank_bytes > 0) return b->rank_bytes;
+    return b->device_bytes > 0 ? b->device_bytes / 10 * 9 : rank_budget_bytes(t);
+}
+
 static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b)
 {
     return layout_fixed_bytes(m) + b->min_kv_blocks * m->kv_block_bytes +
@@ -37,8 +44,7 @@ static uint64_t needed(const struct layout_memory *m, const struct layout_budget
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget)
 {
-    struct layout_fit fit = {.budget_bytes =
-                                 budget->rank_bytes > 0 ? budget->rank_bytes : rank_budget_bytes(t),
+    struct layout_fit fit = {.budget_bytes = budget_bytes(budget, t),
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
     /* remainders go to the first parts, so the ranks of replica 0 hold the most */
@@ -79,13 +85,33 @@ enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uin
     return widest;
 }
 
+void layout_see_hosts(const struct topo *t, const uint32_t *order, struct layout *l)
+{
+    const uint32_t n = l->ep * l->etp;
+    uint32_t most = 1, here = 1;
+    for (uint32_t r = 1; r < l->n_ranks; r++) {
+        if (r % n == 0) {
+            here = 1;
+        } else if (t->ranks[order[r]].host != t->ranks[order[r - 1]].host) {
+            here++;
+        }
+        if (here > most) most = here;
+    }
+    l->expert_hosts = most;
+}
+
 /* The rates of the slowest rank. */
 struct rates {
     double flops, bytes;
     double net_bytes; /* its part of the host's network */
 };
 
-static struct rates slowest_rank(const struct topo *t)
+double layout_network_bytes_s(const struct layout_budget *budget)
+{
+    return budget->network_bytes_s > 0 ? budget->network_bytes_s : link_bytes[LINK_NET];
+}
+
+static struct rates slowest_rank(const struct topo *t, const struct layout_budget *budget)
 {
     double cores = 1e9, ranks = 1;
     for (uint32_t r = 0; r < t->n_ranks; r++) {
@@ -95,7 +121,8 @@ static struct rates slowest_rank(const struct topo *t)
         if (mine < cores) cores = mine;
         if (rank->n_local_ranks > ranks) ranks = rank->n_local_ranks;
     }
-    return (struct rates){cores * core_flops, cores * core_bytes, link_bytes[LINK_NET] / ranks};
+    return (struct rates){cores * core_flops, cores * core_bytes,
+                          layout_network_bytes_s(budget) / ranks};
 }
 
 struct group {
@@ -131,6 +158,7 @@ struct stage_load {
     struct group tp, experts;
     double rows; /* of one replica's microbatch */
     uint32_t kv_bytes;
+    bool etp_crosses; /* the ranks of an expert are on several hosts */
 };
 
 /* Seconds of the linears of these parts that all rows pass, one after the other. */
@@ -175,6 +203,25 @@ static double experts_s(const struct stage_load *s, const struct weights_cut *cu
     return seconds;
 }
 
+/* The exchange of rows with the experts' ranks. */
+static double exchange_s(const struct stage_load *s)
+{
+    const struct layout *l = s->l;
+    const struct arch *m = l->model.arch;
+    const double sent = s->rows / l->tp;
+    if (l->expert_hosts > 1 && !s->etp_crosses) { /* a token goes to each host once */
+        const struct wire_shape shape = layout_wire_shape(l);
+        const struct wire_bytes w = wire_bytes_of(&shape);
+        return sent * (w.dispatch + w.combine) / s->rates.net_bytes +
+               2.0 * l->expert_hosts * link_seconds[LINK_NET];
+    }
+    /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
+    const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
+    const double moved = sent * m->n_chosen * l->etp * row;
+    return moved * (s->experts.n - 1) / s->experts.n / s->experts.bytes_s +
+           2.0 * s->experts.n * s->experts.latency_s;
+}
+
 /* Experts, and the exchange of rows with their ranks. */
 static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
 {
@@ -186,11 +233,7 @@ static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
     double seconds = experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local);
     if (m->shared_ffn > 0) seconds += sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;
-    /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
-    const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
-    const double sent = s->rows / l->tp * m->n_chosen * l->etp * row;
-    seconds += sent * (s->experts.n - 1) / s->experts.n / s->experts.bytes_s;
-    seconds += 2.0 * s->experts.n * s->experts.latency_s;
+    seconds += exchange_s(s);
     /* each tp rank combined its part of the rows; all need all of them */
     if (l->tp > 1) seconds += s->rows * m->width * 4.0 / s->tp.bytes_s;
     return seconds;
@@ -221,9 +264,11 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
 double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,
                      const struct layout_budget *budget, const struct layout_fit *fit)
 {
-    struct stage_load s = {.l = l, .rates = slowest_rank(t), .kv_bytes = budget->kv.element_bytes};
+    struct stage_load s = {
+        .l = l, .rates = slowest_rank(t, budget), .kv_bytes = budget->kv.element_bytes};
     s.tp = layout_cost_group_of(t, order, &s.rates, l->tp);
     s.experts = layout_cost_group_of(t, order, &s.rates, l->ep * l->etp);
+    s.etp_crosses = layout_link_of(t, order, l->etp) == LINK_NET;
     /* pp groups are in flight and share the cache */
     const double slots = (double)fit->n_kv_blocks / blocks_per_slot / l->pp;
     s.rows = slots * rows_per_slot;

@@ -20,13 +20,19 @@ struct layout_fit {
 /* How far apart the ranks of a group stand. */
 enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 
-/* Local. */
+/* Local. Needs l->expert_hosts. */
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget);
 
 /* Local. The widest link inside any group of n consecutive ranks, groups starting at multiples of
  * n. order [n_ranks]: see layout_choose. */
 enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
+
+/* Local. Bytes a second of a host's network. */
+double layout_network_bytes_s(const struct layout_budget *budget);
+
+/* Local. Sets l->expert_hosts by the hosts of the ranks. */
+void layout_see_hosts(const struct topo *t, const uint32_t *order, struct layout *l);
 
 /* Local. Estimates the rows (tokens) per second of a long bulk run (prompts of 512 tokens, answers
  * of 128). */

@@ -19,6 +19,8 @@
                  "when tp, pp and dp are given)")                                                  \
     FLAG(uint32_t, dp, "dp", OF_COUNT(1, 65536, "N"), .alias = "data-parallel-size",               \
          .commands = IN_ALL, .help = "replicas")                                                   \
+    FLAG(double, network_gbit_s, "network", OF_NUMBER(0, 1e6, "GBIT/S"), .preset = "100",          \
+         .commands = IN_ALL, .help = "bandwidth of a host's network, by which a layout is chosen") \
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
          .help =                                                                                   \
              "spread experts over ranks so that each has as many tokens, by the counts in the "    \

@@ -1,9 +1,11 @@
-/* The memory that a rank needs: packed weights, KV blocks, workspace, exchange buffers. */
+/* The memory that a rank needs: packed weights, KV blocks, workspace. Buffers for data of other
+ * ranks: layout_exchange.c. */
 #include "parallel/layout/layout.h"
 
 #include "parallel/layout/weights_list.h"
 #include "parallel/layout/workspace.h"
 #include "tensor/dims.h"
+#include "tensor/quant_rows.h"
 
 uint64_t layout_row_bytes(const struct layout_model *m, enum arch_class c, uint64_t k)
 {
@@ -89,15 +91,6 @@ static uint64_t stream_bytes(const struct layout *l, struct layout_place place)
     return most > 0 ? LAYOUT_STREAM_LEAST * (most + 2 * PAGE) : 0;
 }
 
-/* Words of a row of k activations as codes with a scale and a sum per group, for a quantized class.
- */
-static uint64_t code_words(const struct layout_model *m, enum arch_class c, uint64_t k)
-{
-    const uint32_t group = m->weights[c].group;
-    if (group <= 1) return 0;
-    return (k + group - 1) / group * (group / 4 + 2);
-}
-
 static uint64_t max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -160,64 +153,13 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
 {
     const struct layout_model *m = &l->model;
     struct workspace_shape shape = workspace_shape_of(l, place, step_tokens);
-    shape.per_row[WORKSPACE_CODES] = max_u64(code_words(m, CLASS_ATTENTION, shape.code_inputs),
-                                             code_words(m, CLASS_FFN, m->arch->width));
-    shape.per_row[WORKSPACE_INNER_CODES] = code_words(m, CLASS_FFN, shape.inner_code_inputs);
+    if (m->weights[CLASS_ATTENTION].group > 1 || m->weights[CLASS_FFN].group > 1) {
+        shape.bytes[WORKSPACE_CODES] = quant_rows_bytes(step_tokens, shape.code_inputs);
+        shape.bytes[WORKSPACE_INNER_CODES] = quant_rows_bytes(step_tokens, shape.inner_code_inputs);
+    }
     uint64_t n = step_tokens * m->arch->width;
     if (place.pp == l->pp - 1) n += 64ull * range_count(layout_vocab(l, place.tp));
     return workspace_place(&shape).n_bytes + 4 * n;
-}
-
-/* Elements of one row of a row-parallel linear, for the larger of the two cuts: which one is used
- * depends on the hosts. */
-static uint64_t row_sum_elements(const struct layout *l)
-{
-    const struct arch *m = l->model.arch;
-    const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
-    if (l->tp == 1) return by_inputs;
-    const uint64_t n_o = arch_mixed_inputs(m);
-    const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
-    const uint64_t normed = m->width + max_u64(code_words(&l->model, CLASS_ATTENTION, m->width),
-                                               code_words(&l->model, CLASS_FFN, m->width));
-    const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
-    const uint64_t by_outputs = m->width / l->tp + PANEL_COLUMNS + shared;
-    return max_u64(by_inputs, by_outputs);
-}
-
-/* In units of 4 bytes, for T = step_tokens rows:
- *   a buffer in flight to or from the next stage                          T D
- *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
- *     or, where ranks share a host and cut by outputs, outputs of its D / tp columns and
- *     its part of the inputs that all read and of the normed rows, which may be codes too:
- *     T (D / tp + 1) + T (max(H V, F) + D + codes of D) / tp
- *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
- *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f),
- *     and as codes where experts are quantized */
-static uint64_t exchange_bytes(const struct layout *l, struct layout_place place,
-                               uint64_t step_tokens)
-{
-    const struct arch *m = l->model.arch;
-    const uint64_t d = m->width;
-    uint64_t per_row = d + row_sum_elements(l), n = 0;
-    if (m->n_experts > 0) {
-        const uint64_t group = (uint64_t)l->ep * l->etp;
-        const uint64_t batches = group > l->tp ? group / l->tp : 1;
-        const uint64_t held = range_count(layout_experts(l, place.ep));
-        const uint64_t chosen = m->n_chosen < held ? m->n_chosen : held;
-        const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
-        /* a run of streamed experts has no more rows than the step, or than its only expert */
-        const uint64_t inner = l->model.streams_experts ? 1 : chosen;
-        per_row += m->n_experts;
-        /* where experts stream, no room is kept for what a rank alone never sends */
-        if (!l->model.streams_experts || group > 1) per_row += 2ull * m->n_chosen * d;
-        n += step_tokens * batches *
-             (chosen * (2 * d + code_words(&l->model, CLASS_EXPERTS, max_u64(d, f))) +
-              inner * 2 * f);
-    }
-    const uint64_t all = 4 * (n + step_tokens * per_row);
-    /* a MoE buffer is a quarter larger than the step that it grew for (moe_grow); a plan for
-     * streamed experts is a bound, so it says so */
-    return l->model.streams_experts ? all + all / 4 : all;
 }
 
 uint64_t layout_fixed_bytes(const struct layout_memory *m)
@@ -264,7 +206,7 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
         .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,
         .state_bytes = state_bytes(l, place),
         .workspace_bytes = workspace_bytes(l, place, step_tokens),
-        .exchange_bytes = exchange_bytes(l, place, step_tokens),
+        .exchange_bytes = layout_exchange_bytes(l, place, step_tokens),
         .stream_bytes = stream_bytes(l, place),
         .on_disk_bytes = weights_bytes(l, place, true),
     };

@@ -398,7 +398,7 @@ static void add_cells(const struct cells *cells, uint32_t n, struct strbuf *out)
 }
 
 static struct status add_table(const struct table *table, const struct layout_fit *fit,
-                               bool is_bound, struct strbuf *out)
+                               const struct layout_budget *b, struct strbuf *out)
 {
     struct cells *cells = NULL;
     TRY(mem_alloc(&cells, table->n, sizeof *cells, "plan"));
@@ -409,8 +409,9 @@ static struct status add_table(const struct table *table, const struct layout_fi
     human_bytes(fit->budget_bytes, part);
     strbuf_printf(out, "\nWho holds what%s. A rank may use %s, %s.\n",
                   table->counts ? " (numbers per rank, not ranges)" : "", part,
-                  is_bound ? "what --memory leaves beside the program"
-                           : "nine tenths of its part of the host");
+                  b->rank_bytes > 0     ? "what --memory leaves beside the program"
+                  : b->device_bytes > 0 ? "nine tenths of its part of a GPU"
+                                        : "nine tenths of its part of the host");
     add_cells(cells, table->n, out);
     mem_free(&cells);
     return status_ok();
@@ -511,7 +512,7 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
     add_machine(t, out);
     add_layout(l, out);
     TRY_GOTO(st, table_fill(l, t, order, budget, &table), done);
-    TRY_GOTO(st, add_table(&table, &fit, budget->rank_bytes > 0, out), done);
+    TRY_GOTO(st, add_table(&table, &fit, budget, out), done);
     add_kv(l, budget, &fit, out);
     add_lack(l, &table, budget, &fit, out);
     if (!fit.fits) add_total(l, &fit, out);

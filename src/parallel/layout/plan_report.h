@@ -24,4 +24,10 @@ struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out);
 
+/* Local. Appends the rows of a step for each expert, and the bytes of a token between hosts, when a
+ * router chooses evenly, and as a load [L, E] says (NULL: not known; else l->expert_places may not
+ * be NULL); nothing for a dense model. Errors: STATUS_MEMORY. */
+struct status plan_report_wire(const struct layout *l, const struct layout_budget *budget,
+                               const int64_t *load, struct strbuf *out);
+
 #endif

@@ -1,6 +1,6 @@
 /* Each width has a loop of its own, compiled from one body with a constant width: it loads and
  * stores whole words that overlap, so that no value costs a loop over its bytes. */
-#include "parallel/comm/wire_ints.h"
+#include "parallel/wire/wire_ints.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* A host gets a token unless none of the token's experts is there. With router groups the chosen
  * groups are any G of them with the same probability, and the experts any K of theirs. */
-#include "moe/wire_bytes.h"
+#include "parallel/wire/wire_bytes.h"
 
-#include "moe/result_block.h"
-#include "parallel/comm/wire_ints.h"
+#include "parallel/wire/result_block.h"
+#include "parallel/wire/wire_ints.h"
 
 enum { MANY_ROWS = 1 << 12 /* of a block, so that its head and filling do not count */ };
 
@@ -41,6 +41,11 @@ static double none_on_host(const struct wire_shape *s, uint32_t held)
              none_chosen(chosen * size, j * held / mine, s->n_chosen);
     }
     return p;
+}
+
+double wire_host_share(const struct wire_shape *s)
+{
+    return 1 - none_on_host(s, (s->n_experts + s->n_hosts - 1) / s->n_hosts);
 }
 
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others)

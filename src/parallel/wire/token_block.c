@@ -1,4 +1,4 @@
-#include "moe/token_block.h"
+#include "parallel/wire/token_block.h"
 
 #include <string.h>
 

@@ -1,12 +1,12 @@
 /* The bytes that a rank sends back to the host of some tokens: the integer sums of each token's
- * experts on this host, with the token's counter, packed (parallel/comm/wire_ints.h). A pure
- * format. Called by exchange_hosts_combine.c and wire_bytes.c.
+ * experts on this host, with the token's counter, packed (parallel/wire/wire_ints.h). A pure
+ * format.
  *
  *     head | end of each row's bytes | packed rows: D sums and a counter each
  *
  * Head and ends are written at once, the rows in runs that several threads pack. */
-#ifndef SHOAL_MOE_RESULT_BLOCK_H
-#define SHOAL_MOE_RESULT_BLOCK_H
+#ifndef SHOAL_PARALLEL_WIRE_RESULT_BLOCK_H
+#define SHOAL_PARALLEL_WIRE_RESULT_BLOCK_H
 
 #include <stdbool.h>
 #include <stddef.h>

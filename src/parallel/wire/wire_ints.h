@@ -5,8 +5,8 @@
  *     block: width w in bytes, 0 .. 8 (1 byte) | the values' w low bytes, two's complement
  *
  * The last block has as many values as are left. A block of zeros is its width alone. */
-#ifndef SHOAL_PARALLEL_COMM_WIRE_INTS_H
-#define SHOAL_PARALLEL_COMM_WIRE_INTS_H
+#ifndef SHOAL_PARALLEL_WIRE_WIRE_INTS_H
+#define SHOAL_PARALLEL_WIRE_WIRE_INTS_H
 
 #include <stddef.h>
 #include <stdint.h>

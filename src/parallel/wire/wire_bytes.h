@@ -1,10 +1,10 @@
 /* The bytes that exchange_hosts.c sends between hosts for a token in one layer. Pure functions of
  * the formats that the exchange writes, for `shoal plan` and for tests; a trained router's tokens
  * may touch more hosts or fewer than expected, which --metrics counts. */
-#ifndef SHOAL_MOE_WIRE_BYTES_H
-#define SHOAL_MOE_WIRE_BYTES_H
+#ifndef SHOAL_PARALLEL_WIRE_WIRE_BYTES_H
+#define SHOAL_PARALLEL_WIRE_WIRE_BYTES_H
 
-#include "moe/token_block.h"
+#include "parallel/wire/token_block.h"
 #include "tensor/router_rule.h"
 
 /* E experts by id on n_hosts hosts, in runs as even as possible, as layout_experts places them. */
@@ -29,5 +29,8 @@ struct wire_bytes wire_bytes_of(const struct wire_shape *s);
 /* Local. For tokens that go to `hosts` other hosts, with the part `others` of their choices there;
  * w.rows is 0. Of the shape, format and n_chosen are read. */
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
+
+/* Local. The part of all tokens that have an expert on the first host, which has the most. */
+double wire_host_share(const struct wire_shape *s);
 
 #endif

@@ -6,8 +6,8 @@
  *
  * Each part begins at a multiple of 64 bytes, from which the parts' sizes follow. A token stands in
  * a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
-#ifndef SHOAL_MOE_TOKEN_BLOCK_H
-#define SHOAL_MOE_TOKEN_BLOCK_H
+#ifndef SHOAL_PARALLEL_WIRE_TOKEN_BLOCK_H
+#define SHOAL_PARALLEL_WIRE_TOKEN_BLOCK_H
 
 #include <stdbool.h>
 #include <stddef.h>

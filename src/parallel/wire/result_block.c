@@ -1,4 +1,4 @@
-#include "moe/result_block.h"
+#include "parallel/wire/result_block.h"
 
 #include <string.h>
 

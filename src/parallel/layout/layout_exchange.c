@@ -1,0 +1,189 @@
+/* The memory that a rank needs for data of other ranks: hidden rows, sums, and the rows of its
+ * experts in the way that moe/moe.c chooses for the layout. */
+#include "parallel/layout/layout.h"
+
+#include "parallel/wire/exchange_memory.h"
+#include "tensor/dims.h"
+#include "tensor/quant_rows.h"
+
+enum { SPREAD = 2 /* times the rows of routers that choose evenly */ };
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* --- rows of experts -------------------------------------------------------------------------- */
+
+/* The ways in which rows meet their experts (moe/moe.c). */
+enum way { WAY_LOCAL, WAY_IN_HOST, WAY_BETWEEN_HOSTS, WAY_OF_ROWS };
+
+static enum way way_of(const struct layout *l)
+{
+    const uint32_t group = l->ep * l->etp;
+    if (group == 1) return WAY_LOCAL;
+    if (l->model.on_device) return WAY_OF_ROWS;
+    const bool in_host = group == l->tp && l->expert_hosts <= 1 && !l->model.arch->expert_bias;
+    return in_host && (l->etp == 1 || l->cuts_expert_outputs) ? WAY_IN_HOST : WAY_BETWEEN_HOSTS;
+}
+
+/* Replicas that share one replica of the experts. */
+static uint64_t batches(const struct layout *l)
+{
+    return max_u64((uint64_t)l->ep * l->etp / l->tp, 1);
+}
+
+static uint64_t n_hosts(const struct layout *l)
+{
+    return max_u64(l->expert_hosts, 1);
+}
+
+struct wire_shape layout_wire_shape(const struct layout *l)
+{
+    const struct arch *m = l->model.arch;
+    return (struct wire_shape){.format = {m->width, l->model.expert_code_group},
+                               .n_experts = m->n_experts,
+                               .n_chosen = m->n_chosen,
+                               .router = m->router,
+                               .n_hosts = (uint32_t)n_hosts(l)};
+}
+
+double layout_expert_rows(const struct layout *l, struct layout_place place, uint64_t step_tokens)
+{
+    const struct arch *m = l->model.arch;
+    return (double)(batches(l) * step_tokens) * m->n_chosen *
+           range_count(layout_experts(l, place.ep)) / m->n_experts;
+}
+
+/* What is planned for where `mean` are expected and there are at most `most`. */
+static uint64_t planned(const struct layout *l, double mean, uint64_t most)
+{
+    if (l->model.streams_experts) return most;
+    return min_u64((uint64_t)(SPREAD * mean) + 1, most);
+}
+
+/* Rows of the place's experts. */
+static uint64_t rows_in(const struct layout *l, struct layout_place place, uint64_t step_tokens)
+{
+    const uint64_t held = range_count(layout_experts(l, place.ep));
+    return planned(l, layout_expert_rows(l, place, step_tokens),
+                   batches(l) * step_tokens * min_u64(l->model.arch->n_chosen, held));
+}
+
+/* The experts' own arrays: their inputs, gate and up. A run of streamed experts has no more rows
+ * than the step, or than its only expert. */
+static uint64_t expert_bytes(const struct layout *l, struct layout_place place, uint64_t n_in,
+                             uint64_t step_tokens)
+{
+    const uint64_t d = l->model.arch->width, f = range_count(layout_expert_ffn(l, place.etp));
+    const uint64_t inner =
+        l->model.streams_experts ? min_u64(batches(l) * step_tokens, n_in) : n_in;
+    const bool is_quantized = l->model.weights[CLASS_EXPERTS].group > 1;
+    uint64_t n = inner * 2 * f * sizeof(float);
+    if (l->model.expert_code_group == 0) n += n_in * d * sizeof(float);
+    if (is_quantized) n += quant_rows_bytes(n_in, d) + quant_rows_bytes(inner, f);
+    if (l->etp > 1 && !l->cuts_expert_outputs) n += n_in * (d + 1) * sizeof(int64_t);
+    return n;
+}
+
+/* The arrays that move rows between hosts, each as moe/exchange_hosts.c allocates it. */
+static uint64_t between_hosts_bytes(const struct layout *l, uint64_t n_routed, uint64_t n_in,
+                                    uint64_t step_tokens)
+{
+    const struct wire_shape w = layout_wire_shape(l);
+    const uint64_t k = w.n_chosen, hosts = w.n_hosts,
+                   per_host = max_u64((uint64_t)l->ep * l->etp / hosts, 1);
+    const double share = wire_host_share(&w), others = (double)(hosts - 1) / (double)hosts;
+    const uint64_t came =
+        planned(l, share * (double)(batches(l) * step_tokens), batches(l) * step_tokens);
+    const uint64_t sent =
+        planned(l, share * (double)(hosts * n_routed), n_routed * min_u64(k, hosts));
+    const uint64_t from_others = (uint64_t)((double)came * others) / per_host + 1;
+    const struct exchange_shape s = {.format = w.format,
+                                     .n_hosts = hosts,
+                                     .n_chosen = k,
+                                     .n_runs = 1,
+                                     .n_routed = n_routed,
+                                     .n_sent = sent,
+                                     .n_choices = n_routed * k,
+                                     .n_came = came,
+                                     .n_in = n_in,
+                                     .n_back = from_others,
+                                     .n_mailed = from_others,
+                                     .n_returned = sent};
+    uint64_t n = w.format.group > 0 ? quant_rows_bytes(n_routed, w.format.width) : 0;
+    for (int i = 0; i < EXCHANGE_ARRAY_COUNT; i++)
+        n += exchange_array_bytes(&s, (enum exchange_array)i);
+    return n;
+}
+
+uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uint64_t step_tokens)
+{
+    const struct arch *m = l->model.arch;
+    const enum way way = way_of(l);
+    const uint64_t d = m->width, k = m->n_chosen, row = (d + 1) * sizeof(float);
+    const uint64_t slice = (step_tokens + l->tp - 1) / l->tp;
+    const uint64_t routed = way == WAY_BETWEEN_HOSTS || way == WAY_OF_ROWS ? slice : step_tokens;
+    const uint64_t n_in = rows_in(l, place, step_tokens);
+    if (m->n_experts == 0) return 0;
+    /* all tokens as int8 values, where they were not quantized before */
+    const uint64_t codes = l->model.expert_code_group > 0 ? quant_rows_bytes(step_tokens, d) : 0;
+    /* scores, ids twice, weights and slots; outputs and marks */
+    uint64_t n =
+        routed * (m->n_experts + 4 * k) * sizeof(float) + step_tokens * (row + sizeof(int));
+    n += expert_bytes(l, place, n_in, step_tokens);
+    switch (way) {
+    case WAY_LOCAL:
+        n += n_in * row + codes;
+        break;
+    case WAY_IN_HOST: /* all choices; outputs in two segments by turns */
+        n += step_tokens * 6 * k * sizeof(int32_t) + 2 * n_in * row + codes;
+        break;
+    case WAY_BETWEEN_HOSTS:
+        n += between_hosts_bytes(l, routed, n_in, step_tokens);
+        break;
+    case WAY_OF_ROWS: /* rows sent and returned; received, computed and sent back */
+        n += 2 * routed * k * row + 3 * n_in * row;
+        break;
+    }
+    return exchange_grown_bytes(n);
+}
+
+/* --- all ---------------------------------------------------------------------------------------
+ */
+
+/* Elements of one row of a row-parallel linear, for the larger of the two cuts: which one is used
+ * depends on the hosts. */
+static uint64_t row_sum_elements(const struct layout *l)
+{
+    const struct arch *m = l->model.arch;
+    const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
+    if (l->tp == 1) return by_inputs;
+    const uint64_t n_o = arch_mixed_inputs(m);
+    const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
+    const uint64_t normed = m->width + quant_rows_bytes(1, m->width) / sizeof(float);
+    const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
+    const uint64_t by_outputs = m->width / l->tp + PANEL_COLUMNS + shared;
+    return max_u64(by_inputs, by_outputs);
+}
+
+/* In units of 4 bytes, for T = step_tokens rows:
+ *   a buffer in flight to or from the next stage                          T D
+ *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
+ *     or, where ranks share a host and cut by outputs, outputs of its D / tp columns and
+ *     its part of the inputs that all read and of the normed rows, which may be int8 too:
+ *     T (D / tp + 1) + T (max(H V, F) + D + int8 values of D) / tp
+ * and the rows of the experts. */
+uint64_t layout_exchange_bytes(const struct layout *l, struct layout_place place,
+                               uint64_t step_tokens)
+{
+    const uint64_t per_row = l->model.arch->width + row_sum_elements(l);
+    const uint64_t sums = step_tokens * per_row * sizeof(float);
+    return (l->model.streams_experts ? exchange_grown_bytes(sums) : sums) +
+           layout_moe_bytes(l, place, step_tokens);
+}

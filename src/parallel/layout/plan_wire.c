@@ -1,0 +1,77 @@
+/* The section of `shoal plan` on experts and the network. */
+#include "base/mem.h"
+#include "parallel/layout/plan_report.h"
+
+#include <stdio.h>
+
+enum { INDENT = 10 };
+
+/* The most and the mean rows that the experts of a place get; means of whole steps. */
+static void add_rows(const struct layout *l, const struct layout_budget *b, struct strbuf *out)
+{
+    const struct arch *m = l->model.arch;
+    const uint32_t held = (m->n_experts + l->ep - 1) / l->ep; /* the first place has the most */
+    const struct layout_place first = layout_place_of(l, 0);
+    const double rows = layout_expert_rows(l, first, b->step_tokens);
+    const uint32_t n_batches = l->ep * l->etp > l->tp ? l->ep * l->etp / l->tp : 1;
+    strbuf_printf(out,
+                  "\n%-*sa step of %u rows in each of %u replicas that share them brings %.4g rows "
+                  "to an expert on average, %.4g to a rank of %u experts, in each layer\n",
+                  INDENT, "Rows", b->step_tokens, n_batches, rows / held, rows, held);
+}
+
+/* The mean over the layers of the bytes of tokens between hosts, when they choose experts as the
+ * load says. */
+static struct status wire_by_load(const struct layout *l, const int64_t *load,
+                                  const struct wire_shape *shape, struct wire_bytes *out)
+{
+    struct expert_rows_expected expected = {.of_part = NULL};
+    struct status st = status_ok();
+    double n = 0;
+    *out = (struct wire_bytes){.hosts = 0};
+    TRY(mem_alloc(&expected.of_part, l->ep, sizeof *expected.of_part, "experts' load"));
+    for (uint32_t layer = 0; layer < l->model.arch->n_layers && !status_failed(&st); layer++) {
+        if (!l->model.arch->layer_is_moe[layer]) continue;
+        st = expert_rows_expect(l, l->expert_places, load, layer, &expected);
+        const struct wire_bytes w = wire_bytes_for(shape, expected.hosts, expected.other_hosts);
+        out->hosts += w.hosts;
+        out->dispatch += w.dispatch;
+        out->combine += w.combine;
+        n++;
+    }
+    out->hosts /= n;
+    out->dispatch /= n;
+    out->combine /= n;
+    mem_free(&expected.of_part);
+    return st;
+}
+
+static void add_wire(const char *title, const struct wire_shape *shape, const char *how,
+                     const struct wire_bytes *w, struct strbuf *out)
+{
+    strbuf_printf(out,
+                  "%-*s%s: a token goes to %.2f others; %.3g KB there as %s, %.3g KB back, in each "
+                  "layer\n",
+                  INDENT, title, how, w->hosts, w->dispatch / 1e3,
+                  shape->format.group > 0 ? "int8 values" : "floats", w->combine / 1e3);
+}
+
+struct status plan_report_wire(const struct layout *l, const struct layout_budget *budget,
+                               const int64_t *load, struct strbuf *out)
+{
+    const struct arch *m = l->model.arch;
+    if (m->n_experts == 0) return status_ok();
+    add_rows(l, budget, out);
+    if (l->model.on_device || l->expert_hosts < 2 || l->expert_hosts > m->n_experts)
+        return strbuf_status(out);
+    const struct wire_shape shape = layout_wire_shape(l);
+    struct wire_bytes w = wire_bytes_of(&shape);
+    char how[64];
+    snprintf(how, sizeof how, "experts on %u hosts", shape.n_hosts);
+    add_wire("Wire", &shape, how, &w, out);
+    if (load == NULL) return strbuf_status(out);
+    TRY(wire_by_load(l, load, &shape, &w));
+    snprintf(how, sizeof how, "by the load, with %u copies", l->n_expert_copies);
+    add_wire("", &shape, how, &w, out);
+    return strbuf_status(out);
+}

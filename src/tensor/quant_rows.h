@@ -1,0 +1,24 @@
+/* The memory of quantized activations: kernels/act.c makes them, plans count them. */
+#ifndef SHOAL_TENSOR_QUANT_ROWS_H
+#define SHOAL_TENSOR_QUANT_ROWS_H
+
+#include "tensor/quant_format.h"
+
+enum { QUANT_ROWS_ALIGN = 64 /* of each array of quantized activations */ };
+
+/* Local. Bytes of memory for n_rows rows of n activations as int8 values, with a scale and a sum
+ * for each group, whatever the group's length. SIZE_MAX: overflow. */
+static inline size_t quant_rows_bytes(size_t n_rows, size_t n)
+{
+    const size_t n_codes = (n + QUANT_GROUP_MAX - 1) / QUANT_GROUP_MAX * QUANT_GROUP_MAX;
+    const size_t n_groups = (n + QUANT_CODE_ALIGN - 1) / QUANT_CODE_ALIGN;
+    size_t row_bytes, all;
+    if (__builtin_mul_overflow(n_groups, sizeof(float) + sizeof(int32_t), &row_bytes) ||
+        __builtin_add_overflow(row_bytes, n_codes, &row_bytes) ||
+        __builtin_mul_overflow(row_bytes, n_rows, &all) ||
+        __builtin_add_overflow(all, 3 * (size_t)QUANT_ROWS_ALIGN, &all))
+        return SIZE_MAX;
+    return all;
+}
+
+#endif
