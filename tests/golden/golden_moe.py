@@ -1,0 +1,314 @@
+"""The models of the goldens with routed experts, and with attention of keys and values."""
+import torch
+from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Glm4MoeConfig,
+                          Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
+                          GraniteMoeForCausalLM, GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
+                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
+                          MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, PhimoeConfig,
+                          PhimoeForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
+                          SolarOpenConfig, SolarOpenForCausalLM)
+
+from golden_common import COMMON, SHORTER, SHORTEST
+
+
+def minimax_fields(n_layers, rotary_dim):
+    """Fields of MiniMax-M2's published config.json that transformers does not write."""
+    return dict(attn_type_list=[1] * n_layers, rotary_dim=rotary_dim, qk_norm_type="per_layer",
+                use_qk_norm=True, use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
+                num_mtp_modules=3, mtp_transformer_layers=1, use_mtp=True)
+
+
+MODELS = {
+    # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that bites; bf16 experts
+    # stored input by input, an expert width with a tail leaf
+    "gpt-oss": dict(
+        cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GptOssConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=6,
+            num_experts_per_tok=3, sliding_window=24, swiglu_limit=1.5, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, beta_fast=32.0,
+                                 beta_slow=1.0, truncate=False,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=False, **COMMON)),
+    # experts in MXFP4 as they are published, a window that ends inside the second tile
+    "gpt-oss-mxfp4": dict(
+        cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, mxfp4=True,
+        config=lambda: GptOssConfig(
+            vocab_size=267, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=1, head_dim=32, num_local_experts=4,
+            num_experts_per_tok=2, sliding_window=70, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0,
+                                 beta_slow=1.0, truncate=False,
+                                 original_max_position_embeddings=128),
+            tie_word_embeddings=False, **COMMON)),
+    "mixtral": dict(
+        cls=MixtralForCausalLM, dtype=torch.bfloat16,
+        config=lambda: MixtralConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
+            num_experts_per_tok=2, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=None,
+            tie_word_embeddings=False, **COMMON)),
+    # head_dim apart from hidden / heads, top 3 renormalised, f32, an expert width with a tail leaf
+    "qwen3-moe": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.float32,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=128, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            num_experts=8, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[], rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False,
+            **COMMON)),
+    # weights not renormalised; dense layers 0 and 2 (sparse step 2) and 3 (mlp_only_layers)
+    "qwen3-moe-mixed": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.float16,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=64,
+            num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=1, head_dim=32,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=2,
+            mlp_only_layers=[3], rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True,
+            **COMMON)),
+    # a window in all layers, whatever max_window_layers says
+    "qwen3-moe-window": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[1], use_sliding_window=True, sliding_window=50, max_window_layers=1,
+            rms_norm_eps=1e-6, rope_theta=1e4, tie_word_embeddings=False, **COMMON)),
+    # a shared expert behind its sigmoid, QKV bias, a dense first layer, weights not renormalised
+    "qwen2-moe": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            shared_expert_intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[0], rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
+    # every second layer sparse, renormalised, tied, a shared expert wider than a leaf
+    "qwen2-moe-mixed": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            shared_expert_intermediate_size=160, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=4, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True,
+            decoder_sparse_step=2, mlp_only_layers=[], rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # no bias anywhere: "qkv_bias" is false
+    "qwen2-moe-unbiased": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=264, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            shared_expert_intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[], qkv_bias=False, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # norms over the whole of q and k
+    "olmoe": dict(
+        cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, num_experts=8, num_experts_per_tok=3,
+            norm_topk_prob=False, rms_norm_eps=1e-5, tie_word_embeddings=False, clip_qkv=None,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # fewer KV heads than queries, clipped, renormalised, tied
+    "olmoe-clip": dict(
+        cls=OlmoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=280, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # the same with heads of 24 elements, no whole number of 16 lanes
+    "olmoe-head24": dict(
+        cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=264, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # all four multipliers, tied
+    "granite-moe": dict(
+        cls=GraniteMoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GraniteMoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=8,
+            num_experts_per_tok=3, embedding_multiplier=0.3, residual_multiplier=0.22,
+            attention_multiplier=0.3, logits_scaling=6.0, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # some multipliers, own head, an odd number of experts
+    "granite-moe-untied": dict(
+        cls=GraniteMoeForCausalLM, dtype=torch.float32, prompts=SHORTER,
+        config=lambda: GraniteMoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=40, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=1, num_local_experts=5,
+            num_experts_per_tok=2, embedding_multiplier=1.0, residual_multiplier=0.5,
+            attention_multiplier=0.25, logits_scaling=1.0, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # half of each head rotated, QKV bias, q and k norms, sigmoids, a shared expert, dense first layer
+    "glm4-moe": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+            use_qk_norm=True, attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5),
+            **COMMON)),
+    # neither norms nor biases nor dense layers; weights as they are, tied
+    "glm4-moe-plain": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, n_group=2, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0,
+            use_qk_norm=False, attention_bias=False, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            **COMMON)),
+    # half of a head rotated, norms of all of q and of k, sigmoid scores with a bias; the published fields
+    "minimax-m2": dict(
+        cls=MiniMaxM2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fields=minimax_fields(3, 16),
+        config=lambda: MiniMaxM2Config(
+            vocab_size=301, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, head_dim=32, num_local_experts=8,
+            num_experts_per_tok=3, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
+            **COMMON)),
+    # linears as codes with scales of blocks of 128 x 128, most of them cut off at the end
+    "minimax-m2-fp8": dict(
+        cls=MiniMaxM2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fp8=True,
+        fields=dict(minimax_fields(2, 8), rope_parameters=None, rope_theta=1e4, quantization_config=dict(
+            quant_method="fp8", fmt="float8_e4m3fn", activation_scheme="dynamic",
+            weight_block_size=[128, 128],
+            modules_to_not_convert=["gate", "e_score_correction_bias", "lm_head"])),
+        config=lambda: MiniMaxM2Config(
+            vocab_size=288, hidden_size=160, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=8, num_key_value_heads=4, head_dim=32, num_local_experts=6,
+            num_experts_per_tok=2, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25),
+            **COMMON)),
+    # norms of each head of q and k, sigmoids, two shared experts, a dense first layer
+    "dots1": dict(
+        cls=Dots1ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Dots1Config(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1,
+            routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+            sliding_window=None, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e7), **COMMON)),
+    # two groups of experts, weights as they are, a window in the upper layer, biases, tied
+    "dots1-window": dict(
+        cls=Dots1ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Dots1Config(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=2, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0,
+            sliding_window=40, max_window_layers=1, attention_bias=True, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # as GLM-4.5 without norms of q and k, all of a head rotated, no dense layer
+    "solar-open": dict(
+        cls=SolarOpenForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: SolarOpenConfig(
+            vocab_size=293, hidden_size=64, moe_intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, n_routed_experts=8,
+            num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=True, rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=2.0,
+                                 original_max_position_embeddings=64), **COMMON)),
+    # biases of q, k and v, two groups of experts, two shared experts, tied
+    "solar-open-bias": dict(
+        cls=SolarOpenForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: SolarOpenConfig(
+            vocab_size=280, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, n_routed_experts=6,
+            num_experts_per_tok=2, n_shared_experts=2, n_group=2, topk_group=1,
+            routed_scaling_factor=2.0, norm_topk_prob=False, attention_bias=True,
+            rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # a softmax with a bias for the choice, two shared experts, a dense first layer
+    "ernie4_5-moe": dict(
+        cls=Ernie4_5_MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Ernie4_5_MoeConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=48, moe_intermediate_size=16,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, moe_k=3,
+            moe_num_experts=8, moe_num_shared_experts=2, moe_layer_start_index=1,
+            rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=5e5), **COMMON)),
+    # experts in every second layer up to the third, no shared ones, own head
+    "ernie4_5-moe-range": dict(
+        cls=Ernie4_5_MoeForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: Ernie4_5_MoeConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=32, moe_intermediate_size=32,
+            num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1, moe_k=2,
+            moe_num_experts=4, moe_num_shared_experts=0, moe_layer_start_index=0,
+            moe_layer_interval=2, moe_layer_end_index=2, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # a shared expert beside those that are chosen
+    "hunyuan-moe": dict(
+        cls=HunYuanMoEV1ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: HunYuanMoEV1Config(
+            vocab_size=260, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=6,
+            moe_topk=3, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, alpha=50.0, factor=1.0), **COMMON)),
+    # choices as a list with a number for each layer, one expert of five, own head
+    "hunyuan-moe-list": dict(
+        cls=HunYuanMoEV1ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: HunYuanMoEV1Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=1, head_dim=16, num_experts=5,
+            moe_topk=[2, 2], rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e5), **COMMON)),
+    # experts beside a shared one that all tokens pass, all multipliers
+    "granite-moe-shared": dict(
+        cls=GraniteMoeSharedForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: GraniteMoeSharedConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=16, shared_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=2.0,
+            residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=4.0,
+            rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # no shared expert, biases, own head
+    "granite-moe-unshared": dict(
+        cls=GraniteMoeSharedForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: GraniteMoeSharedConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=32, shared_intermediate_size=0,
+            num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+            num_local_experts=4, num_experts_per_tok=3, residual_multiplier=0.5,
+            attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # the sparse mixer with rivals that often count, layer norms, biases of attention and of the head
+    "phimoe": dict(
+        cls=PhimoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: PhimoeConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2,
+            router_jitter_noise=0.3, rms_norm_eps=1e-5, sliding_window=40, attention_bias=True,
+            lm_head_bias=True, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # longrope, no biases beside those of norms
+    "phimoe-longrope": dict(
+        cls=PhimoeForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        nulls=["sliding_window"], fields=dict(original_max_position_embeddings=128),
+        config=lambda: PhimoeConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=3, num_local_experts=4, num_experts_per_tok=2,
+            router_jitter_noise=0.01, rms_norm_eps=1e-5, sliding_window=None, attention_bias=False,
+            lm_head_bias=False, tie_word_embeddings=False, original_max_position_embeddings=128,
+            rope_parameters=dict(
+                rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=128,
+                short_factor=[1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0],
+                long_factor=[1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0], short_mscale=1.243,
+                long_mscale=1.3), **COMMON)),
+}
