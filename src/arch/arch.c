@@ -400,7 +400,7 @@ static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (m->family->typed_mlps) return derive_typed_mlps(r);
-    for (uint32_t l = 0; l < m->n_layers; l++) {
+    for (uint32_t l = 0; l < m->n_layers + m->may_predict; l++) {
         m->layer_is_moe[l] = (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers &&
                              l % r->moe_every == 0 && l <= r->moe_last;
     }
@@ -521,6 +521,7 @@ static struct status parse_root(struct arch_reading *r)
     r->m.rope_pairs = r->m.family->mla;
     r->m.tied = r->m.family->tied;
     TRY(arch_fields_read(r));
+    r->m.may_predict = r->n_predict > 0 && r->m.n_layers < ARCH_LAYERS_MAX;
     TRY(derive_rope(r));
     TRY(derive_unrotated(r));
     TRY(derive_heads(r));

@@ -121,6 +121,8 @@ struct arch_family {
     bool delta;
     bool gated_heads; /* q_proj has a gate behind each head: attention's output times its sigmoid
                        */
+    bool predicts;    /* the layer after the last may be a prediction layer:
+                         "num_nextn_predict_layers" */
 };
 
 /* A layer with a gated delta rule instead of attention; all 0: the model has none. Value head v
@@ -147,6 +149,11 @@ struct arch_swiglu {
 struct arch {
     const struct arch_family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads; /* L, D, H, G */
+    /* Layer number n_layers may be a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
+     * 2412.19437, section 2.2), from which draft tokens come. n_predict: 1 where it is loaded; 0,
+     * as arch_parse leaves it, where the checkpoint has none or nothing reads it. */
+    bool may_predict;
+    uint32_t n_predict;
     uint32_t
         head_dim;    /* Hd, elements of a head in the cache and in attention kernels: the published
                         head_dim rounded up to a multiple of LANES and padded with zeros */
@@ -192,6 +199,12 @@ struct arch {
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */
     uint32_t n_eos_ids;
 };
+
+/* Local. The layers that have weights and KV rows, the prediction layer included. */
+static inline uint32_t arch_all_layers(const struct arch *m)
+{
+    return m->n_layers + m->n_predict;
+}
 
 /* Local. Value heads of each key head of a gated delta rule; 0: the model has none. */
 static inline uint32_t arch_delta_per_key(const struct arch *m)

@@ -241,7 +241,8 @@ static const struct field fields[] = {
     {.key = "rope_interleaved", .type = FIELD_INERT},
     {.key = "use_mems", .type = FIELD_INERT},
     {.key = "auto_map", .type = FIELD_INERT},
-    {.key = "num_nextn_predict_layers", .type = FIELD_INERT}, /* convert leaves these layers out */
+    {"num_nextn_predict_layers", FIELD_COUNT, AT(n_predict), .most = 64, .may_be_zero = true,
+     ONLY(predicts)}, /* elsewhere convert leaves these layers out */
     {.key = "num_mtp_layers", .type = FIELD_INERT},
     {.key = "num_mtp_modules", .type = FIELD_INERT},
     {.key = "mtp_transformer_layers", .type = FIELD_INERT},

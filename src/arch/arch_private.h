@@ -35,6 +35,7 @@ struct arch_reading {
     const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
     uint32_t moe_last;                        /* no layer beyond it has experts */
     uint32_t original_context;                /* 0: absent */
+    uint32_t n_predict;                       /* published prediction layers; the first is used */
     double unread;                            /* of fields whose value is only checked */
     double local_theta;                       /* of layers with a window; 0: absent */
 };

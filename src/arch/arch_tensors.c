@@ -17,6 +17,11 @@
 
 static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_EMBED, WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
+    /* before and behind a prediction layer */
+    {VECTOR(WEIGHT_PREDICT_TOKEN_NORM, PART_PREDICT, "enorm.weight", DIM_D)},
+    {VECTOR(WEIGHT_PREDICT_ROW_NORM, PART_PREDICT, "hnorm.weight", DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_PREDICT_JOIN, PART_PREDICT, "eh_proj.weight", DIM_D, DIM_PAIR)},
+    {VECTOR(WEIGHT_PREDICT_NORM, PART_PREDICT, "shared_head.norm.weight", DIM_D)},
     /* attention */
     {VECTOR(WEIGHT_ATTN_NORM, PART_IN_NORMS, "input_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_ATTN_OUT_NORM, PART_AFTER_NORMS, "post_self_attn_layernorm.weight", DIM_D)},
@@ -232,6 +237,7 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
 {
     const uint32_t sizes[DIM_COUNT] = {[DIM_ONE] = 1,
                                        [DIM_D] = m->width,
+                                       [DIM_PAIR] = 2 * m->width,
                                        [DIM_V] = m->vocab,
                                        [DIM_HEAD] = m->query_dim,
                                        [DIM_H] = m->n_heads,
@@ -288,7 +294,8 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
                                             : PART_IN_NORMS;
     const uint32_t mixer =
         m->layer_is_delta[layer] ? PART_DELTA : PART_ATTENTION | attention_parts(m);
-    return PART_LAYER | norms | (f->layer_norms ? PART_NORM_BIAS : 0) | mixer |
+    return (layer >= m->n_layers ? PART_PREDICT : 0) | norms |
+           (f->layer_norms ? PART_NORM_BIAS : 0) | mixer |
            (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
 

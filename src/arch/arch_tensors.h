@@ -64,6 +64,10 @@ enum weight_role {
     WEIGHT_EXPERT_GATE,
     WEIGHT_EXPERT_UP,
     WEIGHT_EXPERT_DOWN,
+    WEIGHT_PREDICT_TOKEN_NORM, /* of a prediction layer: of the token's embedding, */
+    WEIGHT_PREDICT_ROW_NORM,   /* of the hidden row beside it, */
+    WEIGHT_PREDICT_JOIN,       /* [D, 2 D] that joins both to the layer's input, */
+    WEIGHT_PREDICT_NORM,       /* of the head's input */
     WEIGHT_FINAL_NORM,
     WEIGHT_FINAL_NORM_BIAS,
     WEIGHT_HEAD,
@@ -102,6 +106,7 @@ enum arch_dim {
     DIM_NONE,
     DIM_ONE,
     DIM_D,
+    DIM_PAIR,     /* 2 D */
     DIM_V,        /* AXIS_VOCAB */
     DIM_HEAD,     /* query_dim: one head */
     DIM_H,        /* one for each query head */
@@ -129,7 +134,7 @@ enum arch_dim {
 /* Parts that a model or a layer may have. A tensor exists where its part does. */
 #define ARCH_PARTS(PART)                                                                           \
     PART(EMBED)                                                                                    \
-    PART(LAYER)     /* every layer */                                                              \
+    PART(PREDICT)   /* of a prediction layer alone */                                              \
     PART(ATTENTION) /* attention of any kind */                                                    \
     PART(HEADS)     /* attention with keys and values of their own */                              \
     PART(QKV_BIAS)                                                                                 \

@@ -162,10 +162,12 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
 {
     struct layout *l = NULL;
     struct layout_model model;
+    struct arch all = *m; /* with the prediction layer, which calibration does not see */
     struct choosing k = {.c = c, .m = m, .policy = policy};
     struct status st;
     *out = NULL;
-    TRY_GOTO(st, weights_check(m, c, &model), done);
+    all.n_predict = weights_may_predict(m, c) ? 1 : 0;
+    TRY_GOTO(st, weights_check(&all, c, &model), done);
     TRY_GOTO(st, mem_alloc(&l, 1, sizeof *l, "layout"), done);
     TRY_GOTO(st, mem_alloc(&k.choices, ckpt_tensor_count(c), sizeof *k.choices, "choices"), done);
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) {

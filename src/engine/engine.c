@@ -34,6 +34,15 @@ static void await_sent(struct engine *e, struct comm_request *sent)
     mark_wait(e, TRACE_WAIT_SENT, since);
 }
 
+static struct status make_guesses(struct engine *e)
+{
+    const size_t t = e->o.max_rows;
+    TRY(mem_alloc(&e->next, t, sizeof *e->next, "engine"));
+    TRY(mem_alloc(&e->guess_rows, t, sizeof *e->guess_rows, "engine"));
+    TRY(mem_alloc(&e->guess_wants, t, sizeof *e->guess_wants, "engine"));
+    return mem_alloc(&e->guesses, t, sizeof *e->guesses, "engine");
+}
+
 static struct status make_last_stage(struct engine *e)
 {
     const size_t t = e->o.max_rows;
@@ -46,6 +55,7 @@ static struct status make_last_stage(struct engine *e)
     TRY(mem_alloc(&e->got, t, sizeof *e->got, "engine"));
     TRY(mem_alloc(&e->scores, t, sizeof *e->scores, "engine"));
     TRY(mem_alloc(&e->counters, 2 * t, sizeof *e->counters, "engine"));
+    if (e->o.model->n_predict > 0) TRY(make_guesses(e));
     return mem_ops_alloc(e->o.kern, &e->normed, t * e->o.model->width, sizeof *e->normed, "engine");
 }
 
@@ -150,6 +160,10 @@ void engine_destroy(struct engine **engine)
     mem_free(&e->rows);
     mem_free(&e->wants);
     mem_free(&e->got);
+    mem_free(&e->next);
+    mem_free(&e->guess_rows);
+    mem_free(&e->guess_wants);
+    mem_free(&e->guesses);
     mem_ops_free(e->o.kern, &e->normed);
     mem_free(&e->counters);
     mem_free(&e->scores);
@@ -157,18 +171,47 @@ void engine_destroy(struct engine **engine)
     mem_free(engine);
 }
 
-static struct status finish_batch(struct engine *e, uint64_t step, const struct batch *b,
-                                  const struct hidden *h)
+/* Whether the step runs in halves. The largest replica decides, because all ranks of a stage must
+ * agree: replicas share experts. */
+static bool in_halves(const struct engine *e, const struct step_plan *plan)
+{
+    size_t most = 0;
+    for (uint32_t r = 0; r < e->o.layout->dp; r++) {
+        size_t n = 0;
+        for (int32_t i = plan->replica_begin[r]; i < plan->replica_begin[r + 1]; i++)
+            n += (size_t)plan->seqs[i].n_rows;
+        most = n > most ? n : most;
+    }
+    return e->o.halves_from > 0 && most >= e->o.halves_from;
+}
+
+/* Guesses the tokens after those that were just drawn: e->guesses. All ranks of the stage run the
+ * prediction layer, also those without rows, because its experts may be on any of them. */
+static struct status predict(struct engine *e, const struct step_plan *plan, const struct batch *b,
+                             const struct hidden *h, size_t n_wants)
+{
+    e->n_guesses = 0;
+    if (!plan->predicts || e->o.model->n_predict == 0) return status_ok();
+    engine_list_guesses(e, b, n_wants);
+    TRY(stage_predict(e->stage, e->seqs, b->n_runs, in_halves(e, plan), e->next, h));
+    stage_predicted_norm(e->stage, e->guess_rows, e->n_guesses, e->normed);
+    return vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->guess_wants,
+                              e->n_guesses, e->guesses, &e->result);
+}
+
+static struct status finish_batch(struct engine *e, const struct step_plan *plan,
+                                  const struct batch *b, const struct hidden *h)
 {
     size_t n;
     TRY(engine_list_wants(e, b, &n));
-    step_result_clear(&e->result, step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
+    step_result_clear(&e->result, plan->step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
     stage_final_norm(e->stage, h, e->rows, n, e->normed);
     /* the counters `bad` and `dropped` are contiguous */
     if (e->place.tp == 0)
         mem_ops_get_later(e->o.kern, e->counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
     TRY(vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->wants, n, e->got,
                            &e->result));
+    TRY(predict(e, plan, b, h, n));
     if (e->place.tp != 0) return status_ok();
     mem_ops_arrive(e->o.kern);
     TRY(device_status(e->o.kern->device));
@@ -234,20 +277,6 @@ static struct status send_rows(struct engine *e, const struct hidden *h)
     return status_ok();
 }
 
-/* Whether the step runs in halves. The largest replica decides, because all ranks of a stage must
- * agree: replicas share experts. */
-static bool in_halves(const struct engine *e, const struct step_plan *plan)
-{
-    size_t most = 0;
-    for (uint32_t r = 0; r < e->o.layout->dp; r++) {
-        size_t n = 0;
-        for (int32_t i = plan->replica_begin[r]; i < plan->replica_begin[r + 1]; i++)
-            n += (size_t)plan->seqs[i].n_rows;
-        most = n > most ? n : most;
-    }
-    return e->o.halves_from > 0 && most >= e->o.halves_from;
-}
-
 static struct status engine_compute(struct engine *e, const struct step_plan *plan,
                                     const struct batch *b, struct hidden *h)
 {
@@ -259,7 +288,7 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
     TRY(stage_forward(e->stage, e->seqs, b->n_runs, in_halves(e, plan), h));
     since = mark(e, TRACE_LAYERS, since);
     if (e->is_last) {
-        TRY(finish_batch(e, e->step, b, h));
+        TRY(finish_batch(e, plan, b, h));
         mark(e, TRACE_HEAD, since);
     } else {
         TRY(send_rows(e, h));

@@ -141,6 +141,28 @@ struct status engine_list_wants(struct engine *e, const struct batch *b, size_t 
     return place_tops(e, n);
 }
 
+void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants)
+{
+    size_t row0 = 0, at = 0; /* at: in wants and got, which are in the order of the rows */
+    e->n_guesses = 0;
+    for (size_t i = 0; i < b->n_seqs; i++) {
+        const struct plan_seq *s = &b->seqs[i];
+        for (int32_t r = 0; r < s->n_rows; r++) {
+            const size_t row = row0 + (size_t)r;
+            int32_t next = next_token(s, b->tokens + row0, r);
+            const bool is_wanted = at < n_wants && e->rows[at] == row;
+            if (is_wanted && (e->wants[at].want & PLAN_SAMPLE) != 0) {
+                next = e->got[at].token;
+                e->guess_rows[e->n_guesses] = row;
+                e->guess_wants[e->n_guesses++] = (struct vocab_want){.want = PLAN_SAMPLE};
+            }
+            at += is_wanted;
+            e->next[row] = next < 0 ? 0 : next; /* after a row that failed */
+        }
+        row0 += (size_t)s->n_rows;
+    }
+}
+
 static int32_t clamp_count(int64_t n)
 {
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
@@ -149,10 +171,10 @@ static int32_t clamp_count(int64_t n)
 struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants)
 {
     size_t at = 0; /* in wants and got, which are in the order of the rows */
-    size_t t = 0;
+    size_t t = 0, guess = 0;
     const struct plan_top *tops = e->tops;
     for (size_t i = 0; i < b->n_seqs; i++) {
-        struct result_seq r = {.id = b->seqs[i].id, .token = -1};
+        struct result_seq r = {.id = b->seqs[i].id, .token = -1, .draft = -1};
         int64_t n_bad = 0, n_dropped = 0;
         const size_t row_end = t + (size_t)b->seqs[i].n_rows;
         for (; t < row_end; t++) {
@@ -165,6 +187,7 @@ struct status engine_write_result(struct engine *e, const struct batch *b, size_
             if ((e->wants[at].want & PLAN_SAMPLE) != 0) {
                 r.token = e->got[at].token;
                 r.logprob = e->got[at].token_logprob;
+                if (guess < e->n_guesses) r.draft = e->guesses[guess++].token;
             }
             if ((e->wants[at].want & PLAN_LOGITS) != 0) r.n_logits++;
             if ((e->wants[at].want & PLAN_SCORE) == 0 || e->wants[at].target < 0) continue;

@@ -43,6 +43,12 @@ struct engine {
     size_t *rows;
     struct vocab_want *wants;
     struct vocab_got *got;
+    /* the same of a prediction layer's guesses; NULL: the model has none */
+    int32_t *next; /* the token after each row */
+    size_t *guess_rows;
+    struct vocab_want *guess_wants;
+    struct vocab_got *guesses;
+    size_t n_guesses;      /* of the step; they belong to its draws in order */
     float *normed;         /* [max_rows, D] */
     float *scores;         /* [max_rows] */
     struct plan_top *tops; /* of the wants, one after another; grows */
@@ -71,6 +77,10 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
 
 /* Last stage. Lists the rows that need logits: e->rows and e->wants [*n]. Errors: STATUS_MEMORY. */
 struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n);
+
+/* Last stage. Lists the token after each row, e->next, from the plan and from e->got [n_wants]; and
+ * the rows that drew a token, e->guess_rows and e->guess_wants [e->n_guesses]. */
+void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants);
 
 /* Last stage, first tp rank. Adds one result per sequence to e->result, from e->counters of the
  * rows and from e->got [n_wants]. Errors: STATUS_MEMORY. */

@@ -57,7 +57,8 @@ struct job {
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;
-    struct drafting_cost draft_cost; /* of --speculate auto */
+    struct drafting_cost draft_cost; /* of --speculate auto and ngram */
+    bool no_repeats;                 /* of --speculate mtp */
     uint32_t n_threads, n_kv_blocks;
     uint32_t n_state_slots; /* 0: the model has no recurrent states */
     struct job_times times;

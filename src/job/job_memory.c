@@ -91,6 +91,11 @@ struct status job_fit_layout(struct job *j, bool *fits)
                                     .flags = &j->o->layout};
     struct layout_budget budget = budget_of(j, bound_of(j));
     TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
+    if (j->layout_model.streams_experts && j->model.n_predict > 0) {
+        j->model.n_predict = 0; /* the packed copy has the experts of the other layers alone */
+        budget = budget_of(j, bound_of(j));
+        TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
+    }
     j->options.schedule.step_tokens = (int32_t)budget.step_tokens;
     return budget.rank_bytes > 0 && !*fits ? refuse_bound(j) : status_ok();
 }

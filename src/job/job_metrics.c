@@ -90,6 +90,8 @@ static void put_counts(const struct serve_summary *m, struct strbuf *s)
     job_metrics_put(s, "result_hit_tokens", m->n_result_hit_tokens);
     job_metrics_put(s, "drafts", m->n_drafts);
     job_metrics_put(s, "right_drafts", m->n_right_drafts);
+    job_metrics_put(s, "guesses", m->n_guesses);
+    job_metrics_put(s, "right_guesses", m->n_right_guesses);
     job_metrics_put(s, "preemptions", m->n_preemptions);
     job_metrics_put(s, "admissions", m->n_admissions);
     job_metrics_put(s, "peak_batch", m->n_peak_batch);

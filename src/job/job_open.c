@@ -57,6 +57,13 @@ static float experts_part(const struct arch *m)
     return (float)((double)arch_token_expert_params(m) / all);
 }
 
+/* The part of a step's weights, about, that the prediction layer and its head read beside it. */
+static float prediction_part(const struct arch *m)
+{
+    const double d = m->width, head = d * m->vocab, all = (double)arch_token_params(m);
+    return m->n_predict == 0 ? 0 : (float)((all / m->n_layers + 2 * d * d + head) / (all + head));
+}
+
 /* The cost of a step by its rows, from measurements on two cores (bench/README.md, "Guessed
  * tokens"), rounded up. With 8 rows of quantized values the arithmetic takes as long as reading the
  * weights. */
@@ -66,21 +73,42 @@ static struct drafting_cost draft_cost(const struct layout_model *m)
     if (a->n_experts > 0)
         return (struct drafting_cost){.row = 0.2f,
                                       .experts = experts_part(a),
-                                      .chosen = (float)a->n_chosen / (float)a->n_experts};
+                                      .chosen = (float)a->n_chosen / (float)a->n_experts,
+                                      .predict = prediction_part(a)};
     const bool is_float = layout_weight_bytes(m, CLASS_FFN) >= 2;
     return is_float ? (struct drafting_cost){.row = 0.15f}
                     : (struct drafting_cost){.row = 0.3f, .full_rows = 8};
 }
 
-/* Sets the number of draft tokens. A number given by the user is used as it is; `auto` drafts as
- * many as are worth their cost. On a device `auto` must be asked for: its steps were never timed,
+/* Loads the prediction layer where the checkpoint has one and its guesses may be used: not where a
+ * row depends on its batch, where experts stand on disk or elsewhere than by number, whose lists
+ * are of the other layers, nor on a device. */
+static struct status settle_prediction(struct job *j)
+{
+    const struct job_options *o = j->o;
+    const int32_t ways = o->schedule.n_drafts;
+    const bool has = weights_may_predict(&j->model, j->ckpt);
+    const bool may = (ways == SCHEDULE_DRAFTS_AUTO || ways == SCHEDULE_DRAFTS_MTP) &&
+                     o->mode == LEAD_GENERATE && o->run_instead == NULL && !o->run.dry_run &&
+                     o->capacity.policy == CAPACITY_DROPLESS && o->device.device == DEVICE_CPU &&
+                     o->layout.expert_load == NULL;
+    if (ways == SCHEDULE_DRAFTS_MTP && !has)
+        return status_make(STATUS_USAGE, "--speculate mtp: %s has no prediction layer",
+                           o->files.model);
+    j->model.n_predict = has && may ? 1 : 0;
+    return status_ok();
+}
+
+/* Sets the number of draft tokens. A number given by the user is used as it is, and so is every
+ * guess with `mtp`; `auto` and `ngram` draft as many as are worth their cost. On a device `auto` must be asked for: its steps were never timed,
  * and drafts change the shapes of steps, which recorded graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;
     const bool is_asked = flags_is_given(&j->o->given, "speculate");
-    const bool is_auto = f->n_drafts == SCHEDULE_DRAFTS_AUTO;
-    if (is_auto) j->draft_cost = draft_cost(&j->layout_model);
+    const bool is_auto = f->n_drafts < 0;
+    j->no_repeats = f->n_drafts == SCHEDULE_DRAFTS_MTP;
+    if (is_auto && !j->no_repeats) j->draft_cost = draft_cost(&j->layout_model);
     if (is_auto) f->n_drafts = AUTO_DRAFTS;
     if (!is_asked && j->o->device.device != DEVICE_CPU) f->n_drafts = 0;
     if (!may_share || j->o->run.dry_run)
@@ -139,6 +167,7 @@ struct status job_read_model(struct job *j)
     size_t n;
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->files.model));
+    TRY(settle_prediction(j));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     if (j->o->model.fp8_activations == ACTIVATIONS_INT8 && j->layout_model.expert_fp8_group > 0)
         j->layout_model.expert_code_group = j->layout_model.expert_fp8_group;
@@ -262,6 +291,8 @@ struct status job_open_lead(struct job *j)
                                          .schedule = o->schedule,
                                          .flags = o->lead,
                                          .draft_cost = j->draft_cost,
+                                         .predicts = j->model.n_predict > 0,
+                                         .no_repeats = j->no_repeats,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
                                          .is_dry_run = o->run.dry_run,

@@ -176,7 +176,7 @@ static void sum_expert_load(struct job *j, int64_t *load)
     const uint32_t n_experts = j->model.n_experts;
     const uint64_t *mine = stage_expert_load(engine_stage(j->engine));
     const struct range layers = j->weights->layers;
-    for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
+    for (uint32_t layer = layers.begin; layer < layers.end && layer < j->model.n_layers; layer++) {
         for (uint32_t e = 0; e < n_experts; e++) {
             load[(size_t)layer * n_experts + e] =
                 (int64_t)mine[(size_t)(layer - layers.begin) * n_experts + e];

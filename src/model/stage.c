@@ -110,6 +110,7 @@ static struct status make_workspace(struct stage *s)
     TRY(mem_ops_alloc(s->o.kern, &s->workspace, (size_t)at.n_bytes, 1, "workspace"));
     point(s, &at, shape.bytes[WORKSPACE_CODES] > 0);
     TRY(stage_make_latent(s));
+    TRY(stage_make_prediction(s));
     TRY(mem_alloc(&s->part_seqs, t + 1, sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
@@ -151,6 +152,7 @@ void stage_destroy(struct stage **stage)
     mem_free(&s->expert_load);
     if (s->row_sum != NULL) s->row_sum->destroy(s);
     stage_free_latent(s);
+    stage_free_prediction(s);
     mem_ops_free(s->o.kern, &s->workspace);
     mem_free(&s->part_seqs);
     mem_free(&s->positions);
@@ -263,12 +265,10 @@ static struct part *stage_enter(struct stage *s, size_t i)
     return p;
 }
 
-struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                            bool in_halves, struct hidden *hidden)
+/* Runs layers [first, end), counted in the stage, over the parts that stage_begin_step made. */
+static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t end, size_t n_parts)
 {
-    const size_t n_parts = stage_begin_step(s, seqs, n_seqs, in_halves, hidden);
-    const uint32_t n_layers = range_count(s->o.weights->layers);
-    for (uint32_t l = 0; l < n_layers; l++) {
+    for (uint32_t l = first; l < end; l++) {
         const struct layer *layer = &s->o.weights->stage_layers[l];
         comm_mark_layer(s->o.comm, (int32_t)layer->index);
         for (size_t i = 0; i < n_parts; i++) stage_attention(s, layer, stage_enter(s, i));
@@ -282,22 +282,52 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
     return device_status(s->o.kern->device);
 }
 
-void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
-                      float *out)
+/* The stage's layers without the prediction layer, which is the last of all. */
+static uint32_t n_own_layers(const struct stage *s)
+{
+    const struct range layers = s->o.weights->layers;
+    return range_count(layers) - (layers.end > s->o.model->n_layers ? 1 : 0);
+}
+
+struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                            bool in_halves, struct hidden *hidden)
+{
+    const size_t n_parts = stage_begin_step(s, seqs, n_seqs, in_halves, hidden);
+    return stage_run_layers(s, 0, n_own_layers(s), n_parts);
+}
+
+void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights *norm,
+                     const size_t *rows, size_t n, float *out)
 {
     const size_t d = s->o.model->width;
     for (size_t i = 0; i < n; i++) s->final_rows[i] = (int32_t)rows[i];
     const struct gather_args args = {
-        .from = hidden->h, .rows = s->final_rows, .n_rows = n, .width = d, .to = out};
+        .from = h, .rows = s->final_rows, .n_rows = n, .width = d, .to = out};
     op_gather_rows(s->o.kern, &args);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = out,
-                                              .w = s->o.weights->final_norm,
-                                              .bias = s->o.weights->final_norm_bias,
+                                              .w = norm->w,
+                                              .bias = norm->bias,
                                               .n_rows = n,
                                               .n = d,
                                               .eps = s->o.model->norm_eps,
                                               .y = out});
     if (s->o.model->scale.logits != 1.0f) op_scale(s->o.kern, out, s->o.model->scale.logits, n * d);
+}
+
+void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
+                      float *out)
+{
+    const struct norm_weights norm =
+        stage_norm(s->o.weights->final_norm, s->o.weights->final_norm_bias);
+    stage_norm_rows(s, hidden->h, &norm, rows, n, out);
+}
+
+struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                            bool in_halves, const int32_t *next, const struct hidden *hidden)
+{
+    struct hidden h = stage_join(s, next, hidden);
+    const size_t n_parts = stage_begin_step(s, seqs, n_seqs, in_halves, &h);
+    return stage_run_layers(s, n_own_layers(s), n_own_layers(s) + 1, n_parts);
 }
 
 const uint64_t *stage_expert_load(const struct stage *s)

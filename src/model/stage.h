@@ -78,6 +78,16 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                       float *out);
 
+/* **Collective (STAGE)**. Last stage of a model with a prediction layer, after stage_forward: runs
+ * that layer over the same rows. next [T] are the tokens that follow the rows. Errors:
+ * STATUS_MEMORY. */
+struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                            bool in_halves, const int32_t *next, const struct hidden *hidden);
+
+/* Local. As stage_final_norm, of the prediction layer's rows: the head then gives the logits of the
+ * tokens after `next`. */
+void stage_predicted_norm(struct stage *s, const size_t *rows, size_t n, float *out);
+
 /* Local. [layers of this stage, E] how often this rank's tokens chose each expert, so far;
  * borrowed. */
 const uint64_t *stage_expert_load(const struct stage *s);

@@ -67,6 +67,13 @@ static inline struct norm_weights stage_norm(const float *w, const float *bias)
     return (struct norm_weights){w, bias};
 }
 
+/* Memory of a prediction layer; all NULL: the stage has none. Owned. */
+struct prediction {
+    void *hidden;  /* hidden_bytes of T rows: the layer's rows */
+    float *joined; /* [T, 2 D] the normed embedding of a row's next token, and the normed row */
+    float *half;   /* [T, D] one of both */
+};
+
 struct row_sum;
 struct stage;
 
@@ -105,10 +112,11 @@ struct stage {
     float *k_rope;               /* [T, rotary] */
     struct linear_args *heads;   /* [H] of the heads' own linears */
     struct linear_group *groups; /* [H] */
-    float *gate, *up;            /* [T, F] */
-    float *shared;               /* [T, D] output of the shared experts */
-    float *mix;                  /* [T] its gate */
-    float *tile_parts;           /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
+    struct prediction prediction;
+    float *gate, *up;    /* [T, F] */
+    float *shared;       /* [T, D] output of the shared experts */
+    float *mix;          /* [T] its gate */
+    float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over whole projections, as bits */
     struct by_outputs by_outputs;
     struct grid_sums grid;
@@ -255,6 +263,19 @@ struct status stage_make_states(struct stage *s);
 
 /* Gated delta rule: a stage_attend. */
 stage_attend stage_delta;
+
+/* stage.c. Local. out [n, D] = the normed rows [n] of h, times the model's scale.logits. */
+void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights *norm,
+                     const size_t *rows, size_t n, float *out);
+
+/* stage_predict.c. Local. Memory for the prediction layer, if the stage has it. Errors:
+ * STATUS_MEMORY. */
+struct status stage_make_prediction(struct stage *s);
+void stage_free_prediction(struct stage *s);
+
+/* **Collective (TP)**. Returns the rows that the prediction layer begins with, in its own memory.
+ * next [T] as for stage_predict; hidden: the rows behind the last other layer. */
+struct hidden stage_join(struct stage *s, const int32_t *next, const struct hidden *hidden);
 
 /* stage_ffn.c. Local. Creates the MoE block, if the model has experts. Errors: STATUS_MEMORY,
  * STATUS_USAGE (a capacity factor with a routing that has none). */

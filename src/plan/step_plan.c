@@ -37,6 +37,7 @@ void step_plan_fini(struct step_plan *p)
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
 {
     p->kind = kind;
+    p->predicts = false;
     p->step = step;
     p->n_seqs = p->n_tokens = p->n_blocks = p->n_adjusts = p->n_allowed = 0;
     memset(p->replica_begin, 0, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
@@ -197,7 +198,7 @@ static void get(struct cursor *c, void *to, size_t n_bytes)
 
 /* The counts that stand before the arrays; uint64 each so that both sides agree on the layout. */
 struct plan_header {
-    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
+    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, predicts;
 };
 
 struct result_header {
@@ -206,9 +207,9 @@ struct result_header {
 
 struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
 {
-    const struct plan_header h = {p->kind,      p->step,     (uint64_t)p->n_replicas,
-                                  p->n_seqs,    p->n_tokens, p->n_blocks,
-                                  p->n_adjusts, p->n_allowed};
+    const struct plan_header h = {p->kind,      p->step,      (uint64_t)p->n_replicas,
+                                  p->n_seqs,    p->n_tokens,  p->n_blocks,
+                                  p->n_adjusts, p->n_allowed, p->predicts};
     const size_t n_replica_bytes = ((size_t)p->n_replicas + 1) * sizeof(int32_t);
     const size_t n_seq_bytes = p->n_seqs * sizeof *p->seqs;
     const size_t n_adjust_bytes = p->n_adjusts * sizeof *p->adjusts;
@@ -264,10 +265,11 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_replicas != (uint64_t)p->n_replicas || h.n_seqs > n_words ||
         h.n_tokens > n_words || h.n_blocks > n_words || h.n_adjusts > n_words ||
-        h.n_allowed > n_words || h.kind > PLAN_STOP) {
+        h.n_allowed > n_words || h.kind > PLAN_STOP || h.predicts > 1) {
         return malformed("step plan", n_words);
     }
     step_plan_clear(p, (enum plan_kind)h.kind, h.step);
+    p->predicts = h.predicts == 1;
     const struct plan_counts n = {h.n_seqs, h.n_tokens, h.n_blocks, h.n_adjusts, h.n_allowed};
     TRY(reserve_plan(p, &n));
     p->n_seqs = h.n_seqs;

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,7 +56,7 @@ struct plan_seq {
     int32_t n_blocks;   /* ceil((pos0 + n_rows) / B) entries of the block table */
     int32_t slot;       /* of its recurrent states; 0 where the model has none */
     int32_t want;       /* plan_want bits */
-    int32_t next_token; /* PLAN_SCORE: the token after the last row, -1: none */
+    int32_t next_token; /* the token after the last row, -1: none, or to be sampled */
     int32_t top_k;      /* 0: off */
     int32_t n_logprobs; /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
     int32_t
@@ -74,6 +75,7 @@ struct plan_seq {
  * of the sequences. */
 struct step_plan {
     enum plan_kind kind;
+    bool predicts; /* the prediction layer guesses the token after each sampled one */
     uint64_t step;
     int32_t n_replicas;
     int32_t *replica_begin;      /* [n_replicas + 1] */
@@ -114,6 +116,7 @@ void step_plan_end_replica(struct step_plan *p, int32_t replica);
 struct result_seq {
     int32_t id;
     int32_t token;     /* sampled, -1 when none was asked for */
+    int32_t draft;     /* a guess of the token after it, -1: none */
     float logprob;     /* PLAN_LOGPROB: natural log of the sampled token's probability, from the
                           unchanged logits */
     int32_t n_bad;     /* rows with a sum beyond the integer grid or a value that is not finite: any

@@ -71,6 +71,13 @@ struct moe_weights {
     struct expert_stream *stream;
 };
 
+/* Weights around a prediction layer. */
+struct predict_weights {
+    float *token_norm, *row_norm; /* [D] of the next token's embedding, of the hidden row */
+    struct packed join;           /* [D, 2 D] */
+    float *norm;                  /* [D] of the head's input */
+};
+
 struct layer {
     uint32_t index;    /* in the model */
     uint32_t in_stage; /* counted from the first layer of the stage */
@@ -87,6 +94,7 @@ struct layer {
     struct delta_weights delta;
     struct ffn_weights ffn; /* dense, or shared experts */
     struct moe_weights moe;
+    struct predict_weights predict;
 };
 
 #endif

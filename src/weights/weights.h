@@ -18,6 +18,9 @@
  * ignored. STATUS_MEMORY. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
+/* Local. Whether the checkpoint has the prediction layer that the model may have. */
+bool weights_may_predict(const struct arch *m, const struct ckpt *c);
+
 /* Mapped memory that tensors are cut from. */
 struct weights_block {
     void *base; /* owned */

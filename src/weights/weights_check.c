@@ -142,9 +142,19 @@ static struct status check_one(void *ctx, const struct weight_spec *s)
     return take_leaf(k, s, t);
 }
 
-/* Tensors that some publishers keep beside the weights and that no forward pass reads. */
+/* Whether a tensor is of the prediction layer. */
+static bool is_of_prediction(const struct arch *m, const char *name)
+{
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "model.layers.%u.", m->n_layers);
+    return m->may_predict && strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* Tensors that some publishers keep beside the weights and that no forward pass reads, and those of
+ * a prediction layer that this run does not use. */
 static bool is_inert(const struct arch *m, const char *name)
 {
+    if (is_of_prediction(m, name) && m->n_predict == 0) return true;
     const size_t n = strlen(name);
     const char *suffix = "rotary_emb.inv_freq";
     if (n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0) return true;
@@ -174,6 +184,14 @@ static struct status check_unknown(const struct arch *m, const struct checking *
                            ckpt_path(k->c), name, m->family->title);
     }
     return status_ok();
+}
+
+bool weights_may_predict(const struct arch *m, const struct ckpt *c)
+{
+    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
+        if (is_of_prediction(m, ckpt_tensor_at(c, i)->name)) return true;
+    }
+    return false;
 }
 
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out)

@@ -96,7 +96,8 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias", "qwen3-head40",
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
-            "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe"]
+            "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
+            "deepseek-v3-mtp", "glm4-moe-mtp"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
@@ -137,6 +138,11 @@ FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head
                               list(FP8_CODES))
 HAS_EXPERTS = {name: has_experts(name) for name in
                DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
+
+
+def drafts_of(row):
+    """--speculate of a row. A prediction layer guesses in place of the text where drafts are forced."""
+    return "mtp" if row["model"].endswith("-mtp") and row["drafts"] == "7" else row["drafts"]
 
 
 def allowed(row):
@@ -327,7 +333,7 @@ class Law:
                 "--kv-blocks", BLOCKS[row["blocks"]], "--max-model-len", MODEL_LEN,
                 "--seed", 5, "--quiet", "--prefix-cache", row["cache"], "--result-cache",
                 row["cache"], "--order", row["schedule"],
-                "--speculate", row["drafts"]]
+                "--speculate", drafts_of(row)]
         if row["copies"]:
             argv += ["--expert-load", self.load(row["model"]), "--expert-copies", row["copies"]]
         argv += ["--weights", row["weights"]]

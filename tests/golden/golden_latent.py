@@ -3,7 +3,7 @@ import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM,
                           Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM)
 
-from golden_common import COMMON, SHORTER
+from golden_common import COMMON, SHORTER, SHORTEST
 
 MODELS = {
     # latent attention with q in one step, softmax without groups, YaRN with mscale
@@ -44,6 +44,17 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
                                  beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
                                  original_max_position_embeddings=128), **COMMON)),
+    # a prediction layer behind two others
+    "deepseek-v3-mtp": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, predicts=True,
+        config=lambda: DeepseekV3Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, moe_intermediate_size=16,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=16,
+            kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+            n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=2,
+            topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
     # experts alone: nothing that all tokens pass
     "deepseek-v3-unshared": dict(
         cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, drop=".shared_experts.",

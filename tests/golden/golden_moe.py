@@ -159,6 +159,17 @@ MODELS = {
             use_qk_norm=True, attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
             rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5),
             **COMMON)),
+    # a prediction layer, tied
+    "glm4-moe-mtp": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.float16, prompts=SHORTEST, predicts=True,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=48, moe_intermediate_size=16,
+            num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=True, first_k_dense_replace=1,
+            use_qk_norm=True, attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            **COMMON)),
     # neither norms nor biases nor dense layers; weights as they are, tied
     "glm4-moe-plain": dict(
         cls=Glm4MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
 from golden_models import MODELS
+from golden_predict import Prediction
 
 HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
@@ -247,6 +248,7 @@ def try_seed(spec, seed):
         if name.endswith("e_score_correction_bias"):
             bias = 0.1 * torch.randn(p.shape, generator=generator)
             p.copy_(bias.to(spec["dtype"]).to(torch.float32))
+    prediction = Prediction(model, generator) if spec.get("predicts") else None
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
     for length in spec.get("prompts", PROMPT_LENGTHS):
         prompt = torch.randint(0, config.get_text_config().vocab_size, (length,), generator=generator).tolist()
@@ -264,7 +266,11 @@ def try_seed(spec, seed):
         goldens.append(dict(prompt=prompt, ids=ids, logits=logits, largest=largest, gaps=gaps))
     if gap_min < GAP_LEAST or (router_min is not None and router_min < ROUTER_GAP_LEAST):
         return None
-    return model, goldens, dict(seed=seed, gap_min=gap_min, router_gap_min=router_min,
+    if prediction is not None:
+        prediction.train(goldens)
+        if not prediction.guess(goldens, spec["dtype"]):
+            return None
+    return model, prediction, goldens, dict(seed=seed, gap_min=gap_min, router_gap_min=router_min,
                                 tokens_per_expert=load_sum)
 
 
@@ -297,13 +303,17 @@ def write_model(name, spec):
     seed = 1
     while (made := try_seed(spec, seed)) is None:
         seed += 1
-    model, goldens, facts = made
+    model, prediction, goldens, facts = made
     folder = HERE / "models" / name
     shutil.rmtree(folder, ignore_errors=True)
     hf = folder / "hf"
+    if prediction is not None:
+        prediction.put_back()
     stored = model if spec.get("fp8") else model.to(spec["dtype"])
     stored.generation_config = GenerationConfig()
     stored.save_pretrained(hf, max_shard_size=spec.get("shard", "5GB"))
+    if prediction is not None:
+        prediction.publish(hf, spec["dtype"])
     if spec.get("mxfp4"):
         publish_mxfp4(hf, model)
     if spec.get("fp8"):
@@ -339,6 +349,7 @@ def write_model(name, spec):
                       transformers=transformers.__version__, tokenizers=tokenizers.__version__),
         sequences=[dict(n_prompt=len(g["prompt"]), n_tokens=len(g["ids"]), largest=g["largest"],
                         greedy=g["ids"][len(g["prompt"]):],
+                        **{key: g[key] for key in ("guesses",) if key in g},
                         gaps=[float(f"{x:.3g}") for x in g["gaps"]]) for g in goldens])
     fields = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in golden.items()]
     (folder / "golden.json").write_text("{\n" + ",\n".join(fields) + "\n}\n")

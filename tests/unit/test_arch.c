@@ -392,6 +392,7 @@ static void latent_attention_is_understood(void)
     CU_ASSERT(m.q_lora == 48 && m.kv_lora == 32 && m.rotary == 16 && m.rope_pairs);
     CU_ASSERT(m.latent_norm_eps == 1e-6f);
     CU_ASSERT(m.shared_ffn == 64 && !m.layer_is_moe[2] && m.layer_is_moe[3]);
+    CU_ASSERT(m.may_predict && m.n_predict == 0 && m.layer_is_moe[4] && arch_all_layers(&m) == 4);
     CU_ASSERT_EQUAL(m.router.kind, ROUTER_SIGMOID_RENORM);
     CU_ASSERT(m.router.n_groups == 4 && m.router.n_groups_chosen == 2 && m.router.scale == 2.5f);
     CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"q_lora_rank\":null").code, STATUS_OK);

@@ -161,6 +161,30 @@ static void odds_below_the_cost_bring_hardly_any(void)
     drafting_fini(&d);
 }
 
+/* Guesses of a prediction layer have odds of their own, and are made only while they pay. */
+static void a_layer_guesses_while_it_pays(void)
+{
+    struct drafting d = {0};
+    float times[DRAFTING_ROWS + 1];
+    const struct drafting_cost layer = {.row = 0.15f, .predict = 0.05f};
+    drafting_times(&layer, times);
+    CU_ASSERT(drafting_pays(&layer, times, drafting_predicted_odds(&d), 1));
+    CU_ASSERT(drafting_pays(&layer, times, 0.9f, 4) && !drafting_pays(&layer, times, 0.1f, 1));
+    CU_ASSERT(!drafting_pays(&layer, times, 1, DRAFTING_ROWS)); /* no rows are left for drafts */
+    CU_ASSERT(drafting_pays(&layer, times, 0.5f, 0));           /* prompts alone: fills the cache */
+    const struct drafting_cost shallow = {.row = 0.15f, .predict = 0.9f};
+    CU_ASSERT(!drafting_pays(&shallow, times, 1, 1));
+    for (int i = 0; i < 40; i++) drafting_learn_predicted(&d, true);
+    CU_ASSERT(drafting_predicted_odds(&d) > 0.95f && drafting_odds(&d) == 0);
+    struct drafting_step step = {.most_rows = 1, .n_good = 1};
+    memcpy(step.times, times, sizeof times);
+    CU_ASSERT(drafting_is_worth(drafting_predicted_odds(&d), &step, 1));
+    CU_ASSERT(step.most_rows == 2 && step.n_good > 1.95f);
+    for (int i = 0; i < 40; i++) drafting_learn_predicted(&d, false);
+    CU_ASSERT(!drafting_is_worth(drafting_predicted_odds(&d), &step, 2));
+    CU_ASSERT_EQUAL(step.most_rows, 2);
+}
+
 static void a_full_step_takes_no_guess(void)
 {
     struct drafting d = {.n_same = 8, .odds = {0.8f, 0.8f, 0.8f}};
@@ -327,6 +351,7 @@ void suite_drafting(CU_pSuite suite)
                 right_guesses_bring_more_and_wrong_ones_none);
     CU_add_test(suite, "odds below the cost bring hardly any",
                 odds_below_the_cost_bring_hardly_any);
+    CU_add_test(suite, "a layer guesses while it pays", a_layer_guesses_while_it_pays);
     CU_add_test(suite, "a full step takes no guess", a_full_step_takes_no_guess);
     CU_add_test(suite, "experts are met once", experts_are_met_once);
     CU_add_test(suite, "other replicas wait, too", other_replicas_wait_too);

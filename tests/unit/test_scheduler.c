@@ -356,6 +356,30 @@ static void check_scenarios(uint64_t first, uint64_t n, bool score)
     }
 }
 
+/* Guesses of a prediction layer, alone or beside those from the text. */
+static void guesses_of_a_layer_change_no_result(void)
+{
+    enum { N = 400 };
+    uint64_t n_bad = 0, n_drafts = 0, n_right = 0, n_preempted = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        struct scenario c = sharing_scenario(70000 + i, i % 3 == 0);
+        c.o.drafter = NULL;
+        c.o.predicts = true;
+        c.o.no_repeats = i % 2 == 0;
+        c.o.flags.n_drafts = 1 + (int32_t)(i % 7);
+        if (i % 4 == 0) c.o.draft_cost = (struct drafting_cost){.row = 0.15f, .predict = 0.05f};
+        const struct outcome o = run(&c);
+        n_bad += !went_well(&c, &o);
+        n_drafts += o.n_drafts;
+        n_right += o.n_right_drafts;
+        n_preempted += o.n_preemptions > 0;
+    }
+    printf("[%llu of %llu guesses right] ", (unsigned long long)n_right,
+           (unsigned long long)n_drafts);
+    CU_ASSERT_EQUAL(n_bad, 0);
+    CU_ASSERT(n_preempted > N / 20 && n_right > 10 * N && n_drafts > n_right + N);
+}
+
 static void any_layout_and_limits_give_each_request_its_own_result(void)
 {
     check_scenarios(0, 3000, false);
@@ -645,6 +669,7 @@ static void bad_arithmetic_makes_an_error_of_that_request(void)
 void suite_scheduler(CU_pSuite suite);
 void suite_scheduler(CU_pSuite suite)
 {
+    CU_add_test(suite, "guesses of a layer change no result", guesses_of_a_layer_change_no_result);
     CU_add_test(suite, "any layout and limits give each request its own result",
                 any_layout_and_limits_give_each_request_its_own_result);
     CU_add_test(suite, "any layout and limits give the same scores",

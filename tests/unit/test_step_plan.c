@@ -16,6 +16,7 @@ static void fill(struct step_plan *p)
     const struct plan_lists lists[] = {{tokens, blocks, adjusts, NULL},
                                        {tokens, blocks, NULL, allowed}};
     step_plan_clear(p, PLAN_RUN, 42);
+    p->predicts = true;
     CU_ASSERT_EQUAL(step_plan_add(p, 0, &a, &lists[0]).code, STATUS_OK);
     step_plan_end_replica(p, 0);
     CU_ASSERT_EQUAL(step_plan_add(p, 1, &b, &lists[1]).code, STATUS_OK);
@@ -32,6 +33,7 @@ static void plans_survive_the_message(void)
     CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_OK);
     CU_ASSERT_EQUAL(q.step, 42);
+    CU_ASSERT_TRUE(q.predicts);
     CU_ASSERT_EQUAL(q.n_seqs, 2);
     CU_ASSERT_EQUAL(memcmp(q.seqs, p.seqs, 2 * sizeof *p.seqs), 0);
     CU_ASSERT_EQUAL(memcmp(q.tokens, p.tokens, 4 * sizeof *p.tokens), 0);

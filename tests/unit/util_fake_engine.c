@@ -208,12 +208,23 @@ static void add_tops(struct result_seq *out, uint64_t fold, int32_t n, struct st
     }
 }
 
+/* A guess of the token that will be drawn after `token`, itself drawn after position `last`: right
+ * two times of three, unless the draws are adjusted. */
+static int32_t guess_of(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                        const int32_t *blocks, uint64_t fold, int32_t token)
+{
+    const int64_t last = s->pos0 + s->n_rows - 1;
+    const uint64_t next = entry(*slot(e, replica, blocks, last), token, last + 1);
+    const int32_t found = draw(fold + mix(next, (uint64_t)last + 1), last + 2, s, 0);
+    return fold % 3 == 0 ? (found + 1) % FAKE_VOCAB : found;
+}
+
 static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                                  const int32_t *tokens, const int32_t *blocks,
                                  const struct plan_adjust *adjusts, const uint32_t *allowed,
                                  struct step_result *result)
 {
-    struct result_seq out = {.id = s->id, .token = -1};
+    struct result_seq out = {.id = s->id, .token = -1, .draft = -1};
     for (int32_t i = 0; i < s->n_rows; i++) {
         const int64_t pos = s->pos0 + i;
         const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
@@ -236,6 +247,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
         out.token = draw(fold, last + 1, s, mix_adjusts(s, adjusts));
         if (s->n_allowed_words > 0) out.token = allowed_from(out.token, allowed);
         out.logprob = score_of(fold, out.token);
+        if (e->predicts) out.draft = guess_of(e, replica, s, blocks, fold, out.token);
         if (s->want & PLAN_LOGPROB) add_tops(&out, fold, s->n_logprobs, result);
     }
     if (s->want & PLAN_LOGITS) {
@@ -259,6 +271,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
                         struct plan_at *at, struct step_result *result)
 {
     step_result_clear(result, plan->step, replica, FAKE_VOCAB);
+    e->predicts = plan->predicts;
     int64_t n_rows = 0;
     int32_t n_seqs = 0;
     const int32_t begin = plan->replica_begin[replica], end = plan->replica_begin[replica + 1];

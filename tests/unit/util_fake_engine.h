@@ -33,6 +33,7 @@ struct fake_engine {
     int64_t bad_position;  /* initially 1 */
     bool shares;           /* whether sequences may share full blocks, begin after shared blocks,
                               and replace a full block by another with the same content */
+    bool predicts;         /* of the plan being run: results have guesses */
     uint64_t n_rows;       /* computed so far */
     bool logits;
 };

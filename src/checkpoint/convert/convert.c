@@ -55,14 +55,36 @@ static int part_compare(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* Whether no forward pass of shoal reads this tensor: multi-token prediction, which is stored as
- * layers after those of the model or by itself, and the indexers of sparse attention. */
-static bool is_unused(const char *name, int64_t n_layers)
+/* Whether the family has prediction layers that shoal reads. */
+static bool family_predicts(const struct js_node *config)
+{
+    const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
+    for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
+        if (strcmp(arch_family_at(i)->architecture, name) == 0) return arch_family_at(i)->predicts;
+    }
+    return false;
+}
+
+/* Whether a tensor of the first layer after those of the model is read: all but the copies of the
+ * embedding and the head, which publishers repeat there. */
+static bool is_read_for_prediction(const char *in_layer)
+{
+    return strcmp(in_layer, ".embed_tokens.weight") != 0 &&
+           strcmp(in_layer, ".shared_head.head.weight") != 0;
+}
+
+/* Whether no forward pass of shoal reads this tensor: multi-token prediction of families for which
+ * it is not implemented, or beyond its first layer, stored as layers after those of the model or by
+ * itself; and the indexers of sparse attention. */
+static bool is_unused(const char *name, int64_t n_layers, bool predicts)
 {
     const char *prefix = "model.layers.";
+    char *end;
     if (strstr(name, ".self_attn.indexer.") != NULL || strncmp(name, "mtp.", 4) == 0) return true;
     if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
-    return strtol(name + strlen(prefix), NULL, 10) >= n_layers;
+    const int64_t layer = strtol(name + strlen(prefix), &end, 10);
+    if (predicts && layer == n_layers) return !is_read_for_prediction(end);
+    return layer >= n_layers;
 }
 
 static struct status parts_list(struct convert *c)
@@ -70,6 +92,7 @@ static struct status parts_list(struct convert *c)
     const size_t n = source_count(c->source);
     const struct js_node *config = source_config(c->source);
     const char *unused = NULL;
+    const bool predicts = family_predicts(config);
     size_t n_unused = 0;
     int64_t n_layers = 0, n_mtp = 0;
     if (js_int(js_get(config, "num_nextn_predict_layers"), &n_mtp) && n_mtp > 0)
@@ -78,7 +101,7 @@ static struct status parts_list(struct convert *c)
     TRY(mem_alloc(&c->parts, n, sizeof c->parts[0], "the list of tensors"));
     for (size_t i = 0; i < n; i++) {
         const char *name = source_at(c->source, i)->name;
-        if (is_unused(name, n_layers)) {
+        if (is_unused(name, n_layers, predicts)) {
             if (n_unused++ == 0) unused = name;
             continue;
         }

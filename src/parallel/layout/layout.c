@@ -307,15 +307,16 @@ static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;
     const struct arch *a = m->arch;
+    const uint32_t n_layers = arch_all_layers(a);
     uint64_t cost[ARCH_LAYERS_MAX];
-    for (uint32_t i = 0; i < a->n_layers; i++) cost[i] = layer_cost(m, i);
-    const size_t n = (size_t)(l->pp + 1) * (a->n_layers + 1);
+    for (uint32_t i = 0; i < n_layers; i++) cost[i] = layer_cost(m, i);
+    const size_t n = (size_t)(l->pp + 1) * (n_layers + 1);
     uint64_t *best = NULL;
     uint16_t *from = NULL;
     struct status st;
     TRY_GOTO(st, mem_alloc(&best, n, sizeof *best, "stage costs"), done);
     TRY_GOTO(st, mem_alloc(&from, n, sizeof *from, "stage begins"), free_best);
-    partition(cost, a->n_layers, l->pp, smallest_cap(cost, a->n_layers, l->pp), best, from,
+    partition(cost, n_layers, l->pp, smallest_cap(cost, n_layers, l->pp), best, from,
               l->stage_begin);
     mem_free(&from);
 free_best:
@@ -330,7 +331,7 @@ static struct status check_moe(const struct layout_model *m)
 {
     const struct arch *a = m->arch;
     bool any_moe = false, any_dense = false;
-    for (uint32_t i = 0; i < a->n_layers; i++) {
+    for (uint32_t i = 0; i < arch_all_layers(a); i++) {
         any_moe |= a->layer_is_moe[i];
         any_dense |= !a->layer_is_moe[i];
     }

@@ -147,7 +147,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0}};
 }
 
-/* Beside the stage's arrays the hidden rows, T D, and on the last stage the logits of 64 rows. */
+/* Beside the stage's arrays the hidden rows, T D, and on the last stage the logits of 64 rows and,
+ * for a prediction layer, T 4 D. */
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
                                 uint64_t step_tokens)
 {
@@ -158,7 +159,10 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
         shape.bytes[WORKSPACE_INNER_CODES] = quant_rows_bytes(step_tokens, shape.inner_code_inputs);
     }
     uint64_t n = step_tokens * m->arch->width;
-    if (place.pp == l->pp - 1) n += 64ull * range_count(layout_vocab(l, place.tp));
+    if (place.pp == l->pp - 1) {
+        n += 64ull * range_count(layout_vocab(l, place.tp));
+        n += 4ull * step_tokens * m->arch->width * m->arch->n_predict;
+    }
     return workspace_place(&shape).n_bytes + 4 * n;
 }
 

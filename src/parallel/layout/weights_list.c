@@ -84,7 +84,8 @@ uint32_t weights_outer_parts(const struct layout *l, struct layout_place place)
 {
     const bool first = place.pp == 0, last = place.pp + 1 == l->pp;
     const uint32_t head = !l->model.arch->tied ? PART_HEAD : first ? 0 : PART_HEAD_TIED;
-    return (first ? PART_EMBED : 0) | (last ? arch_final_parts(l->model.arch) | head : 0);
+    const bool embeds = first || (last && l->model.arch->n_predict > 0);
+    return (embeds ? PART_EMBED : 0) | (last ? arch_final_parts(l->model.arch) | head : 0);
 }
 
 struct listing {

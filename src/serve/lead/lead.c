@@ -20,6 +20,8 @@ struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots
         .n_state_slots = n_state_slots,
         .flags = o->schedule,
         .draft_cost = o->draft_cost,
+        .predicts = o->predicts,
+        .no_repeats = o->no_repeats,
         .drafter = o->drafter,
         .drafter_user = o->drafter_user,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,

@@ -48,6 +48,7 @@ struct lead_options {
     struct lead_flags flags; /* result_cache: never when scoring; off where a row depends on the
                                 batch */
     struct drafting_cost draft_cost;
+    bool predicts, no_repeats; /* of serve/schedule/scheduler.h */
     drafter_fn *drafter;
     void *drafter_user;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */

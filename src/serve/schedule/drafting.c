@@ -16,6 +16,9 @@ static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 
+/* The same of a guess of a prediction layer. */
+static const float first_predicted = 0.7f;
+
 /* A draft token with lower odds is never tried, not even where its row costs nothing: it would save
  * little, and nothing at the end of a job. */
 static const float least_odds = 0.6f;
@@ -142,4 +145,43 @@ void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right)
         d->odds[at] += weight * ((i < n_right ? 1.0f : 0.0f) - d->odds[at]);
         if (FIRST_WEIGHT + d->n_tried[at] >= MOST_WEIGHT) d->n_tried[at]--;
     }
+}
+
+float drafting_odds(const struct drafting *d)
+{
+    return d->n_same > 0 ? d->odds[odds_of(d->n_same)] : 0;
+}
+
+float drafting_predicted_odds(const struct drafting *d)
+{
+    return d->n_predicted > 0 ? d->predicted_odds : first_predicted;
+}
+
+bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows)
+{
+    const float n_good = step->n_good + odds;
+    if (step->times[1] > 0) {
+        if (odds < least_odds) return false;
+        const float now = step->n_good / time_of(step, n_rows);
+        if (n_good / time_of(step, n_rows + 1) <= now) return false;
+    }
+    step->n_good = n_good;
+    if (n_rows + 1 > step->most_rows) step->most_rows = n_rows + 1;
+    return true;
+}
+
+bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds, int32_t n_rows)
+{
+    if (times[1] == 0) return true;
+    if (2 * n_rows > DRAFTING_ROWS || n_rows < 1) return n_rows < 1;
+    const float now = times[n_rows];
+    return (1 + odds) * now > times[2 * n_rows] + cost->predict * now;
+}
+
+void drafting_learn_predicted(struct drafting *d, bool is_right)
+{
+    const float odds = drafting_predicted_odds(d);
+    const float weight = 1.0f / (float)(FIRST_WEIGHT + ++d->n_predicted);
+    d->predicted_odds = odds + weight * ((is_right ? 1.0f : 0.0f) - odds);
+    if (FIRST_WEIGHT + d->n_predicted >= MOST_WEIGHT) d->n_predicted--;
 }

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,8 @@ struct drafting {
     uint8_t n_tried[DRAFTING_LENGTHS]; /* trials behind the odds; stops growing at a limit */
     size_t from;                       /* position of the first draft token in the text */
     size_t n_same;                     /* length of the match before `from`; 0: no drafts */
+    float predicted_odds;              /* that a guess of the prediction layer is right */
+    uint8_t n_predicted;               /* trials behind them, as n_tried */
 };
 
 /* The time of a step by its rows, as parts of the time of a step of one row. All zeros: unknown,
@@ -40,6 +43,7 @@ struct drafting_cost {
     int32_t full_rows; /* rows that fill a step: more rows take time in proportion; 0: never full */
     float experts;     /* part of the bytes read in a step of one row that are routed experts */
     float chosen;      /* part of all experts that one row goes to; 0: no experts */
+    float predict;     /* of the prediction layer and its head, for each row */
 };
 
 /* One step, while drafts are added to it. The replicas of a step wait for each other, so the one
@@ -68,6 +72,23 @@ void drafting_times(const struct drafting_cost *cost, float *times);
  * replica that has n_rows so far. n_rows + n_most is at most DRAFTING_ROWS. Adds them to *step. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
+
+/* Local. The odds of the first draft token that drafting_look found, 0 without one; and of a guess
+ * of the prediction layer. */
+float drafting_odds(const struct drafting *d);
+float drafting_predicted_odds(const struct drafting *d);
+
+/* Local. As drafting_worth, for one draft token with these odds, from the prediction layer. */
+bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
+
+/* Local. Whether guesses with these odds pay for the prediction layer and for their rows, in steps
+ * of n_rows decoding sequences. times as in drafting_step. */
+bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds,
+                   int32_t n_rows);
+
+/* Local. Updates the odds of the prediction layer's guesses, which may be compared with the sampled
+ * token even where they got no row. */
+void drafting_learn_predicted(struct drafting *d, bool is_right);
 
 /* Local. Updates the odds: of the last drafts n_tried were compared with the sampled tokens, and
  * the first n_right were equal. The first draft token can be compared even where it got no row. */

@@ -6,7 +6,8 @@
 #include "serve/schedule/order.h"
 #include "serve/schedule/sequence.h"
 
-enum { SCHEDULE_DRAFTS_AUTO = -1 };
+/* Values of --speculate below 0: from both the prediction layer and the text, or from one. */
+enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRAM = -3 };
 
 #define SCHEDULE_FLAGS(FLAG)                                                                       \
     FLAG(int32_t, max_batch, "max-batch", OF_COUNT(1, 1 << 20, "N"),                               \
@@ -24,11 +25,13 @@ enum { SCHEDULE_DRAFTS_AUTO = -1 };
          .help = "prompts that begin alike share KV blocks; off when scoring or with a capacity "  \
                  "factor")                                                                         \
     FLAG(int32_t, n_drafts, "speculate", OF_COUNT(0, SEQUENCE_DRAFTS_MAX, "N"), .preset = "auto",  \
-         .words = FLAG_WORDS({"auto", SCHEDULE_DRAFTS_AUTO}, {"off", 0}),                          \
-         .help = "guess tokens from where the last ones stood before in prompt or answer, and "    \
-                 "check them in one step, where few sequences run: N of each sequence, or (auto) " \
-                 "as many as were worth it of late; results are the same; off when scoring, with " \
-                 "a capacity factor, and, unless given, with --device cuda")                       \
+         .words = FLAG_WORDS({"auto", SCHEDULE_DRAFTS_AUTO}, {"mtp", SCHEDULE_DRAFTS_MTP},         \
+                             {"ngram", SCHEDULE_DRAFTS_NGRAM}, {"off", 0}),                        \
+         .help = "guess tokens, and check them in one step, where few sequences run: N of each "   \
+                 "sequence from where the last tokens stood before in prompt or answer, or as "    \
+                 "many as were worth it of late (ngram); from the model's prediction layer "       \
+                 "(mtp); or from both, where it is worth it (auto); results are the same; off "    \
+                 "when scoring, with a capacity factor, and, unless given, with --device cuda")                         \
     FLAG(enum order_kind, order, "order", OF_CHOICE(ORDER_WORDS), .preset = "auto",                \
          .help = "in which order lines run, within a window; rows are written in the order of "    \
                  "the input (auto: long and short, prompt-heavy and answer-heavy mixed, and "      \

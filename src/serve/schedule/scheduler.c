@@ -55,6 +55,7 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     if (s->o.rules->score) s->o.flags.prefix_cache = false;
     if (s->o.rules->score) s->o.flags.n_drafts = 0;
     s->step_rows = s->o.flags.step_tokens;
+    s->predicted_odds = drafting_predicted_odds(&(struct drafting){0});
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
     TRY_GOTO(st, mem_alloc(&s->replicas, n, sizeof *s->replicas, "scheduler"), fail);
@@ -426,16 +427,13 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         .pos0 = (int32_t)q->n_computed,
         .n_blocks = (int32_t)scheduler_blocks_for(end),
         .slot = q->slot < 0 ? 0 : q->slot,
-        .next_token = -1,
+        .next_token = is_last ? -1 : r->tokens[end],
         .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,
     };
     q->is_scored =
         s->o.rules->score || (r->ask->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt);
-    if (q->is_scored) {
-        seq.want = PLAN_SCORE;
-        if (!is_last) seq.next_token = r->tokens[end];
-    }
+    if (q->is_scored) seq.want = PLAN_SCORE;
     if (s->o.rules->score) {
         if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
     } else {
@@ -536,6 +534,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
     }
     TRY(admit(s, group));
     TRY(scheduler_give_drafts(s, group));
+    plan->predicts = scheduler_predicts(s, group);
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         TRY(emit_replica(s, i, group, step, plan));
     }

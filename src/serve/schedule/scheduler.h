@@ -40,7 +40,9 @@ struct scheduler_options {
                                         SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 where a row
                                         depends on the batch (neither is used when scoring) */
     struct drafting_cost draft_cost; /* all zeros: drafts are checked, whatever their odds */
-    drafter_fn *drafter;             /* tests only; NULL: serve/schedule/drafting.h */
+    bool predicts;       /* the model has a prediction layer, whose guesses are drafts too */
+    bool no_repeats;     /* they are the only drafts: none are from the request's own text */
+    drafter_fn *drafter; /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: none are asked for */
     void *logits_user;

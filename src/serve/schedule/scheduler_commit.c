@@ -179,24 +179,33 @@ static struct status scheduler_commit_check_id(const struct microbatch *m, const
                        (unsigned long long)m->step, q->id, seq->id);
 }
 
+/* How many of q's drafts equal the tokens that were sampled in their place, before the first that
+ * does not. */
+static int32_t count_right(const struct sequence *q, const struct result_seq *seqs)
+{
+    int32_t n = 0;
+    while (n < q->n_drafts && seqs[n].token == q->drafts[n]) n++;
+    return n;
+}
+
 /* Takes the results of q's entry and of its drafts, seqs [1 + n_drafts]. The result after a draft
  * counts as long as all drafts before it equal the sampled tokens. */
 static struct status take_entries(struct scheduler *s, struct microbatch *m, struct sequence *q,
                                   const struct result_seq *seqs, struct cursor *c)
 {
     const int32_t n_drafts = q->n_drafts;
-    int32_t n_right = 0, n_tried = n_drafts;
+    int32_t n_right = 0;
     bool is_right = true;
-    if (n_drafts == 0 && q->drafting.n_same > 0) { /* the draft got no row */
-        n_tried = 1;
-        n_right = seqs[0].token == q->r->tokens[q->drafting.from];
-    }
+    scheduler_learn(q, &seqs[0], count_right(q, seqs));
     for (int32_t i = 0; i <= n_drafts; i++) {
         TRY(scheduler_commit_check_id(m, q, &seqs[i]));
         if (is_right) {
             is_right = i < n_drafts && seqs[i].token == q->drafts[i];
             if (i > 0) q->pos0++;
+            scheduler_learn_guess(s, q, seqs[i].token);
             TRY(take_result(s, q, &seqs[i], c));
+            q->predicted = seqs[i].draft;
+            q->n_before = seqs[i].draft < 0 ? 0 : q->r->n_tokens;
             n_right += is_right;
             is_right = is_right && q->state != SEQUENCE_FINISHED;
         }
@@ -204,7 +213,6 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
     }
     s->stats->n_drafts += (uint64_t)n_drafts;
     if (n_drafts > 0) s->stats->n_right_drafts += (uint64_t)n_right;
-    drafting_learn(&q->drafting, n_tried > n_right ? n_right + 1 : n_tried, n_right);
     q->n_drafts = 0;
     return status_ok();
 }

@@ -50,6 +50,13 @@ static int32_t n_fitting(const struct sequence *q, int32_t n)
     return n;
 }
 
+/* The odds of the prediction layer's guess of q's next token; 0: there is none. */
+static float odds_of_guess(const struct scheduler *s, const struct sequence *q)
+{
+    const bool has_one = s->o.predicts && q->n_before == q->r->n_tokens;
+    return has_one ? drafting_predicted_odds(&q->drafting) : 0;
+}
+
 /* Writes q's draft tokens; *n is their number. */
 static struct status make_drafts(struct scheduler *s, struct drafting_step *step,
                                  struct sequence *q, int32_t n_rows, int32_t n_most, int32_t *n)
@@ -62,7 +69,14 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
         *n = s->o.drafter(s->o.drafter_user, r, n_most, q->drafts);
         return status_ok();
     }
-    TRY(drafting_look(d, r->tokens, r->n_tokens));
+    if (!s->o.no_repeats) TRY(drafting_look(d, r->tokens, r->n_tokens));
+    const float odds = odds_of_guess(s, q);
+    if (odds > drafting_odds(d) && n_most > 0) {
+        q->is_predicted = drafting_is_worth(odds, step, n_rows);
+        q->drafts[0] = q->predicted;
+        *n = q->is_predicted ? 1 : 0;
+        return status_ok();
+    }
     *n = drafting_worth(d, step, n_rows, n_most);
     for (int32_t i = 0; i < *n; i++) {
         const size_t at = d->from + (size_t)i; /* may continue into the drafts themselves */
@@ -79,6 +93,7 @@ static struct status give(struct scheduler *s, struct drafting_step *step, struc
     left -= m->n_rows;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         q->n_drafts = 0;
+        q->is_predicted = false;
         q->drafting.n_same = 0;
         q->may_draft = q->n_rows == 1 && q->r->n_tokens - q->n_computed == 1 && n_usable(s, q) > 0;
         n_open += q->may_draft;
@@ -112,4 +127,45 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
     for (int32_t i = 0; i < s->o.n_replicas; i++)
         TRY(give(s, &step, &s->replicas[i].groups[group]));
     return status_ok();
+}
+
+/* After steps without guesses their odds are tried again. */
+bool scheduler_predicts(struct scheduler *s, int32_t group)
+{
+    static const float recovery = 1.0f / 512;
+    float times[DRAFTING_ROWS + 1];
+    size_t n_most = 0;
+    if (!s->o.predicts || s->o.flags.n_drafts == 0) return false;
+    drafting_times(&s->o.draft_cost, times);
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        const size_t n = s->replicas[i].groups[group].running.n;
+        if (n > n_most) n_most = n;
+    }
+    const int32_t n = n_most < DRAFTING_ROWS ? (int32_t)n_most : DRAFTING_ROWS;
+    if (drafting_pays(&s->o.draft_cost, times, s->predicted_odds, n)) return true;
+    if (s->predicted_odds < 1) s->predicted_odds += recovery;
+    return false;
+}
+
+void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t token)
+{
+    static const float weight = 1.0f / 64;
+    const bool is_right = token == q->predicted;
+    if (!s->o.predicts || q->n_before != q->r->n_tokens || token < 0) return;
+    drafting_learn_predicted(&q->drafting, is_right);
+    s->predicted_odds += weight * ((is_right ? 1.0f : 0.0f) - s->predicted_odds);
+    s->stats->n_guesses++;
+    s->stats->n_right_guesses += is_right;
+}
+
+void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right)
+{
+    struct drafting *d = &q->drafting;
+    int32_t n_tried = q->is_predicted ? 0 : q->n_drafts;
+    if (n_tried == 0) n_right = 0;
+    if (n_tried == 0 && d->n_same > 0) { /* the draft got no row */
+        n_tried = 1;
+        n_right = first->token == q->r->tokens[d->from];
+    }
+    drafting_learn(d, n_tried > n_right ? n_right + 1 : n_tried, n_right);
 }

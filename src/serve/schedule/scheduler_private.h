@@ -40,6 +40,7 @@ struct scheduler {
     size_t n_running;
     uint64_t n_submitted;
     int32_t step_rows;            /* the budget of a replica in one step: step_tokens, or less */
+    float predicted_odds;         /* that a guess of the prediction layer is right, of late */
     struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while drafts are
                                      planned */
     uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that the draw being
@@ -69,6 +70,18 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
  * for them, if they are worth their rows. Called after all other rows of the step were given.
  * Errors: STATUS_MEMORY. */
 struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
+
+/* scheduler_drafts.c. Local. Whether the prediction layer is to guess in this step of the group,
+ * whose rows are planned. */
+bool scheduler_predicts(struct scheduler *s, int32_t group);
+
+/* scheduler_drafts.c. Local. Keeps the odds of drafts from the text, from the result `first` of q's
+ * own entry; n_right of its drafts were right. Called before q takes the results' tokens. */
+void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right);
+
+/* scheduler_drafts.c. Local. Keeps the odds of the prediction layer's guesses: compares the last
+ * one with q's next token, before q takes it; -1: none was sampled. */
+void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t token);
 
 /* How many of a sequence's first blocks a replica has. */
 struct prefix_match {

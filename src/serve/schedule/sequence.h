@@ -40,7 +40,10 @@ struct sequence {
     struct drafting drafting; /* while it runs */
     int32_t *drafts;          /* [SEQUENCE_DRAFTS_MAX], owned; NULL before the first ones */
     int32_t n_drafts;
-    bool may_draft; /* in the step being planned */
+    bool may_draft;    /* in the step being planned */
+    bool is_predicted; /* the draft of the step comes from the prediction layer */
+    int32_t predicted; /* its guess of the token after the first n_before; */
+    size_t n_before;   /* 0: none */
 
     int32_t slot; /* of its recurrent states while it runs; -1: none */
 

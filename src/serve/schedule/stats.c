@@ -57,6 +57,11 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
                 (unsigned long long)s->n_right_drafts, (unsigned long long)s->n_drafts,
                 100 * (double)s->n_right_drafts / (double)s->n_drafts);
     }
+    if (s->n_guesses > 0) {
+        fprintf(out, "prediction layer: %llu of %llu guesses right (%.1f %%)\n",
+                (unsigned long long)s->n_right_guesses, (unsigned long long)s->n_guesses,
+                100 * (double)s->n_right_guesses / (double)s->n_guesses);
+    }
     print_blocks(s, out);
     if (s->n_resumed_rows + s->n_resumed_tokens > 0) {
         fprintf(out, "from earlier runs: %llu rows, %llu tokens of unfinished rows\n",

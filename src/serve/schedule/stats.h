@@ -27,6 +27,8 @@ struct serve_summary {
     uint64_t n_result_hit_tokens; /* sampled tokens that did, those of continued rows included */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
     uint64_t n_right_drafts;      /* of them: equal to the sampled token, so each saved a step */
+    uint64_t n_guesses; /* of the prediction layer that were compared with the sampled token */
+    uint64_t n_right_guesses;
     uint64_t n_preemptions;
     uint64_t n_peak_batch;      /* most sequences that ran together in one replica */
     uint64_t n_dropped;         /* expert choices dropped by a capacity factor */

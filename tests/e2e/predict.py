@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Tests draft tokens from a prediction layer: the guesses of the reference, in all layouts and chunks, and the same
+bytes as without them.
+
+usage: predict.py SHOAL WORK_FOLDER
+golden.json has the guesses of a reference for the greedy answers, of which some are right. As many of shoal's are
+right, because each guess is compared with the token that is drawn in its place.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from program import GOLDENS, Shoal, expect, fresh_folder, main_of
+
+MODELS = ["deepseek-v3-mtp", "glm4-moe-mtp"]
+LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2", "--ep", "1"], 2), "ep 2": (["--ep", "2"], 2),
+           "pp 2": (["--pp", "2"], 2), "dp 2": (["--dp", "2"], 2),
+           "dp 2, tp 2": (["--dp", "2", "--tp", "2", "--ep", "4"], 4)}
+
+
+class PredictTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), fresh_folder(Path(work))
+        self.report = self.work / "report.json"
+
+    def generate(self, model, golden, *flags, ranks=0):
+        """The output's bytes and the job's report."""
+        output = self.work / "out.jsonl"
+        self.shoal.must("generate", "--model", model, "--input", golden / "prompts.jsonl", "--output", output,
+                        "--report", self.report, "--kv-dtype", "f32", "--threads", 1, "--restart", *flags, ranks=ranks)
+        return output.read_bytes(), json.loads(self.report.read_text())
+
+    def refused(self, wanted, *argv):
+        done = self.shoal(*argv)
+        expect(done.status != 0 and wanted in done.err, f"expected '{wanted}': {done}")
+
+    def check_guesses(self, name):
+        golden, model = GOLDENS / name, self.work / f"{name}.h5"
+        self.shoal.must("convert", golden / "hf", model)
+        pairs = [pair for s in json.loads((golden / "golden.json").read_text())["sequences"]
+                 for pair in zip(s["guesses"], s["greedy"][1:], strict=True)]
+        n_right = sum(a == b for a, b in pairs)
+        plain, found = self.generate(model, golden, "--speculate", "off")
+        expect(found["guesses"] == 0, "guesses without drafts")
+        for layout, (flags, ranks) in LAYOUTS.items():
+            for chunk in (["--chunk", "7"], []):
+                rows, found = self.generate(model, golden, "--speculate", "mtp", *flags, *chunk, ranks=ranks)
+                print(f"{name}, {layout} {' '.join(chunk)}: {found['right_guesses']} of {found['guesses']} right, "
+                      f"{found['steps']} steps")
+                expect(rows == plain, "the rows differ from those without drafts")
+                expect((found["right_guesses"], found["guesses"]) == (n_right, len(pairs)),
+                       f"the reference has {n_right} of {len(pairs)}")
+                expect(0 < found["right_drafts"] < found["drafts"], "drafts, right and wrong ones")
+
+    def check_rest(self, name):
+        """Runs that do not use the layer read files with it; other models have none."""
+        golden, model, small = GOLDENS / name, self.work / f"{name}.h5", self.work / "int8.h5"
+        plain, _ = self.generate(model, golden, "--speculate", "off")
+        for flags in (["--speculate", "ngram"], ["--weights", "stream", "--speculate", "mtp"]):
+            rows, found = self.generate(model, golden, *flags)
+            expect(rows == plain, f"the rows with {flags}")
+            expect(found["guesses"] == 0, f"guesses with {flags}: {found['guesses']}")
+        self.shoal.must("quantize", model, small, "--format", "int8", "--quiet")
+        plain, _ = self.generate(small, golden, "--speculate", "off")
+        rows, found = self.generate(small, golden, "--speculate", "mtp", "--tp", 2, "--ep", 2, ranks=2)
+        expect(rows == plain and found["right_guesses"] > 0, f"int8: {found['right_guesses']} guesses right")
+        self.shoal.must("score", "--model", model, "--input", golden / "sequences.jsonl", "--output",
+                        self.work / "scores.jsonl")
+        with_layer = self.shoal.must("plan", "--model", model).out
+        expect("MiB" in with_layer or "GiB" in with_layer, f"a plan: {with_layer}")
+
+    def check_refusals(self):
+        source, model = GOLDENS / "deepseek-v3" / "hf", self.work / "without.h5"
+        self.shoal.must("convert", source, model)
+        self.refused("has no prediction layer", "generate", "--model", model, "--speculate", "mtp", "--input",
+                     GOLDENS / "deepseek-v3" / "prompts.jsonl", "--output", self.work / "out.jsonl")
+        copy = self.work / "renamed"
+        shutil.copytree(GOLDENS / MODELS[0] / "hf", copy)
+        path = copy / "model.safetensors"
+        path.write_bytes(path.read_bytes().replace(b"layers.2.enorm.weight", b"layers.2.xnorm.weight"))
+        self.shoal.must("convert", copy, self.work / "renamed.h5")
+        self.refused("enorm.weight is missing", "generate", "--model", self.work / "renamed.h5", "--input",
+                     GOLDENS / MODELS[0] / "prompts.jsonl", "--output", self.work / "out.jsonl")
+
+    def main(self):
+        for name in MODELS:
+            self.check_guesses(name)
+            self.check_rest(name)
+        self.check_refusals()
+
+
+if __name__ == "__main__":
+    main_of(PredictTest(*sys.argv[1:3]).main)
