@@ -98,6 +98,7 @@ static struct status run_init(struct run *r, struct serve_summary *stats)
                                          .n_groups = (int32_t)j->layout->pp,
                                          .n_blocks = (int32_t)j->n_kv_blocks,
                                          .n_state_slots = (int32_t)j->n_state_slots,
+                                         .tables = job_tables(j),
                                          .flags = flags};
     TRY(mem_alloc(&r->requests, r->n, sizeof *r->requests, "requests"));
     TRY(mem_alloc(&r->submitted_ns, r->n, sizeof *r->submitted_ns, "requests"));

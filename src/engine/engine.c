@@ -69,7 +69,8 @@ static struct status make_buffers(struct engine *e)
         e->wire[i] = NULL;
         TRY(mem_alloc(&e->wire[i], n_bytes, 1, "hidden rows"));
     }
-    TRY(mem_alloc(&e->seqs, e->o.max_rows, sizeof *e->seqs, "engine"));
+    const size_t n_tables = e->groups.n_full + e->groups.n_windowed;
+    TRY(mem_alloc(&e->seqs, e->o.max_rows * n_tables, sizeof *e->seqs, "engine"));
     TRY(step_plan_init(&e->plan, (int32_t)e->o.layout->dp));
     if (e->is_lead) {
         const size_t n = e->o.layout->pp + 1;
@@ -109,6 +110,7 @@ struct status engine_create(const struct engine_options *options, struct engine 
     struct engine *e = NULL;
     TRY(mem_alloc(&e, 1, sizeof *e, "engine"));
     e->o = options->stage;
+    e->groups = kv_groups_of(e->o.layout);
     e->place = layout_place_of(e->o.layout, e->o.rank);
     e->is_first = e->place.pp == 0;
     e->is_last = e->place.pp + 1 == e->o.layout->pp;
@@ -157,6 +159,7 @@ void engine_destroy(struct engine **engine)
     vocab_parallel_destroy(&e->vocab);
     stage_destroy(&e->stage);
     mem_free(&e->seqs);
+    mem_free(&e->windowed);
     mem_free(&e->rows);
     mem_free(&e->wants);
     mem_free(&e->got);

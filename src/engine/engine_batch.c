@@ -4,6 +4,8 @@
 
 #include "base/mem.h"
 
+#include <string.h>
+
 _Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
                "plans and caches have one block size");
 
@@ -16,11 +18,79 @@ static bool goes_on(const struct seq_rows *run, const struct plan_seq *s, const 
     return end == (size_t)s->pos0 && run->blocks[last] == blocks[last];
 }
 
+/* The blocks of a plan's entry, table after table. */
+struct entry_tables {
+    const int32_t *at[KV_GROUPS_MAX]; /* by a position's block; of windowed tables valid from the
+                                         entry's first block on */
+};
+
+/* A windowed table has no entries before first_block. So that it can be read by a position's block
+ * anyway, it is copied behind at least as many unused ones: *free is where in e->windowed. */
+static struct status find_tables(struct engine *e, const struct plan_seq *s, const int32_t *blocks,
+                                 size_t *free, struct entry_tables *out)
+{
+    const size_t end = (size_t)s->pos0 + (size_t)s->n_rows;
+    const size_t n = (end + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS;
+    const size_t first = (size_t)s->first_block, n_full = e->groups.n_full;
+    const size_t n_windowed = e->groups.n_windowed;
+    if (s->first_block < 0 || first >= n || (n_windowed == 0 && first > 0) ||
+        n_full * n + n_windowed * (n - first) != (size_t)s->n_blocks) {
+        return status_make(STATUS_BUG, "%d blocks from block %d on for %zu positions", s->n_blocks,
+                           s->first_block, end);
+    }
+    for (size_t t = 0; t < n_full; t++, blocks += n) out->at[t] = blocks;
+    for (size_t t = n_full; t < n_full + n_windowed; t++, blocks += n - first) {
+        memcpy(e->windowed + *free, blocks, (n - first) * sizeof *blocks);
+        out->at[t] = e->windowed + *free - first;
+        *free += n - first;
+    }
+    return status_ok();
+}
+
+/* Room for the windowed tables of a plan's entries. *free: where the first one goes. */
+static struct status place_windowed(struct engine *e, const struct plan_seq *seqs, size_t n_seqs,
+                                    size_t *free)
+{
+    size_t most = 0, n = 0;
+    for (size_t i = 0; i < n_seqs; i++) {
+        if (seqs[i].first_block > 0 && (size_t)seqs[i].first_block > most)
+            most = (size_t)seqs[i].first_block;
+        n += (size_t)seqs[i].n_blocks;
+    }
+    *free = most;
+    if (e->groups.n_windowed == 0 || most + n <= e->windowed_capacity) return status_ok();
+    TRY(mem_grow(&e->windowed, 0, 2 * (most + n), sizeof *e->windowed, "engine"));
+    e->windowed_capacity = 2 * (most + n);
+    return status_ok();
+}
+
+/* Adds an entry to the step's runs of rows. */
+static void add_run(struct engine *e, struct batch *b, const struct plan_seq *s,
+                    const struct entry_tables *tables)
+{
+    const size_t n_tables = e->groups.n_full + e->groups.n_windowed;
+    const bool joins = b->n_runs > 0 && goes_on(&e->seqs[b->n_runs - 1], s, tables->at[0]);
+    for (size_t t = 0; t < n_tables; t++) {
+        struct seq_rows *run = &e->seqs[t * e->o.max_rows + b->n_runs];
+        if (joins) {
+            run[-1].n_rows += (size_t)s->n_rows;
+            run[-1].blocks = tables->at[t]; /* the longer table */
+            continue;
+        }
+        *run = (struct seq_rows){.row0 = b->n_rows,
+                                 .n_rows = (size_t)s->n_rows,
+                                 .pos0 = (size_t)s->pos0,
+                                 .blocks = tables->at[t],
+                                 .slot = (uint32_t)s->slot};
+    }
+    b->n_runs += !joins;
+}
+
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
 {
     const size_t first = (size_t)plan->replica_begin[e->place.dp];
     const size_t last = (size_t)plan->replica_begin[e->place.dp + 1];
-    size_t token = 0, block = 0, adjust = 0, allowed = 0;
+    size_t token = 0, block = 0, adjust = 0, allowed = 0, windowed;
     const size_t n_allowed_words = (e->o.layout->model.arch->vocab + 31) / 32;
     for (size_t i = 0; i < first; i++) {
         token += (size_t)plan->seqs[i].n_rows;
@@ -33,6 +103,7 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
                           .tokens = plan->tokens + token,
                           .adjusts = plan->adjusts + adjust,
                           .allowed = plan->allowed + allowed};
+    TRY(place_windowed(e, out->seqs, out->n_seqs, &windowed));
     for (size_t i = first; i < last; i++) {
         const struct plan_seq *s = &plan->seqs[i];
         if (s->n_allowed_words != 0 && (size_t)s->n_allowed_words != n_allowed_words) {
@@ -48,19 +119,9 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
             return status_make(STATUS_BUG, "step %llu: state slot %d of %u",
                                (unsigned long long)plan->step, s->slot, e->o.n_state_slots);
         }
-        const int32_t *blocks = plan->blocks + block;
-        struct seq_rows *run = &e->seqs[out->n_runs];
-        if (out->n_runs > 0 && goes_on(run - 1, s, blocks)) {
-            run[-1].n_rows += (size_t)s->n_rows;
-            run[-1].blocks = blocks; /* the longer table */
-        } else {
-            *run = (struct seq_rows){.row0 = out->n_rows,
-                                     .n_rows = (size_t)s->n_rows,
-                                     .pos0 = (size_t)s->pos0,
-                                     .blocks = blocks,
-                                     .slot = (uint32_t)s->slot};
-            out->n_runs++;
-        }
+        struct entry_tables tables;
+        TRY(find_tables(e, s, plan->blocks + block, &windowed, &tables));
+        add_run(e, out, s, &tables);
         out->n_rows += (size_t)s->n_rows;
         block += (size_t)s->n_blocks;
     }

@@ -4,6 +4,7 @@
 #define SHOAL_ENGINE_ENGINE_PRIVATE_H
 
 #include "engine/engine.h"
+#include "parallel/layout/kv_groups.h"
 #include "sample/vocab_parallel.h"
 
 /* Hidden rows of three steps: one being received, one computed, one still being sent. */
@@ -39,7 +40,10 @@ struct engine {
     struct comm_request result_sends[N_RESULTS];
 
     /* [max_rows] each: the step's runs of rows, and what the last stage computes of its rows */
-    struct seq_rows *seqs;
+    struct seq_rows *seqs; /* likewise, once for each block table */
+    struct kv_groups groups;
+    int32_t *windowed; /* [windowed_capacity] the windowed tables of the step's runs, owned */
+    size_t windowed_capacity;
     size_t *rows;
     struct vocab_want *wants;
     struct vocab_got *got;

@@ -81,6 +81,9 @@ struct job {
     struct strbuf settings, session;
 };
 
+/* Local. The block tables of the job's sequences. */
+struct plan_tables job_tables(const struct job *j);
+
 /* Local. Describes this rank's weights in layout l, from the job's checkpoint. Pointers are
  * borrowed from the job and l. */
 struct weights_source job_weights_source(struct job *j, const struct layout *l);

@@ -6,12 +6,12 @@
 #include "base/strbuf.h"
 #include "job/job_private.h"
 #include "kernels/device.h"
+#include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout_cost.h"
 #include "weights/expert_pack.h"
 #include "weights/weights_fit.h"
 
 enum {
-    DEFAULT_CONTEXTS = 64,
     UNCOUNTED_BYTES = 8 << 20,
     WINDOW_BYTES_MOST = 512 << 20, /* of experts that are packed at a time */
     WINDOW_BYTES_LEAST = 16 << 20,
@@ -78,7 +78,7 @@ static struct status refuse_bound(const struct job *j)
         mib(uncounted_bytes(j)), mib(m.weights_bytes),
         m.stream_bytes > 0 ? "the least for streamed experts " : "streamed experts ",
         mib(m.stream_bytes), budget.step_tokens, mib(m.workspace_bytes + m.exchange_bytes),
-        j->o->model.max_model_len, mib(budget.min_kv_blocks * m.kv_block_bytes));
+        j->o->model.max_model_len, mib(kv_groups_context(j->layout, &budget) * m.kv_block_bytes));
 }
 
 struct status job_fit_layout(struct job *j, bool *fits)
@@ -90,6 +90,8 @@ struct status job_fit_layout(struct job *j, bool *fits)
                                     .topo = j->topo,
                                     .flags = &j->o->layout};
     struct layout_budget budget = budget_of(j, bound_of(j));
+    j->layout_model.keeps_windows =
+        j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.window;
     TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
     if (j->layout_model.streams_experts && j->model.n_predict > 0) {
         j->model.n_predict = 0; /* the packed copy has the experts of the other layers alone */
@@ -173,16 +175,13 @@ static uint64_t bytes_to_divide(const struct job *j)
     return less(j->o->weights.memory_bytes, taken);
 }
 
-/* KV blocks that running sequences can use. A step of streamed experts wants as many sequences as
- * rows. */
+/* KV blocks that running sequences can use: a step gives each of them a row. */
 static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
 {
     const struct schedule_flags *f = &j->o->schedule;
-    const int32_t rows = j->weights->streams_experts ? f->step_tokens : 0;
-    const int32_t n = f->max_batch > 0          ? f->max_batch
-                      : rows > DEFAULT_CONTEXTS ? rows
-                                                : DEFAULT_CONTEXTS;
-    return per_context * (uint64_t)n;
+    const uint64_t n_running =
+        f->max_batch > 0 ? (uint64_t)f->max_batch : (uint64_t)f->step_tokens * j->layout->pp;
+    return per_context * n_running;
 }
 
 /* Chooses the number of slots for recurrent states, the same on all ranks: those wanted, within a
@@ -199,15 +198,22 @@ static uint64_t size_states(struct job *j, uint64_t room)
     return n * bytes;
 }
 
+struct plan_tables job_tables(const struct job *j)
+{
+    if (j->o->run.dry_run) return (struct plan_tables){.n_full = 1};
+    const struct kv_groups g = kv_groups_of(j->layout);
+    return (struct plan_tables){(int32_t)g.n_full, (int32_t)g.n_windowed, (int32_t)g.window};
+}
+
 struct status job_size_memory(struct job *j)
 {
     const struct weights *w = j->weights;
-    const uint32_t n_delta = arch_delta_layers(&j->model, w->layers.begin, w->layers.end);
-    const uint64_t block_bytes =
-        kv_pool_block_bytes(range_count(w->layers) - n_delta, range_count(w->kv_heads),
-                            j->model.head_dim, j->o->model.kv_dtype, j->model.kv_lora > 0);
-    const uint64_t per_context =
-        (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    const struct kv_groups groups = kv_groups_of(j->layout);
+    const uint64_t block_bytes = kv_pool_block_bytes(
+        kv_groups_layers(&groups, j->layout, w->place.pp), range_count(w->kv_heads),
+        j->model.head_dim, j->o->model.kv_dtype, j->model.kv_lora > 0);
+    const struct layout_budget budget = budget_of(j, 0);
+    const uint64_t per_context = kv_groups_context(j->layout, &budget);
     comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */
     const uint64_t found = bytes_to_divide(j), all = less(found, size_states(j, found));
     const uint64_t least =

@@ -288,6 +288,7 @@ struct status job_open_lead(struct job *j)
                                          .max_model_len = (int32_t)o->model.max_model_len,
                                          .n_replicas = (int32_t)j->layout->dp,
                                          .n_groups = (int32_t)j->layout->pp,
+                                         .tables = job_tables(j),
                                          .schedule = o->schedule,
                                          .flags = o->lead,
                                          .draft_cost = j->draft_cost,

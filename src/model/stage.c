@@ -111,7 +111,7 @@ static struct status make_workspace(struct stage *s)
     point(s, &at, shape.bytes[WORKSPACE_CODES] > 0);
     TRY(stage_make_latent(s));
     TRY(stage_make_prediction(s));
-    TRY(mem_alloc(&s->part_seqs, t + 1, sizeof *s->part_seqs, "workspace"));
+    TRY(mem_alloc(&s->part_seqs, (t + 1) * stage_n_tables(s), sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
 }
@@ -122,19 +122,19 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     struct stage *s = NULL;
     TRY(mem_alloc(&s, 1, sizeof *s, "stage"));
     s->o = *o;
+    s->kv_groups = kv_groups_of(o->layout);
     stage_describe_attention(s);
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
     s->row_sum = row_sum_choose(s);
     if (!status_failed(&st)) st = s->row_sum->create(s);
-    const struct range layers = o->weights->layers;
-    const uint32_t n_delta = arch_delta_layers(o->model, layers.begin, layers.end);
-    const struct kv_shape kv = {.n_layers = range_count(layers) - n_delta,
-                                .n_blocks = o->n_kv_blocks,
-                                .n_kv_heads = s->attention.n_kv_heads,
-                                .head_dim = o->model->head_dim,
-                                .dtype = o->flags->kv_dtype,
-                                .latent = o->model->kv_lora > 0};
+    const struct kv_shape kv = {
+        .n_layers = kv_groups_layers(&s->kv_groups, o->layout, o->weights->place.pp),
+        .n_blocks = o->n_kv_blocks,
+        .n_kv_heads = s->attention.n_kv_heads,
+        .head_dim = o->model->head_dim,
+        .dtype = o->flags->kv_dtype,
+        .latent = o->model->kv_lora > 0};
     if (!status_failed(&st)) st = kv_pool_create(o->kern, &kv, &s->kv);
     if (!status_failed(&st)) st = stage_make_states(s);
     if (status_failed(&st)) stage_destroy(&s);
@@ -225,14 +225,16 @@ static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin,
 static void stage_cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                       const struct hidden *hidden)
 {
-    const size_t at = (hidden->n_rows + 1) / 2;
+    const size_t at = (hidden->n_rows + 1) / 2, stride = s->o.max_rows + 1;
     struct seq_rows *to = s->part_seqs;
     for (size_t i = 0; i < STAGE_PARTS; i++) {
         const size_t begin = i == 0 ? 0 : at, end = i == 0 ? at : hidden->n_rows;
         struct part *p = &s->parts[i];
         *p = stage_part_of(s, hidden, begin, end - begin, (int)i);
         p->seqs = to;
-        p->n_seqs = cut_seqs(seqs, n_seqs, begin, end, to);
+        p->table_stride = stride;
+        for (size_t t = 0; t < stage_n_tables(s); t++)
+            p->n_seqs = cut_seqs(seqs + t * s->o.max_rows, n_seqs, begin, end, to + t * stride);
         to += p->n_seqs;
     }
 }
@@ -251,6 +253,7 @@ static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, siz
         s->parts[0] = stage_part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
         s->parts[0].seqs = seqs;
         s->parts[0].n_seqs = n_seqs;
+        s->parts[0].table_stride = s->o.max_rows;
     }
     for (size_t i = 0; i < n_parts; i++) s->row_sum->begin_part(s, &s->parts[i]);
     return n_parts;

@@ -66,7 +66,9 @@ void stage_destroy(struct stage **s);
 /* **Collective (TP)**. First stage: h = the embeddings of tokens [T], counters zero. */
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 
-/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them. With
+/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them, and
+ * stand there once for each block table of the model (parallel/layout/kv_groups.h), max_rows apart:
+ * equal but for their blocks, of which only those that the rows see need be valid. With
  * in_halves (the same on all ranks) two halves of the rows take turns in each layer, so that on a
  * device one half's sums over tp are exchanged while the other half is computed; the bytes are the
  * same. Errors: STATUS_MEMORY. */

@@ -206,7 +206,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                         .sin = layer->is_local ? p->local.sin : p->sin,
                                         .window = layer->window,
                                         .kv = kv_pool_layer(s->kv, layer->in_cache),
-                                        .seqs = p->seqs,
+                                        .seqs = part_seqs(p, layer),
                                         .n_seqs = p->n_seqs,
                                         .parts = s->tile_parts,
                                         .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float),

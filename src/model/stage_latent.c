@@ -117,14 +117,14 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     if (s->attention.n_heads == 0) return;
     project(s, &layer->attention, in);
     enter_latents(s, latent, p);
-    op_kv_write(s->o.kern, s->k, NULL, &kv, p->seqs, p->n_seqs);
+    op_kv_write(s->o.kern, s->k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
     const struct attn_args args = {.q = s->q_wide,
                                    .out = s->o_wide,
                                    .kv = kv,
                                    .kv_of_head = s->attention.kv_of_head,
                                    .n_heads = s->attention.n_heads,
                                    .scale = s->attention.scale,
-                                   .seqs = p->seqs,
+                                   .seqs = part_seqs(p, layer),
                                    .n_seqs = p->n_seqs,
                                    .parts = s->tile_parts,
                                    .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float)};

@@ -6,6 +6,7 @@
 #include "collective/grid_sum.h"
 #include "kernels/act.h"
 #include "model/stage.h"
+#include "parallel/layout/kv_groups.h"
 
 /* A part's row-parallel sum that is exchanged between ranks while another part computes. */
 struct part_sum {
@@ -27,7 +28,8 @@ struct part {
     size_t row0;          /* first row, counted in the step */
     struct range own;     /* rows, counted in the part, whose h and bad this rank holds */
     const struct seq_rows *seqs;
-    size_t n_seqs;
+    size_t n_seqs, table_stride; /* the sequences with the blocks of table t: seqs + t *
+                                    table_stride */
     float *cos, *sin;
     struct local_rotation local;
     int lane;                  /* lane for its sums; GRID_SUM_NOW if the step has one part */
@@ -39,6 +41,12 @@ enum { STAGE_PARTS = GRID_SUM_LANES };
 static inline bool part_is_cut(const struct part *p)
 {
     return range_count(p->own) < p->hidden.n_rows;
+}
+
+/* The part's sequences with the blocks of a layer's table. */
+static inline const struct seq_rows *part_seqs(const struct part *p, const struct layer *layer)
+{
+    return p->seqs + layer->kv_table * p->table_stride;
 }
 
 /* The state of row_sum_outputs.c. Shared segments belong to the communicator. */
@@ -86,7 +94,8 @@ struct stage {
     const struct row_sum *row_sum; /* chosen by stage_create, as is attend */
     stage_attend *attend;
     struct part parts[STAGE_PARTS]; /* of the step */
-    struct seq_rows *part_seqs;     /* [max_rows + 1] */
+    struct seq_rows *part_seqs;     /* [tables, max_rows + 1] */
+    struct kv_groups kv_groups;     /* of layers that share KV blocks */
     struct attention_shape attention;
     uint8_t kv_of_head[4096]; /* local kv head of each local head */
     struct kv_pool *kv;
@@ -127,6 +136,12 @@ struct stage {
     void *codes;       /* quantized input rows; NULL: no dense linear is quantized */
     void *inner_codes; /* likewise, for inner rows [T, F] */
 };
+
+/* Block tables of a sequence. */
+static inline size_t stage_n_tables(const struct stage *s)
+{
+    return s->kv_groups.n_full + s->kv_groups.n_windowed;
+}
 
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n);

@@ -14,6 +14,22 @@
 
 enum plan_kind { PLAN_RUN, PLAN_STOP };
 
+/* The block tables of a sequence. In most models there is one. Where some layers have a window and
+ * others have none, each group of layers has a table of its own (parallel/layout/kv_groups.h), and
+ * blocks behind the window are freed; the ids are those of one pool. */
+struct plan_tables {
+    int32_t n_full;     /* tables with a block for every position */
+    int32_t n_windowed; /* tables in which only the positions that a row can still see have one */
+    int32_t window;     /* positions that a row sees there */
+};
+
+enum { PLAN_TABLES_MAX = 8 };
+
+static inline int32_t plan_tables_count(const struct plan_tables *t)
+{
+    return t->n_full + t->n_windowed;
+}
+
 /* The results that the last stage computes of a sequence's rows: bits of plan_seq.want. */
 enum plan_want {
     PLAN_SAMPLE = 1,  /* sample one token from the last row */
@@ -50,15 +66,18 @@ struct plan_adjust {
 
 /* One sequence's part of a step. */
 struct plan_seq {
-    int32_t id;         /* the lead's own number, returned in the result */
-    int32_t n_rows;     /* tokens computed in this step */
-    int32_t pos0;       /* absolute position of the first of them */
-    int32_t n_blocks;   /* ceil((pos0 + n_rows) / B) entries of the block table */
-    int32_t slot;       /* of its recurrent states; 0 where the model has none */
-    int32_t want;       /* plan_want bits */
-    int32_t next_token; /* the token after the last row, -1: none, or to be sampled */
-    int32_t top_k;      /* 0: off */
-    int32_t n_logprobs; /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
+    int32_t id;          /* the lead's own number, returned in the result */
+    int32_t n_rows;      /* tokens computed in this step */
+    int32_t pos0;        /* absolute position of the first of them */
+    int32_t n_blocks;    /* entries of its block tables: with n = ceil((pos0 + n_rows) / B), first n
+                            of each full table, then n - first_block of each windowed one */
+    int32_t first_block; /* of its windowed tables: block first_block of the sequence is their first
+                            entry; 0 where there are none */
+    int32_t slot;        /* of its recurrent states; 0 where the model has none */
+    int32_t want;        /* plan_want bits */
+    int32_t next_token;  /* the token after the last row, -1: none, or to be sampled */
+    int32_t top_k;       /* 0: off */
+    int32_t n_logprobs;  /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
     int32_t
         n_prompt_logprobs; /* PLAN_SCORE: 0 to PLAN_TOPS_MAX, for every row that has a next token */
     int32_t n_adjusts;     /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */

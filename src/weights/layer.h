@@ -86,7 +86,9 @@ struct layer {
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     bool is_moe;
     bool is_delta;     /* a gated delta rule instead of attention */
-    uint32_t in_cache; /* counted from the first layer of the stage with KV, or with states */
+    uint32_t kv_table; /* of its KV blocks (parallel/layout/kv_groups.h) */
+    uint32_t in_cache; /* its place among the layers of a KV block; with states, counted from the
+                          first such layer of the stage */
     float *attn_norm, *ffn_norm;           /* [D] of what attention and the FFN read; or NULL */
     float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */
     float *attn_out_norm, *ffn_out_norm;   /* [D] of what they add to the hidden rows; or NULL */

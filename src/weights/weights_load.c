@@ -8,6 +8,7 @@
 #include "kernels/fp8_int8.h"
 #include "kernels/ops.h"
 #include "parallel/layout/expert_places.h"
+#include "parallel/layout/kv_groups.h"
 #include "weights/weights_private.h"
 
 #include <assert.h>
@@ -344,7 +345,9 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
                                      const struct layout *l)
 {
     const uint32_t n_layers = range_count(w->layers);
-    uint32_t n_before[2] = {0}; /* layers with attention, with states */
+    const struct kv_groups groups = kv_groups_of(l);
+    const uint32_t n_in_block = kv_groups_layers(&groups, l, w->place.pp);
+    uint32_t n_delta = 0, n_before[2] = {0}; /* layers with states; without and with a window */
     TRY(weights_load_keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer *layer = &w->stage_layers[i];
@@ -352,8 +355,16 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->in_stage = i;
         layer->is_moe = m->layer_is_moe[layer->index];
         layer->is_delta = m->layer_is_delta[layer->index];
-        layer->in_cache = n_before[layer->is_delta]++;
         layer->window = m->layer_has_window[layer->index] ? m->window : 0;
+        if (layer->is_delta) {
+            layer->in_cache = n_delta++;
+        } else {
+            const bool windowed = groups.n_windowed > 0 && layer->window > 0;
+            const struct kv_place at =
+                kv_groups_place(&groups, n_in_block, windowed, n_before[windowed]++);
+            layer->kv_table = at.table;
+            layer->in_cache = at.in_block;
+        }
         layer->is_unrotated = m->layer_is_unrotated[layer->index];
         layer->is_local = m->local_rope && layer->window > 0;
         layer->moe.n_experts = range_count(w->experts);

@@ -309,7 +309,8 @@ static struct status make_pools(void)
         .n_layers = 2, .n_blocks = 3, .n_kv_heads = 2, .head_dim = 16, .dtype = DTYPE_F16};
     struct kv_pool *kv = NULL;
     struct status st = block_pool_init(&blocks, 100);
-    if (!status_failed(&st)) st = prefix_cache_init(&prefixes, 100);
+    if (!status_failed(&st))
+        st = prefix_cache_init(&prefixes, 100, &(struct plan_tables){.n_full = 1});
     if (!status_failed(&st)) st = kv_pool_create(&host, &shape, &kv);
     kv_pool_destroy(&kv);
     prefix_cache_fini(&prefixes);

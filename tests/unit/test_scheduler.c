@@ -224,12 +224,39 @@ static void count_holders(const struct scheduler *s, const struct replica *repli
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         const struct sequence *q = replica->groups[g].running.head;
         for (; q != NULL; q = q->next) {
-            for (size_t b = 0; b < q->n_blocks; b++) {
-                n_holders[q->blocks[b]]++;
-                n_own[q->blocks[b]] += b >= q->n_cached;
+            const int32_t n_full = s->o.tables.n_full, n_tables = plan_tables_count(&s->o.tables);
+            for (size_t b = 0; b < q->n_blocks || b < q->window_end; b++) {
+                for (int32_t t = 0; t < n_tables; t++) {
+                    const bool holds =
+                        t < n_full ? b < q->n_blocks : b >= q->window_begin && b < q->window_end;
+                    if (!holds) continue;
+                    n_holders[sequence_blocks_at(s, q, b)[t]]++;
+                    n_own[sequence_blocks_at(s, q, b)[t]] += b >= q->n_cached;
+                }
             }
         }
     }
+}
+
+/* Sets n_refs[b] to the holders that the cache counts of each block, -1: not in the cache. Returns
+ * the number of nodes. */
+static int32_t count_cached(const struct replica *replica, int32_t *n_refs)
+{
+    const struct prefix_cache *c = &replica->cache;
+    int32_t n = 0;
+    for (int b = 0; b < 512; b++) n_refs[b] = -1;
+    for (int32_t i = 0; i < c->n_nodes; i++) {
+        const struct prefix_node *node = &c->nodes[i];
+        if (!node->is_cached) continue;
+        n++;
+        for (int32_t t = 0; t < plan_tables_count(&c->tables); t++) {
+            if (t < c->tables.n_full)
+                n_refs[prefix_cache_blocks(c, i)[t]] = node->n_refs;
+            else if (node->has_windows)
+                n_refs[prefix_cache_blocks(c, i)[t]] = node->n_window_refs;
+        }
+    }
+    return n;
 }
 
 /* Each block of each replica is free, is idle in the cache, is held as often as the cache counts,
@@ -239,21 +266,22 @@ static bool holding_is_sound(const struct scheduler *s)
     bool sound = true;
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         const struct replica *replica = &s->replicas[i];
-        int32_t n_holders[512] = {0}, n_own[512] = {0}, n_idle = 0, n_cached = 0;
+        int32_t n_holders[512] = {0}, n_own[512] = {0}, n_refs[512], n_idle = 0, n_cached = 0;
         count_holders(s, replica, n_holders, n_own);
+        n_cached = count_cached(replica, n_refs);
         for (int32_t b = 0; b < s->o.n_blocks; b++) {
-            const bool is_cached = s->o.flags.prefix_cache && replica->cache.nodes[b].is_cached;
-            n_cached += is_cached;
+            const bool is_cached = n_refs[b] >= 0;
             n_idle += is_cached && n_holders[b] == 0;
             if (is_cached) {
                 sound = sound && n_own[b] == 0 && !replica->pool.is_free[b] &&
-                        replica->cache.nodes[b].n_refs == n_holders[b];
+                        n_refs[b] == n_holders[b];
             } else {
                 sound =
                     sound && n_holders[b] == n_own[b] && n_own[b] + replica->pool.is_free[b] == 1;
             }
         }
-        sound = sound && n_idle == replica->cache.n_idle && n_cached == replica->cache.n_cached;
+        sound = sound && n_idle == prefix_cache_n_idle(&replica->cache) &&
+                n_cached == replica->cache.n_cached;
     }
     return sound;
 }
@@ -274,6 +302,7 @@ static struct outcome run(struct scenario *c)
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     fake_engine_init(&engine, c->o.n_replicas, c->o.n_blocks);
     engine.step_tokens = c->o.flags.step_tokens;
+    if (plan_tables_count(&c->o.tables) > 0) engine.tables = c->o.tables;
     engine.max_batch = c->o.flags.max_batch;
     engine.shares = c->o.flags.prefix_cache;
     if (c->bad_token > 0) engine.bad_token = c->bad_token;
@@ -434,6 +463,72 @@ static void shared_prefixes_change_no_result(void)
            (unsigned long long)n_hit, (unsigned long long)n_preempted, (unsigned long long)n_both,
            (unsigned long long)n_errors, (unsigned long long)n_rows[0],
            (unsigned long long)n_rows[1]);
+}
+
+/* A random run of a model whose layers are one group without and some with a window. */
+static struct scenario windowed_scenario(uint64_t seed, bool prefix_cache)
+{
+    struct scenario c = sharing_scenario(seed, prefix_cache);
+    uint64_t x = seed * 0x8CB92BA72F3D8DD7u + 1;
+    for (int i = 0; i < 4; i++) fake_random(&x);
+    c.o.tables = (struct plan_tables){.n_full = 1,
+                                      .n_windowed = (int32_t)fake_between(&x, 1, 3),
+                                      .window = (int32_t)fake_between(&x, 2, 200)};
+    struct scheduler_options o = c.o;
+    if (o.flags.chunk_tokens == 0) o.flags.chunk_tokens = o.flags.step_tokens;
+    const struct scheduler s = {.o = o};
+    c.o.n_blocks = (int32_t)scheduler_blocks_held(&s, (size_t)c.rules.max_model_len) +
+                   (int32_t)fake_between(&x, 0, fake_between(&x, 0, 2) ? 8 : 100);
+    return c;
+}
+
+/* The engine checks that each row sees the rows of its own sequence in every table. */
+static void windows_change_no_result(void)
+{
+    uint64_t n_bad = 0, n_hit = 0, n_both = 0;
+    for (uint64_t i = 0; i < 2000; i++) {
+        struct scenario c = windowed_scenario(i, i % 2);
+        const struct outcome o = run(&c);
+        n_bad += !went_well(&c, &o);
+        n_hit += o.n_hit_tokens > 0;
+        n_both += o.n_preemptions > 0 && o.n_hit_tokens > 0;
+    }
+    CU_ASSERT_EQUAL(n_bad, 0);
+    CU_ASSERT(n_hit > 400);
+    CU_ASSERT(n_both > 100);
+    printf("[%llu hit, %llu of them preempted] ", (unsigned long long)n_hit,
+           (unsigned long long)n_both);
+}
+
+/* gpt-oss has as many layers with a window of 128 as without. A sequence of 2,048 tokens needs 32
+ * blocks of the ones, and at most 3 of the others: two full blocks and the one being written. */
+static void layers_with_a_window_keep_two_blocks(void)
+{
+    struct scenario c = {.seed = 5, .n_requests = 1, .max_tokens = 1, .n_headers = 1};
+    c.rules = (struct request_rules){
+        .end_ids = end_ids, .n_end_ids = 1, .vocab_size = FAKE_VOCAB, .max_model_len = 2048};
+    request_defaults_init(&c.rules.defaults);
+    c.header_tokens = 2000;
+    c.tail_tokens = 1;
+    c.o = (struct scheduler_options){.n_replicas = 1,
+                                     .n_groups = 1,
+                                     .n_blocks = 32 + 5,
+                                     .tables = {1, 1, 128},
+                                     .flags = fake_schedule_flags()};
+    c.o.flags.step_tokens = 64;
+    const struct outcome o = run(&c);
+    CU_ASSERT(went_well(&c, &o)); /* in a pool that could not hold 32 and 32 blocks */
+    c.o.rules = &c.rules;
+    c.o.n_blocks = 32 + 3;
+    c.o.flags.step_tokens = 1;
+    struct serve_summary stats = {0};
+    struct scheduler *s = NULL;
+    struct status st = scheduler_create(&c.o, &stats, &s);
+    CU_ASSERT_FALSE(status_failed(&st));
+    scheduler_destroy(&s);
+    c.o.n_blocks = 32 + 2;
+    st = scheduler_create(&c.o, &stats, &s);
+    CU_ASSERT(status_failed(&st));
 }
 
 /* A node of the trie of all prompts, which tells how much a cache without limits could save. */
@@ -676,6 +771,9 @@ void suite_scheduler(CU_pSuite suite)
                 any_layout_and_limits_give_the_same_scores);
     CU_add_test(suite, "cancelled requests leave their blocks",
                 cancelled_requests_leave_their_blocks);
+    CU_add_test(suite, "windows change no result", windows_change_no_result);
+    CU_add_test(suite, "layers with a window keep two blocks",
+                layers_with_a_window_keep_two_blocks);
     CU_add_test(suite, "shared prefixes change no result", shared_prefixes_change_no_result);
     CU_add_test(suite, "shared headers are computed about once",
                 shared_headers_are_computed_about_once);

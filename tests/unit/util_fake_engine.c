@@ -96,6 +96,7 @@ void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_block
 {
     *e = (struct fake_engine){.n_replicas = n_replicas, .n_blocks = n_blocks, .bad_token = -1};
     e->bad_position = 1;
+    e->tables.n_full = 1;
     const size_t n = (size_t)n_replicas * (size_t)n_blocks;
     struct status st = mem_alloc(&e->cache, n * BLOCK, sizeof *e->cache, "fake cache");
     assert(!status_failed(&st));
@@ -128,6 +129,54 @@ static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t
     return fold;
 }
 
+/* Blocks of each full table of a sequence. */
+static int32_t blocks_of(const struct plan_seq *s)
+{
+    return (s->pos0 + s->n_rows + BLOCK - 1) / BLOCK;
+}
+
+/* The place in the sequence of entry b of its tables. */
+static int32_t place_of(const struct fake_engine *e, const struct plan_seq *s, int32_t b)
+{
+    const int32_t n = blocks_of(s), n_full = e->tables.n_full;
+    if (b < n_full * n) return b % n;
+    return s->first_block + (b - n_full * n) % (n - s->first_block);
+}
+
+/* Table t of a sequence, by the place of its blocks; of a windowed one only the entries from
+ * first_block on may be read. */
+static const int32_t *table_at(const struct fake_engine *e, const struct plan_seq *s,
+                               const int32_t *blocks, int32_t t)
+{
+    const int32_t n = blocks_of(s), n_full = e->tables.n_full;
+    if (t < n_full) return blocks + (int64_t)t * n;
+    return blocks + (int64_t)n_full * n + (int64_t)(t - n_full) * (n - s->first_block) -
+           s->first_block;
+}
+
+/* The first position that the row at pos sees in table t. */
+static int64_t seen_from(const struct fake_engine *e, int32_t t, int64_t pos)
+{
+    const int64_t first = pos + 1 - e->tables.window;
+    return t < e->tables.n_full || first < 0 ? 0 : first;
+}
+
+/* Writes a row's entry into all tables, after checking that the other tables have the entries of
+ * the positions that the row sees. */
+static void write_entry(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                        const int32_t *blocks, int64_t pos, uint64_t value)
+{
+    *slot(e, replica, blocks, pos) = value;
+    for (int32_t t = 1; t < plan_tables_count(&e->tables); t++) {
+        const int32_t *table = table_at(e, s, blocks, t);
+        *slot(e, replica, table, pos) = mix(value, (uint64_t)t);
+        for (int64_t i = seen_from(e, t, pos); i <= pos; i++) {
+            if (*slot(e, replica, table, i) != mix(*slot(e, replica, blocks, i), (uint64_t)t))
+                wrong(e, "a block of another table has other rows");
+        }
+    }
+}
+
 /* Whether the sequence continues after the first row of its last plan or later, or in the same plan
  * after its last row. The rows in between were draft tokens, and may have been wrong. */
 static bool goes_on(const struct fake_seq *seen, const struct plan_seq *s, uint64_t step)
@@ -143,7 +192,7 @@ static void check_continued(struct fake_engine *e, int32_t replica, const struct
 {
     if (!goes_on(seen, s, step)) wrong(e, "a sequence does not go on where it stopped");
     if (seen->replica != replica) wrong(e, "a sequence changed its replica");
-    for (int32_t i = 0; i < seen->n_blocks && i < s->n_blocks; i++) {
+    for (int32_t i = 0; i < seen->n_blocks && i < blocks_of(s); i++) {
         if (seen->blocks[i] != blocks[i]) wrong(e, "a block table changed");
         if (e->owner[(int64_t)replica * e->n_blocks + blocks[i]] != s->id)
             wrong(e, "another sequence was given a block still in use");
@@ -174,9 +223,14 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     struct fake_seq *seen = &e->seqs[s->id % FAKE_SEQS];
     const int32_t end = s->pos0 + s->n_rows;
     const uint64_t n_before = e->n_wrong;
+    const int32_t n = blocks_of(s);
     if (s->n_rows < 1) wrong(e, "a sequence without rows");
-    if (s->n_blocks != (end + BLOCK - 1) / BLOCK) wrong(e, "a table of another length than needed");
-    if (s->n_blocks > FAKE_TABLE) wrong(e, "a table longer than the context");
+    if (s->n_blocks != e->tables.n_full * n + e->tables.n_windowed * (n - s->first_block))
+        wrong(e, "a table of another length than needed");
+    if (e->tables.n_windowed > 0 && s->first_block * BLOCK > s->pos0 + 1 - e->tables.window &&
+        s->first_block > 0)
+        wrong(e, "a windowed table begins behind a position that a row sees");
+    if (n > FAKE_TABLE) wrong(e, "a table longer than the context");
     for (int32_t i = 0; i < s->n_blocks; i++)
         if (blocks[i] < 0 || blocks[i] >= e->n_blocks) wrong(e, "a block id out of range");
     if (e->n_wrong != n_before) return false;
@@ -188,8 +242,8 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     seen->step = step;
     seen->replica = replica;
     seen->end = end;
-    seen->n_blocks = s->n_blocks;
-    memcpy(seen->blocks, blocks, (size_t)s->n_blocks * sizeof *blocks);
+    seen->n_blocks = n;
+    memcpy(seen->blocks, blocks, (size_t)n * sizeof *blocks);
     return true;
 }
 
@@ -228,7 +282,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     for (int32_t i = 0; i < s->n_rows; i++) {
         const int64_t pos = s->pos0 + i;
         const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
-        *slot(e, replica, blocks, pos) = entry(before, tokens[i], pos);
+        write_entry(e, replica, s, blocks, pos, entry(before, tokens[i], pos));
         if (tokens[i] == e->bad_token && pos == e->bad_position) out.n_bad++;
         if (s->want & PLAN_SCORE) {
             const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
@@ -285,7 +339,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
         n_seqs += !is_draft;
         if (check_seq(e, replica, s, blocks, plan->step)) {
             for (int32_t b = 0; b < s->n_blocks; b++) {
-                const bool is_full = e->shares && (b + 1) * BLOCK <= s->pos0;
+                const bool is_full = e->shares && (place_of(e, s, b) + 1) * BLOCK <= s->pos0;
                 if (used[blocks[b]] > (is_full ? READ : UNUSED) && !is_draft)
                     wrong(e, "a block is held twice in one step");
                 used[blocks[b]] = is_full ? READ : WRITTEN;

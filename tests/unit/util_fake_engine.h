@@ -34,7 +34,8 @@ struct fake_engine {
     bool shares;           /* whether sequences may share full blocks, begin after shared blocks,
                               and replace a full block by another with the same content */
     bool predicts;         /* of the plan being run: results have guesses */
-    uint64_t n_rows;       /* computed so far */
+    struct plan_tables tables; /* of a sequence, with a full one at least; initially one full */
+    uint64_t n_rows;           /* computed so far */
     bool logits;
 };
 

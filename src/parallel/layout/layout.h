@@ -55,6 +55,8 @@ struct layout_model {
                                    inputs (of the last layer with experts); 0: floats */
     uint32_t expert_fp8_group;  /* the same where they are fp8 and become int8 on loading
                                    (--fp8-activations int8); 0: they are not fp8 */
+    bool keeps_windows; /* layers with a window keep all their KV blocks (kv_groups.h): on devices,
+                           and where no context is longer than the window */
 };
 
 /* Local. The model m with leaves chosen as convert does; borrows m. weight_bytes: of one weight
@@ -145,7 +147,8 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 
 /* Bytes a rank needs. Shapes: weights as packed for the kernels, KV per block of 64 tokens. */
 struct layout_memory {
-    uint64_t weights_bytes, kv_block_bytes;
+    uint64_t weights_bytes;
+    uint64_t kv_block_bytes;  /* of the layers of one group (parallel/layout/kv_groups.h) */
     uint64_t state_bytes;     /* of one sequence's recurrent states; 0: the model has none */
     uint64_t workspace_bytes; /* a stage's arrays (parallel/layout/workspace.h) */
     uint64_t exchange_bytes;  /* largest buffers for data to and from other ranks */
@@ -194,7 +197,7 @@ struct layout_kv {
 struct layout_budget {
     struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
-    uint32_t min_kv_blocks; /* blocks that must fit: one full context */
+    uint32_t min_kv_blocks; /* one full context, in blocks of one table (kv_groups_context) */
     uint32_t n_state_slots; /* slots of recurrent states that are wanted; 0: the model has none */
     uint64_t rank_bytes;    /* that a rank may use; 0: nine tenths of its part of the host */
     uint64_t device_bytes;  /* of the GPUs, the part of the rank with the least; 0: ranks compute on

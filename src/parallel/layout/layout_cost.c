@@ -2,6 +2,7 @@
  * Only additions, products and quotients of doubles, so that every host computes the same. */
 #include "parallel/layout/layout_cost.h"
 
+#include "parallel/layout/kv_groups.h"
 #include "parallel/layout/weights_list.h"
 #include "tensor/dims.h"
 
@@ -35,9 +36,10 @@ static uint64_t budget_bytes(const struct layout_budget *b, const struct topo *t
     return b->device_bytes > 0 ? b->device_bytes / 10 * 9 : rank_budget_bytes(t);
 }
 
-static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b)
+static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b,
+                       uint64_t context_blocks)
 {
-    return layout_fixed_bytes(m) + b->min_kv_blocks * m->kv_block_bytes +
+    return layout_fixed_bytes(m) + context_blocks * m->kv_block_bytes +
            (b->n_state_slots > 0 ? m->state_bytes : 0);
 }
 
@@ -47,6 +49,7 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
     struct layout_fit fit = {.budget_bytes = budget_bytes(budget, t),
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
+    const uint64_t context_blocks = kv_groups_context(l, budget);
     /* remainders go to the first parts, so the ranks of replica 0 hold the most */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
@@ -54,8 +57,8 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
             const struct layout_memory m =
                 layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
             const uint64_t fixed = layout_fixed_bytes(&m);
-            if (needed(&m, budget) > fit.needed_bytes) {
-                fit.needed_bytes = needed(&m, budget);
+            if (needed(&m, budget, context_blocks) > fit.needed_bytes) {
+                fit.needed_bytes = needed(&m, budget, context_blocks);
                 fit.worst_rank = rank;
             }
             uint64_t blocks = fixed > fit.budget_bytes ? 0 : UINT64_MAX;
@@ -270,7 +273,9 @@ double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_
     s.experts = layout_cost_group_of(t, order, &s.rates, l->ep * l->etp);
     s.etp_crosses = layout_link_of(t, order, l->etp) == LINK_NET;
     /* pp groups are in flight and share the cache */
-    const double slots = (double)fit->n_kv_blocks / blocks_per_slot / l->pp;
+    const struct kv_groups groups = kv_groups_of(l);
+    const double n_tables = groups.n_full + groups.n_windowed;
+    const double slots = (double)fit->n_kv_blocks / (blocks_per_slot * n_tables) / l->pp;
     s.rows = slots * rows_per_slot;
     if (s.rows > budget->step_tokens) s.rows = budget->step_tokens;
     if (s.rows < 1) s.rows = 1;

@@ -1,5 +1,6 @@
 /* The memory that a rank needs: packed weights, KV blocks, workspace. Buffers for data of other
  * ranks: layout_exchange.c. */
+#include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout.h"
 
 #include "parallel/layout/weights_list.h"
@@ -200,8 +201,8 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
                                       struct layout_kv kv, uint32_t step_tokens)
 {
     const struct arch *m = l->model.arch;
-    const struct range layers = layout_layers(l, place.pp);
-    const uint64_t n_layers = range_count(layers) - arch_delta_layers(m, layers.begin, layers.end);
+    const struct kv_groups groups = kv_groups_of(l);
+    const uint64_t n_layers = kv_groups_layers(&groups, l, place.pp);
     const uint64_t kv_rows = n_layers * range_count(layout_kv_heads(l, place.tp));
     const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
     const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);

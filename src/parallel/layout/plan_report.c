@@ -2,6 +2,7 @@
 #include "parallel/layout/plan_report.h"
 
 #include "base/mem.h"
+#include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout_cost.h"
 #include "parallel/layout/pipe_schedule.h"
 #include "parallel/topology/gpu_place.h"
@@ -422,11 +423,19 @@ static struct status add_table(const struct table *table, const struct layout_fi
 static void add_kv(const struct layout *l, const struct layout_budget *b,
                    const struct layout_fit *fit, struct strbuf *out)
 {
-    strbuf_printf(out, "\n%-*s%llu blocks of %d tokens fit in each replica: %llu tokens of context",
-                  INDENT, "KV cache", (unsigned long long)fit->n_kv_blocks, KV_BLOCK_TOKENS,
-                  (unsigned long long)fit->n_kv_blocks * KV_BLOCK_TOKENS);
+    const struct kv_groups g = kv_groups_of(l);
+    strbuf_printf(out, "\n%-*s%llu blocks of %d tokens fit in each replica", INDENT, "KV cache",
+                  (unsigned long long)fit->n_kv_blocks, KV_BLOCK_TOKENS);
+    if (g.n_full + g.n_windowed == 1)
+        strbuf_printf(out, ": %llu tokens of context",
+                      (unsigned long long)fit->n_kv_blocks * KV_BLOCK_TOKENS);
     if (l->dp > 1) strbuf_printf(out, ", in %u replicas", l->dp);
-    strbuf_printf(out, "\n%*sone full context needs %u blocks\n", INDENT, "", b->min_kv_blocks);
+    if (g.n_windowed > 0)
+        strbuf_printf(out,
+                      "\n%*sa block is of one of %u groups of layers, of which %u see %u tokens",
+                      INDENT, "", g.n_full + g.n_windowed, g.n_windowed, g.window);
+    strbuf_printf(out, "\n%*sone full context needs %llu blocks\n", INDENT, "",
+                  (unsigned long long)kv_groups_context(l, b));
     if (b->n_state_slots == 0) return;
     char bytes[CELL_BYTES];
     human_bytes(
@@ -456,12 +465,13 @@ static void add_lack(const struct layout *l, const struct table *table,
                      const struct layout_budget *b, const struct layout_fit *fit,
                      struct strbuf *out)
 {
+    const uint64_t n_blocks = kv_groups_context(l, b);
     strbuf_printf(out, "%-*s%s\n", INDENT, "Fits", fit->fits ? "yes" : "NO");
     for (uint32_t stage = 0; stage < l->pp; stage++) {
-        const uint32_t i = worst_line(table, stage, b->min_kv_blocks, fit->budget_bytes);
+        const uint32_t i = worst_line(table, stage, n_blocks, fit->budget_bytes);
         if (i == table->n) continue;
         const struct layout_memory *m = &table->lines[i].memory;
-        const uint64_t kv = b->min_kv_blocks * m->kv_block_bytes + m->state_bytes;
+        const uint64_t kv = n_blocks * m->kv_block_bytes + m->state_bytes;
         const uint64_t all = layout_fixed_bytes(m) + kv;
         char text[7][CELL_BYTES];
         human_bytes(m->weights_bytes, text[0]);

@@ -18,6 +18,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots
         .n_groups = o->n_groups,
         .n_blocks = n_blocks,
         .n_state_slots = n_state_slots,
+        .tables = o->tables,
         .flags = o->schedule,
         .draft_cost = o->draft_cost,
         .predicts = o->predicts,

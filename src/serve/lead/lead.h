@@ -38,12 +38,13 @@ struct lead_options {
     struct request_defaults defaults; /* flags over generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
-    int32_t vocab_size;    /* of the model: ids in [0, vocab_size) are accepted */
-    int32_t max_model_len; /* tokens of a full context */
-    int32_t n_replicas;    /* dp */
-    int32_t n_groups;      /* pp: microbatch groups in flight */
-    int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks); 0: unknown
-                              until lead_start */
+    int32_t vocab_size;        /* of the model: ids in [0, vocab_size) are accepted */
+    int32_t max_model_len;     /* tokens of a full context */
+    int32_t n_replicas;        /* dp */
+    int32_t n_groups;          /* pp: microbatch groups in flight */
+    int32_t n_blocks;          /* KV blocks of each replica's pool, ids [0, n_blocks); 0: unknown
+                                  until lead_start */
+    struct plan_tables tables; /* of a sequence's KV blocks; all zeros: one full table */
     struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
     struct lead_flags flags; /* result_cache: never when scoring; off where a row depends on the
                                 batch */

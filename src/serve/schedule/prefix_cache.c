@@ -9,17 +9,24 @@
 
 static const size_t block_bytes = PLAN_BLOCK_TOKENS * sizeof(int32_t);
 
-struct status prefix_cache_init(struct prefix_cache *c, int32_t n_blocks)
+struct status prefix_cache_init(struct prefix_cache *c, int32_t n_nodes,
+                                const struct plan_tables *tables)
 {
-    *c = (struct prefix_cache){.n_blocks = n_blocks, .n_buckets = 1, .oldest = -1, .youngest = -1};
-    while (c->n_buckets < n_blocks && c->n_buckets < 1 << 30) c->n_buckets *= 2;
+    *c = (struct prefix_cache){.tables = *tables, .n_nodes = n_nodes, .n_buckets = 1, .free = -1};
+    for (int i = 0; i < PREFIX_LISTS; i++) c->lists[i] = (struct prefix_ends){-1, -1, 0};
+    while (c->n_buckets < n_nodes && c->n_buckets < 1 << 30) c->n_buckets *= 2;
     struct status st;
-    const size_t n = (size_t)n_blocks;
+    const size_t n = (size_t)n_nodes, n_tables = (size_t)plan_tables_count(tables);
     TRY_GOTO(st, mem_alloc(&c->nodes, n, sizeof *c->nodes, "prefix cache"), fail);
     TRY_GOTO(st, mem_alloc(&c->tokens, n, block_bytes, "prefix cache"), fail);
+    TRY_GOTO(st, mem_alloc(&c->blocks, n * n_tables, sizeof *c->blocks, "prefix cache"), fail);
     TRY_GOTO(st, mem_alloc(&c->buckets, (size_t)c->n_buckets, sizeof *c->buckets, "prefix cache"),
              fail);
     for (int32_t i = 0; i < c->n_buckets; i++) c->buckets[i] = -1;
+    for (int32_t i = n_nodes - 1; i >= 0; i--) {
+        c->nodes[i].next = c->free;
+        c->free = i;
+    }
     return st;
 fail:
     prefix_cache_fini(c);
@@ -30,8 +37,10 @@ void prefix_cache_fini(struct prefix_cache *c)
 {
     mem_free(&c->nodes);
     mem_free(&c->tokens);
+    mem_free(&c->blocks);
     mem_free(&c->buckets);
-    c->n_idle = c->n_cached = 0;
+    for (int i = 0; i < PREFIX_LISTS; i++) c->lists[i] = (struct prefix_ends){-1, -1, 0};
+    c->n_cached = 0;
 }
 
 uint64_t prefix_key(uint64_t before, const int32_t *tokens)
@@ -44,9 +53,14 @@ static int32_t *prefix_cache_bucket_of(const struct prefix_cache *c, uint64_t ke
     return &c->buckets[key & (uint64_t)(c->n_buckets - 1)];
 }
 
-static int32_t *tokens_of(const struct prefix_cache *c, int32_t id)
+static int32_t *tokens_of(const struct prefix_cache *c, int32_t node)
 {
-    return c->tokens + (size_t)id * PLAN_BLOCK_TOKENS;
+    return c->tokens + (size_t)node * PLAN_BLOCK_TOKENS;
+}
+
+int32_t *prefix_cache_blocks(const struct prefix_cache *c, int32_t node)
+{
+    return c->blocks + (size_t)node * (size_t)plan_tables_count(&c->tables);
 }
 
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
@@ -64,63 +78,133 @@ int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t
     return id;
 }
 
-void prefix_cache_add(struct prefix_cache *c, int32_t id, int32_t parent, uint64_t key,
-                      const int32_t *tokens)
+int32_t prefix_cache_add(struct prefix_cache *c, int32_t parent, uint64_t key,
+                         const int32_t *tokens, const int32_t *blocks, bool has_windows)
 {
-    assert(!c->nodes[id].is_cached && prefix_cache_find(c, parent, key, tokens) < 0);
+    const int32_t id = c->free;
+    if (id < 0) return -1;
+    assert(prefix_cache_find(c, parent, key, tokens) < 0);
     assert(parent < 0 || c->nodes[parent].n_refs > 0);
+    c->free = c->nodes[id].next;
     int32_t *bucket = prefix_cache_bucket_of(c, key);
+    has_windows = has_windows && c->tables.n_windowed > 0;
     c->nodes[id] = (struct prefix_node){.key = key,
                                         .parent = parent,
                                         .next = *bucket,
-                                        .younger = -1,
-                                        .older = -1,
                                         .n_refs = 1,
-                                        .is_cached = true};
+                                        .n_window_refs = has_windows,
+                                        .is_cached = true,
+                                        .has_windows = has_windows};
     *bucket = id;
     memcpy(tokens_of(c, id), tokens, block_bytes);
+    memcpy(prefix_cache_blocks(c, id), blocks,
+           (size_t)plan_tables_count(&c->tables) * sizeof *blocks);
     if (parent >= 0) c->nodes[parent].n_children++;
     c->n_cached++;
+    return id;
 }
 
-static void take_from_idle(struct prefix_cache *c, int32_t id)
+static void leave_list(struct prefix_cache *c, int32_t id, enum prefix_list which)
 {
-    const struct prefix_node *node = &c->nodes[id];
-    *(node->older >= 0 ? &c->nodes[node->older].younger : &c->oldest) = node->younger;
-    *(node->younger >= 0 ? &c->nodes[node->younger].older : &c->youngest) = node->older;
-    c->n_idle--;
+    struct prefix_ends *l = &c->lists[which];
+    const struct prefix_link *at = &c->nodes[id].links[which];
+    *(at->older >= 0 ? &c->nodes[at->older].links[which].younger : &l->oldest) = at->younger;
+    *(at->younger >= 0 ? &c->nodes[at->younger].links[which].older : &l->youngest) = at->older;
+    l->n--;
+}
+
+static void enter_list(struct prefix_cache *c, int32_t id, enum prefix_list which)
+{
+    struct prefix_ends *l = &c->lists[which];
+    c->nodes[id].links[which] =
+        (struct prefix_link){.older = l->youngest, .younger = -1, .used = ++c->clock};
+    *(l->youngest >= 0 ? &c->nodes[l->youngest].links[which].younger : &l->oldest) = id;
+    l->youngest = id;
+    l->n++;
 }
 
 void prefix_cache_hold(struct prefix_cache *c, int32_t id)
 {
     assert(c->nodes[id].is_cached);
-    if (c->nodes[id].n_refs++ == 0) take_from_idle(c, id);
+    if (c->nodes[id].n_refs++ == 0) leave_list(c, id, PREFIX_IDLE);
 }
 
 void prefix_cache_release(struct prefix_cache *c, int32_t id)
 {
     struct prefix_node *node = &c->nodes[id];
-    assert(node->is_cached && node->n_refs > 0);
-    if (--node->n_refs > 0) return;
-    node->older = c->youngest;
-    node->younger = -1;
-    *(c->youngest >= 0 ? &c->nodes[c->youngest].younger : &c->oldest) = id;
-    c->youngest = id;
-    c->n_idle++;
+    assert(node->is_cached && node->n_refs > node->n_window_refs);
+    if (--node->n_refs == 0) enter_list(c, id, PREFIX_IDLE);
 }
 
-int32_t prefix_cache_evict(struct prefix_cache *c)
+void prefix_cache_hold_windows(struct prefix_cache *c, int32_t id)
 {
-    const int32_t id = c->oldest;
-    if (id < 0) return -1;
+    assert(c->nodes[id].has_windows);
+    if (c->nodes[id].n_window_refs++ == 0) leave_list(c, id, PREFIX_IDLE_WINDOWS);
+}
+
+void prefix_cache_release_windows(struct prefix_cache *c, int32_t id)
+{
+    assert(c->nodes[id].has_windows && c->nodes[id].n_window_refs > 0);
+    if (--c->nodes[id].n_window_refs == 0) enter_list(c, id, PREFIX_IDLE_WINDOWS);
+}
+
+void prefix_cache_give_windows(struct prefix_cache *c, int32_t id, const int32_t *blocks)
+{
+    struct prefix_node *node = &c->nodes[id];
+    assert(node->is_cached && !node->has_windows);
+    const size_t n_full = (size_t)c->tables.n_full;
+    memcpy(prefix_cache_blocks(c, id) + n_full, blocks + n_full,
+           (size_t)c->tables.n_windowed * sizeof *blocks);
+    node->has_windows = true;
+    node->n_window_refs = 1;
+}
+
+int32_t prefix_cache_n_idle(const struct prefix_cache *c)
+{
+    return c->lists[PREFIX_IDLE].n * c->tables.n_full +
+           c->lists[PREFIX_IDLE_WINDOWS].n * c->tables.n_windowed;
+}
+
+/* Takes a node's windowed blocks, which nobody holds. */
+static int32_t evict_windows(struct prefix_cache *c, int32_t id, int32_t *out)
+{
+    if (!c->nodes[id].has_windows) return 0;
+    leave_list(c, id, PREFIX_IDLE_WINDOWS);
+    c->nodes[id].has_windows = false;
+    memcpy(out, prefix_cache_blocks(c, id) + c->tables.n_full,
+           (size_t)c->tables.n_windowed * sizeof *out);
+    return c->tables.n_windowed;
+}
+
+static int32_t evict_node(struct prefix_cache *c, int32_t id, int32_t *out)
+{
     struct prefix_node *node = &c->nodes[id];
     assert(node->n_children == 0); /* they would be older, see prefix_cache_hold */
-    take_from_idle(c, id);
+    int32_t n = evict_windows(c, id, out);
+    leave_list(c, id, PREFIX_IDLE);
+    memcpy(out + n, prefix_cache_blocks(c, id), (size_t)c->tables.n_full * sizeof *out);
+    n += c->tables.n_full;
     int32_t *link = prefix_cache_bucket_of(c, node->key);
     while (*link != id) link = &c->nodes[*link].next;
     *link = node->next;
     if (node->parent >= 0) c->nodes[node->parent].n_children--;
-    *node = (struct prefix_node){.parent = -1};
+    *node = (struct prefix_node){.parent = -1, .next = c->free};
+    c->free = id;
     c->n_cached--;
-    return id;
+    return n;
+}
+
+int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out)
+{
+    int32_t n = 0;
+    while (n == 0) { /* a node that has no blocks left goes as well */
+        const int32_t node = c->lists[PREFIX_IDLE].oldest;
+        const int32_t windows = c->lists[PREFIX_IDLE_WINDOWS].oldest;
+        if (node < 0 && windows < 0) return 0;
+        const bool node_first =
+            windows < 0 || (node >= 0 && c->nodes[node].links[PREFIX_IDLE].used <
+                                             c->nodes[windows].links[PREFIX_IDLE_WINDOWS].used);
+        n = node_first ? evict_node(c, node, out) : evict_windows(c, windows, out);
+    }
+    return n;
 }

@@ -1,5 +1,7 @@
-/* The tokens of full KV blocks of one replica, so that prompts with a common prefix share blocks: a
- * radix tree whose edges are whole blocks, found through a hash table. Counts who holds a block and
+/* The tokens of computed KV blocks of one replica, so that prompts with a common prefix share
+ * blocks: a radix tree whose edges are 64 tokens, found through a hash table. A node is 64 tokens
+ * at one place; it has a block for each block table (plan_tables). The blocks of windowed tables
+ * may leave it before the others. Counts who holds a node and who holds its windowed blocks, and
  * evicts the longest unused ones. Knows ids and tokens only. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 #define SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
@@ -9,52 +11,86 @@
 
 #include <stdint.h>
 
-/* Block `id` as a node of the tree; links are block ids, -1: none. */
+/* The nodes without a holder, or those whose windowed blocks have none, by their last use. */
+enum prefix_list { PREFIX_IDLE, PREFIX_IDLE_WINDOWS, PREFIX_LISTS };
+
+struct prefix_link {
+    int32_t younger, older; /* nodes; -1: none */
+    uint64_t used;          /* the clock at the last use */
+};
+
 struct prefix_node {
     uint64_t key;
-    int32_t parent;         /* the block before it; -1: it begins a prompt */
-    int32_t next;           /* in its bucket */
-    int32_t younger, older; /* among the idle ones */
-    int32_t n_refs;         /* sequences that hold it; 0: idle */
+    int32_t parent; /* the node before it; -1: it begins a prompt */
+    int32_t next;   /* in its bucket, or among the free nodes; -1: none */
+    struct prefix_link links[PREFIX_LISTS];
+    int32_t n_refs;        /* sequences that hold it; 0: idle */
+    int32_t n_window_refs; /* of them, those that hold its windowed blocks */
     int32_t n_children;
     bool is_cached;
+    bool has_windows; /* it has its windowed blocks */
+};
+
+struct prefix_ends {
+    int32_t oldest, youngest, n;
 };
 
 struct prefix_cache {
-    struct prefix_node *nodes; /* [n_blocks], owned */
-    int32_t *tokens;           /* [n_blocks, B], owned */
+    struct plan_tables tables;
+    struct prefix_node *nodes; /* [n_nodes], owned */
+    int32_t *tokens;           /* [n_nodes, B], owned */
+    int32_t *blocks;           /* [n_nodes, tables], owned */
     int32_t *buckets;          /* [n_buckets], owned; n_buckets is a power of two */
-    int32_t n_blocks, n_buckets;
-    int32_t oldest, youngest; /* idle blocks, by their last use */
-    int32_t n_idle, n_cached;
+    int32_t n_nodes, n_buckets;
+    int32_t free; /* the first free node; -1: none */
+    struct prefix_ends lists[PREFIX_LISTS];
+    int32_t n_cached;
+    uint64_t clock;
 };
 
-/* Local. An empty tree over the blocks [0, n_blocks). Errors: STATUS_MEMORY. */
-struct status prefix_cache_init(struct prefix_cache *c, int32_t n_blocks);
+/* Local. An empty tree of at most n_nodes nodes. Errors: STATUS_MEMORY. */
+struct status prefix_cache_init(struct prefix_cache *c, int32_t n_nodes,
+                                const struct plan_tables *tables);
 void prefix_cache_fini(struct prefix_cache *c);
 
-/* Local. The key of a block: a hash of its B tokens and of the key before it (0: none). Two
+/* Local. The key of a node: a hash of its B tokens and of the key before it (0: none). Two
  * prompts with equal keys are very likely, but not surely, equal up to there. */
 uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 
-/* Local. The cached block with these B tokens after cached block `parent` (-1: at the start), or
- * -1. Compares the tokens themselves. */
+/* Local. The node with these B tokens after node `parent` (-1: at the start), or -1. Compares the
+ * tokens themselves. */
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens);
 
-/* Local. Adds block `id` to the tree with one holder, the sequence that computed it, which also
- * holds `parent`. The same tokens must not be there yet (assert). */
-void prefix_cache_add(struct prefix_cache *c, int32_t id, int32_t parent, uint64_t key,
-                      const int32_t *tokens);
+/* Local. Adds a node with one holder, the sequence that computed it, which also holds `parent`;
+ * blocks [tables] become the cache's. has_windows: also those of windowed tables, which the
+ * sequence then holds. The same tokens must not be there yet (assert). Returns the node; -1 where
+ * no node is free, and nothing has changed. */
+int32_t prefix_cache_add(struct prefix_cache *c, int32_t parent, uint64_t key,
+                         const int32_t *tokens, const int32_t *blocks, bool has_windows);
 
-/* Local. Adds or removes a holder of a block. A holder of a block holds all blocks before it, and
- * releases the last one first. So no idle block stands before a held one, and an idle block is not
- * older than the blocks after it. */
-void prefix_cache_hold(struct prefix_cache *c, int32_t id);
-void prefix_cache_release(struct prefix_cache *c, int32_t id);
+/* Local. A node's blocks, [tables], borrowed. */
+int32_t *prefix_cache_blocks(const struct prefix_cache *c, int32_t node);
 
-/* Local. Removes the least recently used idle block and returns it to the caller, who owns it; -1:
- * no block is idle. */
-int32_t prefix_cache_evict(struct prefix_cache *c);
+/* Local. Adds or removes a holder of a node. A holder of a node holds all nodes before it, and
+ * releases the last one first. So no idle node stands before a held one, and an idle node is not
+ * older than the nodes after it. */
+void prefix_cache_hold(struct prefix_cache *c, int32_t node);
+void prefix_cache_release(struct prefix_cache *c, int32_t node);
+
+/* Local. Likewise of a node's windowed blocks, which it must have (assert); whoever holds them also
+ * holds the node, and releases them first. give puts windowed blocks into a node that has none, and
+ * holds them. */
+void prefix_cache_hold_windows(struct prefix_cache *c, int32_t node);
+void prefix_cache_release_windows(struct prefix_cache *c, int32_t node);
+void prefix_cache_give_windows(struct prefix_cache *c, int32_t node, const int32_t *blocks);
+
+/* Local. Blocks without a holder. */
+int32_t prefix_cache_n_idle(const struct prefix_cache *c);
+
+/* Local. Removes the least recently used: a node without a holder, or only its windowed blocks.
+ * Writes the blocks, now the caller's, to out [tables] and returns their number; 0: none is idle.
+ */
+int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out);
 
 #endif

@@ -15,13 +15,29 @@
  * without one it keeps an eighth less. */
 enum { KEPT_PART = 64, CALM_PLANS = 32 };
 
+/* Fills in what may be left at 0. */
+static void settle_options(struct scheduler_options *o)
+{
+    if (plan_tables_count(&o->tables) == 0) o->tables.n_full = 1;
+    if (o->flags.chunk_tokens == 0) o->flags.chunk_tokens = o->flags.step_tokens;
+    if (o->rules->score) o->flags.prefix_cache = false;
+    if (o->rules->score) o->flags.n_drafts = 0;
+}
+
+static bool tables_are_sound(const struct plan_tables *t)
+{
+    return t->n_full >= 0 && t->n_windowed >= 0 && plan_tables_count(t) <= PLAN_TABLES_MAX &&
+           (t->n_windowed == 0 || t->window > 0);
+}
+
 static struct status check_options(const struct scheduler_options *o)
 {
-    const int64_t n_needed = scheduler_blocks_for((size_t)o->rules->max_model_len);
+    const struct scheduler as_asked = {.o = *o};
+    const int64_t n_needed = scheduler_blocks_held(&as_asked, (size_t)o->rules->max_model_len);
     if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->flags.max_batch < 0 ||
         o->flags.step_tokens < 1 || o->flags.chunk_tokens < 0 || o->flags.n_drafts < 0 ||
         o->flags.n_drafts > SEQUENCE_DRAFTS_MAX || o->rules->max_model_len < 2 ||
-        o->n_state_slots < 0 ||
+        o->n_state_slots < 0 || !tables_are_sound(&o->tables) ||
         (o->n_state_slots > 0 && (o->flags.n_drafts > 0 || o->flags.prefix_cache))) {
         return status_make(STATUS_USAGE,
                            "scheduler: a size is out of range: %d replicas, %d groups, %d blocks, "
@@ -46,14 +62,13 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
                                struct scheduler **out)
 {
     *out = NULL;
-    TRY(check_options(options));
+    struct scheduler_options o = *options;
+    settle_options(&o);
+    TRY(check_options(&o));
     struct scheduler *s = NULL;
     TRY(mem_alloc(&s, 1, sizeof *s, "scheduler"));
     struct status st;
-    s->o = *options;
-    if (s->o.flags.chunk_tokens == 0) s->o.flags.chunk_tokens = s->o.flags.step_tokens;
-    if (s->o.rules->score) s->o.flags.prefix_cache = false;
-    if (s->o.rules->score) s->o.flags.n_drafts = 0;
+    s->o = o;
     s->step_rows = s->o.flags.step_tokens;
     s->predicted_odds = drafting_predicted_odds(&(struct drafting){0});
     s->stats = stats;
@@ -64,7 +79,7 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
         const int32_t n_cacheable = s->o.flags.prefix_cache ? options->n_blocks : 0;
         TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
         TRY_GOTO(st, block_pool_init(&r->slots, options->n_state_slots), fail);
-        TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable), fail);
+        TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable, &s->o.tables), fail);
         TRY_GOTO(st,
                  mem_alloc(&r->groups, (size_t)options->n_groups, sizeof *r->groups, "scheduler"),
                  fail);
@@ -96,6 +111,7 @@ void scheduler_destroy(struct scheduler **scheduler)
     mem_free(&s->replicas);
     adjusts_fini(&s->draft_adjusts);
     mem_free(&s->allowed);
+    mem_free(&s->table);
     mem_free(scheduler);
 }
 
@@ -170,13 +186,9 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
     struct replica *replica = &s->replicas[q->replica];
     struct microbatch *m = &replica->groups[q->group];
     sequence_list_take(&m->running, q);
-    block_pool_give(&replica->pool, q->blocks + q->n_cached, (int32_t)(q->n_blocks - q->n_cached));
-    while (q->n_cached > 0) prefix_cache_release(&replica->cache, q->blocks[--q->n_cached]);
+    scheduler_release_blocks(s, q);
     if (q->slot >= 0) block_pool_give(&replica->slots, &q->slot, 1);
     q->slot = -1;
-    m->n_blocks -= q->n_own;
-    q->n_blocks = 0;
-    q->n_own = 0;
     q->n_computed = 0;
     drafting_fini(&q->drafting);
     replica->n_running--;
@@ -189,6 +201,10 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
 static void preempt(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
+    if (!q->in_flight) { /* the step that is being planned may have given it rows */
+        replica->groups[q->group].n_rows -= q->n_rows;
+        q->n_rows = 0;
+    }
     scheduler_leave(s, q);
     s->stats->n_preemptions++;
     replica->n_kept += s->o.n_blocks / KEPT_PART + 1;
@@ -208,76 +224,63 @@ static struct sequence *youngest(const struct scheduler *s, const struct replica
     return found;
 }
 
-static struct status grow_table(struct sequence *q, size_t n_needed)
-{
-    if (n_needed <= q->blocks_capacity) return status_ok();
-    const size_t grown = n_needed + n_needed / 2;
-    TRY(mem_grow(&q->blocks, q->n_blocks, grown, sizeof *q->blocks, "block table"));
-    q->blocks_capacity = grown;
-    return status_ok();
-}
-
-struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_needed)
+/* Gets blocks for all tokens of a running request, and windowed ones for its next n_rows, by
+ * preempting younger requests. If q itself is the youngest, q waits again (q->state tells). */
+static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t n_rows)
 {
     struct replica *replica = &s->replicas[q->replica];
-    TRY(grow_table(q, n_needed));
-    while (q->n_blocks < n_needed) {
-        int32_t id = block_pool_take(&replica->pool);
-        if (id < 0) id = prefix_cache_evict(&replica->cache);
-        q->blocks[q->n_blocks++] = id;
-        q->n_own++;
-        replica->groups[q->group].n_blocks++;
-    }
-    return status_ok();
-}
-
-/* Gets blocks for all tokens of a running request by preempting younger ones. If q itself is the
- * youngest, q waits again (q->state tells). */
-static struct status hold_blocks(struct scheduler *s, struct sequence *q)
-{
-    struct replica *replica = &s->replicas[q->replica];
-    const size_t n_needed = (size_t)scheduler_blocks_for(q->r->n_tokens);
-    while (q->n_blocks + (size_t)replica_n_free(replica) < n_needed) {
+    const size_t n_full = (size_t)scheduler_blocks_for(q->r->n_tokens);
+    const size_t n_window = (size_t)scheduler_blocks_for(q->n_computed + n_rows);
+    while (replica_n_free(replica) < scheduler_blocks_lacking(s, q, n_full, n_window)) {
         struct sequence *victim = youngest(s, replica);
         preempt(s, victim);
         if (victim == q) return status_ok();
     }
-    return scheduler_take_blocks(s, q, n_needed);
+    return scheduler_take_blocks(s, q, n_full, n_window);
 }
 
-/* Gives q rows for its tokens that are not computed yet, within the chunk and the step's budget. */
-static void give_rows(const struct scheduler *s, struct microbatch *m, struct sequence *q)
+/* Gives q rows for its tokens that are not computed yet, within the chunk and the step's budget,
+ * and their blocks. */
+static struct status give_rows(struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
     size_t n = q->r->n_tokens - q->n_computed;
-    const size_t left = (size_t)(s->step_rows - m->n_rows);
+    const size_t left = m->n_rows < s->step_rows ? (size_t)(s->step_rows - m->n_rows) : 0;
     if (n > (size_t)s->o.flags.chunk_tokens) n = (size_t)s->o.flags.chunk_tokens;
     if (n > left) n = left;
+    TRY(hold_blocks(s, q, n));
+    if (q->state != SEQUENCE_RUNNING) return status_ok();
     q->n_rows = (int32_t)n;
     m->n_rows += (int32_t)n;
+    return status_ok();
+}
+
+/* The sequence to look at after q, when q, which stood behind prev, may have been preempted, or
+ * younger ones. */
+static struct sequence *after(const struct microbatch *m, struct sequence *q, struct sequence *prev)
+{
+    if (q->state == SEQUENCE_RUNNING) return q->next;
+    return prev != NULL ? prev->next : m->running.head;
 }
 
 /* Plans decode rows first, the oldest first; prefill chunks get the rest of the budget. */
 static struct status plan_running(struct scheduler *s, struct microbatch *m)
 {
     m->n_rows = 0;
+    for (struct sequence *q = m->running.head; q != NULL; q = q->next) q->n_rows = 0;
     struct sequence *q = m->running.head;
     while (q != NULL) {
         struct sequence *prev = q->prev;
-        q->n_rows = 0;
-        if (q->r->n_tokens - q->n_computed == 1) {
-            TRY(hold_blocks(s, q));
-            if (q->state == SEQUENCE_RUNNING) give_rows(s, m, q);
-        }
-        /* only q and younger sequences can have been preempted */
-        if (q->state == SEQUENCE_RUNNING)
-            q = q->next;
-        else
-            q = prev != NULL ? prev->next : m->running.head;
+        if (q->r->n_tokens - q->n_computed == 1) TRY(give_rows(s, m, q));
+        q = after(m, q, prev);
     }
-    for (q = m->running.head; q != NULL; q = q->next) {
-        if (q->n_rows > 0) continue;
-        scheduler_prefix_adopt(s, q);
-        if (!scheduler_prefix_is_coming(s, q)) give_rows(s, m, q);
+    q = m->running.head;
+    while (q != NULL) {
+        struct sequence *prev = q->prev;
+        if (q->n_rows == 0) {
+            scheduler_prefix_adopt(s, q);
+            if (!scheduler_prefix_is_coming(s, q)) TRY(give_rows(s, m, q));
+        }
+        q = after(m, q, prev);
     }
     return status_ok();
 }
@@ -305,7 +308,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
                  const struct prefix_match *match)
 {
     const int64_t n_blocks = s->o.n_blocks;
-    const int64_t n_needed = scheduler_blocks_for(q->r->n_tokens) - (int64_t)match->n_blocks;
+    const int64_t n_needed = scheduler_blocks_held(s, q->r->n_tokens) - match->n_shared;
     const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100 + replica->n_kept;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
     if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
@@ -313,7 +316,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
         return false;
     if (s->o.n_state_slots > 0 && replica->slots.n_free == 0) return false;
     if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
-    return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
+    return replica_n_free(replica) - match->n_idle >= n_needed + spare;
 }
 
 /* Chooses among the replicas where q fits: the one that has or computes most of its prefix, then
@@ -353,9 +356,9 @@ static struct status admit(struct scheduler *s, int32_t group)
         q->replica = (int32_t)(replica - s->replicas);
         q->group = group;
         const size_t n_needed = (size_t)scheduler_blocks_for(q->r->n_tokens);
-        TRY(grow_table(q, n_needed));
+        TRY(scheduler_grow_table(s, q, n_needed));
         scheduler_prefix_adopt(s, q);
-        TRY(scheduler_take_blocks(s, q, n_needed));
+        TRY(scheduler_take_blocks(s, q, n_needed, 0));
         q->slot = block_pool_take(&replica->slots);
         sequence_list_take(&s->waiting, q);
         sequence_list_put_from_tail(&m->running, q);
@@ -366,7 +369,7 @@ static struct status admit(struct scheduler *s, int32_t group)
         s->stats->n_admissions++;
         s->n_running++;
         q->n_rows = 0;
-        if (!scheduler_prefix_is_coming(s, q)) give_rows(s, m, q);
+        if (!scheduler_prefix_is_coming(s, q)) TRY(give_rows(s, m, q));
     }
 }
 
@@ -425,7 +428,6 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         .id = q->id,
         .n_rows = q->n_rows,
         .pos0 = (int32_t)q->n_computed,
-        .n_blocks = (int32_t)scheduler_blocks_for(end),
         .slot = q->slot < 0 ? 0 : q->slot,
         .next_token = is_last ? -1 : r->tokens[end],
         .key = {r->ask->key[0], r->ask->key[1]},
@@ -442,7 +444,9 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         if (is_last) TRY(make_draw(s, r, NULL, &q->adjusts, &draw));
         if (is_last) plan_draw(r, &draw, &seq);
     }
-    const struct plan_lists lists = {r->tokens + q->n_computed, q->blocks, draw.adjusts->entries,
+    const int32_t *blocks;
+    TRY(scheduler_list_blocks(s, q, end, &seq, &blocks));
+    const struct plan_lists lists = {r->tokens + q->n_computed, blocks, draw.adjusts->entries,
                                      draw.allowed};
     return step_plan_add(plan, q->replica, &seq, &lists);
 }
@@ -459,7 +463,6 @@ static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
         .id = q->id,
         .n_rows = 1,
         .pos0 = (int32_t)pos,
-        .n_blocks = (int32_t)scheduler_blocks_for(pos + 1),
         .next_token = -1,
         .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,
@@ -471,7 +474,9 @@ static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
     TRY(adjusts_add(&s->draft_adjusts, r, q->drafts[i]));
     TRY(make_draw(s, r, ahead, &s->draft_adjusts, &draw));
     plan_draw(r, &draw, &seq);
-    const struct plan_lists lists = {&q->drafts[i], q->blocks, draw.adjusts->entries, draw.allowed};
+    const int32_t *blocks;
+    TRY(scheduler_list_blocks(s, q, pos + 1, &seq, &blocks));
+    const struct plan_lists lists = {&q->drafts[i], blocks, draw.adjusts->entries, draw.allowed};
     return step_plan_add(plan, q->replica, &seq, &lists);
 }
 

@@ -31,8 +31,9 @@ typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, 
 struct scheduler_options {
     const struct request_rules *rules; /* borrowed */
     int32_t n_replicas;
-    int32_t n_groups;      /* microbatch groups in flight (pp) */
-    int32_t n_blocks;      /* of each replica's pool */
+    int32_t n_groups;          /* microbatch groups in flight (pp) */
+    int32_t n_blocks;          /* of each replica's pool, for all block tables */
+    struct plan_tables tables; /* of a sequence; all zeros: one full table */
     int32_t n_state_slots; /* recurrent states that each replica holds, one per running sequence; 0:
                               the model has none. With them the caller turns prefix_cache and drafts
                               off */

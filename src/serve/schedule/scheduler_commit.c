@@ -149,6 +149,7 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
         return status_ok();
     }
     if (q->state == SEQUENCE_RUNNING) TRY(scheduler_prefix_publish(s, q));
+    if (q->state == SEQUENCE_RUNNING) scheduler_release_window(s, q);
     if (q->is_scored) TRY(take_scores(s, q, seq, c));
     TRY(take_tops(s, q, seq, c));
     if (s->o.rules->score) {

@@ -30,7 +30,7 @@ static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int
     const struct replica *replica = &s->replicas[q->replica];
     int64_t n_blocks = (int64_t)q->n_blocks;
     const int64_t n_free = replica_n_free(replica) - replica->n_kept;
-    if (n_free > 0) n_blocks += n_free;
+    if (n_free > 0) n_blocks += n_free / plan_tables_count(&s->o.tables);
     const int64_t most = n_blocks * PLAN_BLOCK_TOKENS - (int64_t)q->r->n_tokens;
     return n < most ? n : (int32_t)most;
 }
@@ -109,8 +109,8 @@ static struct status give(struct scheduler *s, struct drafting_step *step, struc
         q->n_drafts = n_fitting(q, n);
         m->n_rows += q->n_drafts;
         left -= q->n_drafts;
-        TRY(scheduler_take_blocks(
-            s, q, (size_t)scheduler_blocks_for(q->r->n_tokens + (size_t)q->n_drafts)));
+        const size_t n_end = (size_t)scheduler_blocks_for(q->r->n_tokens + (size_t)q->n_drafts);
+        TRY(scheduler_take_blocks(s, q, n_end, n_end));
     }
     return status_ok();
 }

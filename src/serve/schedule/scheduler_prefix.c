@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
+#include <string.h>
+
 static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q)
@@ -41,6 +43,52 @@ static size_t n_sharable(const struct sequence *q)
     return (q->r->n_tokens - 1) / block_tokens;
 }
 
+/* How far q can go on through the cache. */
+struct prefix_way {
+    size_t n;     /* blocks, from the first one on; the row after them sees none that is missing */
+    int32_t last; /* the node of the last of them */
+};
+
+/* Follows the cached nodes of q's tokens behind block `begin`, whose node before is `parent`. Of
+ * earlier blocks q holds all that a row can see. */
+static struct prefix_way find_way(const struct scheduler *s, const struct replica *replica,
+                                  const struct sequence *q, size_t begin, int32_t parent)
+{
+    struct prefix_way way = {begin, parent};
+    size_t complete_from = begin; /* no windowed block is missing from here on */
+    for (size_t b = begin; b < n_sharable(q); b++) {
+        parent = scheduler_prefix_find(replica, q, b, parent);
+        if (parent < 0) break;
+        const bool has_all =
+            s->o.tables.n_windowed == 0 || replica->cache.nodes[parent].has_windows;
+        if (!has_all) complete_from = b + 1;
+        const size_t seen_from =
+            s->o.tables.n_windowed == 0 ? begin : scheduler_window_begin(s, (b + 1) * block_tokens);
+        if (complete_from == begin || seen_from >= complete_from)
+            way = (struct prefix_way){b + 1, parent};
+    }
+    return way;
+}
+
+/* The blocks that a waiting q shares when it takes this way. */
+static void count_shared(const struct scheduler *s, const struct replica *replica,
+                         const struct sequence *q, const struct prefix_way *way,
+                         struct prefix_match *m)
+{
+    const struct plan_tables *t = &s->o.tables;
+    const size_t seen_from =
+        t->n_windowed > 0 ? scheduler_window_begin(s, way->n * block_tokens) : way->n;
+    int32_t node = way->last;
+    for (size_t b = way->n; b > 0; b--, node = replica->cache.nodes[node].parent) {
+        const struct prefix_node *at = &replica->cache.nodes[node];
+        const int32_t n_windowed = b > seen_from ? t->n_windowed : 0;
+        m->n_shared += t->n_full + n_windowed;
+        m->n_idle += at->n_refs == 0 ? t->n_full : 0;
+        m->n_idle += at->n_window_refs == 0 ? n_windowed : 0;
+    }
+    (void)q;
+}
+
 /* Whether `other` computes, or will compute, block b of q: both are equal up to its end. */
 static bool will_have(const struct sequence *other, const struct sequence *q, size_t b)
 {
@@ -53,13 +101,9 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
 {
     struct prefix_match m = {0};
     if (!s->o.flags.prefix_cache) return m;
-    int32_t parent = -1;
-    while (m.n_blocks < n_sharable(q)) {
-        parent = scheduler_prefix_find(replica, q, m.n_blocks, parent);
-        if (parent < 0) break;
-        m.n_idle += replica->cache.nodes[parent].n_refs == 0;
-        m.n_blocks++;
-    }
+    const struct prefix_way way = find_way(s, replica, q, 0, -1);
+    count_shared(s, replica, q, &way, &m);
+    m.n_blocks = way.n;
     m.n_coming = m.n_blocks;
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         const struct sequence *other = replica->groups[g].running.head;
@@ -85,19 +129,54 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
     return false;
 }
 
-/* Block b of q becomes the cached block `id`, which q holds from now on. */
-static void scheduler_prefix_exchange(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
+/* Block b of q becomes the cached node `id`, which q holds from now on, without its windowed
+ * blocks.
+ */
+static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
-    struct replica *replica = &s->replicas[q->replica];
-    prefix_cache_hold(&replica->cache, id);
-    if (b < q->n_blocks) {
-        block_pool_give(&replica->pool, &q->blocks[b], 1);
-        q->n_own--;
-        replica->groups[q->group].n_blocks--;
-    } else {
+    struct prefix_cache *cache = &s->replicas[q->replica].cache;
+    prefix_cache_hold(cache, id);
+    if (b < q->n_blocks)
+        scheduler_give_full(s, q, b);
+    else
         q->n_blocks++;
+    memcpy(sequence_blocks_at(s, q, b), prefix_cache_blocks(cache, id),
+           (size_t)s->o.tables.n_full * sizeof *q->blocks);
+    q->nodes[b] = id;
+}
+
+/* The windowed blocks at place b become those of q's node there. */
+static void take_windows(struct scheduler *s, struct sequence *q, size_t b)
+{
+    struct prefix_cache *cache = &s->replicas[q->replica].cache;
+    const size_t n_full = (size_t)s->o.tables.n_full;
+    prefix_cache_hold_windows(cache, q->nodes[b]);
+    memcpy(sequence_blocks_at(s, q, b) + n_full, prefix_cache_blocks(cache, q->nodes[b]) + n_full,
+           (size_t)s->o.tables.n_windowed * sizeof *q->blocks);
+}
+
+/* Running or starting q goes on after block `end`, whose node is `last`. */
+static void go_on_after(struct scheduler *s, struct sequence *q, size_t end, int32_t last)
+{
+    const struct prefix_cache *cache = &s->replicas[q->replica].cache;
+    const size_t begin = q->n_cached;
+    int32_t node = last;
+    for (size_t b = end; b > begin; b--, node = cache->nodes[node].parent) q->nodes[b - 1] = node;
+    for (size_t b = begin; b < end; b++) {
+        if (s->o.tables.n_windowed > 0) scheduler_give_windows(s, q, b);
+        take_full(s, q, b, q->nodes[b]);
     }
-    q->blocks[b] = id;
+    q->n_computed = end * block_tokens;
+    if (s->o.tables.n_windowed > 0) {
+        size_t seen_from = scheduler_window_begin(s, q->n_computed);
+        if (q->window_end < end) q->window_end = end;
+        /* places before `begin` keep the hold that they have */
+        for (size_t b = seen_from > begin ? seen_from : begin; b < end; b++) take_windows(s, q, b);
+        for (; q->window_begin < seen_from && q->window_begin < begin; q->window_begin++)
+            prefix_cache_release_windows(&s->replicas[q->replica].cache, q->nodes[q->window_begin]);
+        q->window_begin = seen_from;
+    }
+    q->n_cached = end;
 }
 
 void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
@@ -105,15 +184,11 @@ void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
     if (!s->o.flags.prefix_cache) return;
     const struct replica *replica = &s->replicas[q->replica];
     const size_t n_before = q->n_computed;
-    while (q->n_computed == q->n_cached * block_tokens && q->n_cached < n_sharable(q)) {
-        const size_t b = q->n_cached;
-        const int32_t id = scheduler_prefix_find(replica, q, b, b > 0 ? q->blocks[b - 1] : -1);
-        if (id < 0) break;
-        scheduler_prefix_exchange(s, q, b, id);
-        q->n_cached++;
-        q->n_computed += block_tokens;
-    }
-    if (q->n_computed == n_before) return;
+    if (q->n_computed != q->n_cached * block_tokens) return;
+    const struct prefix_way way =
+        find_way(s, replica, q, q->n_cached, q->n_cached > 0 ? q->nodes[q->n_cached - 1] : -1);
+    if (way.n == q->n_cached) return;
+    go_on_after(s, q, way.n, way.last);
     s->stats->n_prefix_hits++;
     s->stats->n_prefix_hit_tokens += q->n_computed - n_before;
     const size_t prompt_end = q->n_computed < q->r->n_prompt ? q->n_computed : q->r->n_prompt;
@@ -121,22 +196,49 @@ void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
     if (q->n_computed > q->n_high) q->n_high = q->n_computed;
 }
 
+/* Enters the windowed blocks of q's node at place b, which has been in the cache, or exchanges them
+ * for those that it has. */
+static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
+{
+    struct prefix_cache *cache = &s->replicas[q->replica].cache;
+    if (b < q->window_begin || b >= q->window_end) return;
+    if (cache->nodes[q->nodes[b]].has_windows) {
+        scheduler_give_windows(s, q, b);
+        take_windows(s, q, b);
+    } else {
+        prefix_cache_give_windows(cache, q->nodes[b], sequence_blocks_at(s, q, b));
+        scheduler_disown(s, q, s->o.tables.n_windowed);
+    }
+}
+
+/* Enters q's block b into the cache, or exchanges it for its equal there. False: the cache has no
+ * room. */
+static bool publish_block(struct scheduler *s, struct sequence *q, size_t b)
+{
+    struct replica *replica = &s->replicas[q->replica];
+    const int32_t parent = b > 0 ? q->nodes[b - 1] : -1;
+    const int32_t id = scheduler_prefix_find(replica, q, b, parent);
+    if (id >= 0) { /* another sequence was faster; one copy suffices */
+        take_full(s, q, b, id);
+        if (s->o.tables.n_windowed > 0) publish_windows(s, q, b);
+        return true;
+    }
+    const bool has_windows = b >= q->window_begin && b < q->window_end;
+    q->nodes[b] =
+        prefix_cache_add(&replica->cache, parent, q->block_keys[b], q->r->tokens + b * block_tokens,
+                         sequence_blocks_at(s, q, b), has_windows);
+    if (q->nodes[b] >= 0 && has_windows) scheduler_disown(s, q, s->o.tables.n_windowed);
+    return q->nodes[b] >= 0;
+}
+
 struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q)
 {
     if (!s->o.flags.prefix_cache || (q->n_cached + 1) * block_tokens > q->n_computed)
         return status_ok();
     TRY(scheduler_prefix_keys(s, q));
-    struct replica *replica = &s->replicas[q->replica];
-    for (; (q->n_cached + 1) * block_tokens <= q->n_computed; q->n_cached++) {
-        const size_t b = q->n_cached;
-        const int32_t parent = b > 0 ? q->blocks[b - 1] : -1;
-        const int32_t id = scheduler_prefix_find(replica, q, b, parent);
-        if (id >= 0) { /* another sequence was faster; one copy suffices */
-            scheduler_prefix_exchange(s, q, b, id);
-        } else {
-            prefix_cache_add(&replica->cache, q->blocks[b], parent, q->block_keys[b],
-                             q->r->tokens + b * block_tokens);
-        }
+    while ((q->n_cached + 1) * block_tokens <= q->n_computed) {
+        if (!publish_block(s, q, q->n_cached)) break;
+        q->n_cached++;
     }
     return status_ok();
 }

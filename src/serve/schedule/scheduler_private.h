@@ -43,28 +43,79 @@ struct scheduler {
     float predicted_odds;         /* that a guess of the prediction layer is right, of late */
     struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while drafts are
                                      planned */
+    int32_t *table;               /* [table_capacity] the block tables of the entry being planned */
+    size_t table_capacity;
     uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that the draw being
                           planned may give */
 };
 
+/* Entries of a table for n_tokens. */
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
 {
     return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
 }
 
+/* The first block of a windowed table that the row at `position`, or a later one, can see. */
+static inline size_t scheduler_window_begin(const struct scheduler *s, size_t position)
+{
+    const size_t window = (size_t)s->o.tables.window;
+    return position + 1 > window ? (position + 1 - window) / PLAN_BLOCK_TOKENS : 0;
+}
+
 /* Blocks that can be taken: those without a holder. */
 static inline int32_t replica_n_free(const struct replica *r)
 {
-    return r->pool.n_free + r->cache.n_idle;
+    return r->pool.n_free + prefix_cache_n_idle(&r->cache);
 }
+
+/* q's blocks at place b, one for each table. */
+static inline int32_t *sequence_blocks_at(const struct scheduler *s, const struct sequence *q,
+                                          size_t b)
+{
+    return q->blocks + b * (size_t)plan_tables_count(&s->o.tables);
+}
+
+/* scheduler_blocks.c; all Local. */
+
+/* Room in q's tables for n_needed entries. Errors: STATUS_MEMORY. */
+struct status scheduler_grow_table(const struct scheduler *s, struct sequence *q, size_t n_needed);
+
+/* Blocks over all tables that q lacks for entries [.., n_full) of its full tables and [..,
+ * n_window) of the windowed ones. */
+int64_t scheduler_blocks_lacking(const struct scheduler *s, const struct sequence *q, size_t n_full,
+                                 size_t n_window);
+
+/* The most blocks, over all tables, that n_tokens of a sequence hold at a time. */
+int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens);
+
+/* Gives up q's own blocks at place b: of the full tables, and of the windowed ones if it has any
+ * there. */
+void scheduler_give_full(struct scheduler *s, struct sequence *q, size_t b);
+void scheduler_give_windows(struct scheduler *s, struct sequence *q, size_t b);
+
+/* n blocks that q took are the cache's from now on, which gives them back. */
+void scheduler_disown(struct scheduler *s, struct sequence *q, int32_t n);
+
+/* Gives up the blocks behind the window, now that the next row is at q->n_computed. */
+void scheduler_release_window(struct scheduler *s, struct sequence *q);
+
+/* Gives up all of q's blocks. */
+void scheduler_release_blocks(struct scheduler *s, struct sequence *q);
+
+/* The block tables of q's plan entry that ends before position `end`; borrowed until the next call.
+ * Sets n_blocks and first_block. Errors: STATUS_MEMORY. */
+struct status scheduler_list_blocks(struct scheduler *s, const struct sequence *q, size_t end,
+                                    struct plan_seq *seq, const int32_t **blocks);
 
 /* Local. Removes a running request from its group and returns its blocks; cached blocks stay cached
  * until others need them. */
 void scheduler_leave(struct scheduler *s, struct sequence *q);
 
-/* Local. Takes blocks until q's table has n_needed; its replica must have them. Cached blocks
- * without a holder are taken when no others are left. Errors: STATUS_MEMORY. */
-struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_needed);
+/* scheduler_blocks.c. Local. Takes blocks until q's full tables have n_full entries and the
+ * windowed ones end at n_window; its replica must have them. Cached blocks without a holder are
+ * taken when no others are left. Errors: STATUS_MEMORY. */
+struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_full,
+                                    size_t n_window);
 
 /* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
  * for them, if they are worth their rows. Called after all other rows of the step were given.
@@ -85,9 +136,10 @@ void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t toke
 
 /* How many of a sequence's first blocks a replica has. */
 struct prefix_match {
-    size_t n_blocks; /* in its cache */
-    size_t n_idle;   /* of these: without a holder */
-    size_t n_coming; /* n_blocks, plus the next ones that a running request computes */
+    size_t n_blocks;  /* in its cache, with all windowed blocks that the row after them sees */
+    int64_t n_shared; /* blocks over all tables that q would hold with others */
+    int64_t n_idle;   /* of these: without a holder */
+    size_t n_coming;  /* n_blocks, plus the next ones that a running request computes */
 };
 
 /* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */

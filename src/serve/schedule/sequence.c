@@ -16,6 +16,7 @@ void sequence_destroy(struct sequence **sequence)
     if (q == NULL) return;
     request_destroy(&q->r);
     mem_free(&q->blocks);
+    mem_free(&q->nodes);
     mem_free(&q->block_keys);
     adjusts_fini(&q->adjusts);
     drafting_fini(&q->drafting);

@@ -27,11 +27,15 @@ struct sequence {
     bool in_flight; /* a planned step of it has not been committed */
     bool is_scored; /* that step gives log-probabilities of prompt tokens */
 
-    /* its KV blocks: the first n_cached are in the prefix cache and may have other holders */
-    int32_t *blocks; /* [n_blocks], owned memory */
+    /* its KV blocks. The first n_cached are in nodes of the prefix cache and may have other
+     * holders. Full tables have the blocks [0, n_blocks), windowed ones [window_begin, window_end).
+     */
+    int32_t *blocks; /* [blocks_capacity, tables], owned memory */
+    int32_t *nodes;  /* [n_cached] of blocks_capacity, owned memory */
     size_t n_blocks, blocks_capacity;
+    size_t window_begin, window_end;
     size_t n_cached;
-    int32_t n_own;        /* of n_blocks: taken from the pool for this sequence */
+    int32_t n_own;        /* blocks of all tables that were taken from the pool for this sequence */
     uint64_t *block_keys; /* [n_block_keys] of its full blocks (prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
 

@@ -1,0 +1,48 @@
+/* Which layers of a stage share KV blocks. A block holds 64 positions of some layers that all have
+ * the same window, so that blocks behind a window can be freed while the other layers keep theirs.
+ * Pure functions. Called by the layout's memory, the weights, the job and `shoal plan`.
+ *
+ *   layers   F  W  F  W  F  W  F  W      F: sees all positions, W: has a window
+ *   groups   {F F F F} {W W W W}         one block is 64 positions of one group's layers
+ *
+ * All groups have blocks of one size, so one pool serves them; a group may have fewer layers than
+ * its blocks have room for. A sequence has a block table for each group. */
+#ifndef SHOAL_PARALLEL_LAYOUT_KV_GROUPS_H
+#define SHOAL_PARALLEL_LAYOUT_KV_GROUPS_H
+
+#include "parallel/layout/layout.h"
+
+enum { KV_GROUPS_MAX = 8 };
+
+struct kv_groups {
+    uint32_t n_full;     /* groups of layers that see all positions */
+    uint32_t n_windowed; /* groups of layers with a window; 0: such layers keep all their blocks */
+    uint32_t window;     /* positions that a row sees in a windowed group */
+};
+
+/* A layer's table, and its place among the layers of a block. */
+struct kv_place {
+    uint32_t table, in_block;
+};
+
+/* Local. The groups of a layout, the same for all its stages: those that leave the least room in
+ * blocks unused, at most a sixth on any stage; without such groups, or where a model's context is
+ * no longer than its window, or with model.keeps_windows, one group of all layers. */
+struct kv_groups kv_groups_of(const struct layout *l);
+
+/* Local. Layers that a block of a stage holds. */
+uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uint32_t pp);
+
+/* Local. The place of a stage's n-th layer with KV of its kind: `windowed`, or not. n counts the
+ * layers of the kind, or all of them where there is only one group. */
+struct kv_place kv_groups_place(const struct kv_groups *g, uint32_t n_in_block, bool windowed,
+                                uint32_t n);
+
+/* Local. The most blocks, over all tables, that a sequence of n_positions holds in a step of at
+ * most step_rows of its rows. */
+uint64_t kv_groups_blocks(const struct kv_groups *g, uint64_t n_positions, uint64_t step_rows);
+
+/* Local. The blocks of one full context, of b->min_kv_blocks times 64 positions. */
+uint64_t kv_groups_context(const struct layout *l, const struct layout_budget *b);
+
+#endif
