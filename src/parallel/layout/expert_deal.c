@@ -1,0 +1,284 @@
+/* Deals the experts of one layer, and their copies, to the parts. */
+#include "parallel/layout/expert_places_private.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void put(struct deal *d, struct item *x, uint32_t part)
+{
+    x->part = part;
+    d->of_part[part] += x->load;
+    d->n_in_part[part]++;
+    ++*deal_in_part(d, part, x->expert);
+    ++*deal_on_host(d, part, x->expert);
+}
+
+static void take(struct deal *d, const struct item *x)
+{
+    d->of_part[x->part] -= x->load;
+    d->n_in_part[x->part]--;
+    --*deal_in_part(d, x->part, x->expert);
+    --*deal_on_host(d, x->part, x->expert);
+}
+
+/* The heaviest first; of equal ones the first. */
+static int by_load(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->load != y->load) return x->load < y->load ? 1 : -1;
+    return x->expert < y->expert ? -1 : x->expert > y->expert;
+}
+
+/* --- copies --------------------------------------------------------------------------------- */
+
+/* Copies that an expert needs at once to make its fullest one less full: a token takes a copy of
+ * its own host, so once all hosts have one, each host needs one more. */
+static uint32_t copies_at_once(const struct deal *d, uint32_t e)
+{
+    return d->n_copies[e] < d->n_hosts ? 1 : d->n_hosts;
+}
+
+/* Whether the copies of a have more load each than those of b; of equal ones, fewer copies. */
+static bool needs_more(const struct deal *d, uint32_t a, uint32_t b)
+{
+    const int64_t x = d->load[a] * d->n_copies[b], y = d->load[b] * d->n_copies[a];
+    return x != y ? x > y : d->n_copies[a] < d->n_copies[b];
+}
+
+/* The expert whose copies have the most load each, among those that may get more; E: none.
+ * in_rounds: it gets copies_at_once. */
+static uint32_t neediest(const struct deal *d, uint32_t left, bool in_rounds)
+{
+    const uint32_t n = deal_n_experts(d);
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++) {
+        const uint32_t more = in_rounds ? copies_at_once(d, e) : 1;
+        if (more > left || d->n_copies[e] + more > d->l->ep) continue;
+        if (best == n || needs_more(d, e, best)) best = e;
+    }
+    return best;
+}
+
+static void choose_copies(struct deal *d)
+{
+    const uint32_t n = deal_n_experts(d);
+    for (uint32_t e = 0; e < n; e++) d->n_copies[e] = 1;
+    for (uint32_t left = d->l->n_expert_copies; left > 0;) {
+        const uint32_t in_rounds = neediest(d, left, true);
+        const uint32_t e = in_rounds < n ? in_rounds : neediest(d, left, false);
+        assert(e < n); /* the layout has at most ep copies of each */
+        const uint32_t more = in_rounds < n ? copies_at_once(d, e) : 1;
+        d->n_copies[e] += more;
+        left -= more;
+    }
+}
+
+/* --- places --------------------------------------------------------------------------------- */
+
+static void make_items(struct deal *d)
+{
+    d->n_items = 0;
+    for (uint32_t e = 0; e < deal_n_experts(d); e++)
+        for (uint32_t i = 0; i < d->n_copies[e]; i++)
+            d->items[d->n_items++] =
+                (struct item){.load = d->load[e] / d->n_copies[e], .expert = e};
+    qsort(d->items, d->n_items, sizeof *d->items, by_load);
+}
+
+/* The places of a part. */
+static uint32_t places_of(const struct deal *d, uint32_t part)
+{
+    return range_count(layout_experts(d->l, part));
+}
+
+/* True when part a suits an expert better than b: first a part without it, then a host with fewer
+ * of its copies, then the part with less load in this layer, then with fewer places, as it can take
+ * fewer copies later, then with less load in the layers before. So an imbalance that a layer cannot
+ * avoid does not hit the same rank in every layer. */
+static bool suits_better(const struct deal *d, uint32_t e, uint32_t a, uint32_t b)
+{
+    const uint16_t in_a = *deal_in_part(d, a, e), in_b = *deal_in_part(d, b, e);
+    const uint16_t on_a = *deal_on_host(d, a, e), on_b = *deal_on_host(d, b, e);
+    if (in_a != in_b) return in_a < in_b;
+    if (on_a != on_b) return on_a < on_b;
+    if (d->of_part[a] != d->of_part[b]) return d->of_part[a] < d->of_part[b];
+    if (d->n_items < layout_n_places(d->l) && places_of(d, a) != places_of(d, b))
+        return places_of(d, a) < places_of(d, b);
+    return d->before[a] < d->before[b];
+}
+
+static uint32_t best_with_room(const struct deal *d, uint32_t e)
+{
+    uint32_t best = d->l->ep;
+    for (uint32_t i = 0; i < d->l->ep; i++) {
+        if (d->n_in_part[i] == d->room[i]) continue;
+        if (best == d->l->ep || suits_better(d, e, i, best)) best = i;
+    }
+    return best;
+}
+
+static void deal_greedily(struct deal *d)
+{
+    const size_t n = deal_n_experts(d);
+    memset(d->of_part, 0, d->l->ep * sizeof *d->of_part);
+    memset(d->n_in_part, 0, d->l->ep * sizeof *d->n_in_part);
+    memset(d->in_part, 0, d->l->ep * n * sizeof *d->in_part);
+    memset(d->on_host, 0, d->n_hosts * n * sizeof *d->on_host);
+    for (uint32_t i = 0; i < d->n_items; i++)
+        put(d, &d->items[i], best_with_room(d, d->items[i].expert));
+}
+
+/* Whether an expert may move to another part: one without it, on a host that then has no more
+ * copies than the old host had. */
+static bool may_move(const struct deal *d, const struct item *x, uint32_t part)
+{
+    if (d->n_copies[x->expert] == 1) return true;
+    if (*deal_in_part(d, part, x->expert) > 0) return false;
+    return d->host_of[part] == d->host_of[x->part] ||
+           *deal_on_host(d, part, x->expert) < *deal_on_host(d, x->part, x->expert);
+}
+
+/* Swaps the pair of items, one of the fullest part, that leaves the fuller of the two parts least
+ * full; false when none makes it less full than it was. */
+static bool swap_one(struct deal *d)
+{
+    const uint32_t n = d->n_items;
+    uint32_t full = 0;
+    struct item *give = NULL, *get = NULL;
+    for (uint32_t i = 1; i < d->l->ep; i++)
+        if (d->of_part[i] > d->of_part[full]) full = i;
+    int64_t best = d->of_part[full];
+    for (struct item *a = d->items; a < d->items + n; a++) {
+        for (struct item *b = d->items; a->part == full && b < d->items + n; b++) {
+            const int64_t moved = a->load - b->load;
+            if (b->part == full || moved <= 0) continue;
+            const int64_t less = d->of_part[full] - moved, more = d->of_part[b->part] + moved;
+            const int64_t fuller = less > more ? less : more;
+            if (fuller >= best || !may_move(d, a, b->part) || !may_move(d, b, full)) continue;
+            best = fuller;
+            give = a;
+            get = b;
+        }
+    }
+    if (give == NULL) return false;
+    const uint32_t other = get->part;
+    take(d, give);
+    take(d, get);
+    put(d, give, other);
+    put(d, get, full);
+    return true;
+}
+
+/* Deals the items, into parts that may have as many as an even cut of n gives them. */
+static void deal_and_swap(struct deal *d, uint32_t n)
+{
+    for (uint32_t i = 0; i < d->l->ep; i++)
+        d->room[i] = range_count(layout_split(n, 1, d->l->ep, i));
+    deal_greedily(d);
+    for (size_t i = 0; i < d->n_items && swap_one(d); i++) {
+    }
+}
+
+/* --- copies that take what is over ----------------------------------------------------------- */
+
+/* The fullest part's item with the most load; NULL: it has none. */
+static struct item *heaviest_of(const struct deal *d, uint32_t part)
+{
+    struct item *best = NULL;
+    for (uint32_t i = 0; i < d->n_items; i++) {
+        struct item *x = &d->items[i];
+        if (x->part == part && (best == NULL || x->load > best->load)) best = x;
+    }
+    return best;
+}
+
+/* The emptiest part that has room and lacks the expert, on this host or any; ep: none. */
+static uint32_t emptiest_without(const struct deal *d, uint32_t e, uint32_t host, bool near)
+{
+    uint32_t best = d->l->ep;
+    for (uint32_t i = 0; i < d->l->ep; i++) {
+        if (d->n_in_part[i] == places_of(d, i) || *deal_in_part(d, i, e) > 0) continue;
+        if (near && d->host_of[i] != host) continue;
+        if (best == d->l->ep || d->of_part[i] < d->of_part[best]) best = i;
+    }
+    return best;
+}
+
+static void add_copy(struct deal *d, uint32_t e, uint32_t part, int64_t load)
+{
+    struct item *x = &d->items[d->n_items++];
+    *x = (struct item){.load = load, .expert = e};
+    d->n_copies[e]++;
+    put(d, x, part);
+}
+
+/* Moves what the fullest part has over the mean to a copy of its heaviest expert. False: nothing
+ * that would help. */
+static bool move_overflow(struct deal *d, int64_t mean, bool near)
+{
+    uint32_t full = 0;
+    for (uint32_t i = 1; i < d->l->ep; i++)
+        if (d->of_part[i] > d->of_part[full]) full = i;
+    struct item *x = heaviest_of(d, full);
+    if (x == NULL || d->of_part[full] <= mean) return false;
+    uint32_t to = emptiest_without(d, x->expert, d->host_of[full], near);
+    if (near && (to == d->l->ep || d->of_part[to] >= mean))
+        to = emptiest_without(d, x->expert, 0, false);
+    if (to == d->l->ep || d->of_part[to] + 1 >= d->of_part[full]) return false;
+    const int64_t over = d->of_part[full] - mean, half = (d->of_part[full] - d->of_part[to]) / 2;
+    int64_t moved = over < half ? over : half;
+    if (moved > x->load) moved = x->load;
+    x->load -= moved;
+    d->of_part[full] -= moved;
+    add_copy(d, x->expert, to, moved);
+    return true;
+}
+
+/* Whether a copy of expert a fills a place better than one of b: first an expert that the host
+ * lacks, then the heavier or the lighter one. */
+static bool fills_better(const struct deal *d, uint32_t part, bool light, uint32_t a, uint32_t b)
+{
+    const uint16_t on_a = *deal_on_host(d, part, a), on_b = *deal_on_host(d, part, b);
+    if (!light && on_a != on_b) return on_a < on_b;
+    return light ? needs_more(d, b, a) : needs_more(d, a, b);
+}
+
+static void fill_place(struct deal *d, uint32_t part, bool light)
+{
+    const uint32_t n = deal_n_experts(d);
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++) {
+        if (*deal_in_part(d, part, e) > 0) continue;
+        if (best == n || fills_better(d, part, light, e, best)) best = e;
+    }
+    add_copy(d, best, part, 0);
+}
+
+static void deal_overflow(struct deal *d, bool near, bool light)
+{
+    int64_t sum = 0;
+    for (uint32_t e = 0; e < deal_n_experts(d); e++) {
+        sum += d->load[e];
+        d->n_copies[e] = 1;
+    }
+    make_items(d);
+    deal_and_swap(d, deal_n_experts(d));
+    const int64_t mean = (sum + d->l->ep - 1) / d->l->ep;
+    while (d->n_items < layout_n_places(d->l) && move_overflow(d, mean, near)) {
+    }
+    for (uint32_t i = 0; i < d->l->ep; i++)
+        while (d->n_in_part[i] < places_of(d, i)) fill_place(d, i, light);
+}
+
+void deal_layer(struct deal *d, enum deal_way way)
+{
+    if (way != DEAL_EVENLY && d->l->n_expert_copies > 0) {
+        deal_overflow(d, way == DEAL_NEAR || way == DEAL_NEAR_LIGHT,
+                      way == DEAL_OVERFLOW_LIGHT || way == DEAL_NEAR_LIGHT);
+        return;
+    }
+    choose_copies(d);
+    make_items(d);
+    deal_and_swap(d, layout_n_places(d->l));
+}

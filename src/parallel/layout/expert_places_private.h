@@ -1,0 +1,63 @@
+/* Shared by expert_places.c and expert_deal.c: one layer while its experts are placed. */
+#ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_PRIVATE_H
+#define SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_PRIVATE_H
+
+#include "parallel/layout/expert_places.h"
+
+/* An expert, or a copy of it, that needs a place. */
+struct item {
+    int64_t load; /* its share of the expert's */
+    uint32_t expert, part;
+};
+
+/* The state of one layer while its experts are placed. */
+struct deal {
+    const struct layout *l;
+    const int64_t *load;     /* [E] */
+    uint32_t n_hosts;        /* of the parts */
+    const uint32_t *host_of; /* [ep] of each part, from 0 on */
+    uint32_t *n_copies;      /* [E] */
+    struct item *items;      /* [n_items] of room for P; dealt in this order */
+    uint32_t n_items;
+    uint32_t *room;      /* [ep] items that a part may have */
+    int64_t *of_part;    /* [ep] */
+    int64_t *before;     /* [ep] of the layers before */
+    uint32_t *n_in_part; /* [ep] */
+    uint16_t *in_part;   /* [ep, E] copies of each expert */
+    uint16_t *on_host;   /* [n_hosts, E] likewise */
+};
+
+/* Ways to place experts and copies. None is the best for all loads, so the one whose expected rows
+ * are the most even is taken. */
+enum deal_way {
+    DEAL_EVENLY,   /* copies of the heaviest experts, each with an even share of the load */
+    DEAL_OVERFLOW, /* experts first; then a copy takes from the fullest part what it has over the
+                      mean, as far as the emptiest part with room has less. Places that are left
+                      get heavy experts, which their hosts then need not ask others for */
+    DEAL_NEAR,     /* the same, but a copy stays on the fullest part's host where that helps */
+    DEAL_OVERFLOW_LIGHT, /* as the two, but places that are left get light experts, so that */
+    DEAL_NEAR_LIGHT,     /* nothing becomes less even */
+    DEAL_WAY_COUNT
+};
+
+static inline uint32_t deal_n_experts(const struct deal *d)
+{
+    return d->l->model.arch->n_experts;
+}
+
+/* Copies of an expert in a part, and on the part's host. */
+static inline uint16_t *deal_in_part(const struct deal *d, uint32_t part, uint32_t e)
+{
+    return &d->in_part[(size_t)part * deal_n_experts(d) + e];
+}
+
+static inline uint16_t *deal_on_host(const struct deal *d, uint32_t part, uint32_t e)
+{
+    return &d->on_host[(size_t)d->host_of[part] * deal_n_experts(d) + e];
+}
+
+/* Local. Places the layer's experts and all of its copies: n_copies, items, in_part and of_part.
+ * Without copies all ways do the same. */
+void deal_layer(struct deal *d, enum deal_way way);
+
+#endif
