@@ -113,11 +113,15 @@ bool fp8_int8_fits(const struct packed *w)
     return w->quant.kind == QUANT_FP8 && w->leaf % quant_kernel_group(w->quant) == 0;
 }
 
+struct quant_format fp8_int8_format(struct quant_format fp8)
+{
+    return (struct quant_format){
+        .kind = QUANT_INT8, .scale_dtype = fp8.scale_dtype, .group = quant_kernel_group(fp8)};
+}
+
 void op_fp8_to_int8(const struct kern_table *k, struct packed *w)
 {
     assert(k->device == NULL && fp8_int8_fits(w));
     part_run(k->team, panels_of(w) * panel_cost(w), convert_panels, w);
-    w->quant = (struct quant_format){.kind = QUANT_INT8,
-                                     .scale_dtype = w->quant.scale_dtype,
-                                     .group = quant_kernel_group(w->quant)};
+    w->quant = fp8_int8_format(w->quant);
 }

@@ -9,6 +9,9 @@
  */
 bool fp8_int8_fits(const struct packed *w);
 
+/* Local. The format that such a weight gets. */
+struct quant_format fp8_int8_format(struct quant_format fp8);
+
 /* Local. Threaded. Replaces a packed fp8 weight for which fp8_int8_fits by int8 in its own memory.
  * For each output and kernel group (quant_kernel_group), with its scale s and m = the largest |v|
  * of the group's values:

@@ -1,9 +1,18 @@
 /* Facts about a layer's experts that every rank knows, also a rank that holds none of them: the
  * grid of their sums, and what their first linears read. Called by weights_load. */
 #include "kernels/act.h"
+#include "kernels/fp8_int8.h"
 #include "weights/weights_private.h"
 
-void weights_describe_experts(struct weights *w, const struct ckpt *c, const struct arch *m)
+/* The format in memory of a stored one. */
+static struct quant_format in_memory(struct quant_format stored, bool fp8_as_int8)
+{
+    const struct packed w = {.quant = stored};
+    return fp8_as_int8 && fp8_int8_fits(&w) ? fp8_int8_format(stored) : stored;
+}
+
+void weights_describe_experts(struct weights *w, const struct ckpt *c, const struct arch *m,
+                              bool fp8_as_int8)
 {
     for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
         if (!m->layer_is_moe[layer]) continue;
@@ -17,8 +26,8 @@ void weights_describe_experts(struct weights *w, const struct ckpt *c, const str
                 continue;
             arch_tensor_name(t, m->family, layer, name, sizeof name);
             const struct ckpt_tensor *stored = ckpt_find(c, name);
-            if (t->role == WEIGHT_EXPERT_GATE) gate.quant = stored->quant;
-            if (t->role == WEIGHT_EXPERT_UP) up.quant = stored->quant;
+            if (t->role == WEIGHT_EXPERT_GATE) gate.quant = in_memory(stored->quant, fp8_as_int8);
+            if (t->role == WEIGHT_EXPERT_UP) up.quant = in_memory(stored->quant, fp8_as_int8);
             if (t->role == WEIGHT_EXPERT_DOWN) moe->grid_bits = stored->grid_bits;
         }
         if (act_codes_alike(&gate, &up)) moe->reads.quant = gate.quant;

@@ -406,7 +406,6 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
     TRY(weights_list(l, w->place, add_target, ld));
     fill_grids(ld, m);
-    weights_describe_experts(ld->w, ld->c, m);
     return status_ok();
 }
 
@@ -499,6 +498,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
     if (!status_failed(&st)) {
         *ld.w = weights_of(from);
         st = weights_load_prepare(&ld, m, l);
+        if (!status_failed(&st)) weights_describe_experts(ld.w, ld.c, m, from->fp8_as_int8);
         if (!status_failed(&st) && ld.w->streams_experts) st = weights_open_stream(ld.w, from);
     }
     st = comm_agree(from->comm, st); /* nobody reads unless all can */
