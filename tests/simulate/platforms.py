@@ -11,6 +11,7 @@ from pathlib import Path
 # A link of 100 Gbit/s, and memory between the ranks of a host. One flop a nanosecond: with
 # --cfg=smpi/host-speed:1Gf a second of computing takes a simulated second.
 LINKS = 'speed="1Gf" bw="12.5GBps" lat="1us" loopback_bw="50GBps" loopback_lat="200ns"'
+HOSTS_LEAST = 16
 HEAD = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
 <platform version="4.1">
@@ -60,9 +61,11 @@ def hostfile(n_hosts, ranks_per_host):
 
 
 def write(kind, n_hosts, ranks_per_host, folder):
-    """Writes both files; returns their paths."""
+    """Writes both files; returns their paths. A network has at least HOSTS_LEAST hosts; without ranks
+    the last ones only pass messages on.
+    """
     paths = Path(folder) / "platform.xml", Path(folder) / "hostfile"
-    paths[0].write_text(platform(kind, n_hosts))
+    paths[0].write_text(platform(kind, max(n_hosts, HOSTS_LEAST)))
     paths[1].write_text(hostfile(n_hosts, ranks_per_host))
     return paths
 

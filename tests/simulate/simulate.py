@@ -39,6 +39,7 @@ N_LINES, N_LINES_LARGE = 10, 40
 LARGE = 256  # ranks, from which rows are fewer and variables are not copied, to save memory
 LONG_PROMPT = "demo-32"
 TOKENS_MOST = 6
+MODEL_LEN = 768  # --max-model-len
 RESUMED = (24, 16)  # lines and tokens of the job that is killed
 LIMIT_S = {16: 900, 64: 900, 128: 1800, 256: 3600, 1024: 3 * 3600}
 
@@ -77,21 +78,21 @@ class Cluster:
         self.large = ["--step-tokens", 128, "--quiet"] if is_large else []
         self.program = self.folder / "shoal"
         subprocess.run(["strip", "-o", self.program, simulated], check=True)
-        self.layout = LAYOUTS[self.n_ranks][kind]
+        self.layout, self.model_len = LAYOUTS[self.n_ranks].get(kind), MODEL_LEN
         self.how = [f"--cfg=smpi/privatization:{'no' if is_large else 'dlopen'}",
                     "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi",
                     f"--cfg=smpi/simulate-computation:{'yes' if time_of == 'compute' else 'no'}"]
         if time_of == "network":  # a look for messages costs a microsecond, not a hundred and more
             self.how += ["--cfg=smpi/iprobe:1e-6", "--cfg=smpi/grow-injected-times:no"]
 
-    def argv(self, source, output, *flags):
+    def argv(self, source, output, *flags, model=DEMO, layout=None):
         """The command line of a job on all ranks."""
-        tp, pp, dp, ep = self.layout
+        tp, pp, dp, ep = layout or self.layout
         return [str(a) for a in (
             "smpirun", "-np", self.n_ranks, "-platform", self.platform, "-hostfile", self.hostfile,
             "--cfg=contexts/stack-size:2048", "--log=root.thresh:warning", *self.how, self.program,
-            "generate", "--model", DEMO, "--input", source, "--output", output, "--threads", 1,
-            "--watchdog", 0, "--kv-blocks", 16, "--max-model-len", 768, "--tp", tp, "--pp", pp,
+            "generate", "--model", model, "--input", source, "--output", output, "--threads", 1,
+            "--watchdog", 0, "--kv-blocks", 16, "--max-model-len", self.model_len, "--tp", tp, "--pp", pp,
             "--dp", dp, "--ep", ep, *self.large, *flags)]
 
 
@@ -160,7 +161,7 @@ class Simulate:
         n_lines = len(self.source.read_text().splitlines())
         expect(done.status != 0 and 0 < n_rows < n_lines, f"{n_rows} rows of {n_lines}: {done}")
         print(f"killed on 64 simulated ranks after {n_rows} of {n_lines} rows")
-        done = self.shoal.must("generate", "--model", DEMO, "--input", self.source, "--output",
+        done = self.shoal.must("generate", "--model", model, "--input", self.source, "--output",
                                self.output, "--threads", 1, "--max-model-len", 768, "--pp", 3,
                                ranks=3, journal=True, limit_s=300)
         expect("journal " in done.err, f"not resumed\n{done}")
