@@ -276,6 +276,8 @@ class EmulatedTest:
         self.refused("launch_error=3", 2, ["no kernel image", "capability 9.0"])
         self.refused("major=7", 2, ["compute capability 7.0", "8.0"])
         self.refused("devices=1", 2, ["expected --device cpu"], "--fp8-activations", "int8")
+        # planned by the GPU's memory, of which the host has far more
+        self.refused("memory=2000000", 3, ["out of memory", "the layout may not fit in memory"])
         self.refused("memory=70000000", 3,
                      ["out of memory", "bytes", "0.07 GB are used", "0.00 GB free"])
         self.refused("memory=113300000", 3, ["out of memory", "weights: "])

@@ -1,5 +1,5 @@
-"""Two emulated hosts on this machine: network namespaces with their own host names, joined by one
-link.
+"""Emulated hosts on this machine: network namespaces with their own host names. Two are joined by one
+link, more by a switch.
 
 Imported by lost_rank.py and two_hosts.py. Needs root, iproute2 and unshare; standard library
 only.
@@ -12,23 +12,38 @@ import subprocess
 from program import run
 
 
-class TwoHosts:
-    """Two network namespaces with their own host names, joined by one link."""
+class Hosts:
+    """Network namespaces with their own host names hA, hB, ..."""
 
-    def __init__(self, work):
+    def __init__(self, work, n=2):
         self.work, self.tag = work, f"{os.getpid() % 100000}"
-        self.spaces = [f"shoalA{self.tag}", f"shoalB{self.tag}"]
-        self.links = [f"sA{self.tag}", f"sB{self.tag}"]
+        self.letters = [chr(ord("A") + i) for i in range(n)]
+        self.spaces = [f"shoal{letter}{self.tag}" for letter in self.letters]
+        self.links = [f"s{letter}{self.tag}" for letter in self.letters]
+        self.switch = f"shoal-{self.tag}"
 
     def ip(self, *args):
         return subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
 
+    def wires(self):
+        """The steps that join the hosts' links."""
+        if len(self.links) == 2:
+            return [["link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1]]]
+        steps = [["netns", "add", self.switch], ["-n", self.switch, "link", "add", "br0", "type", "bridge"],
+                 ["-n", self.switch, "link", "set", "br0", "up"]]
+        for link in self.links:
+            port = f"p{link}"
+            steps += [["link", "add", link, "type", "veth", "peer", "name", port],
+                      ["link", "set", port, "netns", self.switch],
+                      ["-n", self.switch, "link", "set", port, "master", "br0"],
+                      ["-n", self.switch, "link", "set", port, "up"]]
+        return steps
+
     def up(self):
-        """Starts both hosts. Returns None, or why there cannot be two hosts here."""
+        """Starts the hosts. Returns None, or why there cannot be several hosts here."""
         if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-            return "two hosts need root, iproute2 and unshare"
-        steps = [["netns", "add", s] for s in self.spaces]
-        steps.append(["link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1]])
+            return "several hosts need root, iproute2 and unshare"
+        steps = [["netns", "add", s] for s in self.spaces] + self.wires()
         for i, (space, link) in enumerate(zip(self.spaces, self.links)):
             steps += [["link", "set", link, "netns", space],
                       ["-n", space, "addr", "add", f"10.77.0.{i + 1}/24", "dev", link],
@@ -39,15 +54,18 @@ class TwoHosts:
             if done.returncode != 0:
                 return f"ip {' '.join(step)}: {done.stderr.strip()}"
         agent = self.work / "rsh.sh"
+        cases = "".join(f"10.77.0.{i + 1}) ns={space} n=h{letter};; " for i, (space, letter) in
+                        enumerate(zip(self.spaces, self.letters)))
         agent.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; h=$1; shift\n'
-                         f'[ $h = 10.77.0.1 ] && ns={self.spaces[0]} n=hA || '
-                         f'{{ ns={self.spaces[1]}; n=hB; }}\n'
+                         f'case $h in {cases}esac\n'
                          'exec ip netns exec $ns unshare --uts sh -c "hostname $n; $*"\n')
         agent.chmod(0o755)
         return None
 
     def launcher(self, ranks):
-        """The command line of mpirun with ranks // 2 ranks on each host, started on hA."""
+        """The command line of mpirun with as many ranks on each host, started on hA."""
+        n = len(self.spaces)
+        places = ",".join(f"10.77.0.{i + 1}:{ranks // n}" for i in range(n))
         net = "10.77.0.0/24"
         mca = [("plm", "rsh"), ("plm_rsh_agent", self.work / "rsh.sh"),
                ("plm_rsh_no_tree_spawn", 1), ("pml", "ob1"), ("btl", "tcp,self,vader"),
@@ -57,11 +75,10 @@ class TwoHosts:
         flags = [str(word) for name, value in mca for word in ("--mca", name, value)]
         return ["ip", "netns", "exec", self.spaces[0], "unshare", "--uts", "sh", "-c",
                 'hostname hA; exec "$@"', "sh", "mpirun", "--allow-run-as-root", "--oversubscribe",
-                "--bind-to", "none", *flags, "-x", "OMP_WAIT_POLICY", "--host",
-                f"10.77.0.1:{ranks // 2},10.77.0.2:{ranks // 2}", "-n", ranks]
+                "--bind-to", "none", *flags, "-x", "OMP_WAIT_POLICY", "--host", places, "-n", ranks]
 
     def limit(self, rate):
-        """Limits both directions of the link to `rate`, e.g. "100mbit". Returns None, or why it
+        """Limits what each host sends to `rate`, e.g. "100mbit". Returns None, or why it
         cannot.
         """
         for space, link in zip(self.spaces, self.links):
@@ -71,13 +88,13 @@ class TwoHosts:
                 return f"tc: {done.err.strip()}"
         return None
 
-    def cut(self):
-        self.ip("-n", self.spaces[1], "link", "set", self.links[1], "down")
+    def cut(self, host=1):
+        self.ip("-n", self.spaces[host], "link", "set", self.links[host], "down")
 
     def down(self):
         if shutil.which("ip") is None:
             return
-        for space in self.spaces:
+        for space in [*self.spaces, self.switch]:
             for pid in self.ip("netns", "pids", space).stdout.split():
                 try:
                     os.kill(int(pid), signal.SIGKILL)

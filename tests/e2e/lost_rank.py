@@ -11,6 +11,7 @@ usage: lost_rank.py SHOAL MPI_UNIT WORK_FOLDER CASE
   words      the lead prints its registered last message before it leaves, but does not wait for it forever
   starved    a rank's watchdog thread gets no CPU: this is reported, and after ten deadlines the rank is lost
   hosts      two hosts (network namespaces, needs root): the link goes down, and each side names the other
+  four_hosts  four of them, experts over all: one is cut off, or its rank is killed; the others name it
 Each rank's stderr and exit status go to files of their own, so that no launcher stands between.
 """
 import ctypes
@@ -23,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from hosts import TwoHosts
+from hosts import Hosts
 from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, fresh_folder, main_of, run
 
 DEADLINE_S = 4
@@ -310,7 +311,7 @@ class LostRankTest:
         print(f"a rank without a CPU: 76 after {took_s:.1f} s; {silent[0]} s without a heartbeat")
 
     def hosts(self):
-        hosts = TwoHosts(self.work)
+        hosts = Hosts(self.work)
         try:
             reason = hosts.up()
             if reason:
@@ -319,6 +320,43 @@ class LostRankTest:
             return self.cut(hosts)
         finally:
             hosts.down()
+
+    def four_hosts(self):
+        """A host of four is cut off, or its rank is killed, while tokens travel between the hosts."""
+        for case in ("cut", "killed"):
+            hosts = Hosts(self.work, 4)
+            try:
+                reason = hosts.up()
+                if reason:
+                    print(f"skipped: {reason}")
+                    return SKIPPED
+                self.lose_host(hosts, case)
+            finally:
+                hosts.down()
+        return None
+
+    def lose_host(self, hosts, case):
+        victim = 2
+        flags = ["--tp", 1, "--pp", 1, "--dp", RANKS, "--ep", RANKS]
+        job = self.job(case, self.prompts(50000), *flags, launcher=hosts.launcher(RANKS))
+        others = [r for r in range(RANKS) if r != victim]
+        try:
+            job.wait_for_rows()
+            since = time.monotonic()
+            if case == "cut":
+                hosts.cut(victim)
+            else:
+                job.signal([victim], signal.SIGKILL)
+            job.wait_for_statuses(others, DEADLINE_S + 1)
+            took_s = time.monotonic() - since
+        finally:
+            job.end()
+        expect(took_s <= DEADLINE_S, f"the last rank left after {took_s:.2f} s\n{job}")
+        for rank in others:
+            expect(job.status(rank) == 76, f"rank {rank}: status {job.status(rank)}\n{job}")
+            last = self.expect_named(job, rank, [victim], "hC")
+            print(f"rank {rank}: named rank {victim} on hC; {last}")
+        print(f"host hC {case}: the other three hosts left with 76 after {took_s:.2f} s")
 
     def cut(self, hosts):
         job = self.job("cut", self.prompts(50000), launcher=hosts.launcher(RANKS))

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Tests jobs on two hosts: every kind of parallelism across the link, and a slow link.
+"""Tests jobs on two hosts, and on four: every kind of parallelism across the link, and a slow link.
 
 usage: two_hosts.py SHOAL WORK_FOLDER CASE
   same       tp, pp, ep and dp across the link give the bytes of one rank
   slow_link  a link of 100 Mbit/s: the layout chosen by default is faster than the worst one; prints the speed of
              every layout of four ranks
   diagnose   the same link: shoal diagnose says how slow it is, and of which host
+  four       four hosts, of one and of two ranks: experts over all of them, sums over two and four
 The hosts are network namespaces (hosts.py), which need root; without it the test is skipped.
 lost_rank.py tests a lost link.
 """
@@ -14,7 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-from hosts import TwoHosts
+from hosts import Hosts
 from program import (GOLDENS, REPO, SKIPPED, Shoal, expect, fresh_folder, hash_rows, main_of, run,
                      write_lines)
 
@@ -24,6 +25,12 @@ LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2
            "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4],
            "tp 2, pp 2 by default": ["--tp", 2, "--pp", 2, "--ep", 2]}
 ACROSS = ["dp 4, ep 4", "tp 2, dp 2, ep 4"]  # experts on both hosts
+# On four hosts, by ranks.
+FOUR = {4: {"dp 4, ep 4": ["--dp", 4, "--ep", 4], "tp 4": ["--tp", 4], "pp 4": ["--pp", 4],
+            "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4]},
+        8: {"dp 8, ep 8": ["--dp", 8, "--ep", 8], "tp 2, dp 4, ep 8": ["--tp", 2, "--dp", 4, "--ep", 8],
+            "tp 4, dp 2, ep 8": ["--tp", 4, "--dp", 2, "--ep", 8],
+            "tp 2, pp 2, dp 2, ep 4": ["--tp", 2, "--pp", 2, "--dp", 2, "--ep", 4]}}
 RATE = "100mbit"
 DEMO = REPO / "models" / "demo" / "demo.h5"
 WIRE_LINE = re.compile(r"^Wire .*; ([0-9.]+) KB there as int8 values, ([0-9.]+) KB back", re.MULTILINE)
@@ -36,15 +43,13 @@ class TwoHostsTest:
         self.work = Path(work)
         fresh_folder(self.work)
         self.case = case
-        self.hosts = TwoHosts(self.work)
+        self.hosts = Hosts(self.work, 4 if case == "four" else 2)
 
-    def generate(self, model, prompts, *flags):
-        """Runs on four ranks of two hosts. Returns the output, the messages, and the job's own
-        metrics.
-        """
+    def generate(self, model, prompts, *flags, ranks=RANKS):
+        """Runs on ranks of all hosts. Returns the output, the messages, and the job's own metrics."""
         output, metrics = self.work / "out.jsonl", self.work / "metrics.json"
         output.unlink(missing_ok=True)
-        done = run([*self.hosts.launcher(RANKS), self.shoal.path, "generate", "--model", model, "--input",
+        done = run([*self.hosts.launcher(ranks), self.shoal.path, "generate", "--model", model, "--input",
                     prompts, "--output", output, "--no-journal", "--threads", 1, "--metrics", metrics,
                     *flags], limit_s=300, env={"OMP_WAIT_POLICY": "passive"})
         expect(done.status == 0, f"{flags}: {done}")
@@ -99,6 +104,20 @@ class TwoHostsTest:
                   f"rank {even[0]:.2f} and {even[1]:.2f} times the mean")
             expect(found[name]["layout"]["expert_copies"] == 4, str(found[name]["layout"]))
             expect(there[1] < 0.85 * there[0], f"{name}: copies save too few bytes")
+
+    def four(self):
+        model = self.work / "mixtral.h5"
+        self.shoal.must("convert", GOLDENS / "mixtral" / "hf", model)
+        prompts, whole = GOLDENS / "mixtral" / "prompts.jsonl", self.work / "whole.jsonl"
+        self.shoal.must("generate", "--model", model, "--input", prompts, "--output", whole)
+        for ranks, layouts in FOUR.items():
+            for name, flags in layouts.items():
+                output, said, metrics = self.generate(model, prompts, *flags, ranks=ranks)
+                expect(hash_rows(output) == hash_rows(whole), f"{name}: other bytes than one rank\n{said}")
+                sent = metrics.get("experts_between_hosts")
+                expect(bool(sent) == (name != "pp 4"), f"{name}: sent {sent}")
+                print(f"four hosts, {ranks} ranks, {name}: sha256 {hash_rows(output)}, as on one rank; "
+                      f"sent {sent}")
 
     def slow_link(self):
         reason = self.hosts.limit(RATE)

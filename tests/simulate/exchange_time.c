@@ -4,7 +4,7 @@
  * Computes nothing and sends no real rows. Runs in a simulator of MPI; scaling.py calls it.
  *
  * usage: exchange_time TIMES.json PARTS ROWS LAYERS new | old
- * TIMES.json is bench_moe's output; a host is PARTS times as fast as the machine that it is of. */
+ * TIMES.json is bench_moe's output, of one thread; a host is PARTS times as fast. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"

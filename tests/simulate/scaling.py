@@ -4,8 +4,8 @@
 
 usage: scaling.py EXCHANGE_TIME TIMES.json OUT.json [--parts N] [--rows N] [--layers N]
 
-TIMES.json is the output of bench_moe, times of a real layer. A host is N (--parts) times as fast as the
-machine that they were measured on, which is an assumption.
+TIMES.json is the output of bench_moe, times of a real layer on one thread. A host is taken as N (--parts)
+times as fast, which is an assumption.
 """
 import argparse
 import json
@@ -41,7 +41,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("times")
     parser.add_argument("out")
-    for name, value in (("parts", 32), ("rows", 256), ("layers", 3)):
+    for name, value in (("parts", 64), ("rows", 256), ("layers", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     runs = [simulate(args, n, exchange) for n in HOSTS for exchange in ("old", "new")]

@@ -161,7 +161,7 @@ class Simulate:
         n_lines = len(self.source.read_text().splitlines())
         expect(done.status != 0 and 0 < n_rows < n_lines, f"{n_rows} rows of {n_lines}: {done}")
         print(f"killed on 64 simulated ranks after {n_rows} of {n_lines} rows")
-        done = self.shoal.must("generate", "--model", model, "--input", self.source, "--output",
+        done = self.shoal.must("generate", "--model", DEMO, "--input", self.source, "--output",
                                self.output, "--threads", 1, "--max-model-len", 768, "--pp", 3,
                                ranks=3, journal=True, limit_s=300)
         expect("journal " in done.err, f"not resumed\n{done}")
