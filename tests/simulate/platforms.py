@@ -2,7 +2,7 @@
 """Writes SimGrid platforms: hosts joined by a fat tree, a dragonfly or a torus.
 
 usage: platforms.py KIND HOSTS RANKS_PER_HOST FOLDER
-KIND is fat_tree, dragonfly or torus. HOSTS is a power of two, at least 16. Writes FOLDER/platform.xml and
+KIND is fat_tree, full_tree, dragonfly or torus. HOSTS is a power of two, at least 16. Writes FOLDER/platform.xml and
 FOLDER/hostfile, for smpirun -platform and -hostfile.
 """
 import sys
@@ -34,6 +34,12 @@ def fat_tree(n_hosts):
     return f"2;{hosts},{switches};1,{hosts // 2};1,1"
 
 
+def full_tree(n_hosts):
+    """The same with as many links up as down."""
+    switches, hosts = factors(n_hosts, 2)
+    return f"2;{hosts},{switches};1,{hosts};1,1"
+
+
 def dragonfly(n_hosts):
     """Groups of chassis of routers; SimGrid's parameters also say the links of each pair."""
     groups, chassis, routers, hosts = factors(n_hosts, 4)
@@ -45,12 +51,12 @@ def torus(n_hosts):
     return ",".join(str(n) for n in factors(n_hosts, 3))
 
 
-KINDS = {"fat_tree": fat_tree, "dragonfly": dragonfly, "torus": torus}
+KINDS = {"fat_tree": fat_tree, "full_tree": full_tree, "dragonfly": dragonfly, "torus": torus}
 
 
 def platform(kind, n_hosts):
     """The text of a platform file."""
-    topology = f'topology="{kind.upper()}" topo_parameters="{KINDS[kind](n_hosts)}"'
+    topology = f'topology="{kind.upper().replace("FULL", "FAT")}" topo_parameters="{KINDS[kind](n_hosts)}"'
     names = f'id="cluster" prefix="node-" suffix="" radical="0-{n_hosts - 1}"'
     return f"{HEAD}  <cluster {names}\n           {LINKS}\n           {topology}/>\n</platform>\n"
 
