@@ -82,3 +82,25 @@ struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
                             .head_dim = s->head_dim,
                             .latent = s->latent};
 }
+
+uint64_t kv_pool_one_bytes(const struct kv_pool *p)
+{
+    return p->layer_bytes / p->shape.n_blocks * p->shape.n_layers;
+}
+
+void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to)
+{
+    const uint64_t one = p->layer_bytes / p->shape.n_blocks;
+    assert(block < p->shape.n_blocks && p->kern->device == NULL);
+    for (uint32_t l = 0; l < p->shape.n_layers; l++)
+        memcpy((char *)to + l * one, (char *)p->data + l * p->layer_bytes + block * one, one);
+}
+
+void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from)
+{
+    const uint64_t one = p->layer_bytes / p->shape.n_blocks;
+    assert(block < p->shape.n_blocks && p->kern->device == NULL);
+    for (uint32_t l = 0; l < p->shape.n_layers; l++)
+        memcpy((char *)p->data + l * p->layer_bytes + block * one, (const char *)from + l * one,
+               one);
+}

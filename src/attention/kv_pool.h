@@ -44,6 +44,12 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 
+/* Local. Bytes of one block, and copies of it, layer after layer, in host memory; the pool must lie
+ * there, too. */
+uint64_t kv_pool_one_bytes(const struct kv_pool *p);
+void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
+void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);
+
 /* Local. The view of local layer `layer` that the kernels read and write. */
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer);
 

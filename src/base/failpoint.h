@@ -18,6 +18,7 @@
     X(OUTPUT_FSYNC, "output_fsync")     /* all rows are written, not yet durable */                \
     X(RESUME, "resume")                 /* a row of an earlier run is taken over */                \
     X(EXPERT_READ, "expert_read")       /* an expert was read from its packed copy */              \
+    X(TIER_READ, "tier_read")           /* a KV block was read from --kv-tier */                   \
     X(STEP, "step")                     /* a step is planned */                                    \
     X(DRAIN, "drain")                   /* running requests are written to the journal */          \
     X(FINISH, "finish")                 /* the output is durable, the journal does not say so */

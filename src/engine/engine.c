@@ -73,7 +73,9 @@ static struct status make_buffers(struct engine *e)
     TRY(mem_alloc(&e->seqs, e->o.max_rows * n_tables, sizeof *e->seqs, "engine"));
     TRY(step_plan_init(&e->plan, (int32_t)e->o.layout->dp));
     if (e->is_lead) {
-        const size_t n = e->o.layout->pp + 1;
+        const size_t n = e->o.layout->pp + 1, dp = e->o.layout->dp;
+        TRY(mem_alloc(&e->asked, n * dp, sizeof *e->asked, "engine"));
+        TRY(mem_alloc(&e->n_collected, dp, sizeof *e->n_collected, "engine"));
         TRY(mem_alloc(&e->outgoing, n, sizeof *e->outgoing, "engine"));
         for (size_t i = 0; i < n; i++) {
             TRY(mem_alloc(&e->outgoing[i].sends, e->o.layout->pp, sizeof *e->outgoing[i].sends,
@@ -118,6 +120,7 @@ struct status engine_create(const struct engine_options *options, struct engine 
     e->is_stage_root = e->place.dp == 0 && e->place.tp == 0;
     step_result_init(&e->result);
     struct status st = stage_create(&e->o, &e->stage);
+    if (!status_failed(&st)) st = engine_create_tier(e, &options->tier);
     if (!status_failed(&st)) st = make_buffers(e);
     if (status_failed(&st)) {
         engine_destroy(&e);
@@ -152,6 +155,12 @@ void engine_destroy(struct engine **engine)
         comm_wait(e->o.comm, &e->result_sends[i]);
         plan_message_fini(&e->result_messages[i]);
     }
+    comm_wait(e->o.comm, &e->moved_send);
+    kv_tier_destroy(&e->tier);
+    mem_free(&e->moved);
+    mem_free(&e->asked);
+    mem_free(&e->n_collected);
+    mem_free(&e->collected);
     plan_message_fini(&e->incoming);
     plan_message_fini(&e->shared);
     step_plan_fini(&e->plan);
@@ -309,10 +318,12 @@ static struct status engine_run_step(struct engine *e, const struct step_plan *p
     e->step = plan->step;
     comm_mark_step(e->o.comm, plan->step);
     TRY(engine_open_batch(e, plan, &b));
+    TRY(engine_run_moves(e, plan, &b));
     TRY(await_rows(e, &b, &h));
     const uint64_t since = clock_ns(), cpu = trace_cpu_ns(trace);
     const uint64_t comm_before = collective_ns(e), wait_before = e->stats.wait_ns;
     TRY(engine_compute(e, plan, &b, &h));
+    TRY(engine_report_moves(e, &b));
     const uint64_t now = clock_ns();
     trace_add(trace,
               &(struct trace_event){.begin_ns = since,
@@ -376,6 +387,7 @@ static void share_plan(struct engine *e, const struct plan_message *m)
 struct status engine_submit(struct engine *e, const struct step_plan *plan)
 {
     const uint32_t pp = e->o.layout->pp;
+    engine_note_asked(e, plan);
     struct outgoing_plan *out = &e->outgoing[e->n_submitted++ % (pp + 1)];
     for (uint32_t s = 1; s < pp; s++) comm_wait(e->o.comm, &out->sends[s]);
     const uint64_t since = clock_ns();
@@ -408,7 +420,8 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
     const int from = (int)layout_rank_of(e->o.layout, (uint32_t)replica, e->o.layout->pp - 1, 0);
     const uint64_t since = clock_ns(), waited_ns = e->stats.wait_ns;
     TRY(receive_message(e, from, COMM_TAG_RESULT));
-    const struct status st = step_result_unpack(e->incoming.words, e->incoming.n_words, out);
+    struct status st = step_result_unpack(e->incoming.words, e->incoming.n_words, out);
+    if (!status_failed(&st)) st = engine_collect_moved(e, replica, out);
     e->stats.lead_ns += clock_ns() - since - (e->stats.wait_ns - waited_ns);
     return st;
 }
@@ -430,6 +443,7 @@ struct engine_stats engine_stats_of(const struct engine *e)
     s.peak_bytes = mem_peak_bytes();
     if (e->o.weights->stream != NULL) s.experts = expert_stream_stats_of(e->o.weights->stream);
     s.moe = stage_moe_traffic(e->stage);
+    if (e->tier != NULL) s.tier = kv_tier_stats_of(e->tier);
     s.n_collectives = comm_stats_of_steps(e->o.comm).n_calls - e->n_before_steps;
     return s;
 }

@@ -5,13 +5,22 @@
 #ifndef SHOAL_ENGINE_ENGINE_H
 #define SHOAL_ENGINE_ENGINE_H
 
+#include "attention/kv_tier.h"
 #include "model/stage.h"
 #include "plan/step_plan.h"
 
 struct engine;
 
+/* This rank's file for KV blocks that wait (attention/kv_tier.h); n_slots 0: none. */
+struct engine_tier {
+    const char *dir;
+    uint32_t n_slots; /* the same on all ranks */
+    struct failpoint *failpoint;
+};
+
 struct engine_options {
     struct stage_options stage; /* borrowed parts outlive the engine */
+    struct engine_tier tier;
 };
 
 /* The work and the time of one rank; times in nanoseconds. Compute time is busy_ns - comm_ns; the
@@ -30,6 +39,7 @@ struct engine_stats {
     uint64_t peak_bytes;                /* resident */
     struct expert_stream_stats experts; /* streamed ones */
     struct moe_traffic moe;
+    struct kv_tier_stats tier;
 };
 
 /* Local. Errors: as stage_create. destroy accepts NULL. */

@@ -100,6 +100,7 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
     }
     *out = (struct batch){.seqs = plan->seqs + first,
                           .n_seqs = last - first,
+                          .blocks = plan->blocks + block,
                           .tokens = plan->tokens + token,
                           .adjusts = plan->adjusts + adjust,
                           .allowed = plan->allowed + allowed};

@@ -58,6 +58,17 @@ struct engine {
     struct plan_top *tops; /* of the wants, one after another; grows */
     size_t tops_capacity;
 
+    /* blocks on disk: NULL and 0 without a tier */
+    struct kv_tier *tier;
+    uint64_t n_reads; /* ordered so far */
+    uint64_t *moved;  /* [moved_capacity] the report that is being sent */
+    size_t moved_capacity;
+    struct comm_request moved_send;
+    bool *asked;           /* lead: [pp + 1, dp] of the plans in flight, who reports */
+    uint64_t *n_collected; /* lead: [dp] results so far */
+    uint64_t *collected;   /* lead: [collected_capacity] a report received */
+    size_t collected_capacity;
+
     uint64_t step;           /* of the last plan */
     uint64_t n_before_steps; /* collectives before the first step */
     struct engine_stats stats;
@@ -68,7 +79,9 @@ struct batch {
     const struct plan_seq *seqs; /* [n_seqs] */
     size_t n_seqs, n_rows;
     size_t n_runs;         /* runs in e->seqs: consecutive entries of one sequence make one run */
-    const int32_t *tokens; /* [n_rows] */
+    const int32_t *blocks; /* of all sequences */
+    const struct plan_move *ask;       /* NULL: no report is wanted */
+    const int32_t *tokens;             /* [n_rows] */
     const struct plan_adjust *adjusts; /* sequence after sequence */
     const uint32_t *allowed;           /* the same */
 };
@@ -78,6 +91,22 @@ struct batch {
 /* Takes this replica's part of a plan, borrowed from it, and writes its runs of rows to e->seqs.
  * Errors: STATUS_BUG when the plan does not fit the engine's rows or the vocabulary. */
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out);
+
+/* engine_moves.c; Local where not said otherwise. Opens the tier, if there is one. Errors:
+ * kv_tier_create's. */
+struct status engine_create_tier(struct engine *e, const struct engine_tier *o);
+
+/* Gives the plan's orders to the tier, and waits for blocks of the batch that are on their way.
+ * Sets b->ask. Errors: STATUS_BUG, STATUS_MEMORY. */
+struct status engine_run_moves(struct engine *e, const struct step_plan *plan, struct batch *b);
+
+/* **Collective (TP)** where b->ask is set. Reports to the lead. Errors: STATUS_MEMORY. */
+struct status engine_report_moves(struct engine *e, const struct batch *b);
+
+/* Lead. Remembers which replicas a plan asks; and collects a replica's reports of its oldest plan.
+ * Errors: STATUS_BUG, STATUS_MEMORY. */
+void engine_note_asked(struct engine *e, const struct step_plan *plan);
+struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out);
 
 /* Last stage. Lists the rows that need logits: e->rows and e->wants [*n]. Errors: STATUS_MEMORY. */
 struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n);

@@ -176,7 +176,7 @@ static struct status dry_run_prepare(struct job *j)
     TRY(job_open_lead(j));
     j->n_state_slots = layout_slots_wanted(&j->model, o->schedule.max_batch);
     if (lead_is_complete(j->lead)) return status_ok();
-    return lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots);
+    return lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots, 0);
 }
 
 static void print_end(const struct job *j, const struct stub *s, double seconds)

@@ -111,7 +111,9 @@ static struct status start_engine(struct job *j)
                   .n_kv_blocks = j->n_kv_blocks,
                   .n_state_slots = j->n_state_slots,
                   .flags = &j->o->model,
-                  .capacity = &j->o->capacity}};
+                  .capacity = &j->o->capacity},
+        .tier = {
+            .dir = j->o->tier.kv_tier.dir, .n_slots = j->n_tier_slots, .failpoint = &j->failpoint}};
     return engine_create(&options, &j->engine);
 }
 
@@ -133,7 +135,8 @@ static void job_say_last_words(void *user)
 static struct status start_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
-    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots));
+    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots,
+                   (int32_t)j->n_tier_slots));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
     return j->http != NULL ? http_port_start(j->http) : status_ok();
 }
@@ -186,6 +189,7 @@ static struct status job_start(struct job *j)
     PHASE(job_check_options(j));
     PHASE(kern_select(j->env.kernels, &j->kern));
     PHASE(job_read_model(j));
+    PHASE(job_check_tier(j));
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
     PHASE(check_drain(j));
     TRY(comm_gather_topo(j->comm, &j->topo));
@@ -305,7 +309,7 @@ static struct status job_run_steps(struct job *j, struct lead_loop *l)
             l->drains = l->drains && !done && !status_failed(&st);
             return l->drains ? lead_drain(j->lead) : st;
         }
-        if (l->plan.n_seqs == 0) continue;
+        if (l->plan.n_seqs == 0 && l->plan.n_moves == 0) continue;
         (void)failpoint_pass(&j->failpoint, FAILPOINT_STEP);
         st = engine_submit(j->engine, &l->plan);
         if (status_failed(&st)) job_lose(j, "step", &st);

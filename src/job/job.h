@@ -60,6 +60,7 @@ struct job {
     struct drafting_cost draft_cost; /* of --speculate auto and ngram */
     bool no_repeats;                 /* of --speculate mtp */
     uint32_t n_threads, n_kv_blocks;
+    uint32_t n_tier_slots;  /* KV blocks in a rank's file of --kv-tier; 0: none */
     uint32_t n_state_slots; /* 0: the model has no recurrent states */
     struct job_times times;
     bool is_drained;

@@ -205,6 +205,34 @@ struct plan_tables job_tables(const struct job *j)
     return (struct plan_tables){(int32_t)g.n_full, (int32_t)g.n_windowed, (int32_t)g.window};
 }
 
+struct status job_check_tier(const struct job *j)
+{
+    if (j->o->tier.kv_tier.n_bytes == 0) return status_ok();
+    if (j->o->device.device != DEVICE_CPU)
+        return status_make(STATUS_USAGE, "--kv-tier: not with --device cuda");
+    if (j->model.delta.n_key_heads > 0)
+        return status_make(STATUS_USAGE, "--kv-tier: not for a model with recurrent layers, whose "
+                                         "states are not kept behind each block");
+    if (!j->o->schedule.prefix_cache)
+        return status_make(
+            STATUS_USAGE,
+            "--kv-tier: needs --prefix-cache on, and not scoring or a capacity factor");
+    return status_ok();
+}
+
+/* The slots of each rank's file: as many as all ranks have room for. */
+static struct status size_tier(struct job *j, uint64_t block_bytes)
+{
+    const uint64_t bytes = j->o->tier.kv_tier.n_bytes;
+    uint64_t n = bytes / (block_bytes > 0 ? block_bytes : 1);
+    if (n > INT32_MAX) n = INT32_MAX;
+    comm_min_u64(j->comm, COMM_WORLD, &n, 1);
+    j->n_tier_slots = (uint32_t)n;
+    if (bytes == 0 || n > 0) return status_ok();
+    return status_make(STATUS_USAGE, "--kv-tier: a KV block of a rank has %llu bytes, found %llu",
+                       (unsigned long long)block_bytes, (unsigned long long)bytes);
+}
+
 struct status job_size_memory(struct job *j)
 {
     const struct weights *w = j->weights;
@@ -237,6 +265,7 @@ struct status job_size_memory(struct job *j)
                            j->o->weights.memory_bytes > 0 ? " or --memory" : "");
     }
     j->n_kv_blocks = (uint32_t)n;
+    TRY(size_tier(j, block_bytes));
     if (w->stream == NULL) return status_ok();
     const uint64_t asked = j->o->weights.expert_bytes;
     return expert_stream_start(w->stream, asked > 0 ? asked : less(all, n * block_bytes));

@@ -3,6 +3,8 @@
 
 #include "job/drain.h"
 
+#include <string.h>
+
 static bool read_part(const char *text, void *part)
 {
     return input_part_parse(text, part);
@@ -24,6 +26,18 @@ static bool read_size(const char *text, void *bytes)
     return weights_size_parse(text, bytes);
 }
 
+/* DIR:SIZE; DIR may have colons of its own. */
+static bool read_place(const char *text, void *place)
+{
+    struct tier_place *p = place;
+    const char *colon = strrchr(text, ':');
+    const size_t n = colon != NULL ? (size_t)(colon - text) : 0;
+    if (n == 0 || n >= TIER_DIR_BYTES) return false;
+    memcpy(p->dir, text, n);
+    p->dir[n] = '\0';
+    return weights_size_parse(colon + 1, &p->n_bytes);
+}
+
 #define FLAG_OWNER struct job_file_flags
 static const struct flag file_rows[] = {JOB_FILE_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
@@ -38,6 +52,9 @@ static const struct flag model_rows[] = {MODEL_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 #define FLAG_OWNER struct weights_flags
 static const struct flag weights_rows[] = {WEIGHTS_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct tier_flags
+static const struct flag tier_rows[] = {TIER_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 #define FLAG_OWNER struct capacity_flags
 static const struct flag capacity_rows[] = {CAPACITY_FLAGS(FLAG_ROW)};
@@ -66,6 +83,7 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_SAMPLING] = GROUP(sampling_rows, sampling),
     [JOB_MODEL] = GROUP(model_rows, model),
     [JOB_WEIGHTS] = GROUP(weights_rows, weights),
+    [JOB_TIER] = GROUP(tier_rows, tier),
     [JOB_CAPACITY] = GROUP(capacity_rows, capacity),
     [JOB_SCHEDULE] = GROUP(schedule_rows, schedule),
     [JOB_DEVICE] = GROUP(device_rows, device),

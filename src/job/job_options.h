@@ -5,6 +5,7 @@
 #ifndef SHOAL_JOB_JOB_OPTIONS_H
 #define SHOAL_JOB_JOB_OPTIONS_H
 
+#include "attention/tier_flags.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "checkpoint/load/loader_cache.h"
@@ -107,6 +108,7 @@ struct job_options {
     struct request_defaults sampling; /* as given; job_text has the effective values */
     struct model_flags model;
     struct weights_flags weights;
+    struct tier_flags tier;
     struct capacity_flags capacity;
     struct schedule_flags schedule;
     struct device_flags device;
@@ -127,6 +129,7 @@ enum job_group {
     JOB_SAMPLING,
     JOB_MODEL,
     JOB_WEIGHTS,
+    JOB_TIER,
     JOB_CAPACITY,
     JOB_SCHEDULE,
     JOB_DEVICE,

@@ -63,6 +63,9 @@ struct status job_fit_layout(struct job *j, bool *fits);
  * Errors: expert_pack_make's. */
 struct status job_pack_experts(struct job *j);
 
+/* Local. Refuses --kv-tier where it cannot work. Errors: STATUS_USAGE. */
+struct status job_check_tier(const struct job *j);
+
 /* **Collective (world)**, once the weights are loaded. Divides the memory that is left: chooses
  * j->n_kv_blocks, the same on all ranks, so that every replica can run the same requests, and
  * starts the stream of experts in the rest. Errors: STATUS_USAGE, STATUS_MEMORY. */

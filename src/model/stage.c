@@ -348,6 +348,11 @@ struct moe_traffic stage_moe_traffic(const struct stage *s)
     return s->moe != NULL ? moe_traffic_of(s->moe) : (struct moe_traffic){0};
 }
 
+const struct kv_pool *stage_kv_pool(const struct stage *s)
+{
+    return s->kv;
+}
+
 uint64_t stage_kv_bytes(const struct stage *s)
 {
     return s->kv->n_bytes;

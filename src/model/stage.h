@@ -99,6 +99,9 @@ struct moe_traffic stage_moe_traffic(const struct stage *s);
 /* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
 void stage_count_busiest(struct stage *s);
 
+/* Local. The KV pool; borrowed. */
+const struct kv_pool *stage_kv_pool(const struct stage *s);
+
 /* Local. Bytes of the KV pool, of the recurrent states and of the workspace. */
 uint64_t stage_kv_bytes(const struct stage *s);
 uint64_t stage_state_bytes(const struct stage *s);

@@ -32,6 +32,7 @@ void step_plan_fini(struct step_plan *p)
     mem_free(&p->blocks);
     mem_free(&p->adjusts);
     mem_free(&p->allowed);
+    mem_free(&p->moves);
 }
 
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
@@ -39,13 +40,13 @@ void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
     p->kind = kind;
     p->predicts = false;
     p->step = step;
-    p->n_seqs = p->n_tokens = p->n_blocks = p->n_adjusts = p->n_allowed = 0;
+    p->n_seqs = p->n_tokens = p->n_blocks = p->n_adjusts = p->n_allowed = p->n_moves = 0;
     memset(p->replica_begin, 0, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
 }
 
 /* The lengths of a plan's arrays. */
 struct plan_counts {
-    size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
+    size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, n_moves;
 };
 
 static struct status reserve_plan(struct step_plan *p, const struct plan_counts *n)
@@ -59,6 +60,8 @@ static struct status reserve_plan(struct step_plan *p, const struct plan_counts 
                           sizeof *p->adjusts, WHAT));
     TRY(step_plan_reserve(&p->allowed, &p->allowed_capacity, p->n_allowed, n->n_allowed,
                           sizeof *p->allowed, WHAT));
+    TRY(step_plan_reserve(&p->moves, &p->moves_capacity, p->n_moves, n->n_moves, sizeof *p->moves,
+                          WHAT));
     return step_plan_reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n->n_blocks,
                              sizeof *p->blocks, WHAT);
 }
@@ -68,8 +71,12 @@ struct status step_plan_add(struct step_plan *p, int32_t replica, const struct p
 {
     const size_t n_rows = (size_t)seq->n_rows, n_blocks = (size_t)seq->n_blocks;
     const size_t n_adjusts = (size_t)seq->n_adjusts, n_allowed = (size_t)seq->n_allowed_words;
-    const struct plan_counts n = {p->n_seqs + 1, p->n_tokens + n_rows, p->n_blocks + n_blocks,
-                                  p->n_adjusts + n_adjusts, p->n_allowed + n_allowed};
+    const struct plan_counts n = {p->n_seqs + 1,
+                                  p->n_tokens + n_rows,
+                                  p->n_blocks + n_blocks,
+                                  p->n_adjusts + n_adjusts,
+                                  p->n_allowed + n_allowed,
+                                  0};
     TRY(reserve_plan(p, &n));
     p->seqs[p->n_seqs] = *seq;
     memcpy(p->tokens + p->n_tokens, lists->tokens, n_rows * sizeof *p->tokens);
@@ -84,6 +91,14 @@ struct status step_plan_add(struct step_plan *p, int32_t replica, const struct p
     p->n_adjusts = n.n_adjusts;
     p->n_allowed = n.n_allowed;
     p->replica_begin[replica + 1] = (int32_t)p->n_seqs;
+    return status_ok();
+}
+
+struct status step_plan_add_move(struct step_plan *p, const struct plan_move *move)
+{
+    TRY(step_plan_reserve(&p->moves, &p->moves_capacity, p->n_moves, p->n_moves + 1, sizeof *move,
+                          "step plan"));
+    p->moves[p->n_moves++] = *move;
     return status_ok();
 }
 
@@ -103,6 +118,7 @@ void step_result_fini(struct step_result *r)
     mem_free(&r->scores);
     mem_free(&r->logits);
     mem_free(&r->tops);
+    mem_free(&r->moved);
 }
 
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab)
@@ -110,7 +126,7 @@ void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, in
     r->step = step;
     r->replica = replica;
     r->vocab = vocab;
-    r->n_seqs = r->n_scores = r->n_logit_rows = r->n_tops = 0;
+    r->n_seqs = r->n_scores = r->n_logit_rows = r->n_tops = r->n_moved = 0;
 }
 
 struct status step_result_add(struct step_result *r, const struct result_seq *seq)
@@ -149,6 +165,18 @@ struct status step_result_add_logits(struct step_result *r, const float *rows, s
                           sizeof *rows, "step result"));
     memcpy(r->logits + used, rows, n_rows * width * sizeof *rows);
     r->n_logit_rows += n_rows;
+    return status_ok();
+}
+
+struct status step_result_take_moved(struct step_result *r, const uint64_t *moved, size_t n)
+{
+    const bool is_first = r->n_moved == 0;
+    if (is_first) {
+        TRY(step_plan_reserve(&r->moved, &r->moved_capacity, 0, n, sizeof *moved, "step result"));
+        r->n_moved = n;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (is_first || moved[i] < r->moved[i]) r->moved[i] = moved[i];
     return status_ok();
 }
 
@@ -198,7 +226,8 @@ static void get(struct cursor *c, void *to, size_t n_bytes)
 
 /* The counts that stand before the arrays; uint64 each so that both sides agree on the layout. */
 struct plan_header {
-    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, predicts;
+    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, n_moves,
+        predicts;
 };
 
 struct result_header {
@@ -209,14 +238,17 @@ struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
 {
     const struct plan_header h = {p->kind,      p->step,      (uint64_t)p->n_replicas,
                                   p->n_seqs,    p->n_tokens,  p->n_blocks,
-                                  p->n_adjusts, p->n_allowed, p->predicts};
+                                  p->n_adjusts, p->n_allowed, p->n_moves,
+                                  p->predicts};
     const size_t n_replica_bytes = ((size_t)p->n_replicas + 1) * sizeof(int32_t);
     const size_t n_seq_bytes = p->n_seqs * sizeof *p->seqs;
     const size_t n_adjust_bytes = p->n_adjusts * sizeof *p->adjusts;
+    const size_t n_move_bytes = p->n_moves * sizeof *p->moves;
     m->n_words = 0;
     const size_t n_words = step_plan_words_of(sizeof h) + step_plan_words_of(n_replica_bytes) +
                            step_plan_words_of(n_seq_bytes) + p->n_tokens + p->n_blocks +
-                           step_plan_words_of(n_adjust_bytes) + p->n_allowed;
+                           step_plan_words_of(n_adjust_bytes) + p->n_allowed +
+                           step_plan_words_of(n_move_bytes);
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
     step_plan_put(&c, &h, sizeof h);
@@ -226,6 +258,7 @@ struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
     step_plan_put(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
     step_plan_put(&c, p->adjusts, n_adjust_bytes);
     step_plan_put(&c, p->allowed, p->n_allowed * sizeof *p->allowed);
+    step_plan_put(&c, p->moves, n_move_bytes);
     m->n_words = n_words;
     return status_ok();
 }
@@ -265,24 +298,27 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_replicas != (uint64_t)p->n_replicas || h.n_seqs > n_words ||
         h.n_tokens > n_words || h.n_blocks > n_words || h.n_adjusts > n_words ||
-        h.n_allowed > n_words || h.kind > PLAN_STOP || h.predicts > 1) {
+        h.n_allowed > n_words || h.n_moves > n_words || h.kind > PLAN_STOP || h.predicts > 1) {
         return malformed("step plan", n_words);
     }
     step_plan_clear(p, (enum plan_kind)h.kind, h.step);
     p->predicts = h.predicts == 1;
-    const struct plan_counts n = {h.n_seqs, h.n_tokens, h.n_blocks, h.n_adjusts, h.n_allowed};
+    const struct plan_counts n = {h.n_seqs,    h.n_tokens,  h.n_blocks,
+                                  h.n_adjusts, h.n_allowed, h.n_moves};
     TRY(reserve_plan(p, &n));
     p->n_seqs = h.n_seqs;
     p->n_tokens = h.n_tokens;
     p->n_blocks = h.n_blocks;
     p->n_adjusts = h.n_adjusts;
     p->n_allowed = h.n_allowed;
+    p->n_moves = h.n_moves;
     get(&c, p->replica_begin, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
     get(&c, p->seqs, p->n_seqs * sizeof *p->seqs);
     get(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
     get(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
     get(&c, p->adjusts, p->n_adjusts * sizeof *p->adjusts);
     get(&c, p->allowed, p->n_allowed * sizeof *p->allowed);
+    get(&c, p->moves, p->n_moves * sizeof *p->moves);
     if (c.short_read || c.left != 0 || !plan_is_consistent(p))
         return malformed("step plan", n_words);
     return status_ok();

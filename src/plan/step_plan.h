@@ -30,6 +30,20 @@ static inline int32_t plan_tables_count(const struct plan_tables *t)
     return t->n_full + t->n_windowed;
 }
 
+/* Orders to move KV blocks between a replica's pool and its ranks' files (attention/kv_tier.h).
+ * They are carried out in their order, before the step's rows are computed. */
+enum plan_move_kind {
+    PLAN_MOVE_OUT, /* copy the block to the slot */
+    PLAN_MOVE_IN,  /* read the slot into the block, beside this and later steps */
+    PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number `slot` on; with
+                      block 1 after all of them have ended */
+};
+
+struct plan_move {
+    int32_t kind, replica;
+    int32_t block, slot;
+};
+
 /* The results that the last stage computes of a sequence's rows: bits of plan_seq.want. */
 enum plan_want {
     PLAN_SAMPLE = 1,  /* sample one token from the last row */
@@ -104,7 +118,9 @@ struct step_plan {
     struct plan_adjust *adjusts; /* [n_adjusts] */
     uint32_t
         *allowed; /* [n_allowed] words; of each sequence, bit i is set when token i may be drawn */
-    size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
+    struct plan_move *moves; /* [n_moves] */
+    size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, n_moves;
+    size_t moves_capacity;
     size_t seqs_capacity, tokens_capacity, blocks_capacity, adjusts_capacity; /* elements */
     size_t allowed_capacity;
 };
@@ -127,6 +143,9 @@ struct plan_lists {
  * are copied. Errors: STATUS_MEMORY. */
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
                             const struct plan_lists *lists);
+
+/* Local. Appends an order. Errors: STATUS_MEMORY. */
+struct status step_plan_add_move(struct step_plan *p, const struct plan_move *move);
 
 /* Local. Ends replica `replica`; must be called for each, in order, after its sequences. */
 void step_plan_end_replica(struct step_plan *p, int32_t replica);
@@ -153,7 +172,20 @@ struct plan_top {
     float logprob;
 };
 
+/* The report of a replica's ranks on PLAN_MOVE_ASK, as numbers whose least over the ranks counts:
+ * these, then for each read from `from` on 1, or 0 if it has failed. */
+enum plan_moved {
+    PLAN_MOVED_FROM,
+    PLAN_MOVED_N_ENDED,
+    PLAN_MOVED_RATE_IN,
+    PLAN_MOVED_RATE_OUT,
+    PLAN_MOVED_READS
+};
+
 struct step_result {
+    uint64_t *moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The
+                        engine adds it to the message of the last stage. n_moved 0: not asked */
+    size_t n_moved, moved_capacity;
     uint64_t step;
     int32_t replica;
     int32_t vocab;           /* V; width of a logits row */
@@ -177,6 +209,10 @@ struct status step_result_add(struct step_result *r, const struct result_seq *se
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
 struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows);
+
+/* Local. Takes the report of some ranks, moved [n]: the least of it and of those taken before.
+ * Errors: STATUS_MEMORY. */
+struct status step_result_take_moved(struct step_result *r, const uint64_t *moved, size_t n);
 
 /* A message buffer, empty when it is all zeros. */
 struct plan_message {

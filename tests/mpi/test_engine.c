@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "checkpoint/convert/convert.h"
 #include "engine/engine.h"
+#include "parallel/layout/kv_groups.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,6 +131,21 @@ static void start_seqs(struct lead *d, const struct model *m)
     }
 }
 
+/* Writes the tables of s, whose ids differ by N_SEQS * BLOCKS. Returns the number of entries. */
+static int32_t list_blocks(const struct lead *d, const struct seq *s, int32_t end, int32_t *out,
+                           int32_t *first_block)
+{
+    const struct kv_groups g = kv_groups_of(d->l);
+    const int32_t n = (end + 63) / 64, first_seen = s->pos + 1 - (int32_t)g.window;
+    int32_t at = 0;
+    *first_block = g.n_windowed > 0 && first_seen > 0 ? first_seen / 64 : 0;
+    for (int32_t t = 0; t < (int32_t)(g.n_full + g.n_windowed); t++) {
+        for (int32_t b = t < (int32_t)g.n_full ? 0 : *first_block; b < n; b++)
+            out[at++] = t * N_SEQS * BLOCKS + s->blocks[b];
+    }
+    return at;
+}
+
 static void add_seq(struct lead *d, int32_t i, int32_t replica)
 {
     struct seq *s = &d->seqs[i];
@@ -137,17 +153,20 @@ static void add_seq(struct lead *d, int32_t i, int32_t replica)
     int32_t n_rows = s->pos < prompt ? prompt - s->pos : 1;
     if (n_rows > CHUNK) n_rows = CHUNK;
     const int32_t end = s->pos + n_rows;
+    int32_t blocks[KV_GROUPS_MAX * BLOCKS], first_block;
+    const int32_t n_blocks = list_blocks(d, s, end, blocks, &first_block);
     const struct plan_seq p = {.id = i,
                                .n_rows = n_rows,
                                .pos0 = s->pos,
-                               .n_blocks = (end + 63) / 64,
+                               .n_blocks = n_blocks,
+                               .first_block = first_block,
                                .want = PLAN_SCORE | (end >= prompt ? PLAN_SAMPLE : 0) |
                                        (i == 0 ? PLAN_LOGITS : 0),
                                .next_token = s->tokens[end],
                                .top_p = 1};
     CU_ASSERT_EQUAL_FATAL(
         step_plan_add(&d->plan, replica, &p,
-                      &(struct plan_lists){.tokens = s->tokens + s->pos, .blocks = s->blocks})
+                      &(struct plan_lists){.tokens = s->tokens + s->pos, .blocks = blocks})
             .code,
         STATUS_OK);
 }
@@ -396,7 +415,7 @@ static void run_cut(const struct layout *whole, struct model *m, struct layout *
                   .comm = c,
                   .rank = rank,
                   .max_rows = N_SEQS * CHUNK,
-                  .n_kv_blocks = N_SEQS * BLOCKS,
+                  .n_kv_blocks = KV_GROUPS_MAX * N_SEQS * BLOCKS,
                   .flags = &(struct model_flags){.kv_dtype = DTYPE_F32},
                   .capacity = &dropless}};
     CU_ASSERT_EQUAL_FATAL(engine_create(&o, &engine).code, STATUS_OK);

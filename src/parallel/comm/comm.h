@@ -32,6 +32,7 @@ enum comm_tag {
     COMM_TAG_PLAN = 1,
     COMM_TAG_HIDDEN,
     COMM_TAG_RESULT,
+    COMM_TAG_MOVED,
     COMM_TAG_CLOCK,
     COMM_TAG_TRACE,
     COMM_TAG_DEVICE

@@ -9,7 +9,8 @@
 
 enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20 };
 
-struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots)
+struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots,
+                         int32_t n_tier_slots)
 {
     const struct lead_options *o = &l->o;
     const struct scheduler_options so = {
@@ -19,6 +20,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots
         .n_blocks = n_blocks,
         .n_state_slots = n_state_slots,
         .tables = o->tables,
+        .n_tier_slots = n_tier_slots,
         .flags = o->schedule,
         .draft_cost = o->draft_cost,
         .predicts = o->predicts,
@@ -71,7 +73,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     if (l->o.flags.result_cache && options->mode == LEAD_GENERATE) {
         TRY_GOTO(st, result_cache_create(0, &l->results), fail);
     }
-    if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks, 0), fail);
+    if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks, 0, 0), fail);
     if (options->port != NULL) l->port = *options->port;
     if (options->port == NULL) TRY_GOTO(st, lead_lines_open(l), fail);
     *out = l;

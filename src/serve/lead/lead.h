@@ -87,7 +87,8 @@ bool lead_is_complete(const struct lead *lead);
 
 /* Local. Sets the size of the KV pools, and the slots of recurrent states (0: the model has none),
  * when lead_create got n_blocks 0. Call it before the first lead_next. Errors: as lead_create. */
-struct status lead_start(struct lead *lead, int32_t n_blocks, int32_t n_state_slots);
+struct status lead_start(struct lead *lead, int32_t n_blocks, int32_t n_state_slots,
+                         int32_t n_tier_slots);
 
 /* Local. Takes new requests, as many as the window allows, admits and plans step `step` of group
  * `group` into *plan (initialized by the caller for n_replicas; cleared here). The results of the

@@ -194,17 +194,46 @@ static int32_t evict_node(struct prefix_cache *c, int32_t id, int32_t *out)
     return n;
 }
 
+/* The end of the list whose oldest node was used less recently; PREFIX_LISTS: both are empty. */
+static enum prefix_list older_list(const struct prefix_cache *c)
+{
+    const int32_t node = c->lists[PREFIX_IDLE].oldest;
+    const int32_t windows = c->lists[PREFIX_IDLE_WINDOWS].oldest;
+    if (node < 0 && windows < 0) return PREFIX_LISTS;
+    const bool node_first =
+        windows < 0 || (node >= 0 && c->nodes[node].links[PREFIX_IDLE].used <
+                                         c->nodes[windows].links[PREFIX_IDLE_WINDOWS].used);
+    return node_first ? PREFIX_IDLE : PREFIX_IDLE_WINDOWS;
+}
+
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out)
 {
     int32_t n = 0;
     while (n == 0) { /* a node that has no blocks left goes as well */
-        const int32_t node = c->lists[PREFIX_IDLE].oldest;
-        const int32_t windows = c->lists[PREFIX_IDLE_WINDOWS].oldest;
-        if (node < 0 && windows < 0) return 0;
-        const bool node_first =
-            windows < 0 || (node >= 0 && c->nodes[node].links[PREFIX_IDLE].used <
-                                             c->nodes[windows].links[PREFIX_IDLE_WINDOWS].used);
-        n = node_first ? evict_node(c, node, out) : evict_windows(c, windows, out);
+        const enum prefix_list which = older_list(c);
+        if (which == PREFIX_LISTS) return 0;
+        const int32_t node = c->lists[which].oldest;
+        n = which == PREFIX_IDLE ? evict_node(c, node, out) : evict_windows(c, node, out);
     }
     return n;
+}
+
+struct prefix_victim prefix_cache_victim(const struct prefix_cache *c)
+{
+    const enum prefix_list which = older_list(c);
+    struct prefix_victim v = {.node = -1};
+    if (which == PREFIX_LISTS) return v;
+    const int32_t node = c->lists[which].oldest;
+    const struct prefix_node *at = &c->nodes[node];
+    /* windowed blocks of a node that runs are behind the window */
+    if (at->n_wanted == 0 || at->n_refs > 0) return v;
+    v.node = node;
+    v.table_begin = which == PREFIX_IDLE ? 0 : c->tables.n_full;
+    v.table_end = at->has_windows ? plan_tables_count(&c->tables) : c->tables.n_full;
+    return v;
+}
+
+const int32_t *prefix_cache_tokens(const struct prefix_cache *c, int32_t node)
+{
+    return tokens_of(c, node);
 }

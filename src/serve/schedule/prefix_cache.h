@@ -27,6 +27,7 @@ struct prefix_node {
     int32_t n_refs;        /* sequences that hold it; 0: idle */
     int32_t n_window_refs; /* of them, those that hold its windowed blocks */
     int32_t n_children;
+    int32_t n_wanted; /* preempted sequences that will come back for it */
     bool is_cached;
     bool has_windows; /* it has its windowed blocks */
 };
@@ -92,5 +93,18 @@ int32_t prefix_cache_n_idle(const struct prefix_cache *c);
  * Writes the blocks, now the caller's, to out [tables] and returns their number; 0: none is idle.
  */
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out);
+
+/* What evict takes next: a node that sequences want, with the tables whose blocks would go; valid
+ * until anything changes. */
+struct prefix_victim {
+    int32_t node; /* -1: none is idle, or nobody wants it */
+    int32_t table_begin, table_end;
+};
+
+/* Local. */
+struct prefix_victim prefix_cache_victim(const struct prefix_cache *c);
+
+/* Local. The B tokens of a node; borrowed. */
+const int32_t *prefix_cache_tokens(const struct prefix_cache *c, int32_t node);
 
 #endif

@@ -78,6 +78,8 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
         struct replica *r = &s->replicas[i];
         const int32_t n_cacheable = s->o.flags.prefix_cache ? options->n_blocks : 0;
         TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
+        const int32_t n_on_disk = s->o.flags.prefix_cache ? s->o.n_tier_slots : 0;
+        TRY_GOTO(st, tier_index_init(&r->tier, n_on_disk, plan_tables_count(&s->o.tables)), fail);
         TRY_GOTO(st, block_pool_init(&r->slots, options->n_state_slots), fail);
         TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable, &s->o.tables), fail);
         TRY_GOTO(st,
@@ -105,6 +107,8 @@ void scheduler_destroy(struct scheduler **scheduler)
         }
         mem_free(&r->groups);
         prefix_cache_fini(&r->cache);
+        tier_index_fini(&r->tier);
+        mem_free(&r->reads);
         block_pool_fini(&r->slots);
         block_pool_fini(&r->pool);
     }
@@ -186,6 +190,7 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
     struct replica *replica = &s->replicas[q->replica];
     struct microbatch *m = &replica->groups[q->group];
     sequence_list_take(&m->running, q);
+    scheduler_tier_leave(s, q);
     scheduler_release_blocks(s, q);
     if (q->slot >= 0) block_pool_give(&replica->slots, &q->slot, 1);
     q->slot = -1;
@@ -193,6 +198,13 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
     drafting_fini(&q->drafting);
     replica->n_running--;
     s->n_running--;
+}
+
+void scheduler_wait_again(struct scheduler *s, struct sequence *q)
+{
+    scheduler_leave(s, q);
+    q->state = SEQUENCE_WAITING;
+    sequence_list_put_from_head(&s->waiting, q);
 }
 
 /* Makes a sequence wait again. It may be in flight in another group. That is safe: its step was
@@ -205,13 +217,12 @@ static void preempt(struct scheduler *s, struct sequence *q)
         replica->groups[q->group].n_rows -= q->n_rows;
         q->n_rows = 0;
     }
-    scheduler_leave(s, q);
+    scheduler_tier_want(s, q);
     s->stats->n_preemptions++;
     replica->n_kept += s->o.n_blocks / KEPT_PART + 1;
     if (replica->n_kept > s->o.n_blocks / 2) replica->n_kept = s->o.n_blocks / 2;
     replica->n_calm = 0;
-    q->state = SEQUENCE_WAITING;
-    sequence_list_put_from_head(&s->waiting, q);
+    scheduler_wait_again(s, q);
 }
 
 static struct sequence *youngest(const struct scheduler *s, const struct replica *replica)
@@ -270,13 +281,13 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
     struct sequence *q = m->running.head;
     while (q != NULL) {
         struct sequence *prev = q->prev;
-        if (q->r->n_tokens - q->n_computed == 1) TRY(give_rows(s, m, q));
+        if (q->r->n_tokens - q->n_computed == 1 && q->n_arriving == 0) TRY(give_rows(s, m, q));
         q = after(m, q, prev);
     }
     q = m->running.head;
     while (q != NULL) {
         struct sequence *prev = q->prev;
-        if (q->n_rows == 0) {
+        if (q->n_rows == 0 && q->n_arriving == 0) {
             scheduler_prefix_adopt(s, q);
             if (!scheduler_prefix_is_coming(s, q)) TRY(give_rows(s, m, q));
         }
@@ -358,7 +369,9 @@ static struct status admit(struct scheduler *s, int32_t group)
         const size_t n_needed = (size_t)scheduler_blocks_for(q->r->n_tokens);
         TRY(scheduler_grow_table(s, q, n_needed));
         scheduler_prefix_adopt(s, q);
+        TRY(scheduler_tier_fetch(s, q));
         TRY(scheduler_take_blocks(s, q, n_needed, 0));
+        q->n_wanted = 0;
         q->slot = block_pool_take(&replica->slots);
         sequence_list_take(&s->waiting, q);
         sequence_list_put_from_tail(&m->running, q);
@@ -369,7 +382,7 @@ static struct status admit(struct scheduler *s, int32_t group)
         s->stats->n_admissions++;
         s->n_running++;
         q->n_rows = 0;
-        if (!scheduler_prefix_is_coming(s, q)) TRY(give_rows(s, m, q));
+        if (q->n_arriving == 0 && !scheduler_prefix_is_coming(s, q)) TRY(give_rows(s, m, q));
     }
 }
 
@@ -510,7 +523,7 @@ static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group,
     }
     m->step = step;
     m->n_entries = 0;
-    m->plan_ns = s->o.flags.step_ns > 0 ? clock_ns() : 0;
+    m->plan_ns = s->o.flags.step_ns > 0 || s->o.n_tier_slots > 0 ? clock_ns() : 0;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (q->n_rows == 0) continue;
         TRY(scheduler_emit(s, plan, q));
@@ -525,6 +538,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan)
 {
     step_plan_clear(plan, PLAN_RUN, step);
+    s->plan = plan;
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         struct replica *replica = &s->replicas[i];
         if (replica->groups[group].n_flight > 0) {
@@ -543,6 +557,8 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         TRY(emit_replica(s, i, group, step, plan));
     }
+    TRY(scheduler_tier_ask(s));
+    s->plan = NULL;
     if (plan->n_seqs > 0) s->stats->n_steps++;
     return status_ok();
 }

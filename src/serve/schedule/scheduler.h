@@ -37,6 +37,8 @@ struct scheduler_options {
     int32_t n_state_slots; /* recurrent states that each replica holds, one per running sequence; 0:
                               the model has none. With them the caller turns prefix_cache and drafts
                               off */
+    int32_t n_tier_slots;  /* of each replica's files for KV blocks of preempted requests; 0: none.
+                              Needs the prefix cache */
     struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
                                         SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 where a row
                                         depends on the batch (neither is used when scoring) */

@@ -41,10 +41,12 @@ int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens)
 }
 
 /* Takes a block that the replica must have. */
-static int32_t take_block(struct replica *replica)
+static int32_t take_block(struct scheduler *s, int32_t replica_index)
 {
+    struct replica *replica = &s->replicas[replica_index];
     const int32_t id = block_pool_take(&replica->pool);
     if (id >= 0) return id;
+    scheduler_tier_save(s, replica_index);
     int32_t freed[PLAN_TABLES_MAX];
     const int32_t n = prefix_cache_evict(&replica->cache, freed);
     assert(n > 0);
@@ -61,11 +63,11 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
     TRY(scheduler_grow_table(s, q, n_full > n_window ? n_full : n_window));
     for (; q->n_blocks < n_full; q->n_blocks++) {
         for (int32_t i = 0; i < t->n_full; i++)
-            sequence_blocks_at(s, q, q->n_blocks)[i] = take_block(replica);
+            sequence_blocks_at(s, q, q->n_blocks)[i] = take_block(s, q->replica);
     }
     for (; t->n_windowed > 0 && q->window_end < n_window; q->window_end++) {
         for (int32_t i = t->n_full; i < plan_tables_count(t); i++)
-            sequence_blocks_at(s, q, q->window_end)[i] = take_block(replica);
+            sequence_blocks_at(s, q, q->window_end)[i] = take_block(s, q->replica);
     }
     q->n_own += (int32_t)n;
     replica->groups[q->group].n_blocks += (int32_t)n;
@@ -109,7 +111,11 @@ static void drop_windows(struct scheduler *s, struct sequence *q, size_t b)
 void scheduler_release_window(struct scheduler *s, struct sequence *q)
 {
     if (s->o.tables.n_windowed == 0) return;
-    const size_t begin = scheduler_window_begin(s, q->n_computed);
+    scheduler_skip_windows(s, q, scheduler_window_begin(s, q->n_computed));
+}
+
+void scheduler_skip_windows(struct scheduler *s, struct sequence *q, size_t begin)
+{
     for (; q->window_begin < begin && q->window_begin < q->window_end; q->window_begin++)
         drop_windows(s, q, q->window_begin);
     if (q->window_begin < begin) q->window_begin = q->window_end = begin;

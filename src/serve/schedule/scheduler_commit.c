@@ -239,6 +239,17 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
         s->stats->n_least_step_rows = (uint64_t)s->step_rows;
 }
 
+/* How long a row takes where many are computed together, as when tokens are computed again. */
+static void measure_rows(struct scheduler *s, const struct microbatch *m)
+{
+    enum { ROWS_LEAST = 64 };
+    if (s->o.n_tier_slots == 0 || m->n_rows < ROWS_LEAST) return;
+    /* groups in flight share the time */
+    const double one =
+        (double)(clock_ns() - m->plan_ns) * 1e-9 / ((double)m->n_rows * s->o.n_groups);
+    s->row_s = s->row_s == 0 ? one : 0.75 * s->row_s + 0.25 * one;
+}
+
 struct status scheduler_commit(struct scheduler *s, int32_t group, const struct step_result *result)
 {
     if (result->replica < 0 || result->replica >= s->o.n_replicas || group < 0 ||
@@ -247,6 +258,7 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
                            result->replica, group, s->o.n_replicas, s->o.n_groups);
     }
     struct microbatch *m = &s->replicas[result->replica].groups[group];
+    TRY(scheduler_tier_take(s, result));
     if (m->n_flight == 0 && result->n_seqs == 0) return status_ok();
     if (result->step != m->step || result->n_seqs != m->n_entries) {
         return status_make(STATUS_BUG,
@@ -256,6 +268,7 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
                            result->n_seqs, (unsigned long long)result->step);
     }
     adapt_budget(s, m);
+    measure_rows(s, m);
     struct cursor c = {.result = result};
     const struct result_seq *seqs = result->seqs;
     for (size_t i = 0; i < m->n_flight; i++) {

@@ -37,7 +37,7 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
 /* The number of blocks that q may take from others: none of a prompt whose log-probabilities are
  * requested; never the block of the last token, whose row must be computed to draw the next token.
  */
-static size_t n_sharable(const struct sequence *q)
+size_t scheduler_prefix_sharable(const struct sequence *q)
 {
     if (q->r->ask->n_prompt_logprobs >= 0) return 0;
     return (q->r->n_tokens - 1) / block_tokens;
@@ -56,7 +56,7 @@ static struct prefix_way find_way(const struct scheduler *s, const struct replic
 {
     struct prefix_way way = {begin, parent};
     size_t complete_from = begin; /* no windowed block is missing from here on */
-    for (size_t b = begin; b < n_sharable(q); b++) {
+    for (size_t b = begin; b < scheduler_prefix_sharable(q); b++) {
         parent = scheduler_prefix_find(replica, q, b, parent);
         if (parent < 0) break;
         const bool has_all =
@@ -108,7 +108,8 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         const struct sequence *other = replica->groups[g].running.head;
         for (; other != NULL; other = other->next) {
-            while (m.n_coming < n_sharable(q) && will_have(other, q, m.n_coming)) m.n_coming++;
+            while (m.n_coming < scheduler_prefix_sharable(q) && will_have(other, q, m.n_coming))
+                m.n_coming++;
         }
     }
     return m;
@@ -117,7 +118,8 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q)
 {
     const size_t b = q->n_computed / block_tokens;
-    if (!s->o.flags.prefix_cache || q->n_computed % block_tokens != 0 || b >= n_sharable(q))
+    if (!s->o.flags.prefix_cache || q->n_computed % block_tokens != 0 ||
+        b >= scheduler_prefix_sharable(q))
         return false;
     const struct replica *replica = &s->replicas[q->replica];
     for (int32_t g = 0; g < s->o.n_groups; g++) {
@@ -143,6 +145,7 @@ static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t
     memcpy(sequence_blocks_at(s, q, b), prefix_cache_blocks(cache, id),
            (size_t)s->o.tables.n_full * sizeof *q->blocks);
     q->nodes[b] = id;
+    if (b < q->n_wanted && cache->nodes[id].n_wanted > 0) cache->nodes[id].n_wanted--;
 }
 
 /* The windowed blocks at place b become those of q's node there. */
@@ -191,6 +194,11 @@ void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
     go_on_after(s, q, way.n, way.last);
     s->stats->n_prefix_hits++;
     s->stats->n_prefix_hit_tokens += q->n_computed - n_before;
+    scheduler_count_jump(s, q);
+}
+
+void scheduler_count_jump(struct scheduler *s, struct sequence *q)
+{
     const size_t prompt_end = q->n_computed < q->r->n_prompt ? q->n_computed : q->r->n_prompt;
     if (prompt_end > q->n_high) s->stats->n_prompt_tokens += prompt_end - q->n_high;
     if (q->n_computed > q->n_high) q->n_high = q->n_computed;

@@ -7,6 +7,7 @@
 #include "serve/schedule/prefix_cache.h"
 #include "serve/schedule/scheduler.h"
 #include "serve/schedule/sequence.h"
+#include "serve/schedule/tier_index.h"
 
 /* The sequences of one group in one replica. */
 struct microbatch {
@@ -21,6 +22,12 @@ struct microbatch {
                          drafts */
 };
 
+/* A read from --kv-tier that has not ended. */
+struct tier_read {
+    struct sequence *q; /* NULL: it has left */
+    size_t block;       /* its place in q */
+};
+
 struct replica {
     struct block_pool pool;
     struct block_pool slots;   /* of recurrent states; empty where the model has none */
@@ -28,6 +35,10 @@ struct replica {
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
     int32_t n_kept; /* blocks kept free for running sequences, because some were preempted */
+    struct tier_index tier;  /* the blocks on disk; empty without --kv-tier */
+    struct tier_read *reads; /* [reads_capacity] a ring, owned: [n_reads_ended, n_reads) */
+    uint64_t n_reads, n_reads_ended;
+    size_t reads_capacity;
     int32_t n_calm; /* plans since the last preemption, or since n_kept shrank */
 };
 
@@ -43,7 +54,11 @@ struct scheduler {
     float predicted_odds;         /* that a guess of the prediction layer is right, of late */
     struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while drafts are
                                      planned */
-    int32_t *table;               /* [table_capacity] the block tables of the entry being planned */
+    struct step_plan *plan;       /* the plan that is being made */
+    double row_s;                 /* seconds of a row in recent large steps; 0: not measured */
+    uint64_t rate_in, rate_out;   /* measured, in blocks per 1000 s; 0: not yet */
+    uint64_t n_not_worth;
+    int32_t *table; /* [table_capacity] the block tables of the entry being planned */
     size_t table_capacity;
     uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that the draw being
                           planned may give */
@@ -99,6 +114,9 @@ void scheduler_disown(struct scheduler *s, struct sequence *q, int32_t n);
 /* Gives up the blocks behind the window, now that the next row is at q->n_computed. */
 void scheduler_release_window(struct scheduler *s, struct sequence *q);
 
+/* Likewise gives up those before place `begin`, where q goes on. */
+void scheduler_skip_windows(struct scheduler *s, struct sequence *q, size_t begin);
+
 /* Gives up all of q's blocks. */
 void scheduler_release_blocks(struct scheduler *s, struct sequence *q);
 
@@ -116,6 +134,31 @@ void scheduler_leave(struct scheduler *s, struct sequence *q);
  * taken when no others are left. Errors: STATUS_MEMORY. */
 struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_full,
                                     size_t n_window);
+
+/* Local. Makes a running sequence wait again. */
+void scheduler_wait_again(struct scheduler *s, struct sequence *q);
+
+/* scheduler_tier.c; all Local, and all do nothing without --kv-tier. */
+
+/* Notes that q, about to be preempted, will want its cached blocks again. */
+void scheduler_tier_want(struct scheduler *s, struct sequence *q);
+
+/* Orders what the cache of a replica evicts next to be copied to disk, if it is wanted. */
+void scheduler_tier_save(struct scheduler *s, int32_t replica);
+
+/* Starting q, which has taken what the cache has: takes blocks for those on disk that come next and
+ * orders them to be read. Errors: STATUS_MEMORY. */
+struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
+struct status scheduler_tier_grow(struct replica *replica);
+
+/* q leaves: its reads are nobody's. */
+void scheduler_tier_leave(struct scheduler *s, struct sequence *q);
+
+/* Takes the report of a replica's ranks. Errors: STATUS_BUG, STATUS_MEMORY. */
+struct status scheduler_tier_take(struct scheduler *s, const struct step_result *result);
+
+/* Ends the plan: asks the replicas with reads under way. Errors: STATUS_MEMORY. */
+struct status scheduler_tier_ask(struct scheduler *s);
 
 /* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
  * for them, if they are worth their rows. Called after all other rows of the step were given.
@@ -143,6 +186,12 @@ struct prefix_match {
 };
 
 /* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
+
+/* Counts the prompt tokens up to q->n_computed that q has without computing them. */
+void scheduler_count_jump(struct scheduler *s, struct sequence *q);
+
+/* The number of blocks that q may take from others. */
+size_t scheduler_prefix_sharable(const struct sequence *q);
 
 /* Keys for all full blocks of q's tokens; before any of the others. Errors: STATUS_MEMORY. */
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q);

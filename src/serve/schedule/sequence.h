@@ -49,6 +49,11 @@ struct sequence {
     int32_t predicted; /* its guess of the token after the first n_before; */
     size_t n_before;   /* 0: none */
 
+    /* its blocks on disk (scheduler_tier.c) */
+    size_t n_wanted;    /* first blocks of it that the cache counts as wanted, while it waits */
+    size_t n_back;      /* first blocks that it will have once all reads have ended; 0: none */
+    int32_t n_arriving; /* reads that have not ended; meanwhile it gets no rows */
+
     int32_t slot; /* of its recurrent states while it runs; -1: none */
 
     uint64_t first_plan_ns;       /* when its first step was planned; 0: not yet */

@@ -1,0 +1,52 @@
+/* KV blocks on local disk: a rank's own file, without a name, of slots of one block each. A thread
+ * writes and reads the blocks in the order of the orders, beside the steps. Each slot's checksum
+ * stays in memory; a block that does not come back as it went fails, and the lead has its tokens
+ * computed again. Knows no sequences: the lead's plan says which block goes where. Called by the
+ * engine. */
+#ifndef SHOAL_ATTENTION_KV_TIER_H
+#define SHOAL_ATTENTION_KV_TIER_H
+
+#include "attention/kv_pool.h"
+#include "base/failpoint.h"
+
+struct kv_tier;
+
+struct kv_tier_stats {
+    uint64_t n_out, n_in;         /* blocks written and read */
+    uint64_t out_bytes, in_bytes; /* of them */
+    uint64_t out_ns, in_ns;       /* of the thread that does it */
+    uint64_t wait_ns;             /* steps that waited for a block, or for room to write */
+    uint64_t n_failed;            /* blocks that could not be read, or with another checksum */
+};
+
+/* Local. A file in folder `dir` for n_slots blocks of `pool`, which must lie in host memory and is
+ * borrowed. failpoint: tests only; NULL: none. Errors: STATUS_IO names the folder, STATUS_MEMORY.
+ * destroy accepts NULL. */
+struct status kv_tier_create(const char *dir, uint32_t n_slots, const struct kv_pool *pool,
+                             struct failpoint *failpoint, struct kv_tier **out);
+void kv_tier_destroy(struct kv_tier **t);
+
+/* Local. Copies a block, which may change afterwards; it is written to `slot` later. A block that
+ * cannot be written fails when it is read. Errors: STATUS_MEMORY, STATUS_BUG (ids out of range). */
+struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot);
+
+/* Local. Orders a slot to be read into a block, which nobody may use until it has come. Reads are
+ * counted from 0 on. Errors: as kv_tier_out. */
+struct status kv_tier_in(struct kv_tier *t, uint32_t slot, uint32_t block);
+
+/* Local. Waits if a read into this block is under way. */
+void kv_tier_await_block(struct kv_tier *t, uint32_t block);
+
+/* Local. The number of reads that have ended; with `all` it waits for those that were ordered. */
+uint64_t kv_tier_n_ended(struct kv_tier *t, bool all);
+
+/* Local. Whether read i, which has ended, brought the block as it was written. Asked for the last
+ * KV_TIER_READS reads only. */
+enum { KV_TIER_READS = 1 << 16 };
+bool kv_tier_is_good(struct kv_tier *t, uint64_t i);
+
+/* Local. The file, for tests that damage it. */
+int kv_tier_fd(const struct kv_tier *t);
+struct kv_tier_stats kv_tier_stats_of(struct kv_tier *t);
+
+#endif

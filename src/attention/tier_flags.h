@@ -1,0 +1,27 @@
+/* The flags of KV blocks outside memory (options/flags.h says how a row is read). None changes a
+ * byte of a row. */
+#ifndef SHOAL_ATTENTION_TIER_FLAGS_H
+#define SHOAL_ATTENTION_TIER_FLAGS_H
+
+#include "options/flags.h"
+
+enum { TIER_DIR_BYTES = 1024 };
+
+/* A folder and how much it may hold; n_bytes 0: none. */
+struct tier_place {
+    char dir[TIER_DIR_BYTES];
+    uint64_t n_bytes;
+};
+
+#define TIER_FLAGS(FLAG)                                                                           \
+    FLAG(struct tier_place, kv_tier, "kv-tier",                                                    \
+         OF_PARSED(read_place, "DIR:SIZE, such as /scratch:64G", "DIR:SIZE"), .commands = IN_JOBS, \
+         .help = "KV blocks of preempted sequences go to a file of at most SIZE of each rank in "  \
+                 "DIR, on a local disk, and come back, where that is faster than computing them "  \
+                 "again; the file has no name and ends with the job")
+
+struct tier_flags {
+    TIER_FLAGS(FLAG_FIELD)
+};
+
+#endif

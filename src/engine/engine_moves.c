@@ -1,0 +1,111 @@
+/* A plan's orders to move KV blocks between the pool and this rank's file, and the report of how
+ * far its replica's ranks are. */
+#include "engine/engine_private.h"
+
+#include "base/mem.h"
+
+struct status engine_create_tier(struct engine *e, const struct engine_tier *o)
+{
+    if (o->n_slots == 0) return status_ok();
+    return kv_tier_create(o->dir, o->n_slots, stage_kv_pool(e->stage), o->failpoint, &e->tier);
+}
+
+static struct status run_move(struct engine *e, const struct plan_move *m, struct batch *b)
+{
+    if (e->tier == NULL || m->block < 0 || m->slot < 0)
+        return status_make(STATUS_BUG, "an order to move block %d and slot %d", m->block, m->slot);
+    switch ((enum plan_move_kind)m->kind) {
+    case PLAN_MOVE_OUT:
+        return kv_tier_out(e->tier, (uint32_t)m->block, (uint32_t)m->slot);
+    case PLAN_MOVE_IN:
+        e->n_reads++;
+        return kv_tier_in(e->tier, (uint32_t)m->slot, (uint32_t)m->block);
+    case PLAN_MOVE_ASK:
+        b->ask = m;
+        return status_ok();
+    }
+    return status_make(STATUS_BUG, "an order to move of kind %d", m->kind);
+}
+
+struct status engine_run_moves(struct engine *e, const struct step_plan *plan, struct batch *b)
+{
+    for (size_t i = 0; i < plan->n_moves; i++) {
+        const struct plan_move *m = &plan->moves[i];
+        if (m->replica == (int32_t)e->place.dp) TRY(run_move(e, m, b));
+    }
+    /* a sequence whose blocks were on their way may have left since */
+    if (e->tier == NULL || kv_tier_n_ended(e->tier, false) == e->n_reads) return status_ok();
+    size_t n_blocks = 0;
+    for (size_t i = 0; i < b->n_seqs; i++) n_blocks += (size_t)b->seqs[i].n_blocks;
+    for (size_t i = 0; i < n_blocks; i++) kv_tier_await_block(e->tier, (uint32_t)b->blocks[i]);
+    return status_ok();
+}
+
+/* Bytes per ms, at least 1; UINT64_MAX: not measured yet. */
+static uint64_t rate(uint64_t n_bytes, uint64_t ns)
+{
+    if (n_bytes == 0) return UINT64_MAX;
+    return (uint64_t)((double)n_bytes * 1e6 / (double)(ns + 1)) + 1;
+}
+
+struct status engine_report_moves(struct engine *e, const struct batch *b)
+{
+    if (b->ask == NULL) return status_ok();
+    const uint64_t from = (uint64_t)b->ask->slot, n = PLAN_MOVED_READS + e->n_reads - from;
+    comm_wait(e->o.comm, &e->moved_send);
+    if (n > e->moved_capacity) {
+        TRY(mem_grow(&e->moved, 0, 2 * n, sizeof *e->moved, "engine"));
+        e->moved_capacity = 2 * n;
+    }
+    const uint64_t n_ended = kv_tier_n_ended(e->tier, b->ask->block != 0);
+    const struct kv_tier_stats s = kv_tier_stats_of(e->tier);
+    const double one = (double)kv_pool_one_bytes(stage_kv_pool(e->stage));
+    e->moved[PLAN_MOVED_FROM] = from;
+    e->moved[PLAN_MOVED_N_ENDED] = n_ended;
+    e->moved[PLAN_MOVED_RATE_IN] = rate(s.in_bytes, s.in_ns);
+    e->moved[PLAN_MOVED_RATE_OUT] = rate(s.out_bytes, s.out_ns);
+    for (int i = PLAN_MOVED_RATE_IN; one > 0 && i <= PLAN_MOVED_RATE_OUT; i++) {
+        /* in blocks per 1000 s, because ranks have blocks of different sizes */
+        if (e->moved[i] != UINT64_MAX)
+            e->moved[i] = (uint64_t)((double)e->moved[i] * 1e6 / one) + 1;
+    }
+    for (uint64_t i = from; i < e->n_reads; i++)
+        e->moved[PLAN_MOVED_READS + i - from] = i >= n_ended || kv_tier_is_good(e->tier, i);
+    comm_min_u64(e->o.comm, COMM_TP, e->moved, n);
+    if (e->place.tp != 0) return status_ok();
+    comm_send_start(e->o.comm, 0, COMM_TAG_MOVED, e->moved, n * sizeof *e->moved, &e->moved_send);
+    e->stats.n_sent++;
+    return status_ok();
+}
+
+void engine_note_asked(struct engine *e, const struct step_plan *plan)
+{
+    const size_t dp = e->o.layout->dp, at = (size_t)(e->n_submitted % (e->o.layout->pp + 1)) * dp;
+    for (size_t r = 0; r < dp; r++) e->asked[at + r] = false;
+    for (size_t i = 0; i < plan->n_moves; i++) {
+        if (plan->moves[i].kind == PLAN_MOVE_ASK)
+            e->asked[at + (size_t)plan->moves[i].replica] = true;
+    }
+}
+
+struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out)
+{
+    const struct layout *l = e->o.layout;
+    const uint64_t n_before = e->n_collected[replica]++;
+    out->n_moved = 0;
+    if (!e->asked[(size_t)(n_before % (l->pp + 1)) * l->dp + (size_t)replica]) return status_ok();
+    for (uint32_t s = 0; s < l->pp; s++) {
+        const int from = (int)layout_rank_of(l, (uint32_t)replica, s, 0);
+        const size_t n_bytes = comm_probe(e->o.comm, from, COMM_TAG_MOVED);
+        const size_t n = n_bytes / sizeof(uint64_t);
+        if (n < PLAN_MOVED_READS || (s > 0 && n != out->n_moved))
+            return status_make(STATUS_BUG, "a report of moved blocks of %zu bytes", n_bytes);
+        if (n > e->collected_capacity) {
+            TRY(mem_grow(&e->collected, 0, 2 * n, sizeof *e->collected, "engine"));
+            e->collected_capacity = 2 * n;
+        }
+        comm_recv(e->o.comm, from, COMM_TAG_MOVED, e->collected, n_bytes);
+        TRY(step_result_take_moved(out, e->collected, n));
+    }
+    return status_ok();
+}

@@ -1,0 +1,239 @@
+/* KV blocks on disk (--kv-tier). The full blocks of a preempted sequence stay in the prefix cache
+ * until their place is needed; then they are copied to the ranks' files instead of being forgotten,
+ * and before the sequence runs again they are read back and enter the cache like computed ones.
+ * Whether a block is moved or computed again depends on measured rates; its bytes do not. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/schedule/scheduler_private.h"
+
+#include <assert.h>
+
+enum {
+    TRIED_PART = 16,         /* of the blocks that are not worth it, one in so many is moved */
+    READS_ON_WAY_MOST = 8192 /* of a replica */
+};
+
+/* Seconds to move a block of each table; 0: not measured yet. */
+static double move_s(const struct scheduler *s, uint64_t rate)
+{
+    return rate == 0 ? 0 : 1e3 * plan_tables_count(&s->o.tables) / (double)rate;
+}
+
+static double compute_s(const struct scheduler *s)
+{
+    return PLAN_BLOCK_TOKENS * s->row_s;
+}
+
+static bool is_worth_out(struct scheduler *s)
+{
+    if (s->row_s == 0 || s->rate_in == 0 || s->rate_out == 0) return true;
+    if (move_s(s, s->rate_in) + move_s(s, s->rate_out) < compute_s(s)) return true;
+    return s->n_not_worth++ % TRIED_PART == 0;
+}
+
+static bool is_worth_in(const struct scheduler *s)
+{
+    return s->row_s == 0 || s->rate_in == 0 || move_s(s, s->rate_in) < compute_s(s);
+}
+
+void scheduler_tier_want(struct scheduler *s, struct sequence *q)
+{
+    struct replica *replica = &s->replicas[q->replica];
+    if (replica->tier.n_slots == 0) return;
+    q->n_wanted = q->n_cached;
+    for (size_t b = 0; b < q->n_cached; b++) replica->cache.nodes[q->nodes[b]].n_wanted++;
+}
+
+void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
+{
+    struct replica *replica = &s->replicas[replica_index];
+    struct tier_index *x = &replica->tier;
+    if (x->n_slots == 0) return;
+    const struct prefix_victim v = prefix_cache_victim(&replica->cache);
+    if (v.node < 0 || !is_worth_out(s)) return;
+    const struct prefix_node *node = &replica->cache.nodes[v.node];
+    const uint64_t before = node->parent >= 0 ? replica->cache.nodes[node->parent].key : 0;
+    const int32_t entry =
+        tier_index_get(x, node->key, before, prefix_cache_tokens(&replica->cache, v.node));
+    if (entry < 0) return;
+    for (int32_t t = v.table_begin; t < v.table_end; t++) {
+        if (x->entries[entry].slots[t] >= 0) continue; /* it stands there from an earlier time */
+        const struct plan_move move = {.kind = PLAN_MOVE_OUT,
+                                       .replica = replica_index,
+                                       .block = prefix_cache_blocks(&replica->cache, v.node)[t],
+                                       .slot = tier_index_place(x, entry, t)};
+        struct status st = status_ok();
+        if (move.slot >= 0) st = step_plan_add_move(s->plan, &move);
+        if (move.slot < 0 || status_failed(&st)) { /* computed again, then */
+            tier_index_forget(x, entry);
+            return;
+        }
+        s->stats->n_tier_out++;
+    }
+}
+
+/* The end of the blocks, from q's cached ones on, that can be read back. */
+static size_t find_back(const struct scheduler *s, const struct sequence *q)
+{
+    const struct plan_tables *t = &s->o.tables;
+    const struct tier_index *x = &s->replicas[q->replica].tier;
+    size_t end = q->n_cached, complete_from = q->n_cached;
+    for (size_t b = q->n_cached; b < scheduler_prefix_sharable(q); b++) {
+        const int32_t entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0,
+                                              q->r->tokens + b * PLAN_BLOCK_TOKENS);
+        if (entry < 0) break;
+        const int32_t *slots = x->entries[entry].slots;
+        bool has_full = true, has_windows = true;
+        for (int32_t i = 0; i < t->n_full; i++) has_full = has_full && slots[i] >= 0;
+        for (int32_t i = t->n_full; i < plan_tables_count(t); i++)
+            has_windows = has_windows && slots[i] >= 0;
+        if (!has_full) break;
+        if (!has_windows) complete_from = b + 1;
+        const size_t seen_from =
+            t->n_windowed > 0 ? scheduler_window_begin(s, (b + 1) * PLAN_BLOCK_TOKENS) : 0;
+        if (complete_from == q->n_cached || seen_from >= complete_from) end = b + 1;
+    }
+    return end;
+}
+
+/* Orders block b of q to be read from its entry. */
+static struct status order_block(struct scheduler *s, struct sequence *q, size_t b, bool windows)
+{
+    struct replica *replica = &s->replicas[q->replica];
+    struct tier_index *x = &replica->tier;
+    const int32_t entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0,
+                                          q->r->tokens + b * PLAN_BLOCK_TOKENS);
+    tier_index_touch(x, entry);
+    const int32_t n = windows ? plan_tables_count(&s->o.tables) : s->o.tables.n_full;
+    for (int32_t t = 0; t < n; t++) {
+        const struct plan_move move = {.kind = PLAN_MOVE_IN,
+                                       .replica = q->replica,
+                                       .block = sequence_blocks_at(s, q, b)[t],
+                                       .slot = x->entries[entry].slots[t]};
+        if (replica->n_reads - replica->n_reads_ended == replica->reads_capacity)
+            TRY(scheduler_tier_grow(replica));
+        TRY(step_plan_add_move(s->plan, &move));
+        replica->reads[replica->n_reads++ % replica->reads_capacity] =
+            (struct tier_read){.q = q, .block = b};
+        q->n_arriving++;
+        s->stats->n_tier_in++;
+    }
+    return status_ok();
+}
+
+struct status scheduler_tier_grow(struct replica *replica)
+{
+    const size_t n = replica->reads_capacity, grown = n > 0 ? 2 * n : 64;
+    struct tier_read *more = NULL;
+    TRY(mem_alloc(&more, grown, sizeof *more, "KV tier"));
+    for (uint64_t i = replica->n_reads_ended; i < replica->n_reads; i++)
+        more[i % grown] = replica->reads[i % n];
+    mem_free(&replica->reads);
+    replica->reads = more;
+    replica->reads_capacity = grown;
+    return status_ok();
+}
+
+struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
+{
+    struct replica *replica = &s->replicas[q->replica];
+    if (replica->tier.n_slots == 0 || !is_worth_in(s) ||
+        replica->n_reads - replica->n_reads_ended > READS_ON_WAY_MOST)
+        return status_ok();
+    const size_t end = find_back(s, q);
+    if (end == q->n_cached) return status_ok();
+    size_t windows_from = end;
+    if (s->o.tables.n_windowed > 0) {
+        windows_from = scheduler_window_begin(s, end * PLAN_BLOCK_TOKENS);
+        scheduler_skip_windows(s, q, windows_from);
+        if (windows_from < q->window_end) windows_from = q->window_end;
+    }
+    TRY(scheduler_take_blocks(s, q, end, s->o.tables.n_windowed > 0 ? end : 0));
+    for (size_t b = q->n_cached; b < end; b++)
+        TRY(order_block(s, q, b, s->o.tables.n_windowed > 0 && b >= windows_from));
+    q->n_back = end;
+    return status_ok();
+}
+
+void scheduler_tier_leave(struct scheduler *s, struct sequence *q)
+{
+    struct replica *replica = &s->replicas[q->replica];
+    for (uint64_t i = replica->n_reads_ended; q->n_arriving > 0 && i < replica->n_reads; i++) {
+        struct tier_read *read = &replica->reads[i % replica->reads_capacity];
+        if (read->q != q) continue;
+        read->q = NULL;
+        q->n_arriving--;
+    }
+    q->n_arriving = 0;
+    q->n_back = 0;
+}
+
+/* All blocks of q have come. */
+static struct status arrive(struct scheduler *s, struct sequence *q)
+{
+    const size_t n_before = q->n_computed;
+    q->n_computed = q->n_back * PLAN_BLOCK_TOKENS;
+    q->n_back = 0;
+    s->stats->n_tier_tokens += q->n_computed - n_before;
+    scheduler_count_jump(s, q);
+    return scheduler_prefix_publish(s, q);
+}
+
+/* A block of q did not come as it went: q waits again, and finds one block less. */
+static void fail(struct scheduler *s, struct sequence *q, size_t b)
+{
+    struct tier_index *x = &s->replicas[q->replica].tier;
+    const int32_t entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0,
+                                          q->r->tokens + b * PLAN_BLOCK_TOKENS);
+    if (s->stats->n_tier_failed++ == 0)
+        log_line(LOG_WARN, "--kv-tier: a KV block could not be read back as it was written: its "
+                           "tokens are computed again");
+    if (entry >= 0) tier_index_forget(x, entry);
+    scheduler_wait_again(s, q);
+}
+
+struct status scheduler_tier_take(struct scheduler *s, const struct step_result *result)
+{
+    struct replica *replica = &s->replicas[result->replica];
+    const uint64_t *m = result->moved;
+    if (result->n_moved == 0) return status_ok();
+    if (m[PLAN_MOVED_RATE_IN] != UINT64_MAX) s->rate_in = m[PLAN_MOVED_RATE_IN];
+    if (m[PLAN_MOVED_RATE_OUT] != UINT64_MAX) s->rate_out = m[PLAN_MOVED_RATE_OUT];
+    const uint64_t from = m[PLAN_MOVED_FROM], n_known = result->n_moved - PLAN_MOVED_READS;
+    while (replica->n_reads_ended < m[PLAN_MOVED_N_ENDED]) {
+        const uint64_t i = replica->n_reads_ended;
+        if (i < from || i - from >= n_known || i >= replica->n_reads)
+            return status_make(STATUS_BUG, "a report of read %llu, from %llu on, of %llu",
+                               (unsigned long long)i, (unsigned long long)from,
+                               (unsigned long long)n_known);
+        const struct tier_read read = replica->reads[i % replica->reads_capacity];
+        replica->n_reads_ended++;
+        if (read.q == NULL) continue;
+        read.q->n_arriving--;
+        if (m[PLAN_MOVED_READS + i - from] == 0)
+            fail(s, read.q, read.block);
+        else if (read.q->n_arriving == 0)
+            TRY(arrive(s, read.q));
+    }
+    return status_ok();
+}
+
+struct status scheduler_tier_ask(struct scheduler *s)
+{
+    bool in_flight = false;
+    for (int32_t i = 0; i < s->o.n_replicas; i++)
+        for (int32_t g = 0; g < s->o.n_groups; g++)
+            in_flight = in_flight || s->replicas[i].groups[g].n_flight > 0;
+    /* a plan without rows is made only where nothing else is going on, to wait for the reads */
+    if (s->plan->n_seqs == 0 && s->plan->n_moves == 0 && in_flight) return status_ok();
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        const struct replica *replica = &s->replicas[i];
+        if (replica->n_reads == replica->n_reads_ended) continue;
+        const struct plan_move move = {.kind = PLAN_MOVE_ASK,
+                                       .replica = i,
+                                       .block = !in_flight,
+                                       .slot = (int32_t)replica->n_reads_ended};
+        TRY(step_plan_add_move(s->plan, &move));
+    }
+    return status_ok();
+}
