@@ -158,6 +158,21 @@ static void put_experts(const struct expert_stream_stats *e, struct strbuf *s)
     job_metrics_end(s, "},");
 }
 
+/* A rank's KV blocks on disk. */
+static void put_tier(const struct kv_tier_stats *t, struct strbuf *s)
+{
+    strbuf_puts(s, "\"tier\":{");
+    job_metrics_put(s, "blocks_out", t->n_out);
+    job_metrics_put(s, "blocks_in", t->n_in);
+    job_metrics_put(s, "bytes_out", t->out_bytes);
+    job_metrics_put(s, "bytes_in", t->in_bytes);
+    put_real(s, "out_s", (double)t->out_ns * 1e-9);
+    put_real(s, "in_s", (double)t->in_ns * 1e-9);
+    put_real(s, "wait_s", (double)t->wait_ns * 1e-9);
+    job_metrics_put(s, "failed", t->n_failed);
+    job_metrics_end(s, "},");
+}
+
 static void job_metrics_put_ranks(const struct job *j, const struct engine_stats *all,
                                   struct strbuf *s)
 {
@@ -181,6 +196,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
         job_metrics_put(s, "collectives", e->n_collectives);
         job_metrics_put(s, "peak_bytes", e->peak_bytes);
         if (j->layout_model.streams_experts) put_experts(&e->experts, s);
+        if (j->n_tier_slots > 0) put_tier(&e->tier, s);
         job_metrics_end(s, "},");
     }
     job_metrics_end(s, "],");

@@ -231,6 +231,8 @@ class JournalTest:
         if self.draw_weights.random() < 0.3:  # packs the experts first, perhaps not to the end
             flags += ["--weights", "stream", "--expert-memory", "1",
                       "--expert-file", self.work / f"{layout}.experts"]
+        if self.draw_weights.random() < 0.3:  # sequences of a tight pool are moved
+            flags += ["--kv-tier", f"{self.work}:16M", "--kv-blocks", 20]
         return layout, flags, env
 
     def finish(self, what, *flags, layout="one"):

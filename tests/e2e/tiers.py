@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Tests KV blocks outside memory: windows, and --kv-tier.
+
+usage: tiers.py SHOAL WORK_FOLDER CASE
+  tier     three times as many sequences as the pool holds, with and without the tier, on one rank, tp 2, pp 2, dp 2
+           and with windows: the same bytes, fewer rows computed again, and counts that agree; a read that fails or
+           comes back changed is computed again; what cannot have a tier is refused
+  windows  a model with gpt-oss's layers in a pool that could not hold the blocks behind the window: the same bytes
+           in every layout as in a pool that is never short
+"""
+import json
+import random
+import sys
+from pathlib import Path
+
+from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
+           "dp 2": (["--dp", "2"], 2)}
+N_LINES = 27
+PROMPT, ANSWER = 130, 190
+BLOCKS = 45  # of 64 tokens: 9 sequences of 320 tokens
+
+
+def lines_of(n_vocab):
+    draw = random.Random(8)
+    kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=4), dict()]
+    return [dict(custom_id=f"t{i}", max_tokens=ANSWER, min_tokens=ANSWER, **kinds[i % 3],
+                 prompt_token_ids=[draw.randrange(n_vocab) for _ in range(PROMPT)])
+            for i in range(N_LINES)]
+
+
+class TierTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        fresh_folder(self.work)
+        self.files = self.work / "files"
+        self.files.mkdir()
+
+    def converted(self, name):
+        path = self.work / f"{name}.h5"
+        self.shoal.must("convert", GOLDENS / name / "hf", path)
+        return path
+
+    def run(self, model, *flags, ranks=0):
+        """The output's bytes, the report and what was said."""
+        output, report = self.work / "out.jsonl", self.work / "report.json"
+        for path in (output, report):
+            path.unlink(missing_ok=True)
+        done = self.shoal.must("generate", "--model", model, "--input", self.work / "in.jsonl",
+                               "--output", output, "--report", report, "--threads", 1, *flags,
+                               ranks=ranks, env={"OMP_WAIT_POLICY": "passive"})
+        return output.read_bytes(), json.loads(report.read_text()), done
+
+    def check_tier(self, model, layout, base, blocks):
+        flags, ranks = LAYOUTS[layout]
+        flags = [*flags, "--kv-blocks", blocks, "--max-model-len", 512, "--speculate", "off"]
+        without, before, _ = self.run(model, *flags, ranks=ranks)
+        tiered, found, _ = self.run(model, *flags, "--kv-tier", f"{self.files}:64M", ranks=ranks)
+        expect(base in (None, without), f"{layout}: other bytes without a tier")
+        expect(tiered == without, f"{layout}: other bytes with a tier")
+        counts = [found[name] for name in ("tier_blocks_out", "tier_blocks_in", "tier_tokens")]
+        print(f"{model.name} {layout}: preemptions {before['preemptions']} -> "
+              f"{found['preemptions']}, tokens computed again {before['recomputed_tokens']} -> "
+              f"{found['recomputed_tokens']}; blocks out {counts[0]}, in {counts[1]}, "
+              f"{counts[2]} tokens")
+        expect(before["preemptions"] > 0 and found["preemptions"] > 0, "nothing was preempted")
+        expect(before["tier_blocks_out"] == 0, "a tier without the flag")
+        expect(min(counts) > 0 and found["tier_failed"] == 0, f"nothing was moved: {counts}")
+        expect(found["recomputed_tokens"] < before["recomputed_tokens"], "no less work")
+        moved = [rank["tier"] for rank in found["ranks"]]
+        expect(sum(t["blocks_in"] for t in moved) >= counts[1], f"ranks moved {moved}")
+        expect(all(t["bytes_out"] > 0 for t in moved) or found["layout"]["dp"] > 1, f"{moved}")
+        expect(not list(self.files.iterdir()), "a file was left")
+        return without
+
+    def check_faults(self, base):
+        """The third block that is read fails: its tokens are computed, and the job says so."""
+        flags = ["--kv-blocks", BLOCKS, "--max-model-len", 512, "--speculate", "off",
+                 "--kv-tier", f"{self.files}:64M"]
+        for layout in ("one rank", "tp 2"):
+            more, ranks = LAYOUTS[layout]
+            rows, found, done = self.run(DEMO, *flags, *more, "--failpoint", "tier_read:3:EIO",
+                                         ranks=ranks)
+            expect(rows == base, f"{layout}: other bytes after a failed read")
+            expect(found["tier_failed"] > 0 and "--kv-tier: a KV block" in done.err, done.err)
+
+    def check_refusals(self):
+        argv = ["generate", "--model", DEMO, "--input", self.work / "in.jsonl", "--output",
+                self.work / "no.jsonl"]
+        for flags, word in ((["--kv-tier", "x"], "--kv-tier: expected DIR:SIZE"),
+                            (["--kv-tier", f"{self.work}/missing:1M"], "missing"),
+                            (["--kv-tier", f"{self.files}:1"], "a KV block of a rank has"),
+                            (["--kv-tier", f"{self.files}:1M", "--prefix-cache", "off"],
+                             "--kv-tier: needs --prefix-cache on")):
+            done = self.shoal(*argv, *flags)
+            expect(done.status in (2, 3, 74) and word in done.err, f"{flags}: {done}")
+        states = self.converted("qwen3-next")
+        done = self.shoal("generate", "--model", states, *argv[3:], "--kv-tier",
+                          f"{self.files}:1M")
+        expect(done.status == 2 and "recurrent" in done.err, str(done))
+
+    def tier(self):
+        write_lines(self.work / "in.jsonl", lines_of(200))
+        base = None
+        for layout in LAYOUTS:
+            base = self.check_tier(DEMO, layout, base, BLOCKS)
+        self.check_faults(base)
+        windowed = self.converted("gpt-oss")
+        self.check_tier(windowed, "one rank", None, 70)
+        self.check_tier(windowed, "tp 2", None, 70)
+        self.check_refusals()
+
+    def windows(self):
+        """One sequence of 512 tokens needs 8 blocks of the layers without a window, and with 16
+        rows a step at most 2 of those with a window of 8. So 10 are enough, where 16 were needed.
+        """
+        write_lines(self.work / "in.jsonl", lines_of(60)[:5])
+        for name in ("gpt-oss", "mistral-short", "gemma3"):
+            model = self.converted(name)
+            flags = ["--max-model-len", 512, "--step-tokens", 16, "--speculate", "off"]
+            base, _, done = self.run(model, *flags, "--kv-blocks", 1000)
+            for layout, (more, ranks) in LAYOUTS.items():
+                blocks = self.least_blocks(model, [*flags, *more], ranks)
+                rows, found, _ = self.run(model, *flags, *more, "--kv-blocks", blocks, ranks=ranks)
+                expect(rows == base, f"{name}, {layout}: other bytes in a tight pool")
+                print(f"{name} {layout}: {blocks} blocks are enough, {found['blocks']}")
+
+    def least_blocks(self, model, flags, ranks):
+        done = self.shoal("generate", "--model", model, "--input", self.work / "in.jsonl",
+                          "--output", self.work / "no.jsonl", "--kv-blocks", 1, *flags,
+                          ranks=ranks)
+        words = done.err.split("tokens needs ")
+        expect(done.status == 2 and len(words) > 1, str(done))
+        return int(words[1].split(";")[0])
+
+
+if __name__ == "__main__":
+    test = TierTest(*sys.argv[1:3])
+    main_of({"tier": test.tier, "windows": test.windows}[sys.argv[3]])

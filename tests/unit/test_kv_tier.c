@@ -1,0 +1,155 @@
+/* KV blocks on disk: what comes back is what went, or is known not to be. */
+#include "attention/kv_tier.h"
+
+#include "kernels/kern.h"
+
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_BLOCKS = 6, N_SLOTS = 9 };
+
+struct tier_test {
+    struct kern_table kern;
+    struct kv_pool *pool;
+    struct kv_tier *tier;
+    size_t n_bytes; /* of a block */
+};
+
+static struct tier_test open_test(struct failpoint *failpoint)
+{
+    static struct kern_table kern;
+    struct tier_test t = {0};
+    const struct kv_shape shape = {
+        .n_layers = 3, .n_blocks = N_BLOCKS, .n_kv_heads = 2, .head_dim = 16, .dtype = DTYPE_I8};
+    struct status st = kv_pool_create(&kern, &shape, &t.pool);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = kv_tier_create("/tmp", N_SLOTS, t.pool, failpoint, &t.tier);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    t.n_bytes = kv_pool_one_bytes(t.pool);
+    CU_ASSERT_EQUAL(t.n_bytes, kv_pool_block_bytes(3, 2, 16, DTYPE_I8, false));
+    return t;
+}
+
+static void close_test(struct tier_test *t)
+{
+    kv_tier_destroy(&t->tier);
+    kv_pool_destroy(&t->pool);
+}
+
+static void fill(const struct tier_test *t, uint32_t block, int seed)
+{
+    unsigned char bytes[1 << 16];
+    for (size_t i = 0; i < t->n_bytes; i++)
+        bytes[i] = (unsigned char)((i * 31 + (size_t)seed) >> 2);
+    kv_pool_put_block(t->pool, block, bytes);
+}
+
+static bool holds(const struct tier_test *t, uint32_t block, int seed)
+{
+    unsigned char bytes[1 << 16];
+    kv_pool_get_block(t->pool, block, bytes);
+    for (size_t i = 0; i < t->n_bytes; i++)
+        if (bytes[i] != (unsigned char)((i * 31 + (size_t)seed) >> 2)) return false;
+    return true;
+}
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        const struct status must = (call);                                                         \
+        CU_ASSERT_FALSE(status_failed(&must));                                                     \
+    } while (0)
+
+/* Blocks change right after they were ordered out, and come back into other blocks. */
+static void blocks_come_back_as_they_went(void)
+{
+    struct tier_test t = open_test(NULL);
+    for (uint32_t b = 0; b < N_BLOCKS; b++) {
+        fill(&t, b, (int)b);
+        MUST(kv_tier_out(t.tier, b, N_SLOTS - 1 - b));
+        fill(&t, b, 99);
+    }
+    for (uint32_t b = 0; b < N_BLOCKS; b++)
+        MUST(kv_tier_in(t.tier, N_SLOTS - 1 - b, (b + 1) % N_BLOCKS));
+    CU_ASSERT_EQUAL(kv_tier_n_ended(t.tier, true), N_BLOCKS);
+    for (uint32_t b = 0; b < N_BLOCKS; b++) {
+        CU_ASSERT(kv_tier_is_good(t.tier, b));
+        CU_ASSERT(holds(&t, (b + 1) % N_BLOCKS, (int)b));
+    }
+    /* a slot is written again after a read of it was ordered: the read finds what it was to find */
+    fill(&t, 0, 5);
+    MUST(kv_tier_out(t.tier, 0, 0));
+    MUST(kv_tier_in(t.tier, 0, 1));
+    fill(&t, 2, 6);
+    MUST(kv_tier_out(t.tier, 2, 0));
+    kv_tier_await_block(t.tier, 1);
+    CU_ASSERT(holds(&t, 1, 5));
+    const struct kv_tier_stats s = kv_tier_stats_of(t.tier);
+    CU_ASSERT_EQUAL(s.n_in, N_BLOCKS + 1);
+    CU_ASSERT_EQUAL(s.in_bytes, (N_BLOCKS + 1) * t.n_bytes);
+    CU_ASSERT_EQUAL(s.n_failed, 0);
+    close_test(&t);
+}
+
+/* Each bit of a byte in the middle, a file that got shorter, a slot never written, and EIO. */
+static void what_does_not_come_back_is_known(void)
+{
+    struct failpoint failpoint = {.name = FAILPOINT_TIER_READ, .n_left = 10, .error = 5};
+    struct tier_test t = open_test(&failpoint);
+    fill(&t, 0, 1);
+    MUST(kv_tier_out(t.tier, 0, 3));
+    MUST(kv_tier_in(t.tier, 3, 1));
+    CU_ASSERT_EQUAL(kv_tier_n_ended(t.tier, true), 1);
+    CU_ASSERT(kv_tier_is_good(t.tier, 0));
+    const off_t at = (off_t)(3 * t.n_bytes + t.n_bytes / 2);
+    for (int bit = 0; bit < 8; bit++) {
+        unsigned char byte;
+        CU_ASSERT_EQUAL(pread(kv_tier_fd(t.tier), &byte, 1, at), 1);
+        byte ^= (unsigned char)(1 << bit);
+        CU_ASSERT_EQUAL(pwrite(kv_tier_fd(t.tier), &byte, 1, at), 1);
+        fill(&t, 1, 7);
+        MUST(kv_tier_in(t.tier, 3, 1));
+        const uint64_t n = kv_tier_n_ended(t.tier, true);
+        CU_ASSERT_FALSE(kv_tier_is_good(t.tier, n - 1));
+        CU_ASSERT(holds(&t, 1, 7)); /* nothing of it reaches the pool */
+        byte ^= (unsigned char)(1 << bit);
+        CU_ASSERT_EQUAL(pwrite(kv_tier_fd(t.tier), &byte, 1, at), 1);
+    }
+    MUST(kv_tier_in(t.tier, 3, 1)); /* the tenth read: EIO */
+    CU_ASSERT_FALSE(kv_tier_is_good(t.tier, kv_tier_n_ended(t.tier, true) - 1));
+    MUST(kv_tier_in(t.tier, 3, 1));
+    CU_ASSERT(kv_tier_is_good(t.tier, kv_tier_n_ended(t.tier, true) - 1));
+    MUST(kv_tier_in(t.tier, 5, 1)); /* never written */
+    CU_ASSERT_FALSE(kv_tier_is_good(t.tier, kv_tier_n_ended(t.tier, true) - 1));
+    CU_ASSERT_EQUAL(ftruncate(kv_tier_fd(t.tier), at), 0);
+    MUST(kv_tier_in(t.tier, 3, 1));
+    CU_ASSERT_FALSE(kv_tier_is_good(t.tier, kv_tier_n_ended(t.tier, true) - 1));
+    CU_ASSERT_EQUAL(kv_tier_stats_of(t.tier).n_failed, 8 + 3);
+    close_test(&t);
+}
+
+static void ids_out_of_range_and_missing_folders_are_errors(void)
+{
+    struct tier_test t = open_test(NULL);
+    CU_ASSERT_EQUAL(kv_tier_out(t.tier, N_BLOCKS, 0).code, STATUS_BUG);
+    CU_ASSERT_EQUAL(kv_tier_out(t.tier, 0, N_SLOTS).code, STATUS_BUG);
+    CU_ASSERT_EQUAL(kv_tier_in(t.tier, N_SLOTS, 0).code, STATUS_BUG);
+    struct kv_tier *none = NULL;
+    const struct status st = kv_tier_create("/tmp/there/is/none", 1, t.pool, NULL, &none);
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+    CU_ASSERT_PTR_NULL(none);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "/tmp/there/is/none"));
+    /* orders that nobody waits for end with the tier */
+    for (int i = 0; i < 200; i++) MUST(kv_tier_out(t.tier, 0, (uint32_t)i % N_SLOTS));
+    close_test(&t);
+}
+
+void suite_kv_tier(CU_pSuite suite);
+void suite_kv_tier(CU_pSuite suite)
+{
+    CU_add_test(suite, "blocks come back as they went", blocks_come_back_as_they_went);
+    CU_add_test(suite, "what does not come back is known", what_does_not_come_back_is_known);
+    CU_add_test(suite, "ids out of range and missing folders are errors",
+                ids_out_of_range_and_missing_folders_are_errors);
+}
