@@ -40,7 +40,7 @@ BROKEN = [
      ["messages"]),
     (lambda n, t: envelope(n, "/v1/completions", {}), "invalid_request", ["prompt"]),
     (lambda n, t: chat(n, t, temprature=0.5), "invalid_request", ["temprature", "not known"]),
-    (lambda n, t: chat(n, t, tools=[{"type": "function", "function": {"name": "f"}}]),
+    (lambda n, t: completion(n, t, tools=[{"type": "function", "function": {"name": "f"}}]),
      "unsupported", ["tools"]),
     (lambda n, t: chat(n, t, response_format={"type": "json_schema", "json_schema": {}}),
      "invalid_request", ["response_format", "schema"]),

@@ -27,6 +27,7 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfo
 KEYS = ["first-key", "another-key-of-this-server"]
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 START_S, LIMIT_S = 60, 60
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 # (path, body): fields of every kind, with the values that change an answer
 CALLS = [
@@ -46,6 +47,11 @@ CALLS = [
     (CHAT, {"messages": [{"role": "system", "content": "Be brief."},
                          {"role": "user", "content": "Nay."}], "max_completion_tokens": 30,
             "n": 2, "stop": "the", "temperature": 1.5}),
+    # the model cannot call tools, but a grammar can make it write a call
+    (CHAT, {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 90, "seed": 4,
+            "tools": TOOLS, "guided_choice": ['{"name": "weather", "parameters": {"at": "sea"}}']}),
+    (CHAT, {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 90, "seed": 4,
+            "tools": TOOLS, "guided_choice": ["It is {fine}."]}),
     # errors of the request
     (COMPLETIONS, {"max_tokens": 3}),
     (COMPLETIONS, {"prompt": "a", "temprature": 1}),
@@ -196,10 +202,14 @@ class Joined:
 
     def add(self, choice, is_chat):
         into = self.choices.setdefault(choice["index"],
-                                       {"text": "", "logprobs": None, "finish_reason": None})
+                                       {"text": "", "logprobs": None, "finish_reason": None,
+                                        "tool_calls": []})
         expect(into["finish_reason"] is None, "a piece behind the last one")
         delta = choice["delta"] if is_chat else {"content": choice["text"]}
         into["text"] += delta.get("content", "")
+        for call in delta.get("tool_calls", []):
+            expect(call.pop("index") == len(into["tool_calls"]), f"{delta}")
+            into["tool_calls"].append(call)
         into["role"] = into.get("role") or delta.get("role")
         into["finish_reason"] = choice["finish_reason"]
         found = choice["logprobs"]
@@ -268,7 +278,7 @@ class ServeTest:
         expect(sum(kind == "error" for kind, _ in rows) == 6, "six calls of the list are errors")
 
     def streams_join_to_the_whole(self, server, rows):
-        n_pieces = 0
+        n_pieces = n_calls = 0
 
         def stream(i):
             path, body = CALLS[i]
@@ -290,12 +300,16 @@ class ServeTest:
                    f"stream {i}: another id or model than {whole['id']}")
             for choice in whole["choices"]:
                 got = joined.choices[choice["index"]]
-                text = choice["message"]["content"] if is_chat else choice["text"]
+                text = (choice["message"]["content"] or "") if is_chat else choice["text"]
+                calls = choice.get("message", {}).get("tool_calls", [])
+                expect(got["tool_calls"] == calls, f"stream {i}: {got}\n{choice}")
+                n_calls += len(calls)
                 expect(got["text"] == text, f"stream {i}: {got['text']!r}, whole: {text!r}")
                 expect(got["finish_reason"] == choice["finish_reason"], f"stream {i}: {got}")
                 expect(got["logprobs"] == choice["logprobs"], f"stream {i}: {got}\n{choice}")
                 expect(not is_chat or got["role"] == "assistant", f"stream {i}: {got}")
         expect(n_pieces > 100, f"only {n_pieces} pieces")
+        expect(n_calls == 1, f"{n_calls} tool calls")
         status, _, data = server.call("POST", COMPLETIONS, {"stream": True})
         expect(status == 400 and error_of(data)["code"] == "invalid_request", f"{status} {data}")
 

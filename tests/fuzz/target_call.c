@@ -7,6 +7,7 @@
 #include "serve/http/http_text.h"
 #include "serve/output/result_row.h"
 #include "serve/output/result_stream.h"
+#include "serve/output/tool_calls.h"
 #include "serve/request/request_answer.h"
 #include "unit/util_serve.h"
 
@@ -32,6 +33,7 @@ static const char *const words[] = {"/v1/completions\n",
                                     "\"top_logprobs\":",
                                     "\"n\":",
                                     "\"seed\":",
+                                    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":",
                                     "\"model\":",
                                     "\"min_tokens\":",
                                     "<|end|>",
@@ -89,11 +91,15 @@ static void take_event(const char *bytes, size_t n, bool is_chat, struct strbuf 
     js_destroy(&doc);
 }
 
-/* All events of a stream, joined, are the text of the answer. */
+/* All events of a stream, joined, are the text of the answer, without its tool calls. */
 static void check_events(const struct strbuf *events, const struct request *r)
 {
     struct strbuf text;
+    struct tool_calls calls;
     strbuf_init(&text);
+    const struct status st = tool_calls_find(r, &calls);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    const size_t n = calls.n_content;
     const char *at = events->data, *end = at + events->n;
     while (at < end) {
         const char *next = memmem(at, (size_t)(end - at), "\n\n", 2);
@@ -102,8 +108,9 @@ static void check_events(const struct strbuf *events, const struct request *r)
         at = next + 2;
     }
     FUZZ_CHECK(events->n > 14 && memcmp(end - 14, "data: [DONE]\n\n", 14) == 0, "no [DONE]");
-    FUZZ_CHECK(text.n == r->text.n && (text.n == 0 || memcmp(text.data, r->text.data, text.n) == 0),
+    FUZZ_CHECK(text.n == n && (n == 0 || memcmp(text.data, r->text.data, n) == 0),
                "joined \"%s\", whole \"%s\"", text.data, r->text.data);
+    tool_calls_fini(&calls);
     strbuf_fini(&text);
 }
 
@@ -112,8 +119,9 @@ static void check_body(const struct request *r)
     struct strbuf body;
     struct js_doc *doc = NULL;
     strbuf_init(&body);
-    result_row_body(r, &rules, NULL, &body);
-    const struct status st = js_parse(body.data, body.n, "body", &doc);
+    struct status st = result_row_body(r, &rules, NULL, &body);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    st = js_parse(body.data, body.n, "body", &doc);
     FUZZ_CHECK(!status_failed(&st), "%s in %s", st.text, body.data);
     js_destroy(&doc);
     strbuf_fini(&body);
@@ -132,7 +140,8 @@ static void generate(struct request *r)
         if (r->ask->n_logprobs >= 0) st = request_take_logprob(r, -0.5f, tops);
         if (!status_failed(&st)) st = request_take_token(r, &rules, token_at(r, i));
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-        result_stream_write(&stream, r, &rules, NULL, &events);
+        st = result_stream_write(&stream, r, &rules, NULL, &events);
+        FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
     if (r->finish != REQUEST_UNFINISHED && r->error_code == NULL) {
         result_stream_end(r, NULL, &events);
@@ -204,6 +213,9 @@ static const char *const calls[] = {
     "\"stream\":true}",
     "/v1/chat/completions\n{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\","
     "\"text\":\"Be.\"}]}],\"seed\":3,\"n\":2,\"guided_regex\":\"[a-z ]{3,9}\"}",
+    "/v1/chat/completions\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,"
+    "\"max_tokens\":39,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+    "\"guided_choice\":[\"x {\\\"name\\\":\\\"f\\\"}\",\"{\\\"name\\\":\\\"f\\\"}\"]}",
     "/tokenize\n{\"prompt\":\"a \\u00e9\"}",
     "/tokenize\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
     "/detokenize\n{\"tokens\":[97,32,195,169,256,255]}"};

@@ -122,11 +122,11 @@ static struct status put(void *user, struct lead *l, const struct request *r)
         strbuf_puts(&c->answer, r->error_message);
     } else if (c->is_stream) {
         for (int32_t i = 0; i < r->ask->n_choices; i++)
-            result_stream_write(&c->streams[i], result_row_choice(r, i), lead_rules(l), NULL,
-                                &c->events);
+            TRY(result_stream_write(&c->streams[i], result_row_choice(r, i), lead_rules(l), NULL,
+                                    &c->events));
         result_stream_end(r, NULL, &c->events);
     } else {
-        result_row_body(r, lead_rules(l), NULL, &c->answer);
+        TRY(result_row_body(r, lead_rules(l), NULL, &c->answer));
     }
     return strbuf_status(&c->answer);
 }
@@ -143,9 +143,9 @@ static struct status piece(void *user, struct request *r)
     struct exchange *c = line->call;
     if (!c->is_stream || line->search != NULL) return status_ok();
     const size_t before = c->events.n;
-    result_stream_write(&c->streams[r->choice], r, lead_rules(v->l), NULL, &c->events);
+    TRY(result_stream_write(&c->streams[r->choice], r, lead_rules(v->l), NULL, &c->events));
     v->k->n_pieces += c->events.n > before;
-    return strbuf_status(&c->events);
+    return status_ok();
 }
 
 static struct status commit(void *user, struct lead *l, int32_t group)

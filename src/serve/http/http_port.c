@@ -66,8 +66,7 @@ static struct status answer_whole(struct http_port *p, const struct request_rule
                                   const struct request *r)
 {
     strbuf_clear(&p->scratch);
-    result_row_body(r, rules, NULL, &p->scratch);
-    TRY(strbuf_status(&p->scratch));
+    TRY(result_row_body(r, rules, NULL, &p->scratch));
     exchange_answer(r->call, HTTP_OK, json, &p->scratch);
     return status_ok();
 }
@@ -77,7 +76,7 @@ static struct status end_stream(struct http_port *p, const struct request_rules 
 {
     strbuf_clear(&p->scratch);
     for (int32_t i = 0; i < r->ask->n_choices; i++)
-        result_stream_write(&c->streams[i], result_row_choice(r, i), rules, NULL, &p->scratch);
+        TRY(result_stream_write(&c->streams[i], result_row_choice(r, i), rules, NULL, &p->scratch));
     result_stream_end(r, NULL, &p->scratch);
     TRY(strbuf_status(&p->scratch));
     exchange_write(r->call, &p->scratch);
@@ -269,8 +268,7 @@ static struct status send_piece(void *user, struct request *r)
     const struct call *c = exchange_state(line->call);
     if (c->streams == NULL || line->search != NULL) return status_ok();
     strbuf_clear(&all->p->scratch);
-    result_stream_write(&c->streams[r->choice], r, all->rules, NULL, &all->p->scratch);
-    TRY(strbuf_status(&all->p->scratch));
+    TRY(result_stream_write(&c->streams[r->choice], r, all->rules, NULL, &all->p->scratch));
     exchange_write(c->x, &all->p->scratch);
     return status_ok();
 }

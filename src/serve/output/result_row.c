@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "serve/output/result_logprobs.h"
+#include "serve/output/tool_calls.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -141,14 +142,29 @@ static void add_generated(struct strbuf *out, const struct request *r)
     result_row_usage(r, out);
 }
 
-static void add_openai_choice(struct strbuf *out, const struct request *c,
-                              const struct request_rules *rules, int32_t index)
+/* The message of a chat: its content, and the calls that its text has. */
+static void add_message(struct strbuf *out, const struct request *c, const struct tool_calls *calls)
+{
+    strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
+    if (calls->n > 0 && calls->n_content == 0) {
+        strbuf_puts(out, "\"content\":null");
+    } else {
+        add_key_string(out, "content", c->text.data, calls->n_content);
+    }
+    if (calls->n > 0) strbuf_puts(out, ",");
+    if (calls->n > 0) tool_calls_write(calls, c, false, out);
+    strbuf_puts(out, "}");
+}
+
+static struct status add_openai_choice(struct strbuf *out, const struct request *c,
+                                       const struct request_rules *rules, int32_t index)
 {
     const bool is_chat = c->ask->format == REQUEST_OPENAI_CHAT;
+    struct tool_calls calls;
+    const struct status st = tool_calls_find(c, &calls);
     strbuf_printf(out, "{\"index\":%d,", index);
-    if (is_chat) strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
-    add_key_string(out, is_chat ? "content" : "text", c->text.data, c->text.n);
-    if (is_chat) strbuf_puts(out, "}");
+    if (is_chat) add_message(out, c, &calls);
+    if (!is_chat) add_key_string(out, "text", c->text.data, c->text.n);
     strbuf_puts(out, ",\"logprobs\":");
     if (c->ask->n_logprobs < 0) {
         strbuf_puts(out, "null");
@@ -157,7 +173,10 @@ static void add_openai_choice(struct strbuf *out, const struct request *c,
     } else {
         result_logprobs_completion(c, rules, 0, out);
     }
-    strbuf_printf(out, ",\"finish_reason\":\"%s\"}", result_row_finish(c));
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"}",
+                  calls.n > 0 ? "tool_calls" : result_row_finish(c));
+    tool_calls_fini(&calls);
+    return st;
 }
 
 /* The ids of a batch result are a hash of the custom_id, so that runs write equal bytes. */
@@ -179,21 +198,22 @@ void result_row_head(const struct request *r, const char *object, const char *mo
     }
 }
 
-void result_row_body(const struct request *r, const struct request_rules *rules,
-                     const char *model_name, struct strbuf *out)
+struct status result_row_body(const struct request *r, const struct request_rules *rules,
+                              const char *model_name, struct strbuf *out)
 {
     const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
     result_row_head(r, is_chat ? "chat.completion" : "text_completion", model_name, out);
     strbuf_puts(out, ",\"choices\":[");
     for (int32_t i = 0; i < r->ask->n_choices; i++) {
         if (i > 0) strbuf_puts(out, ",");
-        add_openai_choice(out, result_row_choice(r, i), rules, i);
+        TRY(add_openai_choice(out, result_row_choice(r, i), rules, i));
     }
     strbuf_puts(out, "]");
     add_prompt_logprobs(out, r);
     strbuf_puts(out, ",");
     result_row_usage(r, out);
     strbuf_puts(out, "}");
+    return strbuf_status(out);
 }
 
 /* Marks a row whose tokens were made up by a dry run. */
@@ -204,8 +224,8 @@ static void add_dry_run(struct strbuf *out, const struct request *r,
     strbuf_puts(out, ",\"dry_run\":\"not a result: no model ran, tokens and text are made up\"");
 }
 
-static void add_openai(struct strbuf *out, const struct request *r,
-                       const struct request_rules *rules, const char *model_name)
+static struct status add_openai(struct strbuf *out, const struct request *r,
+                                const struct request_rules *rules, const char *model_name)
 {
     const unsigned long long id = id_of(r);
     strbuf_printf(out, "{\"id\":\"batch_req_%016llx\",", id);
@@ -217,18 +237,18 @@ static void add_openai(struct strbuf *out, const struct request *r,
     } else {
         strbuf_printf(
             out, ",\"response\":{\"status_code\":200,\"request_id\":\"%016llx\",\"body\":", id);
-        result_row_body(r, rules, model_name, out);
+        TRY(result_row_body(r, rules, model_name, out));
         strbuf_puts(out, "},\"error\":null");
     }
     strbuf_puts(out, "}\n");
+    return strbuf_status(out);
 }
 
 struct status result_row_write(const struct request *r, const struct request_rules *rules,
                                const char *model_name, struct strbuf *out)
 {
     if (r->ask->format != REQUEST_PLAIN && !rules->score) {
-        add_openai(out, r, rules, model_name);
-        return strbuf_status(out);
+        return add_openai(out, r, rules, model_name);
     }
     strbuf_puts(out, "{");
     add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);

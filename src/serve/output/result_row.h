@@ -12,11 +12,12 @@ struct status result_row_write(const struct request *r, const struct request_rul
                                const char *model_name, struct strbuf *out);
 
 /* The parts of a batch result, for a server's answers: each is Local and appends to `out`, where
- * errors stick. result_row_body: the body of r's batch result line. result_row_head: its beginning,
+ * errors stick. result_row_body: the body of r's batch result line (errors: STATUS_MEMORY).
+ * result_row_head: its beginning,
  * "id" to "model", without a comma behind it. result_row_usage: the member "usage"; prompt tokens
  * are counted once for all answers. */
-void result_row_body(const struct request *r, const struct request_rules *rules,
-                     const char *model_name, struct strbuf *out);
+struct status result_row_body(const struct request *r, const struct request_rules *rules,
+                              const char *model_name, struct strbuf *out);
 void result_row_head(const struct request *r, const char *object, const char *model_name,
                      struct strbuf *out);
 void result_row_usage(const struct request *r, struct strbuf *out);

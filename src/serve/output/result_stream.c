@@ -3,6 +3,7 @@
 
 #include "serve/output/result_logprobs.h"
 #include "serve/output/result_row.h"
+#include "serve/output/tool_calls.h"
 
 /* The line to which the answer c belongs. */
 static const struct request *line_of(const struct request *c)
@@ -18,9 +19,27 @@ static void begin_event(const struct request *r, const char *model_name, struct 
     strbuf_puts(out, ",\"choices\":[");
 }
 
-static void add_text(struct strbuf *out, const struct request *c, size_t from)
+/* A piece of an answer: bytes [from, end) of its text, and at its end the tool calls. */
+struct answer_piece {
+    size_t from, end;
+    struct tool_calls calls;
+    bool ends;
+};
+
+static void add_text(struct strbuf *out, const struct request *c, const struct answer_piece *p)
 {
-    strbuf_json_string(out, c->text.data != NULL ? c->text.data + from : "", c->text.n - from);
+    strbuf_json_string(out, c->text.data != NULL ? c->text.data + p->from : "", p->end - p->from);
+}
+
+/* The difference that the piece makes to a chat's message. */
+static void add_delta(struct strbuf *out, const struct request *c, const struct answer_piece *p)
+{
+    strbuf_puts(out, "\"delta\":{");
+    if (p->end > p->from) strbuf_puts(out, "\"content\":");
+    if (p->end > p->from) add_text(out, c, p);
+    if (p->end > p->from && p->calls.n > 0) strbuf_puts(out, ",");
+    if (p->calls.n > 0) tool_calls_write(&p->calls, c, true, out);
+    strbuf_puts(out, "}");
 }
 
 static void add_logprobs(const struct result_stream *s, const struct request *c,
@@ -52,27 +71,44 @@ static void write_role(const struct request *c, const char *model_name, struct s
     end_event(c, out);
 }
 
-void result_stream_write(struct result_stream *s, const struct request *c,
-                         const struct request_rules *rules, const char *model_name,
-                         struct strbuf *out)
+static void write_piece(struct result_stream *s, const struct request *c,
+                        const struct request_rules *rules, const char *model_name,
+                        const struct answer_piece *p, struct strbuf *out)
 {
     const bool is_chat = c->ask->format == REQUEST_OPENAI_CHAT;
-    const bool ends = c->finish != REQUEST_UNFINISHED;
-    if (s->has_ended || (!ends && c->text.n == s->n_text)) return;
     if (is_chat && !s->has_begun) write_role(c, model_name, out);
-    s->has_begun = true;
     begin_event(line_of(c), model_name, out);
-    strbuf_printf(out, "{\"index\":%u,%s", c->choice, is_chat ? "\"delta\":{" : "\"text\":");
-    if (is_chat && c->text.n > s->n_text) strbuf_puts(out, "\"content\":");
-    if (!is_chat || c->text.n > s->n_text) add_text(out, c, s->n_text);
-    if (is_chat) strbuf_puts(out, "}");
+    strbuf_printf(out, "{\"index\":%u,", c->choice);
+    if (is_chat) add_delta(out, c, p);
+    if (!is_chat) strbuf_puts(out, "\"text\":");
+    if (!is_chat) add_text(out, c, p);
     add_logprobs(s, c, rules, out);
-    if (ends) strbuf_printf(out, ",\"finish_reason\":\"%s\"}", result_row_finish(c));
-    if (!ends) strbuf_puts(out, ",\"finish_reason\":null}");
+    const char *reason = p->calls.n > 0 ? "tool_calls" : result_row_finish(c);
+    if (p->ends) strbuf_printf(out, ",\"finish_reason\":\"%s\"}", reason);
+    if (!p->ends) strbuf_puts(out, ",\"finish_reason\":null}");
     end_event(c, out);
-    s->n_text = c->text.n;
-    s->n_tokens = c->n_tokens - c->n_prompt;
-    s->has_ended = ends;
+    s->has_begun = true;
+}
+
+struct status result_stream_write(struct result_stream *s, const struct request *c,
+                                  const struct request_rules *rules, const char *model_name,
+                                  struct strbuf *out)
+{
+    struct answer_piece p = {.from = s->n_text, .ends = c->finish != REQUEST_UNFINISHED};
+    if (p.ends) {
+        TRY(tool_calls_find(c, &p.calls));
+        p.end = p.calls.n_content;
+    } else {
+        p.end = tool_calls_n_sure(c);
+    }
+    if (!s->has_ended && (p.ends || p.end > p.from)) {
+        write_piece(s, c, rules, model_name, &p, out);
+        s->n_text = p.end;
+        s->n_tokens = c->n_tokens - c->n_prompt;
+        s->has_ended = p.ends;
+    }
+    tool_calls_fini(&p.calls);
+    return strbuf_status(out);
 }
 
 void result_stream_end(const struct request *r, const char *model_name, struct strbuf *out)

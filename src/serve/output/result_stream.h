@@ -12,14 +12,15 @@ struct result_stream {
     bool has_begun, has_ended;
 };
 
-/* All of these are Local and append events to `out`, where errors stick. */
+/* Both are Local and append events to `out`, where errors stick. */
 
 /* The text that the answer c has beyond what was written, with the log-probabilities of its tokens
  * if they are asked for; nothing if there is no such text. A finished answer's last event has its
- * finish_reason. */
-void result_stream_write(struct result_stream *s, const struct request *c,
-                         const struct request_rules *rules, const char *model_name,
-                         struct strbuf *out);
+ * finish_reason, and the tool calls of a chat; text that may become one is held back. Errors:
+ * STATUS_MEMORY. */
+struct status result_stream_write(struct result_stream *s, const struct request *c,
+                                  const struct request_rules *rules, const char *model_name,
+                                  struct strbuf *out);
 
 /* The end of the stream of r, whose answers have been written: the usage if r asks for it, then
  * "[DONE]". */

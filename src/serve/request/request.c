@@ -125,6 +125,7 @@ static void ask_destroy(const struct request_ask **ask, bool owns_lists)
     if (a == NULL) return;
     if (owns_lists) {
         mem_free(&a->model.bytes);
+        mem_free(&a->tools.bytes);
         mem_free(&a->stop_ids);
         mem_free(&a->biases);
         mem_free(&a->words.kept);
@@ -211,7 +212,7 @@ static size_t words_bytes(const struct request_words *w)
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
-    size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n;
+    size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n + r->ask->tools.n;
     if (r->error_code != NULL) return n + 512;
     size_t n_grow = (size_t)r->ask->max_tokens;
     if (n_grow > (size_t)rules->max_model_len - r->n_prompt) {

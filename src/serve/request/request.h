@@ -130,7 +130,10 @@ struct request_ask {
     int32_t n_prompt_logprobs; /* the same for each prompt token */
     int32_t n_choices;         /* answers */
     struct request_beam beam;
-    bool streams;      /* a call's "stream": the answer is sent in pieces */
+    struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
+                                      a NUL; empty: an answer is text */
+    enum chat_tool_form tool_form; /* and how the model writes calls */
+    bool streams;                  /* a call's "stream": the answer is sent in pieces */
     bool stream_usage; /* and the last piece has the usage: stream_options.include_usage */
 };
 

@@ -47,13 +47,9 @@ static const struct refused_field not_implemented[] = {
 /* Refused only in the body of a batch line or a call (which may have "stream"); in a plain line
  * such a field is a note. */
 static const struct refused_field not_in_body[] = {
-    {"stream", 0, NULL},
-    {"tools", 0, NULL},
-    {"audio", 0, NULL},
-    {"prediction", 0, NULL},
-    {"reasoning_effort", NAN, "chat_template_kwargs"},
-    {"verbosity", NAN, NULL},
-    {"web_search_options", NAN, NULL},
+    {"stream", 0, NULL},      {"audio", 0, NULL},
+    {"prediction", 0, NULL},  {"reasoning_effort", NAN, "chat_template_kwargs"},
+    {"verbosity", NAN, NULL}, {"web_search_options", NAN, NULL},
 };
 
 /* Fields that are supported, on plain lines and in bodies. */
@@ -95,6 +91,7 @@ static const char *const known[] = {
     "stop_token_ids",
     "structured_outputs",
     "temperature",
+    "tools",
     "top_k",
     "top_logprobs",
     "top_p",
@@ -260,8 +257,7 @@ static bool is_string(const struct js_node *node, const char *text)
     return found != NULL && strcmp(found, text) == 0;
 }
 
-/* A body may request neither tool calls, which are not parsed from a text, nor modalities other
- * than text. */
+/* A body may neither force tool calls nor request modalities other than text. */
 static struct status check_choices(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *tool = js_get(fields, "tool_choice");

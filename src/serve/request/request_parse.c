@@ -192,6 +192,7 @@ static struct status read_values(struct request_parser *p, const struct js_node 
     if (p->ask->streams && p->ask->n_prompt_logprobs >= 0)
         return request_bad(p, "unsupported", "prompt_logprobs: not supported in a stream");
     if (is_rounded) TRY(check_rounded(p, fields));
+    TRY(request_read_tools(p, fields));
     TRY(request_read_prompt(p, fields));
     if (!p->rules->score && p->ask->n_prompt_logprobs < 0) return status_ok();
     if (p->ask->n_prompt_logprobs > 0 && !p->rules->score) {

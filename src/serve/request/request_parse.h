@@ -5,6 +5,7 @@
  *             request_sampling.c  draws, limits, stops, log-probabilities, answers, beam search
  *             request_guide.c     the grammar of an answer
  *             request_words.c     allowed_token_ids, bad_words
+ *             request_tools.c     the tools of a chat
  *             request_prompt.c    the prompt's tokens
  *        -> struct request with its struct request_ask
  */
@@ -47,6 +48,9 @@ struct status request_read_guide(struct request_parser *p, const struct js_node 
  * its tokens, with and without a blank before it, as in vLLM: its last token cannot follow the
  * others. */
 struct status request_read_words(struct request_parser *p, const struct js_node *fields);
+
+/* request_tools.c: the tools of the body of a chat, unless tool_choice is "none". */
+struct status request_read_tools(struct request_parser *p, const struct js_node *fields);
 
 /* request_parse.c: single fields */
 

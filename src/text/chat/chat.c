@@ -18,6 +18,7 @@ struct chat {
     char *tokens[N_TOKENS]; /* owned; NULL: not set */
     size_t n_tokens[N_TOKENS];
     struct jinja_date date; /* the default */
+    enum chat_tool_form tool_form;
 };
 
 struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n)
@@ -54,6 +55,8 @@ struct status chat_create(const char *source, size_t n, const struct js_node *to
     struct status st;
     TRY(mem_alloc(&c, 1, sizeof *c, "chat template"));
     TRY_GOTO(st, jinja_create(source, n, what, &c->template), failed);
+    const bool is_tagged = memmem(source, n, "<tool_call>", 11) != NULL;
+    c->tool_form = is_tagged ? CHAT_TOOLS_TAGGED : CHAT_TOOLS_JSON;
     TRY_GOTO(st, take_tokens(c, tokens), failed);
     TRY_GOTO(st, chat_date_parse(CHAT_DATE_DEFAULT, &c->date), failed);
     *out = c;
@@ -61,6 +64,11 @@ struct status chat_create(const char *source, size_t n, const struct js_node *to
 failed:
     chat_destroy(&c);
     return st;
+}
+
+enum chat_tool_form chat_tool_form(const struct chat *c)
+{
+    return c->tool_form;
 }
 
 void chat_destroy(struct chat **c)

@@ -26,6 +26,15 @@ void chat_destroy(struct chat **c);
  * without a tokenizer_config.json. Errors: STATUS_INPUT for other names, STATUS_MEMORY. */
 struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n);
 
+/* How a template teaches the model to write tool calls. */
+enum chat_tool_form {
+    CHAT_TOOLS_JSON,   /* the whole text is JSON */
+    CHAT_TOOLS_TAGGED, /* JSON between <tool_call> and </tool_call> */
+};
+
+/* Local. The form by the template's text: tagged if the tag stands in it. */
+enum chat_tool_form chat_tool_form(const struct chat *c);
+
 /* Zero-initialise it. Nodes are borrowed and may be NULL. */
 struct chat_options {
     bool no_generation_prompt;       /* leaves add_generation_prompt false */

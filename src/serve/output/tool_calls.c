@@ -1,0 +1,215 @@
+/* Reading calls from text. */
+#include "serve/output/tool_calls.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+static const char open_tag[] = "<tool_call>", close_tag[] = "</tool_call>";
+enum { OPEN_BYTES = sizeof open_tag - 1, CLOSE_BYTES = sizeof close_tag - 1 };
+
+/* A part of a text. */
+struct piece {
+    const char *text;
+    size_t n;
+};
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static struct piece trimmed(struct piece p)
+{
+    while (p.n > 0 && is_space(p.text[p.n - 1])) p.n--;
+    while (p.n > 0 && is_space(p.text[0])) p.text++, p.n--;
+    return p;
+}
+
+/* The request's list of names has each followed by a NUL. */
+static bool is_known(const struct request *c, const char *name, size_t n)
+{
+    const struct request_bytes *all = &c->ask->tools;
+    for (size_t at = 0; at < all->n; at += strlen(all->bytes + at) + 1)
+        if (strlen(all->bytes + at) == n && memcmp(all->bytes + at, name, n) == 0) return true;
+    return false;
+}
+
+/* Adds the call that a JSON object is. *ok: it is one. */
+static struct status add_call(const struct request *c, const struct js_node *node,
+                              struct tool_calls *out, bool *ok)
+{
+    size_t n_name = 0;
+    const char *name = js_string(js_get(node, "name"), &n_name);
+    const struct js_node *arguments = js_get(node, "arguments");
+    if (js_type(arguments) == JS_NULL) arguments = js_get(node, "parameters");
+    const bool has_none = js_type(arguments) == JS_NULL;
+    *ok = name != NULL && is_known(c, name, n_name) && out->n < TOOL_CALLS_MAX &&
+          (has_none || js_type(arguments) == JS_OBJECT);
+    if (!*ok) return status_ok();
+    if (out->calls == NULL)
+        TRY(mem_alloc(&out->calls, TOOL_CALLS_MAX, sizeof *out->calls, "tool calls"));
+    struct tool_call *call = &out->calls[out->n++];
+    TRY(mem_strndup(&call->name, name, n_name));
+    if (!has_none) return js_dump(arguments, &call->arguments, &call->n_arguments);
+    call->n_arguments = 2;
+    return mem_strndup(&call->arguments, "{}", 2);
+}
+
+/* Adds the call, or the list of calls, that a text is. */
+static struct status add_text(const struct request *c, struct piece p, struct tool_calls *out,
+                              bool *ok)
+{
+    struct js_doc *doc = NULL;
+    bool is_rounded;
+    struct status st = js_parse_rounding(p.text, p.n, "call", &doc, &is_rounded);
+    *ok = !status_failed(&st) && !is_rounded;
+    if (st.code == STATUS_INPUT) return status_ok();
+    const struct js_node *root = js_root(doc);
+    if (*ok && js_type(root) != JS_ARRAY) {
+        st = add_call(c, root, out, ok);
+    } else if (*ok) {
+        *ok = js_count(root) > 0;
+        for (size_t i = 0; i < js_count(root) && *ok && !status_failed(&st); i++)
+            st = add_call(c, js_at(root, i), out, ok);
+    }
+    js_destroy(&doc);
+    return st;
+}
+
+static const char *find(struct piece p, const char *tag)
+{
+    return memmem(p.text, p.n, tag, strlen(tag));
+}
+
+/* The calls between tags. The last one may lack its closing tag, as at max_tokens. */
+static struct status find_tagged(const struct request *c, struct piece all, struct tool_calls *out,
+                                 bool *ok)
+{
+    const char *end = all.text + all.n, *at = find(all, open_tag);
+    *ok = at != NULL;
+    out->n_content = at != NULL ? (size_t)(at - all.text) : all.n;
+    while (*ok && at != NULL) {
+        const char *begin = at + OPEN_BYTES;
+        const struct piece rest = {begin, (size_t)(end - begin)};
+        const char *close = find(rest, close_tag);
+        const struct piece call = {begin, (size_t)((close != NULL ? close : end) - begin)};
+        TRY(add_text(c, trimmed(call), out, ok));
+        const char *next = close != NULL ? close + CLOSE_BYTES : end;
+        at = find((struct piece){next, (size_t)(end - next)}, open_tag);
+    }
+    return status_ok();
+}
+
+/* The length of the JSON value at the beginning of a text, by its brackets. */
+static size_t value_length(struct piece p)
+{
+    int depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < p.n; i++) {
+        const char b = p.text[i];
+        if (in_string && b == '\\') {
+            i++;
+        } else if (b == '"') {
+            in_string = !in_string;
+        } else if (!in_string) {
+            depth += (b == '{' || b == '[') - (b == '}' || b == ']');
+            if (depth == 0) return i + 1;
+        }
+    }
+    return p.n;
+}
+
+/* The calls of a text that is nothing but calls. */
+static struct status find_json(const struct request *c, struct piece all, struct tool_calls *out,
+                               bool *ok)
+{
+    struct piece left = trimmed(all);
+    *ok = left.n > 0 && (left.text[0] == '{' || left.text[0] == '[');
+    out->n_content = 0;
+    while (*ok && left.n > 0) {
+        const size_t n = value_length(left);
+        TRY(add_text(c, (struct piece){left.text, n}, out, ok));
+        left = trimmed((struct piece){left.text + n, left.n - n});
+        if (left.n > 0 && left.text[0] == ';')
+            left = trimmed((struct piece){left.text + 1, left.n - 1});
+    }
+    return status_ok();
+}
+
+struct status tool_calls_find(const struct request *c, struct tool_calls *out)
+{
+    const struct piece all = {c->text.n > 0 ? c->text.data : "", c->text.n};
+    bool ok = false;
+    *out = (struct tool_calls){.n_content = all.n};
+    if (c->ask->tools.n == 0) return status_ok();
+    const struct status st = c->ask->tool_form == CHAT_TOOLS_TAGGED ? find_tagged(c, all, out, &ok)
+                                                                    : find_json(c, all, out, &ok);
+    if (status_failed(&st) || !ok) {
+        tool_calls_fini(out);
+        out->n_content = all.n;
+        return st;
+    }
+    while (out->n_content > 0 && is_space(all.text[out->n_content - 1])) out->n_content--;
+    return st;
+}
+
+void tool_calls_fini(struct tool_calls *t)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        mem_free(&t->calls[i].name);
+        mem_free(&t->calls[i].arguments);
+    }
+    mem_free(&t->calls);
+    t->n = 0;
+}
+
+/* The bytes before the first tag, or before the end of the text that may become one; blanks before
+ * either may have to go. */
+static size_t n_sure_tagged(struct piece all)
+{
+    const char *at = find(all, open_tag);
+    size_t n = at != NULL ? (size_t)(at - all.text) : all.n;
+    if (at == NULL) {
+        const size_t most = all.n < OPEN_BYTES - 1 ? all.n : OPEN_BYTES - 1;
+        for (size_t k = most; k > 0; k--) {
+            if (memcmp(all.text + all.n - k, open_tag, k) != 0) continue;
+            n = all.n - k;
+            break;
+        }
+    }
+    while (n > 0 && is_space(all.text[n - 1])) n--;
+    return n;
+}
+
+size_t tool_calls_n_sure(const struct request *c)
+{
+    const struct piece all = {c->text.n > 0 ? c->text.data : "", c->text.n};
+    if (c->ask->tools.n == 0) return all.n;
+    if (c->ask->tool_form == CHAT_TOOLS_TAGGED) return n_sure_tagged(all);
+    const struct piece text = trimmed(all);
+    return text.n == 0 || text.text[0] == '{' || text.text[0] == '[' ? 0 : all.n;
+}
+
+void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
+                      struct strbuf *out)
+{
+    const struct request *line = c->parent != NULL ? c->parent : c;
+    const uint64_t id = XXH3_64bits_withSeed(line->custom_id.bytes, line->custom_id.n, c->choice);
+    strbuf_puts(out, "\"tool_calls\":[");
+    for (size_t i = 0; i < t->n; i++) {
+        const struct tool_call *call = &t->calls[i];
+        strbuf_puts(out, i > 0 ? ",{" : "{");
+        if (indexed) strbuf_printf(out, "\"index\":%zu,", i);
+        strbuf_printf(out, "\"id\":\"call_%016llx_%zu\",\"type\":\"function\",\"function\":{",
+                      (unsigned long long)id, i);
+        strbuf_puts(out, "\"name\":");
+        strbuf_json_string(out, call->name, strlen(call->name));
+        strbuf_puts(out, ",\"arguments\":");
+        strbuf_json_string(out, call->arguments, call->n_arguments);
+        strbuf_puts(out, "}}");
+    }
+    strbuf_puts(out, "]");
+}

@@ -1,0 +1,43 @@
+/* Finds the tool calls in the text of an answer to a chat that names tools. A pure function of the
+ * text. Two ways of writing calls are known; the chat template says which one a model was taught:
+ *
+ *   TAGGED   text <tool_call>{"name": .., "arguments": {..}}</tool_call> ...   Hermes, Qwen2.5,
+ * Qwen3 JSON     {"name": .., "parameters": {..}}, several joined by ; or lines    Llama 3
+ *            [{"name": .., "arguments": {..}}, ..]                             Mistral
+ *
+ * Called by result_row.c and result_stream.c. */
+#ifndef SHOAL_SERVE_OUTPUT_TOOL_CALLS_H
+#define SHOAL_SERVE_OUTPUT_TOOL_CALLS_H
+
+#include "serve/request/request.h"
+
+enum { TOOL_CALLS_MAX = 128 };
+
+struct tool_call {
+    char *name;      /* owned, NUL-terminated */
+    char *arguments; /* owned, [n_arguments]: a JSON object, compact */
+    size_t n_arguments;
+};
+
+/* Zero-initialise it; tool_calls_fini frees it. */
+struct tool_calls {
+    struct tool_call *calls; /* [n], owned */
+    size_t n;                /* 0: the whole text is content */
+    size_t n_content; /* bytes of the text before the first call, without blanks at its end */
+};
+
+/* Local. The calls in the text of the finished answer c. A text in which any call cannot be read,
+ * or names a tool that the request does not, has none. Errors: STATUS_MEMORY. */
+struct status tool_calls_find(const struct request *c, struct tool_calls *out);
+void tool_calls_fini(struct tool_calls *t);
+
+/* Local. How many first bytes of the unfinished answer c are content, whatever follows. All, if its
+ * request names no tools. */
+size_t tool_calls_n_sure(const struct request *c);
+
+/* Local. Appends the list of calls as OpenAI writes it, with ids made from the request's; with
+ * `indexed` each has its "index", as in streams. Errors stick. */
+void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
+                      struct strbuf *out);
+
+#endif
