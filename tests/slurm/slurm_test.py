@@ -11,6 +11,7 @@ shoal-job starts it again, and the count is printed.
 """
 import ctypes
 import hashlib
+import http.client
 import json
 import os
 import random
@@ -307,6 +308,31 @@ class SlurmTest:
         self.check_file("gpus")
         self.say("gpus.sbatch with SHOAL_CPU_ON_GPU_NODES=yes: same sha256")
 
+    def served(self, launcher, port):
+        """A server on two nodes: the log has the tunnel's command, and a call is answered. A signal
+        drains it; it is not requeued.
+        """
+        sizes = ["--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--time=10"]
+        job = self.cluster.submit(f"serve-{launcher}", "serve.sbatch", DEMO, "--port", str(port),
+                                  flags=sizes, env={"SHOAL_LAUNCHER": launcher})
+        self.cluster.wait_for("server", lambda: "serving http" in job.text() or job.has_ended())
+        expect(f"ssh -N -L {port}:127.0.0.1:{port} n" in job.text(), f"no tunnel\n{job.text()}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", "/v1/completions",
+                           json.dumps({"prompt": "O Romeo,", "max_tokens": 8, "temperature": 0}))
+        answer = json.loads(connection.getresponse().read())
+        text = answer["choices"][0]["text"]
+        expect(text == " that is the king's death.\n\n", f"{job.name}: {answer}")
+        connection.close()
+        whom = ["--batch"] if launcher == "mpirun" else []
+        done = run(["scancel", *whom, "--signal=USR1", job.id])
+        expect(done.status == 0, str(done))
+        self.cluster.wait_for(f"end of {job.name}", job.has_ended)
+        info = job.info()
+        expect((info["ExitCode"], info["Restarts"]) == ("75:0", "0") and
+               "drained after 1 answers (SIGUSR1)" in job.text(), f"{info}\n{job.text()}")
+        self.say(f"{job.name}: answered, drained, exit code 75, not requeued")
+
     def main(self):
         with tempfile.TemporaryDirectory(prefix="shoal-slurm-") as folder:
             os.chmod(folder, 0o755)  # munged requires access to its socket's folder
@@ -319,7 +345,8 @@ class SlurmTest:
             self.side_by_side([
                 self.limit, self.warned, self.too_early, lambda: self.lost_node("srun"),
                 lambda: self.usr1("mpirun"), self.array, lambda: self.lost_node("mpirun"),
-                lambda: self.usr1("srun"), self.cancel, self.refused])
+                lambda: self.usr1("srun"), self.cancel, self.refused,
+                lambda: self.served("srun", 18123), lambda: self.served("mpirun", 18124)])
             logs = sorted((Path(folder) / "log").glob("*.job"))
             n_crashes = sum(crashes_in(log.read_text(errors="replace")) for log in logs)
             self.say(f"starts that crashed inside MPI and were tried again: {n_crashes}")
