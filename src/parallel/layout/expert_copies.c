@@ -27,13 +27,21 @@ struct candidates {
     const int64_t *part_rows;
 };
 
+/* Whether rows may go to place[i]: it is near, and the first of the expert's places in its part. */
+static bool is_candidate(const struct candidates *k, uint32_t i)
+{
+    const struct expert_copies *c = k->c;
+    return distance_of(c, i) == k->distance &&
+           (i == k->begin || c->part_of[c->place[i]] != c->part_of[c->place[i - 1]]);
+}
+
 /* Rows that fit when no part has more than `level`. */
 static int64_t room_below(const struct candidates *k, int64_t level)
 {
     int64_t n = 0;
     for (uint32_t i = k->begin; i < k->end; i++) {
         const int64_t has = k->part_rows[k->c->part_of[k->c->place[i]]];
-        if (distance_of(k->c, i) == k->distance && has < level) n += level - has;
+        if (is_candidate(k, i) && has < level) n += level - has;
     }
     return n;
 }
@@ -44,7 +52,7 @@ static int64_t level_for(const struct candidates *k, int64_t n)
     int64_t low = INT64_MAX;
     for (uint32_t i = k->begin; i < k->end; i++) {
         const int64_t has = k->part_rows[k->c->part_of[k->c->place[i]]];
-        if (distance_of(k->c, i) == k->distance && has < low) low = has;
+        if (is_candidate(k, i) && has < low) low = has;
     }
     int64_t high = low + n;
     while (low < high) {
@@ -62,19 +70,14 @@ static int64_t level_for(const struct candidates *k, int64_t n)
 static void fill(const struct candidates *k, int64_t n, int64_t *share, int64_t *part_rows)
 {
     const int64_t level = level_for(k, n);
-    uint32_t last = k->begin;
     for (uint32_t i = k->begin; i < k->end; i++) {
         int64_t *has = &part_rows[k->c->part_of[k->c->place[i]]];
         share[i] = 0;
-        if (distance_of(k->c, i) != k->distance) continue;
-        last = i;
-        if (*has >= level) continue;
+        if (!is_candidate(k, i) || *has >= level) continue;
         share[i] = level - *has < n ? level - *has : n;
         n -= share[i];
         *has += share[i];
     }
-    share[last] += n; /* some are over where two copies stand in one part */
-    part_rows[k->c->part_of[k->c->place[last]]] += n;
 }
 
 void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int64_t *share,

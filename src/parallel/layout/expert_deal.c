@@ -170,11 +170,12 @@ static bool swap_one(struct deal *d)
     return true;
 }
 
-/* Deals the items, into parts that may have as many as an even cut of n gives them. */
-static void deal_and_swap(struct deal *d, uint32_t n)
+/* Deals the items evenly: to parts with places for them, and to none one more than needed. */
+static void deal_and_swap(struct deal *d)
 {
+    const uint32_t most = (d->n_items + d->l->ep - 1) / d->l->ep;
     for (uint32_t i = 0; i < d->l->ep; i++)
-        d->room[i] = range_count(layout_split(n, 1, d->l->ep, i));
+        d->room[i] = places_of(d, i) < most ? places_of(d, i) : most;
     deal_greedily(d);
     for (size_t i = 0; i < d->n_items && swap_one(d); i++) {
     }
@@ -235,27 +236,22 @@ static bool move_overflow(struct deal *d, int64_t mean, bool near)
     return true;
 }
 
-/* Whether a copy of expert a fills a place better than one of b: first an expert that the host
- * lacks, then the heavier or the lighter one. */
-static bool fills_better(const struct deal *d, uint32_t part, bool light, uint32_t a, uint32_t b)
-{
-    const uint16_t on_a = *deal_on_host(d, part, a), on_b = *deal_on_host(d, part, b);
-    if (!light && on_a != on_b) return on_a < on_b;
-    return light ? needs_more(d, b, a) : needs_more(d, a, b);
-}
-
-static void fill_place(struct deal *d, uint32_t part, bool light)
+/* Fills a place with a copy of the heaviest expert that the part lacks, first of one that its host
+ * lacks: it saves bytes. */
+static void fill_place(struct deal *d, uint32_t part)
 {
     const uint32_t n = deal_n_experts(d);
     uint32_t best = n;
     for (uint32_t e = 0; e < n; e++) {
         if (*deal_in_part(d, part, e) > 0) continue;
-        if (best == n || fills_better(d, part, light, e, best)) best = e;
+        const uint16_t on = *deal_on_host(d, part, e);
+        const uint16_t on_best = best < n ? *deal_on_host(d, part, best) : 0;
+        if (best == n || on < on_best || (on == on_best && needs_more(d, e, best))) best = e;
     }
     add_copy(d, best, part, 0);
 }
 
-static void deal_overflow(struct deal *d, bool near, bool light)
+static void deal_overflow(struct deal *d, bool near, bool fills)
 {
     int64_t sum = 0;
     for (uint32_t e = 0; e < deal_n_experts(d); e++) {
@@ -263,22 +259,29 @@ static void deal_overflow(struct deal *d, bool near, bool light)
         d->n_copies[e] = 1;
     }
     make_items(d);
-    deal_and_swap(d, deal_n_experts(d));
+    deal_and_swap(d);
     const int64_t mean = (sum + d->l->ep - 1) / d->l->ep;
     while (d->n_items < layout_n_places(d->l) && move_overflow(d, mean, near)) {
     }
     for (uint32_t i = 0; i < d->l->ep; i++)
-        while (d->n_in_part[i] < places_of(d, i)) fill_place(d, i, light);
+        while (d->n_in_part[i] < places_of(d, i)) {
+            const struct item *own = heaviest_of(d, i);
+            if (fills || own == NULL) {
+                fill_place(d, i);
+            } else {
+                add_copy(d, own->expert, i, 0);
+            }
+        }
 }
 
 void deal_layer(struct deal *d, enum deal_way way)
 {
     if (way != DEAL_EVENLY && d->l->n_expert_copies > 0) {
-        deal_overflow(d, way == DEAL_NEAR || way == DEAL_NEAR_LIGHT,
-                      way == DEAL_OVERFLOW_LIGHT || way == DEAL_NEAR_LIGHT);
+        deal_overflow(d, way == DEAL_NEAR || way == DEAL_NEAR_ONLY,
+                      way == DEAL_OVERFLOW || way == DEAL_NEAR);
         return;
     }
     choose_copies(d);
     make_items(d);
-    deal_and_swap(d, layout_n_places(d->l));
+    deal_and_swap(d);
 }

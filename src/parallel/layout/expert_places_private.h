@@ -35,8 +35,9 @@ enum deal_way {
                       mean, as far as the emptiest part with room has less. Places that are left
                       get heavy experts, which their hosts then need not ask others for */
     DEAL_NEAR,     /* the same, but a copy stays on the fullest part's host where that helps */
-    DEAL_OVERFLOW_LIGHT, /* as the two, but places that are left get light experts, so that */
-    DEAL_NEAR_LIGHT,     /* nothing becomes less even */
+    DEAL_OVERFLOW_ONLY, /* as the two, but places that are left get an expert of their part again,
+                         */
+    DEAL_NEAR_ONLY,     /* and no rows */
     DEAL_WAY_COUNT
 };
 

@@ -136,7 +136,11 @@ uint32_t layout_n_places(const struct layout *l)
 
 struct range layout_experts(const struct layout *l, uint32_t ep)
 {
-    return layout_split(layout_n_places(l), 1, l->ep, ep);
+    const uint32_t n = layout_n_places(l);
+    if (l->n_expert_copies == 0) return layout_split(n, 1, l->ep, ep);
+    /* parts with a place more are spread over the hosts, so that each host can have copies */
+    return (struct range){(uint32_t)((uint64_t)n * ep / l->ep),
+                          (uint32_t)((uint64_t)n * (ep + 1) / l->ep)};
 }
 
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
