@@ -72,9 +72,10 @@ DEVICE_INLINE uint64_t kern_router_key(float score, uint32_t id)
     return (uint64_t)ordered << 32 | (uint32_t)~id;
 }
 
-/* The first position that position p sees. */
+/* The first position that position p sees; window as in attn_args. */
 DEVICE_INLINE size_t kern_first_visible(size_t p, uint32_t window)
 {
+    if ((window & KERN_CHUNKS) != 0) return p - p % (window & ~KERN_CHUNKS);
     return window > 0 && p >= window ? p - window + 1 : 0;
 }
 

@@ -139,7 +139,8 @@ DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit,
 DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
                                             float max, float sum, float *own)
 {
-    const bool plain = a->rule.kind == ROUTER_SOFTMAX || a->rule.kind == ROUTER_SOFTMAX_RENORM;
+    const bool plain = a->rule.kind == ROUTER_SOFTMAX || a->rule.kind == ROUTER_SOFTMAX_RENORM ||
+                       a->rule.kind == ROUTER_SIGMOID_AFTER;
     if (plain && a->rule.n_groups <= 1) return logits;
     for (uint32_t e = 0; e < a->n_experts; e++)
         own[e] = kern_router_key_of(a, logits[e], e, max, sum);
@@ -160,8 +161,10 @@ DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *log
 DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float *logits,
                                        const int32_t *ids, float max, float sum, float *weights)
 {
-    const bool sigmoid = kern_router_is_sigmoid(a);
-    const bool renormalised = a->rule.kind != ROUTER_SOFTMAX && a->rule.kind != ROUTER_SIGMOID;
+    const bool after = a->rule.kind == ROUTER_SIGMOID_AFTER;
+    const bool sigmoid = after || kern_router_is_sigmoid(a);
+    const bool renormalised =
+        a->rule.kind != ROUTER_SOFTMAX && a->rule.kind != ROUTER_SIGMOID && !after;
     float chosen = 0.0f;
     for (uint32_t i = 0; i < a->n_chosen; i++) {
         const float l = logits[ids[i]];

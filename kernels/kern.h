@@ -192,6 +192,7 @@ struct delta_run {
  * position p and head h with kv head g = kv_of_head[h]:
  *   tile t covers positions [64t, 64t + 64), cut to the visible ones, [lo, p] with
  *       lo = window > 0 && p >= window ? p - window + 1 : 0
+ *       or, with chunks of C = window - KERN_CHUNKS positions, the last multiple of C up to p
  *   s_j = dot(q, k_j) * scale         dot: 16 lanes (lane i: fma chain over d = i mod 16,
  *                                     ascending, from +0), tree 8-4-2-1; Hd is a multiple of 16
  *   with a softcap c: s_j = c * tanh(s_j / c)
@@ -201,6 +202,7 @@ struct delta_run {
  *       L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a); the first tile is taken as it is
  *   out_d = O_d / L, with a sink of the head  O_d / (L + exp(sink - M))
  * Invisible positions are never read. */
+#define KERN_CHUNKS 0x80000000u
 struct attn_args {
     const float *q; /* [T, H, Hd] */
     float *out;     /* [T, H, Hd] */
@@ -208,10 +210,10 @@ struct attn_args {
     const uint8_t *kv_of_head; /* [H] local kv head of each local head */
     uint32_t n_heads;          /* H: the query heads of this rank */
     float scale;
-    const float *sinks;          /* [H] a score that adds to the sum of weights but has no value
-                                    vector; NULL: none */
-    uint32_t window;             /* 0: all positions */
-    float softcap;               /* 0: none */
+    const float *sinks; /* [H] a score that adds to the sum of weights but has no value
+                           vector; NULL: none */
+    uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of its chunk of C positions */
+    float softcap;      /* 0: none */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
     float *parts; /* results of tiles that several threads compute for one row; NULL: each row

@@ -100,6 +100,9 @@ void op_softcap(const struct kern_table *k, float *x, float cap, size_t n);
 void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n);
 
 /* x[t] [n] = x[t] * (1 / (1 + exp(-gate[t]))) */
+/* y [n_rows, n]: row t = row t of x times scale[t]; y may be x. Not on a device. */
+void op_scale_rows(const struct kern_table *k, const float *x, const float *scale, size_t n_rows,
+                   size_t n, float *y);
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n);
 

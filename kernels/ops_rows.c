@@ -6,6 +6,7 @@
 #include "kernels/elementary.h"
 #include "kernels/part.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -302,6 +303,31 @@ void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, si
     }
     const struct sigmoid_rows_job job = {x, gate, n_rows, n};
     part_run(k->team, (uint64_t)n_rows * n, sigmoid_rows_part, &job);
+}
+
+struct scale_rows_job {
+    const float *x, *scale;
+    size_t n_rows, n;
+    float *y;
+};
+
+static void scale_rows_part(const void *job_, struct part part)
+{
+    const struct scale_rows_job *job = job_;
+    size_t t, end;
+    if (!part_take(&part, job->n_rows, job->n, &t, &end)) return;
+    for (; t < end; t++) {
+        for (size_t i = t * job->n; i < (t + 1) * job->n; i++)
+            job->y[i] = job->x[i] * job->scale[t];
+    }
+}
+
+void op_scale_rows(const struct kern_table *k, const float *x, const float *scale, size_t n_rows,
+                   size_t n, float *y)
+{
+    assert(k->device == NULL);
+    const struct scale_rows_job job = {x, scale, n_rows, n, y};
+    part_run(k->team, (uint64_t)n_rows * n, scale_rows_part, &job);
 }
 
 struct rope_tails_job {

@@ -227,7 +227,7 @@ static struct status derive_heads(struct arch_reading *r)
     }
     m->query_dim = m->value_dim = m->head_dim;
     m->head_dim = (m->head_dim + LANES - 1) / LANES * LANES;
-    if (m->family->qk_norm_last && m->head_dim != m->query_dim) {
+    if ((m->family->qk_norm_last || m->l2_norm) && m->head_dim != m->query_dim) {
         return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d for %s, found %u",
                            r->what, LANES, m->family->title, m->query_dim);
     }
@@ -275,6 +275,7 @@ static struct status derive_layer_types(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const enum window_rule rule = m->family->window;
+    const char *word = m->family->chunked ? "chunked_attention" : "sliding_attention";
     if (m->family->delta) return arch_derive_delta(r);
     if (r->layer_types == NULL) return status_ok();
     if (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != m->n_layers) {
@@ -283,9 +284,9 @@ static struct status derive_layer_types(struct arch_reading *r)
     }
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const char *type = js_string(js_at(r->layer_types, l), NULL);
-        const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
-        const bool may = rule == WINDOW_UPPER || rule == WINDOW_EVEN || rule == WINDOW_MOST ||
-                         m->family->window_listed;
+        const bool slides = type != NULL && strcmp(type, word) == 0;
+        const bool may = m->family->chunked || rule == WINDOW_UPPER || rule == WINDOW_EVEN ||
+                         rule == WINDOW_MOST || m->family->window_listed;
         if ((!slides && (type == NULL || strcmp(type, "full_attention") != 0)) ||
             (slides && m->window == 0) || (!may && slides != m->layer_has_window[l])) {
             return status_make(STATUS_INPUT,
@@ -351,6 +352,7 @@ static struct status derive_window(struct arch_reading *r)
             STATUS_INPUT,
             "%s: field \"sliding_window\": expected an integer or null, found nothing", r->what);
     }
+    if (f->chunked) TRY(arch_derive_chunks(r));
     if (f->local_theta && r->window == 0) {
         return status_make(STATUS_INPUT, "%s: field \"sliding_window\": expected at least 1 for %s",
                            r->what, f->title);
@@ -400,6 +402,7 @@ static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (m->family->typed_mlps) return derive_typed_mlps(r);
+    if (r->moe_layers != NULL) return arch_derive_moe_layers(r);
     for (uint32_t l = 0; l < m->n_layers + m->may_predict; l++) {
         m->layer_is_moe[l] = (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers &&
                              l % r->moe_every == 0 && l <= r->moe_last;
@@ -469,6 +472,7 @@ static struct status derive_router(struct arch_reading *r)
     if (f->biased_softmax) m->router.kind = ROUTER_BIASED_RENORM;
     m->router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
     TRY(derive_groups(r));
+    if (f->weighs_inputs) m->router = (struct router_rule){.kind = ROUTER_SIGMOID_AFTER};
     if (!f->mixer) return status_ok();
     m->router = (struct router_rule){.kind = ROUTER_MIXER, .scale = 2 * r->jitter};
     return status_ok();
@@ -489,6 +493,7 @@ static struct status derive_ffn(struct arch_reading *r)
                            r->what, m->n_experts, m->n_chosen);
     }
     if (!f->own_expert_width) m->expert_ffn = m->ffn;
+    if (f->weighs_inputs) m->ffn = r->ffn_mlp;
     if (f->counts_shared) m->shared_ffn = r->n_shared * m->expert_ffn;
     m->shared_mix = m->shared_ffn > 0 && f->names->shared_mix != NULL;
     m->expert_bias = f->expert_bias;

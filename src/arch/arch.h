@@ -121,8 +121,14 @@ struct arch_family {
     bool delta;
     bool gated_heads; /* q_proj has a gate behind each head: attention's output times its sigmoid
                        */
-    bool predicts;    /* the layer after the last may be a prediction layer:
-                         "num_nextn_predict_layers" */
+    bool chunked;     /* rotated layers see the positions of their chunk alone:
+                         "attention_chunk_size" */
+    bool l2_norm;     /* "use_qk_norm": RMSNorms of q and k without weights, in rotated layers */
+    bool tunes;       /* "attn_temperature_tuning": q of the other layers grows with the position */
+    bool weighs_inputs; /* one expert, whose input is multiplied by its weight; "moe_layers", and
+                           "intermediate_size_mlp" of dense layers */
+    bool predicts;      /* the layer after the last may be a prediction layer:
+                              "num_nextn_predict_layers" */
 };
 
 /* A layer with a gated delta rule instead of attention; all 0: the model has none. Value head v
@@ -138,6 +144,13 @@ struct arch_scales {
     float attention;               /* of the scores q.k */
     float embed, residual, logits; /* of embeddings, of what attention and FFN add to the residual
                                       stream, of the head's input */
+};
+
+/* Llama-4: at position p, q of layers without RoPE is multiplied by
+ * 1 + scale * log(1 + floor((p + 1) / step)). */
+struct arch_tuning {
+    uint32_t step;
+    float scale; /* 0: none */
 };
 
 /* Clamped SwiGLU. */
@@ -176,7 +189,11 @@ struct arch {
     uint32_t shared_ffn;                      /* F of all shared experts together; 0: none */
     uint32_t vocab, context;                  /* V, max_position_embeddings */
     uint32_t window; /* sliding window, in positions, of the layers that have one; 0: none has */
+    bool chunked;    /* the window is a chunk: the positions from its last multiple on */
     bool layer_has_window[ARCH_LAYERS_MAX];
+    bool l2_norm; /* see struct arch_family, as weighs_inputs */
+    struct arch_tuning tuning;
+    bool weighs_inputs;
     float norm_eps;
     float latent_norm_eps; /* of the norms inside latent attention */
     double rope_theta;

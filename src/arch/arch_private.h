@@ -25,6 +25,7 @@ struct arch_reading {
     uint32_t n_dense_layers; /* the first ones */
     uint32_t moe_every;      /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t window, window_from;
+    uint32_t chunk;           /* 0: absent, or null */
     uint32_t full_every;      /* one layer in this many has attention; 0: absent */
     uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
     bool uses_window;
@@ -35,9 +36,12 @@ struct arch_reading {
     const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
     uint32_t moe_last;                        /* no layer beyond it has experts */
     uint32_t original_context;                /* 0: absent */
-    uint32_t n_predict;                       /* published prediction layers; the first is used */
-    double unread;                            /* of fields whose value is only checked */
-    double local_theta;                       /* of layers with a window; 0: absent */
+    const struct js_node *tuning;             /* true, or a number that is not 0 */
+    const struct js_node *moe_layers;         /* a list of layers; NULL: each sparse_step-th */
+    uint32_t ffn_mlp;   /* of dense layers, where experts have intermediate_size */
+    uint32_t n_predict; /* published prediction layers; the first is used */
+    double unread;      /* of fields whose value is only checked */
+    double local_theta; /* of layers with a window; 0: absent */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -54,6 +58,11 @@ struct status arch_derive_gemma(struct arch_reading *r);
 /* arch_delta.c. Local. The layers with a gated delta rule, by "layer_types" or
  * "full_attention_interval", and checks of its sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
+
+/* Local. Llama-4: layers that see chunks, and how q grows; the layers that have experts. Errors:
+ * STATUS_INPUT. */
+struct status arch_derive_chunks(struct arch_reading *r);
+struct status arch_derive_moe_layers(struct arch_reading *r);
 
 /* Local. Longrope: the context within which the short factors hold. */
 struct status arch_derive_longrope(struct arch_reading *r);

@@ -47,6 +47,42 @@ struct status arch_derive_longrope(struct arch_reading *r)
     return status_ok();
 }
 
+struct status arch_derive_chunks(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    bool tunes = true;
+    int64_t number;
+    if (js_get(r->root, "attention_chunk_size") == NULL)
+        return status_make(STATUS_INPUT,
+                           "%s: field \"attention_chunk_size\": expected an integer or null, found "
+                           "nothing",
+                           r->what);
+    if (r->window > 0)
+        return status_make(STATUS_INPUT, "%s: sliding_window is not implemented for %s", r->what,
+                           m->family->title);
+    m->chunked = true;
+    m->window = r->chunk;
+    for (uint32_t l = 0; l < m->n_layers; l++)
+        m->layer_has_window[l] = r->chunk > 0 && !m->layer_is_unrotated[l];
+    if (js_int(r->tuning, &number)) tunes = number != 0;
+    if (r->tuning != NULL) js_bool(r->tuning, &tunes);
+    if (!tunes) m->tuning.scale = 0;
+    return status_ok();
+}
+
+struct status arch_derive_moe_layers(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    for (size_t i = 0; i < js_count(r->moe_layers); i++) {
+        int64_t l;
+        if (!js_int(js_at(r->moe_layers, i), &l) || l < 0 || l >= m->n_layers)
+            return status_make(STATUS_INPUT, "%s: moe_layers[%zu]: expected a layer below %u",
+                               r->what, i, m->n_layers);
+        m->layer_is_moe[l] = true;
+    }
+    return status_ok();
+}
+
 /* A number, or a list with the same number for each layer. */
 static struct status one_number(const struct arch_reading *r, const struct js_node *node,
                                 const char *key, uint32_t *out)
@@ -78,6 +114,13 @@ struct status arch_derive_experts(struct arch_reading *r)
     }
     if (m->n_chosen == 0)
         return arch_field_missing(r, f->moe_topk ? "moe_topk" : "num_experts_per_tok");
+    if (f->weighs_inputs) {
+        m->weighs_inputs = true;
+        m->shared_ffn = m->ffn;
+    }
+    if (f->weighs_inputs && m->n_chosen != 1)
+        return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 1 for %s, found %u",
+                           r->what, f->title, m->n_chosen);
     if (f->mixer && m->n_chosen != 2)
         return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 2 for %s, found %u",
                            r->what, f->title, m->n_chosen);

@@ -61,6 +61,12 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "device has no kernels; run it with --device cpu",
                            name, m->family->title);
     }
+    if (m->tuning.step > 0 || m->weighs_inputs) {
+        return status_make(STATUS_USAGE,
+                           "--device %s: %s scales rows of q and of experts, for which the device "
+                           "has no kernel; run it with --device cpu",
+                           name, m->family->title);
+    }
     if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);

@@ -99,6 +99,15 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
     s->o_wide = s->attended;
 }
 
+static struct status make_ones(struct stage *s)
+{
+    const size_t n = s->o.model->l2_norm ? s->o.model->query_dim : 0;
+    if (n == 0) return status_ok();
+    TRY(mem_alloc(&s->ones, n, sizeof *s->ones, "workspace"));
+    for (size_t i = 0; i < n; i++) s->ones[i] = 1;
+    return status_ok();
+}
+
 static struct status make_workspace(struct stage *s)
 {
     const size_t t = s->o.max_rows;
@@ -111,6 +120,9 @@ static struct status make_workspace(struct stage *s)
     point(s, &at, shape.bytes[WORKSPACE_CODES] > 0);
     TRY(stage_make_latent(s));
     TRY(stage_make_prediction(s));
+    if (s->o.model->tuning.scale != 0)
+        TRY(mem_alloc(&s->q_scale, t, sizeof *s->q_scale, "workspace"));
+    TRY(make_ones(s));
     TRY(mem_alloc(&s->part_seqs, (t + 1) * stage_n_tables(s), sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
@@ -154,6 +166,8 @@ void stage_destroy(struct stage **stage)
     stage_free_latent(s);
     stage_free_prediction(s);
     mem_ops_free(s->o.kern, &s->workspace);
+    mem_free(&s->q_scale);
+    mem_free(&s->ones);
     mem_free(&s->part_seqs);
     mem_free(&s->positions);
     mem_free(&s->final_rows);

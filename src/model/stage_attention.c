@@ -1,6 +1,7 @@
 /* The attention block of a layer: norm, q k v, attention over the cache, output projection. */
 #include "collective/device_comm.h"
 #include "kernels/device.h"
+#include "kernels/elementary.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
@@ -20,10 +21,17 @@ void stage_describe_attention(struct stage *s)
                                             .scale = w->rope_factors.softmax * m->scale.attention,
                                             .softcap = m->softcap,
                                             .norm_eps = m->norm_eps,
-                                            .norms_last = m->family->qk_norm_last};
+                                            .norms_last = m->family->qk_norm_last || m->l2_norm};
     for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
         s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
     }
+}
+
+/* The growth of q with the position (struct arch_tuning). */
+static float tuned(const struct arch_tuning *t, int32_t position)
+{
+    const uint32_t n = ((uint32_t)position + 1) / t->step;
+    return (float)(1.0 + (double)t->scale * el_log(1.0 + (double)n));
 }
 
 void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
@@ -33,6 +41,8 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
+    for (size_t i = 0; s->q_scale != NULL && i < n_rows; i++)
+        s->q_scale[i] = tuned(&s->o.model->tuning, s->positions[i]);
     op_step_begin(s->o.kern, seqs, n_seqs, n_rows);
     struct rope_table_args a = {.positions = s->positions,
                                 .n_rows = n_rows,
@@ -191,6 +201,10 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     if (gated) take_queries(s, n_rows);
     const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
+    if (s->ones != NULL && !layer->is_unrotated) q_norm = k_norm = s->ones;
+    if (s->q_scale != NULL && layer->is_unrotated)
+        op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
+                      (size_t)s->attention.n_heads * s->o.model->query_dim, s->q);
     if (whole) norm_whole(s, w, n_rows);
     if (s->o.model->clip_qkv > 0) clip(s, n_rows);
     if (padded) widen_heads(s, q_norm, k_norm, n_rows);

@@ -8,7 +8,7 @@ struct status stage_make_moe(struct stage *s)
     const struct arch *m = s->o.model;
     if (m->n_experts == 0) return status_ok();
     if (s->o.capacity->policy != CAPACITY_DROPLESS &&
-        (m->family->sigmoid || m->router.n_groups > 1)) {
+        (m->family->sigmoid || m->weighs_inputs || m->router.n_groups > 1)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }

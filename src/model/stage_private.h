@@ -131,6 +131,8 @@ struct stage {
     struct grid_sums grid;
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;
+    float *q_scale;     /* [T] of q in layers without RoPE; NULL: 1 */
+    float *ones;        /* [query_dim] the weights of norms without weights; NULL: there are none */
     int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
     void *codes;       /* quantized input rows; NULL: no dense linear is quantized */

@@ -285,6 +285,24 @@ struct status moe_add_output(struct moe *m, const struct pass *p)
     return device_status(m->o.kern->device);
 }
 
+/* Where experts read weighed rows: the rows of the listed tokens times the weight of their one
+ * choice, whose result then counts as it is. */
+static struct status weigh_inputs(struct moe *m, struct pass *p, struct moe_rows *weighed)
+{
+    const size_t n = range_count(p->listed), d = m->o.model->width, at = p->listed.begin * d;
+    float *x, *ones;
+    TRY(moe_grow(m, BUF_WEIGHED, p->n_tokens * d, sizeof *x, &x));
+    TRY(moe_grow(m, BUF_ONES, n, sizeof *ones, &ones));
+    op_scale_rows(m->o.kern, p->rows->x + at, p->weights, n, d, x + at);
+    for (size_t i = 0; i < n; i++) ones[i] = 1;
+    *weighed = *p->rows;
+    weighed->x = x;
+    weighed->in = NULL;
+    p->rows = weighed;
+    p->weights = ones;
+    return status_ok();
+}
+
 struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows)
 {
     const struct expert_exchange *exchange = m->exchange;
@@ -299,6 +317,8 @@ struct status moe_forward(struct moe *m, const struct layer *layer, const struct
     p.listed = exchange->routed(m, &p);
     TRY(route(m, &p, &logits));
     TRY(exchange->agree(m, &p, logits));
+    struct moe_rows weighed;
+    if (m->o.model->weighs_inputs) TRY(weigh_inputs(m, &p, &weighed));
     count_load(m, &p);
     moe_take_places(m, &p);
     assign_slots(m, &p);

@@ -55,6 +55,9 @@ enum buffer {
     BUF_ROW_WEIGHTS,
     BUF_GROUP_SUMS,
     BUF_PIECES,
+    BUF_WEIGHED, /* [T, D] rows times their weights, where experts read these; and the weights that
+                    are left */
+    BUF_ONES,
     BUF_COUNT
 };
 

@@ -8,6 +8,7 @@
  *   softmax:  p_e = exp(l_e - max); score = p_e / sum over all E (chain of plain adds, e
  *             ascending, from +0); key = l_e
  *   sigmoid:  score = 1 / (1 + exp(-l_e)); key = score, or score + bias_e with a bias
+ *   after:    (Llama-4) the score of sigmoid; key = l_e
  *   biased:   the score of softmax; key = score, or score + bias_e with a bias
  * If n_groups is above 1, the experts are divided into n_groups groups of consecutive ids and equal
  * size. The key of a group is the largest key in it, for sigmoids the sum of the two largest. Only
@@ -30,6 +31,7 @@ enum router_kind {
     ROUTER_SIGMOID_RENORM,
     ROUTER_BIASED_RENORM,
     ROUTER_MIXER,
+    ROUTER_SIGMOID_AFTER,
     ROUTER_COUNT
 };
 

@@ -81,7 +81,7 @@ struct predict_weights {
 struct layer {
     uint32_t index;    /* in the model */
     uint32_t in_stage; /* counted from the first layer of the stage */
-    uint32_t window;   /* positions that a row sees; 0: all */
+    uint32_t window;   /* positions that a row sees, as attn_args has it; 0: all */
     bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     bool is_moe;

@@ -365,6 +365,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
             layer->kv_table = at.table;
             layer->in_cache = at.in_block;
         }
+        if (m->chunked && layer->window > 0) layer->window |= KERN_CHUNKS;
         layer->is_unrotated = m->layer_is_unrotated[layer->index];
         layer->is_local = m->local_rope && layer->window > 0;
         layer->moe.n_experts = range_count(w->experts);

@@ -64,6 +64,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "hunyuan_v1_moe": "model.layers.1.mlp.shared_mlp.up_proj.weight",
            "granitemoeshared": "model.layers.1.self_attn.v_proj.weight",
            "apertus": "model.layers.1.mlp.act_fn.alpha_p",
+           "llama4-text": "language_model.model.layers.1.self_attn.v_proj.weight",
+           "llama4_text": "model.layers.1.self_attn.v_proj.weight",
            "phimoe": "model.layers.1.post_attention_layernorm.bias",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}

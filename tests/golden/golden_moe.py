@@ -3,7 +3,8 @@ import torch
 from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Glm4MoeConfig,
                           Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
                           GraniteMoeForCausalLM, GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
-                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
+                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, Llama4ForCausalLM, Llama4TextConfig,
+                          MiniMaxM2Config, MiniMaxM2ForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, PhimoeConfig,
                           PhimoeForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                           SolarOpenConfig, SolarOpenForCausalLM)
@@ -19,6 +20,31 @@ def minimax_fields(n_layers, rotary_dim):
 
 
 MODELS = {
+    # chunks that end inside tiles, a layer without RoPE whose q grows, pairs rotated and normed, every second
+    # layer with one expert that reads weighed rows
+    "llama4": dict(
+        cls=Llama4ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Llama4TextConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=32, intermediate_size_mlp=64,
+            num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_local_experts=6, num_experts_per_tok=1, interleave_moe_layer_step=2,
+            attention_chunk_size=24, no_rope_layer_interval=4, attn_temperature_tuning=True,
+            floor_scale=20, attn_scale=0.3, use_qk_norm=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0,
+                                 high_freq_factor=4.0, original_max_position_embeddings=64), **COMMON)),
+    # the text model of a multimodal checkpoint: chunks of more than a tile, no norms of q and k, biases, experts in
+    # listed layers
+    "llama4-text": dict(
+        cls=Llama4ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        wrapped=dict(architectures=["Llama4ForConditionalGeneration"], model_type="llama4", boi_token_index=257,
+                     eoi_token_index=258, image_token_index=259, vision_config=dict(hidden_size=16)),
+        config=lambda: Llama4TextConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=16, intermediate_size_mlp=48,
+            num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, head_dim=32,
+            num_local_experts=4, num_experts_per_tok=1, moe_layers=[0, 1], attention_chunk_size=70,
+            no_rope_layers=[1, 0, 1], attn_temperature_tuning=False, use_qk_norm=False, attention_bias=True,
+            rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
     # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that bites; bf16 experts
     # stored input by input, an expert width with a tail leaf
     "gpt-oss": dict(

@@ -161,6 +161,17 @@ def write_null(hf, key):
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def publish_wrapped(hf, fields):
+    """Makes the checkpoint the text model of a multimodal one, whose class cannot run without images."""
+    path, config_path = hf / "model.safetensors", hf / "config.json"
+    tensors = {f"language_model.{name}": p for name, p in load_file(path).items()}
+    tensors["vision_model.patch_embedding.weight"] = torch.zeros(4, 4)
+    save_file(tensors, path, metadata={"format": "pt"})
+    text = json.loads(config_path.read_text())
+    del text["architectures"]
+    config_path.write_text(json.dumps(dict(text_config=text, **fields), indent=2) + "\n")
+
+
 def drop_tensors(hf, part):
     """Removes the tensors of a part that the model does not have."""
     tensors = load_file(hf / "model.safetensors")
@@ -325,6 +336,8 @@ def write_model(name, spec):
         edit_config(hf, **spec["fields"])
     for key in spec.get("nulls", []):
         write_null(hf, key)
+    if "wrapped" in spec:
+        publish_wrapped(hf, spec["wrapped"])
     if "edit" in spec:
         config = json.loads((hf / "config.json").read_text())
         spec["edit"](config)

@@ -135,12 +135,20 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct world *
     }
 }
 
+/* The first position that position p sees. */
+static size_t first_seen(const struct attn_args *a, size_t p)
+{
+    const size_t n = a->window & ~KERN_CHUNKS;
+    if (n != a->window) return p / n * n;
+    return n > 0 && p + 1 > n ? p + 1 - n : 0;
+}
+
 /* Computes row i of a sequence by tiles, in rounds and slices of random lengths. */
 static void run_row_by_tiles(struct rng *r, const struct kern_table *k, struct world *w, size_t s,
                              size_t i, float *parts)
 {
-    const size_t p = w->seqs[s].pos0 + i, window = w->args.window, n_heads = w->args.n_heads;
-    const size_t lo = window > 0 && p >= window ? p - window + 1 : 0, end = p / 64 + 1;
+    const size_t p = w->seqs[s].pos0 + i, n_heads = w->args.n_heads;
+    const size_t lo = first_seen(&w->args, p), end = p / 64 + 1;
     const size_t stride = n_heads * (w->args.kv.head_dim + 16);
     float states[2 * 8];
     for (size_t first = lo / 64, last = 0; first < end; first = last) {
@@ -199,7 +207,7 @@ static double softmax_error(const struct world *w, size_t s, size_t i, size_t h)
     const struct seq_rows *seq = &w->seqs[s];
     const size_t hd = w->args.kv.head_dim, g = w->kv_of_head[h], p = seq->pos0 + i;
     const size_t at = ((seq->row0 + i) * w->args.n_heads + h) * hd;
-    const size_t window = w->args.window, lo = window > 0 && p + 1 > window ? p + 1 - window : 0;
+    const size_t lo = first_seen(&w->args, p);
     double total = w->args.sinks != NULL ? exp((double)w->sinks[h] - 20) : 0;
     double *sum = test_memory(hd * sizeof *sum), worst = 0;
     for (size_t d = 0; d < hd; d++) sum[d] = 0;
@@ -225,7 +233,8 @@ static void reference_is_softmax(void)
     const struct kern_table ref = table_ref();
     struct rng r = {1};
     for (int i = 0; i < 20; i++) {
-        struct world *w = world_make(&r, types[i % N_TYPES], 32, 2, 4, i % 2 ? 50 : 0, 150, 12);
+        static const uint32_t windows[] = {0, 50, KERN_CHUNKS + 50};
+        struct world *w = world_make(&r, types[i % N_TYPES], 32, 2, 4, windows[i % 3], 150, 12);
         run_slices(&r, &ref, w, 0);
         for (size_t s = 0; s < w->args.n_seqs; s++)
             for (size_t row = 0; row < w->seqs[s].n_rows; row++)
@@ -237,14 +246,24 @@ static void reference_is_softmax(void)
 static void sets_agree(void)
 {
     static const uint32_t dims[] = {16, 32, 48, 64, 80, 128, 336, latent_dim};
-    static const uint32_t windows[] = {0, 0, 1, 7, 64, 65, 100};
+    static const uint32_t windows[] = {0,
+                                       0,
+                                       1,
+                                       7,
+                                       64,
+                                       65,
+                                       100,
+                                       KERN_CHUNKS + 1,
+                                       KERN_CHUNKS + 24,
+                                       KERN_CHUNKS + 64,
+                                       KERN_CHUNKS + 100};
     const struct kern_table ref = table_ref(), sets[] = {table_in_turn(0), table_in_turn(1)};
     struct rng r = {2};
     for (int i = 0; i < 180; i++) {
         const size_t max_rows = i % 3 == 0 ? 1 : i % 3 == 1 ? 5 : 150;
         struct world *w =
             world_make(&r, types[i % 15 / 3], dims[rng_below(&r, 8)], 1 + i / 2 % 2,
-                       2 + (uint32_t)i / 2 % 2 * 4, windows[rng_below(&r, 7)], 200, max_rows);
+                       2 + (uint32_t)i / 2 % 2 * 4, windows[rng_below(&r, 11)], 200, max_rows);
         run_slices(&r, &ref, w, 0);
         run_slices(&r, &sets[i % 2], w, 1);
         CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
@@ -258,12 +277,13 @@ static void sets_agree(void)
 static void tiles_do_not_change_bits(void)
 {
     static const uint32_t dims[] = {16, 64, 80, latent_dim};
+    static const uint32_t tile_windows[] = {150, 0, KERN_CHUNKS + 140};
     const struct kern_table ref = table_ref(), sets[] = {ref, table_in_turn(0), table_in_turn(1)};
     struct rng r = {5};
     for (int i = 0; i < 60; i++) {
         struct world *w =
             world_make(&r, types[i % N_TYPES], dims[i / 3 % 4], 1 + (uint32_t)i / 2 % 2,
-                       i % 4 ? 6 : 8, i % 3 ? 0 : 150, 400, 3);
+                       i % 4 ? 6 : 8, tile_windows[i % 3], 400, 3);
         run_slices(&r, &ref, w, 0);
         run_tiles(&r, &sets[i % 3], w, 1);
         CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);

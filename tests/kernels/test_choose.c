@@ -204,6 +204,27 @@ static void groups_limit_the_choice(void)
     }
 }
 
+/* The choice is by logits, also where the sigmoids of several are 1. */
+static void sigmoids_after_the_choice_do_not_make_ties(void)
+{
+    const struct kern_table tables[] = {table_ref(), table_best()};
+    const float l[] = {30.0f, -2.0f, 31.0f, 30.5f, 29.0f, -60.0f};
+    for (uint32_t n_chosen = 1; n_chosen <= 6; n_chosen++) {
+        static const int32_t order[] = {2, 3, 0, 4, 1, 5};
+        int32_t ids[6];
+        float weights[6];
+        const struct router_args a = {
+            l, ids, weights, 6, n_chosen, {ROUTER_SIGMOID_AFTER, 0, 0, 0}, NULL};
+        tables[n_chosen % 2].router(&a, 0);
+        for (uint32_t i = 0; i < n_chosen; i++) {
+            bool found = false;
+            for (uint32_t k = 0; k < n_chosen; k++) found = found || order[k] == ids[i];
+            CU_ASSERT(found && (i == 0 || ids[i - 1] < ids[i]));
+            CU_ASSERT_DOUBLE_EQUAL(weights[i], 1 / (1 + exp(-(double)l[ids[i]])), 1e-6);
+        }
+    }
+}
+
 /* Two experts, far from the others or near them, against the equation in double. */
 static void the_mixer_weighs_each_choice_by_its_rivals(void)
 {
@@ -277,4 +298,6 @@ void suite_choose(CU_pSuite suite)
     CU_add_test(suite, "the mixer weighs each choice by its rivals",
                 the_mixer_weighs_each_choice_by_its_rivals);
     CU_add_test(suite, "routers agree", routers_agree);
+    CU_add_test(suite, "sigmoids after the choice do not make ties",
+                sigmoids_after_the_choice_do_not_make_ties);
 }

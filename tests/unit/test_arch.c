@@ -371,6 +371,27 @@ static void published_configs_are_taken(void)
     refuse(LLAMA ",\"swiglu_limit\":7.0", "swiglu_limit");
 }
 
+#define LLAMA4                                                                                     \
+    "\"architectures\":[\"Llama4ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"        \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":100,"      \
+    "\"intermediate_size\":32,\"intermediate_size_mlp\":96,\"max_position_embeddings\":128,"       \
+    "\"num_local_experts\":8,\"num_experts_per_tok\":1,\"rms_norm_eps\":1e-05,\"rope_theta\":"     \
+    "500000.0,\"use_qk_norm\":true"
+
+static void chunks_and_weighed_inputs_are_understood(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA4 ",\"attention_chunk_size\":24,\"attn_temperature_tuning\":4").code,
+                    STATUS_OK);
+    CU_ASSERT(m.chunked && m.window == 24 && m.layer_has_window[2] && !m.layer_has_window[3]);
+    CU_ASSERT(m.layer_is_unrotated[3] && m.l2_norm && m.weighs_inputs && m.layer_is_moe[0]);
+    CU_ASSERT(m.ffn == 0 && m.expert_ffn == 32 && m.shared_ffn == 32);
+    CU_ASSERT(m.tuning.step == 8192 && m.tuning.scale == 0.1f);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SIGMOID_AFTER);
+    refuse(LLAMA4, "attention_chunk_size");
+    refuse(LLAMA4 ",\"attention_chunk_size\":24,\"sliding_window\":8", "sliding_window");
+    refuse(LLAMA4 ",\"attention_chunk_size\":24,\"moe_layers\":[4]", "moe_layers");
+}
+
 #define DEEPSEEK_BASE                                                                              \
     "\"architectures\":[\"DeepseekV3ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"    \
     "\"num_attention_heads\":4,\"vocab_size\":100,\"intermediate_size\":96,"                       \
@@ -645,6 +666,8 @@ static void impossible_sizes_are_refused(void)
 void suite_arch(CU_pSuite suite);
 void suite_arch(CU_pSuite suite)
 {
+    CU_add_test(suite, "chunks and weighed inputs are understood",
+                chunks_and_weighed_inputs_are_understood);
     CU_add_test(suite, "families are understood", families_are_understood);
     CU_add_test(suite, "biases are those of the family", biases_are_those_of_the_family);
     CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);

@@ -1,10 +1,19 @@
-/* Splits gpt-oss's fused expert tensors into matrices and biases. */
+/* Splits fused expert tensors of gpt-oss and Llama-4 into matrices and biases. */
 #include "checkpoint/convert/fused_experts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The fused tensors below ".mlp.experts.", and the names of their parts. */
+/* The architectures, and where their fused tensors are. */
+static const struct fused_model {
+    const char *architecture, *where;
+    bool has_halves; /* the outputs of gate come before those of up; else both take turns */
+} models[] = {
+    {"GptOssForCausalLM", ".mlp.experts.", false},
+    {"Llama4ForCausalLM", ".feed_forward.experts.", true},
+};
+
+/* The fused tensors, and the names of their parts. */
 static const struct fused_kind {
     const char *suffix, *parts[FUSED_PARTS_MAX];
     bool is_bias, by_output;
@@ -16,15 +25,22 @@ static const struct fused_kind {
     {"down_proj_bias", {"down_proj.bias", NULL}, true, false},
 };
 
-static const struct fused_kind *fused_experts_kind_of(const struct js_node *config,
+static const struct fused_model *fused_model_of(const struct js_node *config)
+{
+    const char *model = js_string(js_at(js_get(config, "architectures"), 0), NULL);
+    for (size_t i = 0; model != NULL && i < sizeof models / sizeof models[0]; i++) {
+        if (strcmp(model, models[i].architecture) == 0) return &models[i];
+    }
+    return NULL;
+}
+
+static const struct fused_kind *fused_experts_kind_of(const struct fused_model *model,
                                                       const char *name, bool by_output,
                                                       const char **end)
 {
-    static const char where[] = ".mlp.experts.";
-    const char *model = js_string(js_at(js_get(config, "architectures"), 0), NULL);
-    const char *found = strstr(name, where);
-    if (model == NULL || strcmp(model, "GptOssForCausalLM") != 0 || found == NULL) return NULL;
-    *end = found + strlen(where);
+    const char *found = model == NULL ? NULL : strstr(name, model->where);
+    if (found == NULL) return NULL;
+    *end = found + strlen(model->where);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (by_output == kinds[i].by_output && strcmp(*end, kinds[i].suffix) == 0) return &kinds[i];
     }
@@ -36,7 +52,8 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
                                   struct fused_part parts[FUSED_PARTS_MAX], size_t *n)
 {
     const char *end = NULL;
-    const struct fused_kind *k = fused_experts_kind_of(config, name, by_output, &end);
+    const struct fused_model *model = fused_model_of(config);
+    const struct fused_kind *k = fused_experts_kind_of(model, name, by_output, &end);
     *n = 0;
     if (k == NULL) return status_ok();
     const uint64_t step = k->parts[1] != NULL ? 2 : 1;
@@ -59,7 +76,8 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
         p->dims[1] = dims[outputs] / step;
         p->dims[2] = k->is_bias ? 0 : dims[3 - outputs];
         p->step = step;
-        p->first = *n;
+        p->first = model->has_halves ? *n * p->dims[1] : *n;
+        p->apart = model->has_halves ? 1 : step;
     }
     return status_ok();
 }
@@ -69,6 +87,6 @@ void fused_experts_take(const struct fused_part *p, const float *stored, uint64_
 {
     for (uint64_t k = 0; k < n_in; k++) {
         const float *row = stored + k * n_out * p->step + p->first;
-        for (uint64_t r = 0; r < n_out; r++) out[r * n_in + k] = row[r * p->step];
+        for (uint64_t r = 0; r < n_out; r++) out[r * n_in + k] = row[r * p->apart];
     }
 }

@@ -1,6 +1,7 @@
-/* The experts of gpt-oss checkpoints. There gate and up rows alternate in one tensor, and matrices
- * that are not quantized are stored [experts, inputs, outputs]. Says which of shoal's tensors a
- * source tensor contains and where their elements are. Reads no file. Called by source.c. */
+/* The experts of gpt-oss and Llama-4 checkpoints. There gate and up rows are in one tensor, in
+ * gpt-oss in turns, and matrices that are not quantized are stored [experts, inputs, outputs]. Says
+ * which of shoal's tensors a source tensor contains and where their elements are. Reads no file.
+ * Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 #define SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 
@@ -10,16 +11,16 @@
 enum { FUSED_PARTS_MAX = 2 };
 
 /* One of shoal's tensors: a bias [experts, outputs] or a matrix [experts, outputs, inputs]. Its
- * output r is the source's output first + r * step. */
+ * output r is the source's output first + r * apart, of `step` times as many. */
 struct fused_part {
     char name[CKPT_NAME_MAX];
     uint32_t n_dims;
     uint64_t dims[CKPT_DIMS_MAX];
-    uint64_t step, first;
+    uint64_t step, first, apart;
 };
 
 /* Local. The parts [*n] of a source tensor of these dimensions; *n = 0 when it is not fused or the
- * model is not gpt-oss. `by_output`: the source has one row per output (MXFP4), as shoal's tensors
+ * model is neither. `by_output`: the source has one row per output (MXFP4), as shoal's tensors
  * have. Errors: STATUS_INPUT names the tensor and its shape. */
 struct status fused_experts_parts(const struct js_node *config, const char *name, uint32_t n_dims,
                                   const uint64_t *dims, bool by_output,

@@ -55,7 +55,14 @@ static const struct published_form apertus[] = {
     {".feedforward_layernorm.weight", {".post_attention_layernorm.weight"}, ROWS_ALL},
     {0}};
 
+static const struct published_form llama4[] = {
+    {"feed_forward.gate_proj.weight", {"mlp.gate_proj.weight"}, ROWS_ALL},
+    {"feed_forward.up_proj.weight", {"mlp.up_proj.weight"}, ROWS_ALL},
+    {"feed_forward.down_proj.weight", {"mlp.down_proj.weight"}, ROWS_ALL},
+    {0}};
+
 static const struct published_family families[] = {
+    {.architecture = "Llama4ForCausalLM", .forms = llama4, .pairs = true},
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},

@@ -104,12 +104,14 @@ static struct status quant_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* Adds the parts of a tensor with gpt-oss's fused experts; *found is false for any other tensor. */
-static struct status fused_add(struct source *s, const struct safetensors_tensor *t, bool *found)
+/* Adds the parts of a tensor with fused experts, by its name in the text model; *found is false for
+ * any other tensor. */
+static struct status fused_add(struct source *s, const struct safetensors_tensor *t,
+                               const char *name, bool *found)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
     size_t n;
-    TRY(fused_experts_parts(js_root(s->config), t->name, t->n_dims, t->dims, false, parts, &n));
+    TRY(fused_experts_parts(js_root(s->config), name, t->n_dims, t->dims, false, parts, &n));
     for (size_t i = 0; i < n; i++) {
         struct entry *e;
         TRY(entry_fill(s, parts[i].name, t->dtype, parts[i].n_dims, parts[i].dims, &e));
@@ -197,7 +199,7 @@ static struct status safetensors_add(struct source *s, const struct safetensors_
                            "knows",
                            safetensors_path(s->st, t), t->name, dtype_name(t->dtype));
     }
-    TRY(fused_add(s, t, &is_fused));
+    TRY(fused_add(s, t, name, &is_fused));
     if (!is_fused) TRY(published_add(s, t, name, &is_fused));
     if (is_fused) return status_ok();
     TRY(entry_fill(s, name, t->dtype, t->n_dims, t->dims, &e));

@@ -13,7 +13,9 @@ struct field_default {
 
 struct multimodal {
     const char *architecture, *text_architecture;
-    const struct field_default *defaults; /* ends with an empty one */
+    const struct field_default *defaults; /* each ends with an empty one */
+    const struct field_default *rope;     /* of a config without rope_parameters */
+    bool tied;                            /* the head is always the embedding */
 };
 
 static const struct field_default gemma3[] = {
@@ -22,12 +24,13 @@ static const struct field_default gemma3[] = {
     {"num_attention_heads", "8"},  {"num_key_value_heads", "4"},
     {"head_dim", "256"},           {"max_position_embeddings", "131072"},
     {"sliding_window", "4096"},    {NULL, NULL}};
-/* The defaults of a config without rope_parameters. */
+static const struct field_default none[] = {{NULL, NULL}};
 static const struct field_default gemma3_rope[] = {
     {"rope_theta", "1000000.0"}, {"rope_local_base_freq", "10000.0"}, {NULL, NULL}};
 
 static const struct multimodal models[] = {
-    {"Gemma3ForConditionalGeneration", "Gemma3ForCausalLM", gemma3},
+    {"Gemma3ForConditionalGeneration", "Gemma3ForCausalLM", gemma3, gemma3_rope, true},
+    {"Llama4ForConditionalGeneration", "Llama4ForCausalLM", none, none, false},
 };
 
 /* Fields of the vision part, and those that stand in the text model's object too. */
@@ -98,7 +101,7 @@ static struct status flatten(const struct multimodal *m, const struct js_node *r
         if (js_get(text, key) == NULL) TRY(put_field(out, key, value));
     }
     put_defaults(out, text, m->defaults);
-    if (js_get(text, "rope_parameters") == NULL) put_defaults(out, text, gemma3_rope);
+    if (js_get(text, "rope_parameters") == NULL) put_defaults(out, text, m->rope);
     strbuf_puts(out, "}\n");
     return strbuf_status(out);
 }
@@ -130,7 +133,7 @@ struct status published_text_config(struct strbuf *config, const char *what, boo
     strbuf_init(&flat);
     for (size_t i = 0; name != NULL && i < sizeof models / sizeof models[0]; i++) {
         if (strcmp(name, models[i].architecture) != 0) continue;
-        st = check_tied_text(root, what);
+        if (models[i].tied) st = check_tied_text(root, what);
         if (!status_failed(&st)) st = flatten(&models[i], root, &flat);
     }
     js_destroy(&doc);

@@ -136,6 +136,7 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
     /* scores, ids twice, weights and slots; outputs and marks */
     uint64_t n =
         routed * (m->n_experts + 4 * k) * sizeof(float) + step_tokens * (row + sizeof(int));
+    if (m->weighs_inputs) n += (step_tokens * d + routed) * sizeof(float);
     n += expert_bytes(l, place, n_in, step_tokens);
     switch (way) {
     case WAY_LOCAL:

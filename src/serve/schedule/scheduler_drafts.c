@@ -129,10 +129,11 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
     return status_ok();
 }
 
-/* After steps without guesses their odds are tried again. */
+/* Steps without guesses raise the odds a little, so that guesses that never pay are made in few
+ * steps only. */
 bool scheduler_predicts(struct scheduler *s, int32_t group)
 {
-    static const float recovery = 1.0f / 512;
+    static const float recovery = 1.0f / 8192;
     float times[DRAFTING_ROWS + 1];
     size_t n_most = 0;
     if (!s->o.predicts || s->o.flags.n_drafts == 0) return false;
