@@ -1,7 +1,7 @@
 /* A generate, score or serve job, from MPI's start to the exit status, and what it has opened. At
  * the end of each start-up phase all ranks agree on its status, so that they leave together. Called
- * by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c and job_open.c; shoal bench runs
- * its own steps on the loaded job (job_options.run_instead). */
+ * by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c and job_open.c; shoal bench
+ * runs its own steps on the loaded job (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
 #define SHOAL_JOB_JOB_H
 

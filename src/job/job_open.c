@@ -100,8 +100,9 @@ static struct status settle_prediction(struct job *j)
 }
 
 /* Sets the number of draft tokens. A number given by the user is used as it is, and so is every
- * guess with `mtp`; `auto` and `ngram` draft as many as are worth their cost. On a device `auto` must be asked for: its steps were never timed,
- * and drafts change the shapes of steps, which recorded graphs replay. */
+ * guess with `mtp`; `auto` and `ngram` draft as many as are worth their cost. On a device `auto`
+ * must be asked for: its steps were never timed, and drafts change the shapes of steps, which
+ * recorded graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;

@@ -26,7 +26,7 @@
     FLAG(const char *, model, "model", OF_TEXT("FILE.h5"), .commands = IN_JOBS | IN_BENCH,         \
          .help = "the checkpoint (shoal convert makes one)")                                       \
     FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"), .commands = IN_BATCH,                  \
-         .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin")                                                      \
+         .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin")             \
     FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_BATCH,               \
          .help = "result lines, in input order; - is stdout")                                      \
     FLAG(struct input_part, part, "input-part",                                                    \
