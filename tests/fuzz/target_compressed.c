@@ -52,7 +52,8 @@ static bool run(const char *bytes, size_t n)
     const size_t n_both = n_large < n_small ? n_large : n_small;
     FUZZ_CHECK(memcmp(large, small, n_both) == 0, "pieces change the bytes");
     if (status_failed(&st)) return fuzz_refused(&st);
-    if (n_large <= ALL - LARGE) FUZZ_CHECK(again.code == st.code && n_large == n_small, "pieces fail");
+    if (n_large <= ALL - LARGE)
+        FUZZ_CHECK(again.code == st.code && n_large == n_small, "pieces fail");
     return true;
 }
 

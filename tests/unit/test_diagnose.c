@@ -181,17 +181,28 @@ static void each_rule_speaks(void)
     static const struct {
         const char *rule;
         void (*spoil)(struct cluster *c);
-    } cases[] = {{"cores-shared", share_cores},     {"cores-idle", leave_cores},
-                 {"numa-spanned", span_nodes},      {"others-run", run_others},
-                 {"cores-stolen", steal},           {"governor-saves", save_power},
-                 {"frequency-low", slow_cores},     {"memory-limited", limit_memory},
-                 {"swap-used", swap},               {"numa-uneven", fill_node},
-                 {"pages-small", small_pages},      {"reads-slow", want_modules},
-                 {"memory-uneven", slow_memory},    {"shm-small", fill_shm},
-                 {"link-slow", slow_link},          {"link-uneven", one_slow_link},
-                 {"port-down", port_off},           {"locking-limited", limit_locking},
-                 {"disk-slow", slow_disk},          {"disk-uneven", one_slow_disk},
-                 {"gpus-hidden", hide_gpus},        {"hosts-differ", other_cpu}};
+    } cases[] = {{"cores-shared", share_cores},
+                 {"cores-idle", leave_cores},
+                 {"numa-spanned", span_nodes},
+                 {"others-run", run_others},
+                 {"cores-stolen", steal},
+                 {"governor-saves", save_power},
+                 {"frequency-low", slow_cores},
+                 {"memory-limited", limit_memory},
+                 {"swap-used", swap},
+                 {"numa-uneven", fill_node},
+                 {"pages-small", small_pages},
+                 {"reads-slow", want_modules},
+                 {"memory-uneven", slow_memory},
+                 {"shm-small", fill_shm},
+                 {"link-slow", slow_link},
+                 {"link-uneven", one_slow_link},
+                 {"port-down", port_off},
+                 {"locking-limited", limit_locking},
+                 {"disk-slow", slow_disk},
+                 {"disk-uneven", one_slow_disk},
+                 {"gpus-hidden", hide_gpus},
+                 {"hosts-differ", other_cpu}};
     CU_ASSERT_EQUAL(sizeof cases / sizeof cases[0], rules_count());
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct cluster c;

@@ -147,8 +147,9 @@ static void a_line_over_the_limit_is_a_row(void)
 
 enum { HEAVY = 4 };
 
-/* The first line of `in` runs one step. Each of the HEAVY lines after it takes as many steps of work
- * as a line may take, and becomes an error row. Only one of them may be read before each step. */
+/* The first line of `in` runs one step. Each of the HEAVY lines after it takes as many steps of
+ * work as a line may take, and becomes an error row. Only one of them may be read before each step.
+ */
 static void run_heavy_lines(struct lead_options o, const struct strbuf *in)
 {
     static struct serve_summary summary;

@@ -31,7 +31,7 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
                  "sequence from where the last tokens stood before in prompt or answer, or as "    \
                  "many as were worth it of late (ngram); from the model's prediction layer "       \
                  "(mtp); or from both, where it is worth it (auto); results are the same; off "    \
-                 "when scoring, with a capacity factor, and, unless given, with --device cuda")                         \
+                 "when scoring, with a capacity factor, and, unless given, with --device cuda")    \
     FLAG(enum order_kind, order, "order", OF_CHOICE(ORDER_WORDS), .preset = "auto",                \
          .help = "in which order lines run, within a window; rows are written in the order of "    \
                  "the input (auto: long and short, prompt-heavy and answer-heavy mixed, and "      \

@@ -92,7 +92,8 @@ static void rotations(void)
     static const int32_t positions[5] = {0, 63, 64, 70001, 5};
     static const int32_t blocks[2000] = {0};
     struct seq_rows seqs[5];
-    for (size_t i = 0; i < 5; i++) seqs[i] = (struct seq_rows){i, 1, (size_t)positions[i], blocks, 0};
+    for (size_t i = 0; i < 5; i++)
+        seqs[i] = (struct seq_rows){i, 1, (size_t)positions[i], blocks, 0};
     for (size_t rot = 2; rot <= 70; rot += 34) {
         const size_t heads = 3, hd = rot + 10, half = rot / 2;
         struct twin inv = twin_floats(&b, half, 1.0f, 0);
