@@ -26,7 +26,7 @@ NODES = [4, 16, 64]
 STEPS = [32, 512]  # rows of a step in each replica: decoding some sequences, and bulk work
 COMMON = ["--memory-per-node", "512", "--max-model-len", "32768"]
 COLUMNS = ["nodes", "rows a step", "layout", "layers, heads and experts of a rank", "weights of a rank",
-           "workspace, exchange", "context tokens of a replica", "hosts of the experts",
+           "workspace, exchange", "KV blocks of a replica, of one context", "hosts of the experts",
            "other hosts of a token", "KB there, back", "rows of an expert"]
 
 
@@ -82,13 +82,14 @@ class Giants:
         counts = "numbers per rank" in text
         held = first["experts"] if counts else count(first["experts"])
         heads = first["heads"] if counts else count(first["heads"])
-        context = one(r"fit in each replica: (\d+) tokens", text)[0]
+        blocks = one(r"(\d+) blocks of \d+ tokens fit in each replica", text)[0]
+        context = one(r"one full context needs (\d+) blocks", text)[0]
         hosts, others, there, back = one(
             r"experts on (\d+) hosts: a token goes to ([\d.]+) others; ([\d.e+]+) KB there .*, ([\d.e+]+) KB back",
             text, ("1", "0", "0", "0"))
         rows = one(r"brings ([\d.]+) rows to an expert", text)[0]
         cells = [str(n_nodes), str(n_rows), f"{layout}, {copies}", f"{count(first['layers'])}, {heads}, {held}",
-                 first["weights"], f"{first['workspace']}, {first['exchange']}", context, hosts, others,
+                 first["weights"], f"{first['workspace']}, {first['exchange']}", f"{blocks}, {context}", hosts, others,
                  f"{there}, {back}", rows]
         return "| " + " | ".join(cells) + " |\n"
 
