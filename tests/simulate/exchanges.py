@@ -29,8 +29,8 @@ MODELS = {"floats": ("mixtral", None, []), "int8": ("mixtral", "int8", []),
 # tp, pp, dp and ep of 16 ranks; 64 have four times as many replicas.
 RUNS = [
     ("local", (1, 2, 8, 1), ["floats", "int8", "fp8"]),
-    ("whole experts in a host", (4, 4, 1, 4), ["floats"]),
-    ("parts of experts in a host", (2, 1, 8, 1), ["floats", "int8", "fp8 as int8"]),
+    ("whole experts in a tp group", (4, 4, 1, 4), ["floats"]),
+    ("parts of experts in a tp group", (2, 1, 8, 1), ["floats", "int8", "fp8 as int8"]),
     ("attention replicated", (1, 1, 16, 8), ["floats", "int8", "fp8", "fp8 as int8", "router groups"]),
     ("attention in a host", (2, 2, 4, 8), ["floats", "int8"]),
     ("experts of four ranks", (4, 1, 4, 2), ["floats"]),
