@@ -166,6 +166,34 @@ static void groups_cross_hosts_when_nothing_else_fits(void)
     choice_fini(&c);
 }
 
+/* Rows a second of the chosen layout on CPUs, or on GPUs, which send a row for each choice. */
+static double rate_of(const struct choice *c, bool on_device)
+{
+    struct layout l = c->l;
+    l.model.on_device = on_device;
+    const struct layout_fit fit = layout_fit_of(&l, c->t, &c->budget);
+    return layout_rows_s(&l, c->t, c->order, &c->budget, &fit);
+}
+
+/* In steps of few rows reading an expert takes longer than computing its rows, so experts go over
+ * hosts; not where the network is slow, and not in steps of many rows. */
+static void small_steps_spread_experts_over_hosts(void)
+{
+    const struct layout_flags none = {0};
+    struct choice c;
+    choice_init(&c, MODEL_QWEN3, "4x\"pack:2 numa:1(memory=256GiB) core:32 pu:1\"", 0, none);
+    CU_ASSERT(c.fits && c.l.expert_hosts == 1);
+    c.budget.step_tokens = 32;
+    c.st = layout_choose(&c.model, c.t, &none, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT(c.fits && c.l.expert_hosts == 4 && c.l.tp == 1 && c.l.dp == c.l.ep);
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.l.why, "a token goes to a host once at 100 Gbit/s"));
+    CU_ASSERT(rate_of(&c, true) < rate_of(&c, false));
+    c.budget.network_bytes_s = 1e7;
+    c.st = layout_choose(&c.model, c.t, &none, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT(c.fits && c.l.expert_hosts == 1);
+    choice_fini(&c);
+}
+
 static void what_does_not_fit_is_returned_with_its_lack(void)
 {
     struct choice c;
@@ -442,6 +470,8 @@ void suite_layout_choose(CU_pSuite suite)
                 experts_stay_inside_a_host_and_stages_cross);
     CU_add_test(suite, "groups cross hosts when nothing else fits",
                 groups_cross_hosts_when_nothing_else_fits);
+    CU_add_test(suite, "small steps spread experts over hosts",
+                small_steps_spread_experts_over_hosts);
     CU_add_test(suite, "what does not fit", what_does_not_fit_is_returned_with_its_lack);
     CU_add_test(suite, "fit speaks for every rank", fit_speaks_for_every_rank);
     CU_add_test(suite, "flags are kept", flags_are_kept);

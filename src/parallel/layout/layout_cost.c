@@ -212,7 +212,8 @@ static double exchange_s(const struct stage_load *s)
     const struct layout *l = s->l;
     const struct arch *m = l->model.arch;
     const double sent = s->rows / l->tp;
-    if (l->expert_hosts > 1 && !s->etp_crosses) { /* a token goes to each host once */
+    /* a token goes to each host once */
+    if (l->expert_hosts > 1 && !s->etp_crosses && !l->model.on_device) {
         const struct wire_shape shape = layout_wire_shape(l);
         const struct wire_bytes w = wire_bytes_of(&shape);
         return sent * (w.dispatch + w.combine) / s->rates.net_bytes +
