@@ -350,3 +350,22 @@ void team_destroy(struct team **t_)
     mem_free(&t->claims);
     mem_free(t_);
 }
+
+/* Notes where a thread may run; masks [threads]. */
+static void note_cpus(void *masks, uint32_t thread)
+{
+    cpu_set_t *mine = (cpu_set_t *)masks + thread;
+    if (sched_getaffinity(0, sizeof *mine, mine) != 0) CPU_ZERO(mine);
+}
+
+struct status team_cpus(struct team *t, cpu_set_t *out)
+{
+    cpu_set_t *masks = NULL;
+    const uint32_t n = team_size(t);
+    TRY(mem_alloc(&masks, n, sizeof *masks, "threads' places"));
+    team_run_each(t, note_cpus, masks);
+    CPU_ZERO(out);
+    for (uint32_t i = 0; i < n; i++) CPU_OR(out, out, &masks[i]);
+    mem_free(&masks);
+    return status_ok();
+}

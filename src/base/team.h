@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -52,5 +53,9 @@ void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void 
 /* Local, as team_run, with exactly one part for each thread, which no other thread takes: for
  * binding threads, touching memory first, or measuring. */
 void team_run_each(struct team *t, team_fn *fn, void *job);
+
+/* Local, likewise. The processing units on which any of the team's threads may run: for a thread
+ * that is to run on whichever is free. Errors: STATUS_MEMORY. */
+struct status team_cpus(struct team *t, cpu_set_t *out);
 
 #endif

@@ -138,7 +138,7 @@ static struct status start_lead(struct job *j)
     TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots,
                    (int32_t)j->n_tier_slots));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
-    return j->http != NULL ? http_port_start(j->http) : status_ok();
+    return j->http != NULL ? http_port_start(j->http, j->team) : status_ok();
 }
 
 static struct status drained(const struct job *j, const char *when)

@@ -233,26 +233,6 @@ static struct status add_layers(struct expert_stream *s, struct weights *w,
     return status_ok();
 }
 
-/* Notes where a thread may run; masks [threads]. */
-static void note_cpus(void *masks, uint32_t thread)
-{
-    cpu_set_t *mine = (cpu_set_t *)masks + thread;
-    if (sched_getaffinity(0, sizeof *mine, mine) != 0) CPU_ZERO(mine);
-}
-
-/* The processing units of all threads of the rank: the reader may run on each of them. */
-static struct status find_cpus(struct expert_stream *s, struct team *team)
-{
-    cpu_set_t *masks = NULL;
-    const uint32_t n = team_size(team);
-    TRY(mem_alloc(&masks, n, sizeof *masks, "streamed experts"));
-    team_run_each(team, note_cpus, masks);
-    CPU_ZERO(&s->cpus);
-    for (uint32_t i = 0; i < n; i++) CPU_OR(&s->cpus, &s->cpus, &masks[i]);
-    mem_free(&masks);
-    return status_ok();
-}
-
 static struct status stream_init(struct expert_stream *s, struct weights *w,
                                  const struct weights_source *from)
 {
@@ -263,7 +243,7 @@ static struct status stream_init(struct expert_stream *s, struct weights *w,
     TRY(add_layers(s, w, from));
     if (s->slot_bytes == 0) s->n_local = 0; /* nothing of any expert */
     TRY(expert_stream_set(s));
-    return find_cpus(s, comm_team(from->comm));
+    return team_cpus(comm_team(from->comm), &s->cpus);
 }
 
 struct status weights_open_stream(struct weights *w, const struct weights_source *from)

@@ -158,10 +158,37 @@ static void failures_leave_nothing_behind(void)
     }
 }
 
+static void bind_apart(void *job, uint32_t thread)
+{
+    const cpu_set_t *all = job;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    uint32_t n = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, all) && n++ == thread % (uint32_t)CPU_COUNT(all)) CPU_SET(cpu, &one);
+    (void)sched_setaffinity(0, sizeof one, &one);
+}
+
+/* Each thread is bound to a CPU of its own, as far as there are enough. */
+static void the_cpus_of_all_threads_are_known(void)
+{
+    cpu_set_t all, found;
+    struct team *t = made(3);
+    CU_ASSERT_EQUAL_FATAL(sched_getaffinity(0, sizeof all, &all), 0);
+    team_run_each(t, bind_apart, &all);
+    CU_ASSERT_EQUAL(team_cpus(t, &found).code, STATUS_OK);
+    CU_ASSERT_EQUAL(CPU_COUNT(&found), CPU_COUNT(&all) < 3 ? CPU_COUNT(&all) : 3);
+    (void)sched_setaffinity(0, sizeof all, &all);
+    team_destroy(&t);
+    CU_ASSERT_EQUAL(team_cpus(NULL, &found).code, STATUS_OK);
+    CU_ASSERT(CPU_EQUAL(&found, &all));
+}
+
 void suite_team(CU_pSuite suite);
 void suite_team(CU_pSuite suite)
 {
     CU_add_test(suite, "every part is done once", every_part_is_done_once);
+    CU_add_test(suite, "the CPUs of all threads are known", the_cpus_of_all_threads_are_known);
     CU_add_test(suite, "spans are neighbours", spans_are_neighbours);
     CU_add_test(suite, "without a team the caller does all", without_a_team_the_caller_does_all);
     CU_add_test(suite, "each thread does its own", each_thread_does_its_own);

@@ -10,6 +10,7 @@
 #include "serve/output/result_row.h"
 #include "serve/output/result_stream.h"
 
+#include <sched.h>
 #include <string.h>
 
 /* What is read before a step: calls, and bytes of their bodies. The memory of all requests, as in a
@@ -398,9 +399,16 @@ struct status http_port_create(const struct http_flags *flags, const char *model
     return st;
 }
 
-struct status http_port_start(struct http_port *p)
+/* Threads inherit the CPUs of the thread that starts them. */
+struct status http_port_start(struct http_port *p, struct team *team)
 {
-    return http_server_start(p->server);
+    cpu_set_t mine, all;
+    TRY(team_cpus(team, &all));
+    const bool is_known = sched_getaffinity(0, sizeof mine, &mine) == 0;
+    if (is_known) (void)sched_setaffinity(0, sizeof all, &all);
+    const struct status st = http_server_start(p->server);
+    if (is_known) (void)sched_setaffinity(0, sizeof mine, &mine);
+    return st;
 }
 
 void http_port_destroy(struct http_port **port)

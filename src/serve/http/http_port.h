@@ -3,6 +3,7 @@
 #ifndef SHOAL_SERVE_HTTP_HTTP_PORT_H
 #define SHOAL_SERVE_HTTP_HTTP_PORT_H
 
+#include "base/team.h"
 #include "serve/http/http_flags.h"
 #include "serve/lead/lead_port.h"
 
@@ -13,8 +14,10 @@ struct http_port;
 struct status http_port_create(const struct http_flags *flags, const char *model_path,
                                struct http_port **out);
 
-/* Local. Begins to serve; after lead_start. Errors: STATUS_IO. */
-struct status http_port_start(struct http_port *p);
+/* Local. Begins to serve; after lead_start. The HTTP thread may run on all cores of the team (NULL:
+ * where the caller runs), whose threads may be bound to one core each. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
+struct status http_port_start(struct http_port *p, struct team *team);
 
 /* Local. After lead_destroy. Accepts NULL. */
 void http_port_destroy(struct http_port **p);
