@@ -45,6 +45,14 @@ CONFIG = {
 }
 
 
+def change_config(changes):
+    """Changes numbers of CONFIG, given as "num_experts=64", for a model of another shape."""
+    for change in changes:
+        key, value = change.split("=")
+        assert isinstance(CONFIG[key], int), key
+        CONFIG[key] = int(value)
+
+
 def rope_tables(config, length):
     hd = config["head_dim"]
     freq = config["rope_theta"] ** (-torch.arange(0, hd, 2, dtype=torch.float32) / hd)

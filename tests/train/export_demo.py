@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from demo_model import CONFIG, hf_weights
+from demo_model import CONFIG, change_config, hf_weights
 from demo_tokenizer import save_json, tokenizer_config
 
 
@@ -56,7 +56,9 @@ def main():
     ap.add_argument("--work", required=True, help="scratch directory of train_demo.py")
     ap.add_argument("--out", required=True)
     ap.add_argument("--checkpoint", default="best.pt")
+    ap.add_argument("--change", nargs="*", default=[], help="as train_demo.py had it")
     a = ap.parse_args()
+    change_config(a.change)
     state = torch.load(f"{a.work}/{a.checkpoint}", weights_only=True)["model"]
     export(state, f"{a.work}/tokenizer.json", a.out)
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 import demo_data as data
-from demo_model import CONFIG, DemoModel
+from demo_model import CONFIG, DemoModel, change_config
 from demo_tokenizer import EOS, save_tokenizer, train_tokenizer
 
 HELD_SEED = 1  # cuts of the held-out text into documents
@@ -37,6 +37,7 @@ def arguments():
     ap.add_argument("--eval-every", type=int, default=200)
     ap.add_argument("--patience", type=int, default=8, help="evaluations without a new best")
     ap.add_argument("--seed", type=int, default=0)
+    ap.add_argument("--change", nargs="*", default=[], help="numbers of the config, as num_experts=64")
     return ap.parse_args()
 
 
@@ -139,6 +140,7 @@ def finished(a, run):
 
 def main():
     a = arguments()
+    change_config(a.change)
     torch.set_num_threads(1)
     os.makedirs(a.work, exist_ok=True)
     eos, speeches, held_ids = load_data(a)

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""How even the ranks' work on experts is on real text: by id, placed by load, and with copies. A Markdown table.
+
+usage: expert_rows.py --shoal SHOAL --simulated SIMULATED --model M.h5 --text TEXT --work FOLDER
+       [--ranks N,...] [--hosts-of N,...] [--copies N,...] [--lines N] [--tokens N]
+
+TEXT is cut into lines of about --tokens tokens. One rank reads every second line of the first part and counts the
+tokens of each expert; the lines between them are then read by N simulated ranks (tests/simulate), each a replica with
+an equal part of the experts, on hosts of 1 rank or more. Counts are exact and do not depend on the machine: a block's
+ratio is the rows of its busiest rank by the mean of the ranks, the table has the sum over all blocks (layers and
+steps). "bound" is what no placement can beat, by the same text's own counts over all steps.
+"""
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "simulate"))
+import platforms
+
+CHARACTERS_PER_TOKEN = 3
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    for name in ("shoal", "simulated", "model", "text", "work"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name, values in (("ranks", "8,16,32"), ("hosts-of", "1,4"), ("copies", "")):
+        parser.add_argument(f"--{name}", default=values)
+    parser.add_argument("--lines", type=int, default=256, help="that are measured, and as many that are counted")
+    parser.add_argument("--tokens", type=int, default=256, help="of a line, about, and of a replica's step at most")
+    return parser.parse_args()
+
+
+class Measure:
+    def __init__(self, args):
+        self.args, self.work = args, args.work
+        self.work.mkdir(parents=True, exist_ok=True)
+        text, size = args.text.read_text(), args.tokens * CHARACTERS_PER_TOKEN
+        lines = [json.dumps(dict(custom_id=f"l{i}", prompt=text[i * size:(i + 1) * size], max_tokens=1,
+                                 temperature=0)) + "\n" for i in range(2 * args.lines)]
+        assert (2 * args.lines) * size <= len(text), "the text is too short"
+        (self.work / "counted.jsonl").write_text("".join(lines[0::2]))
+        (self.work / "measured.jsonl").write_text("".join(lines[1::2]))
+        self.load, one = self.one_rank("counted")
+        self.own, self.digest = self.one_rank("measured")
+        self.n_experts = max(map(len, one))
+
+    def one_rank(self, name):
+        """Reads the lines on one rank. Returns the path of the metrics, and what the caller needs of the run."""
+        output, metrics = self.work / f"{name}.one.jsonl", self.work / f"{name}.json"
+        subprocess.run([self.args.shoal, "generate", "--model", self.args.model, "--input",
+                        self.work / f"{name}.jsonl", "--output", output, "--no-journal", "--metrics", metrics,
+                        "--threads", "1", "--quiet"], check=True)
+        digest = hashlib.sha256(output.read_bytes()).hexdigest()
+        return metrics, json.loads(metrics.read_text())["expert_load"] if name == "counted" else digest
+
+    def simulate(self, n_ranks, hosts_of, flags):
+        """The metrics of a job on simulated ranks, which must have the output of one rank."""
+        platform, hosts = platforms.write("fat_tree", n_ranks // hosts_of, hosts_of, self.work)
+        output, metrics = self.work / "out.jsonl", self.work / "metrics.json"
+        argv = ["smpirun", "-np", n_ranks, "-platform", platform, "-hostfile", hosts,
+                "--cfg=contexts/stack-size:2048", "--log=root.thresh:critical", "--cfg=smpi/privatization:dlopen",
+                "--cfg=smpi/host-speed:1Gf", "--cfg=smpi/coll-selector:ompi", "--cfg=smpi/simulate-computation:no",
+                self.args.simulated, "generate", "--model", self.args.model, "--input",
+                self.work / "measured.jsonl", "--output", output, "--no-journal", "--metrics", metrics, "--threads",
+                1, "--watchdog", 0, "--kv-blocks", 16, "--max-model-len", 2 * self.args.tokens, "--step-tokens",
+                self.args.tokens, "--quiet", "--tp", 1, "--pp", 1, "--dp", n_ranks, "--ep", n_ranks, *flags]
+        subprocess.run([str(a) for a in argv], check=True)
+        assert hashlib.sha256(output.read_bytes()).hexdigest() == self.digest, "other bytes than one rank"
+        return json.loads(metrics.read_text())
+
+    def bound(self, n_ranks, n_copies):
+        """The least ratio for the measured lines' counts, over all steps: the mean of the layers."""
+        found = []
+        for layer in json.loads(self.own.read_text())["expert_load"]:
+            most = -(-sum(layer) // n_ranks)
+            while sum((n - 1) // most for n in layer if n > most) > n_copies:
+                most += 1
+            found.append(most * n_ranks / sum(layer))
+        return sum(found) / len(found)
+
+    def rows(self):
+        """(what, flags, copies)"""
+        yield "by id", [], 0
+        yield "by load", ["--expert-load", self.load], 0
+        asked = [int(n) for n in self.args.copies.split(",") if n] or [self.n_experts // 8]
+        for n in asked:
+            yield f"{n} copies", ["--expert-load", self.load, "--expert-copies", n], n
+
+    def table(self):
+        print("| ranks | ranks a host | experts | rows of the busiest rank by the mean | bound | bytes there, back, a token "
+              "and layer |\n|---:|---:|---|---:|---:|---:|")
+        for n_ranks in map(int, self.args.ranks.split(",")):
+            for hosts_of in map(int, self.args.hosts_of.split(",")):
+                for what, flags, n_copies in self.rows():
+                    found = self.simulate(n_ranks, hosts_of, flags)
+                    wire = found["experts_between_hosts"]
+                    print(f"| {n_ranks} | {hosts_of} | {what} | {found['expert_rows']['max_over_mean']:.3f} | "
+                          f"{self.bound(n_ranks, n_copies):.3f} | {wire['dispatch_bytes_per_token']:.0f}, "
+                          f"{wire['combine_bytes_per_token']:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    Measure(parse()).table()
