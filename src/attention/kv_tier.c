@@ -18,11 +18,14 @@ static const uint64_t WAITING_BYTES_MOST = 256 << 20; /* copies that wait to be 
 /* An order; `copy` of a block to be written, owned. */
 struct tier_order {
     uint32_t block, slot;
+    bool is_stored; /* in the store, by `key`; else in the file, in `slot` */
+    struct kv_store_key key;
     char *copy; /* NULL: a read */
 };
 
 struct kv_tier {
     const struct kv_pool *pool;
+    struct kv_store *store;
     struct failpoint *failpoint;
     uint64_t block_bytes;
     uint32_t n_slots;
@@ -87,8 +90,13 @@ static bool read_all(int fd, char *to, uint64_t n, uint64_t at)
 static void do_write(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();
-    t->sums[o->slot] = XXH3_64bits(o->copy, t->block_bytes);
-    t->is_written[o->slot] = write_all(t->fd, o->copy, t->block_bytes, o->slot * t->block_bytes);
+    if (o->is_stored) {
+        (void)kv_store_put(t->store, o->key, o->copy); /* else it is computed again next time */
+    } else {
+        t->sums[o->slot] = XXH3_64bits(o->copy, t->block_bytes);
+        t->is_written[o->slot] =
+            write_all(t->fd, o->copy, t->block_bytes, o->slot * t->block_bytes);
+    }
     const uint64_t ns = clock_ns() - since;
     pthread_mutex_lock(&t->lock);
     t->waiting_bytes -= t->block_bytes;
@@ -103,10 +111,14 @@ static void do_write(struct kv_tier *t, const struct tier_order *o)
 static void do_read(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();
-    bool good = t->is_written[o->slot] &&
-                read_all(t->fd, t->buffer, t->block_bytes, o->slot * t->block_bytes) &&
-                failpoint_pass(t->failpoint, FAILPOINT_TIER_READ) == 0;
-    good = good && XXH3_64bits(t->buffer, t->block_bytes) == t->sums[o->slot];
+    bool good;
+    if (o->is_stored)
+        good = kv_store_get(t->store, o->key, t->buffer);
+    else
+        good = t->is_written[o->slot] &&
+               read_all(t->fd, t->buffer, t->block_bytes, o->slot * t->block_bytes) &&
+               XXH3_64bits(t->buffer, t->block_bytes) == t->sums[o->slot];
+    good = good && failpoint_pass(t->failpoint, FAILPOINT_TIER_READ) == 0;
     if (good) kv_pool_put_block(t->pool, o->block, t->buffer);
     const uint64_t ns = clock_ns() - since;
     pthread_mutex_lock(&t->lock);
@@ -142,7 +154,7 @@ static void *run_thread(void *user)
 
 static struct status make_arrays(struct kv_tier *t)
 {
-    const size_t n = t->n_slots;
+    const size_t n = t->n_slots + 1u;
     TRY(mem_alloc(&t->sums, n, sizeof *t->sums, "KV tier"));
     TRY(mem_alloc(&t->is_written, n, sizeof *t->is_written, "KV tier"));
     TRY(mem_alloc(&t->buffer, t->block_bytes, 1, "KV tier"));
@@ -152,21 +164,21 @@ static struct status make_arrays(struct kv_tier *t)
     return mem_alloc(&t->orders, t->capacity, sizeof *t->orders, "KV tier");
 }
 
-struct status kv_tier_create(const char *dir, uint32_t n_slots, const struct kv_pool *pool,
-                             struct failpoint *failpoint, struct kv_tier **out)
+struct status kv_tier_create(const struct kv_tier_options *o, struct kv_tier **out)
 {
     *out = NULL;
     struct kv_tier *t = NULL;
     TRY(mem_alloc(&t, 1, sizeof *t, "KV tier"));
-    *t = (struct kv_tier){.pool = pool,
-                          .failpoint = failpoint,
-                          .block_bytes = kv_pool_one_bytes(pool),
-                          .n_slots = n_slots,
+    *t = (struct kv_tier){.pool = o->pool,
+                          .store = o->store,
+                          .failpoint = o->failpoint,
+                          .block_bytes = kv_pool_one_bytes(o->pool),
+                          .n_slots = o->n_slots,
                           .fd = -1};
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->ordered, NULL);
     pthread_cond_init(&t->ended, NULL);
-    struct status st = open_file(dir, &t->fd);
+    struct status st = o->n_slots > 0 ? open_file(o->dir, &t->fd) : status_ok();
     if (!status_failed(&st)) st = make_arrays(t);
     if (!status_failed(&st)) {
         t->runs = pthread_create(&t->thread, NULL, run_thread, t) == 0;
@@ -221,17 +233,18 @@ static struct status put_order(struct kv_tier *t, struct tier_order o)
     return status_ok();
 }
 
-static struct status check_ids(const struct kv_tier *t, uint32_t block, uint32_t slot)
+static struct status check_order(const struct kv_tier *t, const struct tier_order *o)
 {
-    if (block < t->pool->shape.n_blocks && slot < t->n_slots) return status_ok();
-    return status_make(STATUS_BUG, "KV tier: block %u of %u, slot %u of %u", block,
-                       t->pool->shape.n_blocks, slot, t->n_slots);
+    const bool has_place = o->is_stored ? t->store != NULL : o->slot < t->n_slots;
+    if (o->block < t->pool->shape.n_blocks && has_place) return status_ok();
+    return status_make(STATUS_BUG, "KV tier: block %u of %u, slot %u of %u", o->block,
+                       t->pool->shape.n_blocks, o->slot, t->n_slots);
 }
 
-struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot)
+static struct status order_out(struct kv_tier *t, struct tier_order o)
 {
-    TRY(check_ids(t, block, slot));
-    struct tier_order o = {block, slot, NULL};
+    TRY(check_order(t, &o));
+    const uint32_t block = o.block;
     kv_tier_await_block(t, block);
     TRY(mem_alloc(&o.copy, t->block_bytes, 1, "KV tier"));
     kv_pool_get_block(t->pool, block, o.copy);
@@ -247,15 +260,35 @@ struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot)
     return st;
 }
 
-struct status kv_tier_in(struct kv_tier *t, uint32_t slot, uint32_t block)
+static struct status order_in(struct kv_tier *t, const struct tier_order *o)
 {
-    TRY(check_ids(t, block, slot));
+    TRY(check_order(t, o));
     pthread_mutex_lock(&t->lock);
-    const struct status st = put_order(t, (struct tier_order){block, slot, NULL});
-    if (!status_failed(&st)) t->n_on_way[block]++;
+    const struct status st = put_order(t, *o);
+    if (!status_failed(&st)) t->n_on_way[o->block]++;
     if (!status_failed(&st)) t->n_reads++;
     pthread_mutex_unlock(&t->lock);
     return st;
+}
+
+struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot)
+{
+    return order_out(t, (struct tier_order){.block = block, .slot = slot});
+}
+
+struct status kv_tier_in(struct kv_tier *t, uint32_t slot, uint32_t block)
+{
+    return order_in(t, &(struct tier_order){.block = block, .slot = slot});
+}
+
+struct status kv_tier_put(struct kv_tier *t, uint32_t block, struct kv_store_key key)
+{
+    return order_out(t, (struct tier_order){.block = block, .is_stored = true, .key = key});
+}
+
+struct status kv_tier_get(struct kv_tier *t, struct kv_store_key key, uint32_t block)
+{
+    return order_in(t, &(struct tier_order){.block = block, .is_stored = true, .key = key});
 }
 
 void kv_tier_await_block(struct kv_tier *t, uint32_t block)

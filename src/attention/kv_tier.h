@@ -7,6 +7,7 @@
 #define SHOAL_ATTENTION_KV_TIER_H
 
 #include "attention/kv_pool.h"
+#include "attention/kv_store.h"
 #include "base/failpoint.h"
 
 struct kv_tier;
@@ -19,11 +20,16 @@ struct kv_tier_stats {
     uint64_t n_failed;            /* blocks that could not be read, or with another checksum */
 };
 
-/* Local. A file in folder `dir` for n_slots blocks of `pool`, which must lie in host memory and is
- * borrowed. failpoint: tests only; NULL: none. Errors: STATUS_IO names the folder, STATUS_MEMORY.
- * destroy accepts NULL. */
-struct status kv_tier_create(const char *dir, uint32_t n_slots, const struct kv_pool *pool,
-                             struct failpoint *failpoint, struct kv_tier **out);
+struct kv_tier_options {
+    const char *dir;             /* of the file */
+    uint32_t n_slots;            /* blocks that it holds; 0: no file */
+    const struct kv_pool *pool;  /* in host memory; borrowed */
+    struct kv_store *store;      /* borrowed; NULL: none */
+    struct failpoint *failpoint; /* tests only; NULL: none */
+};
+
+/* Local. Errors: STATUS_IO names the folder, STATUS_MEMORY. destroy accepts NULL. */
+struct status kv_tier_create(const struct kv_tier_options *options, struct kv_tier **out);
 void kv_tier_destroy(struct kv_tier **t);
 
 /* Local. Copies a block, which may change afterwards; it is written to `slot` later. A block that
@@ -33,6 +39,10 @@ struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot);
 /* Local. Orders a slot to be read into a block, which nobody may use until it has come. Reads are
  * counted from 0 on. Errors: as kv_tier_out. */
 struct status kv_tier_in(struct kv_tier *t, uint32_t slot, uint32_t block);
+
+/* Local. Likewise, to and from the store. */
+struct status kv_tier_put(struct kv_tier *t, uint32_t block, struct kv_store_key key);
+struct status kv_tier_get(struct kv_tier *t, struct kv_store_key key, uint32_t block);
 
 /* Local. Waits if a read into this block is under way. */
 void kv_tier_await_block(struct kv_tier *t, uint32_t block);

@@ -157,6 +157,7 @@ void engine_destroy(struct engine **engine)
     }
     comm_wait(e->o.comm, &e->moved_send);
     kv_tier_destroy(&e->tier);
+    kv_store_destroy(&e->store);
     mem_free(&e->moved);
     mem_free(&e->asked);
     mem_free(&e->n_collected);

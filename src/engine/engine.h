@@ -14,7 +14,10 @@ struct engine;
 /* This rank's file for KV blocks that wait (attention/kv_tier.h); n_slots 0: none. */
 struct engine_tier {
     const char *dir;
-    uint32_t n_slots; /* the same on all ranks */
+    uint32_t n_slots;      /* the same on all ranks */
+    const char *store_dir; /* the prefix store (attention/kv_store.h) */
+    uint64_t store_bytes;  /* 0: none */
+    bool keeps_bound;      /* this rank removes what is beyond the bound */
     struct failpoint *failpoint;
 };
 
@@ -66,6 +69,11 @@ struct engine_stats engine_stats_of(const struct engine *e);
 /* **Collective (EP)**, after the last step; before engine_stats_of, which then has the rows of the
  * busiest ranks. */
 void engine_count_busiest(struct engine *e);
+
+/* Local. The prefix store, for the scheduler (serve/schedule/scheduler.h): whether it has key [2];
+ * and key [2] = that of 64 tokens behind those of key `before` [2]. */
+bool engine_store_has(void *engine, const uint64_t *key);
+void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *key);
 
 /* Local. The stage, for its expert load and sizes. */
 const struct stage *engine_stage(const struct engine *e);

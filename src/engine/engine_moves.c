@@ -4,10 +4,57 @@
 
 #include "base/mem.h"
 
+/* The store of this rank's layers and heads. */
+static struct status create_store(struct engine *e, const struct engine_tier *o)
+{
+    const struct kv_shape *shape = &stage_kv_pool(e->stage)->shape;
+    const struct weights *w = e->o.weights;
+    uint32_t *layers = NULL, n = 0;
+    TRY(mem_alloc(&layers, range_count(w->layers) + 1, sizeof *layers, "prefix store"));
+    for (uint32_t i = 0; i < range_count(w->layers); i++)
+        if (!w->stage_layers[i].is_delta) layers[n++] = w->stage_layers[i].index;
+    const struct kv_store_part part = {.layers = layers,
+                                       .n_layers = n,
+                                       .head_begin = w->kv_heads.begin,
+                                       .head_end = w->kv_heads.end,
+                                       .n_halves = shape->latent ? 1 : 2,
+                                       .half_bytes = kv_half_bytes(shape->dtype, shape->head_dim)};
+    const struct status st =
+        kv_store_create(o->store_dir, o->store_bytes, o->keeps_bound, &part, &e->store);
+    mem_free(&layers);
+    return st;
+}
+
 struct status engine_create_tier(struct engine *e, const struct engine_tier *o)
 {
-    if (o->n_slots == 0) return status_ok();
-    return kv_tier_create(o->dir, o->n_slots, stage_kv_pool(e->stage), o->failpoint, &e->tier);
+    if (o->n_slots == 0 && o->store_bytes == 0) return status_ok();
+    if (o->store_bytes > 0) TRY(create_store(e, o));
+    const struct kv_tier_options options = {.dir = o->dir,
+                                            .n_slots = o->n_slots,
+                                            .pool = stage_kv_pool(e->stage),
+                                            .store = e->store,
+                                            .failpoint = o->failpoint};
+    return kv_tier_create(&options, &e->tier);
+}
+
+bool engine_store_has(void *engine, const uint64_t *key)
+{
+    const struct engine *e = engine;
+    return kv_store_has(e->store, (struct kv_store_key){key[0], key[1]});
+}
+
+void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *key)
+{
+    const struct kv_store_key k =
+        kv_store_key_of((struct kv_store_key){before[0], before[1]}, tokens);
+    key[0] = k.low;
+    key[1] = k.high;
+}
+
+static struct kv_store_key key_of(const struct plan_move *m)
+{
+    return (struct kv_store_key){.low = (uint64_t)m->key[1] << 32 | m->key[0],
+                                 .high = (uint64_t)m->key[3] << 32 | m->key[2]};
 }
 
 static struct status run_move(struct engine *e, const struct plan_move *m, struct batch *b)
@@ -20,6 +67,11 @@ static struct status run_move(struct engine *e, const struct plan_move *m, struc
     case PLAN_MOVE_IN:
         e->n_reads++;
         return kv_tier_in(e->tier, (uint32_t)m->slot, (uint32_t)m->block);
+    case PLAN_MOVE_PUT:
+        return kv_tier_put(e->tier, (uint32_t)m->block, key_of(m));
+    case PLAN_MOVE_GET:
+        e->n_reads++;
+        return kv_tier_get(e->tier, key_of(m), (uint32_t)m->block);
     case PLAN_MOVE_ASK:
         b->ask = m;
         return status_ok();

@@ -60,6 +60,7 @@ struct engine {
 
     /* blocks on disk: NULL and 0 without a tier */
     struct kv_tier *tier;
+    struct kv_store *store;
     uint64_t n_reads; /* ordered so far */
     uint64_t *moved;  /* [moved_capacity] the report that is being sent */
     size_t moved_capacity;

@@ -176,7 +176,8 @@ static struct status dry_run_prepare(struct job *j)
     TRY(job_open_lead(j));
     j->n_state_slots = layout_slots_wanted(&j->model, o->schedule.max_batch);
     if (lead_is_complete(j->lead)) return status_ok();
-    return lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots, 0);
+    return lead_start(j->lead, &(struct lead_pools){.n_blocks = (int32_t)j->n_kv_blocks,
+                                                    .n_state_slots = (int32_t)j->n_state_slots});
 }
 
 static void print_end(const struct job *j, const struct stub *s, double seconds)

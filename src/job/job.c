@@ -112,8 +112,12 @@ static struct status start_engine(struct job *j)
                   .n_state_slots = j->n_state_slots,
                   .flags = &j->o->model,
                   .capacity = &j->o->capacity},
-        .tier = {
-            .dir = j->o->tier.kv_tier.dir, .n_slots = j->n_tier_slots, .failpoint = &j->failpoint}};
+        .tier = {.dir = j->o->tier.kv_tier.dir,
+                 .n_slots = j->n_tier_slots,
+                 .store_dir = j->o->tier.prefix_store.dir,
+                 .store_bytes = j->o->tier.prefix_store.n_bytes,
+                 .keeps_bound = comm_rank(j->comm, COMM_HOST) == 0,
+                 .failpoint = &j->failpoint}};
     return engine_create(&options, &j->engine);
 }
 
@@ -135,8 +139,15 @@ static void job_say_last_words(void *user)
 static struct status start_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
-    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks, (int32_t)j->n_state_slots,
-                   (int32_t)j->n_tier_slots));
+    struct lead_pools pools = {.n_blocks = (int32_t)j->n_kv_blocks,
+                               .n_state_slots = (int32_t)j->n_state_slots,
+                               .n_tier_slots = (int32_t)j->n_tier_slots};
+    if (j->o->tier.prefix_store.n_bytes > 0) {
+        pools.store = (struct scheduler_store){
+            .has = engine_store_has, .key = engine_store_key, .user = j->engine};
+        TRY(job_store_root(j, pools.store.root));
+    }
+    TRY(lead_start(j->lead, &pools));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
     return j->http != NULL ? http_port_start(j->http, j->team) : status_ok();
 }

@@ -11,6 +11,8 @@
 #include "weights/expert_pack.h"
 #include "weights/weights_fit.h"
 
+#include <xxhash.h>
+
 enum {
     UNCOUNTED_BYTES = 8 << 20,
     WINDOW_BYTES_MOST = 512 << 20, /* of experts that are packed at a time */
@@ -91,7 +93,8 @@ struct status job_fit_layout(struct job *j, bool *fits)
                                     .flags = &j->o->layout};
     struct layout_budget budget = budget_of(j, bound_of(j));
     j->layout_model.keeps_windows =
-        j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.window;
+        j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.window ||
+        j->o->tier.prefix_store.n_bytes > 0; /* stored blocks are of all layers */
     TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
     if (j->layout_model.streams_experts && j->model.n_predict > 0) {
         j->model.n_predict = 0; /* the packed copy has the experts of the other layers alone */
@@ -207,17 +210,41 @@ struct plan_tables job_tables(const struct job *j)
 
 struct status job_check_tier(const struct job *j)
 {
-    if (j->o->tier.kv_tier.n_bytes == 0) return status_ok();
+    const struct tier_flags *t = &j->o->tier;
+    const char *flag = t->kv_tier.n_bytes > 0 ? "--kv-tier" : "--prefix-store";
+    if (t->kv_tier.n_bytes == 0 && t->prefix_store.n_bytes == 0) return status_ok();
     if (j->o->device.device != DEVICE_CPU)
-        return status_make(STATUS_USAGE, "--kv-tier: not with --device cuda");
+        return status_make(STATUS_USAGE, "%s: not with --device cuda", flag);
     if (j->model.delta.n_key_heads > 0)
-        return status_make(STATUS_USAGE, "--kv-tier: not for a model with recurrent layers, whose "
-                                         "states are not kept behind each block");
+        return status_make(STATUS_USAGE,
+                           "%s: not for a model with recurrent layers, whose states are not kept "
+                           "behind each block",
+                           flag);
     if (!j->o->schedule.prefix_cache)
-        return status_make(
-            STATUS_USAGE,
-            "--kv-tier: needs --prefix-cache on, and not scoring or a capacity factor");
+        return status_make(STATUS_USAGE,
+                           "%s: needs --prefix-cache on, and not scoring or a capacity factor",
+                           flag);
     return status_ok();
+}
+
+struct status job_store_root(const struct job *j, uint64_t *root)
+{
+    const struct ckpt_digest digest = ckpt_digest(j->ckpt);
+    struct strbuf s;
+    strbuf_init(&s);
+    strbuf_printf(&s, "numerics %d, checkpoint %016llx%016llx, context %u\n", KV_STORE_NUMERICS,
+                  (unsigned long long)digest.high, (unsigned long long)digest.low,
+                  j->o->model.max_model_len);
+    strbuf_printf(&s, "kv %d, activations %d, fp8 activations %d", (int)j->o->model.kv_dtype,
+                  (int)j->o->model.activations, (int)j->o->model.fp8_activations);
+    const struct status st = strbuf_status(&s);
+    if (!status_failed(&st)) {
+        const XXH128_hash_t h = XXH3_128bits(s.data, s.n);
+        root[0] = h.low64;
+        root[1] = h.high64;
+    }
+    strbuf_fini(&s);
+    return st;
 }
 
 /* The slots of each rank's file: as many as all ranks have room for. */

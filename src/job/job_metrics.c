@@ -96,6 +96,9 @@ static void put_counts(const struct serve_summary *m, struct strbuf *s)
     job_metrics_put(s, "tier_blocks_out", m->n_tier_out);
     job_metrics_put(s, "tier_blocks_in", m->n_tier_in);
     job_metrics_put(s, "tier_tokens", m->n_tier_tokens);
+    job_metrics_put(s, "store_blocks_out", m->n_store_out);
+    job_metrics_put(s, "store_blocks_in", m->n_store_in);
+    job_metrics_put(s, "store_tokens", m->n_store_tokens);
     job_metrics_put(s, "tier_failed", m->n_tier_failed);
     job_metrics_put(s, "admissions", m->n_admissions);
     job_metrics_put(s, "peak_batch", m->n_peak_batch);
@@ -196,7 +199,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
         job_metrics_put(s, "collectives", e->n_collectives);
         job_metrics_put(s, "peak_bytes", e->peak_bytes);
         if (j->layout_model.streams_experts) put_experts(&e->experts, s);
-        if (j->n_tier_slots > 0) put_tier(&e->tier, s);
+        if (j->n_tier_slots > 0 || j->o->tier.prefix_store.n_bytes > 0) put_tier(&e->tier, s);
         job_metrics_end(s, "},");
     }
     job_metrics_end(s, "],");

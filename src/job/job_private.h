@@ -66,6 +66,10 @@ struct status job_pack_experts(struct job *j);
 /* Local. Refuses --kv-tier where it cannot work. Errors: STATUS_USAGE. */
 struct status job_check_tier(const struct job *j);
 
+/* Local. root [2] = a hash of all that K and V follow from beside the tokens: the checkpoint, the
+ * KV type and the flags that change the arithmetic. Errors: STATUS_MEMORY. */
+struct status job_store_root(const struct job *j, uint64_t *root);
+
 /* **Collective (world)**, once the weights are loaded. Divides the memory that is left: chooses
  * j->n_kv_blocks, the same on all ranks, so that every replica can run the same requests, and
  * starts the stream of experts in the rest. Errors: STATUS_USAGE, STATUS_MEMORY. */

@@ -35,6 +35,8 @@ static inline int32_t plan_tables_count(const struct plan_tables *t)
 enum plan_move_kind {
     PLAN_MOVE_OUT, /* copy the block to the slot */
     PLAN_MOVE_IN,  /* read the slot into the block, beside this and later steps */
+    PLAN_MOVE_PUT, /* copy the block to the prefix store, under its key */
+    PLAN_MOVE_GET, /* read it from there, as PLAN_MOVE_IN does */
     PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number `slot` on; with
                       block 1 after all of them have ended */
 };
@@ -42,6 +44,7 @@ enum plan_move_kind {
 struct plan_move {
     int32_t kind, replica;
     int32_t block, slot;
+    uint32_t key[4]; /* in the prefix store, low word first */
 };
 
 /* The results that the last stage computes of a sequence's rows: bits of plan_seq.want. */

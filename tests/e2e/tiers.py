@@ -5,11 +5,15 @@ usage: tiers.py SHOAL WORK_FOLDER CASE
   tier     three times as many sequences as the pool holds, with and without the tier, on one rank, tp 2, pp 2, dp 2
            and with windows: the same bytes, fewer rows computed again, and counts that agree; a read that fails or
            comes back changed is computed again; what cannot have a tier is refused
+  store    questions on one document, in jobs that follow each other: the second computes none of the
+           document's whole blocks, in the layout of the first and in others; a flipped bit and a file cut short are
+           noticed and computed; two jobs write at once; other KV types and models share nothing; the folder is bounded
   windows  a model with gpt-oss's layers in a pool that could not hold the blocks behind the window: the same bytes
            in every layout as in a pool that is never short
 """
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -112,6 +116,109 @@ class TierTest:
         self.check_tier(windowed, "tp 2", None, 70)
         self.check_refusals()
 
+    # --- the store ---
+
+    def ask(self, first, n, model=DEMO, layout="one rank", flags=()):
+        """Asks questions [first, first + n) on the document: the output's bytes and the report."""
+        write_lines(self.work / "in.jsonl", self.questions[first:first + n])
+        more, ranks = LAYOUTS[layout]
+        rows, found, done = self.run(model, "--max-model-len", 1024, "--speculate", "off", *more,
+                                     *flags, ranks=ranks)
+        self.said = done.err
+        return rows, found
+
+    def with_store(self, first, n, store, **how):
+        flags = ["--prefix-store", f"{self.work / store}:64M", *how.pop("flags", ())]
+        return self.ask(first, n, flags=flags, **how)
+
+    def files_of(self, store):
+        return sorted(p for p in (self.work / store).glob("??/*"))
+
+    def expect_hit(self, what, rows, expected, found, n_tokens=None):
+        n_tokens = self.n_whole if n_tokens is None else n_tokens
+        expect(rows == expected, f"{what}: other bytes")
+        n_computed = found["ranks"][0]["rows"]
+        print(f"{what}: {found['store_tokens']} tokens from the store, {n_computed} rows "
+              f"computed, {found['store_blocks_out']} blocks written")
+        expect(found["store_tokens"] == n_tokens, f"{what}: {n_tokens} tokens expected")
+
+    def check_layouts(self):
+        plain, alone = self.ask(4, 1)
+        first, found = self.with_store(0, 4, "store")
+        expect(first == self.ask(0, 4)[0], "the first job: other bytes")
+        expect(found["store_blocks_out"] == self.n_whole // 64, f"{found['store_blocks_out']}")
+        for layout in LAYOUTS:
+            rows, found = self.with_store(4, 1, "store", layout=layout)
+            self.expect_hit(f"second job, {layout}", rows, plain, found)
+            n_rows = alone["ranks"][0]["rows"] - self.n_whole
+            expect(found["ranks"][0]["rows"] in (n_rows, 0), "rows")
+        for layout in ("tp 2", "pp 2"):  # parts of several files make one rank's
+            self.with_store(0, 4, f"store {layout}", layout=layout)
+            rows, found = self.with_store(4, 1, f"store {layout}")
+            self.expect_hit(f"written by {layout}, read by one rank", rows, plain, found)
+        other, _ = self.ask(4, 1, flags=["--kv-dtype", "f32"])
+        rows, found = self.with_store(4, 1, "store", flags=["--kv-dtype", "f32"])
+        self.expect_hit("another KV type", rows, other, found, 0)
+        return plain
+
+    def check_damage(self, plain):
+        files = self.files_of("store")
+        data = bytearray(files[3].read_bytes())
+        data[len(data) // 2] ^= 4
+        files[3].write_bytes(data)
+        rows, found = self.with_store(4, 1, "store")
+        expect(rows == plain and found["tier_failed"] > 0, "a flipped bit")
+        expect("--prefix-store: a KV block" in self.said, self.said)
+        expect(not files[3].exists(), "the damaged file stays")
+        self.with_store(0, 4, "store")  # written again
+        expect(files[3].exists(), "the damaged file is not written again")
+        files[5].write_bytes(files[5].read_bytes()[:1000])
+        rows, found = self.with_store(4, 1, "store", layout="tp 2")
+        expect(rows == plain and not files[5].exists(), "a torn file")
+        self.with_store(0, 4, "store")
+        rows, found = self.with_store(4, 1, "store")
+        self.expect_hit("after the damage", rows, plain, found)
+
+    def check_two_jobs(self, plain):
+        argv = ["generate", "--model", DEMO, "--input", self.work / "in.jsonl", "--threads", 1,
+                "--max-model-len", 1024, "--speculate", "off", "--prefix-store",
+                f"{self.work / 'shared'}:64M", "--output"]
+        write_lines(self.work / "in.jsonl", self.questions[:4])
+        jobs = [subprocess.Popen([str(a) for a in (self.shoal.path, *argv, self.work / f"{i}.jsonl")],
+                                 stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                for i in range(2)]
+        expect([job.wait() for job in jobs] == [0, 0], "two jobs at once")
+        expect((self.work / "0.jsonl").read_bytes() == (self.work / "1.jsonl").read_bytes(),
+               "two jobs: other bytes")
+        expect(not [p for p in self.files_of("shared") if "tmp" in p.name], "a file is left over")
+        rows, found = self.with_store(4, 1, "shared")
+        self.expect_hit("after two jobs at once", rows, plain, found)
+
+    def check_bound(self):
+        """A folder for half of the document's blocks holds no more, and the output is the same."""
+        n_bytes = sum(p.stat().st_size for p in self.files_of("store"))
+        flags = ["--prefix-store", f"{self.work / 'small'}:{n_bytes // 2}"]
+        expected = self.ask(0, 4)[0]
+        for _ in range(2):
+            rows, _ = self.ask(0, 4, flags=flags)
+            expect(rows == expected, "a small folder: other bytes")
+        kept = sum(p.stat().st_size for p in self.files_of("small"))
+        expect(0 < kept <= n_bytes // 2, f"{kept} bytes of {n_bytes // 2}")
+
+    def store(self):
+        draw = random.Random(9)
+        document = [draw.randrange(200) for _ in range(730)]
+        self.n_whole = 730 // 64 * 64
+        self.questions = [dict(custom_id=f"q{i}", max_tokens=12, temperature=0.7, seed=i,
+                               prompt_token_ids=document + [draw.randrange(200) for _ in range(50)])
+                          for i in range(5)]
+        plain = self.check_layouts()
+        self.check_damage(plain)
+        self.check_two_jobs(plain)
+        self.check_bound()
+
+    # --- windows ---
+
     def windows(self):
         """One sequence of 512 tokens needs 8 blocks of the layers without a window, and with 16
         rows a step at most 2 of those with a window of 8. So 10 are enough, where 16 were needed.
@@ -138,4 +245,4 @@ class TierTest:
 
 if __name__ == "__main__":
     test = TierTest(*sys.argv[1:3])
-    main_of({"tier": test.tier, "windows": test.windows}[sys.argv[3]])
+    main_of({"tier": test.tier, "store": test.store, "windows": test.windows}[sys.argv[3]])

@@ -25,7 +25,10 @@ static struct tier_test open_test(struct failpoint *failpoint)
         .n_layers = 3, .n_blocks = N_BLOCKS, .n_kv_heads = 2, .head_dim = 16, .dtype = DTYPE_I8};
     struct status st = kv_pool_create(&kern, &shape, &t.pool);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    st = kv_tier_create("/tmp", N_SLOTS, t.pool, failpoint, &t.tier);
+    st = kv_tier_create(
+        &(struct kv_tier_options){
+            .dir = "/tmp", .n_slots = N_SLOTS, .pool = t.pool, .failpoint = failpoint},
+        &t.tier);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     t.n_bytes = kv_pool_one_bytes(t.pool);
     CU_ASSERT_EQUAL(t.n_bytes, kv_pool_block_bytes(3, 2, 16, DTYPE_I8, false));
@@ -136,7 +139,8 @@ static void ids_out_of_range_and_missing_folders_are_errors(void)
     CU_ASSERT_EQUAL(kv_tier_out(t.tier, 0, N_SLOTS).code, STATUS_BUG);
     CU_ASSERT_EQUAL(kv_tier_in(t.tier, N_SLOTS, 0).code, STATUS_BUG);
     struct kv_tier *none = NULL;
-    const struct status st = kv_tier_create("/tmp/there/is/none", 1, t.pool, NULL, &none);
+    const struct kv_tier_options o = {.dir = "/tmp/there/is/none", .n_slots = 1, .pool = t.pool};
+    const struct status st = kv_tier_create(&o, &none);
     CU_ASSERT_EQUAL(st.code, STATUS_IO);
     CU_ASSERT_PTR_NULL(none);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "/tmp/there/is/none"));

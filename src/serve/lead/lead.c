@@ -9,18 +9,18 @@
 
 enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20 };
 
-struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots,
-                         int32_t n_tier_slots)
+struct status lead_start(struct lead *l, const struct lead_pools *pools)
 {
     const struct lead_options *o = &l->o;
     const struct scheduler_options so = {
         .rules = &l->rules,
         .n_replicas = o->n_replicas,
         .n_groups = o->n_groups,
-        .n_blocks = n_blocks,
-        .n_state_slots = n_state_slots,
+        .n_blocks = pools->n_blocks,
+        .n_state_slots = pools->n_state_slots,
         .tables = o->tables,
-        .n_tier_slots = n_tier_slots,
+        .n_tier_slots = pools->n_tier_slots,
+        .store = pools->store,
         .flags = o->schedule,
         .draft_cost = o->draft_cost,
         .predicts = o->predicts,
@@ -30,7 +30,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks, int32_t n_state_slots
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
     };
-    l->o.n_blocks = n_blocks;
+    l->o.n_blocks = pools->n_blocks;
     l->start_ns = clock_ns();
     progress_init(&l->progress, o->flags.quiet);
     if (o->flags.progress_bar) l->progress.is_terminal = true;
@@ -73,7 +73,8 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     if (l->o.flags.result_cache && options->mode == LEAD_GENERATE) {
         TRY_GOTO(st, result_cache_create(0, &l->results), fail);
     }
-    if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks, 0, 0), fail);
+    if (options->n_blocks > 0)
+        TRY_GOTO(st, lead_start(l, &(struct lead_pools){.n_blocks = options->n_blocks}), fail);
     if (options->port != NULL) l->port = *options->port;
     if (options->port == NULL) TRY_GOTO(st, lead_lines_open(l), fail);
     *out = l;

@@ -78,6 +78,14 @@ struct lead_options {
  * STATUS_USAGE (a pool that cannot hold one full context, a size out of range, input and output the
  * same file, an output without its journal, and the journal's), STATUS_INPUT (the input cannot be
  * opened or has changed; nothing was written), STATUS_IO, STATUS_MEMORY. */
+/* What the ranks have room for, in each replica. */
+struct lead_pools {
+    int32_t n_blocks;             /* KV blocks */
+    int32_t n_state_slots;        /* slots of recurrent states; 0: the model has none */
+    int32_t n_tier_slots;         /* blocks on disk; 0: none */
+    struct scheduler_store store; /* blocks of other jobs */
+};
+
 struct status lead_create(const struct lead_options *options, struct lead **out);
 void lead_destroy(struct lead **lead);
 
@@ -87,8 +95,7 @@ bool lead_is_complete(const struct lead *lead);
 
 /* Local. Sets the size of the KV pools, and the slots of recurrent states (0: the model has none),
  * when lead_create got n_blocks 0. Call it before the first lead_next. Errors: as lead_create. */
-struct status lead_start(struct lead *lead, int32_t n_blocks, int32_t n_state_slots,
-                         int32_t n_tier_slots);
+struct status lead_start(struct lead *lead, const struct lead_pools *pools);
 
 /* Local. Takes new requests, as many as the window allows, admits and plans step `step` of group
  * `group` into *plan (initialized by the caller for n_replicas; cleared here). The results of the

@@ -29,6 +29,7 @@ struct prefix_node {
     int32_t n_children;
     int32_t n_wanted; /* preempted sequences that will come back for it */
     bool is_cached;
+    bool is_stored;   /* it is in the prefix store, or ordered to be */
     bool has_windows; /* it has its windowed blocks */
 };
 

@@ -288,7 +288,7 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
     while (q != NULL) {
         struct sequence *prev = q->prev;
         if (q->n_rows == 0 && q->n_arriving == 0) {
-            scheduler_prefix_adopt(s, q);
+            TRY(scheduler_prefix_adopt(s, q));
             if (!scheduler_prefix_is_coming(s, q)) TRY(give_rows(s, m, q));
         }
         q = after(m, q, prev);
@@ -368,7 +368,7 @@ static struct status admit(struct scheduler *s, int32_t group)
         q->group = group;
         const size_t n_needed = (size_t)scheduler_blocks_for(q->r->n_tokens);
         TRY(scheduler_grow_table(s, q, n_needed));
-        scheduler_prefix_adopt(s, q);
+        TRY(scheduler_prefix_adopt(s, q));
         TRY(scheduler_tier_fetch(s, q));
         TRY(scheduler_take_blocks(s, q, n_needed, 0));
         q->n_wanted = 0;

@@ -28,6 +28,15 @@ typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, co
 /* Writes up to n_most draft tokens that may follow r's, and returns how many. */
 typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
+/* KV blocks that other jobs have computed, by the hash of all their tokens (attention/kv_store.h).
+ */
+struct scheduler_store {
+    bool (*has)(void *user, const uint64_t *key); /* key [2]; NULL: there is no store */
+    void (*key)(const uint64_t *before, const int32_t *tokens, uint64_t *key);
+    void *user;
+    uint64_t root[2]; /* the key before the first block: all that K and V follow from but tokens */
+};
+
 struct scheduler_options {
     const struct request_rules *rules; /* borrowed */
     int32_t n_replicas;
@@ -39,6 +48,7 @@ struct scheduler_options {
                               off */
     int32_t n_tier_slots;  /* of each replica's files for KV blocks of preempted requests; 0: none.
                               Needs the prefix cache */
+    struct scheduler_store store;    /* needs the prefix cache, and one full table */
     struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
                                         SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 where a row
                                         depends on the batch (neither is used when scoring) */

@@ -182,19 +182,21 @@ static void go_on_after(struct scheduler *s, struct sequence *q, size_t end, int
     q->n_cached = end;
 }
 
-void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
+struct status scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
 {
-    if (!s->o.flags.prefix_cache) return;
+    if (!s->o.flags.prefix_cache) return status_ok();
     const struct replica *replica = &s->replicas[q->replica];
     const size_t n_before = q->n_computed;
-    if (q->n_computed != q->n_cached * block_tokens) return;
+    if (q->n_computed != q->n_cached * block_tokens) return status_ok();
+    const size_t begin = q->n_cached;
     const struct prefix_way way =
         find_way(s, replica, q, q->n_cached, q->n_cached > 0 ? q->nodes[q->n_cached - 1] : -1);
-    if (way.n == q->n_cached) return;
+    if (way.n == q->n_cached) return status_ok();
     go_on_after(s, q, way.n, way.last);
     s->stats->n_prefix_hits++;
     s->stats->n_prefix_hit_tokens += q->n_computed - n_before;
     scheduler_count_jump(s, q);
+    return scheduler_store_save(s, q, begin, q->n_cached);
 }
 
 void scheduler_count_jump(struct scheduler *s, struct sequence *q)

@@ -26,6 +26,7 @@ struct microbatch {
 struct tier_read {
     struct sequence *q; /* NULL: it has left */
     size_t block;       /* its place in q */
+    bool is_stored;     /* from the prefix store */
 };
 
 struct replica {
@@ -151,6 +152,11 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica);
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
+/* q has taken its blocks [begin, end) from the cache: those of its prompt, which several requests
+ * now begin with, are ordered to the prefix store. Errors: STATUS_MEMORY. */
+struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
+                                   size_t end);
+
 /* q leaves: its reads are nobody's. */
 void scheduler_tier_leave(struct scheduler *s, struct sequence *q);
 
@@ -203,8 +209,8 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q);
 
 /* Running q, not in flight, with room in its table, continues after the cached blocks that come
- * next; its own blocks in their place return to the pool. */
-void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
+ * next; its own blocks in their place return to the pool. Errors: STATUS_MEMORY. */
+struct status scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
 
 /* The full blocks that running q has computed enter the cache, or are exchanged for their equals
  * there. Only after a result without a bad row. Errors: STATUS_MEMORY. */

@@ -1,7 +1,8 @@
-/* KV blocks on disk (--kv-tier). The full blocks of a preempted sequence stay in the prefix cache
- * until their place is needed; then they are copied to the ranks' files instead of being forgotten,
- * and before the sequence runs again they are read back and enter the cache like computed ones.
- * Whether a block is moved or computed again depends on measured rates; its bytes do not. */
+/* KV blocks on disk: --kv-tier and --prefix-store. The full blocks of a preempted sequence stay in
+ * the prefix cache until their place is needed; then they are copied to the ranks' files instead of
+ * being forgotten, and before the sequence runs again they are read back and enter the cache like
+ * computed ones. Whether a block is moved or computed again depends on measured rates; its bytes do
+ * not. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
@@ -72,23 +73,62 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
     }
 }
 
+/* Where a block can be read. */
+enum tier_source { SOURCE_NONE, SOURCE_FILE, SOURCE_STORE };
+
+/* Block b of q: its entry in the file, and its key in the store. */
+struct tier_find {
+    enum tier_source source;
+    int32_t entry;
+    uint64_t key[2];
+    bool has_windows;
+};
+
+/* key: of the block before; becomes that of block b. */
+static struct tier_find find_block(const struct scheduler *s, const struct sequence *q, size_t b,
+                                   uint64_t *key)
+{
+    const struct plan_tables *t = &s->o.tables;
+    const struct tier_index *x = &s->replicas[q->replica].tier;
+    const int32_t *tokens = q->r->tokens + b * PLAN_BLOCK_TOKENS;
+    struct tier_find f = {
+        .entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0, tokens)};
+    bool has_full = f.entry >= 0;
+    for (int32_t i = 0; has_full && i < t->n_full; i++)
+        has_full = x->entries[f.entry].slots[i] >= 0;
+    f.has_windows = has_full;
+    for (int32_t i = t->n_full; f.has_windows && i < plan_tables_count(t); i++)
+        f.has_windows = x->entries[f.entry].slots[i] >= 0;
+    if (has_full) f.source = SOURCE_FILE;
+    if (s->o.store.has == NULL) return f;
+    s->o.store.key(key, tokens, key);
+    f.key[0] = key[0];
+    f.key[1] = key[1];
+    if (!has_full && !q->store_failed && s->o.store.has(s->o.store.user, key))
+        f.source = SOURCE_STORE;
+    return f;
+}
+
+/* Sets key to that of q's blocks before block b. */
+static void start_key(const struct scheduler *s, const struct sequence *q, size_t b, uint64_t *key)
+{
+    key[0] = s->o.store.root[0];
+    key[1] = s->o.store.root[1];
+    for (size_t i = 0; s->o.store.has != NULL && i < b; i++)
+        s->o.store.key(key, q->r->tokens + i * PLAN_BLOCK_TOKENS, key);
+}
+
 /* The end of the blocks, from q's cached ones on, that can be read back. */
 static size_t find_back(const struct scheduler *s, const struct sequence *q)
 {
     const struct plan_tables *t = &s->o.tables;
-    const struct tier_index *x = &s->replicas[q->replica].tier;
     size_t end = q->n_cached, complete_from = q->n_cached;
+    uint64_t key[2];
+    start_key(s, q, q->n_cached, key);
     for (size_t b = q->n_cached; b < scheduler_prefix_sharable(q); b++) {
-        const int32_t entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0,
-                                              q->r->tokens + b * PLAN_BLOCK_TOKENS);
-        if (entry < 0) break;
-        const int32_t *slots = x->entries[entry].slots;
-        bool has_full = true, has_windows = true;
-        for (int32_t i = 0; i < t->n_full; i++) has_full = has_full && slots[i] >= 0;
-        for (int32_t i = t->n_full; i < plan_tables_count(t); i++)
-            has_windows = has_windows && slots[i] >= 0;
-        if (!has_full) break;
-        if (!has_windows) complete_from = b + 1;
+        const struct tier_find f = find_block(s, q, b, key);
+        if (f.source == SOURCE_NONE) break;
+        if (!f.has_windows && t->n_windowed > 0) complete_from = b + 1;
         const size_t seen_from =
             t->n_windowed > 0 ? scheduler_window_begin(s, (b + 1) * PLAN_BLOCK_TOKENS) : 0;
         if (complete_from == q->n_cached || seen_from >= complete_from) end = b + 1;
@@ -96,27 +136,67 @@ static size_t find_back(const struct scheduler *s, const struct sequence *q)
     return end;
 }
 
-/* Orders block b of q to be read from its entry. */
-static struct status order_block(struct scheduler *s, struct sequence *q, size_t b, bool windows)
+static void set_key(struct plan_move *m, const uint64_t *key)
+{
+    for (int i = 0; i < 4; i++) m->key[i] = (uint32_t)(key[i / 2] >> (i % 2 * 32));
+}
+
+/* Orders a read for block b of q. */
+static struct status order_read(struct scheduler *s, struct sequence *q, size_t b,
+                                const struct plan_move *move)
 {
     struct replica *replica = &s->replicas[q->replica];
-    struct tier_index *x = &replica->tier;
-    const int32_t entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0,
-                                          q->r->tokens + b * PLAN_BLOCK_TOKENS);
-    tier_index_touch(x, entry);
+    const bool is_stored = move->kind == PLAN_MOVE_GET;
+    if (replica->n_reads - replica->n_reads_ended == replica->reads_capacity)
+        TRY(scheduler_tier_grow(replica));
+    TRY(step_plan_add_move(s->plan, move));
+    replica->reads[replica->n_reads++ % replica->reads_capacity] =
+        (struct tier_read){.q = q, .block = b, .is_stored = is_stored};
+    q->n_arriving++;
+    s->stats->n_tier_in += !is_stored;
+    s->stats->n_store_in += is_stored;
+    q->n_stored += is_stored;
+    return status_ok();
+}
+
+/* Orders block b of q to be read from where it is. */
+static struct status order_block(struct scheduler *s, struct sequence *q, size_t b,
+                                 const struct tier_find *f, bool windows)
+{
+    struct tier_index *x = &s->replicas[q->replica].tier;
+    if (f->source == SOURCE_FILE) tier_index_touch(x, f->entry);
     const int32_t n = windows ? plan_tables_count(&s->o.tables) : s->o.tables.n_full;
     for (int32_t t = 0; t < n; t++) {
-        const struct plan_move move = {.kind = PLAN_MOVE_IN,
-                                       .replica = q->replica,
-                                       .block = sequence_blocks_at(s, q, b)[t],
-                                       .slot = x->entries[entry].slots[t]};
-        if (replica->n_reads - replica->n_reads_ended == replica->reads_capacity)
-            TRY(scheduler_tier_grow(replica));
+        struct plan_move move = {.kind = f->source == SOURCE_FILE ? PLAN_MOVE_IN : PLAN_MOVE_GET,
+                                 .replica = q->replica,
+                                 .block = sequence_blocks_at(s, q, b)[t]};
+        if (f->source == SOURCE_FILE)
+            move.slot = x->entries[f->entry].slots[t];
+        else
+            set_key(&move, f->key);
+        TRY(order_read(s, q, b, &move));
+    }
+    return status_ok();
+}
+
+struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
+                                   size_t end)
+{
+    struct prefix_cache *cache = &s->replicas[q->replica].cache;
+    uint64_t key[2];
+    if (s->o.store.has == NULL) return status_ok();
+    start_key(s, q, begin, key);
+    for (size_t b = begin; b < end && (b + 1) * PLAN_BLOCK_TOKENS <= q->r->n_prompt; b++) {
+        struct prefix_node *node = &cache->nodes[q->nodes[b]];
+        s->o.store.key(key, q->r->tokens + b * PLAN_BLOCK_TOKENS, key);
+        if (node->is_stored) continue;
+        node->is_stored = true;
+        if (s->o.store.has(s->o.store.user, key)) continue;
+        struct plan_move move = {
+            .kind = PLAN_MOVE_PUT, .replica = q->replica, .block = sequence_blocks_at(s, q, b)[0]};
+        set_key(&move, key);
         TRY(step_plan_add_move(s->plan, &move));
-        replica->reads[replica->n_reads++ % replica->reads_capacity] =
-            (struct tier_read){.q = q, .block = b};
-        q->n_arriving++;
-        s->stats->n_tier_in++;
+        s->stats->n_store_out++;
     }
     return status_ok();
 }
@@ -137,7 +217,7 @@ struct status scheduler_tier_grow(struct replica *replica)
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
-    if (replica->tier.n_slots == 0 || !is_worth_in(s) ||
+    if ((replica->tier.n_slots == 0 && s->o.store.has == NULL) || !is_worth_in(s) ||
         replica->n_reads - replica->n_reads_ended > READS_ON_WAY_MOST)
         return status_ok();
     const size_t end = find_back(s, q);
@@ -149,8 +229,12 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
         if (windows_from < q->window_end) windows_from = q->window_end;
     }
     TRY(scheduler_take_blocks(s, q, end, s->o.tables.n_windowed > 0 ? end : 0));
-    for (size_t b = q->n_cached; b < end; b++)
-        TRY(order_block(s, q, b, s->o.tables.n_windowed > 0 && b >= windows_from));
+    uint64_t key[2];
+    start_key(s, q, q->n_cached, key);
+    for (size_t b = q->n_cached; b < end; b++) {
+        const struct tier_find f = find_block(s, q, b, key);
+        TRY(order_block(s, q, b, &f, s->o.tables.n_windowed > 0 && b >= windows_from));
+    }
     q->n_back = end;
     return status_ok();
 }
@@ -166,6 +250,7 @@ void scheduler_tier_leave(struct scheduler *s, struct sequence *q)
     }
     q->n_arriving = 0;
     q->n_back = 0;
+    q->n_stored = 0;
 }
 
 /* All blocks of q have come. */
@@ -174,21 +259,31 @@ static struct status arrive(struct scheduler *s, struct sequence *q)
     const size_t n_before = q->n_computed;
     q->n_computed = q->n_back * PLAN_BLOCK_TOKENS;
     q->n_back = 0;
-    s->stats->n_tier_tokens += q->n_computed - n_before;
+    const size_t n_stored = q->n_stored * PLAN_BLOCK_TOKENS; /* there is one table */
+    s->stats->n_store_tokens += n_stored;
+    s->stats->n_tier_tokens += q->n_computed - n_before - n_stored;
+    q->n_stored = 0;
     scheduler_count_jump(s, q);
     return scheduler_prefix_publish(s, q);
 }
 
-/* A block of q did not come as it went: q waits again, and finds one block less. */
-static void fail(struct scheduler *s, struct sequence *q, size_t b)
+/* A block did not come as it went: its sequence waits again, and finds one block less. */
+static void fail(struct scheduler *s, const struct tier_read *read)
 {
+    struct sequence *q = read->q;
+    const size_t b = read->block;
     struct tier_index *x = &s->replicas[q->replica].tier;
     const int32_t entry = tier_index_find(x, q->block_keys[b], b > 0 ? q->block_keys[b - 1] : 0,
                                           q->r->tokens + b * PLAN_BLOCK_TOKENS);
     if (s->stats->n_tier_failed++ == 0)
-        log_line(LOG_WARN, "--kv-tier: a KV block could not be read back as it was written: its "
-                           "tokens are computed again");
-    if (entry >= 0) tier_index_forget(x, entry);
+        log_line(LOG_WARN,
+                 "%s: a KV block could not be read back as it was written: its tokens are computed "
+                 "again",
+                 read->is_stored ? "--prefix-store" : "--kv-tier");
+    if (read->is_stored)
+        q->store_failed = true;
+    else if (entry >= 0)
+        tier_index_forget(x, entry);
     scheduler_wait_again(s, q);
 }
 
@@ -211,7 +306,7 @@ struct status scheduler_tier_take(struct scheduler *s, const struct step_result 
         if (read.q == NULL) continue;
         read.q->n_arriving--;
         if (m[PLAN_MOVED_READS + i - from] == 0)
-            fail(s, read.q, read.block);
+            fail(s, &read);
         else if (read.q->n_arriving == 0)
             TRY(arrive(s, read.q));
     }

@@ -52,6 +52,8 @@ struct sequence {
     /* its blocks on disk (scheduler_tier.c) */
     size_t n_wanted;    /* first blocks of it that the cache counts as wanted, while it waits */
     size_t n_back;      /* first blocks that it will have once all reads have ended; 0: none */
+    bool store_failed;  /* a read from the prefix store failed: it computes them */
+    size_t n_stored;    /* of them, blocks that come from the prefix store */
     int32_t n_arriving; /* reads that have not ended; meanwhile it gets no rows */
 
     int32_t slot; /* of its recurrent states while it runs; -1: none */

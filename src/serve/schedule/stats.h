@@ -30,12 +30,14 @@ struct serve_summary {
     uint64_t n_guesses; /* of the prediction layer that were compared with the sampled token */
     uint64_t n_right_guesses;
     uint64_t n_preemptions;
-    uint64_t n_tier_out, n_tier_in; /* KV blocks ordered to and from --kv-tier, of one rank */
-    uint64_t n_tier_tokens;         /* rows not computed again for that reason */
-    uint64_t n_tier_failed;         /* reads that failed on a rank */
-    uint64_t n_peak_batch;          /* most sequences that ran together in one replica */
-    uint64_t n_dropped;             /* expert choices dropped by a capacity factor */
-    uint64_t n_steps;               /* plans with at least one sequence */
+    uint64_t n_tier_out, n_tier_in;   /* KV blocks ordered to and from --kv-tier, of one rank */
+    uint64_t n_tier_tokens;           /* rows not computed again for that reason */
+    uint64_t n_store_out, n_store_in; /* KV blocks ordered to and from --prefix-store */
+    uint64_t n_store_tokens;          /* rows not computed for that reason */
+    uint64_t n_tier_failed;           /* reads of either that failed on a rank */
+    uint64_t n_peak_batch;            /* most sequences that ran together in one replica */
+    uint64_t n_dropped;               /* expert choices dropped by a capacity factor */
+    uint64_t n_steps;                 /* plans with at least one sequence */
     uint64_t n_least_step_rows; /* the smallest budget of a step so far; 0: it was not adapted */
     uint64_t n_blocks; /* of all replicas' KV pools; cached blocks without a holder count as
                           free */

@@ -1,0 +1,394 @@
+/* KV blocks of shared beginnings in a folder: FOLDER/xx/KEY.PART, xx being the key's first byte. */
+#include "attention/kv_store.h"
+
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { PATH_BYTES = 2048, N_FOLDERS = 256, KEY_DIGITS = 32 };
+static const char MAGIC[8] = {'s', 'h', 'o', 'a', 'l', 'k', 'v', '1'};
+
+/* A file: this, then layers [n_layers], sums [n_layers, heads], a checksum of all before, and the
+ * data [n_layers, heads, n_halves] of half_bytes. */
+struct store_header {
+    char magic[8];
+    struct kv_store_key key;
+    uint32_t n_layers, head_begin, head_end, n_halves;
+    uint64_t half_bytes;
+};
+
+struct kv_store {
+    struct kv_store_part part;
+    uint32_t *layers; /* owned: part.layers */
+    char dir[1024];
+    uint64_t most_bytes, unswept_bytes;
+    bool keeps_bound;
+    char *buffer; /* a whole file; owned */
+    uint64_t index_bytes, file_bytes;
+    uint64_t part_hash, n_written;
+};
+
+static uint32_t n_heads(const struct kv_store_part *p)
+{
+    return p->head_end - p->head_begin;
+}
+
+/* Bytes of a file before its data. */
+static uint64_t index_bytes_of(const struct store_header *h)
+{
+    const uint64_t heads = h->head_end - h->head_begin;
+    return sizeof *h + h->n_layers * (sizeof(uint32_t) + heads * sizeof(uint64_t)) +
+           sizeof(uint64_t);
+}
+
+struct kv_store_key kv_store_key_of(struct kv_store_key before, const int32_t *tokens)
+{
+    char bytes[sizeof before + KV_BLOCK_TOKENS * sizeof *tokens];
+    memcpy(bytes, &before, sizeof before);
+    memcpy(bytes + sizeof before, tokens, KV_BLOCK_TOKENS * sizeof *tokens);
+    const XXH128_hash_t h = XXH3_128bits(bytes, sizeof bytes);
+    return (struct kv_store_key){h.low64, h.high64};
+}
+
+static void name_folder(const struct kv_store *s, unsigned i, char *path)
+{
+    snprintf(path, PATH_BYTES, "%s/%02x", s->dir, i);
+}
+
+static void name_key(struct kv_store_key key, char *name)
+{
+    snprintf(name, KEY_DIGITS + 1, "%016" PRIx64 "%016" PRIx64, key.high, key.low);
+}
+
+static unsigned folder_of(struct kv_store_key key)
+{
+    return (unsigned)(key.high >> 56);
+}
+
+struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_bound,
+                              const struct kv_store_part *part, struct kv_store **out)
+{
+    *out = NULL;
+    struct kv_store *s = NULL;
+    TRY(mem_alloc(&s, 1, sizeof *s, "prefix store"));
+    s->part = *part;
+    s->most_bytes = n_bytes;
+    s->keeps_bound = keeps_bound;
+    snprintf(s->dir, sizeof s->dir, "%s", dir);
+    const struct store_header h = {
+        .n_layers = part->n_layers, .head_begin = part->head_begin, .head_end = part->head_end};
+    s->index_bytes = index_bytes_of(&h);
+    s->file_bytes = s->index_bytes +
+                    (uint64_t)part->n_layers * n_heads(part) * part->n_halves * part->half_bytes;
+    struct status st = mem_alloc(&s->layers, part->n_layers + 1, sizeof *s->layers, "prefix store");
+    if (!status_failed(&st)) st = mem_alloc(&s->buffer, s->file_bytes, 1, "prefix store");
+    if (!status_failed(&st) && mkdir(dir, 0777) != 0 && errno != EEXIST)
+        st = status_make(STATUS_IO, "--prefix-store: %s: %s", dir, strerror(errno));
+    for (unsigned i = 0; !status_failed(&st) && i < N_FOLDERS; i++) {
+        char path[PATH_BYTES];
+        name_folder(s, i, path);
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            st = status_make(STATUS_IO, "--prefix-store: %s: %s", path, strerror(errno));
+    }
+    if (status_failed(&st)) {
+        kv_store_destroy(&s);
+        return st;
+    }
+    memcpy(s->layers, part->layers, part->n_layers * sizeof *s->layers);
+    s->part.layers = s->layers;
+    s->part_hash = XXH3_64bits(s->layers, part->n_layers * sizeof *s->layers);
+    if (keeps_bound) kv_store_sweep(s);
+    *out = s;
+    return st;
+}
+
+void kv_store_destroy(struct kv_store **store)
+{
+    if (*store == NULL) return;
+    mem_free(&(*store)->layers);
+    mem_free(&(*store)->buffer);
+    mem_free(store);
+}
+
+/* Calls visit for the names of a block's files; it returns false to end. */
+static void for_files(const struct kv_store *s, struct kv_store_key key,
+                      bool (*visit)(void *user, const char *path), void *user)
+{
+    char folder[PATH_BYTES], path[PATH_BYTES + 512], name[KEY_DIGITS + 1];
+    name_folder(s, folder_of(key), folder);
+    name_key(key, name);
+    DIR *d = opendir(folder);
+    const struct dirent *entry;
+    while (d != NULL && (entry = readdir(d)) != NULL) {
+        if (strncmp(entry->d_name, name, KEY_DIGITS) != 0) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (!visit(user, path)) break;
+    }
+    if (d != NULL) closedir(d);
+}
+
+static bool found_one(void *user, const char *path)
+{
+    (void)path;
+    *(bool *)user = true;
+    return false;
+}
+
+bool kv_store_has(const struct kv_store *s, struct kv_store_key key)
+{
+    bool found = false;
+    for_files(s, key, found_one, &found);
+    return found;
+}
+
+/* --- writing ------------------------------------------------------------------------------ */
+
+/* Lays out a file in s->buffer. part: [n_layers, n_halves, heads] of half_bytes. */
+static void make_file(struct kv_store *s, struct kv_store_key key, const char *part)
+{
+    const struct kv_store_part *p = &s->part;
+    const uint64_t half = p->half_bytes, heads = n_heads(p), piece = p->n_halves * half;
+    struct store_header h = {.key = key,
+                             .n_layers = p->n_layers,
+                             .head_begin = p->head_begin,
+                             .head_end = p->head_end,
+                             .n_halves = p->n_halves,
+                             .half_bytes = half};
+    memcpy(h.magic, MAGIC, sizeof MAGIC);
+    char *at = s->buffer, *data = s->buffer + s->index_bytes;
+    memcpy(at, &h, sizeof h);
+    at += sizeof h;
+    memcpy(at, s->layers, p->n_layers * sizeof *s->layers);
+    at += p->n_layers * sizeof *s->layers;
+    for (uint64_t l = 0; l < p->n_layers; l++) {
+        for (uint64_t g = 0; g < heads; g++, data += piece) {
+            for (uint64_t w = 0; w < p->n_halves; w++)
+                memcpy(data + w * half, part + ((l * p->n_halves + w) * heads + g) * half, half);
+            const uint64_t sum = XXH3_64bits(data, piece);
+            memcpy(at, &sum, sizeof sum);
+            at += sizeof sum;
+        }
+    }
+    const uint64_t sum = XXH3_64bits(s->buffer, (size_t)(at - s->buffer));
+    memcpy(at, &sum, sizeof sum);
+}
+
+static bool write_file(const char *path, const char *bytes, uint64_t n)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return false;
+    while (n > 0) {
+        const ssize_t done = write(fd, bytes, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) break;
+        bytes += done;
+        n -= (uint64_t)done;
+    }
+    return close(fd) == 0 && n == 0;
+}
+
+bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
+{
+    char folder[PATH_BYTES], path[PATH_BYTES + 256], temporary[PATH_BYTES + 256];
+    char name[KEY_DIGITS + 1];
+    if (n_heads(&s->part) == 0 || s->part.n_layers == 0) return true;
+    name_folder(s, folder_of(key), folder);
+    name_key(key, name);
+    snprintf(path, sizeof path, "%s/%s.%016" PRIx64 ".%u-%u", folder, name, s->part_hash,
+             s->part.head_begin, s->part.head_end);
+    if (access(path, F_OK) == 0) return true;
+    make_file(s, key, part);
+    struct stat self;
+    const uint64_t here = stat("/proc/self", &self) == 0 ? (uint64_t)self.st_ino : 0;
+    snprintf(temporary, sizeof temporary, "%s/tmp.%ld.%" PRIx64 ".%" PRIx64 ".%u", folder,
+             (long)getpid(), here, s->n_written++, s->part.head_begin);
+    const bool good =
+        write_file(temporary, s->buffer, s->file_bytes) && rename(temporary, path) == 0;
+    if (!good) unlink(temporary);
+    s->unswept_bytes += s->file_bytes;
+    if (s->keeps_bound && s->unswept_bytes > s->most_bytes / 16) kv_store_sweep(s);
+    return good;
+}
+
+/* --- reading ------------------------------------------------------------------------------ */
+
+struct reading {
+    struct kv_store *s;
+    struct kv_store_key key;
+    char *part;
+    bool *has; /* [n_layers, heads] */
+    uint64_t n_missing;
+};
+
+static bool read_at(int fd, void *to, uint64_t n, uint64_t at)
+{
+    for (char *p = to; n > 0;) {
+        const ssize_t done = pread(fd, p, n, (off_t)at);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
+        p += done;
+        at += (uint64_t)done;
+        n -= (uint64_t)done;
+    }
+    return true;
+}
+
+/* Reads a file's index into *index, owned by the caller. False: it is damaged. */
+static bool read_index(int fd, const struct reading *r, struct store_header *h, char **index)
+{
+    const struct kv_store_part *p = &r->s->part;
+    *index = NULL;
+    if (!read_at(fd, h, sizeof *h, 0)) return false;
+    if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0 || h->key.low != r->key.low ||
+        h->key.high != r->key.high || h->n_halves != p->n_halves ||
+        h->half_bytes != p->half_bytes || h->n_layers > 4096 || h->head_end < h->head_begin ||
+        h->head_end > 4096)
+        return false;
+    const uint64_t n = index_bytes_of(h), n_summed = n - sizeof(uint64_t);
+    uint64_t sum;
+    const struct status st = mem_alloc(index, n, 1, "prefix store");
+    if (status_failed(&st) || !read_at(fd, *index, n, 0)) return false;
+    memcpy(&sum, *index + n_summed, sizeof sum);
+    return XXH3_64bits(*index, n_summed) == sum;
+}
+
+/* Reads one head of one layer and puts it into its place. False: it is damaged. */
+static bool read_piece(const struct reading *r, int fd, uint64_t at, uint64_t sum, uint64_t place)
+{
+    const struct kv_store_part *p = &r->s->part;
+    const uint64_t half = p->half_bytes, piece = p->n_halves * half, heads = n_heads(p);
+    char *bytes = r->s->buffer;
+    if (!read_at(fd, bytes, piece, at) || XXH3_64bits(bytes, piece) != sum) return false;
+    const uint64_t l = place / heads, g = place % heads;
+    for (uint64_t w = 0; w < p->n_halves; w++)
+        memcpy(r->part + ((l * p->n_halves + w) * heads + g) * half, bytes + w * half, half);
+    return true;
+}
+
+/* Takes all that a file has of what is missing. False: it is damaged. */
+static bool take_pieces(struct reading *r, int fd, const struct store_header *h, const char *index)
+{
+    const struct kv_store_part *p = &r->s->part;
+    const uint64_t heads = n_heads(p), theirs = h->head_end - h->head_begin;
+    const uint64_t piece = p->n_halves * p->half_bytes;
+    const char *layers = index + sizeof *h, *sums = layers + h->n_layers * sizeof(uint32_t);
+    for (uint64_t place = 0; place < p->n_layers * heads; place++) {
+        const uint32_t layer = p->layers[place / heads];
+        const uint64_t head = p->head_begin + place % heads;
+        if (r->has[place] || head < h->head_begin || head >= h->head_end) continue;
+        for (uint64_t l = 0; l < h->n_layers; l++) {
+            uint32_t there;
+            uint64_t sum;
+            memcpy(&there, layers + l * sizeof there, sizeof there);
+            if (there != layer) continue;
+            const uint64_t i = l * theirs + head - h->head_begin;
+            memcpy(&sum, sums + i * sizeof sum, sizeof sum);
+            if (!read_piece(r, fd, index_bytes_of(h) + i * piece, sum, place)) return false;
+            r->has[place] = true;
+            r->n_missing--;
+            break;
+        }
+    }
+    return true;
+}
+
+static bool take_file(void *user, const char *path)
+{
+    struct reading *r = user;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return true; /* it went away: another file may do */
+    struct store_header h;
+    char *index = NULL;
+    const bool good = read_index(fd, r, &h, &index) && take_pieces(r, fd, &h, index);
+    if (good)
+        futimens(fd, NULL); /* used now */
+    else
+        unlink(path);
+    mem_free(&index);
+    close(fd);
+    return r->n_missing > 0;
+}
+
+bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part)
+{
+    const uint64_t n = (uint64_t)s->part.n_layers * n_heads(&s->part);
+    struct reading r = {.s = s, .key = key, .part = part, .n_missing = n};
+    const struct status st = mem_alloc(&r.has, n + 1, sizeof *r.has, "prefix store");
+    if (status_failed(&st)) return false;
+    if (n > 0) for_files(s, key, take_file, &r);
+    mem_free(&r.has);
+    return r.n_missing == 0;
+}
+
+/* --- the bound ---------------------------------------------------------------------------- */
+
+struct stored_file {
+    char path[96]; /* below the folder */
+    uint64_t used_ns, n_bytes;
+};
+
+static int compare_used(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct stored_file *)a)->used_ns;
+    const uint64_t y = ((const struct stored_file *)b)->used_ns;
+    return (x > y) - (x < y);
+}
+
+/* Appends the files of a folder. */
+static struct status list_folder(const struct kv_store *s, unsigned i, struct stored_file **files,
+                                 size_t *n, size_t *capacity)
+{
+    char folder[PATH_BYTES], path[PATH_BYTES + 512];
+    name_folder(s, i, folder);
+    DIR *d = opendir(folder);
+    const struct dirent *entry;
+    struct status st = status_ok();
+    while (d != NULL && !status_failed(&st) && (entry = readdir(d)) != NULL) {
+        struct stat found;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (entry->d_name[0] == '.' || strlen(entry->d_name) > 90 || stat(path, &found) != 0)
+            continue;
+        if (*n == *capacity) {
+            *capacity = 2 * *capacity + 64;
+            st = mem_grow(files, *n, *capacity, sizeof **files, "prefix store");
+            if (status_failed(&st)) break;
+        }
+        struct stored_file *f = &(*files)[(*n)++];
+        snprintf(f->path, sizeof f->path, "%02x/%s", i, entry->d_name);
+        f->used_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
+        f->n_bytes = (uint64_t)found.st_size;
+    }
+    if (d != NULL) closedir(d);
+    return st;
+}
+
+void kv_store_sweep(struct kv_store *s)
+{
+    struct stored_file *files = NULL;
+    size_t n = 0, capacity = 0;
+    uint64_t sum = 0;
+    struct status st = status_ok();
+    s->unswept_bytes = 0;
+    for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++)
+        st = list_folder(s, i, &files, &n, &capacity);
+    for (size_t i = 0; i < n; i++) sum += files[i].n_bytes;
+    /* leaves room for what is written until the next time */
+    const uint64_t most = s->most_bytes - s->most_bytes / 8;
+    if (n > 0 && sum > most) qsort(files, n, sizeof *files, compare_used);
+    for (size_t i = 0; i < n && sum > most; i++) {
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%s/%s", s->dir, files[i].path);
+        unlink(path);
+        sum -= files[i].n_bytes;
+    }
+    mem_free(&files);
+}

@@ -1,0 +1,54 @@
+/* KV blocks of shared beginnings in a folder, for later jobs and for jobs beside this one. A
+ * block's name is a hash of all that its bytes follow from: checkpoint, arithmetic, KV type and all
+ * tokens up to its end (KV_STORE_NUMERICS counts changes of the arithmetic). A rank writes its
+ * layers and heads as one file, and finds those that it needs in the files of any layout. Files
+ * appear whole, by a rename, with checksums: a torn or damaged file is a miss, and is removed. The
+ * longest unused go when the folder is full. Called by kv_tier.c on its thread, and by the lead's
+ * rank. */
+#ifndef SHOAL_ATTENTION_KV_STORE_H
+#define SHOAL_ATTENTION_KV_STORE_H
+
+#include "attention/kv_pool.h"
+
+enum { KV_STORE_NUMERICS = 1 }; /* raise it with every change of the bits of K or V */
+
+struct kv_store_key {
+    uint64_t low, high;
+};
+
+/* Which part of a block this rank has. */
+struct kv_store_part {
+    const uint32_t *layers; /* [n_layers] the model's layer of each layer in a block; borrowed */
+    uint32_t n_layers;
+    uint32_t head_begin, head_end; /* kv heads */
+    uint32_t n_halves;             /* K and V, or 1: latents */
+    uint64_t half_bytes;           /* of one head's K or V in a block */
+};
+
+struct kv_store;
+
+/* Local. A store in folder `dir`, which is made if it is missing; the parts are copied. n_bytes:
+ * the most that the folder holds; keeps_bound: this process removes files beyond it, now and while
+ * it writes. Errors: STATUS_IO, STATUS_MEMORY. destroy accepts NULL. */
+struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_bound,
+                              const struct kv_store_part *part, struct kv_store **out);
+void kv_store_destroy(struct kv_store **s);
+
+/* Local. The key of 64 tokens behind those of key `before`. */
+struct kv_store_key kv_store_key_of(struct kv_store_key before, const int32_t *tokens);
+
+/* Local. Whether any rank of any job has written a part of this block. */
+bool kv_store_has(const struct kv_store *s, struct kv_store_key key);
+
+/* Local. Writes this rank's part [n_layers, n_halves, heads] of half_bytes, unless it is there.
+ * False: it could not be written. */
+bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part);
+
+/* Local. Reads this rank's part from the files of the block. False: a layer or a head is missing or
+ * damaged. */
+bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part);
+
+/* Local. Removes files until the folder holds at most n_bytes, the longest unused first. */
+void kv_store_sweep(struct kv_store *s);
+
+#endif
