@@ -35,6 +35,7 @@ struct outcome {
     uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered, n_misheld;
     uint64_t n_errors, n_cancelled, n_ended_cancelled, n_rows, n_steps, n_prompt_tokens,
         n_hit_tokens, n_drafts, n_right_drafts;
+    uint64_t n_back, n_reads_failed;
     bool stuck, leaked;
     const char *wrong;
 };
@@ -302,6 +303,7 @@ static struct outcome run(struct scenario *c)
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     fake_engine_init(&engine, c->o.n_replicas, c->o.n_blocks);
     engine.step_tokens = c->o.flags.step_tokens;
+    if (c->o.n_tier_slots > 0) fake_engine_add_tier(&engine, c->o.n_tier_slots);
     if (plan_tables_count(&c->o.tables) > 0) engine.tables = c->o.tables;
     engine.max_batch = c->o.flags.max_batch;
     engine.shares = c->o.flags.prefix_cache;
@@ -332,6 +334,8 @@ static struct outcome run(struct scenario *c)
     out.wrong = engine.wrong;
     out.n_preemptions = stats.n_preemptions;
     out.n_recomputed = stats.n_recomputed_tokens;
+    out.n_back = stats.n_tier_tokens;
+    out.n_reads_failed = stats.n_tier_failed;
     out.n_rows = engine.n_rows;
     out.n_steps = stats.n_steps;
     out.n_prompt_tokens = stats.n_prompt_tokens;
@@ -498,6 +502,30 @@ static void windows_change_no_result(void)
     CU_ASSERT(n_both > 100);
     printf("[%llu hit, %llu of them preempted] ", (unsigned long long)n_hit,
            (unsigned long long)n_both);
+}
+
+/* Blocks go to disk and come back, some late, some not at all: in pools of every kind, with windows
+ * and without. */
+static void blocks_on_disk_change_no_result(void)
+{
+    uint64_t n_bad = 0, n_moved = 0, n_failed = 0, n_fewer = 0;
+    for (uint64_t i = 0; i < 1500; i++) {
+        struct scenario c = i % 3 == 0 ? windowed_scenario(i, true) : sharing_scenario(i, true);
+        const struct outcome without = run(&c);
+        uint64_t x = i + 77;
+        c.o.n_tier_slots = (int32_t)fake_between(&x, 1, i % 4 == 0 ? 6 : 400);
+        const struct outcome o = run(&c);
+        n_bad += !went_well(&c, &o);
+        n_moved += o.n_back > 0;
+        n_failed += o.n_reads_failed > 0;
+        n_fewer += o.n_recomputed < without.n_recomputed;
+    }
+    CU_ASSERT_EQUAL(n_bad, 0);
+    CU_ASSERT(n_moved > 100);
+    CU_ASSERT(n_failed > 25);
+    CU_ASSERT(n_fewer > 70);
+    printf("[%llu moved blocks, %llu lost some, %llu computed fewer again] ",
+           (unsigned long long)n_moved, (unsigned long long)n_failed, (unsigned long long)n_fewer);
 }
 
 /* gpt-oss has as many layers with a window of 128 as without. A sequence of 2,048 tokens needs 32
@@ -772,6 +800,7 @@ void suite_scheduler(CU_pSuite suite)
     CU_add_test(suite, "cancelled requests leave their blocks",
                 cancelled_requests_leave_their_blocks);
     CU_add_test(suite, "windows change no result", windows_change_no_result);
+    CU_add_test(suite, "blocks on disk change no result", blocks_on_disk_change_no_result);
     CU_add_test(suite, "layers with a window keep two blocks",
                 layers_with_a_window_keep_two_blocks);
     CU_add_test(suite, "shared prefixes change no result", shared_prefixes_change_no_result);

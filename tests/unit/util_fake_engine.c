@@ -112,6 +112,20 @@ void fake_engine_fini(struct fake_engine *e)
     mem_free(&e->cache);
     mem_free(&e->seqs);
     mem_free(&e->owner);
+    mem_free(&e->disk);
+    mem_free(&e->reads);
+}
+
+void fake_engine_add_tier(struct fake_engine *e, int32_t n_slots)
+{
+    const size_t n = (size_t)e->n_replicas;
+    struct status st =
+        mem_alloc(&e->disk, n * (size_t)n_slots * BLOCK, sizeof *e->disk, "fake disk");
+    assert(!status_failed(&st));
+    st = mem_alloc(&e->reads, n * FAKE_READS, sizeof *e->reads, "fake disk");
+    assert(!status_failed(&st));
+    e->n_tier_slots = n_slots;
+    e->chance = (uint64_t)n_slots * 7919;
 }
 
 static uint64_t *slot(struct fake_engine *e, int32_t replica, const int32_t *blocks, int64_t pos)
@@ -316,6 +330,88 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     return out;
 }
 
+/* The memory of a block, and of a slot. */
+static uint64_t *block_at(struct fake_engine *e, int32_t replica, int32_t block)
+{
+    return e->cache + ((int64_t)replica * e->n_blocks + block) * BLOCK;
+}
+
+static uint64_t *slot_at(struct fake_engine *e, int32_t replica, int32_t slot_)
+{
+    return e->disk + ((int64_t)replica * e->n_tier_slots + slot_) * BLOCK;
+}
+
+/* Ends the replica's reads up to read `end`. What a failed read leaves is wrong. */
+static void end_reads(struct fake_engine *e, int32_t replica, uint64_t end)
+{
+    for (; e->n_reads_ended[replica] < end; e->n_reads_ended[replica]++) {
+        struct fake_read *read =
+            &e->reads[(uint64_t)replica * FAKE_READS + e->n_reads_ended[replica] % FAKE_READS];
+        uint64_t *to = block_at(e, replica, read->block);
+        read->is_good = mix(e->chance++, 5) % 12 > 0;
+        e->n_failed += !read->is_good;
+        memcpy(to, slot_at(e, replica, read->slot), BLOCK * sizeof *to);
+        if (!read->is_good) to[7] ^= 1;
+    }
+}
+
+static void report_reads(struct fake_engine *e, const struct plan_move *m,
+                         struct step_result *result)
+{
+    static uint64_t moved[PLAN_MOVED_READS + FAKE_READS];
+    const uint64_t from = (uint64_t)m->slot, n = e->n_reads[m->replica];
+    if (m->block != 0 || mix(e->chance++, 6) % 2 == 0) end_reads(e, m->replica, n);
+    moved[PLAN_MOVED_FROM] = from;
+    moved[PLAN_MOVED_N_ENDED] = e->n_reads_ended[m->replica];
+    moved[PLAN_MOVED_RATE_IN] = moved[PLAN_MOVED_RATE_OUT] = UINT64_MAX;
+    for (uint64_t i = from; i < n; i++) {
+        const struct fake_read *read =
+            &e->reads[(uint64_t)m->replica * FAKE_READS + i % FAKE_READS];
+        moved[PLAN_MOVED_READS + i - from] = i >= e->n_reads_ended[m->replica] || read->is_good;
+    }
+    const struct status st = step_result_take_moved(result, moved, PLAN_MOVED_READS + n - from);
+    assert(!status_failed(&st));
+}
+
+/* Carries out the orders of one replica; returns the one that asks, or NULL. */
+static const struct plan_move *run_moves(struct fake_engine *e, int32_t replica,
+                                         const struct step_plan *plan)
+{
+    const struct plan_move *ask = NULL;
+    for (size_t i = 0; i < plan->n_moves; i++) {
+        const struct plan_move *m = &plan->moves[i];
+        if (m->replica != replica) continue;
+        if (m->kind == PLAN_MOVE_ASK) {
+            ask = m;
+            continue;
+        }
+        if (m->slot < 0 || m->slot >= e->n_tier_slots || m->block < 0 || m->block >= e->n_blocks) {
+            wrong(e, "an order to move out of range");
+            continue;
+        }
+        if (m->kind == PLAN_MOVE_OUT) {
+            end_reads(e, replica, e->n_reads[replica]); /* orders are carried out in their order */
+            memcpy(slot_at(e, replica, m->slot), block_at(e, replica, m->block),
+                   BLOCK * sizeof(uint64_t));
+            e->n_out++;
+        } else {
+            e->reads[(uint64_t)replica * FAKE_READS + e->n_reads[replica]++ % FAKE_READS] =
+                (struct fake_read){m->block, m->slot, true};
+        }
+    }
+    return ask;
+}
+
+/* Ends reads into blocks that the replica's sequences use, as the ranks do. */
+static void await_blocks(struct fake_engine *e, int32_t replica, const int32_t *blocks, size_t n)
+{
+    for (uint64_t i = e->n_reads_ended[replica]; i < e->n_reads[replica]; i++) {
+        const int32_t block = e->reads[(uint64_t)replica * FAKE_READS + i % FAKE_READS].block;
+        for (size_t b = 0; b < n; b++)
+            if (blocks[b] == block) end_reads(e, replica, i + 1);
+    }
+}
+
 /* Where a sequence's entries are in the arrays of the plan. */
 struct plan_at {
     size_t token, block, adjust, allowed;
@@ -329,6 +425,10 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     int64_t n_rows = 0;
     int32_t n_seqs = 0;
     const int32_t begin = plan->replica_begin[replica], end = plan->replica_begin[replica + 1];
+    const struct plan_move *ask = e->n_tier_slots > 0 ? run_moves(e, replica, plan) : NULL;
+    size_t n_table = 0;
+    for (int32_t i = begin; i < end; i++) n_table += (size_t)plan->seqs[i].n_blocks;
+    if (e->n_tier_slots > 0) await_blocks(e, replica, plan->blocks + at->block, n_table);
     enum { UNUSED, READ, WRITTEN } *used = NULL;
     struct status st = mem_alloc(&used, (size_t)e->n_blocks, sizeof *used, "used");
     assert(!status_failed(&st));
@@ -360,6 +460,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     if (e->step_tokens > 0 && n_rows > e->step_tokens) wrong(e, "more rows than the token budget");
     if (e->max_batch > 0 && n_seqs > e->max_batch) wrong(e, "more sequences than the limit");
     mem_free(&used);
+    if (ask != NULL) report_reads(e, ask, result);
 }
 
 void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,

@@ -22,6 +22,13 @@ struct fake_seq {
     uint64_t step; /* the step of its last plan, which had the positions [begin, end) */
 };
 
+enum { FAKE_READS = 1 << 14 };
+
+struct fake_read {
+    int32_t block, slot;
+    bool is_good;
+};
+
 struct fake_engine {
     int32_t n_replicas, n_blocks, step_tokens, max_batch;
     uint64_t *cache;       /* [n_replicas, n_blocks, 64] */
@@ -34,6 +41,12 @@ struct fake_engine {
     bool shares;           /* whether sequences may share full blocks, begin after shared blocks,
                               and replace a full block by another with the same content */
     bool predicts;         /* of the plan being run: results have guesses */
+    /* blocks on disk: a read comes at some later step, and sometimes fails */
+    int32_t n_tier_slots;
+    uint64_t *disk;          /* [n_replicas, n_tier_slots, 64] */
+    struct fake_read *reads; /* [n_replicas, FAKE_READS] a ring */
+    uint64_t n_reads[3], n_reads_ended[3], chance;
+    uint64_t n_out, n_failed;
     struct plan_tables tables; /* of a sequence, with a full one at least; initially one full */
     uint64_t n_rows;           /* computed so far */
     bool logits;
@@ -41,6 +54,9 @@ struct fake_engine {
 
 void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_blocks);
 void fake_engine_fini(struct fake_engine *e);
+
+/* A disk of n_slots for each replica. */
+void fake_engine_add_tier(struct fake_engine *e, int32_t n_slots);
 
 /* The presets of the scheduler's flags, settled as a job settles them. Steps of FAKE_STEP_TOKENS
  * rows; drafts and the prefix cache are off, so that tests turn them on. */

@@ -225,8 +225,13 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
     size_t windows_from = end;
     if (s->o.tables.n_windowed > 0) {
         windows_from = scheduler_window_begin(s, end * PLAN_BLOCK_TOKENS);
-        scheduler_skip_windows(s, q, windows_from);
         if (windows_from < q->window_end) windows_from = q->window_end;
+        /* windowed blocks that q shares now are of no use behind `end`, and were counted on */
+        const size_t n_full = (size_t)scheduler_blocks_for(q->r->n_tokens) - q->n_blocks;
+        if (replica_n_free(replica) < (int64_t)n_full * s->o.tables.n_full +
+                                          (int64_t)(end - windows_from) * s->o.tables.n_windowed)
+            return status_ok();
+        scheduler_skip_windows(s, q, scheduler_window_begin(s, end * PLAN_BLOCK_TOKENS));
     }
     TRY(scheduler_take_blocks(s, q, end, s->o.tables.n_windowed > 0 ? end : 0));
     uint64_t key[2];
@@ -267,7 +272,9 @@ static struct status arrive(struct scheduler *s, struct sequence *q)
     return scheduler_prefix_publish(s, q);
 }
 
-/* A block did not come as it went: its sequence waits again, and finds one block less. */
+/* A block did not come as it went: its sequence computes the tokens behind those in the cache. Where
+ * it has given up windowed blocks that it now needs, it begins again. Reads into its blocks that are
+ * still under way do no harm: the ranks await them before they write there. */
 static void fail(struct scheduler *s, const struct tier_read *read)
 {
     struct sequence *q = read->q;
@@ -284,7 +291,10 @@ static void fail(struct scheduler *s, const struct tier_read *read)
         q->store_failed = true;
     else if (entry >= 0)
         tier_index_forget(x, entry);
-    scheduler_wait_again(s, q);
+    scheduler_tier_leave(s, q);
+    if (s->o.tables.n_windowed == 0) return;
+    scheduler_release_blocks(s, q);
+    q->n_computed = 0;
 }
 
 struct status scheduler_tier_take(struct scheduler *s, const struct step_result *result)

@@ -1,0 +1,203 @@
+/* KV blocks of shared beginnings: written by one layout, read by another; damage; the bound. And
+ * the index of blocks on disk. */
+#include "attention/kv_store.h"
+
+#include "serve/schedule/tier_index.h"
+
+#include <CUnit/CUnit.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { N_LAYERS = 4, N_HEADS = 4, HALF = 48, PIECES = N_LAYERS * N_HEADS * 2 };
+
+static char folder[64];
+
+static void make_folder(void)
+{
+    strcpy(folder, "/tmp/shoal-store-XXXXXX");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+}
+
+static void remove_folder(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CU_ASSERT_EQUAL(system(command), 0);
+}
+
+/* A rank with the layers `first`, `first + stride`, ... and some heads. */
+struct rank {
+    uint32_t layers[N_LAYERS], n_layers, head_begin, head_end;
+    struct kv_store *store;
+};
+
+static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin, uint32_t head_end,
+                           uint64_t n_bytes)
+{
+    struct rank r = {.head_begin = head_begin, .head_end = head_end};
+    for (uint32_t l = first; l < N_LAYERS; l += stride) r.layers[r.n_layers++] = l;
+    const struct kv_store_part part = {r.layers, r.n_layers, head_begin, head_end, 2, HALF};
+    const struct status st = kv_store_create(folder, n_bytes, true, &part, &r.store);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    return r;
+}
+
+/* The bytes that this rank has of a block: each tells its layer, head, half and place. */
+static void fill(const struct rank *r, uint64_t block, unsigned char *out)
+{
+    const uint32_t heads = r->head_end - r->head_begin;
+    for (uint32_t l = 0; l < r->n_layers; l++)
+        for (uint32_t w = 0; w < 2; w++)
+            for (uint32_t g = 0; g < heads; g++)
+                for (uint32_t i = 0; i < HALF; i++)
+                    out[((l * 2 + w) * heads + g) * HALF + i] =
+                        (unsigned char)(block * 91 + r->layers[l] * 50 + w * 7 +
+                                        (r->head_begin + g) * 13 + i);
+}
+
+static struct kv_store_key key_of(uint64_t block)
+{
+    return (struct kv_store_key){block, block << 56 | 5};
+}
+
+static bool put(const struct rank *r, uint64_t block)
+{
+    unsigned char bytes[PIECES * HALF];
+    fill(r, block, bytes);
+    return kv_store_put(r->store, key_of(block), bytes);
+}
+
+static bool get(const struct rank *r, uint64_t block)
+{
+    unsigned char want[PIECES * HALF], got[PIECES * HALF] = {0};
+    const size_t n = (size_t)r->n_layers * 2 * (r->head_end - r->head_begin) * HALF;
+    fill(r, block, want);
+    return kv_store_get(r->store, key_of(block), got) && memcmp(want, got, n) == 0;
+}
+
+static void heads_are_cut_when_read(void)
+{
+    make_folder();
+    struct rank a = rank_of(0, 2, 0, 2, 1 << 20), b = rank_of(0, 2, 2, 4, 1 << 20);
+    struct rank c = rank_of(1, 2, 0, 3, 1 << 20), d = rank_of(1, 2, 3, 4, 1 << 20);
+    struct rank whole = rank_of(0, 1, 0, 4, 1 << 20), some = rank_of(0, 1, 1, 3, 1 << 20);
+    struct rank none = rank_of(0, 1, 2, 2, 1 << 20);
+    CU_ASSERT_FALSE(kv_store_has(whole.store, key_of(7)));
+    CU_ASSERT(put(&a, 7) && put(&b, 7) && put(&c, 7));
+    CU_ASSERT(kv_store_has(whole.store, key_of(7)));
+    CU_ASSERT_FALSE(get(&whole, 7)); /* head 3 of layers 1 and 3 is missing */
+    CU_ASSERT(get(&some, 7));
+    CU_ASSERT(put(&d, 7));
+    CU_ASSERT(get(&whole, 7) && get(&a, 7) && get(&d, 7));
+    CU_ASSERT(put(&none, 7) && get(&none, 7)); /* a rank without heads */
+    CU_ASSERT_FALSE(get(&whole, 8));
+    struct rank *all[] = {&a, &b, &c, &d, &whole, &some, &none};
+    for (int i = 0; i < 7; i++) kv_store_destroy(&all[i]->store);
+    remove_folder();
+}
+
+/* The only file of a block. */
+static void find_file(uint64_t block, char *path)
+{
+    char inner[80];
+    snprintf(inner, sizeof inner, "%s/%02x", folder, (unsigned)(block & 255));
+    DIR *d = opendir(inner);
+    const struct dirent *e;
+    path[0] = '\0';
+    while (d != NULL && (e = readdir(d)) != NULL)
+        if (e->d_name[0] != '.') snprintf(path, 400, "%s/%s", inner, e->d_name);
+    if (d != NULL) closedir(d);
+}
+
+/* Every byte changed, and every length: a miss, after which the file is gone; never other bytes. */
+static void damaged_files_are_misses(void)
+{
+    make_folder();
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    char path[400];
+    CU_ASSERT_FATAL(put(&r, 3));
+    find_file(3, path);
+    struct stat whole;
+    CU_ASSERT_EQUAL_FATAL(stat(path, &whole), 0);
+    for (off_t at = 0; at < whole.st_size; at++) {
+        const int fd = open(path, O_RDWR);
+        unsigned char byte;
+        CU_ASSERT_EQUAL_FATAL(pread(fd, &byte, 1, at), 1);
+        byte ^= (unsigned char)(1 << (at % 8));
+        CU_ASSERT_EQUAL(pwrite(fd, &byte, 1, at), 1);
+        if (at % 3 == 0) CU_ASSERT_EQUAL(ftruncate(fd, at), 0);
+        close(fd);
+        CU_ASSERT_FALSE(get(&r, 3));
+        CU_ASSERT_FALSE(kv_store_has(r.store, key_of(3)));
+        CU_ASSERT(put(&r, 3) && get(&r, 3));
+    }
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
+static void the_longest_unused_go(void)
+{
+    make_folder();
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    char path[400];
+    struct stat one;
+    CU_ASSERT(put(&r, 1));
+    find_file(1, path);
+    CU_ASSERT_EQUAL(stat(path, &one), 0);
+    kv_store_destroy(&r.store);
+    r = rank_of(0, 1, 0, 4, 8 * (uint64_t)one.st_size);
+    for (uint64_t b = 2; b < 6; b++) {
+        usleep(20000); /* the time of a file is its last use */
+        CU_ASSERT(put(&r, b));
+    }
+    usleep(20000);
+    CU_ASSERT(get(&r, 1)); /* used again */
+    for (uint64_t b = 6; b < 9; b++) {
+        usleep(20000);
+        CU_ASSERT(put(&r, b));
+    }
+    CU_ASSERT(kv_store_has(r.store, key_of(1)));
+    CU_ASSERT_FALSE(kv_store_has(r.store, key_of(2)));
+    CU_ASSERT(kv_store_has(r.store, key_of(8)));
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
+static void the_index_forgets_the_longest_unused(void)
+{
+    struct tier_index x;
+    int32_t tokens[3][PLAN_BLOCK_TOKENS] = {{1}, {2}, {3}};
+    const struct status st = tier_index_init(&x, 4, 2);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    const int32_t a = tier_index_get(&x, 10, 0, tokens[0]);
+    CU_ASSERT(tier_index_place(&x, a, 0) >= 0 && tier_index_place(&x, a, 1) >= 0);
+    const int32_t b = tier_index_get(&x, 10, 0, tokens[1]); /* the same key, other tokens */
+    CU_ASSERT(a != b && tier_index_place(&x, b, 0) >= 0 && tier_index_place(&x, b, 1) >= 0);
+    CU_ASSERT_EQUAL(tier_index_find(&x, 10, 0, tokens[0]), a);
+    CU_ASSERT_EQUAL(tier_index_find(&x, 10, 9, tokens[0]), -1);
+    tier_index_touch(&x, a);
+    const int32_t c = tier_index_get(&x, 12, 10, tokens[2]);
+    CU_ASSERT(tier_index_place(&x, c, 0) >= 0); /* b goes */
+    CU_ASSERT_EQUAL(tier_index_find(&x, 10, 0, tokens[1]), -1);
+    CU_ASSERT_EQUAL(tier_index_find(&x, 10, 0, tokens[0]), a);
+    CU_ASSERT_EQUAL(x.n_free_slots, 1);
+    tier_index_forget(&x, a);
+    tier_index_forget(&x, c);
+    CU_ASSERT_EQUAL(x.n_free_slots, 4);
+    tier_index_fini(&x);
+}
+
+void suite_kv_store(CU_pSuite suite);
+void suite_kv_store(CU_pSuite suite)
+{
+    CU_add_test(suite, "heads are cut when read", heads_are_cut_when_read);
+    CU_add_test(suite, "damaged files are misses", damaged_files_are_misses);
+    CU_add_test(suite, "the longest unused go", the_longest_unused_go);
+    CU_add_test(suite, "the index forgets the longest unused",
+                the_index_forgets_the_longest_unused);
+}
