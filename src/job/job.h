@@ -20,7 +20,6 @@
 #include "parallel/layout/expert_places.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/watch/watchdog.h"
-#include "plan/step_plan.h"
 #include "serve/http/http_port.h"
 #include "serve/lead/lead.h"
 
