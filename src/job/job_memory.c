@@ -235,8 +235,10 @@ struct status job_store_root(const struct job *j, uint64_t *root)
     strbuf_printf(&s, "numerics %d, checkpoint %016llx%016llx, context %u\n", KV_STORE_NUMERICS,
                   (unsigned long long)digest.high, (unsigned long long)digest.low,
                   j->o->model.max_model_len);
-    strbuf_printf(&s, "kv %d, activations %d, fp8 activations %d", (int)j->o->model.kv_dtype,
-                  (int)j->o->model.activations, (int)j->o->model.fp8_activations);
+    strbuf_printf(&s, "kv %d, activations %d, fp8 activations %d, layers %u",
+                  (int)j->o->model.kv_dtype, (int)j->o->model.activations,
+                  (int)j->o->model.fp8_activations,
+                  layout_layers(j->layout, j->layout->pp - 1).end); /* a prediction layer is one */
     const struct status st = strbuf_status(&s);
     if (!status_failed(&st)) {
         const XXH128_hash_t h = XXH3_128bits(s.data, s.n);
