@@ -118,7 +118,7 @@ static void do_read(struct kv_tier *t, const struct tier_order *o)
         good = t->is_written[o->slot] &&
                read_all(t->fd, t->buffer, t->block_bytes, o->slot * t->block_bytes) &&
                XXH3_64bits(t->buffer, t->block_bytes) == t->sums[o->slot];
-    good = good && failpoint_pass(t->failpoint, FAILPOINT_TIER_READ) == 0;
+    if (failpoint_pass(t->failpoint, FAILPOINT_TIER_READ) != 0) good = false;
     if (good) kv_pool_put_block(t->pool, o->block, t->buffer);
     const uint64_t ns = clock_ns() - since;
     pthread_mutex_lock(&t->lock);
