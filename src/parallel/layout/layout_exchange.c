@@ -57,7 +57,7 @@ double layout_expert_rows(const struct layout *l, struct layout_place place, uin
 {
     const struct arch *m = l->model.arch;
     return (double)(batches(l) * step_tokens) * m->n_chosen *
-           range_count(layout_experts(l, place.ep)) / m->n_experts;
+           range_count(layout_experts(l, place.ep)) / layout_n_places(l);
 }
 
 /* What is planned for where `mean` are expected and there are at most `most`. */
