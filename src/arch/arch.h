@@ -119,6 +119,8 @@ struct arch_family {
      * "full_attention_interval", and sizes in "linear_*". Fields whose defaults are the family's
      * own must be given */
     bool delta;
+    bool delta_apart; /* its projections are tensors of their own */
+    bool states_topk; /* "norm_topk_prob" must be given, for the same reason */
     bool gated_heads; /* q_proj has a gate behind each head: attention's output times its sigmoid
                        */
     bool chunked;     /* rotated layers see the positions of their chunk alone:

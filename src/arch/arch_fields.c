@@ -196,7 +196,7 @@ static const struct field fields[] = {
     {"scoring_func", FIELD_NODE, AT(scoring_func), ONLY(has_experts)},
     {"use_routing_bias", FIELD_TRUE, ONLY(sigmoid), .refused_elsewhere = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(counts_shared), .required = true},
-    {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(delta), .required = true},
+    {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(states_topk), .required = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(has_experts)},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(counts_shared),
      .required = true},
@@ -214,6 +214,11 @@ static const struct field fields[] = {
      ONLY(scales), .refused_elsewhere = true},
     {"logits_scaling", FIELD_FLOAT, AT(logits_divisor), .most = 1e6, .otherwise = 1, ONLY(scales),
      .refused_elsewhere = true},
+    {"attn_output_gate", FIELD_TRUE, ONLY(gated_heads), .refused_elsewhere = true},
+    {"mamba_ssm_dtype", FIELD_WORD, .word = "float32", ONLY(delta_apart),
+     .refused_elsewhere = true},
+    {.key = "mtp_num_hidden_layers", .type = FIELD_INERT},
+    {.key = "mtp_use_dedicated_embeddings", .type = FIELD_INERT},
     /* of training, of generation, of other programs */
     {.key = "architectures", .type = FIELD_INERT}, /* the family was found by it */
     {.key = "model_type", .type = FIELD_INERT},
@@ -490,6 +495,8 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
     };
     static const char *const more[] = {"short_factor", "long_factor", "alpha"};
     static const char *const scales[] = {"short_mscale", "long_mscale"};
+    /* of images: the positions of text are equal in all sections */
+    static const char *const images[] = {"mrope_section", "mrope_interleaved"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
     const bool is_special = is_long || (is_ntk && rule != NULL && strcmp(rule, "dynamic") == 0);
@@ -505,6 +512,7 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
     while (js_next(rope, &it, &key, &value)) {
         if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value) ||
             (is_special && listed(key, more, sizeof more / sizeof more[0])) ||
+            (r->m.family->delta_apart && listed(key, images, sizeof images / sizeof images[0])) ||
             (r->m.family->mixer && listed(key, scales, sizeof scales / sizeof scales[0])))
             continue;
         return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", r->what, where,

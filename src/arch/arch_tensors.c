@@ -62,16 +62,34 @@ static const struct arch_tensor tensors[] = {
             DIM_DELTA_QKVZ, DIM_D)},
     {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_BA, PART_DELTA, "linear_attn.in_proj_ba.weight",
             DIM_DELTA_BA, DIM_D)},
-    {FLOATS(WEIGHT_CONV_Q, PART_DELTA, "linear_attn.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_APART, "linear_attn.in_proj_qkv.weight",
+            DIM_DELTA_K, DIM_D),
      .behind = {DIM_DELTA_K, DIM_DELTA_V}},
-    {FLOATS(WEIGHT_CONV_K, PART_DELTA, "linear_attn.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_APART, "linear_attn.in_proj_qkv.weight",
+            DIM_DELTA_K, DIM_D),
      .before = {DIM_DELTA_K}, .behind = {DIM_DELTA_V}},
-    {FLOATS(WEIGHT_CONV_V, PART_DELTA, "linear_attn.conv1d.weight", DIM_DELTA_V, DIM_DELTA_TAPS),
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_V, PART_APART, "linear_attn.in_proj_qkv.weight",
+            DIM_DELTA_V, DIM_D),
      .before = {DIM_DELTA_K, DIM_DELTA_K}},
-    {VECTOR(WEIGHT_DECAY_LOG, PART_DELTA, "linear_attn.A_log", DIM_DELTA_H)},
-    {VECTOR(WEIGHT_STEP_BIAS, PART_DELTA, "linear_attn.dt_bias", DIM_DELTA_H)},
-    {VECTOR(WEIGHT_DELTA_NORM, PART_DELTA, "linear_attn.norm.weight", DIM_DELTA_HEAD)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_DELTA, "linear_attn.out_proj.weight", DIM_D,
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Z, PART_APART, "linear_attn.in_proj_z.weight",
+            DIM_DELTA_V, DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_B, PART_APART, "linear_attn.in_proj_b.weight", DIM_DELTA_H,
+            DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_APART, "linear_attn.in_proj_a.weight", DIM_DELTA_H,
+            DIM_D)},
+    {FLOATS(WEIGHT_CONV_Q, PART_RECURRENT, "linear_attn.conv1d.weight", DIM_DELTA_K,
+            DIM_DELTA_TAPS),
+     .behind = {DIM_DELTA_K, DIM_DELTA_V}},
+    {FLOATS(WEIGHT_CONV_K, PART_RECURRENT, "linear_attn.conv1d.weight", DIM_DELTA_K,
+            DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_K}, .behind = {DIM_DELTA_V}},
+    {FLOATS(WEIGHT_CONV_V, PART_RECURRENT, "linear_attn.conv1d.weight", DIM_DELTA_V,
+            DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_K, DIM_DELTA_K}},
+    {VECTOR(WEIGHT_DECAY_LOG, PART_RECURRENT, "linear_attn.A_log", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_STEP_BIAS, PART_RECURRENT, "linear_attn.dt_bias", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_DELTA_NORM, PART_RECURRENT, "linear_attn.norm.weight", DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_RECURRENT, "linear_attn.out_proj.weight", DIM_D,
             DIM_DELTA_V),
      .has_leaves = true},
     /* a dense FFN */
@@ -293,7 +311,7 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
                            : f->after_norms ? PART_IN_NORMS | PART_AFTER_NORMS
                                             : PART_IN_NORMS;
     const uint32_t mixer =
-        m->layer_is_delta[layer] ? PART_DELTA : PART_ATTENTION | attention_parts(m);
+        m->layer_is_delta[layer] ? (f->delta_apart ? PART_APART : PART_DELTA) : attention_parts(m);
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms |
            (f->layer_norms ? PART_NORM_BIAS : 0) | mixer |
            (m->layer_is_moe[layer] ? moe_parts(m) : dense);

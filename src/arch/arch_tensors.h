@@ -30,6 +30,12 @@ enum weight_role {
     WEIGHT_O,
     WEIGHT_DELTA_QKVZ, /* gated delta rule: for each key head q, k, its value heads' v, their z */
     WEIGHT_DELTA_BA,   /* for each key head its value heads' b, their a */
+    WEIGHT_DELTA_Q,    /* the same in tensors of their own: all heads' q */
+    WEIGHT_DELTA_K,
+    WEIGHT_DELTA_V,
+    WEIGHT_DELTA_Z,
+    WEIGHT_DELTA_B,
+    WEIGHT_DELTA_A,
     WEIGHT_CONV_Q, /* the convolution of the channels of q, k and v, which stand in this order */
     WEIGHT_CONV_K,
     WEIGHT_CONV_V,
@@ -134,9 +140,8 @@ enum arch_dim {
 /* Parts that a model or a layer may have. A tensor exists where its part does. */
 #define ARCH_PARTS(PART)                                                                           \
     PART(EMBED)                                                                                    \
-    PART(PREDICT)   /* of a prediction layer alone */                                              \
-    PART(ATTENTION) /* attention of any kind */                                                    \
-    PART(HEADS)     /* attention with keys and values of their own */                              \
+    PART(PREDICT) /* of a prediction layer alone */                                                \
+    PART(HEADS)   /* attention with keys and values of their own */                                \
     PART(QKV_BIAS)                                                                                 \
     PART(O_BIAS)                                                                                   \
     PART(QK_NORM)                                                                                  \
@@ -146,6 +151,7 @@ enum arch_dim {
     PART(Q_STEPS) /* with a latent of q */                                                         \
     PART(Q_STEP)  /* without one */                                                                \
     PART(DELTA)   /* a gated delta rule */                                                         \
+    PART(APART)   /* one whose projections are apart */                                            \
     PART(DENSE)   /* a dense FFN */                                                                \
     PART(UNGATED) /* DENSE without a gate */                                                       \
     PART(FFN_BIAS)                                                                                 \
@@ -178,8 +184,10 @@ enum arch_part {
 #define PART_FLAG(name) PART_##name = 1 << PART_BIT_##name,
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
-        PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
-                        PART_HEAD_BIAS, /* outside layers */
+        PART_ATTENTION = PART_HEADS | PART_LATENT, /* of any kind */
+    PART_RECURRENT = PART_DELTA | PART_APART,
+    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
+                    PART_HEAD_BIAS, /* outside layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */

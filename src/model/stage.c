@@ -25,9 +25,9 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
 static bool stage_is_quantized(const struct layer *l)
 {
     const struct attention_weights *a = &l->attention;
-    const struct packed *all[] = {&a->q,        &a->k,      &a->v,        &a->o,
-                                  &l->ffn.gate, &l->ffn.up, &l->ffn.down, &l->delta.qkvz,
-                                  &l->delta.ba, &l->delta.o};
+    const struct packed *all[] = {&a->q,        &a->k,       &a->v,        &a->o,
+                                  &l->ffn.gate, &l->ffn.up,  &l->ffn.down, &l->delta.qkvz,
+                                  &l->delta.ba, &l->delta.o, &l->delta.q,  &l->delta.z};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i]->quant.kind != QUANT_NONE) return true;
     }

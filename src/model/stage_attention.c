@@ -239,7 +239,9 @@ static const struct packed *first_mixer(const struct stage *s, const struct laye
     const struct attention_weights *w = &layer->attention;
     if (!layer->is_delta) return s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
     const bool all_have = range_count(layout_delta_heads(l, l->tp - 1)) > 0;
-    return !part_is_cut(p) || all_have ? &layer->delta.qkvz : NULL;
+    const struct packed *first =
+        s->o.model->family->delta_apart ? &layer->delta.q : &layer->delta.qkvz;
+    return !part_is_cut(p) || all_have ? first : NULL;
 }
 
 /* The inputs of the output projection that this rank has computed into s->attended. */

@@ -25,36 +25,62 @@ struct status stage_make_states(struct stage *s)
     return state_pool_create(&shape, &s->states);
 }
 
+/* Of each key head q, k, v, z; b, a: one linear each. */
+static void project_joined(struct stage *s, const struct delta_weights *w, struct delta_args *a,
+                           struct act_rows *in)
+{
+    const size_t d = a->shape.key_dim, n_v = (size_t)a->shape.per_key * a->shape.value_dim;
+    const size_t head = 2 * (d + n_v), row = a->shape.n_heads * head;
+    const size_t gates = (size_t)a->shape.n_heads * 2 * a->shape.per_key;
+    const struct column columns[] = {{&w->qkvz, s->delta_qkvz, NULL}, {&w->ba, s->delta_ba, NULL}};
+    const float *x = s->delta_qkvz, *ba = s->delta_ba;
+    stage_columns(s, columns, 2, in);
+    a->q = (struct head_view){x, row, head};
+    a->k = (struct head_view){x + d, row, head};
+    a->v = (struct head_view){x + 2 * d, row, head};
+    a->z = (struct head_view){x + 2 * d + n_v, row, head};
+    a->b = (struct head_view){ba, gates, 2 * a->shape.per_key};
+    a->a = (struct head_view){ba + a->shape.per_key, gates, 2 * a->shape.per_key};
+}
+
+/* All heads' q, then k, v, z, and b, a: each from a linear of its own. */
+static void project_apart(struct stage *s, const struct delta_weights *w, struct delta_args *a,
+                          struct act_rows *in)
+{
+    const size_t d = a->shape.key_dim, n_v = (size_t)a->shape.per_key * a->shape.value_dim;
+    const size_t n = a->shape.n_heads, t = a->n_rows, per_key = a->shape.per_key;
+    float *q = s->delta_qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * n_v;
+    float *b = s->delta_ba, *gate = b + t * n * per_key;
+    const struct column first[] = {{&w->q, q, NULL}, {&w->k, k, NULL}, {&w->v, v, NULL}};
+    const struct column rest[] = {{&w->z, z, NULL}, {&w->b, b, NULL}, {&w->a, gate, NULL}};
+    stage_columns(s, first, 3, in);
+    stage_columns(s, rest, 3, in);
+    a->q = (struct head_view){q, n * d, d};
+    a->k = (struct head_view){k, n * d, d};
+    a->v = (struct head_view){v, n * n_v, n_v};
+    a->z = (struct head_view){z, n * n_v, n_v};
+    a->b = (struct head_view){b, n * per_key, per_key};
+    a->a = (struct head_view){gate, n * per_key, per_key};
+}
+
 void stage_delta(struct stage *s, const struct layer *layer, const struct part *p,
                  struct act_rows *in)
 {
     const struct delta_weights *w = &layer->delta;
     const struct delta_shape shape = shape_of(s);
-    const size_t d = shape.key_dim, n_v = (size_t)shape.per_key * shape.value_dim;
-    const size_t head = 2 * (d + n_v), row = shape.n_heads * head;
-    const size_t gates = (size_t)shape.n_heads * 2 * shape.per_key;
-    const struct column columns[] = {{&w->qkvz, s->delta_qkvz, NULL}, {&w->ba, s->delta_ba, NULL}};
-    stage_columns(s, columns, 2, in);
-    /* of each key head: q, k, v, z; b, a */
-    const float *x = s->delta_qkvz, *ba = s->delta_ba;
-    const struct delta_args a = {.shape = shape,
-                                 .q = {x, row, head},
-                                 .k = {x + d, row, head},
-                                 .v = {x + 2 * d, row, head},
-                                 .z = {x + 2 * d + n_v, row, head},
-                                 .b = {ba, gates, 2 * shape.per_key},
-                                 .a = {ba + shape.per_key, gates, 2 * shape.per_key},
-                                 .conv = w->conv,
-                                 .decay_log = w->decay_log,
-                                 .step_bias = w->step_bias,
-                                 .norm = w->norm,
-                                 .query_scale = 1.0f / __builtin_sqrtf((float)d),
-                                 .states = state_pool_layer(s->states, layer->in_cache),
-                                 .seqs = p->seqs,
-                                 .n_seqs = p->n_seqs,
-                                 .n_rows = p->hidden.n_rows,
-                                 .mixed = s->delta_mixed,
-                                 .gates = s->delta_gates,
-                                 .out = s->attended};
+    struct delta_args a = {.shape = shape,
+                           .conv = w->conv,
+                           .decay_log = w->decay_log,
+                           .step_bias = w->step_bias,
+                           .norm = w->norm,
+                           .query_scale = 1.0f / __builtin_sqrtf((float)shape.key_dim),
+                           .states = state_pool_layer(s->states, layer->in_cache),
+                           .seqs = p->seqs,
+                           .n_seqs = p->n_seqs,
+                           .n_rows = p->hidden.n_rows,
+                           .mixed = s->delta_mixed,
+                           .gates = s->delta_gates,
+                           .out = s->attended};
+    (s->o.model->family->delta_apart ? project_apart : project_joined)(s, w, &a, in);
     op_delta(s->o.kern, &a);
 }

@@ -18,6 +18,8 @@ struct latent_weights {
 struct delta_weights {
     struct packed qkvz;           /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
     struct packed ba;             /* [key heads * 2 per_key, D] */
+    struct packed q, k, v, z;     /* in place of both, where they are apart: q and k [key heads * */
+    struct packed b, a;           /* key_dim, D], v and z as o's inputs, b and a [value heads, D] */
     struct packed o;              /* [D, value heads * value_dim], K-blocks */
     float *conv;                  /* [n_taps, channels]: those of q, of k, of v */
     float *decay_log, *step_bias; /* [value heads] */

@@ -66,6 +66,9 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "apertus": "model.layers.1.mlp.act_fn.alpha_p",
            "llama4-text": "language_model.model.layers.1.self_attn.v_proj.weight",
            "llama4_text": "model.layers.1.self_attn.v_proj.weight",
+           "qwen3_5_moe_text": "model.layers.1.mlp.shared_expert.up_proj.weight",
+           "qwen3_5_text": "model.layers.1.linear_attn.in_proj_b.weight",
+           "qwen3_5-text": "language_model.model.layers.2.linear_attn.in_proj_qkv.weight",
            "phimoe": "model.layers.1.post_attention_layernorm.bias",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}

@@ -97,7 +97,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
-            "deepseek-v3-mtp", "glm4-moe-mtp", "llama4"]
+            "deepseek-v3-mtp", "glm4-moe-mtp", "llama4", "qwen3_5", "qwen3_5-moe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
@@ -153,6 +153,8 @@ def allowed(row):
         return False
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
+    if row["model"] == "qwen3_5-moe" and row["layout"] == "tp3":
+        return False  # it has two heads
     if row["model"] in FP8_CODES and row["weights"] == "stream":
         return False  # refused
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":

@@ -1,13 +1,14 @@
 """The models of the goldens with recurrent layers."""
 import torch
-from transformers import (Qwen3NextConfig, Qwen3NextForCausalLM)
+from transformers import (Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig,
+                          Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM)
 
-from golden_common import LONGER, LONG_CONTEXT
+from golden_common import LONGER, LONG_CONTEXT, OVER_BORDERS, SHORTEST
 
 MODELS = {
     # a gated delta rule in three layers of four, as published: two value heads for each key head
     "qwen3-next": dict(
-        cls=Qwen3NextForCausalLM, dtype=torch.bfloat16, prompts=LONGER, less_one=True,
+        cls=Qwen3NextForCausalLM, dtype=torch.bfloat16, prompts=(70, 200), less_one=True,
         fields=dict(layer_types=None, full_attention_interval=4),
         config=lambda: Qwen3NextConfig(
             vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
@@ -30,4 +31,40 @@ MODELS = {
             linear_value_head_dim=40, linear_conv_kernel_dim=3, num_experts=5, num_experts_per_tok=2,
             moe_intermediate_size=48, shared_expert_intermediate_size=32, norm_topk_prob=False,
             mlp_only_layers=[1], attention_bias=True, tie_word_embeddings=True, **LONG_CONTEXT)),
+    # the same rule with projections apart, and dense FFNs; prompts over two borders of 64 positions
+    "qwen3_5": dict(
+        cls=Qwen3_5ForCausalLM, dtype=torch.bfloat16, prompts=OVER_BORDERS, less_one=True,
+        config=lambda: Qwen3_5TextConfig(
+            vocab_size=260, hidden_size=48, intermediate_size=64, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
+            rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25,
+                                 mrope_section=[2, 1, 1]),
+            linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+            linear_value_head_dim=16, linear_conv_kernel_dim=4, tie_word_embeddings=False, **LONG_CONTEXT)),
+    # the text model of a multimodal checkpoint: listed layers, biases, padded heads, three taps, tied
+    "qwen3_5-text": dict(
+        cls=Qwen3_5ForCausalLM, dtype=torch.float16, prompts=OVER_BORDERS, less_one=True,
+        wrapped=dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", image_token_id=257,
+                     video_token_id=258, vision_start_token_id=255, vision_end_token_id=256,
+                     tie_word_embeddings=True, vision_config=dict(hidden_size=16)),
+        config=lambda: Qwen3_5TextConfig(
+            vocab_size=260, hidden_size=40, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=3, num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                 mrope_section=[2, 2, 2]),
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=24,
+            linear_value_head_dim=16, linear_conv_kernel_dim=3, attention_bias=True,
+            tie_word_embeddings=True, **LONG_CONTEXT)),
+    # with experts, gate and up in one tensor, beside a shared one behind its sigmoid
+    "qwen3_5-moe": dict(
+        cls=Qwen3_5MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, less_one=True, joined=True,
+        config=lambda: Qwen3_5MoeTextConfig(
+            vocab_size=260, hidden_size=32, num_hidden_layers=4, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=32, rms_norm_eps=1e-6, num_experts=6, num_experts_per_tok=3,
+            moe_intermediate_size=16, shared_expert_intermediate_size=32,
+            rope_parameters=dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.25,
+                                 mrope_section=[2, 1, 1]),
+            linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+            linear_value_head_dim=8, linear_conv_kernel_dim=4, tie_word_embeddings=False, **LONG_CONTEXT)),
 }

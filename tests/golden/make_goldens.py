@@ -161,6 +161,20 @@ def write_null(hf, key):
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def publish_joined(hf):
+    """Joins the experts of a layer, and gate with up, as Qwen3.5-MoE is published."""
+    path = hf / "model.safetensors"
+    tensors = load_file(path)
+    layers = sorted({name.split(".experts.")[0] for name in tensors if ".experts." in name})
+    for layer in layers:
+        n = len([name for name in tensors if name.startswith(f"{layer}.experts.") and name.endswith("up_proj.weight")])
+        kind = {k: torch.stack([tensors.pop(f"{layer}.experts.{e}.{k}_proj.weight") for e in range(n)])
+                for k in ("gate", "up", "down")}
+        tensors[f"{layer}.experts.gate_up_proj"] = torch.cat((kind["gate"], kind["up"]), 1)
+        tensors[f"{layer}.experts.down_proj"] = kind["down"]
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def publish_wrapped(hf, fields):
     """Makes the checkpoint the text model of a multimodal one, whose class cannot run without images."""
     path, config_path = hf / "model.safetensors", hf / "config.json"
@@ -336,6 +350,8 @@ def write_model(name, spec):
         edit_config(hf, **spec["fields"])
     for key in spec.get("nulls", []):
         write_null(hf, key)
+    if spec.get("joined"):
+        publish_joined(hf)
     if "wrapped" in spec:
         publish_wrapped(hf, spec["wrapped"])
     if "edit" in spec:

@@ -44,6 +44,30 @@ static void published_model_has_its_sizes(void)
     CU_ASSERT(arch_token_params(&m) > 3.0e9 && arch_token_params(&m) < 3.5e9);
 }
 
+/* Qwen3.5-9B: projections apart, dense FFNs, sections of positions that only images have. */
+static void projections_may_be_apart(void)
+{
+    static const char text[] =
+        "{\"architectures\": [\"Qwen3_5ForCausalLM\"], \"attention_bias\": false,"
+        " \"attn_output_gate\": true, \"full_attention_interval\": 4, \"head_dim\": 256,"
+        " \"hidden_size\": 4096, \"intermediate_size\": 12288, \"linear_conv_kernel_dim\": 4,"
+        " \"linear_key_head_dim\": 128, \"linear_num_key_heads\": 16,"
+        " \"linear_num_value_heads\": 32, \"linear_value_head_dim\": 128,"
+        " \"mamba_ssm_dtype\": \"float32\", \"max_position_embeddings\": 262144,"
+        " \"mtp_num_hidden_layers\": 1, \"num_attention_heads\": 16, \"num_hidden_layers\": 32,"
+        " \"num_key_value_heads\": 4, \"rms_norm_eps\": 1e-06, \"tie_word_embeddings\": false,"
+        " \"rope_parameters\": {\"mrope_interleaved\": true, \"mrope_section\": [11, 11, 10],"
+        " \"partial_rotary_factor\": 0.25, \"rope_theta\": 10000000, \"rope_type\": \"default\"},"
+        " \"vocab_size\": 248320}";
+    struct arch m;
+    const struct status st = parse(text, &m);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT((arch_layer_parts(&m, 0) & (PART_APART | PART_DELTA)) == PART_APART);
+    CU_ASSERT((arch_layer_parts(&m, 3) & PART_RECURRENT) == 0 && m.n_experts == 0);
+    CU_ASSERT(m.rotary == 64 && m.gated_heads && m.ffn == 12288);
+    CU_ASSERT(arch_params(&m) > 8.9e9 && arch_params(&m) < 9.0e9);
+}
+
 static struct layout_memory memory_of(const struct arch *m, const struct layout_flags *f,
                                       uint32_t n_ranks, uint32_t rank)
 {
@@ -137,6 +161,7 @@ static void other_configs_are_refused(void)
 void suite_arch_delta(CU_pSuite suite);
 void suite_arch_delta(CU_pSuite suite)
 {
+    CU_add_test(suite, "projections may be apart", projections_may_be_apart);
     CU_add_test(suite, "the published model has its sizes", published_model_has_its_sizes);
     CU_add_test(suite, "states are counted per rank", states_are_counted_per_rank);
     CU_add_test(suite, "parts of a tensor are found", parts_of_a_tensor_are_found);

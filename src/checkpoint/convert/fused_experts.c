@@ -8,9 +8,11 @@
 static const struct fused_model {
     const char *architecture, *where;
     bool has_halves; /* the outputs of gate come before those of up; else both take turns */
+    bool by_output;  /* [experts, outputs, inputs] */
 } models[] = {
-    {"GptOssForCausalLM", ".mlp.experts.", false},
-    {"Llama4ForCausalLM", ".feed_forward.experts.", true},
+    {"GptOssForCausalLM", ".mlp.experts.", false, false},
+    {"Llama4ForCausalLM", ".feed_forward.experts.", true, false},
+    {"Qwen3_5MoeForCausalLM", ".mlp.experts.", true, true},
 };
 
 /* The fused tensors, and the names of their parts. */
@@ -57,7 +59,8 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
     *n = 0;
     if (k == NULL) return status_ok();
     const uint64_t step = k->parts[1] != NULL ? 2 : 1;
-    const uint32_t outputs = by_output || k->is_bias ? 1 : 2; /* the dimension they are in */
+    const bool rows = by_output || model->by_output;
+    const uint32_t outputs = rows || k->is_bias ? 1 : 2; /* the dimension they are in */
     if (n_dims != (k->is_bias ? 2u : 3u) || dims[outputs] % step != 0) {
         return status_make(STATUS_INPUT,
                            "tensor '%.200s': expected %d dimensions, with as many outputs for "
@@ -78,6 +81,7 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
         p->step = step;
         p->first = model->has_halves ? *n * p->dims[1] : *n;
         p->apart = model->has_halves ? 1 : step;
+        p->by_output = model->by_output;
     }
     return status_ok();
 }
@@ -85,7 +89,9 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
 void fused_experts_take(const struct fused_part *p, const float *stored, uint64_t n_out,
                         uint64_t n_in, float *out)
 {
-    for (uint64_t k = 0; k < n_in; k++) {
+    for (uint64_t r = 0; p->by_output && r < n_out; r++)
+        memcpy(out + r * n_in, stored + (p->first + r * p->apart) * n_in, n_in * sizeof *out);
+    for (uint64_t k = 0; !p->by_output && k < n_in; k++) {
         const float *row = stored + k * n_out * p->step + p->first;
         for (uint64_t r = 0; r < n_out; r++) out[r * n_in + k] = row[r * p->apart];
     }

@@ -1,5 +1,6 @@
-/* The experts of gpt-oss and Llama-4 checkpoints. There gate and up rows are in one tensor, in
- * gpt-oss in turns, and matrices that are not quantized are stored [experts, inputs, outputs]. Says
+/* The experts of gpt-oss, Llama-4 and Qwen3.5-MoE checkpoints. There gate and up rows are in one
+ * tensor, in gpt-oss in turns, and matrices that are not quantized are stored [experts, inputs,
+ * outputs], but in Qwen3.5-MoE. Says
  * which of shoal's tensors a source tensor contains and where their elements are. Reads no file.
  * Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
@@ -17,17 +18,18 @@ struct fused_part {
     uint32_t n_dims;
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t step, first, apart;
+    bool by_output; /* stored [experts, outputs, inputs] */
 };
 
 /* Local. The parts [*n] of a source tensor of these dimensions; *n = 0 when it is not fused or the
- * model is neither. `by_output`: the source has one row per output (MXFP4), as shoal's tensors
+ * model is none of them. `by_output`: the source has one row per output (MXFP4), as shoal's tensors
  * have. Errors: STATUS_INPUT names the tensor and its shape. */
 struct status fused_experts_parts(const struct js_node *config, const char *name, uint32_t n_dims,
                                   const uint64_t *dims, bool by_output,
                                   struct fused_part parts[FUSED_PARTS_MAX], size_t *n);
 
-/* Local. Copies one expert's part from its stored elements [n_in, n_out * step] (n_in 1 for a bias)
- * to out [n_out, n_in]. */
+/* Local. Copies one expert's part from its stored elements [n_in, n_out * step] (n_in 1 for a
+ * bias), or [n_out * step, n_in], to out [n_out, n_in]. */
 void fused_experts_take(const struct fused_part *p, const float *stored, uint64_t n_out,
                         uint64_t n_in, float *out);
 

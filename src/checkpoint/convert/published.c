@@ -66,6 +66,8 @@ static const struct published_family families[] = {
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},
+    {.architecture = "Qwen3_5ForCausalLM", .norms_less_one = true},
+    {.architecture = "Qwen3_5MoeForCausalLM", .norms_less_one = true},
     {.architecture = "Phi3ForCausalLM", .forms = fused_all},
     {.architecture = "Glm4ForCausalLM", .forms = fused_ffn, .pairs = true},
     {.architecture = "Ernie4_5ForCausalLM", .pairs = true},

@@ -31,14 +31,17 @@ static const struct field_default gemma3_rope[] = {
 static const struct multimodal models[] = {
     {"Gemma3ForConditionalGeneration", "Gemma3ForCausalLM", gemma3, gemma3_rope, true},
     {"Llama4ForConditionalGeneration", "Llama4ForCausalLM", none, none, false},
+    {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", none, none, false},
+    {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
 };
 
 /* Fields of the vision part, and those that stand in the text model's object too. */
 static const char *const outer_inert[] = {
-    "architectures",     "text_config",         "vision_config",     "model_type",
-    "boi_token_index",   "eoi_token_index",     "image_token_index", "mm_tokens_per_image",
-    "initializer_range", "boi_token_id",        "eoi_token_id",      "image_token_id",
-    "image_seq_length",  "vision_feature_layer"};
+    "architectures",      "text_config",          "vision_config",     "model_type",
+    "boi_token_index",    "eoi_token_index",      "image_token_index", "mm_tokens_per_image",
+    "initializer_range",  "boi_token_id",         "eoi_token_id",      "image_token_id",
+    "image_seq_length",   "vision_feature_layer", "video_token_id",    "vision_start_token_id",
+    "vision_end_token_id"};
 
 /* Fields that stand beside the text model's object and are its own. Others there are not read by
  * the published code. */
@@ -149,7 +152,8 @@ struct status published_text_config(struct strbuf *config, const char *what, boo
 
 bool published_is_vision(const char *name)
 {
-    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model."};
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.",
+                                        "visual."};
     if (strncmp(name, "model.", strlen("model.")) == 0) name += strlen("model.");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (strncmp(name, parts[i], strlen(parts[i])) == 0) return true;
