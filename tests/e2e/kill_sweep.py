@@ -45,7 +45,7 @@ SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beam
            35: dict(num_beams=2, max_tokens=90), 42: dict(n=4, max_tokens=150, temperature=0.9)}
 KILLS_MAX = 4  # of one job; afterwards it may finish
 SLOW = ["--max-batch", 2]  # slow enough to be killed in the middle
-LIMIT_S = 120
+LIMIT_S = 400  # beside other work; the jobs take ten seconds on an idle machine
 HANGS_S = 30  # a launcher that is left without ranks
 LEAVES_S = 15  # with a time limit of 3 s: a busy machine starts and ends slowly; the status is 75
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
