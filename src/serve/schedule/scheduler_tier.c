@@ -272,9 +272,9 @@ static struct status arrive(struct scheduler *s, struct sequence *q)
     return scheduler_prefix_publish(s, q);
 }
 
-/* A block did not come as it went: its sequence computes the tokens behind those in the cache. Where
- * it has given up windowed blocks that it now needs, it begins again. Reads into its blocks that are
- * still under way do no harm: the ranks await them before they write there. */
+/* A block did not come as it went: its sequence computes the tokens behind those in the cache.
+ * Where it has given up windowed blocks that it now needs, it begins again. Reads into its blocks
+ * that are still under way do no harm: the ranks await them before they write there. */
 static void fail(struct scheduler *s, const struct tier_read *read)
 {
     struct sequence *q = read->q;

@@ -1,0 +1,297 @@
+/* config.json: fields that one or a few families have. test_arch.c has what all share. */
+#include "arch/arch_tensors.h"
+#include "unit/util_arch.h"
+
+/* MiniMax-M2's published config with fewer layers is accepted. Values of its fields that would need
+ * other arithmetic are refused. */
+static void minimax_fields_are_read(void)
+{
+    static const char fields[] =
+        "\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"head_dim\":128,\"hidden_act\":\"silu\","
+        "\"hidden_size\":3072,\"intermediate_size\":1536,\"max_position_embeddings\":196608,"
+        "\"model_type\":\"minimax_m2\",\"mtp_transformer_layers\":1,\"num_attention_heads\":48,"
+        "\"num_experts_per_tok\":8,\"num_hidden_layers\":2,\"num_key_value_heads\":8,"
+        "\"num_local_experts\":256,\"num_mtp_modules\":3,\"rms_norm_eps\":1e-06,"
+        "\"rope_theta\":5000000,\"scoring_func\":\"sigmoid\",\"shared_intermediate_size\":0,"
+        "\"tie_word_embeddings\":false,\"use_cache\":true,\"use_mtp\":true,"
+        "\"use_routing_bias\":true,\"vocab_size\":200064";
+    char body[1900];
+    snprintf(body, sizeof body,
+             "%s,\"rotary_dim\":64,\"use_qk_norm\":true,\"qk_norm_type\":\"per_layer\","
+             "\"attn_type_list\":[1,1]",
+             fields);
+    CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
+    CU_ASSERT(m.rotary == 64 && m.head_dim == 128 && m.expert_ffn == 1536 && !m.qk_norm);
+    CU_ASSERT(m.qk_norm_whole && m.router.kind == ROUTER_SIGMOID_RENORM);
+    snprintf(body, sizeof body, "%s,\"attn_type_list\":[1,0]", fields);
+    refuse(body, "attn_type_list");
+    snprintf(body, sizeof body, "%s,\"attn_type_list\":0", fields);
+    refuse(body, "attn_type_list");
+    snprintf(body, sizeof body, "%s,\"use_qk_norm\":false", fields);
+    refuse(body, "use_qk_norm");
+    snprintf(body, sizeof body, "%s,\"qk_norm_type\":\"per_head\"", fields);
+    refuse(body, "qk_norm_type");
+    snprintf(body, sizeof body, "%s,\"rotary_dim\":64,\"partial_rotary_factor\":0.25", fields);
+    refuse(body, "rotary_dim");
+    snprintf(body, sizeof body, "%s,\"rotary_dim\":64,\"partial_rotary_factor\":1.0", fields);
+    refuse(body, "rotary_dim");
+    snprintf(body, sizeof body, "%s,\"rotary_dim\":192", fields);
+    refuse(body, "rotary_dim");
+    refuse(fields, "partial_rotary_factor"); /* no field says which part of a head is rotated */
+    refuse(LLAMA ",\"rotary_dim\":64", "rotary_dim");
+    refuse(LLAMA ",\"qk_norm_type\":\"per_layer\"", "qk_norm_type");
+}
+
+/* SmolLM3: some layers rotate nothing, by a list or by an interval; the head is the embedding
+ * unless the file says no. */
+static bool rotates(uint32_t layer)
+{
+    return !m.layer_is_unrotated[layer];
+}
+
+static void unrotated_layers_are_found(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT(rotates(0) && rotates(1) && !m.tied);
+    CU_ASSERT_EQUAL(parse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6").code, STATUS_OK);
+    CU_ASSERT(rotates(0) && rotates(1) && m.tied);
+    CU_ASSERT_EQUAL(parse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,"
+                                                   "\"no_rope_layer_interval\":2,"
+                                                   "\"tie_word_embeddings\":false")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(rotates(0) && !rotates(1) && !m.tied);
+    CU_ASSERT_EQUAL(
+        parse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"no_rope_layers\":[0,1]").code,
+        STATUS_OK);
+    CU_ASSERT(!rotates(0) && rotates(1));
+    refuse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"no_rope_layers\":[0]",
+           "no_rope_layers[1]");
+    refuse(OF("SmolLM3ForCausalLM") ",\"rope_theta\":5e6,\"use_sliding_window\":true,"
+                                    "\"sliding_window\":8",
+           "use_sliding_window");
+    refuse(OF("SmolLM3ForCausalLM"), "rope_theta"); /* others assume 2e6 */
+    refuse(LLAMA ",\"no_rope_layers\":[0,1]", "no_rope_layers");
+    refuse(LLAMA ",\"no_rope_layer_interval\":4", "no_rope_layer_interval");
+}
+
+static void biases_of_seed_oss_are_found(void)
+{
+    CU_ASSERT_EQUAL(parse(OF("SeedOssForCausalLM") ",\"attention_bias\":true").code, STATUS_OK);
+    CU_ASSERT(m.qkv_bias && !m.o_bias);
+    CU_ASSERT_EQUAL(parse(OF("SeedOssForCausalLM") ",\"attention_bias\":false,"
+                                                   "\"attention_out_bias\":true")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(!m.qkv_bias && m.o_bias);
+    refuse(OF("SeedOssForCausalLM"), "attention_bias"); /* others assume true */
+    refuse(LLAMA ",\"attention_out_bias\":true", "attention_out_bias");
+}
+
+/* A layer of OLMo-2 has norms of its outputs, and none of its inputs. */
+static void norms_stand_where_the_family_has_them(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_IN_NORMS);
+    CU_ASSERT_EQUAL(parse(OF("Olmo2ForCausalLM") ",\"rope_theta\":5e5").code, STATUS_OK);
+    CU_ASSERT_EQUAL(arch_layer_parts(&m, 0) & (PART_IN_NORMS | PART_OUT_NORMS), PART_OUT_NORMS);
+    CU_ASSERT(m.qk_norm_whole && !m.qk_norm);
+    refuse("\"architectures\":[\"Olmo2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
+           "\"max_position_embeddings\":128,\"rope_theta\":5e5",
+           "\"rms_norm_eps\": expected a number"); /* others assume 1e-5 */
+}
+
+#define EXAONE OF("Exaone4ForCausalLM") ",\"rope_theta\":1e6"
+#define OLMO3  OF("Olmo3ForCausalLM") ",\"sliding_window\":32"
+
+/* EXAONE-4: layers without a window rotate nothing, unless no layer has one. */
+static void windows_and_rotation_go_together(void)
+{
+    CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":2").code,
+                    STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "10");
+    CU_ASSERT(rotates(0) && !rotates(1));
+    CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":\"LLLG\","
+                                 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "01");
+    CU_ASSERT(!rotates(0) && rotates(1));
+    CU_ASSERT_EQUAL(parse(EXAONE ",\"sliding_window\":null").code, STATUS_OK);
+    CU_ASSERT(m.window == 0 && rotates(0) && rotates(1));
+    refuse(EXAONE, "sliding_window");
+    refuse(EXAONE ",\"sliding_window\":32,\"sliding_window_pattern\":\"LLLG\"",
+           "sliding_window_pattern");
+    refuse(LLAMA ",\"sliding_window_pattern\":2", "sliding_window_pattern");
+}
+
+/* OLMo-3: layers with a window have a RoPE of their own. */
+static void local_rope_is_found(void)
+{
+    CU_ASSERT_EQUAL(parse(OLMO3 ",\"rope_theta\":500000").code, STATUS_OK);
+    CU_ASSERT(m.local_rope && m.rope_theta == 5e5);
+    CU_ASSERT_STRING_EQUAL(windows(), "11"); /* all but each fourth */
+    CU_ASSERT_EQUAL(parse(OLMO3 ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
+                                "\"sliding_attention\":{\"rope_theta\":1e4}}")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_EQUAL(m.rope_theta, 1e6);
+    refuse(OLMO3, "rope_theta");
+    refuse(OLMO3 ",\"rope_theta\":1e4", "rope_theta"); /* others take 5e5 in layers with a window */
+    refuse(OLMO3 ",\"rope_parameters\":{\"rope_theta\":1e6}", "full_attention");
+    refuse(OLMO3 ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6},"
+                 "\"sliding_attention\":{\"rope_theta\":1e4,\"rope_type\":\"yarn\"}}",
+           "sliding_attention");
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT(!m.local_rope);
+}
+
+#define GLM_LITE                                                                                   \
+    "\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"hidden_size\":64,"                           \
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"vocab_size\":100,"                        \
+    "\"intermediate_size\":96,\"max_position_embeddings\":128,\"moe_intermediate_size\":32,"       \
+    "\"n_routed_experts\":8,\"n_shared_experts\":1,\"num_experts_per_tok\":3,"                     \
+    "\"norm_topk_prob\":true,\"kv_lora_rank\":32,\"qk_nope_head_dim\":24,"                         \
+    "\"qk_rope_head_dim\":16,\"v_head_dim\":16,\"routed_scaling_factor\":1.8,"                     \
+    "\"rope_theta\":1e6,\"rms_norm_eps\":1e-5"
+
+static void dense_layers_are_those_of_the_list(void)
+{
+    CU_ASSERT_EQUAL(parse(GLM_LITE).code, STATUS_OK);
+    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && m.layer_is_moe[2]);
+    CU_ASSERT_EQUAL(parse(GLM_LITE ",\"first_k_dense_replace\":1").code, STATUS_OK);
+    CU_ASSERT_EQUAL(parse(GLM_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]").code,
+                    STATUS_OK);
+    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.layer_is_moe[2]);
+    refuse(GLM_LITE ",\"first_k_dense_replace\":2", "first_k_dense_replace");
+    refuse(GLM_LITE ",\"moe_layer_freq\":2", "moe_layer_freq");
+    refuse(GLM_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\"]", "mlp_layer_types[2]");
+    refuse(LLAMA ",\"mlp_layer_types\":[\"sparse\"]", "mlp_layer_types");
+}
+
+#define LLAMA4                                                                                     \
+    "\"architectures\":[\"Llama4ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"        \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":100,"      \
+    "\"intermediate_size\":32,\"intermediate_size_mlp\":96,\"max_position_embeddings\":128,"       \
+    "\"num_local_experts\":8,\"num_experts_per_tok\":1,\"rms_norm_eps\":1e-05,\"rope_theta\":"     \
+    "500000.0,\"use_qk_norm\":true"
+
+static void chunks_and_weighed_inputs_are_understood(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA4 ",\"attention_chunk_size\":24,\"attn_temperature_tuning\":4").code,
+                    STATUS_OK);
+    CU_ASSERT(m.chunked && m.window == 24 && m.layer_has_window[2] && !m.layer_has_window[3]);
+    CU_ASSERT(m.layer_is_unrotated[3] && m.l2_norm && m.weighs_inputs && m.layer_is_moe[0]);
+    CU_ASSERT(m.ffn == 0 && m.expert_ffn == 32 && m.shared_ffn == 32);
+    CU_ASSERT(m.tuning.step == 8192 && m.router.kind == ROUTER_SIGMOID_AFTER);
+    refuse(LLAMA4, "attention_chunk_size");
+    refuse(LLAMA4 ",\"attention_chunk_size\":24,\"sliding_window\":8", "sliding_window");
+    refuse(LLAMA4 ",\"attention_chunk_size\":24,\"moe_layers\":[4]", "moe_layers");
+}
+
+#define GEMMA(name) OF(name) ",\"head_dim\":16,\"sliding_window\":32"
+#define GEMMA2      GEMMA("Gemma2ForCausalLM")
+#define CAPS        ",\"attn_logit_softcapping\":50.0,\"final_logit_softcapping\":30.0"
+#define GEMMA3      GEMMA("Gemma3ForCausalLM") ",\"rope_theta\":1e6,\"rope_local_base_freq\":1e4"
+
+static void gemma_caps_scores_and_scales_embeddings(void)
+{
+    CU_ASSERT_EQUAL(parse(GEMMA2 CAPS ",\"query_pre_attn_scalar\":64").code, STATUS_OK);
+    CU_ASSERT(m.gate == GATE_GEGLU && m.softcap == 50 && m.logit_cap == 30 && m.tied);
+    CU_ASSERT(m.scale.embed == 8 && m.scale.attention == 0.125f && m.layer_has_window[0]);
+    CU_ASSERT_EQUAL(parse(GEMMA2 ",\"attn_logit_softcapping\":null,"
+                                 "\"final_logit_softcapping\":null")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(m.softcap == 0 && m.logit_cap == 0 && m.scale.attention == 0.0625f);
+    refuse(GEMMA2, "attn_logit_softcapping");
+    refuse(GEMMA2 CAPS ",\"hidden_activation\":\"gelu\"", "gelu");
+    refuse(GEMMA2 CAPS ",\"use_bidirectional_attention\":true", "use_bidirectional_attention");
+    CU_ASSERT_EQUAL(parse(GEMMA3).code, STATUS_OK);
+    CU_ASSERT(m.local_rope && m.layer_has_window[0] && m.qk_norm && m.softcap == 0);
+    CU_ASSERT_EQUAL(parse(GEMMA3 ",\"sliding_window_pattern\":2").code, STATUS_OK);
+    CU_ASSERT(m.layer_has_window[0] && !m.layer_has_window[1]);
+    refuse(GEMMA3 ",\"attn_logit_softcapping\":50.0", "attn_logit_softcapping");
+    refuse(GEMMA("Gemma3ForCausalLM") ",\"rope_theta\":1e6", "rope_local_base_freq");
+    refuse(OF("Gemma3ForCausalLM") ",\"rope_theta\":1e6", "head_dim");
+    refuse(GEMMA("Gemma3ForCausalLM") ",\"rope_parameters\":{\"full_attention\":{},"
+                                      "\"sliding_attention\":{\"rope_theta\":1e4}}",
+           "rope_theta");
+    refuse(LLAMA ",\"query_pre_attn_scalar\":64", "query_pre_attn_scalar");
+}
+
+#define PHI3 OF("Phi3ForCausalLM") ",\"rope_theta\":1e4,\"sliding_window\":null"
+#define LONG                                                                                       \
+    "\"partial_rotary_factor\":1.0,\"rope_scaling\":{\"type\":\"longrope\","                       \
+    "\"short_factor\":[1,1,1,1,1,1,1,1],\"long_factor\":[2,2,2,2,2,2,2,2]}"
+
+static void longrope_keeps_the_original_context(void)
+{
+    CU_ASSERT_EQUAL(parse(PHI3 ",\"original_max_position_embeddings\":32," LONG).code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.context, 32);
+    refuse(PHI3 "," LONG, "original_max_position_embeddings");
+    refuse(LLAMA "," LONG, "longrope");
+}
+
+#define ERNIE                                                                                      \
+    OF("Ernie4_5_MoeForCausalLM")                                                                  \
+    ",\"rope_theta\":5e5,\"moe_k\":2,\"moe_num_experts\":4,"                                       \
+    "\"moe_num_shared_experts\":1,\"moe_intermediate_size\":32,"                                   \
+    "\"moe_layer_start_index\":0,\"moe_layer_interval\":1"
+
+static void experts_under_other_names(void)
+{
+    CU_ASSERT_EQUAL(parse(ERNIE ",\"moe_layer_end_index\":0").code, STATUS_OK);
+    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1] && m.shared_ffn == 32 && m.select_bias);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_BIASED_RENORM);
+    refuse(ERNIE ",\"moe_norm_min\":0.5", "moe_norm_min");
+    refuse(ERNIE ",\"use_bias\":true", "use_bias");
+#define HUNYUAN OF("HunYuanMoEV1ForCausalLM") ",\"rope_theta\":1e4,\"num_experts\":4"
+    CU_ASSERT_EQUAL(parse(HUNYUAN ",\"moe_topk\":[2,2]").code, STATUS_OK);
+    CU_ASSERT(m.n_chosen == 2 && m.shared_ffn == 96 && m.qk_norm);
+    refuse(HUNYUAN ",\"moe_topk\":[2,1]", "moe_topk");
+    refuse(HUNYUAN, "moe_topk");
+    refuse(HUNYUAN ",\"moe_topk\":2,\"head_dim\":24", "head_dim");
+}
+
+#define APERTUS OF("ApertusForCausalLM") ",\"rope_theta\":1e4"
+#define PHIMOE                                                                                     \
+    OF("PhimoeForCausalLM")                                                                        \
+    ",\"rope_theta\":1e4,\"sliding_window\":null,\"num_local_experts\":4"                          \
+    ",\"router_jitter_noise\":0.01"
+
+static void an_activation_and_a_router_of_one_family(void)
+{
+    CU_ASSERT_EQUAL(parse(APERTUS ",\"rope_scaling\":{\"type\":\"default\"}").code, STATUS_OK);
+    CU_ASSERT(arch_layer_parts(&m, 0) & PART_UNGATED && !(arch_layer_parts(&m, 0) & PART_DENSE));
+    refuse(APERTUS, "rope_scaling");
+    refuse(APERTUS ",\"rope_scaling\":{\"type\":\"default\"},\"hidden_act\":\"silu\"", "silu");
+    CU_ASSERT_EQUAL(parse(PHIMOE ",\"num_experts_per_tok\":2,\"lm_head_bias\":true").code,
+                    STATUS_OK);
+    CU_ASSERT(m.router.kind == ROUTER_MIXER && m.router.scale == 2 * 0.01f && m.head_bias);
+    CU_ASSERT_EQUAL(arch_final_parts(&m), PART_FINAL | PART_FINAL_BIAS | PART_HEAD_BIAS);
+    refuse(PHIMOE ",\"num_experts_per_tok\":1", "num_experts_per_tok");
+    refuse(LLAMA ",\"lm_head_bias\":true", "lm_head_bias");
+}
+
+void suite_arch_families(CU_pSuite suite);
+void suite_arch_families(CU_pSuite suite)
+{
+    CU_add_test(suite, "chunks and weighed inputs are understood",
+                chunks_and_weighed_inputs_are_understood);
+    CU_add_test(suite, "MiniMax-M2's fields", minimax_fields_are_read);
+    CU_add_test(suite, "layers without rotation are found", unrotated_layers_are_found);
+    CU_add_test(suite, "Seed-OSS's biases are found", biases_of_seed_oss_are_found);
+    CU_add_test(suite, "norms stand where the family has them",
+                norms_stand_where_the_family_has_them);
+    CU_add_test(suite, "windows and rotation go together", windows_and_rotation_go_together);
+    CU_add_test(suite, "a RoPE of layers with a window is found", local_rope_is_found);
+    CU_add_test(suite, "dense layers are those of the list", dense_layers_are_those_of_the_list);
+    CU_add_test(suite, "Gemma caps scores and scales embeddings",
+                gemma_caps_scores_and_scales_embeddings);
+    CU_add_test(suite, "longrope keeps the original context", longrope_keeps_the_original_context);
+    CU_add_test(suite, "experts under other names", experts_under_other_names);
+    CU_add_test(suite, "an activation and a router of one family",
+                an_activation_and_a_router_of_one_family);
+}
