@@ -277,8 +277,11 @@ struct status job_size_memory(struct job *j)
         w->stream != NULL ? EXPERT_STREAM_LEAST * expert_stream_one_bytes(w->stream) : 0;
     const uint64_t for_kv = w->stream != NULL ? less(all, least) / 2 : all;
     uint64_t n = for_kv / (block_bytes > 0 ? block_bytes : 1);
-    if (n < per_context && j->o->weights.memory_bytes > 0) /* the plan said that one fits */
-        n = less(all, least) / (block_bytes > 0 ? block_bytes : 1);
+    if (n < per_context && j->o->weights.memory_bytes > 0) { /* the plan said that one fits */
+        /* huge pages that come later or earlier make the resident size vary by some MiB */
+        n = less(all + UNCOUNTED_BYTES / 2, least) / (block_bytes > 0 ? block_bytes : 1);
+        if (n > per_context) n = per_context;
+    }
     const uint64_t useful = useful_blocks(j, per_context);
     if (n > useful) n = useful;
     if (j->o->run.kv_blocks > 0) n = j->o->run.kv_blocks;
@@ -297,5 +300,6 @@ struct status job_size_memory(struct job *j)
     TRY(size_tier(j, block_bytes));
     if (w->stream == NULL) return status_ok();
     const uint64_t asked = j->o->weights.expert_bytes;
-    return expert_stream_start(w->stream, asked > 0 ? asked : less(all, n * block_bytes));
+    const uint64_t left = less(all, n * block_bytes);
+    return expert_stream_start(w->stream, asked > 0 ? asked : left > least ? left : least);
 }
