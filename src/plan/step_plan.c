@@ -216,7 +216,7 @@ static void get(struct cursor *c, void *to, size_t n_bytes)
     const size_t n = step_plan_words_of(n_bytes);
     if (n > c->left || c->short_read) {
         c->short_read = true;
-        memset(to, 0, n_bytes);
+        if (n_bytes > 0) memset(to, 0, n_bytes);
         return;
     }
     if (n_bytes > 0) memcpy(to, c->at, n_bytes);
