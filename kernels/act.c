@@ -1,4 +1,4 @@
-/* Quantizes activations, once for each group length of the weights that multiply them. */
+/* Quantizes activations, once for each group size of the weights that multiply them. */
 #include "kernels/act.h"
 
 #include "kernels/ops.h"

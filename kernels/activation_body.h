@@ -1,12 +1,12 @@
-/* Activations on rows of f32, shared by the instruction sets: sixteen values at a time, the end of
- * a row through a buffer. The including file has the functions v16_... of its vec.h. The
- * expressions are those of elementary_body.h, bit for bit. */
+/* Activations on rows of f32, shared by the instruction sets: sixteen values at a time; the last
+ * few values of a row pass through a buffer. The including file has the functions v16_... of its
+ * vec.h. The expressions are those of elementary_body.h, bit for bit. */
 #ifndef SHOAL_KERNELS_ACTIVATION_BODY_H
 #define SHOAL_KERNELS_ACTIVATION_BODY_H
 
 #include "kernels/body.h"
 
-/* el_tanh_body; min and max return their second operand if either is NaN. */
+/* Computes el_tanh_body. v16_min and v16_max return their second operand if either is NaN. */
 ALWAYS_INLINE struct v16 v16_tanh(struct v16 x)
 {
     const struct v16 top = v16_set1(EL_TANH_TOP), one = v16_set1(1.0f);
@@ -34,7 +34,7 @@ ALWAYS_INLINE struct v16 v16_geglu(struct v16 gate, struct v16 up)
     return v16_mul(v16_div(gate, v16_add(v16_set1(1.0f), e)), up);
 }
 
-/* el_xielu_body. */
+/* Computes el_xielu_body. */
 ALWAYS_INLINE struct v16 v16_xielu(struct v16 x, const float law[4])
 {
     const struct v16 line = v16_mul(v16_set1(law[2]), x), t = v16_min(v16_set1(law[3]), x);
@@ -51,7 +51,7 @@ ALWAYS_INLINE struct v16 v16_xielu(struct v16 x, const float law[4])
     return v16_above(x, v16_zero(), up, down);
 }
 
-/* The last n < 16 values of a row, and zeros. */
+/* Loads the last n < 16 values of a row; the other lanes are zeros. */
 ALWAYS_INLINE struct v16 activation_tail(const float *x, size_t n)
 {
     float last[16] = {0};
@@ -84,7 +84,7 @@ ALWAYS_INLINE void row_xielu(float *x, size_t n, const float law[4])
     if (i < n) activation_put_tail(x + i, n - i, v16_xielu(activation_tail(x + i, n - i), law));
 }
 
-/* The layer norm of kern.h. Lanes beyond the row's end add nothing. */
+/* Computes kern.h's layer norm. Lanes beyond the row's end add nothing. */
 ALWAYS_INLINE void row_layernorm(const float *x, const float *w, const float *b, size_t n,
                                  float eps, float *y)
 {

@@ -10,7 +10,7 @@ enum {
     CPUID_OSXSAVE = 1 << 27,          /* leaf 1, ecx */
     CPUID_AMX_TILE = 1 << 24,         /* leaf 7, edx */
     CPUID_AMX_INT8 = 1 << 25,         /* leaf 7, edx */
-    XCR0_TILES = 3 << 17,             /* configuration and data */
+    XCR0_TILES = 3 << 17,             /* tile configuration and tile data */
     ARCH_ASKS_FOR_COMPONENT = 0x1023, /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h> */
     COMPONENT_TILE_DATA = 18,
 };

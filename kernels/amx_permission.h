@@ -5,12 +5,12 @@
 
 #include <stdbool.h>
 
-/* Local. Whether CPUID shows AMX-TILE and AMX-INT8, and XGETBV that the system saves the tile
- * registers. */
+/* Local. True when CPUID reports AMX-TILE and AMX-INT8, and XGETBV reports that the system saves
+ * the tile registers. */
 bool amx_is_there(void);
 
-/* Local. Asks for all threads of the process, later ones included. May be called again. False: the
- * system refuses or does not know the request. */
+/* Local. Requests permission for all threads of the process, including those started later. May be
+ * called again. False: the system refuses or does not know the request. */
 bool amx_ask_permission(void);
 
 #endif

@@ -1,7 +1,7 @@
-/* Attention, shared by the instruction sets. All heads of a kv head use the same keys and values,
- * so a block of queries walks a tile together, FOLD_ROWS queries at a time. With many queries, keys
- * and values are converted to floats once per tile, and keys are transposed if that pays. With few
- * queries they are read from the cache in its own type.
+/* Attention, shared by the instruction sets. All query heads of a kv head use the same keys and
+ * values, so a block of queries goes through a tile together, FOLD_ROWS queries at a time. With
+ * many queries, keys and values are converted to floats once per tile, and keys are transposed if
+ * that pays. With few queries they are read from the cache in the cache's own type.
  *
  * The including file defines
  *     FOLD_ROWS                queries folded at a time, at most 8
@@ -19,9 +19,9 @@
 
 enum {
     BLOCK_QUERIES = 256,                    /* queries that share a converted tile */
-    WORTH_QUERIES = 2 * FOLD_ROWS,          /* least queries for which a tile is converted */
-    WORTH_TURNING = 8 * FOLD_ROWS,          /* least queries for which keys are transposed */
-    SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* a tile's keys and values, or latents */
+    WORTH_QUERIES = 2 * FOLD_ROWS,          /* fewest queries for which a tile is converted */
+    WORTH_TURNING = 8 * FOLD_ROWS,          /* fewest queries for which keys are transposed */
+    SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* a tile's keys and values, or its latents */
     TILE = KV_BLOCK_TOKENS,
 };
 
@@ -40,14 +40,14 @@ struct rows_part {
 } __attribute__((aligned(64)));
 
 /* A query and the slots [j0, j1) of a tile that it sees. Its running state is (max, sum) and the
- * output that accumulates in `out`. Of rows that are folded together, either all store parts
- * (struct attn_slice), or their max and sum are consecutive in memory; if one row is_first, so are
+ * output that accumulates in `out`. Rows that are folded together either all store parts (struct
+ * attn_slice) or have their max and sum next to each other in memory; if one row is_first, so are
  * all rows after it. */
 struct seen_row {
     const float *q;
     float *out, *max, *sum;
     size_t j0, j1;
-    bool is_first; /* this is the first tile folded into the state */
+    bool is_first; /* the tile is the first one folded into the state */
 };
 
 /* A tile and the rows that are folded together. The rows see no slots outside [first, end); both
@@ -63,12 +63,12 @@ struct tile_fold {
  * from d on. */
 struct tile_slots {
     const void *data;
-    const float *scales; /* of int8 codes, [slot] */
+    const float *scales; /* [slot], for int8 only */
     size_t head_dim, j0, j1, d;
 };
 
-/* e[r][j] = the scores of n_rows (constant) rows, without their scale, for 16 slots at a time from
- * `first` to `end`. A slot that no row sees gets the score of one that is seen. */
+/* e[r][j] = the unscaled scores of n_rows (constant) rows, for 16 slots at a time from `first` to
+ * `end`. A slot that no row sees gets the score of a slot that is seen. */
 ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile_fold *f)
 {
     const size_t j0 = f->rows[0].j0, last = f->rows[n_rows - 1].j1 - 1;
@@ -83,8 +83,8 @@ ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile_fold *f
 }
 
 #if TURN_KEYS
-/* s[r][i] = lane `lane` plus lane `lane` + 8 of each dot: the first level of the tree. Vector i has
- * the 16 slots from j + 16i on. */
+/* s[r][i] = lane `lane` plus lane `lane` + 8 of each dot product: the first level of the tree.
+ * Vector i covers the 16 slots from j + 16i on. */
 ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile_fold *f, size_t j,
                              size_t lane, struct v16 *s)
 {
@@ -142,7 +142,7 @@ ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct til
         v16_store(f->e[i / n_vectors] + j + i % n_vectors * 16, one[i]);
 }
 
-/* The same as `scores`, from transposed keys (floats [d][slot]). */
+/* Computes the `scores`, but from transposed keys (floats [d][slot]). */
 ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile_fold *f)
 {
     size_t j = f->first;
@@ -151,7 +151,7 @@ ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile_fold *f)
 }
 #endif
 
-/* The scores of n_rows rows, times scale, with their softcap. */
+/* Scales the scores of n_rows rows and applies the softcap. */
 static __attribute__((noinline)) void cap_scores(size_t n_rows, const struct tile_fold *f,
                                                  float scale, float softcap)
 {
@@ -163,8 +163,8 @@ static __attribute__((noinline)) void cap_scores(size_t n_rows, const struct til
     }
 }
 
-/* Scores to weights: e[r][j] = exp(s_j - m), +0 for slots that row r does not see; and each row's
- * (m, l). A NaN score is never the maximum, but makes e, l and the row NaN. */
+/* Turns scores into weights: e[r][j] = exp(s_j - m), +0 for slots that row r does not see; stores
+ * each row's (m, l) in `part`. A NaN score is never the maximum, but makes e, l and the row NaN. */
 ALWAYS_INLINE void weights(size_t n_rows, const struct tile_fold *f, float scale,
                            struct rows_part *part)
 {
@@ -199,8 +199,8 @@ ALWAYS_INLINE void weights(size_t n_rows, const struct tile_fold *f, float scale
     rows_tree(n_rows, lanes, part->sum);
 }
 
-/* o[n_rows][n_vectors] += weights e [n_rows][slot] times the values of slots. n_rows and n_vectors
- * are constant. */
+/* o[n_rows][n_vectors] += weights e [n_rows][slot] times the values of the slots. n_rows and
+ * n_vectors are constant. */
 ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors, struct tile_slots s,
                               const float (*e)[TILE], struct v16 *o)
 {
@@ -220,15 +220,15 @@ ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors, str
     }
 }
 
-/* Slots [j0, j1) of a tile's values, from element d on. */
+/* Returns slots [j0, j1) of a tile's values, from element d on. */
 ALWAYS_INLINE struct tile_slots values_of(const struct tile *tile, size_t j0, size_t j1, size_t d)
 {
     return (struct tile_slots){tile->values, tile->value_scales, tile->head_dim, j0, j1, d};
 }
 
 /* Folds the tile's values into out[d ..]: out = o for the first tile, then fma(o, b, out * a). The
- * rows see nearly the same slots: the slots that all see are added together, the others row by row.
- */
+ * rows see nearly the same slots: slots that all rows see are added for all rows together, the
+ * others row by row. */
 ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
                                const struct tile_fold *f, const struct rows_part *part, size_t d)
 {
@@ -286,7 +286,8 @@ ALWAYS_INLINE void fold_some(size_t n, const struct seen_row *rows, struct rows_
     }
 }
 
-/* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b. */
+/* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b. Takes a fast
+ * path where it can. */
 ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct rows_part *part)
 {
     if (rows[0].is_first) {
@@ -307,8 +308,8 @@ ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct row
     fold_some(n, rows, part);
 }
 
-/* Folds a tile into the states of n_rows (constant) consecutive rows. At least one slot is seen by
- * all of them. */
+/* Folds a tile into the states of n_rows (constant) consecutive rows. All of them see at least one
+ * common slot. */
 ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct tile *tile,
                         const struct seen_row *rows, const struct attn_args *a)
 {
@@ -326,7 +327,7 @@ ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct t
     if (!turned) scores(t, n_rows, &f);
     if (a->softcap > 0) {
         cap_scores(n_rows, &f, scale, a->softcap);
-        scale = 1.0f; /* exact */
+        scale = 1.0f; /* multiplying by it is exact */
     }
     weights(n_rows, &f, scale, &part);
     fold_states(n_rows, rows, &part);
@@ -344,7 +345,7 @@ struct block {
     const struct seq_rows *seq;
     size_t n_heads, first, n;
     struct query {
-        size_t at, position; /* at: element of its head in q and out; position: in the sequence */
+        size_t at, position; /* at: its first element in q and out; position: in the sequence */
     } query[BLOCK_QUERIES];
     float max[BLOCK_QUERIES], sum[BLOCK_QUERIES];
 };
@@ -354,7 +355,7 @@ static size_t query_head(const struct block *b, size_t i)
     return b->slice->head0 + (b->first + i) % b->n_heads;
 }
 
-/* Makes b the block of the n queries from `first` on. */
+/* Makes b a block of n queries, from query `first` on. */
 static void block_begin(struct block *b, size_t first, size_t n)
 {
     const size_t hd = b->args->kv.head_dim;
@@ -370,7 +371,7 @@ static void block_begin(struct block *b, size_t first, size_t n)
     }
 }
 
-/* Fills row: query i and the slots of tile n that it sees. False: it sees none. */
+/* Fills *row with query i and the slots of tile n that it sees. False: it sees none. */
 ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_row *row)
 {
     const struct attn_args *a = b->args;
@@ -403,8 +404,8 @@ ALWAYS_INLINE size_t queries_that_see(struct block *b, size_t i, size_t n, struc
     return k;
 }
 
-/* Folds tile n into the queries of the block that see it. turned: the tile's keys are transposed.
- */
+/* Folds tile n into those queries of the block that see it. turned: the tile's keys are
+ * transposed. */
 ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t n,
                               const struct tile *tile)
 {
@@ -423,7 +424,7 @@ ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t
     }
 }
 
-/* block_tile for a tile of floats, compiled once for all cache types. */
+/* Runs block_tile for a tile of floats; compiled once for all cache types. */
 static __attribute__((noinline)) void block_tile_floats(struct block *b, size_t n,
                                                         const struct tile *tile)
 {
@@ -437,8 +438,8 @@ static __attribute__((noinline)) void block_tile_turned(struct block *b, size_t 
     block_tile(DTYPE_F32, true, b, n, tile);
 }
 
-/* to [head_dim][TILE] = the keys of slots [j0, j1), transposed. Vectors of 16 slots are filled up
- * with copies of slots j0 and j1 - 1. */
+/* to [head_dim][TILE] = the keys of slots [j0, j1), transposed. Copies of slots j0 and j1 - 1 fill
+ * up the vectors of 16 slots. */
 ALWAYS_INLINE void turn_keys(enum dtype t, struct tile_slots s, float *to)
 {
     for (size_t j = s.j0 / 16 * 16; j < s.j1; j += 16) {
@@ -470,7 +471,7 @@ ALWAYS_INLINE void make_floats(enum dtype t, struct tile_slots s, float *to)
     }
 }
 
-/* Tile n in the cache. */
+/* Returns tile n as it lies in the cache. */
 ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_t n)
 {
     const struct kv_view *kv = &b->args->kv;
@@ -485,7 +486,8 @@ ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_
                          .head_dim = kv->head_dim};
 }
 
-/* The block's queries see the positions [lo, p1] between them; tiles [n0, n1) are to be folded. */
+/* The positions [lo, p1] that the block's queries see between them, and the tiles [n0, n1) to
+ * fold. */
 struct seen_tiles {
     size_t lo, p1, n0, n1;
 };
@@ -571,8 +573,8 @@ struct part_run {
     bool is_first; /* the run begins with the row's first tile */
 };
 
-/* Folds the states (max, sum) of a run into total, and sets the factors a and b [n] for the
- * outputs. The maxima depend on each other, but the exponentials are computed together. */
+/* Folds the states (max, sum) of a run into `total`, and sets the factors a and b [n] for the
+ * outputs. The maxima depend on each other, but all exponentials are computed together. */
 ALWAYS_INLINE void fold_part_states(const struct part_run *run, size_t hd, float total[2],
                                     float a[16], float b[16])
 {
@@ -611,8 +613,8 @@ ALWAYS_INLINE void fold_part_values(const struct part_run *run, size_t n_vectors
     for (size_t v = 0; v < n_vectors; v++) v16_store(out + d + 16 * v, o[v]);
 }
 
-/* Folds the parts of tiles [tile0, tile1) of a head into its output; divides the output after the
- * row's last tile. */
+/* Folds a head's parts of tiles [tile0, tile1) into its output; after the row's last tile, divides
+ * the output. */
 ALWAYS_INLINE void fold_parts(const struct attn_args *args, const struct attn_slice *s, size_t head)
 {
     const struct seq_rows *seq = &args->seqs[s->seq];

@@ -1,4 +1,4 @@
-/* Small inlined functions that the kernels of every instruction set share, so that they cannot
+/* Small inlined functions that the kernels of every instruction set share, so that these cannot
  * differ: loading an element, the grid's constants, the router's key, the tiles that a row sees. */
 #ifndef SHOAL_KERNELS_BODY_H
 #define SHOAL_KERNELS_BODY_H
@@ -6,7 +6,7 @@
 #include "kernels/elementary_body.h"
 #include "kernels/kern.h"
 
-/* Element i of an array of a constant type t, in f32 (exact). */
+/* Returns element i of an array of a constant type t, in f32 (exact). */
 DEVICE_INLINE float kern_load(enum dtype t, const void *data, size_t i)
 {
     if (t == DTYPE_F16) return f32_from_f16(((const uint16_t *)data)[i]);
@@ -14,7 +14,7 @@ DEVICE_INLINE float kern_load(enum dtype t, const void *data, size_t i)
     return ((const float *)data)[i];
 }
 
-/* 2^e as a double and as a float, for exponents of normal numbers. */
+/* Returns 2^e, as a double and as a float, for exponents of normal numbers. */
 DEVICE_INLINE double kern_pow2(int e)
 {
     const uint64_t u = (uint64_t)(1023 + e) << 52;
@@ -28,14 +28,15 @@ DEVICE_INLINE float kern_pow2f(int e)
     return f32_from_bits((uint32_t)(127 + e) << 23);
 }
 
-/* A leaf's f32 partial must stay below this to enter the grid 2^-g. */
+/* Returns the limit that a leaf's f32 partial sum must stay below to enter the grid of step 2^-g.
+ */
 DEVICE_INLINE float kern_grid_limit(uint32_t grid_bits)
 {
     return kern_pow2f(51 - (int)grid_bits);
 }
 
-/* A weighted value on the grid: llrint(v * 2^g) with v = weight * y, which is exact in double.
- * Where v is too large or NaN: 0, and *n_bad grows by 1. */
+/* Returns a weighted value on the grid: llrint(v * 2^g) with v = weight * y, which is exact in
+ * double. If v is too large or NaN, returns 0 and adds 1 to *n_bad. */
 DEVICE_INLINE int64_t kern_weigh(float weight, float y, uint32_t grid_bits, int64_t *n_bad)
 {
     const double v = (double)weight * (double)y;
@@ -44,7 +45,8 @@ DEVICE_INLINE int64_t kern_weigh(float weight, float y, uint32_t grid_bits, int6
     return 0;
 }
 
-/* Column i of weighted rows: its sum on the grid; *n_bad grows by the values that are too large. */
+/* Returns the sum on the grid of column i of weighted rows; adds the number of values that are too
+ * large to *n_bad. */
 static inline int64_t kern_weighted_column(const struct weighted_rows *a, size_t i, int64_t *n_bad)
 {
     int64_t sum = 0;
@@ -53,45 +55,50 @@ static inline int64_t kern_weighted_column(const struct weighted_rows *a, size_t
     return sum;
 }
 
-/* Adds a row's number of bad leaves to its counter; several threads may hold parts of the row. */
+/* Adds a row's number of bad leaves to its counter, atomically: several threads may hold parts of
+ * the row. */
 static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
 {
     if (n_bad != 0) __atomic_fetch_add(counter, n_bad, __ATOMIC_RELAXED);
 }
 
-/* The same where the sums are not kept; a row has far fewer leaves and outputs than 2^31. */
+/* Adds it to the row's 32-bit counter where no sums are kept; a row has far fewer leaves and
+ * outputs than 2^31. */
 static inline void kern_mark_bad(int32_t *bad, int64_t n_bad)
 {
     if (n_bad != 0) __atomic_fetch_add(bad, (int32_t)n_bad, __ATOMIC_RELAXED);
 }
 
-/* The router's order: larger is better. -0 equals +0; a NaN comes last, whatever its bits. */
+/* Returns a key in the router's order: a larger key is better. -0 equals +0; a NaN comes last,
+ * whatever its bits. */
 DEVICE_INLINE uint64_t kern_router_key(float score, uint32_t id)
 {
     const uint32_t ordered = score != score ? 0 : kern_ordered_bits(score + 0.0f);
     return (uint64_t)ordered << 32 | (uint32_t)~id;
 }
 
-/* The first position that position p sees; window as in attn_args. */
+/* Returns the first position that position p sees; window as in attn_args. */
 DEVICE_INLINE size_t kern_first_visible(size_t p, uint32_t window)
 {
     if ((window & KERN_CHUNKS) != 0) return p - p % (window & ~KERN_CHUNKS);
     return window > 0 && p >= window ? p - window + 1 : 0;
 }
 
-/* The divisor of a row's output. A sink far above all scores makes it infinite, and the row 0. */
+/* Returns the divisor of a row's output. A sink far above all scores makes it infinite, and the
+ * output 0. */
 DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)
 {
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
-/* Floats from part to part of a tile's results: whole cache lines. */
+/* Returns the number of floats from one part of a tile's results to the next: whole cache lines. */
 DEVICE_INLINE size_t kern_part_floats(size_t head_dim)
 {
     return head_dim + 16;
 }
 
-/* Keys (what = 0) or values (1) of kv head g in a block, from slot 0; and their scales. */
+/* Returns the address of a block's keys (what = 0) or values (1) of kv head g, from slot 0 on; and
+ * the address of their scales. */
 DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
 {
     const size_t part = kv->latent ? (size_t)block : (size_t)block * 2 + (size_t)what;
@@ -104,7 +111,7 @@ DEVICE_INLINE float *kern_kv_scales(const void *half, size_t head_dim)
     return (float *)((uintptr_t)half + KV_BLOCK_TOKENS * head_dim);
 }
 
-/* Element d of slot j, in f32; t is constant. */
+/* Returns element d of slot j, in f32; t is constant. */
 DEVICE_INLINE float kern_kv_load(enum dtype t, const void *half, size_t head_dim, size_t j,
                                  size_t d)
 {

@@ -21,7 +21,8 @@ DEVICE_INLINE void kern_router_insert(const float *keys, int32_t *ids, uint32_t 
     if (at < n_max) ids[at] = (int32_t)id;
 }
 
-/* ids[n_chosen] = the ids of [0, n) with the largest keys, ascending; n_chosen <= n. */
+/* ids[n_chosen] = those ids of [0, n) that have the largest keys, in ascending order; n_chosen <=
+ * n. */
 DEVICE_INLINE void kern_router_choose(const float *keys, uint32_t n, uint32_t n_chosen,
                                       int32_t *ids)
 {
@@ -58,7 +59,7 @@ DEVICE_INLINE bool kern_router_has(const int32_t *ids, uint32_t n, uint32_t id)
     return false;
 }
 
-/* The ids and weights of one row by ROUTER_MIXER. */
+/* Chooses the ids and weights of one row by ROUTER_MIXER. */
 DEVICE_INLINE void kern_router_mix(const struct router_args *a, const float *l, int32_t *ids,
                                    float *weights)
 {
@@ -92,7 +93,8 @@ DEVICE_INLINE float kern_sigmoid(float x)
     return 1.0f / (1.0f + el_exp_body(-x));
 }
 
-/* The key of a group of n experts: the largest key, or with `two` the sum of the two largest. */
+/* Returns the key of a group of n experts: the largest key, or with `two` the sum of the two
+ * largest. */
 DEVICE_INLINE float kern_router_group_key(const float *keys, uint32_t n, bool two)
 {
     float best = -INFINITY, second = -INFINITY;
@@ -125,7 +127,7 @@ DEVICE_INLINE void kern_router_limit(const struct router_args *a, float *keys)
     }
 }
 
-/* The key of an expert before groups are limited. */
+/* Returns the key of an expert, before the choice is limited to the best groups. */
 DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit, uint32_t e,
                                        float max, float sum)
 {
@@ -135,7 +137,7 @@ DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit,
     return a->bias != NULL ? score + a->bias[e] : score;
 }
 
-/* The keys of all experts: the logits themselves, or own [E] after filling it. */
+/* Returns the keys of all experts: the logits themselves, or own [E], which it fills. */
 DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
                                             float max, float sum, float *own)
 {
@@ -148,7 +150,7 @@ DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const f
     return own;
 }
 
-/* ids[n_chosen] = the experts of one row, ascending. */
+/* ids[n_chosen] = the experts chosen for one row, in ascending order. */
 DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *logits, float max,
                                    float sum, int32_t *ids)
 {
@@ -156,8 +158,8 @@ DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *log
     kern_router_choose(kern_router_keys(a, logits, max, sum, own), a->n_experts, a->n_chosen, ids);
 }
 
-/* The weights of the chosen experts: their scores, renormalised and scaled as the rule says. max
- * and sum are those of all experts' exponentials. */
+/* Sets the weights of the chosen experts: their scores, renormalised and scaled as the rule says.
+ * max is the largest logit of all experts, sum the sum of their exponentials. */
 DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float *logits,
                                        const int32_t *ids, float max, float sum, float *weights)
 {

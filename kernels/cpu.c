@@ -1,4 +1,5 @@
-/* Asks the CPU and the system for the instruction sets, and SHOAL_CPU which of them to hide. */
+/* Asks the CPU and the system which instruction sets they have, and SHOAL_CPU which of these to
+ * hide. */
 #include "kernels/cpu.h"
 
 #include "base/config.h"
@@ -14,7 +15,8 @@ const char *cpu_set_name(enum cpu_set set)
     return names[set];
 }
 
-/* The set that SHOAL_CPU names; the best set if it is not set; CPU_SET_COUNT if it names none. */
+/* Returns the set that SHOAL_CPU names; the best set if the variable is not set; CPU_SET_COUNT if
+ * it names none. */
 static enum cpu_set best_of_view(const char *view)
 {
     if (view == NULL) return CPU_AMX;
@@ -24,7 +26,8 @@ static enum cpu_set best_of_view(const char *view)
     return CPU_SET_COUNT;
 }
 
-/* The value of SHOAL_CPU. Errors in the environment are ignored here, because main reports them. */
+/* Returns the value of SHOAL_CPU. Errors in the environment are ignored here, because main reports
+ * them. */
 static const char *cpu_view(void)
 {
     struct config env;

@@ -8,19 +8,19 @@
 
 #include <stdbool.h>
 
-/* Ordered; a CPU that has a set has all sets before it. */
+/* Ascending: a CPU that has a set has all sets before it. */
 enum cpu_set { CPU_REF, CPU_AVX2, CPU_AVX512, CPU_AMX, CPU_SET_COUNT };
 
-/* Local. "ref", "avx2", "avx512", "amx". */
+/* Local. Returns "ref", "avx2", "avx512" or "amx". */
 const char *cpu_set_name(enum cpu_set set);
 
-/* Local. Errors: STATUS_USAGE when SHOAL_CPU names no instruction set. */
+/* Local. Checks SHOAL_CPU. Errors: STATUS_USAGE when it names no instruction set. */
 struct status cpu_check_view(void);
 
 /* Local. Whether SHOAL_CPU names a lower set than this one. */
 bool cpu_hides(enum cpu_set set);
 
-/* Local. Why the set cannot be used, as the end of a sentence; NULL: it can be. */
+/* Local. Returns why the set cannot be used, as the end of a sentence; NULL: it can be used. */
 const char *cpu_lacks(enum cpu_set set);
 
 #endif

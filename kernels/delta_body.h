@@ -23,7 +23,7 @@
 
 enum { DELTA_LANES = 16 };
 
-/* m of the first row. */
+/* Computes m of the first row, without its decay. */
 ALWAYS_INLINE void delta_read(const struct delta_run *r, size_t j, size_t w, struct v16 *m)
 {
     DELTA_UNROLL
@@ -37,8 +37,8 @@ ALWAYS_INLINE void delta_read(const struct delta_run *r, size_t j, size_t w, str
     }
 }
 
-/* Row t of w vectors of columns from column j on: writes its output; m becomes that of the next row
- * if there is one. */
+/* Computes row t in w vectors of columns, from column j on: writes its output, and sets m for the
+ * next row if there is one. */
 ALWAYS_INLINE void delta_row(const struct delta_run *r, size_t t, size_t j, size_t w, bool has_next,
                              struct v16 *m)
 {
@@ -80,7 +80,7 @@ ALWAYS_INLINE void delta_tile(const struct delta_run *r, size_t j, size_t w)
     delta_row(r, r->n_rows - 1, j, w, false, m);
 }
 
-/* One column by itself, after the last whole vector. */
+/* Computes a single column, after the last whole vector. */
 static void delta_one(const struct delta_run *r, size_t j)
 {
     for (size_t t = 0; t < r->n_rows; t++) {

@@ -1,5 +1,5 @@
 /* Quantized values of a packed tile as floats, for linears with float activations; shared by the
- * instruction sets. (fp8: linear_fp8.h.) The four neighbouring inputs of an output are one 32-bit
+ * instruction sets. (fp8: linear_fp8.h.) Four neighbouring inputs of an output share one 32-bit
  * lane, so no byte crosses lanes.
  *
  * The including file defines LANES_AT_ONCE (outputs of a vector, 8 or 16), the types lanes_int and
@@ -15,8 +15,8 @@
 
 #include "kernels/quant_body.h"
 
-/* Inputs [k, k + n_k) of a packed tile, and where their floats go, `stride` floats from input to
- * input. */
+/* Inputs [k, k + n_k) of a packed tile, and the place of their floats, `stride` floats from input
+ * to input. */
 struct dequantized {
     const struct packed *w;
     size_t panel, k, n_k, stride;
@@ -29,7 +29,7 @@ struct lanes_group {
     lanes_f32 scale;
 };
 
-/* Converts n inputs of one group; n is whole vectors of quantized values. */
+/* Converts n inputs of one group; n fills whole vectors of quantized values. */
 ALWAYS_INLINE void dequantize_run(enum quant_kind kind, const uint8_t *codes, size_t n,
                                   const struct lanes_group *g, size_t stride, float *out)
 {
@@ -72,7 +72,7 @@ ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct dequantized 
     }
 }
 
-/* out[n_k, rounded up to 8][stride] = the 16 outputs of inputs [k, k + n_k) of a packed tile of
+/* out[n_k, rounded up to 8][stride] = inputs [k, k + n_k) of the 16 outputs of a packed tile of
  * int8, int4 or mxfp4. k is a multiple of 8. */
 static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, size_t stride,
                        float *out)

@@ -1,4 +1,5 @@
-/* The memory that a kernel table's ops work in: host memory, or the device's through its table. */
+/* The memory in which a kernel table's ops work: host memory, or the device's memory through its
+ * table. */
 #include "kernels/device.h"
 
 #include "base/mem.h"

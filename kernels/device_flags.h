@@ -1,5 +1,6 @@
-/* The flags of devices (options/flags.h says how a row is read). Of these --device, exact and fast
- * reductions change bytes; a journal keeps what they come to as "sums=" (device_sums). */
+/* The flags of devices (options/flags.h says how to read a row). Only --device,
+ * --exact-across-devices and --fast-reductions change bytes; a journal keeps their effect as
+ * "sums=" (device_sums). */
 #ifndef SHOAL_KERNELS_DEVICE_FLAGS_H
 #define SHOAL_KERNELS_DEVICE_FLAGS_H
 
@@ -12,11 +13,11 @@ enum device_kind { DEVICE_CPU, DEVICE_CUDA };
         "cuda", DEVICE_CUDA                                                                        \
     }
 
-/* How arrays of a device travel between ranks. */
+/* How arrays in device memory travel between ranks. */
 enum device_way {
-    DEVICE_WAY_AUTO,   /* by NCCL over the axes where NCCL can, else through host memory */
+    DEVICE_WAY_AUTO,   /* by NCCL over the axes where NCCL works, else through host memory */
     DEVICE_WAY_STAGED, /* always through host memory */
-    DEVICE_WAY_NCCL,   /* by NCCL; an axis where NCCL cannot is an error */
+    DEVICE_WAY_NCCL,   /* by NCCL; an axis where NCCL does not work is an error */
 };
 #define DEVICE_WAY_WORDS                                                                           \
     {"auto", DEVICE_WAY_AUTO}, {"nccl", DEVICE_WAY_NCCL},                                          \
@@ -24,8 +25,8 @@ enum device_way {
         "staged", DEVICE_WAY_STAGED                                                                \
     }
 
-/* device-overlap: each half must still have the few hundred rows from which a GPU's products take
- * longer to compute than their weights to read, because both halves read them. Estimated, not
+/* device-overlap: both halves read the weights, so each half must still have the few hundred rows
+ * from which on a GPU computes its products for longer than it reads their weights. Estimated, not
  * measured. */
 #define DEVICE_FLAGS(FLAG)                                                                         \
     FLAG(enum device_kind, device, "device", OF_CHOICE(DEVICE_WORDS), .preset = "cpu",             \

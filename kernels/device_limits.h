@@ -1,5 +1,5 @@
-/* The largest model dimensions that a device's kernels accept. They are constants, so that a model
- * is refused before a device is opened. */
+/* The largest model dimensions that a device's kernels accept. They are constants, so that shoal
+ * can refuse a model before it opens a device. */
 #ifndef SHOAL_KERNELS_DEVICE_LIMITS_H
 #define SHOAL_KERNELS_DEVICE_LIMITS_H
 

@@ -1,7 +1,7 @@
-/* The table of a device's ops: what kernels/ops.h and kernels/device.h call where a kernel table
- * has a device, and what kernels/cuda fills. An entry has the contract of the op of its name in
- * ops.h, with arrays in device memory. No entry is NULL. All are Local, put their work on the
- * device's compute stream and return before it is done. None fails: a failure sticks to the device
+/* The table of a device's ops. kernels/cuda fills it; kernels/ops.h and kernels/device.h call it
+ * when a kernel table has a device. An entry has the contract of the op of its name in ops.h, with
+ * arrays in device memory. No entry is NULL. All are Local, put their work on the device's compute
+ * stream and return before it is done. None returns an error: a failure sticks to the device
  * (device_status). */
 #ifndef SHOAL_KERNELS_DEVICE_OPS_H
 #define SHOAL_KERNELS_DEVICE_OPS_H
@@ -10,7 +10,7 @@
 
 struct device;
 
-/* Arguments of ops (ops.h). */
+/* Arguments of the ops (ops.h). */
 struct argmax_args;
 struct change_logits_args;
 struct combine_choices;
@@ -31,9 +31,9 @@ struct score_args;
 struct square_sums_args;
 struct swiglu_args;
 
-/* Rounds integer sums one by one. Element i of a row-parallel linear's sums [T, N + 1], counted
- * over all rows, is a value or a row's counter. words[i] = element first + i: a value as the bits
- * of its f32, a counter cut to INT32_MAX. */
+/* Rounds integer sums one by one. The elements of a row-parallel linear's sums [T, N + 1], counted
+ * over all rows, are values and, at each row's end, the row's counter. words[i] = element first +
+ * i: a value as the bits of its f32, a counter clipped to INT32_MAX. */
 struct grid_words_args {
     const int64_t *sums; /* [n] */
     size_t first, n, n_out;
@@ -41,7 +41,7 @@ struct grid_words_args {
     uint32_t *words; /* [n] */
 };
 
-/* Takes rows of words that grid_words made, as op_grid takes sums. */
+/* Takes rows of words that grid_words made, in the way that op_grid takes sums. */
 struct take_words_args {
     const uint32_t *words; /* [T, N + 1] */
     size_t n_rows, n_out;
@@ -55,8 +55,8 @@ struct device_pack_args {
     const struct packed *w;
     enum packed_part part;
     bool transposed;  /* a row of the source is an input, not an output */
-    size_t n_columns; /* elements of a row; bytes, where the weight is quantized */
-    size_t row_bytes; /* of a row */
+    size_t n_columns; /* elements of a row; of a quantized weight, bytes */
+    size_t row_bytes; /* bytes of a row */
     struct matrix_rows rows;
 };
 
@@ -106,7 +106,7 @@ struct device_ops {
     void (*change_logits)(struct device *d, const struct change_logits_args *a);
     void (*pick_rows)(struct device *d, const struct pick_args *a);
 
-    /* On a device alone, for collectives (src/collective). `stream`: NULL is the compute stream. */
+    /* For collectives (src/collective) of a device. `stream`: NULL is the compute stream. */
     void (*grid_words)(struct device *d, const struct grid_words_args *a, void *stream);
     void (*take_words)(struct device *d, const struct take_words_args *a);
 
@@ -126,7 +126,7 @@ struct device_ops {
     void (*fill)(struct device *d, void *p, int byte, size_t n_bytes);
 };
 
-/* Local. The table of an open device. */
+/* Local. Returns the table of an open device. */
 const struct device_ops *device_ops_of(const struct device *d);
 
 #endif

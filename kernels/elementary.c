@@ -1,4 +1,4 @@
-/* Exports the elementary functions, and defines log. They use series instead of tables: the
+/* Exports the elementary functions and defines log. They use series instead of tables: the
  * argument is reduced until a few terms suffice. */
 #include "kernels/elementary.h"
 
@@ -16,7 +16,7 @@ void el_sincosf(float x, float *sin, float *cos)
 
 /* x = m * 2^e with m in [sqrt(1/2), sqrt(2)). With f = m - 1 and s = f / (2 + f)
  *     log m = 2 atanh(s) = f - s * (f - r),  r = 2 (s^2/3 + s^4/5 + ...)
- * f is exact, and the other terms are small, so their rounding errors are too. */
+ * f is exact. The other terms are small, and so are their rounding errors. */
 double el_log(double x)
 {
     if (!(x > 0.0)) return el_f64_from_bits(x == 0.0 ? 0xFFF0000000000000u : 0x7FF8000000000000u);

@@ -57,7 +57,7 @@ DEVICE_INLINE float el_sigmoid_body(float x)
     return 1.0f / (1.0f + el_exp_body(-x));
 }
 
-/* g / (1 + exp(-(alpha g))) * (u + 1) of clamped g and u; comparisons that keep a NaN */
+/* g / (1 + exp(-(alpha g))) * (u + 1) of clamped g and u; the comparisons keep a NaN */
 DEVICE_INLINE float el_swiglu_clamped_body(float gate, float up, float alpha, float limit)
 {
     const float g = limit < gate ? limit : gate, below = limit < up ? limit : up;
@@ -65,8 +65,9 @@ DEVICE_INLINE float el_swiglu_clamped_body(float gate, float up, float alpha, fl
     return g / (1.0f + el_exp_body(-(alpha * g))) * (u + 1.0f);
 }
 
-/* tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, where 1 - tanh is below half an ulp; P and Q are minimax
- * for the relative error (1.3e-9), which is below 4 ulp with the roundings. A NaN stays one. */
+/* tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9; beyond, 1 - |tanh| is below half an ulp. P and Q are
+ * minimax for the relative error (1.3e-9); with the roundings it stays below 4 ulp. A NaN stays
+ * NaN. */
 #define EL_TANH_TOP 9.0f
 #define EL_TANH_P1  0x1.18305p-3f
 #define EL_TANH_P2  0x1.fb38cp-9f
@@ -108,8 +109,8 @@ DEVICE_INLINE float el_geglu_body(float gate, float up)
     return gate / (1.0f + el_exp_body(v * EL_GELU_TWICE)) * up;
 }
 
-/* exp(x) - 1 - x for x <= 0: near 0 the series of exp without its first terms, which would cancel.
- */
+/* exp(x) - 1 - x for x <= 0. Near 0 the difference would cancel, so the series of exp without its
+ * first terms is used. */
 #define EL_REST_NEAR (-0.34f)
 
 DEVICE_INLINE float el_exp_rest_body(float x)
@@ -122,9 +123,8 @@ DEVICE_INLINE float el_exp_rest_body(float x)
     return x < EL_REST_NEAR ? (el_exp_body(x) - 1.0f) - x : q * (x * x);
 }
 
-/* xIELU (Huang and Schlag 2024), law = alpha_p, alpha_n, beta, eps: where x > 0
- * fma(alpha_p * x, x, beta * x); elsewhere with t = min(x, eps)
- * fma(exp(t) - 1 - t + (t - x), alpha_n, beta * x). */
+/* xIELU (Huang and Schlag 2024), law = alpha_p, alpha_n, beta, eps. For x > 0: fma(alpha_p * x, x,
+ * beta * x). Otherwise, with t = min(x, eps): fma(exp(t) - 1 - t + (t - x), alpha_n, beta * x). */
 DEVICE_INLINE float el_xielu_body(float x, const float law[4])
 {
     const float t = law[3] < x ? law[3] : x, line = law[2] * x;
@@ -146,7 +146,7 @@ DEVICE_INLINE uint64_t el_f64_bits(double x)
     return u;
 }
 
-/* Taylor series on |r| <= pi/4; the first term left out is below 2^-53 of the result. */
+/* Taylor series on |r| <= pi/4; the first omitted term is below 2^-53 of the result. */
 DEVICE_INLINE double el_sin_series(double r)
 {
     const double z = r * r;
@@ -174,7 +174,7 @@ DEVICE_INLINE double el_cos_series(double r)
     return fma(c, z, 1.0);
 }
 
-/* sin and cos of a finite |x| < 2^24. */
+/* Computes sin and cos of a finite |x| < 2^24. */
 DEVICE_INLINE void el_sincos_body(float x, float *sin, float *cos)
 {
     /* pi/2 = hi + lo to 107 bits. k < 2^24, so x - k * hi is exact in one fma. */

@@ -1,5 +1,5 @@
-/* fp8 weights expressed anew as int8, panel (packed tile) by panel. Both formats store a panel in
- * the same places, so this happens in place. */
+/* Converts fp8 weights to int8, panel (packed tile) by panel. Both formats store a panel's values
+ * in the same places, so the conversion happens in place. */
 #include "kernels/fp8_int8.h"
 
 #include "kernels/part.h"
@@ -10,21 +10,21 @@
 
 enum {
     LINE = QUANT_QUAD * PANEL_COLUMNS, /* bytes of four inputs of a panel */
-    SIZE_BITS = 0x7F,                  /* of an E4M3 number: all but its sign */
+    SIZE_BITS = 0x7F,                  /* the magnitude bits of an E4M3 number */
     NAN_BITS = 0x7F,
-    CODE_COST = 4, /* of a value, in multiply-adds */
+    CODE_COST = 4, /* cost of converting a value, in multiply-adds */
 };
 
-/* The size of an E4M3 number. With exponent bits e and mantissa m, u is (1 + m/8) 2^(e - 7). For
- * e > 0 that is the size and 2u - 2^-6 is no less; for e = 0 the size is m/8 2^-6 = 2u - 2^-6,
- * which is less. */
+/* Returns the magnitude of an E4M3 number. With exponent bits e and mantissa m, u is (1 + m/8)
+ * 2^(e - 7). For e > 0, u is the magnitude, and 2u - 2^-6 is no less; for e = 0 the magnitude is
+ * m/8 2^-6 = 2u - 2^-6, which is less than u. */
 static inline float size_of(uint32_t bits)
 {
     const float u = f32_from_bits((bits << 20) + (120u << 23)), v = 2.0f * u - 0x1p-6f;
     return v < u ? v : u;
 }
 
-/* most[c] = the largest size, as bits, of output c in n inputs. */
+/* most[c] = the largest magnitude, as bits, among n inputs of output c. */
 static void largest(const uint8_t *codes, size_t n, uint8_t *most)
 {
     uint8_t all[LINE] = {0};
@@ -45,8 +45,8 @@ static void largest(const uint8_t *codes, size_t n, uint8_t *most)
     }
 }
 
-/* Replaces the values of n inputs, each times its output's factor, by codes with their bias. A sum
- * with 1.5 * 2^23 has the nearest integer in its lowest bits. */
+/* Replaces the values of n inputs, each times its output's factor, by codes with their bias.
+ * Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits. */
 static void encode(uint8_t *codes, size_t n, const float *factor)
 {
     float each[LINE];
@@ -60,7 +60,7 @@ static void encode(uint8_t *codes, size_t n, const float *factor)
     }
 }
 
-/* One group of a panel: codes of n inputs and sixteen scales. */
+/* Converts one group of a panel: the codes of n inputs and sixteen scales. */
 static void convert_group(enum dtype scale_dtype, uint8_t *codes, size_t n, void *scales)
 {
     uint8_t most[PANEL_COLUMNS];
@@ -82,7 +82,7 @@ static size_t panels_of(const struct packed *w)
     return ((size_t)w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
 }
 
-/* In multiply-adds; never 0. */
+/* Returns the cost of a panel in multiply-adds; never 0. */
 static uint64_t panel_cost(const struct packed *w)
 {
     return (uint64_t)kern_quant_panel_bytes(w->quant, w->n_in) * CODE_COST + 1;

@@ -1,15 +1,16 @@
-/* fp8 weights expressed anew as int8, so that they meet int8 activations: integer sums are exact,
- * and the kernels of int8 multiply them. Done once, when weights have been loaded. */
+/* Converts fp8 weights to int8, so that they can be multiplied with int8 activations: integer sums
+ * are exact, and the int8 kernels do the work. This happens once, after the weights have been
+ * loaded. */
 #ifndef SHOAL_KERNELS_FP8_INT8_H
 #define SHOAL_KERNELS_FP8_INT8_H
 
 #include "kernels/kern.h"
 
-/* Local. Whether w is fp8 and its leaves (K-blocks) are whole kernel groups, as those of int8 are.
- */
+/* Local. True when w is fp8 and its leaves (K-blocks) are whole kernel groups, as those of int8
+ * are. */
 bool fp8_int8_fits(const struct packed *w);
 
-/* Local. The format that such a weight gets. */
+/* Local. Returns the int8 format that an fp8 weight gets. */
 struct quant_format fp8_int8_format(struct quant_format fp8);
 
 /* Local. Threaded. Replaces a packed fp8 weight for which fp8_int8_fits by int8 in its own memory.

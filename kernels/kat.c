@@ -1,6 +1,6 @@
-/* Known answers: runs every entry of a table on fixed inputs and hashes the results. A compiler
- * flag, a library or a CPU that changes one bit is noticed before the first request. When a
- * contract in kern.h changes, the new constant is the reference's hash; the error message prints
+/* Known answers: runs every entry of a table on fixed inputs and hashes the results, so that a
+ * compiler flag, a library or a CPU that changes one bit is noticed before the first request. When
+ * a contract in kern.h changes, the new constant is the reference's hash; the error message prints
  * it. */
 #include "kernels/kat.h"
 
@@ -19,19 +19,17 @@ enum {
     INS = 83,
     LEAF = 32,
     GRID_BITS = 32,
-    N = 45, /* length of the row ops: not a multiple of anything */
+    N = 45, /* length of the row ops: no multiple of any vector */
     EXPERTS = 19,
     CHOSEN = 3,
     HEADS = 2,
     HEAD_DIM = 32,
     BLOCKS = 2,
     FIRST_POS = 70,
-    QUANT_INS = 203,    /* inputs of quantized weights: the last group is short for every group
-                           size */
-    QUANT_FEW_ROWS = 7, /* rows run first; the rest run together: two tiles of 16 and one row
-                           more */
+    QUANT_INS = 203,    /* inputs of quantized weights: every group size has a short last group */
+    QUANT_FEW_ROWS = 7, /* rows run first; the rest run together: two tiles of 16, and one row */
     QUANT_ROWS = QUANT_FEW_ROWS + 33,
-    QUANT_MAX_GROUPS = 8, /* groups of 32 inputs; larger groups are fewer */
+    QUANT_MAX_GROUPS = 8, /* in groups of 32 inputs; larger groups are fewer */
     CACHE = BLOCKS * 2 * KV_BLOCK_TOKENS * HEAD_DIM,
 };
 static_assert(CACHE >= OUTS_PADDED * INS, "the packed weight fits");
@@ -66,7 +64,7 @@ static void fill(uint64_t seed, float *x, size_t n, float magnitude)
     }
 }
 
-/* The linear of one type: one row, then all rows. */
+/* Hashes the linear of one type: first one row, then all rows. */
 static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
 {
     uint64_t h = hash_start;
@@ -108,7 +106,7 @@ static uint64_t kat_linear_leaf(struct bench *b, enum dtype t)
     return linear(b, t, LEAF);
 }
 
-/* The formats of quantized weights to check. */
+/* The formats of quantized weights that are checked. */
 static const struct quant_format quant_formats[] = {
     {QUANT_INT8, false, DTYPE_F16, 0},   {QUANT_INT8, true, DTYPE_F32, 32},
     {QUANT_INT4, false, DTYPE_F16, 32},  {QUANT_INT4, true, DTYPE_F16, 64},
@@ -116,8 +114,8 @@ static const struct quant_format quant_formats[] = {
     {QUANT_FP8, false, DTYPE_F16, 32},
 };
 
-/* Changes an fp8 weight's codes of NaN, and in every second line of 64 bytes those of exponent 0.
- * Lines with such codes and lines without are converted in different ways. */
+/* Replaces the NaN codes of an fp8 weight and, in every second line of 64 bytes, the codes with
+ * exponent 0. Lines with such codes and lines without take different conversion paths. */
 static void usual_values(char *codes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -140,8 +138,8 @@ static void quant_weight(struct bench *b, struct quant_format f, void *scales, u
         dtype_from_f32(f.scale_dtype, b->w, n, scales);
 }
 
-/* Linears with quantized weights of one format, for int8 and for float activations, with and
- * without leaves. */
+/* Hashes linears with quantized weights of one format, for int8 and for float activations, with
+ * and without leaves. */
 static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
 {
     const struct quant_format f = quant_formats[which];
@@ -206,7 +204,8 @@ static void fill_cache(struct bench *b, enum dtype t)
     }
 }
 
-/* Attention over a cache of type t, with and without a window; includes storing into the cache. */
+/* Hashes attention over a cache of type t, with and without a window; includes storing into the
+ * cache. */
 static uint64_t kat_attention(struct bench *b, enum dtype t)
 {
     static const uint8_t kv_of_head[HEADS] = {0, 0};
@@ -235,7 +234,7 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
     return h;
 }
 
-/* Attention with sinks below and above the scores. */
+/* Hashes attention with sinks below and above the scores. */
 static uint64_t sinks_of(struct bench *b, enum dtype t, float softcap)
 {
     static const uint8_t kv_of_head[HEADS] = {0, 0};
@@ -294,7 +293,7 @@ static uint64_t kat_grid(struct bench *b, enum dtype t)
     return hash(hash_start, b->y, 2 * N * sizeof(float));
 }
 
-/* Whole and short tiles of every instruction set; ties, values beyond the grid and a NaN. */
+/* Covers whole and short tiles of every instruction set; ties, values beyond the grid and a NaN. */
 static uint64_t kat_weighted(struct bench *b, enum dtype t)
 {
     enum { COLUMNS = 125, N_ROWS = 4 };
@@ -373,7 +372,7 @@ static uint64_t kat_geglu(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
-/* A state of 21 x 45 through 7 rows, in two calls; the gates are those of a layer. */
+/* Runs 7 rows through a state of 21 x 45, in two calls, with gates as a layer has them. */
 static uint64_t kat_delta(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -487,7 +486,7 @@ static uint64_t kat_log(struct bench *b, enum dtype t)
 
 static uint64_t kat_pack(struct bench *b, enum dtype t)
 {
-    enum { STRIDE = 160, HALVES = 45, WORDS = 39 }; /* every instruction set has a tail to handle */
+    enum { STRIDE = 160, HALVES = 45, WORDS = 39 }; /* leaves a rest in every instruction set */
     (void)t;
     fill(22, b->w, PANEL_COLUMNS * STRIDE / sizeof(float), 1.0f);
     b->t->pack_halves(b->w, STRIDE, HALVES, b->data);

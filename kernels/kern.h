@@ -1,11 +1,13 @@
-/* The table of kernels and the contract of each op: the exact expression that every instruction set
- * and device computes, bit for bit. Kernels know pointers, shapes and formats. They never allocate,
- * never communicate and never read the environment. Callers use the threaded ops of kernels/ops.h.
+/* The table of kernels and the contract of each op: the exact expression that every instruction
+ * set and device computes, bit for bit. Kernels know pointers, shapes and formats. They never
+ * allocate, never communicate and never read the environment. Callers use the threaded ops of
+ * kernels/ops.h.
  *
- * An entry of the table works on a slice, and the bits of an output never depend on the slice; so
- * ops.c may divide the work among threads in any way. Instruction sets agree in every bit but the
- * sign and payload of a NaN, and a NaN makes its row an error row. kernels/select.c fills the table
- * with the complete reference (kernels/ref) and then overrides entries by what this CPU has. */
+ * An entry of the table works on a slice. The bits of an output never depend on the slice, so
+ * ops.c may divide the work among threads in any way. Instruction sets agree in every bit except
+ * the sign and payload of a NaN, and a NaN makes its row an error row. kernels/select.c fills the
+ * table with the complete reference (kernels/ref) and then replaces entries with kernels for this
+ * CPU. */
 #ifndef SHOAL_KERN_H
 #define SHOAL_KERN_H
 
@@ -52,8 +54,8 @@ struct packed {
     struct quant_format quant; /* QUANT_NONE: elements of dtype */
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
-    uint32_t flat;             /* 0: panels; else row-major for a device's library
-                                  (op_place_weight), `flat` elements from output to output */
+    uint32_t flat; /* 0: panels; else row-major for a device's library (op_place_weight), `flat`
+                      elements from output to output */
 };
 
 /* The arrays that a quantized weight consists of. */
@@ -91,41 +93,42 @@ struct linear_group {
 
 /* A linear with float weights:
  * y[row][n] = fma chain over k ascending from +0 of x[row][k] * w[n][k]          (no leaves)
- * With leaves the same chain runs per leaf from +0, each leaf's f32 partial p goes to the grid,
- *     llrint(p * 2^g), a leaf with !(|p| < 2^(51-g)) counting 0 instead and adding 1 to the row's
- *     counter,  and  sums[row][n] = the integer sum over the local leaves.
- * With leaves and sums NULL: y[row][n] = (float)((double)sum * 2^-g), the row's counter is added
- *     to bad[row]; on the CPU.
+ * With leaves each leaf has such a chain from +0, and its f32 partial sum p goes to the grid:
+ *     llrint(p * 2^g); a leaf with !(|p| < 2^(51-g)) counts as 0 and adds 1 to the row's counter.
+ *     sums[row][n] = the integer sum over the local leaves.
+ * With leaves and sums NULL (CPU only): y[row][n] = (float)((double)sum * 2^-g), and the row's
+ * counter is added to bad[row].
  * All groups have the same N and K.
  *
  * With quantized weights of an integer kind (int8, int4, mxfp4) and xq given:
- *     acc = fma((float)isum, sw * sx, acc), groups ascending, from +0 (per leaf when leafy), where
- *     isum = the exact integer sum over the group of (code - zero) * activation code, sw the
+ *     acc = fma((float)isum, sw * sx, acc), groups ascending, from +0 (with leaves: per leaf),
+ *     where
+ *     isum = the exact integer sum over the group of (code - zero) * activation code, sw is the
  *     group's weight scale in f32 and sx its activation scale; a leaf is whole groups.
  *     mxfp4: isum of doubled codes, sw = 2^(e - 128).
- * With quantized weights and xq NULL (weight-only), and for fp8 always (fp8_int8.h makes int8 of
- * it): the float linear over
- *     w = (float)(code - zero) * sw, rounded once; fp8 and mxfp4 (float)value * sw.
+ * With quantized weights and xq NULL (weight-only), and always for fp8 (unless fp8_int8.h has made
+ * it int8): the float linear over
+ *     w = (float)(code - zero) * sw, rounded once; for fp8 and mxfp4 (float)value * sw.
  *
- * A device of DEVICE_LAW or DEVICE_FREE multiplies f16 and bf16 weights, and quantized ones that
- * meet floats, on tensor cores, unless `exact` or a leaf is no multiple of 32: x rounded to the
- * weight's type, of quantized to bf16, and for codes chain = fma(sum over the group, sw, chain).
- * With S = the sum of |x w| over the K inputs (of a leaf) of rounded x, an output is within
- * (K + 8) * 2^-23 * S of the exact sum of x w; its bits never depend on other rows or outputs.
- */
+ * On tensor cores, a device of DEVICE_LAW or DEVICE_FREE multiplies f16 and bf16 weights, and
+ * quantized ones with float activations, unless `exact` is set or a leaf is no multiple of 32. x
+ * is rounded to the weight's type (for quantized weights: to bf16). For quantized weights, chain =
+ * fma(sum over the group, sw, chain). With S = the sum of |x w| over the K inputs (of a leaf) of
+ * rounded x, an output is within (K + 8) * 2^-23 * S of the exact sum of x w; its bits never
+ * depend on other rows or outputs. */
 struct linear_args {
     const struct linear_group *groups;
     size_t n_groups;
     const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
-    const struct quant_rows *xq; /* x as codes, x is not read; NULL: weight-only */
-    float *y;                    /* [rows, y_stride], y_stride >= N; written where no sums are */
+    const struct quant_rows *xq; /* x as codes, x is not read; NULL: floats */
+    float *y;                    /* [rows, y_stride], y_stride >= N; written unless sums is */
     size_t y_stride;
-    size_t y_row, y_panel; /* kernels without leaves: the row and panel that y begins with */
+    size_t y_row, y_panel; /* kernels without leaves: the row and panel with which y begins */
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
     int32_t *bad;  /* [rows] counters, with leaves and sums NULL */
-    bool exact;    /* float weights in the order above on every device, as router logits need */
+    bool exact;    /* float weights in the order above on every device, for router logits */
 };
 
 /* A slice of a linear: the outputs of panels [panel0, panel1) for rows [row0, row1) of a group,
@@ -139,21 +142,22 @@ typedef void linear_slice_fn(const struct linear_args *a, const struct linear_sl
 
 /* The cache of a layer's keys and values. K (what = 0) or V (1) of (block b, kv head g) begins at
  *     base + ((b * 2 + what) * G + g) * kv_half_bytes      (in bytes)
- * with [KV_BLOCK_TOKENS][Hd] elements. By type:
+ * and has [KV_BLOCK_TOKENS][Hd] elements. By type:
  *     f32, f16, bf16: rounded to nearest even
  *     i8:      codes, and after them [KV_BLOCK_TOKENS] scales in f32, one for each token and head,
  *              both as struct quant_rows with a group of Hd; an element is (float)code * scale,
  *              rounded once
- *     f8_e4m3: nearest even, what is beyond 448 becomes 448, what is not finite NaN */
+ *     f8_e4m3: rounded to nearest even; magnitudes above 448 become 448, infinities and NaN become
+ *     NaN */
 struct kv_view {
     void *base; /* borrowed; the blocks of this layer */
     enum dtype dtype;
     uint32_t n_kv_heads; /* G: the kv heads of this rank */
     uint32_t head_dim;   /* Hd */
-    bool latent; /* V is K and stands once: base + ((b * G + g) * KV_BLOCK_TOKENS + s) * Hd */
+    bool latent; /* V is K and is stored once: base + ((b * G + g) * KV_BLOCK_TOKENS + s) * Hd */
 };
 
-/* Bytes of one block's keys, or values, of one kv head. */
+/* Returns the bytes of one block's keys, or values, of one kv head. */
 DEVICE_INLINE size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
 {
     const size_t scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0;
@@ -166,18 +170,18 @@ DEVICE_INLINE size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
 struct seq_rows {
     size_t row0, n_rows, pos0;
     const int32_t *blocks; /* borrowed, ceil((pos0 + n_rows) / 64) entries */
-    uint32_t slot; /* of its recurrent states; the rows from position 0 on begin with zeros there */
+    uint32_t slot;         /* of its recurrent states; a row at position 0 starts from zeros */
 };
 
 /* Consecutive rows of one value head of a gated delta rule (Yang et al., 2024, arXiv 2412.06464),
- * for n columns of its state S [key_dim, columns]. Rows ascend; each has q, k [key_dim], v
+ * for n columns of the head's state S [key_dim, columns]. Rows ascend; each has q, k [key_dim], v
  * [columns], a decay and a beta. For each row and column j:
  *   m_j  = decay * (fma chain over i ascending from +0 of k_i * S_ij)
  *   d_j  = (v_j - m_j) * beta
  *   S_ij = fma(k_i, d_j, decay * S_ij)
  *   o_j  = fma chain over i ascending from +0 of q_i * S_ij
- * A column reads no other column, and a state depends on the rows before it alone. So the rows may
- * be cut into calls in any way, the columns into tiles. */
+ * A column reads no other column, and a state depends only on the rows before it. So rows may be
+ * divided among calls, and columns among tiles, in any way. */
 struct delta_run {
     const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
     const float *v;            /* [n_rows] of n, value_stride apart */
@@ -188,9 +192,9 @@ struct delta_run {
     size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
 };
 
-/* Causal attention over the cache (the rows' own K and V are written before). For each row at
- * position p and head h with kv head g = kv_of_head[h]:
- *   tile t covers positions [64t, 64t + 64), cut to the visible ones, [lo, p] with
+/* Causal attention over the cache (the rows' own K and V are already written there). For each row
+ * at position p and head h with kv head g = kv_of_head[h]:
+ *   tile t covers positions [64t, 64t + 64), clipped to the visible ones, [lo, p] with
  *       lo = window > 0 && p >= window ? p - window + 1 : 0
  *       or, with chunks of C = window - KERN_CHUNKS positions, the last multiple of C up to p
  *   s_j = dot(q, k_j) * scale         dot: 16 lanes (lane i: fma chain over d = i mod 16,
@@ -200,7 +204,7 @@ struct delta_run {
  *       ascending, from +0), tree; o_d = fma chain over j ascending of e_j * v_jd, from +0
  *   fold, from the first visible tile on: M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
  *       L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a); the first tile is taken as it is
- *   out_d = O_d / L, with a sink of the head  O_d / (L + exp(sink - M))
+ *   out_d = O_d / L; if the head has a sink, O_d / (L + exp(sink - M))
  * Invisible positions are never read. */
 #define KERN_CHUNKS 0x80000000u
 struct attn_args {
@@ -210,10 +214,10 @@ struct attn_args {
     const uint8_t *kv_of_head; /* [H] local kv head of each local head */
     uint32_t n_heads;          /* H: the query heads of this rank */
     float scale;
-    const float *sinks; /* [H] a score that adds to the sum of weights but has no value
-                           vector; NULL: none */
-    uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of its chunk of C positions */
-    float softcap;      /* 0: none */
+    const float *
+        sinks; /* [H] a score that adds to the sum of weights but has no value vector; NULL: none */
+    uint32_t window; /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C */
+    float softcap;   /* 0: none */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
     float *parts; /* results of tiles that several threads compute for one row; NULL: each row
@@ -222,7 +226,7 @@ struct attn_args {
 };
 
 /* The part of attention that one call computes: rows [row0, row1) of a sequence, counted from its
- * first row, and heads [head0, head1) of one kv head. With `parts` there is one row, and only its
+ * first row, and heads [head0, head1) of one kv head. With `parts` it is a single row and only its
  * tiles [tile0, tile1), all visible to it. Each tile t writes o [Hd], m and l to
  *     parts + ((t - tile0) * H + head) * kern_part_floats(Hd) */
 struct attn_slice {
@@ -232,9 +236,9 @@ struct attn_slice {
     float *states; /* [H, 2] of the row: M and L, kept between two calls of attention_fold */
 };
 
-/* Rows that are added with weights on the grid 2^-g, such as the outputs of a token's experts. With
- * v = (double)weights[r] * (double)rows[r][i], which is exact:
- *     sum_i = the integer sum over r of llrint(v * 2^g), a v with !(|v| < 2^(51-g)) counting 0
+/* Rows that are added with weights on the grid of step 2^-g, such as the outputs of a token's
+ * experts. With v = (double)weights[r] * (double)rows[r][i], which is exact:
+ *     sum_i = the integer sum over r of llrint(v * 2^g); a v with !(|v| < 2^(51-g)) counts as 0
  *     y_i   = (float)((double)sum_i * 2^-g) */
 struct weighted_rows {
     const float *const *rows; /* [n_rows], n floats each */
@@ -249,12 +253,12 @@ struct router_args {
     float *weights;      /* [T, K] */
     uint32_t n_experts, n_chosen;
     struct router_rule rule;
-    const float *bias; /* [E], for sigmoids only; NULL: none */
+    const float *bias; /* [E], added to the scores of sigmoid and biased rules; NULL: none */
 };
 
-/* Packing changes words of four bytes in one of three ways: not at all; it adds the bias to int8
- * codes; or it reorders eight nibbles from the checkpoint's order (even input in the low nibble) to
- * the panel's. */
+/* How packing changes words of four bytes: not at all; by adding the bias to int8 codes; or by
+ * moving eight nibbles from the checkpoint's order (even input in the low nibble) to the panel's.
+ */
 enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
@@ -263,36 +267,36 @@ struct kern_table {
     struct device *device; /* the device that runs the ops of ops.h; NULL: the CPU, with the
                               entries below */
 
-    /* The threads of the ops; borrowed. NULL, as kern_select leaves it: the calling one alone. */
+    /* The threads of the ops; borrowed. NULL, as kern_select leaves it: only the calling thread. */
     struct team *team;
 
     /* Linears with float weights, without leaves and with them. Indexed by the weight's dtype. */
     linear_slice_fn *linear[DTYPE_COUNT];
     linear_slice_fn *linear_leaf[DTYPE_COUNT];
 
-    /* The same with quantized weights, by quant.kind; xq chooses the arithmetic (struct
-     * linear_args). The entry of QUANT_NONE is never called. */
+    /* Linears with quantized weights, without leaves and with them, indexed by quant.kind; xq
+     * chooses the arithmetic (struct linear_args). The entry of QUANT_NONE is never called. */
     linear_slice_fn *linear_quant[QUANT_KIND_COUNT];
     linear_slice_fn *linear_quant_leaf[QUANT_KIND_COUNT];
 
-    /* Quantizes row `row` of x, n inputs, to int8 codes (struct quant_rows). */
+    /* Quantizes row `row` of x, which has n inputs, to int8 codes (struct quant_rows). */
     void (*quantize_row)(const float *x, size_t n, const struct quant_rows *out, size_t row);
 
-    /* y[i] = (float)((double)sums[i] * 2^-g) and h[i] = h[i] + that; n elements. */
+    /* grid_to_f32: y[i] = (float)((double)sums[i] * 2^-g). grid_add: h[i] = h[i] + that. n
+     * elements. */
     void (*grid_to_f32)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
     void (*grid_add)(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
 
-    /* The sum of struct weighted_rows as floats, or added to `sums` [n]. Returns the number of
-     * values that were too large. */
+    /* Computes the sum of struct weighted_rows, as floats, or adds it to `sums` [n]. Returns the
+     * number of values that were too large. */
     int64_t (*weighted_to_f32)(const struct weighted_rows *a, float *y);
     int64_t (*weighted_add)(const struct weighted_rows *a, int64_t *sums);
 
-    /* One run: lanes i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1.
-     */
+    /* One run. Lane i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1. */
     float (*square_sum)(const float *x, size_t n);
 
-    /* One row: lanes i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1;
-     * r = 1 / sqrt(sum / (float)n + eps); y_d = (x_d * r) * w_d. y may be x. */
+    /* One row. Lane i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1; r
+     * = 1 / sqrt(sum / (float)n + eps); y_d = (x_d * r) * w_d. y may be x. */
     void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);
 
     /* One row: mean = (sum of x in 16 lanes, plain adds over d = i mod 16 ascending from +0, tree
@@ -306,8 +310,7 @@ struct kern_table {
     void (*rope)(float *x, const float *cos, const float *sin, size_t rot);
 
     /* Converts the n = Hd values of one token and kv head to elements of the cache (struct
-     * kv_view). For i8 also writes *scale. Only the element types of a cache have entries; the
-     * others are NULL. */
+     * kv_view). For i8 also writes *scale. Entries of types that no cache has are NULL. */
     void (*kv_store[DTYPE_STORED_COUNT])(const float *x, size_t n, void *out, float *scale);
 
     /* Computes a slice: the outputs of its rows or, with parts, the results of its tiles. Indexed
@@ -326,28 +329,28 @@ struct kern_table {
      * 0.044715, g_i): GELU in its tanh form, times u_i */
     void (*geglu)(const float *gate, const float *up, size_t n, float *y);
 
-    /* x_i = cap * tanh(x_i / cap), in place; tanh is el_tanh_body */
+    /* x_i = cap * tanh(x_i / cap), in place; tanh as in el_tanh_body */
     void (*softcap)(float *x, size_t n, float cap);
 
-    /* x_i = xIELU of x_i (el_xielu_body), in place */
+    /* x_i = xIELU(x_i), in place (el_xielu_body) */
     void (*xielu)(float *x, size_t n, const float law[4]);
 
-    /* The swiglu above with g_i = min(g_i, limit), u_i = min(max(u_i, -limit), limit) before:
-     * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */
+    /* The swiglu above, of clamped inputs g_i = min(g_i, limit), u_i = min(max(u_i, -limit),
+     * limit): y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */
     void (*swiglu_clamped)(const float *gate, const float *up, size_t n, float alpha, float limit,
                            float *y);
 
     /* x_i = x_i * (1 / (1 + exp(-g_i))) */
     void (*sigmoid_mul)(const float *gate, size_t n, float *x);
 
-    /* One row of a causal convolution of each channel by itself, and SiLU: x [n_taps] are the rows
-     * that it reads, the oldest first;
+    /* One row of a causal convolution, each channel by itself, followed by SiLU. x [n_taps] are
+     * the rows that it reads, the oldest first:
      * acc_c = fma chain over j ascending from +0 of x[j][c] * w[j * w_stride + c];
      * y_c = acc_c / (1 + exp(-acc_c)) */
     void (*conv_silu)(const float *const *x, size_t n_taps, const float *w, size_t w_stride,
                       size_t n, float *y);
 
-    /* The rows of a run (struct delta_run). */
+    /* Computes the rows of a run (struct delta_run). */
     void (*delta_rule)(const struct delta_run *r);
 
     /* h_i = h_i + x_i */
@@ -356,16 +359,17 @@ struct kern_table {
     /* acc_i = fma(w, y_i, acc_i) */
     void (*axpy)(float w, const float *y, size_t n, float *acc);
 
-    /* One row of the router. */
+    /* Chooses the experts of one row. */
     void (*router)(const struct router_args *a, size_t row);
 
-    /* mass_i = (u64)floor(exp(((l_i + 0) - max) * inv_t) * 2^32), exact as an integer; l_i <= max.
-     * A NaN and a logit above max count 0. The sum over i is returned. mass may be NULL: then only
-     * the sum. */
+    /* mass_i = (u64)floor(exp(((l_i + 0) - max) * inv_t) * 2^32), exact as an integer. A NaN, and
+     * a logit above max, count as 0. Returns the sum over i. mass may be NULL: then only the sum
+     * is computed. */
     uint64_t (*mass)(const float *logits, size_t n, float max, float inv_t, uint64_t *mass);
 
-    /* max over i of key(l_i + 0, id0 + i): (ordered bits << 32) | ~id, so that the largest is the
-     * greatest logit with the smallest id. *n_bad counts the logits that are NaN or infinite. */
+    /* Returns the maximum over i of key(l_i + 0, id0 + i) = (ordered bits << 32) | ~id: of the
+     * largest logits the one with the smallest id. *n_bad counts the logits that are NaN or
+     * infinite. */
     uint64_t (*argmax)(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
 
     /* Interleaves the 16 rows of a panel, which are row_stride_bytes apart: element i of row c goes
@@ -375,14 +379,14 @@ struct kern_table {
                        size_t n, void *panel);
 };
 
-/* The kernel of a gated FFN's inner rows. */
+/* Runs the table's kernel for a gate kind: y = gate, through its activation, times up. */
 static inline void kern_gate(const struct kern_table *k, enum gate_kind kind, const float *gate,
                              const float *up, size_t n, float *y)
 {
     (kind == GATE_GEGLU ? k->geglu : k->swiglu)(gate, up, n, y);
 }
 
-/* A float as a u32 that orders like it (negative below positive). */
+/* Maps a float to a u32 of the same order (negative below positive), and back. */
 DEVICE_INLINE uint32_t kern_ordered_bits(float x)
 {
     const uint32_t u = f32_bits(x);
@@ -394,18 +398,18 @@ DEVICE_INLINE float kern_from_ordered_bits(uint32_t o)
     return f32_from_bits(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
 
-/* Local. The table for this CPU; force = "ref", "avx2", "avx512", "amx" or NULL for the best.
- * Filled once at start, const afterwards. Runs the known-answer check of every entry. Errors:
- * STATUS_USAGE when `force` is unknown, not supported by this CPU, not allowed by the system or
- * hidden by SHOAL_CPU (kernels/cpu.h), or when SHOAL_CPU names no set;
+/* Local. Fills the table for this CPU; force = "ref", "avx2", "avx512", "amx", or NULL for the
+ * best set. Called once at start; the table is const afterwards. Runs the known-answer check of
+ * every entry. Errors: STATUS_USAGE when `force` is unknown, not supported by this CPU, not
+ * allowed by the system or hidden by SHOAL_CPU (kernels/cpu.h), or when SHOAL_CPU names no set;
  * STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
 
 /* Local. Fills a table with the reference. */
 void kern_fill_ref(struct kern_table *t);
 
-/* Local. Override entries of a filled table with kernels for AVX2, FMA and F16C; with these and
- * kernels for AVX-512 with VNNI; with these and kernels for AMX. */
+/* Local. Replace entries of a filled table: by kernels for AVX2, FMA and F16C; then by those for
+ * AVX-512 with VNNI; then by those for AMX. */
 void kern_fill_avx2(struct kern_table *t);
 void kern_fill_avx512(struct kern_table *t);
 void kern_fill_amx(struct kern_table *t);

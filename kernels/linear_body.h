@@ -7,9 +7,9 @@
  * Many rows: K-slices of panels are converted once into scratch memory that all rows read. While
  * the tiles of one slice are multiplied, the next slice is converted.
  *
- * fp8 weights are a float type here (DTYPE_F8_E4M3), with scales: linear_fp8.h, linear_fp8_few.h.
- * Other quantized weights with float activations go through the scratch memory with any number of
- * rows.
+ * fp8 weights count as a float type here (DTYPE_F8_E4M3), with scales: linear_fp8.h,
+ * linear_fp8_few.h. Other quantized weights with float activations are always converted in the
+ * scratch memory, however few the rows.
  *
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
@@ -36,12 +36,11 @@
 
 enum {
     BLOCK_ROWS = 256,   /* rows that share a converted K-slice */
-    FEW_ROWS = 6,       /* most rows whose weights are converted in registers */
-    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains,
-                           and memory delivers two streams faster than one or four */
+    FEW_ROWS = 6,       /* most rows for which weights are converted in registers */
+    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
+                           memory delivers two streams faster than one or four */
     AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter if a tile has more streams */
-    MANY_ROWS = 40,     /* least rows for long K-slices; with fewer rows each tile has to convert
-                           more */
+    MANY_ROWS = 40,     /* fewest rows for long K-slices: tiles of fewer rows convert more each */
     MOST_ROWS = 12,     /* most rows of a register tile */
     LINE_FLOATS = 16,   /* floats of a cache line */
     LINE_BYTES = 64,    /* bytes of a cache line */
@@ -58,7 +57,7 @@ ALWAYS_INLINE size_t input_bytes(enum dtype t)
 
 #include "kernels/linear_piece.h"
 
-/* A rectangle of one group's outputs. */
+/* A rectangle of outputs of one group. */
 struct slice {
     const struct packed *w;
     const float *x; /* of the first row */
@@ -70,16 +69,16 @@ struct slice {
     size_t n_rows, panel0, panel1;
 };
 
-/* The input of a register tile of few rows. */
+/* The operands of a register tile of few rows. */
 struct operands {
     const float *x; /* [n_rows, x_stride] from the first input */
     size_t x_stride;
-    const char *w; /* weights of the first input and the first panel */
+    const char *w; /* weights, from the first input of the first panel on */
     size_t apart;  /* bytes from panel to panel */
     size_t n_k;
 };
 
-/* Continues every chain by input k. */
+/* Continues every chain with input k. */
 ALWAYS_INLINE void chain_step(enum dtype t, size_t n_rows, size_t n_panels,
                               const struct operands *o, size_t k, struct v16 *a)
 {
@@ -124,7 +123,7 @@ static size_t leaf_length(const struct packed *w, bool leafy)
     return leafy ? w->leaf : w->n_in;
 }
 
-/* The number of outputs of `panel` that exist; the last panel may be padded. */
+/* Returns the number of outputs that `panel` really has; the last panel may be padded. */
 static size_t outputs_of(const struct packed *w, size_t panel)
 {
     const size_t left = w->n_out - panel * PANEL_COLUMNS;
@@ -136,14 +135,14 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Bytes from panel to panel. */
+/* Returns the bytes from panel to panel. */
 ALWAYS_INLINE size_t panel_bytes_of(enum dtype t, const struct packed *w)
 {
     if (t == DTYPE_F8_E4M3) return kern_quant_panel_bytes(w->quant, w->n_in);
     return (size_t)w->n_in * input_bytes(t);
 }
 
-/* The address of row r's outputs in a panel. */
+/* Returns the address of row r's outputs in a panel. */
 ALWAYS_INLINE float *y_at(const struct slice *s, size_t r, size_t panel)
 {
     return s->y + r * s->y_stride + (panel - s->y_panel) * PANEL_COLUMNS;
@@ -183,7 +182,7 @@ ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, co
     return bad == 0 ? 0 : __builtin_popcount(bad & output_lanes(t, outputs_of(s->w, panel)));
 }
 
-/* The panels of a register tile: `first` and then every `apart`-th panel. */
+/* The panels of a register tile: `first`, and then every panel `apart` panels further on. */
 struct streams {
     size_t first, apart;
 };
@@ -191,7 +190,7 @@ struct streams {
 #include "kernels/linear_fp8_few.h"
 
 /* c[row][panel] = the chains of all rows of the slice (n_rows) in n_panels panels, continued over
- * inputs [k, end). Both numbers are constant. */
+ * inputs [k, end). n_rows and n_panels are constant. */
 ALWAYS_INLINE void few_chains(enum dtype t, size_t n_rows, size_t n_panels, size_t k, size_t end,
                               const struct slice *s, struct streams streams, struct v16 *c)
 {
@@ -205,7 +204,7 @@ ALWAYS_INLINE void few_chains(enum dtype t, size_t n_rows, size_t n_panels, size
     chains(t, n_rows, n_panels, &o, c);
 }
 
-/* Computes all rows of the slice (n_rows) in n_panels panels. Both numbers are constant. */
+/* Computes all rows of the slice (n_rows) in n_panels panels. n_rows and n_panels are constant. */
 ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_panels,
                             const struct slice *s, struct streams streams)
 {
@@ -241,8 +240,8 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
-/* Computes a constant number of rows in the slice's panels, divided into as many streams as a tile
- * has panels. */
+/* Computes a constant number of rows in the slice's panels, which are divided into as many streams
+ * as a register tile has panels. */
 ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struct slice *s)
 {
     size_t p = s->panel0;
@@ -256,7 +255,7 @@ ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struc
         few_tile(t, leafy, n_rows, 1, s, (struct streams){p, 1});
 }
 
-/* At most FEW_ROWS rows. */
+/* Computes at most FEW_ROWS rows. */
 ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s)
 {
     switch (s->n_rows) {
@@ -283,8 +282,8 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s)
     }
 }
 
-/* The inputs of a K-slice of n_panels panels; the scratch memory holds MANY_PANELS * PIECE inputs.
- */
+/* Returns the number of inputs of a K-slice of n_panels panels; the scratch memory holds
+ * MANY_PANELS * PIECE inputs. */
 ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
 {
     const bool is_short = n_rows > FEW_ROWS && n_rows < MANY_ROWS;
@@ -295,7 +294,7 @@ ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
  * a leaf. */
 struct piece {
     size_t panel, k, n_k;
-    bool begins, ends; /* the leaf begins, ends with it */
+    bool begins, ends; /* whether the leaf begins with it, ends with it */
 };
 
 ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_panels,
@@ -309,7 +308,8 @@ ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_
     return (struct piece){panel, k, n_k, at == 0, n_k == left};
 }
 
-/* The K-slice after p: of the same panels, or of the next ones. After the last it is empty. */
+/* Returns the K-slice after p: of the same panels, or of the next ones. After the last one, an
+ * empty slice. */
 ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t n_panels,
                                        const struct piece *p)
 {
@@ -320,11 +320,11 @@ ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t
     return piece_at(s, leafy, n_panels, next, 0);
 }
 
-/* The number of vectors in struct sums16. The vectors are copied one by one: a compiler copies the
- * whole struct in smaller pieces, and loads that follow would stall. */
+/* The number of vectors in struct sums16. The vectors are copied one by one, because a compiler
+ * would copy the whole struct in smaller pieces, and loads that follow would stall. */
 #define SUMS_VECTORS (sizeof(struct sums16) / sizeof(((struct sums16 *)NULL)->s[0]))
 
-/* The memory of `many`: the chains of its rows and their integer sums. */
+/* The working memory of `many`: the chains of its rows and their integer sums. */
 struct block {
     enum dtype t;
     bool quantized, leafy;
@@ -334,10 +334,10 @@ struct block {
     struct v16 *c;         /* [n_rows, n_panels] chains */
     struct sums16 *sums;   /* [n_rows, n_panels] */
     int64_t *n_bad;        /* [n_rows] */
-    struct fp8_piece *fp8; /* of the K-slice that is converted */
+    struct fp8_piece *fp8; /* of the K-slice that is being converted */
 };
 
-/* The conversion of a K-slice into `scratch`. */
+/* Prepares the conversion of a K-slice into `scratch`. */
 ALWAYS_INLINE struct conversion conversion_of(const struct block *b, const struct piece *p,
                                               float *scratch)
 {
@@ -356,8 +356,8 @@ ALWAYS_INLINE struct conversion conversion_of(const struct block *b, const struc
     return c;
 }
 
-/* Converts a whole K-slice at once: the first one, and each one of quantized weights, which are not
- * converted while tiles are multiplied. */
+/* Converts a whole K-slice at once: the first one, or any slice of quantized weights, which are
+ * not converted while tiles are multiplied. */
 ALWAYS_INLINE void piece_whole(const struct block *b, const struct piece *p, float *scratch)
 {
     const size_t stride = b->n_panels * PANEL_COLUMNS;
@@ -391,7 +391,7 @@ ALWAYS_INLINE unsigned add_leaf(const struct block *b, bool first, size_t at, si
     return bad;
 }
 
-/* The same for the last leaf of rows [r, end): stores the result. */
+/* Does the same for the last leaf of rows [r, end), and stores the result. */
 ALWAYS_INLINE unsigned add_last_leaf(const struct block *b, const struct piece *p, bool first,
                                      size_t r, size_t end)
 {
@@ -441,7 +441,7 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
     }
 }
 
-/* Prefetches the cache lines of a tile's outputs, long before they are written. */
+/* Prefetches the cache lines of a tile's outputs, long before the outputs are written. */
 ALWAYS_INLINE void fetch_outputs(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
     const bool summed = b->s->sums != NULL;
@@ -453,8 +453,8 @@ ALWAYS_INLINE void fetch_outputs(const struct block *b, const struct piece *p, s
     }
 }
 
-/* The work of the first tile of a K-slice. Each of n_fetches steps prefetches its share of the
- * weights of `behind`, the K-slice after the next. */
+/* Prepares the work of the first tile of a K-slice. Each of n_fetches steps prefetches its share
+ * of the weights of `behind`, the K-slice after the next one. */
 ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct piece *p,
                                           const struct piece *behind, const float *now,
                                           size_t n_fetches)
@@ -512,8 +512,8 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     }
 }
 
-/* Computes the slice's panels from `panel` on in steps of n_panels (constant), as far as whole
- * steps go, for at most BLOCK_ROWS rows. Returns the first panel that is left. */
+/* Computes the slice's panels from `panel` on, n_panels (constant) at a time while that many are
+ * left, for at most BLOCK_ROWS rows. Returns the first panel not computed. */
 ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_panels,
                           const struct slice *s, size_t panel)
 {
@@ -571,7 +571,7 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
             few(t, leafy, &s);
             continue;
         }
-        if (s.n_rows <= FEW_ROWS) /* quantized: enough independent chains */
+        if (s.n_rows <= FEW_ROWS) /* quantized weights: FEW_PANELS give enough independent chains */
             p = many(t, quantized, leafy, FEW_PANELS, &s, p);
         else
             p = many(t, quantized, leafy, MANY_PANELS, &s, p);

@@ -1,6 +1,6 @@
-/* fp8 weights of a K-slice as floats in scratch memory, for many rows; linear_fp8_few.h is for few.
- * fp8_quad of the instruction set's fp8.h makes floats of 64 bytes of a panel (packed tile), which
- * are four inputs of sixteen outputs. Included by linear_piece.h only. */
+/* Converts fp8 weights of a K-slice to floats in scratch memory, for many rows; for few rows see
+ * linear_fp8_few.h. fp8_quad of the instruction set's fp8.h converts 64 bytes of a panel (packed
+ * tile), which are four inputs of sixteen outputs. Included by linear_piece.h only. */
 #ifndef SHOAL_KERNELS_LINEAR_FP8_H
 #define SHOAL_KERNELS_LINEAR_FP8_H
 
@@ -9,12 +9,12 @@
 enum {
     FP8_LINE = QUANT_QUAD * PANEL_COLUMNS, /* bytes of four inputs of a panel: a cache line */
     FP8_SCALES_AHEAD = 4 * FP8_LINE,       /* prefetch distance of a panel's scales */
-    FP8_PIECE_SCALES = MANY_PANELS * (PIECE / QUANT_CODE_ALIGN + 1), /* at most, of a K-slice */
+    FP8_PIECE_SCALES = MANY_PANELS * (PIECE / QUANT_CODE_ALIGN + 1), /* most scales of a K-slice */
 };
 
-/* The scales of a K-slice and the place of its conversion in them. */
+/* The scales of a K-slice, and how far its conversion has got in them. */
 struct fp8_piece {
-    size_t group, left;    /* inputs of a group; inputs left of the current group */
+    size_t group, left;    /* inputs of a group; inputs left in the current group */
     const struct v16 *now; /* [n_panels] scales of the current group */
     fp8_large large;
     struct v16 scales[FP8_PIECE_SCALES]; /* [group][n_panels], enlarged unless `large` */
@@ -36,7 +36,7 @@ ALWAYS_INLINE fp8_large fp8_load_scales(const struct packed *w, size_t panel, si
     return large;
 }
 
-/* Prepares the scales for inputs [k, k + n_k) of n_panels neighbouring panels. */
+/* Prepares the scales of inputs [k, k + n_k) of n_panels neighbouring panels. */
 ALWAYS_INLINE void fp8_piece_begin(const struct packed *w, size_t panel, size_t n_panels, size_t k,
                                    size_t n_k, struct fp8_piece *f)
 {
@@ -52,7 +52,8 @@ ALWAYS_INLINE void fp8_piece_begin(const struct packed *w, size_t panel, size_t 
         f->scales[i] = fp8_enlarged(f->scales[i]);
 }
 
-/* to[n][n_panels][16] = the next n inputs of panels panel_bytes apart; n is a multiple of 4. */
+/* to[n][n_panels][16] = the next n inputs of panels that are panel_bytes apart; n is a multiple of
+ * 4. */
 ALWAYS_INLINE void fp8_convert(size_t n_panels, size_t n, const uint8_t *codes, size_t panel_bytes,
                                struct fp8_piece *f, float *to)
 {

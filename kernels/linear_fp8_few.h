@@ -1,24 +1,24 @@
 /* Few rows times fp8 weights: weights become floats in registers, once for all rows of a tile.
  *
  *     64 bytes of a panel (packed tile)       4 inputs of 16 outputs
- *       fp8_quad, with the group's scales     4 vectors: weights, rounded once
+ *       fp8_quad, with the group's scales     4 vectors of weights, rounded once
  *         fma with the inputs of each row
  *
  * Included by linear_body.h only. */
 #ifndef SHOAL_KERNELS_LINEAR_FP8_FEW_H
 #define SHOAL_KERNELS_LINEAR_FP8_FEW_H
 
-/* A tile's place in one group of inputs. */
+/* The position of a register tile in one group of inputs. */
 struct fp8_group {
     const float *x; /* [n_rows, x_stride] from the next input */
     size_t x_stride;
-    const uint8_t *codes; /* of the first panel from the next input, */
-    size_t apart;         /* so many bytes to the next panel's */
+    const uint8_t *codes; /* of the first panel, from the next input on */
+    size_t apart;         /* bytes from one panel's codes to the next panel's */
     fp8_large large;
     struct v16 scales[FEW_PANELS]; /* enlarged unless `large` */
 };
 
-/* The next four inputs of every chain; of the last quad only n. */
+/* Continues every chain with the next four inputs; with only n of them in the last quad. */
 ALWAYS_INLINE void fp8_step(size_t n_rows, size_t n_panels, size_t n, struct fp8_group *g,
                             struct v16 *a)
 {
@@ -59,7 +59,7 @@ ALWAYS_INLINE void fp8_chains(size_t n_rows, size_t n_panels, size_t n_k, struct
 }
 
 /* c[row][panel] = the chains of all rows of the slice (n_rows) in n_panels panels, continued over
- * inputs [k, end), group by group. Both numbers are constant. */
+ * inputs [k, end), group by group. n_rows and n_panels are constant. */
 ALWAYS_INLINE void fp8_groups(size_t n_rows, size_t n_panels, size_t k, size_t end,
                               const struct slice *s, struct streams streams, struct v16 *c)
 {

@@ -1,13 +1,13 @@
 /* Register tiles over a K-slice of converted weights, for many rows. While a tile multiplies, it
- * prefetches inputs and weights and converts a part of the next K-slice. Included only by
- * linear_body.h, which lists what its includer defines. */
+ * also prefetches inputs and weights and converts a part of the next K-slice. Included only by
+ * linear_body.h, which lists the names that the including file defines. */
 #ifndef SHOAL_KERNELS_LINEAR_PIECE_H
 #define SHOAL_KERNELS_LINEAR_PIECE_H
 
 #include "kernels/linear_fp8.h"
 
 enum {
-    ROWS_TOGETHER = 3, /* rows that one address register and the stride can reach */
+    ROWS_TOGETHER = 3, /* rows that one address register reaches with the stride */
     STEPS = 4,         /* inputs of an unrolled loop; divides LINE_FLOATS */
 };
 
@@ -21,8 +21,8 @@ struct conversion {
     struct fp8_piece *fp8; /* fp8 only */
 };
 
-/* The input of a register tile over a K-slice, and what the tile prefetches and converts meanwhile.
- */
+/* The operands of a register tile over a K-slice, and the data that the tile prefetches and
+ * converts meanwhile. */
 struct tile_work {
     const float *x; /* [n_rows, x_stride] from the K-slice's first input */
     size_t x_stride;
@@ -36,7 +36,7 @@ struct tile_work {
     struct conversion *conversion;
 };
 
-/* to[n][n_panels][16] = the next n inputs of panels of floats, panel_bytes apart. */
+/* to[n][n_panels][16] = the next n inputs of panels of floats that are panel_bytes apart. */
 ALWAYS_INLINE void convert_floats(enum dtype t, size_t n_panels, size_t n, const char *from,
                                   size_t panel_bytes, float *to)
 {
@@ -74,7 +74,7 @@ ALWAYS_INLINE void convert(size_t n_panels, struct conversion *c)
         convert_as(DTYPE_F32, n_panels, c);
 }
 
-/* The prefetches and the conversion that accompany inputs [k, k + LINE_FLOATS) of a K-slice. */
+/* Prefetches and converts the share that belongs to inputs [k, k + LINE_FLOATS) of a K-slice. */
 ALWAYS_INLINE void meanwhile(size_t n_rows, size_t n_panels, const struct tile_work *o, size_t k)
 {
     UNROLL(16)
@@ -88,7 +88,7 @@ ALWAYS_INLINE void meanwhile(size_t n_rows, size_t n_panels, const struct tile_w
     convert(n_panels, o->conversion);
 }
 
-/* Continues a[row][panel] by n (constant) inputs. x[i] points to row i * ROWS_TOGETHER. */
+/* Continues a[row][panel] with n (constant) inputs. x[i] points to row i * ROWS_TOGETHER. */
 ALWAYS_INLINE void multiply(size_t n_rows, size_t n_panels, size_t n, const float *const *x,
                             size_t x_stride, const float *w, struct v16 *a)
 {
@@ -145,7 +145,7 @@ ALWAYS_INLINE void tile_chains(size_t n_rows, size_t n_panels, const struct tile
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = a[i];
 }
 
-/* Multiplies n rows by a K-slice: 1 to TILE / n_panels rows, at most MOST_ROWS. */
+/* Multiplies n rows by a K-slice; n is 1 to TILE / n_panels, and at most MOST_ROWS. */
 ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, const struct tile_work *o, struct v16 *c)
 {
 #define PIECE_TILE(rows)                                                                           \

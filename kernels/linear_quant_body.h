@@ -18,8 +18,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The form of quantized weights in memory: bytes; nibbles unpacked to bytes (int4 up to 15, mxfp4
- * up to 24), as register tiles read them; packed nibbles, as few rows read them. */
+/* How quantized weights lie in memory: as bytes; as nibbles unpacked to bytes (int4 up to 15,
+ * mxfp4 up to 24), which register tiles read; or as packed nibbles, which few rows read. */
 enum quant_source {
     SOURCE_BYTES,
     SOURCE_UNPACKED_INT4,
@@ -37,7 +37,8 @@ enum {
     QUANT_MANY_ROWS = 64, /* from this many rows on, outputs exceed a cache and are prefetched */
 };
 
-/* The input of a register tile: n_rows rows and n_panels panels, whole groups of a K-slice. */
+/* The operands of a register tile: n_rows rows and n_panels panels, over whole groups of a
+ * K-slice. */
 struct quant_tile {
     enum quant_source source;
     bool has_zeros;
@@ -46,26 +47,26 @@ struct quant_tile {
     size_t x_stride;
     const float *x_scales; /* [row][group], q_stride apart */
     size_t q_stride;
-    const int32_t *start; /* [row][group], start_stride apart: with what the integer sums start:
-                             -bias * sum. With zero points: the sum itself. NULL with SET_SIGNED
-                             and no zero points */
+    const int32_t *start; /* [row][group], start_stride apart: the values with which integer sums
+                             start, -bias * sum. With zero points: the sum itself. NULL with
+                             SET_SIGNED and no zero points */
     size_t start_stride;
     const uint8_t *w; /* the first panel's quantized values; w_stride bytes to the next panel */
     size_t w_stride;
-    const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
-    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero point, in
-                                                                  16 bits */
+    const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* [panel][group] */
+    const int32_t (*zeros)[QUANT_PIECE_GROUPS]
+                          [PANEL_COLUMNS]; /* the same shape: bias - zero point, in 16 bits */
     const uint8_t *ahead; /* quantized values to prefetch meanwhile: ahead_stride bytes to the
                              next panel, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
     bool begins;                     /* with SET_ENDS: the chains begin with this K-slice, at +0 */
-    const struct quant_end *end;     /* with SET_ENDS: where to store the chains if they end with
-                                        this K-slice; else NULL */
+    const struct quant_end *
+        end; /* with SET_ENDS: where to store the chains if they end with this K-slice; else NULL */
 };
 
 /* The instruction set also defines these constants:
  *   SET_TILE_ROWS   most rows of a register tile over unpacked nibbles
- *   SET_BYTES_ROWS  the same over SOURCE_BYTES
+ *   SET_BYTES_ROWS  most rows of a register tile over SOURCE_BYTES
  *   SET_SIGNED      1: tiles multiply signed bytes. set_unpack then copies SOURCE_BYTES too, and
  *                   subtracts the bias (quant_bias), with zero points as well
  *   SET_ENDS        1: a tile exceeds the first-level cache, so set_tile itself starts chains at
@@ -74,8 +75,8 @@ struct quant_tile {
 /* Continues the chains acc[row][panel][16] over the tile's groups. */
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 
-/* Reads n_vectors vectors of 64 bytes. From packed nibbles it writes two vectors of bytes for each
- * (mxfp4: doubled and biased), from SOURCE_BYTES one. */
+/* Reads n_vectors vectors of 64 bytes. Writes two vectors of bytes for each vector of packed
+ * nibbles (mxfp4: doubled and biased), one for each vector of SOURCE_BYTES. */
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 
 /* out[n] = scales [i, i + n) of the array `in`, in f32; n is a multiple of 16. */
@@ -84,15 +85,15 @@ static void set_scales(struct quant_format f, const void *in, size_t i, size_t n
 /* out[n] = bias - zero point, in the lower 16 bits; n is a multiple of 16. */
 static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out);
 
-/* out[n] = sums[n] * factor; n <= QUANT_PIECE_GROUPS, which out has room for. */
+/* out[n] = sums[n] * factor; n <= QUANT_PIECE_GROUPS, and out always has room for so many. */
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
 
-/* Whether all n partials of a leaf fit the grid; n is a multiple of 16. */
+/* True when all n partial sums of a leaf fit the grid; n is a multiple of 16. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
 
-/* to[16] = from[16] + p[16] on the integer grid. p fits the grid. Each p is added, as a double, to
+/* to[16] = from[16] + p[16] on the integer grid. p fits the grid. As a double, each p is added to
  * a constant so large that the last bits of the sum count grid steps. The constant's bits stay in
- * `to`; quant_leaf_start has subtracted them beforehand. */
+ * `to`; quant_leaf_start has already subtracted them. */
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
                                 int64_t *to);
 
@@ -101,15 +102,15 @@ ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_b
 
 /* The current leaf (K-block) of a slice. */
 struct quant_leaf {
-    /* where the sums of the first leaf start: minus the constants that all leaves will add
-     * (set_grid_add) */
+    /* the values from which the first leaf's sums start: minus the constants that all leaves will
+     * add (set_grid_add) */
     int64_t start[PANEL_COLUMNS] __attribute__((aligned(64)));
     size_t g, n_groups; /* its first group, and the number of its groups */
     bool is_first, is_last;
 };
 
-/* The destination of finished chains, which belong to a slice's rows and to the panels from `panel`
- * on. They become outputs, or partial sums of a K-block (leaf). */
+/* The destination of finished chains. They belong to a slice's rows and to the panels from `panel`
+ * on, and become outputs, or partial sums of a K-block (leaf). */
 struct quant_end {
     const struct quant_slice *slice;
     size_t panel;
@@ -125,7 +126,7 @@ struct quant_ended {
     size_t row, n_rows, panel, n_panels;
 };
 
-/* A K-slice: the groups [g, g + n_groups). For begins and end see struct quant_tile. */
+/* A K-slice: the groups [g, g + n_groups). `begins` and `end` are those of struct quant_tile. */
 struct quant_piece {
     size_t g, n_groups;
     bool begins;
@@ -136,15 +137,15 @@ struct quant_piece {
 struct quant_slice {
     const struct packed *w;
     const struct quant_rows *xq;
-    size_t row, n_rows; /* rows of xq */
-    /* of the first row. Without leaves y; with leaves y and bad, or sums */
+    size_t row, n_rows; /* the first of them in xq */
+    /* Destinations, of the first row. Without leaves y; with leaves y and bad, or sums */
     float *y;
     size_t y_stride, y_panel; /* the panel with which y begins */
     int32_t *bad;
     int64_t *sums;
 };
 
-/* Memory for a block of rows: their chains, and the prepared weights that they share. */
+/* Working memory for a block of rows: their chains, and the prepared weights that they share. */
 struct quant_work {
     float acc[QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS] __attribute__((aligned(64)));
     uint8_t bytes[QUANT_PANELS][QUANT_PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
@@ -173,7 +174,7 @@ static enum quant_source quant_source_of(enum quant_kind kind)
     return kind == QUANT_INT8 ? SOURCE_BYTES : kind == QUANT_INT4 ? SOURCE_INT4 : SOURCE_MXFP4;
 }
 
-/* The stored value that means 0 if a weight has no zero points. */
+/* Returns the stored value that means 0 in a weight without zero points. */
 ALWAYS_INLINE int32_t quant_bias(enum quant_source source)
 {
     return source == SOURCE_BYTES  ? QUANT_INT8_BIAS
@@ -181,8 +182,8 @@ ALWAYS_INLINE int32_t quant_bias(enum quant_source source)
                                    : QUANT_MXFP4_BIAS;
 }
 
-/* Prepares scales, zero points and starts of the groups [g, g + t->n_groups), and sets them in t.
- */
+/* Prepares the scales, zero points and starts of the groups [g, g + t->n_groups), and points t to
+ * them. */
 static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, struct quant_tile *t,
                           struct quant_work *m)
 {
@@ -211,8 +212,8 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
     t->start_stride = QUANT_PIECE_GROUPS;
 }
 
-/* The weights to prefetch while the groups before g of n_panels panels are multiplied: the
- * following groups, or the next panels, or, at the weight's end, the same panels again. */
+/* Returns the weights to prefetch while the groups before g of n_panels panels are multiplied: the
+ * next groups; after the last group the next panels; at the weight's end the same panels again. */
 static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n_panels, size_t g,
                                   size_t n_groups, size_t panel_bytes)
 {
@@ -222,7 +223,7 @@ static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n
     return (const uint8_t *)w->data + next * panel_bytes;
 }
 
-/* memcpy of n_outputs elements. For a whole panel, the usual case, the compiler knows the size and
+/* Copies n_outputs elements. For a whole panel, the usual case, the compiler knows the size and
  * makes no call. */
 #define QUANT_PUT(to, from, n_outputs)                                                             \
     ((n_outputs) == PANEL_COLUMNS ? memcpy(to, from, PANEL_COLUMNS * sizeof *(from))               \
@@ -241,7 +242,7 @@ static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
     return n_bad;
 }
 
-/* The addresses of row r's sums, and of its outputs, in a panel. */
+/* Return the addresses of row r's sums, and of its outputs, in a panel. */
 static inline int64_t *quant_sums_at(const struct quant_slice *s, size_t r, size_t panel)
 {
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
@@ -328,7 +329,7 @@ ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, struct quant_ende
                       quant_outputs_of(s.w, panel + i));
 }
 
-/* Ends a leaf of one or two panels; rows of acc are QUANT_PANELS panels apart. */
+/* Ends a leaf of one or two panels; the rows of acc are QUANT_PANELS panels apart. */
 static inline void quant_panels_leaf_end(const struct quant_end *e, size_t n_panels, float *acc)
 {
     const size_t acc_row = QUANT_PANELS * PANEL_COLUMNS;
@@ -338,7 +339,7 @@ static inline void quant_panels_leaf_end(const struct quant_end *e, size_t n_pan
         quant_leaf_end(e, 1, acc, acc_row);
 }
 
-/* Ends the chains of a register tile of one or two panels, while the cache holds them. */
+/* Ends the chains of a register tile of one or two panels, while the cache still holds them. */
 static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows, size_t n_panels,
                            float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -351,7 +352,7 @@ static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows,
 
 static inline void quant_tile_begin(size_t n_rows, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* inlined, not a call */
+    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* inlined */
 }
 
 /* Prefetches a cache line that will be written. */
@@ -435,8 +436,8 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* Computes the chains of a leaf's groups [g0, g1) in n_panels panels, from +0, and stores them at
- * `end`. */
+/* Computes the chains of a leaf's groups [g0, g1) in n_panels panels, starting at +0, and stores
+ * them as `end` says. */
 static void quant_chains(const struct quant_end *end, size_t n_panels, size_t g0, size_t g1,
                          struct quant_work *m)
 {
@@ -463,7 +464,7 @@ static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_pan
     quant_chains(&end, n_panels, 0, s->xq->n_groups, &m);
 }
 
-/* The first leaf. A weight without inputs has one leaf too, of zeros. */
+/* Returns the first leaf. A weight without inputs also has one leaf, of zeros. */
 static inline struct quant_leaf quant_leaf_start(const struct quant_slice *s)
 {
     const size_t leaf_groups = s->w->leaf / s->xq->group, n_groups = s->xq->n_groups;
@@ -518,7 +519,7 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
 /* Computes panels [panel, panel + n_panels) for a block of rows. */
 typedef void quant_panels_fn(const struct quant_slice *s, size_t panel, size_t n_panels);
 
-/* The slice of rows [row, row + n_rows) of a group. */
+/* Returns the slice of rows [row, row + n_rows) of a group. */
 static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_args *a,
                                                 const struct linear_group *g, size_t row,
                                                 size_t n_rows)

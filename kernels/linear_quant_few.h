@@ -1,42 +1,42 @@
 /* Linears with quantized weights and int8 activations, for few rows: one panel (packed tile) after
  * the other, read from the packed weights without unpacking them to memory. Also chooses between
- * few and many rows (linear_quant_body.h). The instruction set defines set_few, like the functions
- * of that file. */
+ * few and many rows (linear_quant_body.h). The instruction set defines set_few, as it defines the
+ * functions that linear_quant_body.h declares. */
 #ifndef SHOAL_KERNELS_LINEAR_QUANT_FEW_H
 #define SHOAL_KERNELS_LINEAR_QUANT_FEW_H
 
 #include "kernels/linear_quant_body.h"
 
 enum {
-    QUANT_CODES_AHEAD = 3072, /* bytes of quantized weights to prefetch: as many as a core can
-                                 have in flight and its first-level cache holds */
+    QUANT_CODES_AHEAD = 3072, /* bytes of quantized weights to prefetch: as many as a core can have
+                                 in flight and its first-level cache holds */
     QUANT_SCALES_AHEAD = 512, /* bytes of scales to prefetch */
 };
 
-/* The input of the chains of a few rows and one panel. */
+/* The operands of the chains of a few rows and one panel. */
 struct quant_few {
     struct quant_format format;
     size_t n_rows, n_groups, group;
     const int8_t *x; /* x, x_scales, sums: of the first row's first group */
     size_t x_stride;
-    const float *x_scales; /* q_stride to the next row, for sums too */
+    const float *x_scales; /* q_stride to the next row, as for sums */
     const int32_t *sums;
     size_t q_stride;
     const uint8_t *w;
     const void *scales;
-    size_t scale; /* index of the first group's scales in scales and zeros */
+    size_t scale; /* index of the first group's scales in `scales` and `zeros` */
     const uint8_t *zeros;
     const char *scales_ahead; /* scales to prefetch meanwhile, scales_step bytes in each group */
     size_t scales_step;
 };
 
-/* Defined by the instruction set: acc[row][16] = the chains of n_rows rows, from +0. n_rows is
- * constant and at most SET_FEW_ROWS. Up to SET_FEW_MOST rows (SOURCE_BYTES: SET_FEW_BYTES_MOST,
- * which is larger) are multiplied this way, in several passes. */
+/* Defined by the instruction set: acc[row][16] = the chains of n_rows rows, starting at +0. n_rows
+ * is constant and at most SET_FEW_ROWS. Slices of up to SET_FEW_MOST rows (SOURCE_BYTES:
+ * SET_FEW_BYTES_MOST, which is larger) are multiplied this way, in several passes. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 
-/* The sums of a few rows over the leaves of a panel. */
+/* Sums of a few rows over the leaves of a panel. */
 struct quant_few_sums {
     int64_t sums[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     int64_t n_bad[SET_FEW_ROWS];
@@ -66,7 +66,7 @@ static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t 
             (const char *)w->scales + scale / PANEL_COLUMNS * scales_step + QUANT_SCALES_AHEAD};
 }
 
-/* One function for each number of rows; cases beyond SET_FEW_ROWS compile to nothing. */
+/* Defines one function for all numbers of rows; cases beyond SET_FEW_ROWS compile to nothing. */
 #define QUANT_FEW(name, source, has_zeros)                                                         \
     static void quant_few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])            \
     {                                                                                              \
@@ -102,8 +102,8 @@ static quant_few_fn *quant_few_for(struct quant_format f)
     return f.has_zeros ? quant_few_bytes_zeros : quant_few_bytes;
 }
 
-/* Computes few rows of one panel. Quantized values and scales are two streams through memory, whose
- * speed is the limit. */
+/* Computes few rows of one panel. Quantized values and scales are two streams from memory, and
+ * memory limits the speed. */
 static void quant_few_panel(const struct quant_slice *s, size_t panel)
 {
     const size_t n_outputs = quant_outputs_of(s->w, panel);

@@ -1,5 +1,5 @@
-/* How linears are divided among threads: strips of rows, units of panels (packed tiles), and the
- * cost of a unit. Included only by ops.c and ops_gated.c. */
+/* How linears are divided among threads: into strips of rows, and these into units of panels
+ * (packed tiles), each with a cost. Included only by ops.c and ops_gated.c. */
 #ifndef SHOAL_KERNELS_LINEAR_STRIPS_H
 #define SHOAL_KERNELS_LINEAR_STRIPS_H
 
@@ -19,7 +19,7 @@ enum {
  * may have fewer. */
 struct strip {
     size_t n_panels, unit, n_units, n_rows;
-    uint64_t unit_cost; /* in multiply-adds; never 0, also for a weight without inputs */
+    uint64_t unit_cost; /* in multiply-adds; never 0, not even for a weight without inputs */
 };
 
 static inline linear_slice_fn *slice_of(const struct kern_table *k, const struct packed *w,
@@ -30,7 +30,8 @@ static inline linear_slice_fn *slice_of(const struct kern_table *k, const struct
     return leafy ? k->linear_leaf[w->dtype] : k->linear[w->dtype];
 }
 
-/* The strip that begins at row `row` of a group. unit 0: chosen to suit the register tiles. */
+/* Returns the strip that begins at row `row` of a group. unit 0: chooses a unit that suits the
+ * register tiles. */
 static inline struct strip strip_of(const struct linear_args *a, const struct linear_group *g,
                                     size_t row, size_t unit)
 {
@@ -47,7 +48,7 @@ static inline struct strip strip_of(const struct linear_args *a, const struct li
     return s;
 }
 
-/* The panels [*panel0, *panel1) of the strip that fall to a thread. False: none. */
+/* Finds the panels [*panel0, *panel1) of the strip that fall to a thread. False: none do. */
 static inline bool strip_take(struct part *part, const struct strip *s, size_t *panel0,
                               size_t *panel1)
 {

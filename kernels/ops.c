@@ -1,5 +1,5 @@
-/* The ops: each runs on the device if the table has one, else on the threads of the team. This file
- * and ops_*.c say into which units each op is divided, and what a unit costs. */
+/* The ops: each runs on the device if the table has one, else on the threads of the team. This
+ * file and ops_*.c define the units into which each op is divided, and the cost of a unit. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"

@@ -3,7 +3,7 @@
  * nearest, no flush to zero), and calls the table's kernels on slices. The bits do not depend on
  * the number of threads. With a device (kernels/device.h) the op calls the device's table
  * (kernels/device_ops.h); arrays are then device memory, lists stay host memory, and failures show
- * in device_status. All ops are Local, allocate nothing, and never fail. */
+ * in device_status. All ops are Local and allocate nothing; only op_check_weight returns errors. */
 #ifndef SHOAL_KERNELS_OPS_H
 #define SHOAL_KERNELS_OPS_H
 
@@ -18,14 +18,17 @@ void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size
  * [row0, row0 + n_rows). */
 void op_step_part(const struct kern_table *k, size_t row0, size_t n_rows);
 
-/* y = x w^T per group (weights without leaves). All groups have weights of one type or format. */
+/* y = x w^T for each group (weights without leaves). All groups have weights of one type or
+ * format. */
 void op_linear(const struct kern_table *k, const struct linear_args *a);
 
-/* n linears that do not depend on each other (q, k and v), for which threads are woken once. */
+/* Computes n linears that do not depend on each other (q, k and v), waking the threads only once.
+ */
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n);
 
-/* sums = the integer sums of x w^T per group, for weights with leaves; zeroes the rows' counters
- * first. With sums NULL (on the CPU) y = the sums' values, and bad += the counters. */
+/* sums = the integer sums of x w^T for each group, for weights with leaves; zeroes the rows'
+ * counters first. With sums NULL (CPU only): y = the values of the sums, and bad += the counters.
+ */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 
 /* Quantizes rows [0, n_rows) of x, n inputs each, into the first groups of out's rows. Leaves
@@ -33,19 +36,19 @@ void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
                       size_t n, const struct quant_rows *out);
 
-/* y = the grid values of sums, or y += them; bad[t] += the counter of row t. */
+/* y = the values of sums on the grid, or y += them; bad[t] += the counter of row t. */
 struct grid_args {
     const int64_t *sums;  /* [T, N + 1] */
     size_t n_rows, n_out; /* T, N */
     uint32_t grid_bits;
-    bool adds;    /* to y */
+    bool adds;    /* whether to add to y */
     float *y;     /* [T, N] */
     int32_t *bad; /* [T] saturating at INT32_MAX */
 };
 void op_grid(const struct kern_table *k, const struct grid_args *a);
 
-/* y = rmsnorm of each row of x. With codes, y is quantized too: the bits of op_quantize_rows, made
- * while a cache holds the row. */
+/* y = rmsnorm of each row of x. With codes, y is quantized too, to the bits of op_quantize_rows,
+ * while a cache still holds the row. */
 struct norm_args {
     const float *x; /* [n_rows, n] */
     const float *w; /* [n] */
@@ -53,7 +56,7 @@ struct norm_args {
     float eps;
     float *y;                       /* [n_rows, n]; may be x */
     const struct quant_rows *codes; /* NULL: none */
-    const float *bias;              /* [n]: the table's layernorm instead; NULL: rmsnorm */
+    const float *bias;              /* [n]: layernorm of the table instead; NULL: rmsnorm */
 };
 void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 
@@ -64,12 +67,12 @@ struct rope_tails {
     size_t x_stride, out_stride;
     const float *cos, *sin; /* [T, rot / 2] */
     size_t n_rows, n_heads, rot;
-    bool pairs; /* elements 2i and 2i + 1 of x are a pair, which out has at i and i + rot / 2 */
+    bool pairs; /* elements 2i and 2i + 1 of x are a pair; in out they are i and i + rot / 2 */
 };
 void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
 
-/* The first half of a norm over a projection whose heads are on several ranks: entry h of row t of
- * `sums` is the square_sum of head h, stored as the bits of a float. */
+/* The first half of a norm over a projection whose heads are spread over several ranks: entry h of
+ * row t of `sums` becomes the square_sum of head h, stored as the bits of a float. */
 struct square_sums_args {
     const float *x; /* [T, n_heads, head_dim] */
     size_t n_rows, n_heads, head_dim;
@@ -78,9 +81,9 @@ struct square_sums_args {
 };
 void op_head_square_sums(const struct kern_table *k, const struct square_sums_args *a);
 
-/* The second half: x [T, n] in place: r = 1 / sqrt(sum / (float)n_whole + eps), where sum = the
- * chain of plain adds of the row's n_sums entries of sums [T, stride] from +0; x_i = (x_i * r) *
- * w_i. */
+/* The second half, for x [T, n] in place: x_i = (x_i * r) * w_i with r = 1 / sqrt(sum /
+ * (float)n_whole + eps), where sum = the chain of plain adds, from +0, of the row's n_sums entries
+ * of sums [T, stride]. */
 struct norm_whole {
     float *x;
     const float *w;       /* [n] */
@@ -90,31 +93,31 @@ struct norm_whole {
 };
 void op_norm_whole(const struct kern_table *k, const struct norm_whole *a);
 
-/* x_i = min(max(x_i, -limit), limit); a NaN stays. */
+/* x_i = min(max(x_i, -limit), limit); a NaN stays NaN. */
 void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
 
-/* x_i = softcap of the table. */
+/* Applies the table's softcap to x [n]. */
 void op_softcap(const struct kern_table *k, float *x, float cap, size_t n);
 
-/* x_i = xielu of the table; law [4] = alpha_p, alpha_n, beta, eps. */
+/* Applies the table's xielu to x [n]; law [4] = alpha_p, alpha_n, beta, eps. */
 void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n);
 
-/* x[t] [n] = x[t] * (1 / (1 + exp(-gate[t]))) */
 /* y [n_rows, n]: row t = row t of x times scale[t]; y may be x. Not on a device. */
 void op_scale_rows(const struct kern_table *k, const float *x, const float *scale, size_t n_rows,
                    size_t n, float *y);
+/* x[t] [n] = x[t] * (1 / (1 + exp(-gate[t]))) for each of n_rows rows. */
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n);
 
-/* Prepares attention in one pass over the rows: norms each head of q and k in place (rmsnorm over
- * Hd, where there is a weight), rotates it (rope), and writes k and v into the rows' cache slots
+/* Prepares attention in one pass over the rows: normalizes each head of q and k in place (rmsnorm
+ * over Hd, if there is a weight), rotates it (rope), and writes k and v into the rows' cache slots
  * (kv_store). k is undefined afterwards. */
 struct rope_kv_args {
     float *q, *k; /* [T, H, Hd], [T, G, Hd] */
     const float *v;
     const float *q_norm, *k_norm; /* [Hd]; NULL: none */
     float eps;
-    bool norms_last;        /* after the rotation */
+    bool norms_last;        /* normalize after the rotation */
     const float *cos, *sin; /* [T, rot / 2] */
     size_t n_rows, n_heads, rot;
     struct kv_view kv;
@@ -123,24 +126,25 @@ struct rope_kv_args {
 };
 void op_rope_kv(const struct kern_table *k, const struct rope_kv_args *a);
 
-/* Writes k, v [T, G, Hd] as they are into the cache slots of the rows; latents: v is not read. */
+/* Writes k, v [T, G, Hd] as they are into the cache slots of the rows. With latents, v is not
+ * read. */
 void op_kv_write(const struct kern_table *k, const float *key, const float *value,
                  const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs);
 
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
-/* Heads of rows: head h of row t begins at x + t * row_stride + h * head_stride. */
+/* Where heads of rows lie: head h of row t begins at x + t * row_stride + h * head_stride. */
 struct head_view {
     const float *x;
     size_t row_stride, head_stride;
 };
 
-/* A layer with a gated delta rule, of the key heads that a rank holds. Each key head has `per_key`
- * value heads behind it; value head v reads key head v / per_key. C, the channels of the
- * convolution, are q of all heads, then k of all heads, then v of all heads. */
+/* The shape of a layer with a gated delta rule, for the key heads that a rank holds. Each key head
+ * serves `per_key` value heads; value head v reads key head v / per_key. The channels of the
+ * convolution, C in all, are q of all heads, then k of all heads, then v of all heads. */
 struct delta_shape {
-    uint32_t n_heads, per_key;   /* key heads, value heads of each */
-    uint32_t key_dim, value_dim; /* elements of a key head's q and k, of a value head's v */
+    uint32_t n_heads, per_key;   /* key heads; value heads of each */
+    uint32_t key_dim, value_dim; /* elements of a key head's q and k; of a value head's v */
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;
 };
@@ -156,26 +160,27 @@ static inline size_t delta_channels(const struct delta_shape *s)
     return 2 * (size_t)s->n_heads * s->key_dim + delta_value_heads(s) * s->value_dim;
 }
 
-/* The states of a layer: of each slot the last n_taps - 1 inputs of the convolution, the oldest
- * first, and the states of its value heads. A state [key_dim, value_dim] stands in tiles of
+/* The states of a layer. Each slot has the last n_taps - 1 inputs of the convolution, the oldest
+ * first, and the states of its value heads. A state [key_dim, value_dim] is stored in tiles of
  * DELTA_TILE columns, the last one narrower: tile after tile, each [key_dim, its columns]. So a
- * tile lies together, and fits a first-level cache. */
+ * tile is contiguous and fits a first-level cache. */
 struct delta_states {
     float *conv;  /* [slots, n_taps - 1, C] */
     float *heads; /* [slots, value heads, tiles] */
 };
 
-/* From the projections of rows to the inputs of the output projection, row by row:
+/* Computes the inputs of the output projection from the projections of rows, row by row:
  *   q, k, v = conv_silu of the projections, over this row and the n_taps - 1 rows before it
  *   q, k: x_i = x_i * (1 / sqrt(square_sum(x) + 1e-6)) of each head; then q_i = q_i * query_scale
  *   beta = 1 / (1 + exp(-b));  decay = exp(-(exp(decay_log) * softplus(a + step_bias))), with
  *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
  *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
- * A sequence's slot has its states after the rows before; afterwards those after the last row. */
+ * A sequence's slot holds its states after the rows before; afterwards, its states after the last
+ * row. */
 struct delta_args {
     struct delta_shape shape;
-    struct head_view q, k, v, z;        /* key heads; of v and z [per_key, value_dim] each */
-    struct head_view a, b;              /* key heads of [per_key] */
+    struct head_view q, k, v, z;        /* key heads; in v and z each [per_key, value_dim] */
+    struct head_view a, b;              /* key heads, each [per_key] */
     const float *conv;                  /* [n_taps, C] */
     const float *decay_log, *step_bias; /* [value heads] */
     const float *norm;                  /* [value_dim] */
@@ -187,10 +192,11 @@ struct delta_args {
     float *gates; /* [T, 2, value heads] work */
     float *out;   /* [T, value heads, value_dim] */
 };
-/* Not on a device. */
+/* Runs struct delta_args. Not on a device. */
 void op_delta(const struct kern_table *k, const struct delta_args *a);
 
-/* x[t] [n] = x[t] * sigmoid of the gates, in heads: x [n_rows, n_heads, width]. Not on a device. */
+/* x [n_rows, n_heads, width] = x * sigmoid(gate), where each head has its own gate values. Not on
+ * a device. */
 struct sigmoid_heads {
     float *x;
     struct head_view gate;
@@ -198,7 +204,7 @@ struct sigmoid_heads {
 };
 void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
 
-/* y = swiglu, or what `kind` says, of gate and up, n columns of each row. */
+/* y = swiglu (or the function of `kind`) of gate and up, n columns of each row. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;
@@ -208,12 +214,12 @@ struct swiglu_args {
 };
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 
-/* The first half of a gated FFN: gate.y [n_rows, F] = op_swiglu of the outputs of the linears gate
- * and up. up.y is undefined afterwards. */
+/* The first half of a gated FFN: gate.y [n_rows, F] = op_swiglu of the outputs of the two linears
+ * `gate` and `up`. up.y is undefined afterwards. */
 struct gated_args {
-    struct linear_args gate, up; /* the same rows in each group, all n_rows ascending; y_stride F */
+    struct linear_args gate, up; /* same rows in each group, all n_rows ascending; y_stride F */
     size_t n_rows;
-    const struct quant_rows *codes; /* gate.y as op_quantize_rows makes them; NULL: none */
+    const struct quant_rows *codes; /* gets gate.y, as op_quantize_rows quantizes it; NULL: none */
     enum gate_kind kind;
     bool codes_alone; /* gate.y is not read afterwards and need not be written */
 };
@@ -234,22 +240,22 @@ void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, floa
 /* x_i = x_i * w */
 void op_scale(const struct kern_table *k, float *x, float w, size_t n);
 
-/* Rows in the order of their experts: to[slots[i]] = x[i / per_row] for each of the n_slots that is
- * not negative. */
+/* Moves rows into the order of their experts: to[slots[i]] = x[i / per_row] for each of the
+ * n_slots slots that is not negative. */
 struct scatter_args {
     const float *x;       /* [ceil(n_slots / per_row), D] */
-    const int32_t *slots; /* list [n_slots]: each row of `to` once, or negative */
+    const int32_t *slots; /* list [n_slots]: each row of `to` once; negative: none */
     size_t n_slots, per_row, width;
     float *to; /* [.., D] */
 };
 void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a);
 
-/* The MoE's combine: for each token t, the sum on the integer grid (struct weighted_rows) of
- * weights[t][k] * y[slots[t][k]] over the choices k; negative slots are skipped. Without sums:
- * out[t] = the sum as floats, and marks[t][0] grows by the row's counter. With sums: it and the
- * counter are added to sums[t], so that sums over parts of the choices, of other ranks, may be
- * added before op_grid rounds them. The counter is the sum of the choices' `bad` and the number of
- * values that are too large for the grid. */
+/* The combine of an MoE layer: for each token t, the sum on the integer grid (struct
+ * weighted_rows) of weights[t][k] * y[slots[t][k]] over the choices k; negative slots are skipped.
+ * Without sums: out[t] = the sum as floats, and the row's counter is added to marks[t][0]. With
+ * sums: the sum and the counter are added to sums[t], so that other ranks' sums over their choices
+ * can be added before op_grid rounds them. The counter is the number of values that are too large
+ * for the grid, plus the `bad` counters of the choices. */
 struct combine_choices {
     const float *y; /* rows of D with a stride */
     size_t y_stride, width;
@@ -258,10 +264,10 @@ struct combine_choices {
     size_t n_rows, n_chosen; /* n_chosen at most ROUTER_CHOSEN_MAX */
     uint32_t grid_bits;
     float *out;         /* [T, D] */
-    const int32_t *bad; /* counters of the rows of y, bad_stride apart; NULL: none */
+    const int32_t *bad; /* counters of y's rows, bad_stride apart; NULL: none */
     size_t bad_stride;
     int32_t *marks; /* [T, 2] */
-    int64_t *sums;  /* [T, D + 1], the counter last; NULL: out and marks */
+    int64_t *sums;  /* [T, D + 1], the counter last; NULL: writes out and marks */
 };
 void op_combine_choices(const struct kern_table *k, const struct combine_choices *a);
 /* bad[t] += marks[t, 0] and dropped[t] += marks[t, 1], for n tokens. */
@@ -269,8 +275,8 @@ void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, i
                    int32_t *dropped);
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
 
-/* h[T, D] = the rows of tokens (a list) of a packed [V, D] weight that holds `vocab`; zeros for
- * other tokens. */
+/* h[T, D] = rows of a packed weight [V, D], one for each token (a list). The weight holds the
+ * tokens [vocab_begin, vocab_end); other tokens get zeros. */
 struct embed_args {
     const struct packed *w;
     const int32_t *tokens;
@@ -289,8 +295,8 @@ struct gather_args {
 };
 void op_gather_rows(const struct kern_table *k, const struct gather_args *a);
 
-/* Rows of 4-byte words: to[to_row[i] * to_stride ..] = from[from_row[i]], `width` words each, both
- * lists; then, with extra, the word extra[from_row[i]]. */
+/* Moves rows of 4-byte words: to[to_row[i] * to_stride ..] = from[from_row[i]], `width` words
+ * each; to_row and from_row are lists. With extra, the word extra[from_row[i]] follows. */
 struct move_args {
     const void *from;
     const int32_t *from_row, *to_row;
@@ -300,24 +306,24 @@ struct move_args {
 };
 void op_move_rows(const struct kern_table *k, const struct move_args *a);
 
-/* Sampling on a device; on the CPU sample/vocab_parallel.c calls the table. keys[row] = the table's
- * argmax of a row of logits, with n_bad[row]. */
+/* For sampling on a device; on the CPU sample/vocab_parallel.c calls the table itself. keys[row] =
+ * the table's argmax of a row of logits, and n_bad[row] its counter. */
 struct argmax_args {
     const float *logits; /* [n_rows, n] */
     size_t n_rows, n;
-    uint32_t id0;   /* of the first column */
+    uint32_t id0;   /* id of the first column */
     uint64_t *keys; /* array [n_rows] */
     int64_t *n_bad; /* array [n_rows] */
 };
 void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a);
 
 /* The parts of a row's log-probability, on a device: totals[row] = the table's mass of the row at
- * temperature 1 under the row's maximum; bits[row] = the bits of its target's logit. */
+ * temperature 1, relative to the row's maximum; bits[row] = the bits of the target's logit. */
 struct score_args {
     const float *logits; /* [n_rows, n] */
     size_t n_rows, n;
     const float *maxima;    /* list [n_rows] */
-    const int32_t *targets; /* list [n_rows] of columns; outside [0, n) the bits are 0 */
+    const int32_t *targets; /* list [n_rows] of columns; bits are 0 outside [0, n) */
     int64_t *totals;        /* array [n_rows] */
     uint32_t *bits;         /* array [n_rows] */
 };
@@ -325,15 +331,15 @@ void op_score_rows(const struct kern_table *k, const struct score_args *a);
 
 enum { LOGIT_FORBIDDEN = 1, LOGIT_REPEATED = 2, LOGIT_SAMPLED = 4 };
 
-/* Bias and penalties of one logit l: x = l + bias. REPEATED: x / repetition where x > 0, else
- * x * repetition. SAMPLED: x - often - presence. The result is the nearest finite float. FORBIDDEN:
- * the least finite float. */
+/* Bias and penalties of one logit l: x = l + bias. REPEATED: x / repetition if x > 0, else x *
+ * repetition. SAMPLED: x - often - presence. The result is the nearest finite float. FORBIDDEN:
+ * the lowest finite float. */
 struct logit_change {
     uint32_t row, at, flags;
     float bias, repetition, often, presence;
 };
 
-/* logits [.., n] in place; changes is a list, no two of one logit. */
+/* Changes logits [.., n] in place; changes is a list, with at most one entry for each logit. */
 struct change_logits_args {
     float *logits;
     size_t n;
@@ -342,7 +348,8 @@ struct change_logits_args {
 };
 void op_change_logits(const struct kern_table *k, const struct change_logits_args *a);
 
-/* The draw of sample/pick.h from rows [n_rows, n] of whole vocabularies; rows is a list. */
+/* Draws a token by sample/pick.h for each of the rows [n_rows, n] of whole vocabularies; rows is a
+ * list. */
 struct pick_row {
     float max, inv_t; /* largest logit; 1 / temperature */
     float top_p, min_p;
@@ -369,36 +376,36 @@ void op_place_rows(const struct kern_table *k, const struct place_args *a);
 /* As op_place_rows, but adds to the floats of `to`. Not on a device. */
 void op_add_rows(const struct kern_table *k, const struct place_args *a);
 
-/* Decides the layout of a plain weight (w->flat): on a device, whether a library multiplies with
- * it. For weights of linears with one group; called before the weight has memory. */
+/* Decides the layout of a plain weight (w->flat): on a device, row-major if a library multiplies
+ * with it. For weights of linears with one group; called before the weight has memory. */
 void op_place_weight(const struct kern_table *k, struct packed *w);
 
-/* Bytes of a plain weight in its layout; SIZE_MAX: overflow. */
+/* Returns the bytes of a plain weight in its layout; SIZE_MAX: overflow. */
 size_t packed_bytes_of(const struct packed *w);
 
-/* Checks that the library's products of w's shape keep the numerics law. Called when w has memory,
- * which it overwrites, and before its first rows. Errors: STATUS_USAGE. */
+/* Checks that the library's products with weights of w's shape keep the numerics law. Call it when
+ * w has memory, which it overwrites, and before w's first rows. Errors: STATUS_USAGE. */
 struct status op_check_weight(const struct kern_table *k, const struct packed *w);
 
-/* Packs rows of the checkpoint's matrix [N, K], which are outputs, into a plain weight; and into a
- * part of a quantized weight, from rows as the checkpoint stores them (tensor/quant_format.h). The
- * weight's memory must have been zeroed before its first rows. */
+/* Pack rows (outputs) of the checkpoint's matrix [N, K]: op_pack_rows into a plain weight;
+ * op_pack_quant into one part of a quantized weight, from rows as the checkpoint stores them
+ * (tensor/quant_format.h). The weight's memory must have been zeroed before its first rows. */
 void op_pack_rows(const struct kern_table *k, const struct packed *w,
                   const struct matrix_rows *rows);
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
                    const struct matrix_rows *rows);
 
-/* The same of a plain weight from a matrix [K, N], whose rows are inputs. */
+/* Packs into a plain weight from a matrix [K, N], whose rows are inputs. */
 void op_pack_columns(const struct kern_table *k, const struct packed *w,
                      const struct matrix_rows *rows);
 
-/* out[D] = row `id` of a packed [V, D] weight, in f32 (exact; quantized: as weight-only linears).
- */
+/* out[D] = row `id` of a packed weight [V, D], in f32 (exact; a quantized weight as in weight-only
+ * linears). */
 void op_embed_row(const struct packed *w, uint32_t id, float *out);
 
 /* cos and sin of (float)positions[t] * inv_freq[i], each times `scale`. */
 struct rope_table_args {
-    const int32_t *positions; /* list [T]; a device takes the same ones from op_step_begin */
+    const int32_t *positions; /* list [T]; a device takes them from op_step_begin */
     size_t n_rows;            /* T */
     const float *inv_freq;    /* [rot / 2] */
     size_t rot;
@@ -407,26 +414,27 @@ struct rope_table_args {
 };
 void op_rope_table(const struct kern_table *k, const struct rope_table_args *a);
 
-/* Local. Bytes of a packed weight [n_out, n_in] of a type, and the address of its panel. */
+/* Local. Returns the bytes of a packed weight [n_out, n_in] of a type; SIZE_MAX: overflow. */
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);
 
-/* Local. As op_pack_rows on the CPU without a kernel table: packs rows of a matrix [N, n_in] into
- * `data` (a packed weight's memory, zeroed before the first call). */
+/* Local. Packs rows of a matrix [N, n_in] into `data` (a packed weight's memory, zeroed before the
+ * first call), like op_pack_rows on the CPU, but without a kernel table. */
 void packed_put_rows(enum dtype t, void *data, size_t n_in, const struct matrix_rows *rows);
 
-/* Local. Packs input k of all n_out outputs from consecutive elements: the transposed way. */
+/* Local. Packs input k of all n_out outputs from consecutive elements, as a transposed matrix has
+ * them. */
 void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n_out,
                        const void *elements);
 
-/* Local. Bytes of the three arrays of a packed quantized weight [n_out, n_in]; SIZE_MAX for one
- * that overflows; 0 for zeros that the format has not. */
+/* Local. Returns the bytes of the three arrays of a packed quantized weight [n_out, n_in]:
+ * SIZE_MAX where they overflow, 0 for zeros if the format has none. */
 struct packed_quant_sizes {
     size_t data, scales, zeros;
 };
 struct packed_quant_sizes packed_quant_bytes(struct quant_format f, size_t n_out, size_t n_in);
 
-/* Local. Element (n, k) of a packed quantized weight as a float: what weight-only linears and
- * op_embed_row multiply with. */
+/* Local. Returns element (n, k) of a packed quantized weight as the float with which weight-only
+ * linears and op_embed_row multiply. */
 float packed_quant_value(const struct packed *w, size_t n, size_t k);
 
 #endif

@@ -1,6 +1,6 @@
 /* Divides attention among threads: a unit is a run of rows with one kv head. If there are too few
- * units for the threads and each sequence has a single row, tiles are divided as well, and their
- * parts are folded in order. */
+ * units for the threads and each sequence has a single row, the tiles of a row are divided as
+ * well, and the results of its tiles are folded in order. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -8,7 +8,7 @@
 #include "kernels/part.h"
 
 enum {
-    RUN_QUERIES = 256,    /* queries of a run (rows times heads); they share loads */
+    RUN_QUERIES = 256, /* queries of a run (rows times heads); they share loaded keys and values */
     SHORT_QUERIES = 128,  /* queries of a run if long runs are too few for the threads */
     RUNS_PER_THREAD = 16, /* runs per thread that keep all threads busy */
     LOAD_COST = 8,        /* cost of loading a key and value, in queries that use them */
@@ -21,7 +21,7 @@ struct attention_job {
     const struct kern_table *k;
     const struct attn_args *a;
     size_t n_kv, run_rows, n_heads; /* kv heads; rows of a run; query heads of a kv head */
-    size_t tiles;                   /* of every row in a round, when tiles are divided */
+    size_t tiles;                   /* of each row in a round, when tiles are divided */
     size_t round;
     float *states; /* [n_seqs, H, 2] */
 };
@@ -31,7 +31,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The rows of a run of n_queries queries: a multiple of four, or 1. */
+/* Returns the rows of a run of n_queries queries: a multiple of four, or 1. */
 static size_t rows_of_run(const struct attention_job *job, size_t n_queries)
 {
     const size_t n = n_queries / job->n_heads / 4 * 4;
@@ -58,7 +58,7 @@ static struct attention_job job_of(const struct kern_table *k, const struct attn
     return job;
 }
 
-/* Sets the query heads of kv head g, which are neighbours. */
+/* Sets the query heads of kv head g, which are consecutive. */
 static void set_heads(const struct attention_job *job, size_t g, struct attn_slice *s)
 {
     const struct attn_args *a = job->a;
@@ -68,13 +68,14 @@ static void set_heads(const struct attention_job *job, size_t g, struct attn_sli
     while (s->head1 < a->n_heads && a->kv_of_head[s->head1] == g) s->head1++;
 }
 
-/* The cost, in multiply-adds, of one kv head's queries in n rows that see `seen` positions. */
+/* Returns the cost, in multiply-adds, of one kv head's queries in n rows that see `seen`
+ * positions. */
 static uint64_t queries_cost(const struct attention_job *job, size_t n, size_t seen)
 {
     return (uint64_t)(seen + EXP_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;
 }
 
-/* The cost of one kv head in rows [i, i + n) of a sequence. */
+/* Returns the cost of one kv head in rows [i, i + n) of a sequence. */
 static uint64_t run_cost(const struct attention_job *job, const struct seq_rows *seq, size_t i,
                          size_t n)
 {
@@ -123,7 +124,7 @@ static size_t round_tiles(const struct attention_job *job, size_t s, size_t *til
     return *tile1 - *tile0;
 }
 
-/* The slice of sequence s in this round; the caller sets heads and tiles. */
+/* Returns the slice of sequence s in this round; the caller sets heads and tiles. */
 static struct attn_slice round_slice(const struct attention_job *job, size_t s)
 {
     const struct attn_args *a = job->a;
@@ -166,8 +167,8 @@ static void fold_part(const void *job_, struct part part)
     }
 }
 
-/* The number of tiles per row and round for which the parts' memory suffices; 0: do not divide
- * tiles. */
+/* Returns the number of tiles per row and round for which the memory of `parts` suffices; 0: do
+ * not divide tiles. */
 static size_t tiles_of_round(const struct attention_job *job)
 {
     const struct attn_args *a = job->a;

@@ -1,5 +1,5 @@
-/* The threaded ops of recurrent layers: the gated delta rule from its projections to the inputs of
- * the output projection, and gates of attention's heads. */
+/* The threaded ops of recurrent layers: the gated delta rule, from its projections to the inputs
+ * of the output projection, and the gates of attention heads. */
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    DELTA_CHANNEL_COST = 8 /* of a channel of the convolution, in multiply-adds */
+    DELTA_CHANNEL_COST = 8 /* cost of a channel of the convolution, in multiply-adds */
 };
 
 static const float unit_eps = 1e-6f;
@@ -19,11 +19,11 @@ struct delta_job {
     const struct delta_args *a;
 };
 
-/* The runs of channels of one key head: its q, its k, its v. */
+/* Consecutive channels of one key head: of its q, its k or its v. */
 struct channels {
     const struct head_view *from;
     size_t width; /* channels of a head */
-    size_t first; /* channel of this head */
+    size_t first; /* first channel of this head */
 };
 
 static void list_channels(const struct delta_args *a, size_t head, struct channels out[3])
@@ -35,8 +35,8 @@ static void list_channels(const struct delta_args *a, size_t head, struct channe
     out[2] = (struct channels){&a->v, n_v, 2 * n_k + head * n_v};
 }
 
-/* Row t of a sequence's inputs, counted from its first row in the step; a negative t is in the
- * state `past`. */
+/* Returns row t of a sequence's inputs, counted from the sequence's first row in the step; a row
+ * with negative t is in the state `past`. */
 static const float *input_row(const struct delta_args *a, const struct seq_rows *seq,
                               const struct channels *c, size_t head, const float *past, int64_t t)
 {
@@ -45,7 +45,8 @@ static const float *input_row(const struct delta_args *a, const struct seq_rows 
     return c->from->x + (seq->row0 + (size_t)t) * c->from->row_stride + head * c->from->head_stride;
 }
 
-/* The convolution of one head's channels over the rows of a sequence, and its state after them. */
+/* Computes the convolution of one head's channels over the rows of a sequence, and the
+ * convolution's state after them. */
 static void convolve(const struct delta_job *job, const struct seq_rows *seq,
                      const struct channels *c, size_t head)
 {
@@ -61,14 +62,14 @@ static void convolve(const struct delta_job *job, const struct seq_rows *seq,
         job->k->conv_silu(rows, n_taps, a->conv + c->first, n, c->width,
                           a->mixed + (seq->row0 + t) * n + c->first);
     }
-    for (size_t j = 0; j + 1 < n_taps; j++) { /* a row moves to an earlier place, or comes anew */
+    for (size_t j = 0; j + 1 < n_taps; j++) { /* a row moves to an earlier place, or is a new one */
         const int64_t t = (int64_t)(seq->n_rows + j + 1) - (int64_t)n_taps;
         memmove(past + j * n + c->first, input_row(a, seq, c, head, past, t),
                 c->width * sizeof *past);
     }
 }
 
-/* Divides a head by its length, and multiplies it. */
+/* Divides a head by its length and multiplies it by `scale`. */
 static void make_unit(const struct kern_table *k, float *x, size_t n, float scale)
 {
     const float r = 1.0f / sqrtf(k->square_sum(x, n) + unit_eps);
@@ -94,7 +95,7 @@ static void find_gates(const struct delta_args *a, size_t row, size_t head)
     }
 }
 
-/* Makes q, k, v and the gates of key heads. */
+/* Computes q, k, v and the gates of a thread's key heads. */
 static void inputs_part(const void *job_, struct part part)
 {
     const struct delta_job *job = job_;
@@ -124,7 +125,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* One tile of columns of one value head. */
+/* Computes one tile of columns of one value head. */
 static void run_tile(const struct delta_job *job, const struct seq_rows *seq, size_t v, size_t j)
 {
     const struct delta_args *a = job->a;
@@ -154,7 +155,7 @@ static void run_tile(const struct delta_job *job, const struct seq_rows *seq, si
     job->k->delta_rule(&run);
 }
 
-/* Tiles of a value head, and the cost of a row of one. */
+/* Return the number of tiles of a value head, and the cost of a row in one tile. */
 static size_t tiles_of(const struct delta_shape *s)
 {
     return (s->value_dim + DELTA_TILE - 1) / DELTA_TILE;

@@ -1,5 +1,5 @@
 /* The first half of a gated FFN as one op. The thread that computes some columns of gate and up
- * also computes their SwiGLU and quantizes it, so that no thread waits between the steps. */
+ * also computes the gated product and quantizes it, so that no thread waits between the steps. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"
@@ -11,8 +11,8 @@ enum {
     CODED_PANELS = 4,   /* most panels of a unit; larger groups are quantized afterwards, because
                            large units divide badly */
     SCRATCH_PANELS = 8, /* panels in scratch memory: twice 128 KiB for all rows of a strip */
-    SCRATCH_ROWS = 16,  /* least rows for scratch memory; fewer are limited by reading weights,
-                           whose streams it would cut */
+    SCRATCH_ROWS = 16, /* fewest rows for scratch memory; fewer rows are limited by reading weights,
+                          whose streams it would interrupt */
 };
 
 struct gated_job {
@@ -24,7 +24,8 @@ struct gated_job {
     bool codes_alone; /* only the quantized values are kept */
 };
 
-/* Some panels of a strip's rows, which only the quantization reads while the cache holds them. */
+/* Some panels of a strip's rows, which only the quantization reads, while the cache still holds
+ * them. */
 struct scratch {
     float gate[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
     float up[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
@@ -49,7 +50,7 @@ static void put_codes(const struct gated_job *job, const float *gate, size_t n, 
     job->k->quantize_row(gate, n, &part, 0);
 }
 
-/* Computes gate and up, their SwiGLU in gate's y, and its quantized values. */
+/* Computes gate and up, writes their gated product to gate's y, and quantizes it. */
 static void run_piece(const struct gated_job *job, const struct linear_args *gate,
                       const struct linear_args *up, const struct linear_slice *p)
 {
@@ -66,7 +67,8 @@ static void run_piece(const struct gated_job *job, const struct linear_args *gat
     }
 }
 
-/* The same for a few panels at a time in scratch memory; only the quantized values are kept. */
+/* Does the same for a few panels at a time in scratch memory; only the quantized values are kept.
+ */
 static void run_in_scratch(const struct gated_job *job, const struct linear_slice *whole)
 {
     struct scratch s;

@@ -1,5 +1,5 @@
-/* The ops that write a step's keys and values into the cache, row by row, so that a row that was
- * normed and rotated is stored while the core's first-level cache holds it. */
+/* The ops that write a step's keys and values into the cache, row by row, so that a normalized and
+ * rotated row is stored while the core's first-level cache still holds it. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -73,7 +73,7 @@ static uint64_t rope_kv_cost(const struct rope_kv_args *a)
     return ((uint64_t)a->n_heads + 3 * (uint64_t)a->kv.n_kv_heads) * a->kv.head_dim + 1;
 }
 
-/* Norms and rotates the heads of one row in place. */
+/* Normalizes and rotates the heads of one row in place. */
 static void rope_heads(const struct rope_kv_job *job, float *x, const float *norm, size_t n_heads,
                        size_t row)
 {

@@ -1,5 +1,5 @@
-/* The threaded ops on whole rows: moving and combining rows of tokens and experts, norms over heads
- * of several ranks, gates. */
+/* The threaded ops on whole rows: moving and combining rows of tokens and experts, norms over
+ * heads of several ranks, rotary parts, gates, clamps and scales. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"
@@ -92,8 +92,8 @@ struct choices_job {
     const struct combine_choices *args;
 };
 
-/* The choices of a token that have a result: their rows and weights, and the sum of the counters.
- */
+/* Those choices of a token that have a result: their rows and weights, and the sum of their
+ * counters. */
 struct chosen_rows {
     const float *rows[ROUTER_CHOSEN_MAX];
     float weights[ROUTER_CHOSEN_MAX];

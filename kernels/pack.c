@@ -1,4 +1,4 @@
-/* Packed weights: their size, packing from row-major memory, reading one output back. */
+/* Packed weights: their size, packing them from row-major memory, reading one output's row back. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -15,8 +15,8 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
     return n;
 }
 
-/* Packs elements of n_bytes (2 or 4, constant) of some outputs of one panel; rows->row0 counts from
- * the panel's first output. */
+/* Packs elements of n_bytes (2 or 4, constant) of some outputs of one panel. rows->row0 counts
+ * from the panel's first output. */
 static inline void put_lanes(size_t n_bytes, char *panel, size_t n_in,
                              const struct matrix_rows *rows)
 {

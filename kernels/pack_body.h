@@ -1,5 +1,5 @@
-/* Makes a table entry pack_words from one inlined function: chooses the kind of words once, outside
- * the loops. Included by the pack_*.c of each instruction set. */
+/* Makes the table entry pack_words from one inlined function: chooses the kind of words once,
+ * outside the loops. Included by the pack_*.c of each instruction set. */
 #ifndef SHOAL_KERNELS_PACK_BODY_H
 #define SHOAL_KERNELS_PACK_BODY_H
 

@@ -1,5 +1,5 @@
-/* Packed quantized weights: their sizes, packing from the checkpoint's rows, reading one element
- * back. */
+/* Packed quantized weights: their sizes, packing them from the checkpoint's rows, reading one
+ * element back. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"
@@ -85,8 +85,7 @@ static inline void put_elements(size_t size, const struct packed *w, char *out,
 {
     const size_t stride = rows->stride_bytes;
     const size_t n_groups = kern_quant_groups(w->quant, w->n_in);
-    const size_t step = w->quant.group == 0 ? 0 : size; /* a per-channel element serves every
-                                                           group */
+    const size_t step = w->quant.group == 0 ? 0 : size; /* 0: a channel's one serves all groups */
     for (size_t i = 0, count; i < rows->n; i += count) {
         const size_t n = rows->row0 + i, lane = n % PANEL_COLUMNS, room = PANEL_COLUMNS - lane;
         const char *from = (const char *)rows->data + i * stride;

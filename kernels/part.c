@@ -1,16 +1,16 @@
-/* Runs an op's shares on the threads of a team. */
+/* Runs the shares of an op on the threads of a team. */
 #include "kernels/part.h"
 
 #include "kernels/fpenv.h"
 
 enum {
-    /* Waking the team costs a microsecond or two, about as long as this many multiply-adds of one
+    /* Waking the team costs a microsecond or two: the time of about this many multiply-adds on one
      * thread. */
     PART_WORTH_TELLING = 1 << 16,
-    /* A thread's share is cut into at most PIECES_MOST pieces of at least PART_PIECE (in
-     * multiply-adds), which idle threads may take over. Smaller pieces shorten the wait at the end:
-     * PART_SMALL_PIECE, at most SMALL_PIECES_MOST. They are used when the team is calm
-     * (team_is_calm) and SMALL_PIECES_MOST pieces of this share are each shorter than
+    /* A thread's share is divided into at most PIECES_MOST pieces of at least PART_PIECE (in
+     * multiply-adds), which idle threads may take over. Smaller pieces shorten the wait at the
+     * end: at least PART_SMALL_PIECE, at most SMALL_PIECES_MOST of them. They are used when the
+     * team is calm (team_is_calm) and a share in SMALL_PIECES_MOST pieces has pieces shorter than
      * PART_LONG_PIECE. */
     PART_PIECE = 1 << 20,
     PIECES_MOST = 16,
@@ -19,14 +19,14 @@ enum {
     PART_LONG_PIECE = 1 << 21,
 };
 
-/* The cost at which share i of n begins. */
+/* Returns the cost at which share i of n begins. */
 static uint64_t share_begin(uint64_t cost, uint32_t i, uint32_t n)
 {
     const uint64_t each = cost / n, rest = cost % n;
     return each * i + (i < rest ? i : rest);
 }
 
-/* Number of pieces of a thread's share. */
+/* Returns the number of pieces of a thread's share. */
 static uint32_t pieces_of(uint64_t cost, bool is_calm)
 {
     const bool small = is_calm && cost / SMALL_PIECES_MOST < PART_LONG_PIECE;

@@ -5,7 +5,7 @@
  *     cost   0        share 0       |      share 1       |      share 2
  *     strips [u u u u u u][u   u   u   u][uuuuuuuuuuuuuuuuu][u     u     u]
  *
- * Used by the ops and by moe/exchange_host.c. */
+ * Used by the ops, fp8_int8.c and moe/exchange_host*.c. */
 #ifndef SHOAL_KERNELS_PART_H
 #define SHOAL_KERNELS_PART_H
 
@@ -20,7 +20,8 @@ struct part {
     uint64_t begin, end, at;
 };
 
-/* Local. The units [*unit0, *unit1) of the next strip that fall to this thread. False: none. */
+/* Local. Finds the units [*unit0, *unit1) of the next strip that fall to this thread. False: none
+ * do. */
 static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost, size_t *unit0,
                              size_t *unit1)
 {
@@ -37,9 +38,9 @@ static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost,
 /* Does an op's work on one thread's share. */
 typedef void part_fn(const void *job, struct part part);
 
-/* Local. Cuts `cost` (roughly in multiply-adds) into shares and runs fn on each: on all threads of
- * the team if the cost is worth waking them, else on the calling thread. Sets the floating-point
- * environment of each thread. */
+/* Local. Divides `cost` (roughly in multiply-adds) into shares and runs fn on each: on all threads
+ * of the team if the cost is worth waking them, else on the calling thread alone. Sets the
+ * floating-point environment of each thread. */
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job);
 
 #endif

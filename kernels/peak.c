@@ -68,7 +68,7 @@ const char *peak_title(enum peak_kind kind)
     return titles[kind];
 }
 
-/* Uses the result, so that the compiler keeps the loops. */
+/* Uses the result, so that the compiler does not remove the loops. */
 static void look_at(float total)
 {
     __asm__ volatile("" : : "x"(total));
@@ -87,8 +87,8 @@ double peak_run(struct team *team, enum peak_kind kind)
     return kinds[kind].ops * PEAK_ROUNDS * team_size(team);
 }
 
-/* All threads get the same number of bytes in pieces, so that other threads take over the pieces of
- * a thread that has lost its core, as the ops do. */
+/* All threads get the same number of bytes, in pieces, so that other threads can take over the
+ * pieces of a thread that has lost its core, as in the ops. */
 struct read_job {
     char *base;
     size_t n; /* bytes of a piece */
@@ -135,7 +135,8 @@ struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t 
         return status_make(STATUS_MEMORY, "the array of %zu bytes to be read could not be had",
                            m->n_bytes);
     }
-    (void)madvise(m->base, m->n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */
+    (void)madvise(m->base, m->n_bytes,
+                  MADV_HUGEPAGE); /* if refused, pages are small: slower, not wrong */
     struct touch_job job = {m->base, read_job_of(m, team).n * pieces_of(m, team)};
     team_run_each(team, touch_slice, &job);
     return status_ok();

@@ -1,6 +1,7 @@
-/* Measures the peaks of this machine: bytes read from memory, fused multiply-adds and int8 products
- * per second, each by a loop that does nothing else, in the forms that kernels use. No kernel can
- * be faster. Caches and mixed work are not measured. Called by `shoal bench` and bench_kernels. */
+/* Measures the peaks of this machine: bytes read from memory, fused multiply-adds and int8
+ * products per second. Each has a loop that does nothing else, with the instructions that kernels
+ * use, so no kernel can be faster. Caches and mixed work are not measured. Called by `shoal bench`
+ * and bench_kernels. */
 #ifndef SHOAL_KERNELS_PEAK_H
 #define SHOAL_KERNELS_PEAK_H
 
@@ -10,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* name in JSON, heading of a table, what one operation is */
+/* Columns: id, name in JSON, heading of a table, one operation in words */
 #define PEAK_LIST(X)                                                                               \
     X(FMA_AVX2, "fma_f32_avx2_gflops", "f32 AVX2", "fused multiply-add, 8 lanes: two operations")  \
     X(FMA_AVX512, "fma_f32_avx512_gflops", "f32 AVX512", "the same, 16 lanes")                     \
@@ -26,17 +27,17 @@ enum peak_kind {
         PEAK_COUNT
 };
 
-/* Local. The kind's name in JSON and its heading. */
+/* Local. Returns the kind's name in JSON, and its heading. */
 const char *peak_name(enum peak_kind kind);
 const char *peak_title(enum peak_kind kind);
 
-/* Local. Runs one round of dependent chains on every thread of the team (NULL: the
- * calling one); returns the operations done (a multiply-add is two), 0 where this CPU lacks the
- * instructions. A round takes some milliseconds; the caller takes the time. */
+/* Local. Runs one round of dependent chains on every thread of the team (NULL: on the calling
+ * thread). Returns the operations done (a multiply-add is two); 0 if this CPU lacks the
+ * instructions. A round takes some milliseconds; the caller measures the time. */
 double peak_run(struct team *team, enum peak_kind kind);
 
-/* An array to read: huge pages where the system gives them, first touched by the threads that will
- * read it. */
+/* An array to read. It uses huge pages if the system gives them, and is first touched by the
+ * threads that will read it. */
 struct peak_memory {
     void *base; /* owned */
     size_t n_bytes;
@@ -46,18 +47,18 @@ struct peak_memory {
 struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes);
 void peak_memory_fini(struct peak_memory *m);
 
-/* Local. Reads all of it once on all threads of the team; returns the bytes read.
- * Variant 0 .. PEAK_READS - 1: ways to read, the best of which counts. */
+/* Local. Reads the array once on all threads of the team; returns the bytes read. Variant 0 ..
+ * PEAK_READS - 1 chooses a way to read; the best one counts. */
 enum { PEAK_READS = 3 };
 double peak_read(const struct peak_memory *m, struct team *team, int variant);
 
-/* Local. Bytes of one last-level cache of this CPU, 0 where it does not say. A host may have
- * several (struct topo_node, n_l3). */
+/* Local. Returns the bytes of one last-level cache of this CPU; 0 if the CPU does not say. A host
+ * may have several such caches (struct topo_node, n_l3). */
 size_t peak_cache_bytes(void);
 
 enum { PEAK_CPU_NAME_BYTES = 49 };
 
-/* Local. The CPU's own name, or "unknown". */
+/* Local. Writes the CPU's own name, or "unknown". */
 void peak_cpu_name(char out[PEAK_CPU_NAME_BYTES]);
 
 #endif

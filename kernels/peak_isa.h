@@ -5,8 +5,8 @@
 
 #include <stddef.h>
 
-/* Rounds of a loop, and its number of independent chains: enough to hide the latency of a step, few
- * enough to stay in registers. */
+/* Rounds of a loop, and its number of independent chains: enough to hide the latency of a step,
+ * and few enough to stay in registers. */
 enum { PEAK_ROUNDS = 200000, PEAK_CHAINS = 12, PEAK_INT8_CHAINS = 8, PEAK_TILES = 4 };
 
 float k_peak_fma_f32_avx2(void);
@@ -16,7 +16,7 @@ float k_peak_int8_16bit_avx2(void);
 float k_peak_int8_vnni_avx512(void);
 float k_peak_int8_amx(void); /* needs the system's permission (amx_permission.h) */
 
-/* Reads n bytes (a multiple of 4096), as one stream of memory or as four side by side. */
+/* Read n bytes (a multiple of 4096), as one stream of memory or as four side by side. */
 float k_peak_read_1_avx2(const char *from, size_t n);
 float k_peak_read_4_avx2(const char *from, size_t n);
 float k_peak_read_1_avx512(const char *from, size_t n);

@@ -1,6 +1,6 @@
 /* Quantized weights, one element at a time: where a packed weight holds an element's quantized
- * value, scale and zero point, and the element's value. The reference, packing, the device and
- * tests work so; the kernels of instruction sets read whole vectors of the same layout. */
+ * value, scale and zero point, and the element's value. For the reference, packing, the device and
+ * tests; the kernels of instruction sets read whole vectors of the same layout. */
 #ifndef SHOAL_KERNELS_QUANT_BODY_H
 #define SHOAL_KERNELS_QUANT_BODY_H
 
@@ -13,35 +13,35 @@ enum {
     QUANT_MXFP4_BIAS = 12, /* added to doubled E2M1 numbers to make them unsigned */
 };
 
-/* Groups of a packed weight's row of n inputs. */
+/* Returns the number of groups in a packed weight's row of n_in inputs. */
 DEVICE_INLINE size_t kern_quant_groups(struct quant_format f, size_t n_in)
 {
     const size_t group = quant_kernel_group(f);
     return n_in / group + (n_in % group != 0);
 }
 
-/* Bytes of one panel's codes. */
+/* Returns the bytes of one panel's codes. */
 DEVICE_INLINE size_t kern_quant_panel_bytes(struct quant_format f, size_t n_in)
 {
     const size_t padded = kern_quant_groups(f, n_in) * quant_kernel_group(f);
     return padded * PANEL_COLUMNS / (quant_is_nibbles(f.kind) ? 2 : 1);
 }
 
-/* Index of (output n, group g) in packed scales and zeros. */
+/* Returns the index of (output n, group g) in packed scales and zeros. */
 DEVICE_INLINE size_t kern_quant_scale_index(const struct packed *w, size_t n, size_t g)
 {
     const size_t n_groups = kern_quant_groups(w->quant, w->n_in);
     return (n / PANEL_COLUMNS * n_groups + g) * PANEL_COLUMNS + n % PANEL_COLUMNS;
 }
 
-/* Bytes of one packed scale. */
+/* Returns the bytes of one packed scale. */
 DEVICE_INLINE size_t kern_quant_scale_bytes(struct quant_format f)
 {
     if (f.kind == QUANT_MXFP4) return 1;
     return f.scale_dtype == DTYPE_F16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-/* The stored code, int8 without zeros with its bias. */
+/* Returns the stored code; for int8 without zeros, with its bias. */
 DEVICE_INLINE uint8_t kern_quant_code(const struct packed *w, size_t n, size_t k)
 {
     const uint8_t *panel =
@@ -59,7 +59,7 @@ DEVICE_INLINE int32_t kern_quant_zero(const struct packed *w, size_t n, size_t g
     return w->quant.kind == QUANT_INT8 ? (int32_t)QUANT_INT8_BIAS : (int32_t)QUANT_INT4_ZERO;
 }
 
-/* code - zero of an integer kind; mxfp4: twice the number. */
+/* Returns code - zero of an integer kind; for mxfp4, twice the number. */
 DEVICE_INLINE int32_t kern_quant_int(const struct packed *w, size_t n, size_t k)
 {
     const uint8_t code = kern_quant_code(w, n, k);
@@ -67,7 +67,7 @@ DEVICE_INLINE int32_t kern_quant_int(const struct packed *w, size_t n, size_t k)
     return code - kern_quant_zero(w, n, k / quant_kernel_group(w->quant));
 }
 
-/* The unit of kern_quant_int: the weight's scale, for mxfp4 half of it. */
+/* Returns the unit of kern_quant_int: the weight's scale; for mxfp4, half of it. */
 DEVICE_INLINE float kern_quant_scale(const struct packed *w, size_t n, size_t g)
 {
     const size_t i = kern_quant_scale_index(w, n, g);
@@ -76,7 +76,7 @@ DEVICE_INLINE float kern_quant_scale(const struct packed *w, size_t n, size_t g)
                                              : kern_load(DTYPE_F32, w->scales, i);
 }
 
-/* The weight as a float, rounded once. */
+/* Returns the weight as a float, rounded once. */
 DEVICE_INLINE float kern_quant_float(const struct packed *w, size_t n, size_t k)
 {
     const float scale = kern_quant_scale(w, n, k / quant_kernel_group(w->quant));
@@ -84,8 +84,8 @@ DEVICE_INLINE float kern_quant_float(const struct packed *w, size_t n, size_t k)
     return (float)kern_quant_int(w, n, k) * scale;
 }
 
-/* The scale and the factor of a group whose largest |x| has these bits; *factor is 0 where all
- * codes are 0. */
+/* Returns the scale of a group whose largest |x| has these bits, and sets *factor, which is 0 if
+ * all codes are 0. */
 DEVICE_INLINE float kern_quantize_scale(uint32_t max_bits, float *factor)
 {
     const float max = f32_from_bits(max_bits);

@@ -1,5 +1,5 @@
-/* Chooses the kernels once, at start: fills the table with the reference, then overrides entries up
- * to the best instruction set of this CPU. */
+/* Chooses the kernels once, at start: fills the table with the reference, then replaces entries by
+ * those of the best instruction set of this CPU. */
 #include "kernels/kern.h"
 
 #include "kernels/cpu.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Each function overrides entries of a complete table. */
+/* Each function replaces entries of a complete table. */
 static void (*const fill[CPU_SET_COUNT])(struct kern_table *t) = {
     [CPU_REF] = kern_fill_ref,
     [CPU_AVX2] = kern_fill_avx2,

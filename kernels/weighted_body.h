@@ -1,9 +1,9 @@
 /* The sum of weighted rows on the integer grid (struct weighted_rows in kern.h), tile by tile. The
- * file that includes this has its own:
+ * including file defines
  *     WEIGHTED_TILE     columns of a tile, a multiple of WEIGHTED_LEAST
  *     bool weighted_tile(const struct weighted_rows *a, size_t i, size_t n, int64_t *sums)
  *         sums [n] = the sums of columns [i, i + n), with n = WEIGHTED_TILE or WEIGHTED_LEAST;
- * false if a value may be too large for the grid, and then the sums are undefined */
+ *         false if a value may be too large for the grid, and then the sums are undefined */
 #ifndef SHOAL_KERNELS_WEIGHTED_BODY_H
 #define SHOAL_KERNELS_WEIGHTED_BODY_H
 
@@ -11,7 +11,8 @@
 
 enum { WEIGHTED_LEAST = 16 };
 
-/* Columns [i, i + n), one by one. Returns the number of values that are too large for the grid. */
+/* Sums columns [i, i + n), one by one. Returns the number of values that are too large for the
+ * grid. */
 static int64_t weighted_columns(const struct weighted_rows *a, size_t i, size_t n, int64_t *sums)
 {
     int64_t n_bad = 0;
@@ -19,7 +20,7 @@ static int64_t weighted_columns(const struct weighted_rows *a, size_t i, size_t 
     return n_bad;
 }
 
-/* The columns of the next tile: whole tiles, then short ones, then the rest. */
+/* Returns the width of the next tile: whole tiles first, then short ones, then the rest. */
 static size_t weighted_next(size_t n_left)
 {
     if (n_left >= WEIGHTED_TILE) return WEIGHTED_TILE;
@@ -34,7 +35,7 @@ static int64_t weighted_any_tile(const struct weighted_rows *a, size_t i, size_t
     return done ? 0 : weighted_columns(a, i, n, sums);
 }
 
-/* grid_to_f32: the table's. */
+/* grid_to_f32: the entry of the table. */
 static int64_t weighted_to_f32(const struct weighted_rows *a, float *y,
                                void (*grid_to_f32)(const int64_t *sums, size_t n,
                                                    uint32_t grid_bits, float *y))

@@ -5,7 +5,7 @@
 
 #include "kernels/kern.h"
 
-/* Overrides the table's entries with the kernels of linear_quant_amx.c. */
+/* Replaces entries of the table with the kernels of linear_quant_amx.c. */
 void fill_linear_quant_amx(struct kern_table *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* Overrides the AVX-512 entries that AMX makes faster: linears with quantized weights. */
+/* Replaces those of AVX-512's entries that AMX makes faster: linears with quantized weights. */
 #include "kernels/amx/amx.h"
 
 void kern_fill_amx(struct kern_table *t)

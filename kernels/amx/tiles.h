@@ -1,7 +1,7 @@
 /* The tile registers of AMX (Intel 64 and IA-32 Architectures Software Developer's Manual, volume
  * 1, chapter "Programming with Intel Advanced Matrix Extensions", and TILELOADD, TDPBSSD,
- * TILESTORED in volume 2). They are written as assembly, because the compilers' intrinsics declare
- * less memory than the instructions access.
+ * TILESTORED in volume 2). The instructions are written as assembly, because the compilers'
+ * intrinsics declare less memory than the instructions access.
  *
  *     tiles 0 to 3   sums [16 rows][16 outputs], int32
  *     tiles 4, 5     the rows' quantized values [16 rows][64 inputs]
@@ -31,8 +31,8 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Configures the tiles for dots of n inputs, a multiple of 4 up to 64, and sets them to 0. Valid
- * until tiles_release. */
+/* Configures the tiles for dot products over n inputs, a multiple of 4 up to 64, and sets them to
+ * 0. Valid until tiles_release. */
 ALWAYS_INLINE void tiles_configure(size_t n)
 {
     struct tile_config c;
@@ -89,7 +89,7 @@ ALWAYS_INLINE void tile_zero(int tile)
 #undef ZERO
 }
 
-/* Stores sums [16][16] without gaps. */
+/* Stores a tile of sums [16][16] without gaps. */
 ALWAYS_INLINE void tile_store(int tile, int32_t *to)
 {
     const size_t stride = TILE_BYTES;
@@ -106,7 +106,7 @@ ALWAYS_INLINE void tile_store(int tile, int32_t *to)
 #undef STORE
 }
 
-/* sums += rows in tile x (TILE_X or the next) times weights in tile x + 2, all signed. */
+/* sums += rows in tile x (TILE_X or the next) times weights in tile x + 2; all signed. */
 ALWAYS_INLINE void tile_dot(int sums, int x)
 {
 #define DOT(sums, x, w)                                                                            \

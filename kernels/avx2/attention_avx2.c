@@ -12,7 +12,7 @@ struct tile_fold;
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
                           const size_t slot[16], size_t j);
 
-/* Elements [i, i + 8) of the cache as floats. `scale` is used for int8 only. */
+/* Loads elements [i, i + 8) of the cache as floats. `scale` is used only for int8. */
 ALWAYS_INLINE __m256 kv_load8(enum dtype t, const void *from, float scale, size_t i)
 {
     if (t != DTYPE_I8 && t != DTYPE_F8_E4M3) return v8_load(t, from, i);
@@ -55,7 +55,8 @@ ALWAYS_INLINE __m128 tree4(const __m256 v[4])
     return _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
 }
 
-/* sum[r][i] = lanes [half, half + 8) of the dots of n_rows (constant) queries with four slots. */
+/* sum[r][i] = lanes [half, half + 8) of the dot products of n_rows (constant) queries with four
+ * slots. */
 ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile_fold *f,
                              const size_t *slot, size_t half, __m256 (*sum)[4])
 {
@@ -79,7 +80,7 @@ ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile_fold
     }
 }
 
-/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots, unscaled. */
+/* e[r][j ..] = the dot products of n_rows (constant) queries with 16 slots, unscaled. */
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
                           const size_t slot[16], size_t j)
 {

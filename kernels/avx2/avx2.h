@@ -4,7 +4,7 @@
 
 #include "kernels/kern.h"
 
-/* Each function overrides the table's entries with the kernels of one file. */
+/* Each function replaces entries of the table with the kernels of one file. */
 void fill_attention_avx2(struct kern_table *t);
 void fill_choose_avx2(struct kern_table *t);
 void fill_delta_avx2(struct kern_table *t);

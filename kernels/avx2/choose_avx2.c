@@ -4,8 +4,8 @@
 #include "kernels/avx2/vec.h"
 #include "kernels/choose_body.h"
 
-/* Computes exponentials eight at a time, but adds them one after the other, because the numerics
- * law fixes that order. */
+/* Computes exponentials eight at a time, but adds them one by one, because the numerics law fixes
+ * that order. */
 static float exp_sum(const float *logits, size_t n, float max)
 {
     float e[8] __attribute__((aligned(32)));
@@ -33,13 +33,13 @@ static void k_router_f32_avx2(const struct router_args *a, size_t row)
     kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);
 }
 
-/* Eight masses: exp as an integer in units of 2^-32. */
+/* Eight masses: values of exp as integers in units of 2^-32. */
 struct mass8 {
     __m256i low, high;
 };
 
-/* floor(e * 2^32) of four values in [0, 1]. Adding 2^52 leaves the integer in the double's low
- * bits. */
+/* Returns floor(e * 2^32) of four values in [0, 1]. Adding 2^52 leaves the integer in the double's
+ * low bits. */
 ALWAYS_INLINE __m256i mass_four(__m128 e)
 {
     const __m256d scaled = _mm256_mul_pd(_mm256_cvtps_pd(e), _mm256_set1_pd(0x1p32));
@@ -85,7 +85,7 @@ static uint64_t k_mass_f32_avx2(const float *logits, size_t n, float max, float 
     return sum;
 }
 
-/* kern_ordered_bits of eight floats minus 2^31, so that they compare as signed integers. */
+/* Returns kern_ordered_bits of eight floats minus 2^31, so that they compare as signed integers. */
 ALWAYS_INLINE __m256i ordered_signed(__m256 x)
 {
     const __m256i u = _mm256_castps_si256(x);

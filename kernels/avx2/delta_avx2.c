@@ -1,4 +1,4 @@
-/* Recurrent layers with AVX2: the gated delta rule, its convolution, sigmoid gates. */
+/* Recurrent layers with AVX2: the gated delta rule, its convolution, and sigmoid gates. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx2/vec.h"
 

@@ -5,12 +5,11 @@
 #include "kernels/avx2/scales.h"
 #include "kernels/quant_body.h"
 
-/* The doubled E2M1 number in the low nibble of each lane. */
+/* Returns the doubled E2M1 number in the low nibble of each lane. */
 ALWAYS_INLINE __m256i v8_e2m1(__m256i b)
 {
     const __m256i table = _mm256_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12);
-    const __m256i size = _mm256_permutevar8x32_epi32(table, b); /* chooses by the lowest three
-                                                                   bits */
+    const __m256i size = _mm256_permutevar8x32_epi32(table, b); /* uses the lowest three bits */
     const __m256i sign = _mm256_srai_epi32(_mm256_slli_epi32(b, 28), 31);
     return _mm256_sub_epi32(_mm256_xor_si256(size, sign), sign);
 }

@@ -1,4 +1,4 @@
-/* Overrides the reference's entries that AVX2, FMA and F16C make faster. Storing keys and values in
+/* Replaces the reference's entries that AVX2, FMA and F16C make faster. Storing keys and values in
  * f32 and fp8 stays with the reference. */
 #include "kernels/avx2/avx2.h"
 

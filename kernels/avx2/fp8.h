@@ -1,4 +1,5 @@
-/* E4M3 weights as floats on AVX2, four inputs of sixteen outputs at a time; see avx512/fp8.h. */
+/* Converts E4M3 weights to floats on AVX2, four inputs of sixteen outputs at a time; see
+ * avx512/fp8.h. */
 #ifndef SHOAL_KERNELS_AVX2_FP8_H
 #define SHOAL_KERNELS_AVX2_FP8_H
 
@@ -14,7 +15,8 @@ ALWAYS_INLINE bool fp8_scales_fit(__m256 scale)
     return _mm256_movemask_ps(_mm256_cmp_ps(size, _mm256_set1_ps(0x1p8f), _CMP_LT_OQ)) == 0xFF;
 }
 
-/* Scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN. */
+/* Loads scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN.
+ */
 ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
                                     fp8_large *large)
 {
@@ -29,7 +31,7 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* The highest bit of each byte is set if its number is NaN or has exponent 0. */
+/* Sets the highest bit of each byte whose number is NaN or has exponent 0. */
 ALWAYS_INLINE __m256i fp8_rare(__m256i b)
 {
     const __m256i size = _mm256_and_si256(b, _mm256_set1_epi8(0x7F));
@@ -37,7 +39,7 @@ ALWAYS_INLINE __m256i fp8_rare(__m256i b)
                            _mm256_add_epi8(size, _mm256_set1_epi8(1)));
 }
 
-/* fp8_quad for any values and scales. */
+/* Does what fp8_quad does, for any values and scales. */
 ALWAYS_INLINE void fp8_any_quad(__m256i a, __m256i b, struct v16 scale, fp8_large large,
                                 struct v16 *w)
 {
@@ -67,8 +69,8 @@ ALWAYS_INLINE void fp8_usual_eight(__m256i b, __m256 scale, __m256 *v)
     v[3] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(odd, upper)), scale);
 }
 
-/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged, or, with
- * `large`, as stored. */
+/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged; with
+ * `large` it is as stored. */
 ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m256i a = _mm256_loadu_si256((const void *)codes);

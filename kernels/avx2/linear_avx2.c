@@ -1,5 +1,5 @@
-/* The float linear on AVX2: a panel's sixteen outputs fill two registers; a tile has six
- * accumulators of that size. */
+/* The float linear on AVX2. A panel's sixteen outputs fill two registers; a register tile has six
+ * such accumulators. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
@@ -8,12 +8,12 @@ enum {
     TILE = 6,            /* accumulators of a register tile: 12 of 16 registers */
     FEW_PANELS = 4,      /* panels of a tile with one row */
     MANY_PANELS = 1,     /* panels of a tile with many rows; they share each broadcast input */
-    SOME_PANELS = 1,     /* panels of a tile for what MANY_PANELS leaves over */
+    SOME_PANELS = 1,     /* panels of a tile for the panels that MANY_PANELS leaves over */
     PIECE = 256,         /* inputs of a K-slice: 16 KiB per panel, as f32 */
-    SHORT_PIECE = PIECE, /* the same with 7 to 39 rows */
+    SHORT_PIECE = PIECE, /* inputs of a K-slice with 7 to 39 rows */
 };
 
-/* Loads 16 weights into two registers. Of bf16 the even weights go to a and the odd ones to b,
+/* Loads 16 weights into two registers. For bf16 the even weights go to a and the odd ones to b,
  * because each takes only one instruction; other types stay in ascending order. */
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
 {
@@ -46,7 +46,7 @@ ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
     if (n > 8) _mm256_maskstore_ps(y + 8, v8_first(n - 8), v.b);
 }
 
-/* acc + x * w in each lane */
+/* Returns acc + x * w in each lane. */
 ALWAYS_INLINE struct v16 v16_fma(float x, struct v16 w, struct v16 acc)
 {
     const __m256 xk = _mm256_set1_ps(x);
@@ -60,8 +60,8 @@ ALWAYS_INLINE void v16_store_aligned(float *y, struct v16 v)
 }
 
 /* Constants of the integer grid. Adding `magic` to a double p leaves llrint(p * 2^g) in the
- * difference of the bits: bits(p + magic) - bits(magic). The subtraction is done once for all
- * leaves (K-blocks), in store_sums and store_rounded. */
+ * difference of the bits: bits(p + magic) - bits(magic). store_sums and store_rounded subtract
+ * once for all leaves (K-blocks). */
 struct grid {
     __m256 limit;
     __m256d magic, unit;
@@ -85,8 +85,8 @@ ALWAYS_INLINE __m256i add_four(__m256i sum, __m128 p, __m256d magic)
     return _mm256_add_epi64(sum, _mm256_castpd_si256(shifted));
 }
 
-/* Adds a leaf's partial sums. Returns a bit for each lane whose partial does not fit the grid; such
- * a partial counts 0. */
+/* Adds a leaf's partial sums. Returns a bit for each lane whose partial sum does not fit the grid;
+ * that partial sum counts as 0. */
 ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums16 *sums)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -102,7 +102,8 @@ ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums1
     return 0xFFFFu ^ (unsigned)fits;
 }
 
-/* A bit for each lane that holds one of the n outputs of a panel; the other lanes are padding. */
+/* Returns a bit for each lane that holds one of the n outputs of a panel; the other lanes are
+ * padding. */
 ALWAYS_INLINE unsigned output_lanes(enum dtype t, size_t n)
 {
     if (n >= PANEL_COLUMNS) return 0xFFFFu;
@@ -123,7 +124,7 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
     for (size_t i = 0; i < n_stored; i++) out[i] = t == DTYPE_BF16 ? v[i / 2 + i % 2 * 8] : v[i];
 }
 
-/* Four sums as f32. */
+/* Returns four sums as f32. */
 ALWAYS_INLINE __m128 round_four(__m256i sums, __m256i all, const struct grid *g)
 {
     const __m256d v = double_from_int64(_mm256_sub_epi64(sums, all));
@@ -161,7 +162,8 @@ LINEAR_AVX2(f16, DTYPE_F16)
 LINEAR_AVX2(bf16, DTYPE_BF16)
 LINEAR_AVX2(fp8, DTYPE_F8_E4M3)
 
-/* int8, int4 and mxfp4 weights, converted to floats; the arithmetic is that of f32 weights. */
+/* Linears with int8, int4 and mxfp4 weights, converted to floats; the arithmetic is that of f32
+ * weights. */
 void k_linear_dequant_avx2(const struct linear_args *a, const struct linear_slice *s)
 {
     linear(DTYPE_F32, true, false, a, s);

@@ -1,11 +1,11 @@
 /* int8 weights with many rows on AVX2. maddubs multiplies unsigned bytes (weights c, as stored) by
  * signed ones (activations x) and adds the products of two neighbours in 16 bits. That never
  * saturates if the two x have opposite signs. A pair with equal signs is multiplied as c0 * x0 +
- * (255 - c1) * (-x1), which is 255 * x1 too small; the start of the sum adds that again.
+ * (255 - c1) * (-x1), which is 255 * x1 too small; the start value of the sum makes up for it.
  *
- * A quad of four inputs has two pairs, so each quad of weights is stored in four versions (neither,
- * the first, the second or both pairs with 255 - c1), and a row chooses a version by its offset.
- * Included only by linear_quant_avx2.c, after the functions that it uses. */
+ * A quad of four inputs has two pairs, so each quad of weights is stored in four versions (255 -
+ * c1 in no pair, in the first, in the second or in both), and a row chooses a version by its
+ * offset. Included only by linear_quant_avx2.c, after the functions that it uses. */
 #ifndef SHOAL_KERNELS_AVX2_LINEAR_PAIRS_H
 #define SHOAL_KERNELS_AVX2_LINEAR_PAIRS_H
 
@@ -18,9 +18,9 @@ enum {
     PAIRS_QUAD_BYTES = QUANT_PANELS * PAIRS_VERSIONS * QUANT_LINE,
 };
 
-/* A row's inputs of a K-slice: quantized values, with x1 negated in each pair of equal signs; the
- * offset of each quad's version of the weights; each group's scale, sum and start of the integer
- * sums. */
+/* A row's inputs in a K-slice: quantized values, with x1 negated in each pair of equal signs; for
+ * each quad, the offset of its version of the weights; for each group, its scale, its sum, and the
+ * value with which the integer sums start. */
 struct pairs_row {
     int8_t codes[PAIRS_PIECE];
     uint16_t at[PAIRS_QUADS];
@@ -28,7 +28,7 @@ struct pairs_row {
     int32_t sums[PAIRS_GROUPS], start[PAIRS_GROUPS];
 } __attribute__((aligned(64)));
 
-/* Memory for a block of rows: their chains, and the prepared weights that they share. */
+/* Working memory for a block of rows: their chains, and the prepared weights that they share. */
 struct pairs_work {
     float acc[PAIRS_PANELS / QUANT_PANELS][QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS]
         __attribute__((aligned(64)));
@@ -39,17 +39,17 @@ struct pairs_work {
     struct pairs_row rows[QUANT_BLOCK_ROWS];
 };
 
-/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: the first slice of a leaf
- * (K-block). */
+/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: it is the first K-slice of a
+ * leaf (K-block). */
 struct pairs_piece {
     size_t n_rows, g, n_groups, n_quads; /* n_quads: of one group */
     bool begins;
-    const uint8_t *ahead; /* n_ahead cache lines of weights to prefetch, and as many of the next
-                             panel */
+    const uint8_t
+        *ahead; /* n_ahead cache lines of weights to prefetch, twice: also of the next panel */
     size_t n_ahead, ahead_stride;
 };
 
-/* Prepares eight quads of a row. Returns 255 times the sum of the x1 that were negated. */
+/* Prepares eight quads of a row. Returns 255 times the sum of the negated x1. */
 ALWAYS_INLINE __m256i pairs_of(const int8_t *x, int8_t *codes, uint16_t *at)
 {
     const __m256i steps =
@@ -75,7 +75,7 @@ ALWAYS_INLINE __m128i pairs_sums(const __m256i v[PAIRS_GROUPS])
 }
 
 /* Prepares n_groups groups of a row, from index i of q's scales on, and prefetches a later row.
- * group and n_groups may be constants. */
+ * `group` and n_groups may be constants. */
 ALWAYS_INLINE void pairs_prepare_row(const struct quant_rows *q, size_t group, size_t n_groups,
                                      bool has_zeros, size_t i, struct pairs_row *to)
 {
@@ -122,8 +122,8 @@ static void pairs_prepare(const struct quant_slice *s, const struct pairs_piece 
     }
 }
 
-/* Writes the four versions of a panel's weights: as stored, with 255 - c1 in the first pair, in the
- * second pair, in both. */
+/* Writes the four versions of a panel's weights: as stored; with 255 - c1 in the first pair; in
+ * the second pair; in both. */
 static void pairs_versions(const uint8_t *w, size_t n_quads, uint8_t *out)
 {
     const __m256i first = _mm256_set1_epi32(0x0000FF00);
@@ -143,7 +143,7 @@ static void pairs_versions(const uint8_t *w, size_t n_quads, uint8_t *out)
     }
 }
 
-/* sum[panel and half] += n_quads quads of a row. */
+/* sum[panel and half] += the products of n_quads quads of a row. */
 ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x, const uint16_t *at,
                                const uint8_t *w, __m256i *sum)
 {
@@ -160,7 +160,7 @@ ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x,
     }
 }
 
-/* Prefetches the cache lines that fall to one of the rows. */
+/* Prefetches one row's share of the cache lines. Returns the next line to prefetch. */
 ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, const uint8_t *at)
 {
     const uint8_t *end = o->ahead + o->n_ahead * QUANT_LINE;
@@ -180,7 +180,7 @@ ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads,
 {
     const size_t n = HALVES * n_panels;
     const uint8_t *ahead = o->ahead;
-    const struct pairs_row *end = m->rows + o->n_rows; /* stores to acc may change *o, not this */
+    const struct pairs_row *end = m->rows + o->n_rows; /* a local: stores to acc may change *o */
     for (const struct pairs_row *row = m->rows; row < end; row++, acc++) {
         __m256 a[HALVES * QUANT_PANELS];
         ahead = pairs_fetch(o, ahead);
@@ -233,7 +233,7 @@ static const uint8_t *pairs_codes(const struct packed *w, size_t panel, const st
            o->g * o->n_quads * QUANT_LINE;
 }
 
-/* Continues all rows' chains in the panels [panel, panel + n_panels) over a K-slice. */
+/* Continues the chains of all rows in the panels [panel, panel + n_panels) over a K-slice. */
 static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_panels,
                         struct pairs_piece *o, struct pairs_work *m)
 {
@@ -263,7 +263,7 @@ static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* Computes the chains of a leaf's groups [g0, g1), from +0, into m->acc. */
+/* Computes the chains of a leaf's groups [g0, g1), starting at +0, into m->acc. */
 static void pairs_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
                          size_t g1, struct pairs_work *m)
 {

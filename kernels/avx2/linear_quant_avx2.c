@@ -3,8 +3,8 @@
  *     bytes, few rows, no zeros    |weight| times the activation with the weight's sign
  *     bytes, few rows, zeros       multiplied in 16 bits, because pairs of bytes could saturate
  *     bytes, many rows             linear_pairs.h
- * Weights are stored with a bias that makes them unsigned; its contribution is subtracted from the
- * sums of each group. */
+ * Weights are stored with a bias that makes them unsigned; its share is subtracted from the sums
+ * of each group. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
@@ -14,7 +14,7 @@ enum {
     SET_FEW_MOST = 8,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 6, /* not used: bytes go to linear_pairs.h */
+    SET_BYTES_ROWS = 6, /* unused: linear_pairs.h does bytes */
     SET_SIGNED = 0,
     SET_ENDS = 0
 };
@@ -24,19 +24,19 @@ enum {
 enum {
     HALVES = 2,    /* registers for a panel's 16 outputs */
     BOTH_ROWS = 4, /* most rows for which set_few computes both halves together */
-    SUMS_ROWS = 6  /* most rows for which it computes one half after the other */
+    SUMS_ROWS = 6  /* most rows for which set_few computes one half after the other */
 };
 
-/* The sums that registers hold at a time: n_rows rows, halves [h0, h1) of a panel. All fields are
- * constants in each call. */
+/* The sums that registers hold at one time: n_rows rows and halves [h0, h1) of a panel. All fields
+ * are constants in each call. */
 struct sums_shape {
     enum quant_source source;
     bool has_zeros;
     size_t n_rows, h0, h1;
 };
 
-/* The codes of a group of n_quads quads: those of rows, x_stride bytes apart, and those of a
- * panel. */
+/* The quantized values of a group of n_quads quads: those of rows, x_stride bytes apart, and those
+ * of a panel. */
 struct group_codes {
     const int8_t *x;
     size_t x_stride;
@@ -44,22 +44,22 @@ struct group_codes {
     size_t n_quads;
 };
 
-/* Quads of one step. The products of a step's nibbles are summed in 16 bits: at most n * 2 * 15 *
- * 127 (int4) or n * 2 * 24 * 127 (mxfp4), which is below 2^15. */
+/* Returns the quads of one step. The products of nibbles in a step are summed in 16 bits: at most
+ * n * 2 * 15 * 127 (int4) or n * 2 * 24 * 127 (mxfp4), which is below 2^15. */
 ALWAYS_INLINE size_t step_of(enum quant_source source)
 {
     return source == SOURCE_INT4 || source == SOURCE_UNPACKED_INT4 ? 8 : 4;
 }
 
-/* Nibbles (E2M1) to bytes: the doubled number plus 12 (QUANT_MXFP4_BIAS). */
+/* Converts nibbles (E2M1) to bytes: the doubled number plus 12 (QUANT_MXFP4_BIAS). */
 ALWAYS_INLINE __m256i mxfp4_bytes(__m256i nibbles)
 {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
 }
 
-/* Unpacks half of a vector of nibbles to bytes: the low nibbles (odd 0) are inputs 8i to 8i + 3,
- * the high ones (odd 1) inputs 8i + 4 to 8i + 7. */
+/* Unpacks one nibble of each byte: the low nibbles (odd 0) are inputs 8i to 8i + 3, the high ones
+ * (odd 1) inputs 8i + 4 to 8i + 7. */
 ALWAYS_INLINE __m256i bytes_of(enum quant_source source, __m256i both, size_t odd)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -86,7 +86,8 @@ ALWAYS_INLINE __m256i broadcast_quad(const int8_t *x)
     return _mm256_set1_epi32(v);
 }
 
-/* a + b, computed here: compilers would otherwise delay the additions and spill all products. */
+/* Returns a + b, computed at this place: compilers would otherwise delay the additions and spill
+ * all products. */
 ALWAYS_INLINE __m256i add16(__m256i a, __m256i b)
 {
     a = _mm256_add_epi16(a, b);
@@ -101,7 +102,8 @@ ALWAYS_INLINE __m256i add32(__m256i a, __m256i b)
     return a;
 }
 
-/* sum[row][half] += one step of byte weights, in 16 bits: the even inputs, then the odd ones. */
+/* sum[row][half] += one step of byte weights, multiplied in 16 bits: first the even inputs, then
+ * the odd ones. */
 ALWAYS_INLINE void add_wide(struct sums_shape s, const struct group_codes *c,
                             __m256i (*sum)[HALVES])
 {
@@ -129,8 +131,8 @@ ALWAYS_INLINE void add_wide(struct sums_shape s, const struct group_codes *c,
     }
 }
 
-/* sum[row][half] += one step of byte weights without zero points, as signed numbers; a pair of
- * products is at most 2 * 128 * 127 < 2^15. `first`: sum is not read. */
+/* sum[row][half] += one step of byte weights without zero points, as signed numbers. A pair of
+ * products is at most 2 * 128 * 127 < 2^15. `first`: sum is set, not read. */
 ALWAYS_INLINE void add_signed(struct sums_shape s, bool first, const struct group_codes *c,
                               __m256i (*sum)[HALVES])
 {
@@ -156,7 +158,7 @@ ALWAYS_INLINE void add_signed(struct sums_shape s, bool first, const struct grou
     }
 }
 
-/* sum[row][half] += one step of nibble weights. `first`: sum is not read. */
+/* sum[row][half] += one step of nibble weights. `first`: sum is set, not read. */
 ALWAYS_INLINE void add_nibbles(struct sums_shape s, bool first, const struct group_codes *c,
                                __m256i (*sum)[HALVES])
 {
@@ -186,7 +188,7 @@ ALWAYS_INLINE void add_nibbles(struct sums_shape s, bool first, const struct gro
     }
 }
 
-/* Moves on to the codes of the next step. */
+/* Moves on to the quantized values of the next step. */
 ALWAYS_INLINE void next_step(enum quant_source source, struct group_codes *c)
 {
     const bool packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
@@ -194,7 +196,7 @@ ALWAYS_INLINE void next_step(enum quant_source source, struct group_codes *c)
     c->w += step_of(source) * QUANT_LINE / (packed ? 2 : 1);
 }
 
-/* sum[row][half] = the dots of the quads of a group. */
+/* sum[row][half] = the dot products over the quads of a group. */
 ALWAYS_INLINE void sum_group(struct sums_shape s, struct group_codes c, __m256i (*sum)[HALVES])
 {
     const size_t step = step_of(s.source), n_quads = c.n_quads;
@@ -219,8 +221,8 @@ ALWAYS_INLINE void sum_group(struct sums_shape s, struct group_codes c, __m256i 
     }
 }
 
-/* Ends group g for panel p: adds the start of the sums, then acc = fma((float)sum, weight scale *
- * activation scale, acc). */
+/* Ends group g for panel p: adds the start values to the sums, then acc = fma((float)sum, weight
+ * scale * activation scale, acc). */
 ALWAYS_INLINE void end_sums(struct sums_shape shape, const struct quant_tile *t, size_t g, size_t p,
                             __m256i (*sum)[HALVES], float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -249,8 +251,7 @@ ALWAYS_INLINE void end_sums(struct sums_shape shape, const struct quant_tile *t,
 ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_quads, size_t n_rows,
                            const struct quant_tile *in, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const struct quant_tile t = *in; /* a local copy: the compiler knows that stores to acc do
-                                        not change it */
+    const struct quant_tile t = *in; /* a local copy, which stores to acc cannot change */
     const struct sums_shape shape = {source, has_zeros, n_rows, 0, HALVES};
     const size_t w_bytes = n_quads * QUANT_LINE;
     for (size_t g = 0; g < t.n_groups; g++) {
@@ -268,8 +269,8 @@ ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_qu
     }
 }
 
-/* Groups of QUANT_CODE_ALIGN inputs get code of their own with constant sizes, so that no sum
- * leaves its register. */
+/* Continues the chains of one tile. Groups of QUANT_CODE_ALIGN inputs get their own code with
+ * constant sizes, so that no sum leaves its register. */
 ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
                         const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -279,8 +280,8 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
         tile_of(source, has_zeros, t->group / QUANT_QUAD, n_rows, t, acc);
 }
 
-/* A tile has three to six rows: more rows are divided evenly, and fewer rows are multiplied by
- * set_few. */
+/* Defines the tiles of one source. A tile has three to six rows: more rows are divided evenly, and
+ * fewer rows are multiplied by set_few. */
 #define TILES(name, source, has_zeros)                                                             \
     static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
     {                                                                                              \
@@ -306,7 +307,7 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
     tiles[t->source][t->has_zeros](t, acc);
 }
 
-/* Ends group g for few rows: subtracts the contribution of bias or zero points, then acc =
+/* Ends group g for few rows: subtracts the share of the bias or of the zero points, then acc =
  * fma((float)sum, weight scale * activation scale, acc). */
 ALWAYS_INLINE void few_ends(struct sums_shape shape, const struct quant_few *t, size_t g,
                             __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
@@ -348,12 +349,11 @@ ALWAYS_INLINE void few_ends(struct sums_shape shape, const struct quant_few *t, 
     }
 }
 
-/* As linear_quant_few.h declares. */
+/* Computes few rows as linear_quant_few.h declares. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *in, float (*acc)[PANEL_COLUMNS])
 {
-    const struct quant_few t = *in; /* a local copy: the compiler knows that stores to acc do not
-                                       change it */
+    const struct quant_few t = *in; /* a local copy, which stores to acc cannot change */
     const size_t n_quads = t.group / QUANT_QUAD;
     const size_t w_bytes = n_quads * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
     const int8_t *x = t.x;
@@ -410,8 +410,8 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     }
 }
 
-/* Compares |p| as integers: without the sign, a float's bits order like its value, and a NaN is
- * above all. */
+/* Compares |p| as integers: without the sign, the bits of floats are in the order of their values,
+ * and a NaN is above all. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
 {
     const __m256i size = _mm256_set1_epi32(0x7FFFFFFF);

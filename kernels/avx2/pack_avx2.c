@@ -1,5 +1,5 @@
-/* Packs a whole panel on AVX2: transposes 32 bytes of 16 rows in registers, so that each cache line
- * of the source is read once and each cache line of the panel written once. */
+/* Packs a whole panel on AVX2: transposes 32 bytes of 16 rows in registers, so that each cache
+ * line of the source is read once and each cache line of the panel is written once. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/pack_body.h"
 
@@ -23,7 +23,8 @@ ALWAYS_INLINE void store(char *to, __m256i v)
     _mm256_storeu_si256((void *)to, v);
 }
 
-/* Packs inputs [0, n), at most 16, of 16 outputs; elements of two bytes. Reads whole vectors. */
+/* Packs inputs [0, n), at most 16, of 16 outputs, for elements of two bytes. Reads whole vectors.
+ */
 ALWAYS_INLINE void put_halves(const char *rows, size_t stride, size_t n, char *out)
 {
     __m256i r[ROWS], v[ROWS];
@@ -43,8 +44,8 @@ ALWAYS_INLINE __m256i recode(enum pack_words_kind kind, __m256i v)
 {
     if (kind == PACK_WORDS_PLAIN) return v;
     if (kind == PACK_WORDS_SIGNED) return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
-    /* Bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. Each is copied twice here, for
-     * the low and the high nibbles of the new bytes. */
+    /* Bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. Each byte is doubled here,
+     * for the low and the high nibbles of the new bytes. */
     const __m128i first = _mm_setr_epi8(0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13);
     const __m128i last = _mm_setr_epi8(2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15);
     const __m256i a = _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(first));
@@ -80,7 +81,7 @@ ALWAYS_INLINE void put_words(enum pack_words_kind kind, const char *rows, size_t
     }
 }
 
-/* Copies the last n_bytes of each row to one vector per row, padded with zeros, so that whole
+/* Copies the last n_bytes of each row to one vector for each row, padded with zeros, so that whole
  * vectors can be read. */
 ALWAYS_INLINE void copy_rest(const char *rows, size_t stride, size_t n_bytes,
                              char to[ROWS * VECTOR])

@@ -1,4 +1,4 @@
-/* Quantizes activations to int8 on AVX2, 32 inputs at a time, with the bits of the reference. */
+/* Quantizes activations to int8 on AVX2, 32 inputs at a time, to the bits of the reference. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/ref/ref.h"
 
@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Inputs [i, i + 8) of a group of n. Inputs beyond n are +0, which changes no maximum and quantizes
- * to 0. */
+/* Loads inputs [i, i + 8) of a group of n. Inputs beyond n are +0, which changes no maximum and
+ * quantizes to 0. */
 ALWAYS_INLINE __m256 group_load(const float *x, size_t i, size_t n)
 {
     if (i + 8 <= n) return _mm256_loadu_ps(x + i);
@@ -31,8 +31,8 @@ ALWAYS_INLINE int32_t sum_lanes(__m256i v)
     return _mm_cvtsi128_si32(s);
 }
 
-/* The bits of the largest |x|. Compared as integers they order like the numbers, with NaN above
- * infinity. */
+/* Returns the bits of the largest |x|. As integers they are in the order of the numbers, with NaN
+ * above infinity. */
 ALWAYS_INLINE uint32_t max_bits(const float *x, size_t n)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
@@ -52,8 +52,8 @@ ALWAYS_INLINE __m256i eight_codes(__m256 x, __m256 factor, __m256i *sum)
     return codes;
 }
 
-/* Quantizes one group of n inputs, padded with zeros to `padded` (whole vectors). Returns its
- * scale. */
+/* Quantizes one group of n inputs, padded with zeros to `padded` inputs (whole vectors). Returns
+ * its scale. */
 ALWAYS_INLINE float quantize_group(const float *x, size_t n, size_t padded, int8_t *codes,
                                    int32_t *sum)
 {
@@ -61,7 +61,7 @@ ALWAYS_INLINE float quantize_group(const float *x, size_t n, size_t padded, int8
     float factor;
     const float scale = kern_quantize_scale(max_bits(x, n), &factor);
     *sum = 0;
-    if (factor == 0.0f) { /* all quantized values are 0, also where x is infinite */
+    if (factor == 0.0f) { /* all quantized values are 0, even where x is infinite */
         memset(codes, 0, padded);
         return scale;
     }
@@ -90,7 +90,8 @@ static void k_quantize_row_avx2(const float *x, size_t n, const struct quant_row
     }
 }
 
-/* Head dimensions that are not a multiple of a vector use the reference. */
+/* Stores keys or values as int8. Head dimensions that do not fill whole vectors use the reference.
+ */
 static void k_kv_store_i8_avx2(const float *x, size_t n, void *out, float *scale)
 {
     int32_t sum;

@@ -6,7 +6,8 @@
 
 #include "kernels/activation_body.h"
 
-/* Elements [i, i + 8) that are below n; the others are +0 and are not written. */
+/* Loads elements [i, i + 8), as far as they are below n; the others are +0. tail_store writes only
+ * those below n. */
 ALWAYS_INLINE __m256 tail_load(const float *x, size_t i, size_t n)
 {
     return _mm256_maskload_ps(x + i, v8_first(n - i));
@@ -97,7 +98,7 @@ static void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scal
     dtype_from_f32(DTYPE_F16, x + i, n - i, h + i);
 }
 
-/* The top 16 bits, rounded to nearest even in integers; a NaN is made quiet instead. */
+/* Returns the top 16 bits, rounded to nearest even in integers; a NaN becomes quiet instead. */
 ALWAYS_INLINE __m256i bf16_bits(__m256 x)
 {
     const __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);

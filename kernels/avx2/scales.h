@@ -1,10 +1,11 @@
-/* Scales of quantized weights, and E4M3 numbers, as floats on AVX2. */
+/* Converts scales of quantized weights, and E4M3 numbers, to floats on AVX2. */
 #ifndef SHOAL_KERNELS_AVX2_SCALES_H
 #define SHOAL_KERNELS_AVX2_SCALES_H
 
 #include "kernels/avx2/vec.h"
 
-/* Half of the E8M0 scale 2^(e - 127). For e = 0 and 1 the result is subnormal; e = 255 is NaN. */
+/* Returns half of each E8M0 scale 2^(e - 127). For e = 0 and 1 the result is subnormal; e = 255
+ * gives NaN. */
 ALWAYS_INLINE __m256 v8_half_e8m0(__m256i e)
 {
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
@@ -15,7 +16,7 @@ ALWAYS_INLINE __m256 v8_half_e8m0(__m256i e)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(v, _mm256_set1_epi32(0x7FC00000), nan));
 }
 
-/* The E4M3 number in the low byte of each lane. The bytes above it are ignored. */
+/* Returns the E4M3 number in the low byte of each lane; the bytes above are ignored. */
 ALWAYS_INLINE __m256 v8_e4m3(__m256i b)
 {
     const __m256i bits = _mm256_and_si256(b, _mm256_set1_epi32(0x7F));
@@ -30,7 +31,7 @@ ALWAYS_INLINE __m256 v8_e4m3(__m256i b)
     return _mm256_castsi256_ps(_mm256_or_si256(v, sign));
 }
 
-/* The packed scales [i, i + 8) of a format, equal to kern_quant_scale. */
+/* Loads the packed scales [i, i + 8) of a format, equal to kern_quant_scale. */
 ALWAYS_INLINE __m256 v8_scales(struct quant_format f, const void *in, size_t i)
 {
     if (f.kind == QUANT_MXFP4)

@@ -1,6 +1,6 @@
 /* Vector helpers of the AVX2 kernels: 16 f32 values in two registers, loads of every element type,
- * exp, the tree over 16 lanes, masks for the end of a row. Everything is inlined; element types are
- * constants. */
+ * exp, the tree sum over 16 lanes, masks for the end of a row. Everything is inlined; element
+ * types are constants. */
 #ifndef SHOAL_KERNELS_AVX2_VEC_H
 #define SHOAL_KERNELS_AVX2_VEC_H
 
@@ -21,7 +21,7 @@ ALWAYS_INLINE struct v16 v16_zero(void)
     return (struct v16){_mm256_setzero_ps(), _mm256_setzero_ps()};
 }
 
-/* Elements [i, i + 8) of an array of type t, in f32. */
+/* Loads elements [i, i + 8) of an array of type t, in f32. */
 ALWAYS_INLINE __m256 v8_load(enum dtype t, const void *data, size_t i)
 {
     if (t == DTYPE_F16)
@@ -33,14 +33,15 @@ ALWAYS_INLINE __m256 v8_load(enum dtype t, const void *data, size_t i)
     return _mm256_loadu_ps((const float *)data + i);
 }
 
-/* All ones in the first n of 8 lanes. */
+/* Returns a mask of all ones in the first n of 8 lanes. */
 ALWAYS_INLINE __m256i v8_first(size_t n)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), lane);
 }
 
-/* int64 to double, rounded once: hi * 2^32 is built exactly, then the low half is added. */
+/* Converts int64 to double, rounded once: hi * 2^32 is built exactly, then the low half is added.
+ */
 ALWAYS_INLINE __m256d double_from_int64(__m256i v)
 {
     const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(v, 32),
@@ -51,14 +52,14 @@ ALWAYS_INLINE __m256d double_from_int64(__m256i v)
     return _mm256_add_pd(exact, _mm256_castsi256_pd(low));
 }
 
-/* Four integer sums as floats; `unit` is the grid's step. */
+/* Returns four integer sums as floats; `unit` is the grid's step. */
 ALWAYS_INLINE __m128 grid_four(const int64_t *sums, __m256d unit)
 {
     const __m256i v = _mm256_loadu_si256((const void *)sums);
     return _mm256_cvtpd_ps(_mm256_mul_pd(double_from_int64(v), unit));
 }
 
-/* el_exp_body for eight values, bit for bit. */
+/* Computes el_exp_body of eight values, bit for bit. */
 ALWAYS_INLINE __m256 v8_exp(__m256 x)
 {
     const __m256 low = _mm256_set1_ps(EL_EXP_LOW), high = _mm256_set1_ps(EL_EXP_HIGH);
@@ -82,7 +83,7 @@ ALWAYS_INLINE __m256 v8_exp(__m256 x)
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-/* The sum over 8 lanes in the order 4-2-1. */
+/* Returns the sum over 8 lanes in the order 4-2-1. */
 ALWAYS_INLINE float v8_tree(__m256 v)
 {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -90,7 +91,7 @@ ALWAYS_INLINE float v8_tree(__m256 v)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* The sum over 16 lanes in the order 8-4-2-1. */
+/* Returns the sum over 16 lanes in the order 8-4-2-1. */
 ALWAYS_INLINE float v16_tree(struct v16 v)
 {
     return v8_tree(_mm256_add_ps(v.a, v.b));
@@ -101,7 +102,7 @@ ALWAYS_INLINE struct v16 v16_set1(float x)
     return (struct v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
 }
 
-/* Elements [i, i + 16) of an array of type t, in f32. */
+/* Loads elements [i, i + 16) of an array of type t, in f32. */
 ALWAYS_INLINE struct v16 v16_load(enum dtype t, const void *data, size_t i)
 {
     return (struct v16){v8_load(t, data, i), v8_load(t, data, i + 8)};
@@ -132,7 +133,7 @@ ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
     return (struct v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
 
-/* Selects a in the lanes with x > y, and b in the others and for NaN. */
+/* Selects a in the lanes where x > y, and b in all others, also where x or y is NaN. */
 ALWAYS_INLINE struct v16 v16_above(struct v16 x, struct v16 y, struct v16 a, struct v16 b)
 {
     return (struct v16){_mm256_blendv_ps(b.a, a.a, _mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)),

@@ -15,7 +15,7 @@ struct rows_part;
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
                           const size_t slot[16], size_t j);
 
-/* Elements [i, i + 16) of the cache as floats. `scale` is used for int8 only. */
+/* Loads elements [i, i + 16) of the cache as floats. `scale` is used only for int8. */
 ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, size_t i)
 {
     if (t != DTYPE_I8 && t != DTYPE_F8_E4M3) return v16_load(t, from, i);
@@ -25,7 +25,7 @@ ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, 
     return (struct v16){_mm512_mul_ps(v, _mm512_set1_ps(scale))};
 }
 
-/* Transposes 16 x 16: new v[i] = lane i of each old v. */
+/* Transposes 16 x 16 floats: the new v[i] = lane i of each old v. */
 ALWAYS_INLINE void v16_turn(struct v16 v[16])
 {
     vec from[16], to[16];
@@ -75,8 +75,8 @@ ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum);
 
 #include "kernels/attention_body.h"
 
-/* Folds a tile's (m, l) of four rows into their running states max[4] and sum[4]. For none of them
- * is it the first tile. */
+/* Folds a tile's (m, l) of four rows into their running states max[4] and sum[4]. It must not be
+ * the first tile of any of these rows. */
 ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
 {
     const __m128 m = _mm_load_ps(part->max), old = _mm_loadu_ps(max), top = _mm_max_ps(m, old);
@@ -90,8 +90,8 @@ ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_load_ps(part->sum), b, _mm_mul_ps(_mm_loadu_ps(sum), a)));
 }
 
-/* Lane i of the result = the sum of v[i]'s lanes by a tree: lanes 8 apart are added first, then 4,
- * 2 and 1 apart. */
+/* Lane i of the result = the sum of v[i]'s lanes by a tree: first lanes that are 8 apart are
+ * added, then 4, 2 and 1 apart. */
 ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
 {
     __m512 eight[8], four[4], two[2];
@@ -113,8 +113,8 @@ ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
                                       _mm512_shuffle_ps(two[0], two[1], 0xDD))};
 }
 
-/* The dots of n_rows queries with n_slots slots, query by query. Both are constant, and there are
- * at most 16 dots. */
+/* Returns the dot products of n_rows queries with n_slots slots, query by query. Both numbers are
+ * constant, and their product is at most 16. */
 ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots,
                               const struct tile_fold *f, const size_t *slot)
 {
@@ -138,7 +138,7 @@ ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots,
     return trees16(sum);
 }
 
-/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots, unscaled. */
+/* e[r][j ..] = the dot products of n_rows (constant) queries with 16 slots, unscaled. */
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile_fold *f,
                           const size_t slot[16], size_t j)
 {

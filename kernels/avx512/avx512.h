@@ -4,7 +4,7 @@
 
 #include "kernels/kern.h"
 
-/* Each function overrides the table's entries with the kernels of one file. */
+/* Each function replaces entries of the table with the kernels of one file. */
 void fill_attention_avx512(struct kern_table *t);
 void fill_delta_avx512(struct kern_table *t);
 void fill_linear_avx512(struct kern_table *t);
@@ -21,7 +21,7 @@ void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, flo
 void k_linear_dequant_avx512(const struct linear_args *a, const struct linear_slice *s);
 void k_linear_leaf_dequant_avx512(const struct linear_args *a, const struct linear_slice *s);
 
-/* Linears of quantized weights and activations; the AMX kernels use them for few rows. */
+/* Linears with quantized weights and activations; the AMX kernels use them for few rows. */
 void k_linear_quant_avx512_6x32(const struct linear_args *a, const struct linear_slice *s);
 void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, const struct linear_slice *s);
 

@@ -7,15 +7,15 @@
 #include "kernels/avx512/scales.h"
 #include "kernels/linear_quant_body.h"
 
-/* Nibbles (E2M1) to bytes: the doubled number plus 12 (QUANT_MXFP4_BIAS). */
+/* Converts nibbles (E2M1) to bytes: the doubled number plus 12 (QUANT_MXFP4_BIAS). */
 ALWAYS_INLINE __m512i mxfp4_bytes(__m512i nibbles)
 {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
 }
 
-/* Unpacks half of a vector of nibbles to bytes: the low nibbles (half 0) are inputs 8i to 8i + 3,
- * the high ones (half 1) inputs 8i + 4 to 8i + 7. */
+/* Unpacks one nibble of each byte: the low nibbles (half 0) are inputs 8i to 8i + 3, the high ones
+ * (half 1) inputs 8i + 4 to 8i + 7. */
 ALWAYS_INLINE __m512i bytes_of(enum quant_source source, __m512i both, int half)
 {
     const __m512i low = _mm512_set1_epi8(15);
@@ -37,8 +37,8 @@ static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out)
     }
 }
 
-/* Compares |p| as integers: without the sign, a float's bits order like its value, and a NaN is
- * above all. */
+/* Compares |p| as integers: without the sign, the bits of floats are in the order of their values,
+ * and a NaN is above all. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
 {
     const __m512i size = _mm512_set1_epi32(0x7FFFFFFF);

@@ -1,4 +1,4 @@
-/* Recurrent layers with AVX-512: the gated delta rule, its convolution, sigmoid gates. */
+/* Recurrent layers with AVX-512: the gated delta rule, its convolution, and sigmoid gates. */
 #include "kernels/avx512/avx512.h"
 #include "kernels/avx512/vec.h"
 

@@ -1,16 +1,17 @@
-/* Quantized values as floats on AVX-512, sixteen outputs at a time. Included by linear_avx512.c. */
+/* Converts quantized values to floats on AVX-512, sixteen outputs at a time. Included by
+ * linear_avx512.c. */
 #ifndef SHOAL_KERNELS_AVX512_DEQUANTIZE_H
 #define SHOAL_KERNELS_AVX512_DEQUANTIZE_H
 
 #include "kernels/avx512/scales.h"
 #include "kernels/quant_body.h"
 
-/* Twice the E2M1 number in the low nibble of each lane. */
+/* Returns twice the E2M1 number in the low nibble of each lane. */
 ALWAYS_INLINE __m512i v16_e2m1(__m512i b)
 {
     const __m512i table =
         _mm512_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    return _mm512_permutexvar_epi32(b, table); /* chooses by the lowest four bits */
+    return _mm512_permutexvar_epi32(b, table); /* uses the lowest four bits */
 }
 
 enum { LANES_AT_ONCE = 16 };

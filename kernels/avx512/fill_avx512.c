@@ -1,4 +1,4 @@
-/* Overrides the entries of AVX2 that AVX-512 makes faster. */
+/* Replaces those of AVX2's entries that AVX-512 makes faster. */
 #include "kernels/avx512/avx512.h"
 
 void kern_fill_avx512(struct kern_table *t)

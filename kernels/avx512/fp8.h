@@ -1,8 +1,8 @@
-/* E4M3 weights as floats on AVX-512, four inputs of sixteen outputs at a time. An E4M3 number's
- * bits, moved to where a float has its own, are the number times 2^-120: the exponents' biases are
- * 7 and 127. The scale makes up for it. Numbers with exponent 0 would become subnormal floats,
- * whose products take over 100 cycles on Intel's CPUs; so a vector with one of them, with a zero
- * or with NaN is decoded in a longer way. */
+/* Converts E4M3 weights to floats on AVX-512, four inputs of sixteen outputs at a time. An E4M3
+ * number's bits, moved to their places in a float, are the number times 2^-120, because the
+ * exponents' biases are 7 and 127. The scale makes up for it. Numbers with exponent 0 would become
+ * subnormal floats, whose products take over 100 cycles on Intel's CPUs; so a vector that has one
+ * of them (a zero is one), or a NaN, takes a longer path. */
 #ifndef SHOAL_KERNELS_AVX512_FP8_H
 #define SHOAL_KERNELS_AVX512_FP8_H
 
@@ -12,7 +12,8 @@
 /* Not zero if a scale times 2^120 may overflow. */
 typedef __mmask64 fp8_large;
 
-/* Scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN. */
+/* Loads scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN.
+ */
 ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
                                     fp8_large *large)
 {
@@ -28,7 +29,7 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm512_mul_ps(scale.v, _mm512_set1_ps(0x1p120f))};
 }
 
-/* fp8_quad for any values and scales. */
+/* Does what fp8_quad does, for any values and scales. */
 ALWAYS_INLINE void fp8_any_quad(__m512i b, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m512 s = _mm512_mul_ps(scale.v, _mm512_set1_ps(large != 0 ? 1.0f : 0x1p-120f));
@@ -37,12 +38,12 @@ ALWAYS_INLINE void fp8_any_quad(__m512i b, struct v16 scale, fp8_large large, st
         w[j].v = _mm512_mul_ps(v16_e4m3(b), s);
 }
 
-/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged, or, with
- * `large`, as stored. `keep` clears the copies of the sign:
+/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged; with
+ * `large` it is as stored. `keep` clears the copies of the sign:
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     shifted right by 4, the sign following     s ssss eeee mmm ....
  *     the upper half of a float                  s 0000 eeee mmm 0000
- * Twice a byte, without the sign, less 16, is above 237 for exponent 0 and for NaN only. */
+ * Twice a byte, without the sign, minus 16, is above 237 only for exponent 0 and for NaN. */
 ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m512i keep = _mm512_set1_epi16((short)0x87F0), upper = _mm512_set1_epi32(-0x10000);

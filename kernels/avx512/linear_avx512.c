@@ -1,5 +1,5 @@
-/* The float linear on AVX-512: a panel's sixteen outputs fill one register; a tile has 24
- * accumulators. */
+/* The float linear on AVX-512. A panel's sixteen outputs fill one register; a register tile has 24
+ * such accumulators. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"
@@ -8,9 +8,9 @@ enum {
     TILE = 24,        /* accumulators of a register tile; there are 32 registers */
     FEW_PANELS = 4,   /* panels of a tile with few rows */
     MANY_PANELS = 4,  /* panels of a tile with many rows; they share each broadcast input */
-    SOME_PANELS = 2,  /* panels of a tile for what MANY_PANELS leaves over */
+    SOME_PANELS = 2,  /* panels of a tile for the panels that MANY_PANELS leaves over */
     PIECE = 128,      /* inputs of a K-slice: 8 KiB per panel, as f32 */
-    SHORT_PIECE = 64, /* the same with 7 to 39 rows, where more data must be fetched meanwhile */
+    SHORT_PIECE = 64, /* with 7 to 39 rows: each K-slice fetches more meanwhile */
 };
 
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
@@ -18,7 +18,7 @@ ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
     return v16_load(t, data, i);
 }
 
-/* acc + x * w in each lane */
+/* Returns acc + x * w in each lane. */
 ALWAYS_INLINE struct v16 v16_fma(float x, struct v16 w, struct v16 acc)
 {
     return (struct v16){_mm512_fmadd_ps(_mm512_set1_ps(x), w.v, acc.v)};
@@ -29,7 +29,8 @@ ALWAYS_INLINE void v16_store_aligned(float *y, struct v16 v)
     _mm512_store_ps(y, v.v);
 }
 
-/* A bit for each lane that holds one of the n outputs of a panel; the other lanes are padding. */
+/* Returns a bit for each lane that holds one of the n outputs of a panel; the other lanes are
+ * padding. */
 ALWAYS_INLINE unsigned output_lanes(enum dtype t, size_t n)
 {
     (void)t;
@@ -43,8 +44,8 @@ ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
 }
 
 /* Constants of the integer grid. Adding `magic` to a double p leaves llrint(p * 2^g) in the
- * difference of the bits: bits(p + magic) - bits(magic). The subtraction is done once for all
- * leaves (K-blocks), in store_sums and store_rounded. */
+ * difference of the bits: bits(p + magic) - bits(magic). store_sums and store_rounded subtract
+ * once for all leaves (K-blocks). */
 struct grid {
     __m512 limit;
     __m512d magic, unit;
@@ -68,8 +69,8 @@ ALWAYS_INLINE __m512i add_eight(__m512i sum, __m256 p, __m512d magic)
     return _mm512_add_epi64(sum, _mm512_castpd_si512(shifted));
 }
 
-/* Adds a leaf's partial sums. Returns a bit for each lane whose partial does not fit the grid; such
- * a partial counts 0. */
+/* Adds a leaf's partial sums. Returns a bit for each lane whose partial sum does not fit the grid;
+ * that partial sum counts as 0. */
 ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums16 *sums)
 {
     const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(p.v), g->limit, _CMP_LT_OQ);
@@ -123,7 +124,8 @@ LINEAR_AVX512(f16, DTYPE_F16)
 LINEAR_AVX512(bf16, DTYPE_BF16)
 LINEAR_AVX512(fp8, DTYPE_F8_E4M3)
 
-/* int8, int4 and mxfp4 weights, converted to floats; the arithmetic is that of f32 weights. */
+/* Linears with int8, int4 and mxfp4 weights, converted to floats; the arithmetic is that of f32
+ * weights. */
 void k_linear_dequant_avx512(const struct linear_args *a, const struct linear_slice *s)
 {
     linear(DTYPE_F32, true, false, a, s);

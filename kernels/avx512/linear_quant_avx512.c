@@ -1,7 +1,7 @@
 /* Linears with quantized weights and int8 activations on AVX-512 VNNI. dpbusd multiplies unsigned
  * bytes (four inputs of 16 outputs in a register) by signed bytes (four inputs of a row,
- * broadcast). Weights are stored with a bias that makes them unsigned; each sum starts at minus the
- * bias's contribution. */
+ * broadcast). Weights are stored with a bias that makes them unsigned; each sum starts with minus
+ * the bias's share. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"
@@ -21,7 +21,7 @@ enum {
 #include "kernels/avx512/codes.h"
 
 /* Loads quad i of a group: four inputs of 16 outputs. Odd quads of int4 stay in the high nibbles,
- * 16 times too large; sum_of_parts divides their sum. */
+ * 16 times too large; sum_of_parts divides the sum of these products. */
 ALWAYS_INLINE __m512i load_quad(enum quant_source source, const uint8_t *w, size_t i)
 {
     if (source == SOURCE_BYTES) return _mm512_loadu_si512(w + i * QUANT_LINE);
@@ -65,7 +65,7 @@ ALWAYS_INLINE void tile_starts(bool has_zeros, size_t n_rows, size_t n_panels,
     }
 }
 
-/* Adds the dots of QUANT_CODE_ALIGN inputs to the integer sums. */
+/* Adds the dot products over QUANT_CODE_ALIGN inputs to the integer sums. */
 ALWAYS_INLINE void tile_dots(size_t n_rows, size_t n_panels, const struct quant_tile *t,
                              const int8_t *x, const uint8_t *w, __m512i *sum)
 {
@@ -126,8 +126,8 @@ ALWAYS_INLINE void tile(bool has_zeros, size_t n_rows, size_t n_panels, const st
         _mm512_store_ps(out[i / n_panels][i % n_panels], acc[i]);
 }
 
-/* A tile has four to six rows: more rows are divided evenly, and fewer rows are multiplied by
- * set_few. */
+/* Computes a tile of four to six rows: more rows are divided evenly, and fewer rows are multiplied
+ * by set_few. */
 ALWAYS_INLINE void tile_rows(bool has_zeros, size_t n_panels, const struct quant_tile *t,
                              float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -151,9 +151,9 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
         tile_rows(false, 1, t, acc);
 }
 
-/* The dots of w with one quad that all outputs share. The quad is broadcast by the instruction
- * itself; from intrinsics, compilers make a separate broadcast, which doubles the instructions when
- * each quad is used once. */
+/* Adds the dot products of w with one quad that all outputs share. The instruction itself
+ * broadcasts the quad; from intrinsics, compilers make a separate broadcast, which doubles the
+ * instructions when each quad is used once. */
 ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
 {
     const struct quad {
@@ -163,16 +163,16 @@ ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
     return sum;
 }
 
-/* The number of parts of a group's sum with few rows. A sum has parts so that a dot need not wait
- * for the one before. They are exact integers, so splitting changes nothing. The parts of int4 are
- * its even quads and its odd quads, which are 16 times too large. */
+/* Returns the number of parts of a group's sum with few rows. A sum has parts so that a product
+ * need not wait for the one before. The parts are exact integers, so splitting changes nothing.
+ * The parts of int4 are its even quads, and its odd quads, which are 16 times too large. */
 ALWAYS_INLINE size_t few_parts(enum quant_source source, size_t n_rows)
 {
     return n_rows <= 4 && source != SOURCE_INT4 ? 4 : 2;
 }
 
-/* Starts the integer sums of group g for few rows: sum[row][part]. Part 0 begins with the
- * contribution of bias and zero points, the other parts with 0. */
+/* Starts the integer sums of group g for few rows: sum[row][part]. Part 0 starts with the share of
+ * bias and zero points, the other parts with 0. */
 ALWAYS_INLINE void few_starts(enum quant_source source, bool has_zeros, size_t n_rows,
                               const struct quant_few *t, size_t g, __m512i *sum)
 {
@@ -201,7 +201,7 @@ ALWAYS_INLINE __m512i sum_of_parts(enum quant_source source, const __m512i *s, s
     return n_split == 2 ? two : _mm512_add_epi32(two, _mm512_add_epi32(s[2], s[3]));
 }
 
-/* Adds the dots of QUANT_CODE_ALIGN inputs to the integer sums. */
+/* Adds the dot products over QUANT_CODE_ALIGN inputs to the integer sums. */
 ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, const struct quant_few *t,
                             const int8_t *x, const uint8_t *w, __m512i *sum)
 {
@@ -238,7 +238,7 @@ ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, const struc
     }
 }
 
-/* As linear_quant_few.h declares. */
+/* Computes few rows as linear_quant_few.h declares. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*out)[PANEL_COLUMNS])
 {

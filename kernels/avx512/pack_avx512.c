@@ -1,5 +1,5 @@
-/* Packs a whole panel: transposes 16 rows in registers of 64 bytes, so that each cache line of the
- * source is read once and each cache line of the panel written once. */
+/* Packs a whole panel on AVX-512: transposes 16 rows in registers of 64 bytes, so that each cache
+ * line of the source is read once and each cache line of the panel is written once. */
 #include "kernels/avx512/avx512.h"
 #include "kernels/pack_body.h"
 
@@ -10,7 +10,7 @@
 
 enum { HALVES = 32, WORDS = 16 }; /* elements of a register */
 
-/* Packs inputs [0, n), at most 32, of 16 outputs; elements of two bytes. */
+/* Packs inputs [0, n), at most 32, of 16 outputs, for elements of two bytes. */
 ALWAYS_INLINE void put_halves(const char *rows, size_t stride, size_t n, char *out)
 {
     const __mmask32 some = n < HALVES ? (__mmask32)((1u << n) - 1) : 0xFFFFFFFFu;
@@ -50,8 +50,8 @@ ALWAYS_INLINE __m512i recode(enum pack_words_kind kind, __m512i v)
 {
     if (kind == PACK_WORDS_PLAIN) return v;
     if (kind == PACK_WORDS_SIGNED) return _mm512_xor_si512(v, _mm512_set1_epi32((int)0x80808080u));
-    /* Bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. Each is copied twice here, for
-     * the low and the high nibbles of the new bytes. */
+    /* Bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. Each byte is doubled here,
+     * for the low and the high nibbles of the new bytes. */
     const __m512i first = _mm512_set4_epi32(0x0D0D0C0C, 0x09090808, 0x05050404, 0x01010000);
     const __m512i last = _mm512_set4_epi32(0x0F0F0E0E, 0x0B0B0A0A, 0x07070606, 0x03030202);
     const __m512i even = _mm512_set1_epi32(0x00FF00FF), low = _mm512_set1_epi32(0x0F0F0F0F);

@@ -1,4 +1,4 @@
-/* Quantizes activations to int8 on AVX-512, with the bits of the reference. Sixteen groups share a
+/* Quantizes activations to int8 on AVX-512, to the bits of the reference. Sixteen groups share a
  * vector of maxima, of scales and of sums, so that no group waits for a division or for a sum over
  * lanes. */
 #include "kernels/avx512/avx512.h"
@@ -35,15 +35,16 @@ ALWAYS_INLINE __m512i fold_lanes(enum fold f, const __m512i *v)
                  _mm512_shuffle_i32x4(eight[0], eight[1], 0xDD));
 }
 
-/* Inputs [i, i + 16) of n. Inputs beyond n are +0, which changes no maximum and quantizes to 0. */
+/* Loads inputs [i, i + 16) of n. Inputs beyond n are +0, which changes no maximum and quantizes to
+ * 0. */
 ALWAYS_INLINE __m512 load_below(const float *x, size_t i, size_t n)
 {
     if (i + 16 <= n) return _mm512_loadu_ps(x + i);
     return i < n ? _mm512_maskz_loadu_ps(v16_first(n - i), x + i) : _mm512_setzero_ps();
 }
 
-/* For each lane the bits of the largest |x|. Compared as integers they order like the numbers, with
- * NaN above infinity. */
+/* Returns for each lane the bits of its largest |x|. As integers they are in the order of the
+ * numbers, with NaN above infinity. */
 ALWAYS_INLINE __m512i largest_bits(const float *x, size_t begin, size_t end, size_t n)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
@@ -55,7 +56,7 @@ ALWAYS_INLINE __m512i largest_bits(const float *x, size_t begin, size_t end, siz
     return max;
 }
 
-/* kern_quantize_scale for sixteen groups. */
+/* Computes kern_quantize_scale for sixteen groups. */
 ALWAYS_INLINE __m512 scales_of(__m512i max_bits, __m512 *factors)
 {
     const __m512 max = _mm512_castsi512_ps(max_bits), most = _mm512_set1_ps(127.0f);
@@ -71,8 +72,9 @@ ALWAYS_INLINE __m512 scales_of(__m512i max_bits, __m512 *factors)
 ALWAYS_INLINE __m512i codes_of(const float *x, size_t begin, size_t end, size_t n, float factor,
                                int8_t *codes)
 {
-    const __mmask16 any = factor != 0.0f ? 0xFFFF : 0; /* factor 0: all quantized values are 0,
-                                                          also where x is infinite */
+    const __mmask16 any =
+        factor != 0.0f ? 0xFFFF
+                       : 0; /* factor 0: all quantized values are 0, even where x is infinite */
     const __m512 f = _mm512_set1_ps(factor);
     __m512i sum = _mm512_setzero_si512();
     for (size_t i = begin; i < end; i += 16) {
@@ -112,8 +114,9 @@ static void k_quantize_row_avx512(const float *x, size_t n, const struct quant_r
         int8_t *codes = out->codes + first * group + at;
         float *scales = out->scales + first + g;
         int32_t *sums = out->sums + first + g;
-        if (group == SMALL && n - at >= WHOLE) /* the usual case: compiled with constant sizes,
-                                                  without tests inside */
+        if (group == SMALL &&
+            n - at >=
+                WHOLE) /* the usual case: compiled with constant sizes, without tests inside */
             sixteen_groups(x + at, WHOLE, SMALL, GROUPS, codes, scales, sums);
         else
             sixteen_groups(x + at, n - at, group, left < GROUPS ? left : GROUPS, codes, scales,

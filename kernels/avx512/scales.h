@@ -1,10 +1,11 @@
-/* Scales of quantized weights, and E4M3 numbers, as floats on AVX-512. */
+/* Converts scales of quantized weights, and E4M3 numbers, to floats on AVX-512. */
 #ifndef SHOAL_KERNELS_AVX512_SCALES_H
 #define SHOAL_KERNELS_AVX512_SCALES_H
 
 #include "kernels/avx512/vec.h"
 
-/* Half of the E8M0 scale 2^(e - 127). For e = 0 and 1 the result is subnormal; e = 255 is NaN. */
+/* Returns half of each E8M0 scale 2^(e - 127). For e = 0 and 1 the result is subnormal; e = 255
+ * gives NaN. */
 ALWAYS_INLINE __m512 v16_half_e8m0(__m512i e)
 {
     const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
@@ -15,7 +16,7 @@ ALWAYS_INLINE __m512 v16_half_e8m0(__m512i e)
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(v, nan, _mm512_set1_epi32(0x7FC00000)));
 }
 
-/* The E4M3 number in the low byte of each lane. The bytes above it are ignored. */
+/* Returns the E4M3 number in the low byte of each lane; the bytes above are ignored. */
 ALWAYS_INLINE __m512 v16_e4m3(__m512i b)
 {
     const __m512i bits = _mm512_and_si512(b, _mm512_set1_epi32(0x7F));
@@ -30,7 +31,7 @@ ALWAYS_INLINE __m512 v16_e4m3(__m512i b)
     return _mm512_castsi512_ps(_mm512_or_si512(v, sign));
 }
 
-/* The packed scales [i, i + 16) of a format, equal to kern_quant_scale. */
+/* Loads the packed scales [i, i + 16) of a format, equal to kern_quant_scale. */
 ALWAYS_INLINE __m512 v16_scales(struct quant_format f, const void *in, size_t i)
 {
     if (f.kind == QUANT_MXFP4)

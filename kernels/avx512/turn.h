@@ -9,7 +9,7 @@
 typedef __m512i vec;
 #include "kernels/pack_turn.h"
 
-enum { QUARTERS = 4 /* of 128 bits in a register */ };
+enum { QUARTERS = 4 /* lanes of 128 bits in a register */ };
 
 /* Transposes the 4 x 4 matrix whose elements are the 128-bit lanes of four registers. */
 ALWAYS_INLINE void turn_lanes(__m512i r[QUARTERS])

@@ -19,7 +19,7 @@ ALWAYS_INLINE struct v16 v16_zero(void)
     return (struct v16){_mm512_setzero_ps()};
 }
 
-/* Elements [i, i + 16) of an array of type t, in f32. */
+/* Loads elements [i, i + 16) of an array of type t, in f32. */
 ALWAYS_INLINE struct v16 v16_load(enum dtype t, const void *data, size_t i)
 {
     const void *at = (const uint16_t *)data + i;
@@ -31,7 +31,7 @@ ALWAYS_INLINE struct v16 v16_load(enum dtype t, const void *data, size_t i)
     return (struct v16){_mm512_loadu_ps((const float *)data + i)};
 }
 
-/* A bit for each of the first n lanes. */
+/* Returns a bit for each of the first n lanes. */
 ALWAYS_INLINE __mmask16 v16_first(size_t n)
 {
     return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xFFFFu;
@@ -66,14 +66,14 @@ ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
     return (struct v16){_mm512_fmadd_ps(x.v, y.v, z.v)};
 }
 
-/* Selects a in the lanes with x > y, and b in the others and for NaN. */
+/* Selects a in the lanes where x > y, and b in all others, also where x or y is NaN. */
 ALWAYS_INLINE struct v16 v16_above(struct v16 x, struct v16 y, struct v16 a, struct v16 b)
 {
     return (struct v16){_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), a.v)};
 }
 
-/* el_exp_body for sixteen values, bit for bit. The results of lanes outside exp's range are
- * replaced at the end; a NaN stays NaN. */
+/* Computes el_exp_body of sixteen values, bit for bit. Results outside exp's range are replaced at
+ * the end; a NaN stays NaN. */
 ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
 {
     const __m512 shift = _mm512_set1_ps(EL_SHIFT), one = _mm512_set1_ps(1.0f), x = v.v;
@@ -95,13 +95,13 @@ ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
     return (struct v16){_mm512_mask_mov_ps(y, high, _mm512_set1_ps(INFINITY))};
 }
 
-/* Eight integer sums as floats; `unit` is the grid's step. */
+/* Returns eight integer sums as floats; `unit` is the grid's step. */
 ALWAYS_INLINE __m256 grid_eight(__m512i sums, __m512d unit)
 {
     return _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_cvtepi64_pd(sums), unit));
 }
 
-/* The sum over 16 lanes in the order 8-4-2-1. */
+/* Returns the sum over 16 lanes in the order 8-4-2-1. */
 ALWAYS_INLINE float v16_tree(struct v16 v)
 {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v.v), _mm512_extractf32x8_ps(v.v, 1));

@@ -1,4 +1,5 @@
-/* Rows added with weights on the integer grid, as in avx2/weighted_avx2.c with twice the lanes. */
+/* Adds rows with weights on the integer grid, as avx2/weighted_avx2.c does, with twice the lanes.
+ */
 #include "kernels/avx512/avx512.h"
 #include "kernels/avx512/vec.h"
 

@@ -1,4 +1,4 @@
-/* Attention as kern.h defines it, one row, one head and one tile at a time. O is accumulated in the
+/* Attention as kern.h defines it, one row, one head and one tile at a time. O accumulates in the
  * row's output. */
 #include "kernels/ref/ref.h"
 
@@ -38,7 +38,7 @@ REF_INLINE float score(enum dtype t, const struct tile *tile, size_t j)
     return tile->softcap > 0 ? el_softcap_body(s, tile->softcap) : s;
 }
 
-/* e[j] = exp(s_j - m) of the visible slots; returns (m, l). */
+/* e[j] = exp(s_j - m) for the visible slots; returns (m, l). */
 REF_INLINE struct state weights(enum dtype t, const struct tile *tile, float e[KV_BLOCK_TOKENS])
 {
     struct state s = {-INFINITY, 0.0f};
@@ -63,7 +63,7 @@ REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const flo
     return o;
 }
 
-/* The factors in a fold: `a` for the old output, `b` for the tile's. */
+/* The factors of a fold: `a` for the old output, `b` for the tile's. */
 struct factors {
     float a, b;
 };
@@ -76,7 +76,7 @@ REF_INLINE struct factors fold_state(struct state part, struct state *total)
     return f;
 }
 
-/* Folds a tile into the row's state; the first tile is copied. */
+/* Folds a tile into the row's state and output; the first tile is copied. */
 REF_INLINE void fold(enum dtype t, const struct tile *tile, bool first, struct state *total,
                      float *out)
 {
@@ -102,7 +102,7 @@ static float *part_at(const struct attn_args *a, const struct attn_slice *s, siz
     return s->parts + ((n - s->tile0) * a->n_heads + head) * kern_part_floats(a->kv.head_dim);
 }
 
-/* The slots of tile n that position p sees, for one head's query. */
+/* Returns the slots of tile n that position p sees, for one head's query. */
 REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_rows *seq, size_t head,
                                  size_t p, size_t n)
 {
@@ -138,7 +138,7 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct attn_s
     divide(a, head, total, out);
 }
 
-/* Stores the parts of the slice's tiles for its row. */
+/* Stores the results of the slice's tiles for its row. */
 REF_INLINE void row_parts(enum dtype t, const struct attn_args *a, const struct attn_slice *s,
                           size_t head)
 {

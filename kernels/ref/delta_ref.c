@@ -1,4 +1,5 @@
-/* Reference kernels of recurrent layers: the gated delta rule, its convolution, sigmoid gates. */
+/* Reference kernels of recurrent layers: the gated delta rule, its convolution, and sigmoid gates.
+ */
 #include "kernels/ref/ref.h"
 
 #include "kernels/elementary_body.h"
@@ -20,7 +21,7 @@ static void k_conv_silu_f32_ref(const float *const *x, size_t n_taps, const floa
     }
 }
 
-/* One row of one column: s [key_dim], stride apart, is the column of the state. */
+/* Computes one column of one row; s [key_dim], stride apart, is that column of the state. */
 REF_INLINE float delta_column(const float *q, const float *k, float v, float decay, float beta,
                               const struct delta_run *r, float *s)
 {

@@ -7,7 +7,7 @@ void kern_fill_ref(struct kern_table *t)
     fill_linear_ref(t);
     fill_linear_quant_ref(t);
     fill_attention_ref(t);
-    /* set here, because GCC 12 warns about them in the kernels' own files */
+    /* set here, because GCC 12 would warn about them in the kernels' own files */
     t->attention_fold = k_attention_fold_ref;
     t->delta_rule = k_delta_rule_f32_ref;
     fill_row_ref(t);

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* One output's chain over the groups [g0, g1), with integer sums. */
+/* Returns one output's chain over the groups [g0, g1), with integer sums. */
 REF_INLINE float quant_chain(const struct linear_args *a, const struct packed *w, size_t row,
                              size_t n, size_t g0, size_t g1)
 {
@@ -24,7 +24,7 @@ REF_INLINE float quant_chain(const struct linear_args *a, const struct packed *w
     return acc;
 }
 
-/* One output's chain over the inputs [k0, k1), with weights as floats. */
+/* Returns one output's chain over the inputs [k0, k1), with weights as floats. */
 REF_INLINE float float_chain(const struct linear_args *a, const struct packed *w, size_t row,
                              size_t n, size_t k0, size_t k1)
 {

@@ -1,15 +1,15 @@
 /* The linear in its simplest form: the chains that every other kernel must reproduce. The sixteen
  * outputs of a panel (packed tile) are computed together because they are neighbours in memory;
- * each has its own chain. The compiler may use FMA instructions: fmaf is correctly rounded either
- * way. */
+ * each has its own chain. The compiler may use FMA instructions, because fmaf is correctly rounded
+ * either way. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"
 
 #include <math.h>
 
-/* A panel's chains over the inputs x [n], each from +0. The weights are elements
- * [first, first + 16 n) of `data`. */
+/* Computes a panel's chains over the inputs x [n], each from +0. The weights are elements [first,
+ * first + 16 n) of `data`. */
 REF_INLINE void chains(enum dtype t, const void *data, size_t first, const float *x, size_t n,
                        float acc[PANEL_COLUMNS])
 {
@@ -22,13 +22,13 @@ REF_INLINE void chains(enum dtype t, const void *data, size_t first, const float
     }
 }
 
-/* The place in the weight's data of input k of a panel. */
+/* Returns the index in the weight's data of input k of a panel. */
 static inline size_t element_of(const struct packed *w, size_t panel, size_t k)
 {
     return (panel * w->n_in + k) * PANEL_COLUMNS;
 }
 
-/* The number of outputs of a panel that exist; the last panel may be padded. */
+/* Returns the number of outputs that a panel really has; the last panel may be padded. */
 static inline size_t outputs_of(const struct packed *w, size_t panel)
 {
     const size_t left = w->n_out - panel * PANEL_COLUMNS;

@@ -1,4 +1,4 @@
-/* Packs a whole panel with vectors that every CPU has. */
+/* Packs a whole panel with vector instructions that every CPU has. */
 #include "kernels/pack_body.h"
 #include "kernels/ref/ref.h"
 
@@ -8,8 +8,8 @@
 
 typedef uint16_t u16x8 __attribute__((vector_size(16)));
 
-/* Transposes 8 x 8: element j of row i becomes element i of row j. Unrolled by hand, or the
- * compiler would keep the rows in memory. */
+/* Transposes 8 x 8 elements: element j of row i becomes element i of row j. Without the unrolling
+ * the compiler would keep the rows in memory. */
 static inline void turn_eight(u16x8 r[8])
 {
     u16x8 a[8], b[8];
@@ -60,8 +60,9 @@ void k_pack_halves_ref(const void *rows, size_t row_stride_bytes, size_t n, void
 
 typedef uint32_t u32x4 __attribute__((vector_size(16)));
 
-/* Reorders the eight nibbles of each word from the checkpoint's order (even input in the low half)
- * to the kernels': byte j has input j in its low half and input 4 + j in its high half. */
+/* Reorders the eight nibbles of each word, from the checkpoint's order (even input in the low
+ * half) to the kernels' order: byte j has input j in its low half and input 4 + j in its high
+ * half. */
 static inline u32x4 split_nibbles(u32x4 v)
 {
     const u32x4 first = v & 0xFFFFu, last = v >> 16; /* inputs 0 to 3 and 4 to 7 */

@@ -15,7 +15,7 @@
 #endif
 #define REF_INLINE static inline __attribute__((always_inline))
 
-/* Each function fills the table's entries of one file. */
+/* Each function fills those entries of the table whose kernels are in one file. */
 void fill_attention_ref(struct kern_table *t);
 void fill_choose_ref(struct kern_table *t);
 void fill_delta_ref(struct kern_table *t);

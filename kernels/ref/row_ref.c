@@ -1,5 +1,5 @@
-/* Reference kernels on one row: grid, weighted rows, norm, RoPE, storing into the cache, SwiGLU,
- * sums. */
+/* Reference kernels on one row: grid, weighted rows, norms, RoPE, storing into the cache, gates
+ * and activations, sums. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"
