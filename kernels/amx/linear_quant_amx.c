@@ -19,34 +19,34 @@ enum {
 #include "kernels/avx512/turn.h"
 
 enum {
-    RING = 4,               /* groups whose sums are in memory; each has its tile register */
-    AHEAD = 3,              /* groups multiplied before the first one's sums are read */
+    RING = 4,               /* groups whose sums are in memory; each has its own tile register */
+    AHEAD = 3,              /* groups multiplied before the sums of the first one are read */
     CACHED_CODES = 3 << 18, /* bytes of activations that a 2 MiB second-level cache keeps */
 };
 
 typedef int32_t tile_sums[TILE_ROWS][PANEL_COLUMNS];
 
-/* The scales and sums of 16 rows, transposed so that those of one group are consecutive. */
+/* The scales and sums of 16 rows, transposed so that all those of one group are consecutive. */
 struct tile_rows {
     float scales[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
     int32_t sums[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
 };
 
-/* The chains of 16 rows and one panel over the groups of a K-slice. They are computed panel by
- * panel for each tile of rows. */
+/* The chains of 16 rows and one panel over the groups of a K-slice. For each tile of rows, they
+ * are computed panel by panel. */
 struct chain {
     size_t tile, panel;
-    size_t row; /* first row; the last tile overlaps the one before when rows are left over */
+    size_t row; /* the first row; if rows are left over, the last tile overlaps the one before */
 };
 
-/* A group's quantized values: those of the tile's first row, and those of the panel. */
+/* The quantized values of a group: those of the tile's first row, and those of the panel. */
 struct codes {
     const int8_t *x;
     const uint8_t *w;
 };
 
-/* Prefetches: `next` is the next cache line; a chain fetches n lines, spread over its groups; `due`
- * counts towards the next line. */
+/* Prefetching: `next` is the next cache line; each chain fetches n lines, spread over its groups;
+ * `due` is the progress towards the next line. */
 struct fetch {
     const uint8_t *next;
     size_t n, due;
@@ -78,8 +78,8 @@ ALWAYS_INLINE void chain_next(const struct quant_tile *t, struct chain *c)
     c->row = quant_min(++c->tile * TILE_ROWS, t->n_rows - TILE_ROWS);
 }
 
-/* The first quantized values of the chain after c. Not inlined, so that the loop keeps its pointers
- * in registers. */
+/* Returns the first quantized values of the chain after c. Not inlined, so that the loop keeps its
+ * pointers in registers. */
 static __attribute__((noinline)) struct codes codes_next(const struct quant_tile *t,
                                                          struct chain *c)
 {
@@ -100,7 +100,7 @@ ALWAYS_INLINE void group_multiply(size_t group, struct codes c, size_t x_stride,
     }
 }
 
-/* The chain that is being continued, and its scales, zero points and prefetches. */
+/* The chain that is being continued, with its scales, zero points and prefetches. */
 struct finish {
     struct chain chain;
     struct fetch ahead;
@@ -126,8 +126,8 @@ static __attribute__((noinline)) void finish_start(const struct quant_tile *t, s
         turn_rows(t->start + c->row * t->start_stride, t->start_stride, t->n_groups, f->rows.sums);
 }
 
-/* Called once per group: fetches n lines in n_groups calls, because all at once would delay the
- * loads that are needed now. */
+/* Fetches n lines in n_groups calls, one call for each group, because fetching all at once would
+ * delay the loads that are needed now. */
 ALWAYS_INLINE void fetch_due(size_t n_groups, struct fetch *f)
 {
     for (f->due += f->n; f->due >= n_groups; f->due -= n_groups) {
@@ -136,8 +136,8 @@ ALWAYS_INLINE void fetch_due(size_t n_groups, struct fetch *f)
     }
 }
 
-/* Continues 16 chains by one group. The empty asm keeps each row's step in its place; compilers
- * would load the sums of all rows first and run out of registers. */
+/* Continues 16 chains by one group. The empty asm keeps each row's step in its place; otherwise
+ * compilers would load the sums of all rows first and run out of registers. */
 ALWAYS_INLINE void group_finish(bool has_zeros, const struct finish *f, size_t g,
                                 const tile_sums *sums, __m512 *acc)
 {
@@ -172,7 +172,7 @@ static __attribute__((noinline)) void chains_end(const struct quant_end *end, co
     quant_chains_end(end, which, chains[first], PANEL_COLUMNS);
 }
 
-/* Stores or ends 16 chains, without the rows that the tile before has already done. */
+/* Stores or ends 16 chains, except those of rows that the tile before has already done. */
 ALWAYS_INLINE void chains_store(const struct quant_tile *t, const struct chain *c,
                                 const __m512 *acc, chains_at to)
 {
@@ -186,10 +186,10 @@ ALWAYS_INLINE void chains_store(const struct quant_tile *t, const struct chain *
     if (t->end != NULL) chains_end(t->end, c, first, ended);
 }
 
-/* Computes all chains, group after group. The tiles multiply AHEAD groups ahead of the vectors,
+/* Computes all chains, group by group. The tiles multiply AHEAD groups ahead of the vectors,
  * across the ends of chains, so that both units work at the same time. A tile is stored after the
- * next group's multiplication, because the store waits for its own. has_zeros and group are
- * constant in each call. */
+ * next group's multiplication, because the store waits for the tile's own multiplication.
+ * has_zeros and group are constant in each call. */
 ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant_tile *t,
                                 chains_at out)
 {
@@ -197,8 +197,9 @@ ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant
     const size_t n = n_tiles * t->n_panels * n_groups, n_first = quant_min(n, AHEAD);
     struct codes codes = {t->x, t->w};
     struct chain multiplied = {0};
-    size_t n_left = n_groups, g = 0; /* groups left of the chain being multiplied; group of the
-                                        chain being continued */
+    size_t
+        n_left = n_groups,
+        g = 0; /* groups left in the chain being multiplied; group of the chain being continued */
     const size_t n_lines = n_groups * t->ahead_step / QUANT_LINE;
     struct finish f = {.ahead = {.n = (n_lines + n_tiles - 1) / n_tiles}};
     tile_sums ring[RING] __attribute__((aligned(64)));
@@ -297,7 +298,7 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
         unpack_nibbles(SOURCE_MXFP4, in, n_vectors, out);
 }
 
-/* Not used: tiles multiply signed values, so their sums start at 0. */
+/* Unused: tiles multiply signed values, so their sums start at 0. */
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out)
 {
     (void)sums;
@@ -305,7 +306,7 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     memset(out, 0, n * sizeof *out);
 }
 
-/* AMX is faster than AVX-512 if at least three quarters of the tiles' rows are used
+/* True when AMX is faster than AVX-512: when at least three quarters of the tiles' rows are used
  * (bench/tried.md). */
 static bool suits_tiles(const struct linear_args *a, size_t n_rows)
 {
@@ -313,8 +314,8 @@ static bool suits_tiles(const struct linear_args *a, size_t n_rows)
            4 * n_rows >= 3 * tiles_of(n_rows) * TILE_ROWS;
 }
 
-/* The number of rows, in whole tiles, whose quantized values stay in the second-level cache while
- * all panels pass. */
+/* Returns the number of rows, in whole tiles, whose quantized values stay in the second-level
+ * cache while all panels pass. */
 static size_t rows_at_once(const struct quant_rows *q, size_t n_rows)
 {
     const size_t row_bytes = q->n_groups * q->group;
@@ -330,7 +331,7 @@ static void linear_many(bool leafy, const struct linear_args *a, const struct li
     for (; part.row0 < s->row1; part.row0 = part.row1) {
         part.row1 = quant_min(s->row1, part.row0 + most);
         if (s->row1 - part.row1 < TILE_ROWS)
-            part.row1 = s->row1; /* leave no rest of less than a tile */
+            part.row1 = s->row1; /* leaves no rest of less than a tile */
         quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a, &part);
     }
     tiles_release();

@@ -73,8 +73,7 @@ ALWAYS_INLINE __m512i codes_of(const float *x, size_t begin, size_t end, size_t 
                                int8_t *codes)
 {
     const __mmask16 any =
-        factor != 0.0f ? 0xFFFF
-                       : 0; /* factor 0: all quantized values are 0, even where x is infinite */
+        factor != 0.0f ? 0xFFFF : 0; /* 0: quantized values are 0, even where x is infinite */
     const __m512 f = _mm512_set1_ps(factor);
     __m512i sum = _mm512_setzero_si512();
     for (size_t i = begin; i < end; i += 16) {
@@ -114,9 +113,7 @@ static void k_quantize_row_avx512(const float *x, size_t n, const struct quant_r
         int8_t *codes = out->codes + first * group + at;
         float *scales = out->scales + first + g;
         int32_t *sums = out->sums + first + g;
-        if (group == SMALL &&
-            n - at >=
-                WHOLE) /* the usual case: compiled with constant sizes, without tests inside */
+        if (group == SMALL && n - at >= WHOLE) /* usual case: constant sizes, no tests inside */
             sixteen_groups(x + at, WHOLE, SMALL, GROUPS, codes, scales, sums);
         else
             sixteen_groups(x + at, n - at, group, left < GROUPS ? left : GROUPS, codes, scales,

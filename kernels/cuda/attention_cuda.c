@@ -9,9 +9,9 @@
 #include <string.h>
 
 enum {
-    BLOCKS_ENOUGH = 1024, /* with fewer blocks than this, each tile becomes a block of its own */
-    SPLIT_BLOCKS = 8,     /* blocks per processor when tiles are split over blocks */
-    TILES_LEAST = 8,      /* split only when the states of this many tiles fit */
+    BLOCKS_ENOUGH = 1024, /* with fewer blocks than this, each tile gets its own block */
+    SPLIT_BLOCKS = 8,     /* blocks per processor when tiles are divided among blocks */
+    TILES_LEAST = 8,      /* tiles are divided only when the states of this many fit */
     TILES_MOST = 1024,    /* most tiles in one pass */
 };
 
@@ -22,7 +22,7 @@ static uint32_t most_tiles(const struct device *d, const struct attn_args *a)
     return a->window > 0 && in_window < d->n_tiles_max ? in_window : d->n_tiles_max;
 }
 
-/* Runs each tile of the rows as a block of its own, then folds the tiles' states row by row. */
+/* Runs each tile of the rows as its own block, then folds the tiles' states row by row. */
 static void attention_split(struct device *d, struct attention_work_cuda *w, uint32_t n_tiles)
 {
     const uint32_t n_rows = (uint32_t)w->n_rows;
@@ -68,7 +68,7 @@ static void attention_as_cpu(struct device *d, const struct attn_args *a)
 
 /* --- on tensor cores ------------------------------------------------------------------------- */
 
-/* The kernels by the widest head that they take. There is no `many` kernel beyond 128: its rows
+/* The kernels, by the widest head that they take. There is no `many` kernel beyond 128: its rows
  * would not fit into registers. */
 struct width {
     uint32_t width;
@@ -82,9 +82,9 @@ static const struct width widths[] = {
     {256, CUDA_KERNEL_attention_few_256, CUDA_KERNEL_COUNT},
 };
 
-/* The kernels for this head width and cache type; NULL: use attention.cu. Caches of f32 and bf16
- * use attention.cu, because f16 operands would lose precision or range. Latents (576 wide) do not
- * fit. */
+/* Returns the kernels for this head width and cache type; NULL: use attention.cu. That is used for
+ * a softcap, and for caches of f32 and bf16, because f16 operands would lose precision or range.
+ * Latents (576 wide) do not fit either. */
 static const struct width *width_of(const struct device *d, const struct attn_args *a)
 {
     const enum dtype t = a->kv.dtype;
@@ -100,8 +100,8 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Fills in heads_per_kv and skipped_heads. With tensor parallelism the first and the last kv head
- * of a rank may have only some of their query heads here. */
+/* Fills in heads_per_kv, skipped_heads and n_chunks. With tensor parallelism, the first and the
+ * last kv head of a rank may have only some of their query heads here. */
 static void find_heads(const struct attn_args *a, struct attention_mma_work *w)
 {
     uint32_t run = 0, first_run = 0;
@@ -117,7 +117,7 @@ static void find_heads(const struct attn_args *a, struct attention_mma_work *w)
     w->n_chunks = (w->heads_per_kv + CUDA_ATTENTION_HEADS - 1) / CUDA_ATTENTION_HEADS;
 }
 
-/* The number of blocks over heads: kv heads times the chunks of heads of each. */
+/* Returns the number of blocks over heads: kv heads times the chunks of each kv head. */
 static uint32_t kv_blocks(const struct attention_mma_work *w)
 {
     return (w->n_heads + w->skipped_heads + w->heads_per_kv - 1) / w->heads_per_kv * w->n_chunks;
@@ -128,15 +128,15 @@ static uint32_t shared_bytes(const struct attention_mma_work *w, const struct wi
     return (w->q_rows + 2 * KV_BLOCK_TOKENS) * CUDA_ATTENTION_STRIDE(width->width);
 }
 
-/* The rows of a block's query tile, a multiple of 16: positions times the heads that share the
- * block. */
+/* Returns the rows of a block's query tile, a multiple of 16: positions times the heads that share
+ * the block. */
 static uint32_t q_rows(const struct attention_mma_work *w, uint32_t n_positions)
 {
     const uint32_t n = n_positions * smaller(w->heads_per_kv, CUDA_ATTENTION_HEADS);
     return (n + 15) / 16 * 16;
 }
 
-/* The number of tiles whose states fit for every row at once, beside the rows' totals. */
+/* Returns the number of tiles whose states fit for every row at once, besides the rows' totals. */
 static uint32_t tiles_that_fit(const struct device *d, const struct attention_mma_work *w)
 {
     const size_t bytes = w->n_heads * (w->kv.head_dim + 2) * sizeof(float) * d->n_rows;
@@ -144,8 +144,8 @@ static uint32_t tiles_that_fit(const struct device *d, const struct attention_mm
     return n > 1 ? smaller((uint32_t)(n - 1), TILES_MOST) : 0;
 }
 
-/* Splits each row's tiles over several blocks and then folds their states. Each pass takes as many
- * tiles as fit into the memory for states. */
+/* Divides each row's tiles among several blocks and then folds the tiles' states. Each pass takes
+ * as many tiles as fit into the memory for states. */
 static void split_tiles(struct device *d, struct attention_mma_work *w, const struct width *width,
                         uint32_t n_tiles)
 {
@@ -166,9 +166,9 @@ static void split_tiles(struct device *d, struct attention_mma_work *w, const st
     }
 }
 
-/* Cuts each sequence's rows into runs of up to `most` rows and returns their number. Within a
- * sequence the last run comes first, because it sees the most tiles and takes longest. With `runs`
- * NULL it only counts. */
+/* Divides each sequence's rows into runs of up to `most` rows and returns the number of runs.
+ * Within a sequence the last run comes first, because it sees the most tiles and takes longest.
+ * With `runs` NULL it only counts. */
 static size_t list_runs(const struct attn_args *a, uint32_t most, struct attention_run *runs)
 {
     size_t n = 0;
@@ -198,7 +198,7 @@ static void put_runs(struct device *d, const struct attn_args *a, uint32_t most,
     mem_free(&runs);
 }
 
-/* Runs one block per run of rows; the block walks all tiles of its rows. */
+/* Launches one block for each run of rows; the block walks all tiles of its rows. */
 static void walk_tiles(struct device *d, const struct attn_args *a, struct attention_mma_work *w,
                        const struct width *width)
 {

@@ -16,7 +16,8 @@ enum {
     PIECE = 8, /* cache elements of one 16-byte copy */
 };
 
-/* Kernels are compiled once for each pair of row width in shared memory and row tiles per warp. */
+/* The shape for which a kernel is compiled: the width of a row in shared memory, and row tiles per
+ * warp. */
 struct mma_kind {
     uint32_t width, row_tiles;
 };
@@ -32,7 +33,7 @@ struct mma_part {
     uint32_t tile, begin, end; /* the current tile; the block's tiles [begin, end) */
     bool is_whole;             /* every row sees the whole tile */
     uint8_t *q, *keys, *values;
-    uint32_t *hidden; /* [2] one bit per slot of the tile: mma_hide set a value to zero */
+    uint32_t *hidden; /* [2] one bit per slot of the tile: mma_hide changed the slot */
 };
 
 BLOCK_INLINE uint32_t mma_stride(uint32_t width)
@@ -40,7 +41,7 @@ BLOCK_INLINE uint32_t mma_stride(uint32_t width)
     return CUDA_ATTENTION_STRIDE(width);
 }
 
-/* Whether the block stores one state per tile instead of outputs. Only `few` kernels do. */
+/* True when the block stores one state per tile instead of outputs. Only `few` kernels do. */
 BLOCK_INLINE bool mma_splits(const struct mma_part *p)
 {
     return p->kind.row_tiles == 1 && p->a->n_tiles > 0;
@@ -51,7 +52,7 @@ BLOCK_INLINE uint32_t mma_first(const struct mma_part *p, uint32_t position)
     return (uint32_t)kern_first_visible(position, p->a->window);
 }
 
-/* The row's visible slots [*j0, *j1) of the tile. */
+/* Finds the slots [*j0, *j1) of the tile that the row sees. */
 BLOCK_INLINE void mma_visible(const struct mma_part *p, uint32_t position, uint32_t *j0,
                               uint32_t *j1)
 {
@@ -98,7 +99,7 @@ BLOCK_INLINE bool mma_part_of(const struct attention_mma_work *a, struct cuda_bl
 
 /* --- into shared memory ---------------------------------------------------------------------- */
 
-/* Loads the slots of a tile that some row sees, and zeros for the others. */
+/* Loads the slots of a tile that some row sees, and zeros for the other slots. */
 BLOCK_INLINE void mma_fetch_half(const struct mma_part *p, const void *half, uint32_t start,
                                  uint8_t *to)
 {
@@ -107,7 +108,7 @@ BLOCK_INLINE void mma_fetch_half(const struct mma_part *p, const void *half, uin
     const uint32_t first = mma_first(p, p->position0), last = p->position0 + p->n_positions - 1;
     FOR_THREADS(t)
     {
-        BLOCK_ROLLED /* keep it rolled: unrolled, the addresses would take registers */
+        BLOCK_ROLLED /* unrolled, the addresses would take too many registers */
             for (uint32_t i = t; i < TILE * pieces; i += CUDA_THREADS)
         {
             const uint32_t j = i / pieces, d = i % pieces * PIECE;
@@ -143,8 +144,8 @@ BLOCK_INLINE void mma_fetch_codes(const struct mma_part *p, const void *half, ui
     }
 }
 
-/* Loads a tile's keys (what 0) or values (what 1), those in f16 asynchronously, and ends a group of
- * copies. The group is empty past the block's last tile. */
+/* Loads a tile's keys (what 0) or values (what 1), f16 ones asynchronously, and ends a group of
+ * copies. The group is empty if `tile` is past the block's last one. */
 BLOCK_INLINE void mma_fetch(const struct mma_part *p, uint32_t tile, int what)
 {
     const struct cuda_rows *rows = &p->a->rows;
@@ -183,7 +184,7 @@ BLOCK_INLINE void mma_begin(const struct mma_part *p)
     }
 }
 
-/* Whether the warp has no rows, or none of its rows sees any of the tile. */
+/* True when the warp has no rows, or when none of its rows sees any slot of the tile. */
 BLOCK_INLINE bool mma_is_idle(const struct mma_part *p, uint32_t warp)
 {
     const uint32_t n = p->n_positions * p->n_heads, first = warp * MMA_M;
@@ -195,7 +196,7 @@ BLOCK_INLINE bool mma_is_idle(const struct mma_part *p, uint32_t warp)
 }
 
 /* Sets values that are not finite to zero, because a weight of zero would not hide them from rows
- * that do not see them (0 * infinity is NaN). Notes their slots, so that rows that do see them
+ * that do not see them (0 * infinity is NaN). Notes their slots, so that the rows that do see them
  * become NaN (mma_spoil). */
 BLOCK_INLINE void mma_hide(const struct mma_part *p)
 {
@@ -213,7 +214,7 @@ BLOCK_INLINE void mma_hide(const struct mma_part *p)
     BLOCK_SYNC();
 }
 
-/* Whether mma_hide changed any of slots [j0, j1). */
+/* True when mma_hide changed any of the slots [j0, j1). */
 BLOCK_INLINE bool mma_was_hidden(const struct mma_part *p, uint32_t j0, uint32_t j1)
 {
     const uint64_t all = p->hidden[0] | (uint64_t)p->hidden[1] << 32;

@@ -1,7 +1,7 @@
-/* Copies between host and device. Weights and results go through pinned staging buffers in the
- * order of the compute stream. The arguments that a step's launches read (device_call) and the
- * positions of its rows go on a copy stream of their own; the compute stream waits for that stream
- * by an event. Results wanted later are fetched together (device_get_later). */
+/* Copies between host and device. Weights and results go through pinned staging buffers, in the
+ * order of the compute stream. The arguments that a step's launches read (device_call), and the
+ * positions of its rows, go on a separate copy stream; the compute stream waits for it by an
+ * event. Results wanted later are fetched together (device_get_later). */
 #include "kernels/cuda/device_state.h"
 
 #include "base/mem.h"
@@ -158,8 +158,7 @@ struct status device_wire_reserve(struct device *d, enum device_wire which, size
     return status_ok();
 }
 
-/* --- what launches read, on the stream of copies -----------------------------------------------
- */
+/* --- arguments and rows, on the copy stream --------------------------------------------------- */
 
 void *device_call(struct device *d, const void *from, size_t n_bytes)
 {
@@ -171,7 +170,7 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
         return NULL;
     }
     if (d->calls_at + n > CALL_BYTES) {
-        device_send_calls(d); /* also those of a launch that is issued after this call */
+        device_send_calls(d); /* also arguments of a launch that is issued after this call */
         device_wait_stream(d);
         d->calls_at = d->calls_sent = 0;
     }
@@ -182,7 +181,7 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
 }
 
 /* Sends all arguments since the last call in one copy. No running kernel reads the memory that is
- * written: the ring starts over only after the compute stream has ended. */
+ * written: the ring restarts only when all work of the compute stream has ended. */
 void device_send_calls(struct device *d)
 {
     const size_t n = d->calls_at - d->calls_sent;
@@ -203,8 +202,8 @@ void device_send_calls(struct device *d)
                             "waiting for an event");
 }
 
-/* Waits for the stream at the end: the memory is allocated in the order of the compute stream, but
- * written on the copy stream. */
+/* Replaces the memory of s. Waits for the stream at the end, because the memory is allocated in
+ * the order of the compute stream, but written on the copy stream. */
 static struct status grow_rows(struct device *d, struct device_rows *s, size_t n_words)
 {
     void *p = NULL;
@@ -229,7 +228,7 @@ int32_t *device_rows_fill(struct device *d, size_t n_words)
         last->was_used = true;
         d->row_slot = (d->row_slot + 1) % N_STAGES;
     } else {
-        d->row_slot = 0; /* reuse slot 0, so that graphs see the same arguments again */
+        d->row_slot = 0; /* slot 0 again: graphs then see the same arguments */
     }
     struct device_rows *s = &d->row_slots[d->row_slot];
     if (s->busy) device_await(d, s->sent);

@@ -1,5 +1,5 @@
-/* A device's life: choose and open it, allocate its memory, wait for it with a deadline. Knows no
- * op. Copies are in copies.c, launches and graphs in graphs.c. */
+/* A device's life: choosing and opening it, allocating its memory, waiting for it with a deadline.
+ * Knows no op. Copies are in copies.c, launches and graphs in graphs.c. */
 #include "kernels/cuda/device_state.h"
 
 #include "base/clock.h"
@@ -41,7 +41,7 @@ static struct status no_driver(const char *name)
                        name);
 }
 
-/* The NUMA node of every device that this rank sees. */
+/* Reads the NUMA node of every device that this rank sees. */
 static struct status read_numas(const struct cuda_driver *driver, const struct device_options *o,
                                 int n, int32_t *out)
 {
@@ -130,8 +130,8 @@ static struct status made(struct device *d, int error, const char *what)
     return d->failed;
 }
 
-/* Launches one small kernel, so that a GPU whose architecture was not built fails at start and not
- * inside a step. */
+/* Launches one small kernel, so that a GPU for whose architecture nothing was built fails at start
+ * and not inside a step. */
 static struct status try_launch(struct device *d)
 {
     const struct add_work nothing = {.n = 0};
@@ -197,7 +197,7 @@ static void log_graphs(const struct device *d)
             (unsigned long long)n.n_changed);
 }
 
-/* Continues after failures and releases everything that the driver still accepts. */
+/* Continues after failures, and releases everything that the driver still accepts. */
 void device_close(struct device **device)
 {
     if (*device == NULL) return;
@@ -310,8 +310,8 @@ void device_wait_stream(struct device *d)
     device_wait_put(d);
 }
 
-/* Afterwards no copy and no launch is under way, so the memory that they read may be overwritten.
- */
+/* When it returns, no copy and no launch is under way, so the memory that they read may be
+ * overwritten. */
 void device_wait(struct device *d)
 {
     if (d == NULL || device_is_lost(d)) return;

@@ -1,4 +1,4 @@
-/* The state of a CUDA device and the functions that its files share: device_cuda.c (opening,
+/* The state of a CUDA device, and the functions that its files share: device_cuda.c (opening,
  * memory, waiting), copies.c, graphs.c, the files that launch kernels (*_cuda.c), and
  * src/collective/, which puts collectives on the device's streams. */
 #ifndef SHOAL_KERNELS_CUDA_DEVICE_STATE_H
@@ -10,27 +10,28 @@
 enum {
     STAGE_BYTES = 8 << 20,   /* bytes of each pinned staging buffer */
     N_STAGES = 2,            /* one buffer is filled while the other is copied or used */
-    CALL_BYTES = 4 << 20,    /* the ring of arguments (device_call) */
-    RESULT_BYTES = 1 << 20,  /* bytes of results fetched at one wait */
-    DEVICE_GETS = 16,        /* most results fetched at one wait */
+    CALL_BYTES = 4 << 20,    /* bytes of the ring of arguments (device_call) */
+    RESULT_BYTES = 1 << 20,  /* bytes of results fetched in one wait */
+    DEVICE_GETS = 16,        /* most results fetched in one wait */
     STATES_BYTES = 64 << 20, /* attention states of tiles; partial sums of products */
     GEMM_X_BYTES = 32 << 20, /* rows rounded for products */
-    DEVICE_ALGORITHMS = 64,  /* element types and numbers of inputs whose algorithm is known */
+    DEVICE_ALGORITHMS = 64,  /* most known algorithms, by element type and number of inputs */
 };
 
 /* A pinned staging buffer for copies to or from the device. */
 struct device_stage {
     void *pinned, *event;
-    bool busy; /* a copy may be under way; the event says when it has ended */
+    bool busy; /* a copy may be under way; the event tells when it has ended */
 };
 
 /* Positions and block tables of a step's rows (struct cuda_rows), in device memory and in pinned
- * host memory. There are two, because a step may begin before the last one has ended. */
+ * host memory. There are two of them, because a step may begin before the previous one has ended.
+ */
 struct device_rows {
     int32_t *words, *pinned; /* [n_words] on the device, in host memory */
     size_t n_words;
     void *sent, *used;   /* events: the copy ended; the last launch that reads the words ended */
-    bool busy, was_used; /* `sent`, `used` were recorded and not yet waited for */
+    bool busy, was_used; /* whether `sent`, `used` were recorded and not yet waited for */
 };
 
 struct device_get {
@@ -39,26 +40,26 @@ struct device_get {
     size_t n_bytes, at; /* in device.results */
 };
 
-/* Host memory in which collectives are staged. */
+/* Host memory through which collectives are staged. */
 enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
 
 struct graphs;
 struct device_ops;
 
-/* Communicators between GPUs (src/collective/links.c), kept by the device for src/collective. The
- * device calls the hooks when it waits or closes. */
+/* Communicators between GPUs (src/collective/links.c). The device keeps them for src/collective,
+ * and calls the hooks when it waits or closes. */
 struct links;
 struct device_hooks {
     /* Called repeatedly while the host waits. Ends the job when a peer has failed. */
     void (*check)(struct device *d);
-    /* All work on the compute stream has ended. */
+    /* Called when all work on the compute stream has ended. */
     void (*waited)(struct device *d);
-    /* Writes the operations that have not ended, for a sentence, as " (all-reduce over tp with rank
-     * 1 on node2)"; "" where there are none. */
+    /* Writes the operations that have not ended, for a sentence, as " (all-reduce over tp with
+     * rank 1 on node2)"; "" if there are none. */
     void (*name_waiting)(const struct device *d, char *out, size_t n);
-    /* The device did not answer in time: ends the job. */
+    /* Called when the device did not answer in time: ends the job. */
     void (*leave)(struct device *d);
-    /* The device is about to be closed; it may have failed. */
+    /* Called when the device is about to be closed; it may have failed. */
     void (*close)(struct device *d);
 };
 
@@ -70,7 +71,7 @@ struct device_algorithm {
     uint32_t algorithm; /* CUDA_GEMM_FREE: none passed the trials */
 };
 
-/* The rows that device_gemm.x holds. */
+/* Describes the rows that device_gemm.x holds. */
 struct device_rounded {
     const float *x; /* NULL: none */
     size_t n;
@@ -83,12 +84,12 @@ struct device_gemm {
     void *library;
     char name[64];
     void *x;          /* [GEMM_X_BYTES] rows rounded for the library or for tensor cores */
-    int32_t *differs; /* count of words that differed in trials */
+    int32_t *differs; /* number of words that differed in trials */
     struct device_algorithm algorithms[DEVICE_ALGORITHMS];
     uint32_t n_algorithms;
     struct packed checked[64]; /* weight shapes that passed their trial, the latest 64 */
     uint32_t n_checked;
-    struct device_rounded rounded; /* what x holds; forgotten when the op ends */
+    struct device_rounded rounded; /* what x holds; reset when the op ends */
 };
 
 struct device {
@@ -103,7 +104,7 @@ struct device {
     void *stream, *waits; /* the compute stream (use device_compute); the event of device_wait */
     struct graphs *graphs;
     void *copies, *copied; /* the copy stream; the event of its last copy */
-    bool copies_sent;      /* something was copied since the compute stream last waited */
+    bool copies_sent; /* something was copied since the compute stream last waited for copies */
     struct device_stage stages[N_STAGES];
     uint32_t next_stage;
     char *calls, *calls_pinned; /* [CALL_BYTES] a ring of arguments */
@@ -121,7 +122,7 @@ struct device {
     struct cuda_rows step_rows; /* all rows of the step */
     struct cuda_rows rows;      /* the part of the step's rows that ops work on now */
     size_t n_rows;
-    uint32_t n_tiles_max; /* the most tiles that a row of the step sees */
+    uint32_t n_tiles_max; /* the most tiles that any row of the step sees */
     struct {
         void *data;
         size_t n_bytes;
@@ -130,23 +131,24 @@ struct device {
     struct links *links;              /* owned, closed by hooks->close; NULL: none */
 };
 
-/* Local. Records the first failure with `what` as the action that failed. Returns true when error
- * is not 0. */
+/* Local. If error is not 0, records it as the failure of the action `what`, unless an earlier
+ * failure is recorded, and returns true. */
 bool device_failed(struct device *d, int error, const char *what);
 static inline bool device_is_lost(const struct device *d)
 {
     return status_failed(&d->failed);
 }
 
-/* Local. The compute stream, for callers that put work on it themselves. First flushes the launches
- * that were held back. Ask for it at each use; never keep it. */
+/* Local. Returns the compute stream, for callers that put work on it themselves. First flushes the
+ * launches that were held back. Ask for it at each use; never keep it. */
 void *device_compute(struct device *d);
 
 struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
 void device_release(struct device *d, void **inout);
 
-/* Local. Copies n bytes of host memory to the device for the next launch. n is at most CALL_BYTES.
- * NULL after a failure. Work put on the compute stream after device_send_calls sees the copies. */
+/* Local. Copies n bytes of host memory to the device for the next launch, and returns their
+ * address there. n is at most CALL_BYTES. NULL after a failure. Work put on the compute stream
+ * after device_send_calls sees the copies. */
 void *device_call(struct device *d, const void *from, size_t n_bytes);
 void device_send_calls(struct device *d);
 
@@ -162,10 +164,10 @@ void device_gets_start(struct device *d);
 void device_gets_end(struct device *d);
 
 /* Local. Wait, within the deadline, until an event was reached, or until all work of the compute
- * stream has ended. device_wait (device.h) also fetches results and starts the ring of arguments
- * over. */
+ * stream has ended. device_wait (device.h) also fetches results and restarts the ring of
+ * arguments. */
 void device_await(struct device *d, void *event);
-void device_wait_put(struct device *d); /* without what graphs.c holds back */
+void device_wait_put(struct device *d); /* does not flush what graphs.c holds back */
 void device_wait_stream(struct device *d);
 
 /* Local. device_stage_next returns a pinned buffer of STAGE_BYTES that no copy reads any more; NULL
@@ -178,7 +180,7 @@ void device_stage_send(struct device *d, struct device_stage *s, void *to, size_
 struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes);
 
 /* gemm_cuda.c. Local. Opens the library, unless the device uses the CPU's arithmetic. If there is
- * no library, or it fails to open, shoal's own kernels multiply. */
+ * no library, or if it fails to open, shoal's own kernels multiply. */
 struct status device_gemm_open(struct device *d);
 void device_gemm_close(struct device *d);
 
@@ -190,11 +192,11 @@ void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get_later(struct device *d, void *to, const void *from, size_t n_bytes);
 
-/* graphs.c. Local. Put work on the compute stream, at once or later together with other work as one
- * graph. device_product returns false when the library has no product of this shape. */
+/* graphs.c. Local. Put work on the compute stream, at once, or later together with other work as
+ * one graph. device_product returns false when the library has no product of this shape. */
 void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
                    const void *args);
-/* Local. Launches on another stream, at once. */
+/* Local. Launches at once, on another stream. */
 void device_launch_on(struct device *d, void *stream, enum cuda_kernel kernel,
                       struct cuda_grid grid, const void *args);
 

@@ -1,4 +1,4 @@
-/* The dialect of the kernels in this folder: C11 that nvcc compiles for the GPU and a C compiler
+/* The dialect of the kernels in this folder: C11 that nvcc compiles for the GPU, and a C compiler
  * for the tests. A block is a function of its arguments, its index in the grid and its shared
  * memory. It is written in phases: FOR_THREADS runs a phase for each thread of the block,
  * BLOCK_SYNC ends it. Values that outlive a phase are in shared memory or in arrays of
@@ -20,9 +20,9 @@ struct cuda_block {
 /* One lane's share (fragment) of c [16, 8] += a [16, 32] * b [32, 8] in int8, four inputs to a
  * word. With r = lane / 4 and q = lane % 4:
  *     a.v[0]  row r,     inputs 4q to 4q + 3       a.v[2]  row r,     inputs 16 + 4q to 19 + 4q
- *     a.v[1]  row r + 8, the same inputs           a.v[3]  row r + 8, the same inputs
+ *     a.v[1]  row r + 8, inputs as a.v[0]          a.v[3]  row r + 8, inputs as a.v[2]
  *     b.v[0]  output r,  inputs 4q to 4q + 3       b.v[1]  output r,  inputs 16 + 4q to 19 + 4q
- *     c.v[0], c.v[1]  row r, outputs 2q, 2q + 1    c.v[2], c.v[3]  row r + 8, the same outputs */
+ *     c.v[0], c.v[1]  row r, outputs 2q, 2q + 1    c.v[2], c.v[3]  row r + 8, outputs 2q, 2q + 1 */
 enum { WARP_THREADS = 32, MMA_M = 16, MMA_N = 8, MMA_K = 32 };
 struct mma_a {
     uint32_t v[4];
@@ -84,13 +84,13 @@ BLOCK_INLINE float block_load_f16(const void *data, size_t i)
     return __half2float(((const __half *)data)[i]);
 }
 
-/* sum + the four products of the signed bytes of a and b. */
+/* Returns sum plus the four products of the signed bytes of a and b. */
 BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
 {
     return __dp4a((int)a, (int)b, sum);
 }
 
-/* Copies to shared memory while the thread continues. block_fetch16 starts a copy of 16 bytes; both
+/* Copy to shared memory while the thread continues. block_fetch16 starts a copy of 16 bytes; both
  * addresses are multiples of 16. block_fetch_end closes a group of copies. BLOCK_FETCH_WAIT(n)
  * waits until at most n of the thread's groups are still under way. */
 BLOCK_INLINE void block_fetch16(void *shared, const void *from)
@@ -107,19 +107,19 @@ BLOCK_INLINE void block_fetch_end(void)
 }
 #define BLOCK_FETCH_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
 
-/* FOR_THREADS with i, the thread's index in arrays of THREAD_SLOTS. Such arrays keep a thread's
- * values from phase to phase: registers on the GPU, one element per thread in tests. */
+/* FOR_THREADS, with i as the thread's index in arrays of THREAD_SLOTS. Such arrays keep a thread's
+ * values from phase to phase: in registers on the GPU, one element per thread in tests. */
 #define THREAD_SLOTS         1
 #define FOR_THREADS_AT(t, i) for (uint32_t t = threadIdx.x, i = 0; i < 1; i++)
 
-/* FOR_WARPS runs a phase for each warp, FOR_LANES a part of it for each lane of the warp. i is the
- * lane's index in arrays of WARP_LANES, which hold values that a lane keeps in registers. */
+/* FOR_WARPS runs a phase for each warp, FOR_LANES runs a part of it for each lane of the warp. i
+ * is the lane's index in arrays of WARP_LANES, which hold values that a lane keeps in registers. */
 #define WARP_LANES 1
 #define FOR_WARPS(w)                                                                               \
     for (uint32_t w = threadIdx.x / WARP_THREADS, once_w_ = 1; once_w_ != 0; once_w_ = 0)
 #define FOR_LANES(lane, i) for (uint32_t lane = threadIdx.x % WARP_THREADS, i = 0; i < 1; i++)
 
-/* c += a * b in int8, by all lanes of a warp together (PTX ISA, mma.m16n8k32). */
+/* c += a * b in int8, computed by all lanes of a warp together (PTX ISA, mma.m16n8k32). */
 BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const struct mma_b *b)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -234,13 +234,13 @@ BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const stru
     }
 #endif
 
-/* Element i of an array of a constant type t, in f32 (exact). */
+/* Returns element i of an array of a constant type t, in f32 (exact). */
 BLOCK_INLINE float block_load(enum dtype t, const void *data, size_t i)
 {
     return t == DTYPE_F16 ? block_load_f16(data, i) : kern_load(t, data, i);
 }
 
-/* The sum of x[LANES] in the law's order: a tree 8-4-2-1. */
+/* Returns the sum of x[LANES] in the order of the numerics law: a tree 8-4-2-1. */
 BLOCK_INLINE float block_tree(const float *x)
 {
     float a[LANES / 2];

@@ -1,7 +1,8 @@
-/* The few calls through which shoal reaches a GPU: CUDA's runtime behind one table. A build without
- * the toolkit compiles the same code against it, and tests install their own driver, which runs
- * kernels on the CPU, fails on demand and keeps host code off device memory. Entries of type int
- * return 0 or the driver's own error number. Called by kernels/cuda and src/collective. */
+/* The few calls through which shoal reaches a GPU: CUDA's runtime behind one table. A build
+ * without the toolkit compiles the same code against the table, and tests install their own
+ * driver, which runs kernels on the CPU, fails on demand and keeps host code off device memory.
+ * Entries of type int return 0 or the driver's own error number. Called by kernels/cuda and
+ * src/collective. */
 #ifndef SHOAL_KERNELS_CUDA_DRIVER_H
 #define SHOAL_KERNELS_CUDA_DRIVER_H
 
@@ -24,11 +25,11 @@ struct cuda_memory {
 
 enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
 
-/* One product of a library: y[rows, n] (f32) = x[rows, k] * w[n, k]^T, x and w of `dtype`, sums in
- * f32. It is repeated `batch` times; x_step, w_step and y_step lead from one repetition to the
- * next. Strides and steps are in elements. `algorithm` is an index into the library's list for
- * (dtype, k), which no other size changes; no entry of it splits a sum. CUDA_GEMM_FREE: the
- * library's best choice for this shape, which may split sums. */
+/* One product of a library: y[rows, n] (f32) = x[rows, k] * w[n, k]^T, with x and w of `dtype` and
+ * sums in f32. It is repeated `batch` times; x_step, w_step and y_step lead from one repetition to
+ * the next. Strides and steps are in elements. `algorithm` is an index into the library's list for
+ * (dtype, k), which depends on no other size; no algorithm of the list splits a sum.
+ * CUDA_GEMM_FREE: the library's best choice for this shape, which may split sums. */
 struct cuda_gemm {
     enum dtype dtype;
     const void *x, *w;
@@ -37,7 +38,7 @@ struct cuda_gemm {
     size_t batch, x_step, w_step, y_step;
     uint32_t algorithm;
 };
-enum { CUDA_GEMM_NONE = -1 }; /* gemm_run: no such algorithm, or not for this shape */
+enum { CUDA_GEMM_NONE = -1 }; /* gemm_run: no such algorithm, or none for this shape */
 #define CUDA_GEMM_FREE UINT32_MAX
 
 struct cuda_driver {
@@ -58,7 +59,7 @@ struct cuda_driver {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_query)(void *event, bool *done);
-    /* Work put on the stream from now on waits until the event was reached. */
+    /* Work put on the stream from now on waits until the event is reached. */
     int (*stream_await)(void *stream, void *event);
 
     int (*copy)(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream);
@@ -67,8 +68,9 @@ struct cuda_driver {
 
     /* Between graph_begin and graph_end, work put on the stream does not run but becomes part of a
      * graph. graph_node returns the node of the last launch. graph_end also ends a capture that
-     * failed; *graph is then NULL. graph_change sets a node's grid and arguments for later launches
-     * of the graph; earlier launches keep theirs. graph_destroy: the graph must not be running. */
+     * failed; *graph is then NULL. graph_change sets a node's grid and arguments for later
+     * launches of the graph; earlier launches keep theirs. graph_destroy requires that the graph
+     * is not running. */
     int (*graph_begin)(void *stream);
     int (*graph_node)(void *stream, void **node);
     int (*graph_end)(void *stream, void **graph);
@@ -77,17 +79,17 @@ struct cuda_driver {
     int (*graph_launch)(void *graph, void *stream);
     int (*graph_destroy)(void *graph);
 
-    /* A library for dense products on one stream. gemm_open writes its name and version to
-     * `library` (n bytes). An error, or a NULL entry: there is no library. */
+    /* A library for dense products on one stream. gemm_open writes the library's name and version
+     * to `library` (n bytes). If it fails or an entry is NULL, there is no library. */
     int (*gemm_open)(void *stream, void **out, char *library, size_t n);
     int (*gemm_close)(void *gemm);
     int (*gemm_run)(void *gemm, const struct cuda_gemm *g);
 
     const char *(*error_text)(int error);
-    enum status_code (*error_class)(int error); /* MEMORY, USAGE or LOST */
+    enum status_code (*error_class)(int error); /* the class: MEMORY, USAGE or LOST */
 };
 
-/* Local. The driver that this program was linked with; NULL: built without CUDA. */
+/* Local. Returns the driver that this program was linked with; NULL: built without CUDA. */
 const struct cuda_driver *cuda_driver_here(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* The list of a device's kernels and the arguments of each. All pointers point to device memory
- * unless said otherwise. Each *.cu beside this file has a few kernels, whose bodies are C11 and
- * CUDA alike, so that tests run them on the CPU. The *_cuda.c files fill the arguments, and a
+/* The list of a device's kernels, and the arguments of each. All pointers point to device memory
+ * unless said otherwise. Each *.cu beside this file has a few kernels. Their bodies are both C11
+ * and CUDA, so that tests run them on the CPU. The *_cuda.c files fill the arguments, and a
  * cuda_driver launches. */
 #ifndef SHOAL_KERNELS_CUDA_LAUNCH_H
 #define SHOAL_KERNELS_CUDA_LAUNCH_H
@@ -9,7 +9,7 @@
 #include "kernels/device_ops.h"
 #include "kernels/ops.h"
 
-/* name, argument struct */
+/* Columns: name, argument struct */
 #define CUDA_KERNELS(X)                                                                            \
     X(embed, embed_work)                                                                           \
     X(gather_rows, gather_work)                                                                    \
@@ -81,7 +81,8 @@
     X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
 
-/* Linears with 16-bit operands: name, rows and outputs of a block, bytes of its shared memory. */
+/* Linears with 16-bit operands. Columns: name, rows and outputs of a block, bytes of its shared
+ * memory. */
 #define CUDA_HALF_SHAPES(X)                                                                        \
     X(linear_half, 128, 128, 48 << 10)                                                             \
     X(linear_half_mid, 64, 64, 80 << 10)                                                           \
@@ -110,43 +111,44 @@ enum {
     CUDA_FEW_OUTPUTS = 32,                 /* linear_few: outputs of a block, */
     CUDA_FEW_BYTES = 4096,                 /* bytes of a panel (packed tile) fetched per step, */
     CUDA_FEW_STAGES = 5,                   /* steps held in shared memory, */
-    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* from panel to panel, so that banks differ */
+    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* bytes from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
     CUDA_MMA_ROWS = 32,           /* linear_mma: rows of a block */
     CUDA_MMA_OUTPUTS = 128,       /* and its outputs */
-    CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of it */
+    CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */
     CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
     CUDA_FEW_ROWS = 64,           /* attention_few: rows times heads, 16 for each of four warps */
     CUDA_MANY_ROWS = 128,         /* attention_many: rows times heads, 32 for each warp */
     CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax */
     CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
-    CUDA_SHARED_MAX = 99 << 10,   /* most shared memory of a block on every architecture */
+    CUDA_SHARED_MAX = 99 << 10,   /* shared memory that a block can have on every architecture */
     CUDA_SHARED_PLAIN = 48 << 10, /* shared memory that a kernel may use without asking for more */
 };
 
-/* Bytes from one row of f16 to the next in shared memory: eight neighbouring rows begin in
+/* Bytes from one row of f16 to the next in shared memory. Eight neighbouring rows begin in
  * different banks. */
 #define CUDA_ATTENTION_STRIDE(width) ((width)*2 + 16)
 
 #define CUDA_LOG2_E 0x1.715476p+0f
 
-/* The blocks of a launch, of CUDA_THREADS threads each. y < 2^31 and counts rows where a kernel has
+/* The blocks of a launch, each of CUDA_THREADS threads. y < 2^31 and counts rows if the kernel has
  * rows; x, z < 65536. */
 struct cuda_grid {
     uint32_t x, y, z;
     uint32_t shared_bytes;
 };
 
-/* Positions and block tables of a step's rows; position and first_block are [T]. Filled once per
+/* Positions and block tables of a step's rows. position and first_block are [T]. Filled once per
  * step. */
 struct cuda_rows {
     const int32_t *position;    /* absolute */
-    const int32_t *first_block; /* where the row's block table begins in blocks */
+    const int32_t *first_block; /* index in `blocks` where the row's block table begins */
     const int32_t *blocks;
 };
 
-/* h[T, D] = the rows of tokens in [vocab0, vocab1), zeros for the others. */
+/* h[T, D] = one row for each token: rows of w for tokens in [vocab0, vocab1), zeros for the
+ * others. */
 struct embed_work {
     struct packed w;
     const int32_t *tokens;
@@ -196,18 +198,18 @@ struct attention_run {
     uint32_t row0, n_rows;
 };
 
-/* Attention on tensor cores (attention_mma.cu) over caches of f16, i8 or f8_e4m3 and head
- * dimensions up to the kernel's width. Heads of one kv head are neighbours: head h has kv head (h +
- * skipped_heads) / heads_per_kv. They are divided into n_chunks chunks of up to
- * CUDA_ATTENTION_HEADS heads. Grid: x is kv_head * n_chunks + chunk, y the run, z a part of `span`
- * tiles. With n_tiles > 0, attention_few stores a state (m, l, o[Hd]) for each of n_tiles tiles per
- * row, from tile0 on, and attention_mma_fold folds these states into `totals`. */
+/* Attention on tensor cores (attention_mma.cu), for caches of f16, i8 or f8_e4m3 and head
+ * dimensions up to the kernel's width. Heads of one kv head are consecutive: head h has kv head (h
+ * + skipped_heads) / heads_per_kv. The heads of a kv head are divided into n_chunks chunks of up
+ * to CUDA_ATTENTION_HEADS heads. Grid: x is kv_head * n_chunks + chunk, y the run, z a part of
+ * `span` tiles. With n_tiles > 0, attention_few stores a state (m, l, o[Hd]) for each of n_tiles
+ * tiles per row, from tile0 on, and attention_mma_fold folds these states into `totals`. */
 struct attention_mma_work {
     const float *q;
     float *out;
     struct kv_view kv;
     struct cuda_rows rows;
-    const struct attention_run *runs; /* NULL: each row from row0 on is a run */
+    const struct attention_run *runs; /* NULL: each row from row0 on is a run of its own */
     size_t row0;
     uint32_t q_rows; /* rows of queries in a block's shared memory */
     uint32_t n_heads, heads_per_kv, skipped_heads, n_chunks, window;
@@ -215,10 +217,10 @@ struct attention_mma_work {
     const float *sinks; /* [H] or NULL */
     uint32_t n_tiles, tile0, span;
     float *states; /* [rows, H, n_tiles, Hd + 2] */
-    float *totals; /* [rows, H, Hd + 2] folded from the tiles before tile0 */
+    float *totals; /* [rows, H, Hd + 2], folded from the tiles before tile0 */
 };
 
-/* gate = swiglu_clamped(gate, up) of n elements. */
+/* gate = swiglu_clamped(gate, up), n elements. */
 struct swiglu_clamped_work {
     float *gate;
     const float *up;
@@ -244,8 +246,8 @@ struct fill_work {
     int byte;
 };
 
-/* add: h += x. axpy: h = fma(w, x, h). scale: h *= w. clamp: h to [-w, w]. softcap: w tanh(h / w).
- * add_bias: x [width] is added to each row of h. */
+/* add: h += x. axpy: h = fma(w, x, h). scale: h *= w. clamp: h is clamped to [-w, w]. softcap: h =
+ * w tanh(h / w). add_bias: x [width] is added to each row of h. */
 struct add_work {
     float *h;
     const float *x;
@@ -275,7 +277,7 @@ struct move_work {
     uint32_t *to;
 };
 
-/* Consecutive rows of one group, at most as many as a block of the kernel takes. */
+/* Consecutive rows of one group, at most as many as one block of the kernel takes. */
 struct linear_tile {
     uint32_t group, row0, n_rows;
 };
@@ -283,7 +285,7 @@ struct linear_tile {
 struct linear_work {
     struct packed one;               /* the weight of a single group, when weights is NULL */
     const struct packed *weights;    /* [groups] */
-    const struct linear_tile *tiles; /* with weights; else tiles are cut from row0 on */
+    const struct linear_tile *tiles; /* with weights; else blocks take rows from row0 on */
     size_t row0, n_rows;
     const float *x;
     size_t x_stride;
@@ -297,8 +299,8 @@ struct linear_work {
     bool leafy; /* writes sums; b.z counts leaves */
 };
 
-/* to[row] = x[row], n inputs, rounded to a 16-bit type and ordered for weights of this kind
- * (half_rows.cu), then zeros up to stride. */
+/* to[row] = the n inputs of x[row], rounded to a 16-bit type and ordered for weights of this kind
+ * (half_rows.cu), followed by zeros up to `stride`. */
 struct half_rows_work {
     const float *x;
     size_t x_stride, n;
@@ -308,8 +310,8 @@ struct half_rows_work {
     size_t stride; /* a multiple of CUDA_HALF_RUN */
 };
 
-/* Rounds rows of n floats to a type (nearest even, beyond f16's range infinite), for a library's
- * product. */
+/* Rounds rows of n floats to a type (to nearest even; beyond f16's range, to infinity), for a
+ * library's product. */
 struct gemm_round_work {
     const float *x;
     size_t x_stride, n;
@@ -318,8 +320,8 @@ struct gemm_round_work {
     size_t to_stride;
 };
 
-/* sums[row][o] += the grid integers of n_parts partial sums. Partials are `step` floats apart,
- * their rows `stride`. A partial beyond the grid counts in sums[row][n_out] instead. */
+/* sums[row][o] += the grid integers of n_parts partial sums, which are `step` floats apart, with
+ * rows `stride` apart. A partial sum beyond the grid adds 1 to sums[row][n_out] instead. */
 struct gemm_leaves_work {
     const float *parts;
     size_t n_parts, step, stride, n_out;
@@ -333,7 +335,7 @@ struct gemm_take_work { /* copies rows of n floats to another stride */
     size_t from_stride, to_stride, n;
 };
 
-struct gemm_differ_work { /* *count += the words of rows of n that differ between a and b */
+struct gemm_differ_work { /* *count += the words that differ between rows of a and b, n each */
     const uint32_t *a, *b;
     size_t a_stride, b_stride, n;
     int32_t *count;
@@ -346,8 +348,8 @@ struct gemm_pattern_work { /* fills rows of n elements with hashed values of bot
     uint32_t seed;
 };
 
-/* Packs rows [row0, row0 + n_rows) of outputs from row-major `rows`. part says which array of the
- * checkpoint they are: quantized values, scales or zeros. */
+/* Packs rows [row0, row0 + n_rows) of outputs from row-major `rows`. `part` says which of the
+ * checkpoint's arrays they are from: quantized values, scales or zeros. */
 struct pack_work {
     struct packed w; /* its memory is written */
     int part;        /* enum packed_part */

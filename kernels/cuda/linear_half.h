@@ -1,8 +1,8 @@
 /* Linears on tensor cores with 16-bit operands: weights in f16 or bf16, or quantized values that
- * are exact in bf16, times rows rounded to the same type (half_rows.cu). Each output (if quantized,
- * each group of an output) is a chain of products of 16 inputs, in one order for all tile shapes.
- * Each file that includes this one defines a shape. Weights and rows are copied to shared memory by
- * cp.async, some steps ahead. */
+ * are exact in bf16, times rows rounded to the same type (half_rows.cu). Each output (of a
+ * quantized weight, each group of an output) is a chain of products of 16 inputs, in one order for
+ * all tile shapes. Each file that includes this one defines a shape. Weights and rows are copied
+ * to shared memory by cp.async, some steps ahead. */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_HALF_H
 #define SHOAL_KERNELS_CUDA_LINEAR_HALF_H
 
@@ -24,11 +24,11 @@ enum {
     HALF_WARPS_ACROSS = CUDA_THREADS / WARP_THREADS / HALF_WARPS_DOWN,
     DOWN = HALF_ROWS / HALF_WARPS_DOWN / MMA_M,        /* products of a warp over the rows */
     ACROSS = HALF_OUTPUTS / HALF_WARPS_ACROSS / MMA_N, /* and over the outputs */
-    RUN_ROW_BYTES = HALF_RUN * 2,                      /* one row's inputs of a run */
-    RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* a run of a panel (packed tile) of
-                                                          16-bit weights */
+    RUN_ROW_BYTES = HALF_RUN * 2,                      /* bytes of one row's inputs in a run */
+    RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS *
+                       2, /* bytes of a run of a panel (packed tile) of 16-bit weights */
     RUN_CODES_BYTES =
-        HALF_K * PANEL_COLUMNS, /* the same of 4-bit values; 8-bit values take twice that */
+        HALF_K * PANEL_COLUMNS, /* bytes of it for 4-bit values; 8-bit ones take twice that */
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,
     PIECE = 16,
 };
@@ -43,17 +43,17 @@ enum {
 struct half_part {
     const struct linear_work *a;
     struct linear_part rows;
-    uint32_t panel0, n_panels; /* first panel of the block; panels from there to the weight's end */
+    uint32_t panel0, n_panels; /* first panel of the block; panels from it to the weight's end */
     uint32_t k_end;            /* k1 rounded up to whole runs */
     uint32_t run_bytes;        /* bytes of a run of one panel */
     size_t panel_bytes;
     uint8_t *shared;
 };
 
-/* Registers of a warp's lanes. chain is used with groups that have scales. */
+/* Registers of a warp's lanes. `chain` is used with groups that have scales. */
 struct half_warp {
     struct half_sums sums[DOWN * ACROSS][WARP_LANES], chain[DOWN * ACROSS][WARP_LANES];
-    float scale[ACROSS * 2][WARP_LANES]; /* of the outputs that the lane sums, current group */
+    float scale[ACROSS * 2][WARP_LANES]; /* current group's, of the outputs that the lane sums */
     uint32_t zero[ACROSS][WARP_LANES];   /* half_pair's zero of the output that the lane loads, in
                                             both halves */
 };
@@ -64,15 +64,15 @@ BLOCK_INLINE uint8_t *half_stage(const struct half_part *p, uint32_t step)
     return p->shared + step % HALF_STAGES * (ROWS_BYTES + panels);
 }
 
-/* Byte offset of chunk i (eight inputs, 16 bytes) of row r in a run. The XOR avoids bank conflicts:
- * chunk i of eight neighbouring rows touches every bank once. */
+/* Returns the byte offset of chunk i (eight inputs, 16 bytes) of row r in a run. The XOR avoids
+ * bank conflicts: chunk i of eight neighbouring rows touches every bank once. */
 BLOCK_INLINE uint32_t half_row_at(uint32_t run, uint32_t r, uint32_t i)
 {
     return (run * HALF_ROWS + r) * RUN_ROW_BYTES + (i ^ (r >> 1 & 3)) * PIECE;
 }
 
-/* Byte offset of half h (eight outputs) of input k in a panel of 16-bit weights. The XOR avoids
- * bank conflicts here too. */
+/* Returns the byte offset of half h (eight outputs) of input k in a panel of 16-bit weights. Here
+ * too the XOR avoids bank conflicts. */
 BLOCK_INLINE uint32_t half_weight_at(uint32_t k, uint32_t h)
 {
     return (k * 2 + (h ^ (k >> 2 & 1))) * PIECE;
@@ -92,7 +92,7 @@ BLOCK_INLINE void half_fetch_rows(const struct half_part *p, uint32_t k, uint32_
 }
 
 /* Fetches the panels of a step. 16-bit weights after the last input become zeros. Quantized values
- * there meet zeros in the rows; fp8's may be NaN, so half_cut clears them. */
+ * there are multiplied by zeros in the rows; those of fp8 may be NaN, so half_cut clears them. */
 BLOCK_INLINE void half_fetch_panels(bool codes, const struct half_part *p, uint32_t k, uint32_t t,
                                     uint8_t *to)
 {
@@ -129,7 +129,7 @@ BLOCK_INLINE void half_fetch(bool codes, const struct half_part *p, uint32_t ste
 
 /* --- fragments ------------------------------------------------------------------------------- */
 
-/* Loads the rows of product h of a run: 16 rows from r0 on. */
+/* Loads the rows of product h of a run: 16 rows, from r0 on. */
 BLOCK_INLINE void half_load_rows(const uint8_t *stage, uint32_t run, uint32_t r0, uint32_t h,
                                  struct half_a *a)
 {
@@ -161,12 +161,12 @@ BLOCK_INLINE void half_load_weights(const uint8_t *panel, uint32_t run, uint32_t
     }
 }
 
-/* Two quantized values in the low bits of v's halves -> the two bf16 numbers value - zero, exactly.
- * int8 and int4: for x below 128 the bits 0x4300 | x are the bf16 number 128 + x. `zero` is 128
- * minus the zero point for int8 (whose `high` subtracts 256 or 128), -128 minus the zero point for
- * int4. fp8 and mxfp4: E4M3 and E2M1 bits, shifted into place, are bf16 numbers 2^120 and 2^126
- * times too small; the multiplication undoes it (mxfp4 doubles the value, because its scale is
- * halved). */
+/* Converts two quantized values, in the low bits of v's halves, to the two bf16 numbers value -
+ * zero, exactly. int8 and int4: for x below 128 the bits 0x4300 | x are the bf16 number 128 + x.
+ * `zero` is 128 minus the zero point for int8 (whose `high` subtracts 256 or 128), and -128 minus
+ * the zero point for int4. fp8 and mxfp4: E4M3 and E2M1 bits, shifted into place, are bf16 numbers
+ * 2^120 and 2^126 times too small; the multiplication makes up for it (mxfp4 doubles the value,
+ * because its scale is halved). */
 BLOCK_INLINE uint32_t half_pair(enum quant_kind kind, uint32_t v, uint32_t zero)
 {
     const uint32_t one = 0x3F803F80u, none = 0x80008000u;
@@ -182,7 +182,7 @@ BLOCK_INLINE uint32_t half_pair(enum quant_kind kind, uint32_t v, uint32_t zero)
     return block_fma2_bf16((v & 0x00800080u) << 8 | size << 4 | nan, 0x7B807B80u, none);
 }
 
-/* The `zero` of half_pair for output n in group g, in both halves. */
+/* Returns the `zero` of half_pair for output n in group g, in both halves. */
 BLOCK_INLINE uint32_t half_zero(enum quant_kind kind, const struct packed *w, uint32_t n,
                                 uint32_t g)
 {
@@ -193,16 +193,16 @@ BLOCK_INLINE uint32_t half_zero(enum quant_kind kind, const struct packed *w, ui
     return bits << 16 | bits;
 }
 
-/* A word of the inputs k to k + 3, with zeros for the inputs from n_in on. */
+/* Returns a word of inputs k to k + 3, with zeros for inputs from n_in on. */
 BLOCK_INLINE uint32_t half_cut(uint32_t word, uint32_t k, uint32_t n_in)
 {
     if (k + QUANT_QUAD <= n_in) return word;
     return k < n_in ? word & ((1u << 8 * (n_in - k)) - 1) : 0;
 }
 
-/* Loads quantized weights of both products of a run. A lane's word holds four inputs of one output;
- * with nibbles, four inputs for each of the two products. half_rows.cu orders the rows' inputs to
- * match. Column c of product j is output 2 c + j % 2 of its panel. */
+/* Loads the quantized weights of both products of a run. A lane's word holds four inputs of one
+ * output; with nibbles, four inputs for each of the two products. half_rows.cu orders the rows'
+ * inputs to match. Column c of product j is output 2 c + j % 2 of its panel. */
 BLOCK_INLINE void half_load_codes(enum quant_kind kind, const struct half_part *p, uint32_t k,
                                   const uint8_t *panel, uint32_t run, uint32_t odd,
                                   const uint32_t *zero, struct half_b (*b)[WARP_LANES])
@@ -225,7 +225,8 @@ BLOCK_INLINE void half_load_codes(enum quant_kind kind, const struct half_part *
 
 /* --- a warp's products ----------------------------------------------------------------------- */
 
-/* The output of column c of product j of a warp. For quantized weights see half_load_codes. */
+/* Returns the output of column c of product j of a warp. For quantized weights see
+ * half_load_codes. */
 BLOCK_INLINE uint32_t half_output(bool codes, const struct half_part *p, uint32_t warp, uint32_t j,
                                   uint32_t c)
 {
@@ -262,7 +263,7 @@ BLOCK_INLINE void half_begin_group(enum quant_kind kind, const struct half_part 
     }
 }
 
-/* Ends a group: chain = fma(sum of the group, scale, chain); the sums start at zero again. */
+/* Ends a group: chain = fma(sum of the group, scale, chain), then the sums start again at zero. */
 BLOCK_INLINE void half_end_group(struct half_warp *state)
 {
     for (uint32_t i = 0; i < WARP_LANES; i++) {
@@ -384,7 +385,8 @@ BLOCK_INLINE void half_clear(struct half_warp *state)
     }
 }
 
-/* One block. type is the type of the operands; kind and type are compile-time constants. */
+/* Computes one block. `type` is the type of the operands; kind and type are compile-time
+ * constants. */
 BLOCK_INLINE void half_block(enum quant_kind kind, enum dtype type, const struct linear_work *a,
                              struct cuda_block b, void *shared)
 {

@@ -1,6 +1,6 @@
-/* Shared by the linears of all weight types: the rows, inputs and outputs of a block; b.z is the
+/* The rows, inputs and outputs of a block, shared by the linears of all weight types; b.z is the
  * leaf (K-block). With linear_part_of a block has eight panels (packed tiles) of sixteen outputs
- * and up to eight rows, and one thread computes whole chains of one output in the order of the
+ * and up to eight rows, and each thread computes whole chains of one output in the order of the
  * numerics law. */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_TILE_H
 #define SHOAL_KERNELS_CUDA_LINEAR_TILE_H
@@ -11,7 +11,7 @@
 struct linear_part {
     const struct packed *w;
     size_t row0;        /* first row in x and y */
-    uint32_t n_rows;    /* 1 to at_once of linear_rows_of */
+    uint32_t n_rows;    /* 1 to the `at_once` of linear_rows_of */
     uint32_t n, k0, k1; /* the output; its inputs [k0, k1) */
     uint32_t panel, column;
 };
@@ -33,7 +33,7 @@ BLOCK_INLINE void linear_rows_of(const struct linear_work *a, struct cuda_block 
     }
 }
 
-/* Finds the inputs of block b.z: those of its leaf, or all. */
+/* Finds the inputs of block b.z: those of its leaf, or all inputs. */
 BLOCK_INLINE void linear_inputs_of(const struct linear_work *a, struct cuda_block b, bool leafy,
                                    struct linear_part *p)
 {
@@ -53,8 +53,8 @@ BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block 
     return p->n < p->w->n_out;
 }
 
-/* Row r of the part in x and y. An r beyond the part repeats its last row, so that loads stay
- * inside. */
+/* Returns the index in x and y of row r of the part. An r beyond the part gives its last row, so
+ * that loads stay inside. */
 BLOCK_INLINE size_t linear_row(const struct linear_part *p, uint32_t r)
 {
     return p->row0 + (r < p->n_rows ? r : p->n_rows - 1);
@@ -77,8 +77,8 @@ BLOCK_INLINE void linear_store_leaf(const struct linear_work *a, const struct li
         block_add_i64(&sums[p->w->n_out], 1);
 }
 
-/* Four nibbles (E2M1), in the low halves of a word's bytes -> their doubled values as signed bytes.
- */
+/* Returns the doubled values, as signed bytes, of four nibbles (E2M1) in the low halves of a
+ * word's bytes. */
 BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
 {
     uint32_t v = 0;
@@ -88,7 +88,7 @@ BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
     return v;
 }
 
-/* The integer sum over group g: the quantized values of the row times those of the weight. */
+/* Returns the integer sum over group g of the row's quantized values times the weight's. */
 BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint32_t g, uint32_t G,
                                const uint32_t *x)
 {
@@ -112,7 +112,7 @@ BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint
     return sum;
 }
 
-/* The zero point's contribution to an integer sum, to be multiplied by the sum of the row's
+/* Returns the zero point's share of an integer sum, to be multiplied by the sum of the row's
  * quantized values. */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {

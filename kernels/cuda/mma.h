@@ -1,7 +1,7 @@
 /* Tensor-core products of one warp with 16-bit operands and f32 sums, and the loads of their
- * fragments. The tests' build emulates both in C. The order in which a GPU adds within a product is
- * not documented, but it is the same for every row, output and place in a tile; the emulation uses
- * an order of its own. */
+ * fragments. The tests' build emulates both in C. The order in which a GPU adds within a product
+ * is not documented, but it is the same for every row, output and place in a tile. The emulation
+ * has its own order. */
 #ifndef SHOAL_KERNELS_CUDA_MMA_H
 #define SHOAL_KERNELS_CUDA_MMA_H
 
@@ -26,12 +26,12 @@ struct half_sums {
 
 #ifdef __CUDACC__
 
-/* FOR_WARPS with s, the warp's index in arrays of WARP_SLOTS. Such arrays keep the values of the
- * warp's lanes from phase to phase. */
+/* FOR_WARPS, with s as the warp's index in arrays of WARP_SLOTS. Such arrays keep the values of
+ * the warp's lanes from phase to phase. */
 #define WARP_SLOTS         1
 #define FOR_WARPS_AT(w, s) for (uint32_t w = threadIdx.x / WARP_THREADS, s = 0; s < WARP_SLOTS; s++)
 
-/* c += a * b, by all lanes of a warp together. t is a compile-time constant, DTYPE_F16 or
+/* c += a * b, computed by all lanes of a warp together. t is a compile-time constant, DTYPE_F16 or
  * DTYPE_BF16. */
 BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct half_a *a,
                                 const struct half_b *b)
@@ -48,9 +48,9 @@ BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct 
             : "r"(a->v[0]), "r"(a->v[1]), "r"(a->v[2]), "r"(a->v[3]), "r"(b->v[0]), "r"(b->v[1]));
 }
 
-/* Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l
- * % 8 of matrix l / 8 (16 bytes, aligned). out->v[m] of lane l gets elements 2 (l % 4) and the next
- * of row l / 4 of matrix m; from warp_load_turned, of column l / 4. */
+/* Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row
+ * l % 8 of matrix l / 8 (16 bytes, aligned). out->v[m] of lane l gets two consecutive elements of
+ * matrix m, from element 2 (l % 4) on: of row l / 4, or with warp_load_turned of column l / 4. */
 BLOCK_INLINE void warp_load_matrices(struct half_a *out, const void *const *rows)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -67,7 +67,7 @@ BLOCK_INLINE void warp_load_turned(struct half_a *out, const void *const *rows)
                  : "memory");
 }
 
-/* block_fetch16; without `has`, writes 16 zero bytes and reads nothing. */
+/* Does what block_fetch16 does; without `has`, writes 16 zero bytes and reads nothing. */
 BLOCK_INLINE void block_fetch16_or_zeros(void *shared, const void *from, bool has)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -76,7 +76,7 @@ BLOCK_INLINE void block_fetch16_or_zeros(void *shared, const void *from, bool ha
                  : "memory");
 }
 
-/* a * b + c for each half (bf16), rounded once. */
+/* Returns a * b + c for each half (bf16), rounded once. */
 BLOCK_INLINE uint32_t block_fma2_bf16(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t y;
@@ -90,7 +90,8 @@ BLOCK_INLINE void warp_exchange(float *to, const float *from, uint32_t bit)
     to[0] = __shfl_xor_sync(0xFFFFFFFFu, from[0], (int)bit);
 }
 
-/* 2^x with a relative error below 2^-22; results below 2^-126 are zero (PTX ISA, ex2.approx). */
+/* Returns 2^x with a relative error below 2^-22; results below 2^-126 are zero (PTX ISA,
+ * ex2.approx). */
 BLOCK_INLINE float block_exp2(float x)
 {
     float y;
@@ -98,7 +99,7 @@ BLOCK_INLINE float block_exp2(float x)
     return y;
 }
 
-/* Two floats rounded to f16 (nearest even), the first in the low half. */
+/* Returns two floats rounded to f16 (nearest even), the first in the low half. */
 BLOCK_INLINE uint32_t block_halves(float low, float high)
 {
     uint32_t y;
@@ -117,7 +118,8 @@ BLOCK_INLINE float half_element(enum dtype t, uint32_t two, uint32_t i)
     return t == DTYPE_F16 ? f32_from_f16(bits) : f32_from_bf16(bits);
 }
 
-/* Adds eight products as a tree, then adds that to the sum; inputs 0 to 7 first. */
+/* Adds eight products as a tree, then adds their sum to c; first for inputs 0 to 7, then for 8 to
+ * 15. */
 BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct half_a *a,
                                 const struct half_b *b)
 {

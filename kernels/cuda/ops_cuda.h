@@ -1,4 +1,4 @@
-/* The CUDA device's table of ops, and those ops that are not in ops_cuda.c. */
+/* The CUDA device's table of ops, and those of its ops that are outside ops_cuda.c. */
 #ifndef SHOAL_KERNELS_CUDA_OPS_CUDA_H
 #define SHOAL_KERNELS_CUDA_OPS_CUDA_H
 
