@@ -1,7 +1,7 @@
-/* Paged attention in the exact arithmetic of kern.h. attention_rows walks a few rows of a head
- * through their tiles from left to right. attention_tiles computes one tile per block, so that a
- * few rows also fill a device, and attention_fold folds the tiles' states in the same order. Both
- * ways give the same bits, so attention_cuda.c may choose between them by the step. */
+/* Paged attention in the exact arithmetic of kern.h. attention_rows goes through the tiles of a
+ * few rows of a head from left to right. attention_tiles computes one tile per block, so that even
+ * a few rows fill a device, and attention_fold folds the tiles' states in the same order. Both
+ * ways give the same bits, so attention_cuda.c may choose between them step by step. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
@@ -26,7 +26,7 @@ BLOCK_INLINE uint32_t attention_first(const struct attention_part *p, uint32_t r
     return (uint32_t)kern_first_visible(attention_position(p, r), p->a->window);
 }
 
-/* The visible slots [*j0, *j1) of the tile; none when they are equal. */
+/* Finds the visible slots [*j0, *j1) of the tile; none if *j0 = *j1. */
 BLOCK_INLINE void attention_visible(const struct attention_part *p, uint32_t r, uint32_t *j0,
                                     uint32_t *j1)
 {
@@ -38,7 +38,7 @@ BLOCK_INLINE void attention_visible(const struct attention_part *p, uint32_t r, 
     if (*j0 > *j1) *j0 = *j1;
 }
 
-/* The tile's keys (what 0) or values (what 1), from slot 0. */
+/* Returns the tile's keys (what 0) or values (what 1), from slot 0 on. */
 BLOCK_INLINE const void *attention_cache(const struct attention_part *p, uint32_t r, int what)
 {
     const struct cuda_rows *rows = &p->a->rows;
@@ -46,7 +46,7 @@ BLOCK_INLINE const void *attention_cache(const struct attention_part *p, uint32_
     return kern_kv_half(&p->a->kv, block, what, p->a->kv_of_head[p->head]);
 }
 
-/* Element d of slot j as f32; t is a compile-time constant. */
+/* Returns element d of slot j as f32; t is a compile-time constant. */
 BLOCK_INLINE float attention_load(enum dtype t, const void *half, size_t hd, size_t j, size_t d)
 {
     return t == DTYPE_F16 ? block_load_f16(half, j * hd + d) : kern_kv_load(t, half, hd, j, d);
@@ -98,8 +98,8 @@ BLOCK_INLINE float attention_max(const struct attention_part *p, uint32_t r)
     return m;
 }
 
-/* For every row that sees some of the tile: the weights e, and the 16 lanes of the tile's maximum
- * and sum. */
+/* Computes, for every row that sees some slot of the tile, the weights e and the 16 lanes of the
+ * tile's maximum and sum. */
 BLOCK_INLINE void attention_weights(const struct attention_part *p)
 {
     FOR_THREADS(t)
@@ -147,7 +147,7 @@ BLOCK_INLINE void attention_weights(const struct attention_part *p)
     BLOCK_SYNC();
 }
 
-/* Element d of the values in slots [j0, j1), summed with the weights e. */
+/* Returns element d of the sum of the values in slots [j0, j1), weighted by e. */
 BLOCK_INLINE float attention_mix(enum dtype t, const float *e, const void *values, uint32_t hd,
                                  uint32_t d, uint32_t j0, uint32_t j1)
 {
@@ -168,8 +168,8 @@ BLOCK_INLINE float attention_value(const struct attention_part *p, uint32_t r, u
 #undef MIX
 }
 
-/* How to fold a state into another: the new maximum, and the factors of the old and the new part.
- */
+/* The result of folding one maximum into another: the new maximum, and the factors of the old and
+ * the new part. */
 struct attention_fold_step {
     float max, a, b;
 };
@@ -182,8 +182,8 @@ BLOCK_INLINE struct attention_fold_step attention_fold_of(float total_max, float
     return f;
 }
 
-/* Folds a tile into each row's running state: maximum and sum are in `total`, o is in the output.
- */
+/* Folds a tile into each row's running state: its maximum and sum are in `total`, its o is in the
+ * output. */
 BLOCK_INLINE void attention_take(const struct attention_part *p, float *total)
 {
     const struct attention_work_cuda *a = p->a;
@@ -232,7 +232,7 @@ BLOCK_INLINE struct attention_part attention_part_of(const struct attention_work
     return p;
 }
 
-/* The divisor of a row's output. */
+/* Returns the divisor of a row's output. */
 BLOCK_INLINE float attention_total(const struct attention_work_cuda *a, uint32_t head, float max,
                                    float sum)
 {

@@ -1,42 +1,43 @@
-/* Paged attention on tensor cores, in an arithmetic of its own (below). A block computes rows of
- * one run, for the heads of one kv head; a warp has 16 or 32 of these rows. Shared memory holds a
- * tile's keys and values: the next keys are loaded while values are multiplied, and the other way
- * round. A block walks all tiles of its rows; or, with few rows and long contexts, it stores the
- * states of some tiles, which attention_mma_fold folds in the same order. */
+/* Paged attention on tensor cores, in its own arithmetic (below). A block computes rows of one
+ * run, for the heads of one kv head; a warp has 16 or 32 of these rows. Shared memory holds a
+ * tile's keys and values: the next keys are loaded while values are multiplied, and vice versa. A
+ * block walks all tiles of its rows; or, with few rows and long contexts, it stores the states of
+ * some tiles, which attention_mma_fold folds in the same order. */
 #include "kernels/cuda/attention_tile.h"
 
-/* For a row at position p and a head, over tiles as in kern.h (struct attn_args), cut to the
+/* For a row at position p and a head, over tiles as in kern.h (struct attn_args), clipped to the
  * visible slots:
  *   q and the cache's elements as f16 (f16 and e4m3 exact; i8's (float)code * scale rounded to
- *   nearest even; what lies beyond f16 is infinite, and the row NaN)
- *   x_j = dot(q, k_j) * (scale log2 e)   dot: f32 from +0, by steps of 16 elements, ascending, each
+ *   nearest even; what lies beyond f16 becomes infinite, and the row NaN)
+ *   x_j = dot(q, k_j) * (scale log2 e)   dot: f32 from +0, by steps of 16 elements, ascending,
+ *   each
  *                                        added as the tensor core does
- *   m = max x_j; e_j = 2^(x_j - m); l: lane i of 4 adds j = 2i, 2i + 1, 8 + 2i, ... ascending, then
+ *   m = max x_j; e_j = 2^(x_j - m); l: lane i of 4 adds j = 2i, 2i + 1, 8 + 2i, ... ascending,
+ *   then
  *       (0 + 1) + (2 + 3); o_d: e_j as f16 times v_jd, f32 from +0, by steps of 16 slots
  *   fold, from (-infinity, 0, 0) on, tiles ascending: M' = max(M, m), a = 2^(M - M'),
  *       b = 2^(m - M'), L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a)
- *   out_d = O_d / L, with a sink  O_d / (L + 2^(sink log2 e - M)); all NaN where a value that the
- *       row sees is not finite
- * Nothing here depends on other rows, on how tiles are split over blocks, or on how heads share a
- * block. With s = scale * max_j sum_d |q_d k_jd| the error is at most
- * max |v_jd| (2^-10 + 2^-10 s), for i8 twice that, beside f32's own. */
+ *   out_d = O_d / L; with a sink O_d / (L + 2^(sink log2 e - M)); all of them NaN if a value that
+ *       the row sees is not finite
+ * Nothing here depends on other rows, on how tiles are divided among blocks, or on how heads share
+ * a block. With s = scale * max_j sum_d |q_d k_jd| the error is at most max |v_jd| (2^-10 + 2^-10
+ * s), for i8 twice that, besides the error of f32 itself. */
 
 struct mma_fold {
     float max, old_factor, factor;
 };
 
-/* A lane's rows: of each of its row tiles the rows lane / 4 and lane / 4 + 8. */
+/* A lane's rows: rows lane / 4 and lane / 4 + 8 of each of the warp's row tiles. */
 struct mma_rows {
     uint32_t position[ROWS_MAX];
-    float max[ROWS_MAX], sum[ROWS_MAX];           /* over the tiles so far, the current one
-                                                     included */
+    float max[ROWS_MAX], sum[ROWS_MAX];           /* over all tiles so far and the current one */
     float tile_max[ROWS_MAX], tile_sum[ROWS_MAX]; /* of the current tile */
-    bool sees[ROWS_MAX];                          /* the row sees some of the current tile */
-    float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* factors of the old o, and of the current
-                                                     tile's o */
+    bool sees[ROWS_MAX];                          /* the row sees some slot of the current tile */
+    float old_factor[ROWS_MAX],
+        factor[ROWS_MAX]; /* factors of the old o and of the current tile's o */
 };
 
-/* The index of a warp's first lane in arrays of THREAD_SLOTS. */
+/* Returns the index of a warp's first lane in arrays of THREAD_SLOTS. */
 BLOCK_INLINE uint32_t mma_slot(uint32_t warp)
 {
     return WARP_SLOTS > 1 ? warp * WARP_LANES : 0;
@@ -47,8 +48,8 @@ BLOCK_INLINE uint32_t mma_row_of(uint32_t warp, uint32_t lane, uint32_t r)
     return (warp + r / 2 * WARPS) * MMA_M + r % 2 * (MMA_M / 2) + lane / 4;
 }
 
-/* c += a * b, where `two` holds two matrices b that were loaded together, and `which` chooses one.
- */
+/* c += a * b, where b is one of the two matrices in `two`, which were loaded together; `which`
+ * chooses it. */
 BLOCK_INLINE void mma_multiply(struct half_sums *c, const struct half_a *a,
                                const struct half_a *two, uint32_t which)
 {
@@ -96,8 +97,8 @@ BLOCK_INLINE void mma_scores(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* Combines x over the four lanes of a row: each lane gets the maximum, or the sum (0 + 1) + (2 +
- * 3). */
+/* Combines x over the four lanes of a row: each lane gets the maximum, or with `adds` the sum (0 +
+ * 1) + (2 + 3). */
 BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
 {
     BLOCK_UNROLL
@@ -109,7 +110,7 @@ BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
     }
 }
 
-/* Scales row r's scores to units of log 2, sets those of invisible slots to -infinity and returns
+/* Scales row r's scores to units of log 2, sets those of invisible slots to -infinity, and returns
  * the lane's maximum. */
 BLOCK_INLINE float mma_scale(const struct mma_part *p, const struct mma_rows *row, uint32_t lane,
                              uint32_t r, struct half_sums (*s)[THREAD_SLOTS], uint32_t at)
@@ -137,7 +138,7 @@ BLOCK_INLINE struct mma_fold mma_fold_of(float total_max, float max)
     return f;
 }
 
-/* Folds the tile's maximum and sum into the row's, and notes the factors for o. */
+/* Folds the tile's maximum and sum into those of the row, and notes the factors for o. */
 BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint32_t r, float max,
                            float sum)
 {
@@ -154,7 +155,8 @@ BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint3
     row->max[r] = row->sees[r] ? f.max : row->max[r];
 }
 
-/* Weights 2^(s - max): rounded to f16 for the product with the values, but summed in f32. */
+/* Computes the weights 2^(s - max): rounded to f16 for the product with the values, but summed in
+ * f32. */
 BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
                               struct half_sums (*s)[THREAD_SLOTS],
                               struct half_a (*weights)[THREAD_SLOTS], struct mma_rows *rows)
@@ -217,7 +219,7 @@ BLOCK_INLINE float *mma_state(const struct attention_mma_work *a, size_t row, ui
     return a->states + ((row * a->n_heads + head) * a->n_tiles + i) * (a->kv.head_dim + 2);
 }
 
-/* Folds two neighbouring elements of a row's tile result, from d on, into o; or stores them as the
+/* Folds two consecutive elements of a row's tile result, from d on, into o; or stores them in the
  * tile's state. */
 BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row, uint32_t r,
                            uint32_t d, uint32_t i, const float *x, float *o)
@@ -234,13 +236,14 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
         return;
     }
     BLOCK_UNROLL
-    for (uint32_t k = 0; k < 2; k++) { /* select, do not branch, between tensor-core products */
+    for (uint32_t k = 0; k < 2;
+         k++) { /* selects instead of branching, as this is between tensor-core products */
         const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
         o[k] = row->sees[r] ? next : o[k];
     }
 }
 
-/* Sets the sum to NaN for rows that see a value which is not finite (mma_hide set it to zero). */
+/* Sets the sum to NaN for rows that see a value that is not finite (mma_hide set it to zero). */
 BLOCK_INLINE void mma_spoil(const struct mma_part *p, struct mma_rows *row)
 {
     if (p->is_whole) return;
@@ -278,14 +281,14 @@ BLOCK_INLINE void mma_values(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* The divisor of a row's output. */
+/* Returns the divisor of a row's output. */
 BLOCK_INLINE float mma_total(const struct attention_mma_work *a, uint32_t head, float max,
                              float sum)
 {
     return a->sinks != NULL ? sum + block_exp2(a->sinks[head] * CUDA_LOG2_E - max) : sum;
 }
 
-/* odd = 0, or NaN if an element of o in the row is not finite; added to the divisor it makes the
+/* odd = 0, or NaN if any element of o in the row is not finite. Added to the divisor, it makes the
  * whole row NaN. */
 BLOCK_INLINE void mma_odd(const struct mma_part *p, uint32_t r, uint32_t slot,
                           struct half_sums (*o)[THREAD_SLOTS], float *odd)
@@ -369,7 +372,7 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         {
             if (t < 2) p.hidden[t] = 0;
         }
-        BLOCK_FETCH_WAIT(1); /* until the keys have arrived */
+        BLOCK_FETCH_WAIT(1); /* the keys have arrived */
         BLOCK_SYNC();
         FOR_WARPS(warp)
         {
@@ -381,7 +384,7 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         {
             if (!mma_is_idle(&p, warp)) mma_weights(&p, warp, s, weights, rows);
         }
-        BLOCK_FETCH_WAIT(1); /* until the values have arrived */
+        BLOCK_FETCH_WAIT(1); /* the values have arrived */
         BLOCK_SYNC();
         if (!p.is_whole) mma_hide(&p);
         FOR_WARPS(warp)
@@ -416,8 +419,8 @@ ATTENTION_MMA(attention_many_64, 64, 2)
 ATTENTION_MMA(attention_many_96, 96, 2)
 ATTENTION_MMA(attention_many_128, 128, 2)
 
-/* Folds the states of this pass's tiles into the total of the passes before, which `totals` holds;
- * after a row's last tile divides and writes the output. */
+/* Folds the states of this pass's tiles into the total of earlier passes, which `totals` holds.
+ * After a row's last tile, divides the total and writes the output. */
 BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, struct cuda_block b,
                                            void *shared)
 {
@@ -428,8 +431,8 @@ BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, s
     const uint32_t left = n > a->tile0 ? n - a->tile0 : 0;
     const uint32_t n_now = left < a->n_tiles ? left : a->n_tiles;
     float *total = a->totals + ((size_t)b.y * a->n_heads + b.x) * (hd + 2);
-    float *folded = (float *)shared; /* maximum and sum of earlier passes; 1 if an element of o
-                                        is not finite */
+    float *folded =
+        (float *)shared; /* maximum and sum of earlier passes; 1 if an element of o is not finite */
     float *out = a->out + (row * a->n_heads + b.x) * hd;
     if (n_now == 0) return;
     FOR_THREADS(t)

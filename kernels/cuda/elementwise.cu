@@ -1,5 +1,5 @@
-/* Elementwise kernels: fill bytes; SwiGLU, plain and clamped; a sigmoid gate per row; integer grid
- * sums to floats, with the rows' counters. */
+/* Elementwise kernels: filling bytes; SwiGLU or GEGLU, and clamped SwiGLU; xIELU; a sigmoid gate
+ * for each row; converting integer grid sums to floats, with the rows' counters. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 

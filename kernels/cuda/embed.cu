@@ -1,4 +1,4 @@
-/* Embedding: rows of a packed [V, D] weight as floats, one thread per element. */
+/* Embedding: rows of a packed or flat weight [V, D] as floats, one thread per element. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

@@ -1,5 +1,5 @@
-/* Helpers around a library's matrix products: round rows for it, add partial sums to the grid, and
- * fill and compare operands for the trials of gemm_cuda.c. One thread per element. */
+/* Helpers around a library's matrix products: they round rows for it, add partial sums to the
+ * grid, and fill and compare operands for the trials of gemm_cuda.c. One thread per element. */
 #include "kernels/cuda/dialect.h"
 
 BLOCK_INLINE void gemm_store(enum dtype t, void *to, size_t i, float x)
@@ -70,7 +70,8 @@ BLOCK_INLINE void gemm_differ_block(const struct gemm_differ_work *a, struct cud
 }
 CUDA_KERNEL(gemm_differ, gemm_differ_work)
 
-/* A value in [-1, 1), hashed from the element's position; seven of eight are divided by eight. */
+/* Returns a value in [-1, 1), hashed from the element's position; seven of eight values are
+ * divided by eight. */
 BLOCK_INLINE float gemm_element(uint32_t seed, uint32_t row, uint32_t i)
 {
     uint32_t h = seed * 0x9E3779B9u ^ row * 0x85EBCA6Bu ^ i * 0xC2B2AE35u;

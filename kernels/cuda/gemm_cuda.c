@@ -1,7 +1,7 @@
-/* Dense matrix products by the driver's library. In the arithmetic of the numerics law one
+/* Dense matrix products by the driver's library. In the arithmetic of the numerics law, one
  * algorithm is chosen for each element type and number of inputs, whatever the numbers of rows and
  * outputs. It is used only if trials on this GPU give the same bits for every number of rows and
- * outputs; each weight's shape is tried once more when it is loaded. */
+ * outputs; the shape of each weight is tried once more when it is loaded. */
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -100,8 +100,8 @@ static bool nothing_differs(struct device *d)
     return !device_is_lost(d) && n == 0;
 }
 
-/* Computes rows [row0, row0 + n) of the product `all` again, by themselves, into y, and compares
- * them with all->y. False: the library has no such product. */
+/* Computes rows [row0, row0 + n) of the product `all` again, separately, into y, and compares them
+ * with all->y. False: the library has no such product. */
 static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row0, size_t n,
                        float *y)
 {
@@ -117,8 +117,8 @@ static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row
     return true;
 }
 
-/* Computes outputs [n0, n0 + n) of each product of the batch again, by themselves, into y, and
- * compares them with all->y. */
+/* Computes outputs [n0, n0 + n) of each product of the batch again, separately, into y, and
+ * compares them with all->y. False: the library has no such product. */
 static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t n0, size_t n,
                           float *y)
 {
@@ -151,8 +151,8 @@ static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, fl
     return true;
 }
 
-/* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs, of several
- * leaves (K-blocks) when batched. True: the bits never depended on the other rows or outputs. */
+/* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched,
+ * of several leaves (K-blocks). True: the bits never depended on the other rows or outputs. */
 static bool passes(struct device *d, const struct device_algorithm *a)
 {
     const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
@@ -183,8 +183,8 @@ static bool passes(struct device *d, const struct device_algorithm *a)
            nothing_differs(d);
 }
 
-/* The algorithm for an element type and k inputs; the first call tries them. NULL: none passed, own
- * kernels multiply. */
+/* Returns the algorithm for an element type and k inputs; the first call tries them. NULL: none
+ * passed, and shoal's own kernels multiply. */
 static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
                                                     bool batched)
 {
@@ -224,7 +224,7 @@ void place_weight_cuda(struct device *d, struct packed *w)
     w->flat = (uint32_t)rounded_up(w->n_in, ALIGN_ELEMENTS);
 }
 
-/* Some columns of a flat weight: `batch` products of k inputs each, from input k0 on. */
+/* A part of a flat weight's inputs: `batch` products of k inputs each, from input k0 on. */
 struct gemm_part {
     size_t k0, k, batch;
     uint32_t algorithm;
@@ -244,7 +244,8 @@ static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *
                               .algorithm = p->algorithm};
 }
 
-/* Whether this weight's outputs have the same bits as a few of them computed by themselves. */
+/* True when this weight's outputs have the same bits as a few of them that are computed
+ * separately. */
 static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
 {
     struct cuda_gemm all = part_of(w, p);
@@ -267,8 +268,8 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
            outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
 }
 
-/* Lists the parts of a weight that the library multiplies: one part of all inputs, or one of whole
- * leaves (K-blocks) and one of the shorter last leaf. */
+/* Lists the parts of a weight that the library multiplies, and returns their number: one part with
+ * all inputs; or one with the whole leaves (K-blocks) and one with the shorter last leaf. */
 static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
 {
     const bool free = d->arithmetic == DEVICE_FREE;
@@ -323,16 +324,16 @@ struct status check_weight_cuda(struct device *d, const struct packed *w)
 
 /* --- products -------------------------------------------------------------------------------- */
 
-/* The rows of one linear that fit into the scratch memory at once. */
+/* The rows of one linear that fit into the scratch memory at one time. */
 struct gemm_rows {
     const struct linear_args *a;
     const struct packed *w;
     size_t row0, n; /* of x and y */
-    size_t stride;  /* floats of a row of scratch */
+    size_t stride;  /* floats from row to row of scratch memory */
 };
 
-/* Runs the own kernel over the inputs for which no algorithm passed: leaves from leaf0 on, or all
- * inputs. */
+/* Runs shoal's own kernel over the inputs for which no algorithm passed: leaves from leaf0 on, or
+ * all inputs. */
 static void run_own(struct device *d, const struct gemm_rows *r, bool leafy, uint32_t leaf0)
 {
     const struct packed *w = r->w;
@@ -365,8 +366,8 @@ static void round_rows(struct device *d, const struct gemm_rows *r)
     g->rounded = is;
 }
 
-/* False: the library has no product of this shape. In the law's arithmetic that is a failure,
- * because the shape was tried at load. */
+/* Runs a product. False: the library has no product of this shape. In the arithmetic of the
+ * numerics law that is a failure, because the shape was tried at load. */
 static bool run_product(struct device *d, const struct cuda_gemm *g)
 {
     if (device_product(d, g)) return true;
@@ -395,7 +396,7 @@ static void run_columns(struct device *d, const struct gemm_rows *r, const struc
     launch_rows(d, CUDA_KERNEL_gemm_take, r->n, r->w->n_out, &w);
 }
 
-/* Multiplies a part leaf by leaf and adds the partial sums to the rows' integer sums; takes as many
+/* Multiplies a part leaf by leaf and adds the partial sums to the rows' integer sums, with as many
  * leaves at a time as fit. */
 static bool run_leaves(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
 {

@@ -1,5 +1,5 @@
-/* Holds launches back as a run, recognizes a run that it has seen before and replays it as a CUDA
- * graph. Knows no op. */
+/* Holds launches back as a run, recognizes runs that it has seen before, and replays them as CUDA
+ * graphs. Knows no op. */
 #include "kernels/cuda/graphs.h"
 
 #include "base/log.h"
@@ -14,7 +14,7 @@ struct work {
     enum work_kind kind;
     enum cuda_kernel kernel;
     struct cuda_grid grid;
-    uint32_t at, n_bytes; /* place and size of the arguments in run.bytes */
+    uint32_t at, n_bytes; /* offset and size of the arguments in run.bytes */
 };
 
 struct run {
@@ -23,9 +23,9 @@ struct run {
     size_t n, n_bytes;
 };
 
-/* A run seen before. */
+/* A run that was seen before. */
 struct known_run {
-    struct run run; /* as the graph holds it now; empty before the graph is made */
+    struct run run; /* as its graph holds it now; empty before the graph is made */
     void **nodes;   /* [run.n] graph nodes; NULL for products */
     void *graph;    /* NULL: seen once, no graph yet */
     uint64_t used;
@@ -95,8 +95,8 @@ void graphs_close(struct device *d)
     mem_free(&d->graphs);
 }
 
-/* Graphs only save time. After any failure with them, launches are put on the stream one by one
- * from now on. */
+/* Switches graphs off. Graphs only save time, so after any failure with them launches are put on
+ * the stream one by one. */
 static void switch_off(struct device *d, int error, const char *what)
 {
     struct graphs *g = d->graphs;
@@ -123,7 +123,7 @@ void graphs_waited(struct device *d)
 
 /* --- products -------------------------------------------------------------------------------- */
 
-/* A product's fields as words, so that padding between the fields is not compared. */
+/* Writes a product's fields as words, so that padding between the fields is not compared. */
 static void words_of(const struct cuda_gemm *g, bool with_arrays, uint64_t words[PRODUCT_WORDS])
 {
     const uint64_t all[PRODUCT_WORDS] = {(uint64_t)g->dtype + 1,
@@ -155,8 +155,8 @@ static uint64_t hash_words(uint64_t hash, const uint64_t *words, size_t n)
     return hash;
 }
 
-/* The table entry for products of this shape, whether or not it is filled; fills words with the
- * shape. */
+/* Returns the table entry for products of this shape, whether it is filled or not; fills `words`
+ * with the shape. */
 static uint64_t *product_place(struct graphs *g, const struct cuda_gemm *p,
                                uint64_t words[PRODUCT_WORDS])
 {
@@ -207,8 +207,8 @@ void device_fill(struct device *d, void *p, int byte, size_t n_bytes)
     device_launch(d, CUDA_KERNEL_fill, (struct cuda_grid){1, (uint32_t)n_blocks, 1, 0}, &w);
 }
 
-/* A product whose shape the library accepted before is held back like a launch. A new shape is run
- * at once, because the caller must learn whether the library has it. */
+/* Holds a product back like a launch if the library accepted its shape before. Runs a product of a
+ * new shape at once, because the caller must learn whether the library has it. */
 bool device_product(struct device *d, const struct cuda_gemm *p)
 {
     uint64_t words[PRODUCT_WORDS];
@@ -251,8 +251,8 @@ static void put_all(struct device *d, const struct run *r)
 
 /* --- graphs ---------------------------------------------------------------------------------- */
 
-/* A hash of the run: its place in the step, its kernels and the shapes of its products, but not
- * grids, arguments or array addresses. */
+/* Returns a hash of the run: of its place in the step, its kernels and the shapes of its products,
+ * but not of grids, arguments or array addresses. */
 static uint64_t key_of(const struct graphs *g)
 {
     const struct run *r = &g->run;
@@ -276,8 +276,8 @@ static bool same_args(const struct run *a, const struct work *x, const struct ru
            memcmp(a->bytes + x->at, b->bytes + y->at, x->n_bytes) == 0;
 }
 
-/* The number of launches that differ in grid or arguments. SIZE_MAX: a graph of a cannot be changed
- * into one of b. */
+/* Returns the number of launches that differ in grid or arguments. SIZE_MAX: a graph of run a
+ * cannot be changed into one of run b. */
 static size_t count_different(const struct run *a, const struct run *b)
 {
     size_t n = 0;
@@ -293,10 +293,10 @@ static size_t count_different(const struct run *a, const struct run *b)
     return n;
 }
 
-/* Known runs with the key of the run that is held back. */
+/* The known runs that have the key of the run that is held back. */
 struct found {
-    struct known_run *seen, *nearest, *oldest; /* seen: has no graph yet; nearest: fewest
-                                                  differences; oldest: used longest ago */
+    struct known_run *seen, *nearest, *oldest; /* seen: without a graph yet; nearest: fewest
+                                                  differences; oldest: least recently used */
     size_t n_different, n_alike;
 };
 
@@ -322,14 +322,14 @@ static struct found find(struct graphs *g, uint64_t key)
     return f;
 }
 
-/* Forgets a run; waits first if its graph may still be running. */
+/* Drops a known run; waits first if its graph may still be running. */
 static void let_go(struct device *d, struct known_run *k)
 {
     if (k->graph != NULL && k->used > d->graphs->waited) device_wait_put(d);
     forget(d, (size_t)(k - d->graphs->known));
 }
 
-/* Makes room for one more run of n nodes by forgetting the runs used longest ago. */
+/* Makes room for one more run of n nodes by dropping the least recently used runs. */
 static void make_room(struct device *d, size_t n)
 {
     struct graphs *g = d->graphs;
@@ -379,8 +379,8 @@ static int record(struct device *d, struct known_run *k)
     return error != 0 ? error : ended;
 }
 
-/* Makes the graph of the run that is held back, for its entry k. False: there is no graph, and k is
- * forgotten. */
+/* Makes the graph of the run that is held back, for its entry k. False: there is no graph, and k
+ * was dropped. */
 static bool make(struct device *d, struct known_run *k)
 {
     struct graphs *g = d->graphs;
@@ -396,7 +396,7 @@ static bool make(struct device *d, struct known_run *k)
     return true;
 }
 
-/* Changes the launches of k's graph to those of the run that is held back. */
+/* Changes the launches in k's graph to those of the run that is held back. */
 static bool change(struct device *d, struct known_run *k)
 {
     struct graphs *g = d->graphs;
@@ -417,8 +417,9 @@ static bool change(struct device *d, struct known_run *k)
     return true;
 }
 
-/* The graph for the run that is held back; NULL: none, or not yet. A run becomes a graph when it is
- * seen for the second time: its kernels have then run once, and capturing loads no code. */
+/* Returns the graph for the run that is held back; NULL: none, or not yet. A run becomes a graph
+ * when it is seen for the second time: its kernels have then run once, and capturing loads no
+ * code. */
 static struct known_run *graph_for(struct device *d)
 {
     struct graphs *g = d->graphs;

@@ -22,8 +22,7 @@ enum {
 
 /* Counts since the device was opened. */
 struct graphs_count {
-    uint64_t n_made, n_replayed,
-        n_changed;                 /* graphs made; launches of graphs; launches changed inside */
+    uint64_t n_made, n_replayed, n_changed; /* graphs made, launches of graphs, launches changed */
     uint64_t n_plain, n_in_graphs; /* launches put one by one; launches in replayed graphs */
 };
 

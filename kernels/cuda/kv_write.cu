@@ -1,6 +1,6 @@
-/* Writes the rows' keys and values into their cache slots, in the cache's type. One block per row,
- * kv head and K or V. The scale of i8 needs the largest magnitude, whose bits are an integer, so
- * atomics find it in any order. */
+/* Writes the rows' keys and values into their cache slots, in the cache's type, with one block for
+ * each row, kv head, and K or V. The scale of i8 needs the largest magnitude; its bits are an
+ * integer, so atomics can find it in any order. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

@@ -1,8 +1,8 @@
-/* Linears with float weights: the exact chains of kern.h, for the rows of one group, or of many
- * groups (the experts of a rank) in one launch. */
+/* Linears with float weights: the exact chains of kern.h, in one launch for the rows of one group
+ * or of many groups (the experts of a rank). */
 #include "kernels/cuda/linear_tile.h"
 
-/* The chains of one output for up to R rows. t and R are compile-time constants. */
+/* Computes the chains of one output for up to R rows. t and R are compile-time constants. */
 BLOCK_INLINE void linear_chains(enum dtype t, int R, const struct linear_work *a,
                                 const struct linear_part *p, float *acc)
 {

@@ -1,4 +1,4 @@
-/* Linears of quantized weights with float activations, for many rows: a block converts each
+/* Linears with quantized weights and float activations, for many rows: a block converts each
  * quantized value once. */
 #include "kernels/cuda/launch.h"
 

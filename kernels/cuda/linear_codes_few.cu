@@ -1,4 +1,4 @@
-/* Linears of quantized weights with float activations, for few rows. */
+/* Linears with quantized weights and float activations, for few rows. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* Linears of quantized weights with float activations, for some tens of rows: smaller tiles than
- * linear_codes.cu, hence more blocks. */
+/* Linears with quantized weights and float activations, for some tens of rows: the tiles are
+ * smaller than in linear_codes.cu, so there are more blocks. */
 #include "kernels/cuda/launch.h"
 
 enum {

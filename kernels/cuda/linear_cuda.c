@@ -1,5 +1,5 @@
-/* Launches linears on shoal's own kernels and packs weights into device memory. Flat weights go to
- * a library instead (gemm_cuda.c). */
+/* Launches linears on shoal's own kernels, and packs weights into device memory. Linears with flat
+ * weights go to a library instead (gemm_cuda.c). */
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -10,10 +10,10 @@
 #include <string.h>
 
 enum {
-    MMA_ROWS_LEAST = 12, /* rows of a group, on average, for tensor cores; below, most of a tile
-                            would be empty */
+    MMA_ROWS_LEAST = 12, /* average rows of a group from which on tensor cores are used; with fewer,
+                            most of a tile would be empty */
     BLOCKS_ENOUGH = 256, /* blocks of 128 outputs that keep every processor busy */
-    HALF_INPUTS_MAX = 1 << 18, /* so that the 16-bit operands of a few rows always fit */
+    HALF_INPUTS_MAX = 1 << 18, /* so that 16-bit operands of a few rows always fit */
     PACK_ROWS_MAX = 1 << 15
 };
 
@@ -22,14 +22,14 @@ static size_t row_tiles(size_t n_rows, uint32_t at_once)
     return (n_rows + at_once - 1) / at_once;
 }
 
-/* The place at which the next list of tiles begins. */
+/* Where the next list of tiles begins. */
 struct tiles_at {
-    size_t group, row; /* the row counts from the group's first */
+    size_t group, row; /* `row` counts from the group's first row */
 };
 
-/* Cuts the groups into tiles of up to at_once rows, from *at on, as long as all tiles lie within
- * n_rows consecutive rows (SIZE_MAX: no limit). Advances *at. Returns the number of tiles; with
- * tiles NULL it only counts. */
+/* Divides the groups into tiles of up to at_once rows, from *at on, as long as all tiles lie
+ * within n_rows consecutive rows (SIZE_MAX: no limit). Advances *at. Returns the number of tiles;
+ * with `tiles` NULL it only counts. */
 static size_t cut_tiles(const struct linear_args *a, uint32_t at_once, size_t n_rows,
                         struct tiles_at *at, struct linear_tile *tiles)
 {
@@ -52,8 +52,8 @@ static size_t cut_tiles(const struct linear_args *a, uint32_t at_once, size_t n_
     return n;
 }
 
-/* Cuts tiles from *at on and copies them and the groups' weights to the device. Returns the number
- * of tiles; 0 after a failure. */
+/* Makes tiles from *at on and copies them and the groups' weights to the device. Returns the
+ * number of tiles; 0 after a failure. */
 static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t at_once,
                          size_t n_rows, struct tiles_at *at, struct linear_work *w)
 {
@@ -78,8 +78,8 @@ static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t
     return device_is_lost(d) ? 0 : n;
 }
 
-/* A kernel with the rows and outputs of one of its blocks. Every kernel that may be chosen for a
- * linear gives the same bits. */
+/* A kernel, with the rows and outputs of one of its blocks. All kernels that may be chosen for a
+ * linear give the same bits. */
 struct choice {
     enum cuda_kernel kernel;
     uint32_t n_rows, n_outputs, shared_bytes;
@@ -108,7 +108,7 @@ static struct choice choose(const struct linear_args *a, bool leafy)
     return (struct choice){kind == QUANT_NONE ? plain : quant, CUDA_LINEAR_ROWS, CUDA_THREADS, 0};
 }
 
-/* A launch over n_tiles tiles of rows. */
+/* Launches a kernel over n_tiles tiles of rows. */
 static void launch(struct device *d, const struct choice *c, const struct packed *first, bool leafy,
                    size_t n_tiles, const struct linear_work *w)
 {
@@ -120,8 +120,8 @@ static void launch(struct device *d, const struct choice *c, const struct packed
 
 /* --- operands of 16 bits ------------------------------------------------------------------- */
 
-/* Whether a linear runs on 16-bit operands. Depends only on the device's arithmetic and the model,
- * so every rank and every number of rows gives the same answer. */
+/* True when a linear runs on 16-bit operands. Depends only on the device's arithmetic and the
+ * model, so every rank and every number of rows gives the same answer. */
 static bool takes_halves(const struct device *d, const struct linear_args *a)
 {
     const struct packed *w = a->groups[0].w;
@@ -132,9 +132,9 @@ static bool takes_halves(const struct device *d, const struct linear_args *a)
     return a->xq == NULL || w->quant.kind == QUANT_FP8;
 }
 
-/* Chooses the shape of a block, where rows_fit rows can be held as 16-bit operands at once: the
- * smallest shape that holds a group's average rows, unless larger blocks would keep all processors
- * busy too. */
+/* Chooses the shape of a block, when rows_fit rows can be held as 16-bit operands at one time: the
+ * smallest shape that holds a group's average rows, unless larger blocks would also keep all
+ * processors busy. */
 static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
 {
 #define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
@@ -149,8 +149,8 @@ static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
     return n_rows <= mid->n_rows * a->n_groups && n_blocks < BLOCKS_ENOUGH ? *mid : *many;
 }
 
-/* Rounds rows [w->half_row0, w->half_row0 + w->n_rows) of x to 16-bit operands, unless they are
- * there already. */
+/* Rounds rows [w->half_row0, w->half_row0 + w->n_rows) of x to 16-bit operands, unless that was
+ * already done. */
 static void round_rows(struct device *d, const struct packed *first, struct linear_work *w)
 {
     struct device_gemm *g = &d->gemm;
@@ -175,7 +175,8 @@ static void round_rows(struct device *d, const struct packed *first, struct line
     g->rounded = is;
 }
 
-/* Runs a linear on 16-bit operands, as many rows at a time as fit into the operands' memory. */
+/* Runs a linear on 16-bit operands, with as many rows at a time as fit into the operands' memory.
+ */
 static void run_halves(struct device *d, const struct linear_args *a, bool leafy,
                        struct linear_work *w)
 {
@@ -251,7 +252,7 @@ void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
     d->gemm.rounded.x = NULL;
 }
 
-/* The number of threads for one row. */
+/* Returns the number of threads for one row. */
 static size_t pack_width(const struct device_pack_args *a)
 {
     if (a->w->quant.kind == QUANT_NONE) return a->n_columns;

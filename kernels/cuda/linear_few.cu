@@ -1,6 +1,6 @@
-/* Linears of up to eight rows, as in decoding. With one chain per output there are too few threads
- * to keep memory busy by plain loads, so all threads copy weights to shared memory in chunks of 16
- * bytes, some steps ahead. The arithmetic is that of kern.h. */
+/* Linears of few rows, as in decoding, up to eight to a block. With one chain per output, plain
+ * loads of so few threads would not keep memory busy, so all threads copy weights to shared memory
+ * in chunks of 16 bytes, some steps ahead. The arithmetic is that of kern.h. */
 #include "kernels/cuda/linear_tile.h"
 
 enum {
@@ -20,7 +20,7 @@ struct few_part {
     uint8_t *shared;
 };
 
-/* The bytes of n inputs of a panel. */
+/* Returns the bytes of n inputs of a panel. */
 BLOCK_INLINE size_t few_bytes(const struct packed *w, size_t n)
 {
     if (w->quant.kind == QUANT_NONE) return n * PANEL_COLUMNS * (w->dtype == DTYPE_F32 ? 4 : 2);
@@ -32,13 +32,13 @@ BLOCK_INLINE uint8_t *few_stage(const struct few_part *p, uint32_t step, uint32_
     return p->shared + (step % CUDA_FEW_STAGES * FEW_PANELS + panel) * CUDA_FEW_STRIDE;
 }
 
-/* The inputs of a step; of quantized weights whole groups. */
+/* Returns the inputs of a step; for quantized weights, whole groups. */
 BLOCK_INLINE uint32_t few_at_once(const struct few_part *p)
 {
     return (uint32_t)(CUDA_FEW_BYTES / few_bytes(p->rows.w, 1));
 }
 
-/* The inputs [*k0, *k1) of a step; empty after the last step. */
+/* Finds the inputs [*k0, *k1) of a step; empty after the last step. */
 BLOCK_INLINE void few_inputs(const struct few_part *p, uint32_t step, uint32_t *k0, uint32_t *k1)
 {
     const uint32_t all = p->rows.k1 - p->rows.k0, at_once = few_at_once(p);
@@ -76,7 +76,7 @@ BLOCK_INLINE float few_chain(enum dtype type, const float *x, const uint8_t *run
     return acc;
 }
 
-/* fp8: multiplies weights as floats, each times its group's scale. */
+/* Continues a chain with fp8 weights: as floats, each times its group's scale. */
 BLOCK_INLINE float few_fp8(const struct linear_part *p, const float *x, const uint8_t *run,
                            uint32_t k0, uint32_t k1, float acc)
 {

@@ -1,4 +1,4 @@
-/* Linears with 16-bit weights on tensor cores, for many rows; a warp computes 64 rows and 64
+/* Linears with 16-bit weights on tensor cores, for many rows; a warp computes 64 rows of 64
  * outputs. */
 #include "kernels/cuda/launch.h"
 

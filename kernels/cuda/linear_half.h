@@ -25,8 +25,7 @@ enum {
     DOWN = HALF_ROWS / HALF_WARPS_DOWN / MMA_M,        /* products of a warp over the rows */
     ACROSS = HALF_OUTPUTS / HALF_WARPS_ACROSS / MMA_N, /* and over the outputs */
     RUN_ROW_BYTES = HALF_RUN * 2,                      /* bytes of one row's inputs in a run */
-    RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS *
-                       2, /* bytes of a run of a panel (packed tile) of 16-bit weights */
+    RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* a run of a panel, 16-bit weights */
     RUN_CODES_BYTES =
         HALF_K * PANEL_COLUMNS, /* bytes of it for 4-bit values; 8-bit ones take twice that */
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,

@@ -1,5 +1,5 @@
-/* Linears with 16-bit weights for some tens of rows: smaller tiles than linear_half.cu, hence more
- * blocks; a warp computes 32 rows and 32 outputs. */
+/* Linears with 16-bit weights for some tens of rows: the tiles are smaller than in linear_half.cu,
+ * so there are more blocks; a warp computes 32 rows of 32 outputs. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -1,8 +1,8 @@
-/* Linears of quantized weights and quantized activations for many rows, on tensor cores (mma.sync
- * of int8). Its int32 sums are exact, so the bytes are those of linear_few.cu. A packed panel holds
- * four inputs of an output side by side, as mma wants its second operand, so the values go from
- * memory straight to registers; int4 and mxfp4 are unpacked there. A warp computes 32 rows and 32
- * outputs. */
+/* Linears with quantized weights and quantized activations for many rows, on tensor cores
+ * (mma.sync of int8). Its int32 sums are exact, so the bytes are those of linear_few.cu. A packed
+ * panel holds four inputs of an output side by side, as mma wants its second operand, so the
+ * values go straight from memory to registers; int4 and mxfp4 are unpacked there. A warp computes
+ * 32 rows of 32 outputs. */
 #include "kernels/cuda/linear_tile.h"
 
 enum {
@@ -12,7 +12,7 @@ enum {
     HALVES = 2, /* a thread has two rows of a tile, and two outputs */
 };
 
-/* The work of a warp: rows of one group, outputs from n on, quantization groups [g0, g1) of G
+/* The work of a warp: rows of one group, outputs from n on, and quantization groups [g0, g1) of G
  * inputs. */
 struct mma_part {
     const struct linear_work *a;
@@ -20,7 +20,7 @@ struct mma_part {
     uint32_t n, G, g0, g1;
 };
 
-/* The words of row r's quantized values from input k on. */
+/* Returns the words of row r's quantized values, from input k on. */
 BLOCK_INLINE const uint32_t *mma_row(const struct mma_part *p, uint32_t r, uint32_t k)
 {
     const struct quant_rows *q = &p->a->xq;
@@ -45,7 +45,7 @@ BLOCK_INLINE void mma_load_rows(const struct mma_part *p, uint32_t k, struct mma
     }
 }
 
-/* Four quantized values of an output as signed bytes: inputs 4 quad to 4 quad + 3. */
+/* Returns four quantized values of an output as signed bytes: inputs 4 quad to 4 quad + 3. */
 BLOCK_INLINE uint32_t mma_codes(enum quant_kind kind, const uint32_t *words, size_t quad)
 {
     if (kind == QUANT_INT8) return words[quad * PANEL_COLUMNS] ^ 0x80808080u;
@@ -73,7 +73,7 @@ BLOCK_INLINE void mma_load_weights(enum quant_kind kind, const struct mma_part *
     }
 }
 
-/* For group g: acc = fma((float)isum, sw * sx, acc), then sets the integer sums to zero. */
+/* Ends group g: acc = fma((float)isum, sw * sx, acc), then sets the integer sums to zero. */
 BLOCK_INLINE void mma_scale(const struct mma_part *p, uint32_t g, struct mma_c (*sums)[WARP_LANES],
                             float (*acc)[WARP_LANES][4])
 {

@@ -1,4 +1,4 @@
-/* A build without NCCL: ranks stage through host memory. */
+/* The table of a build without NCCL: none. Ranks then exchange data through host memory. */
 #include "kernels/cuda/nccl_table.h"
 
 const struct nccl_table *nccl_table_here(void)

@@ -1,4 +1,4 @@
-/* Ops as kernel launches: chooses the grid of each op and passes its arguments to the device.
+/* Ops as kernel launches: chooses the grid of each op and passes the op's arguments to the device.
  * Linears are in linear_cuda.c. */
 #include "kernels/cuda/ops_cuda.h"
 
@@ -30,8 +30,8 @@ static size_t count_blocks(const struct seq_rows *seqs, size_t n_seqs)
     return n;
 }
 
-/* Fills words with positions [n_rows], first blocks [n_rows] and the block tables. Returns the most
- * tiles of any row. */
+/* Fills `words` with positions [n_rows], first blocks [n_rows] and the block tables. Returns the
+ * number of tiles of the row that has most. */
 static uint32_t fill_rows(int32_t *words, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
 {
     int32_t *first = words + n_rows, *blocks = first + n_rows;
@@ -283,8 +283,7 @@ static void op_router_cuda(struct device *d, const struct router_args *a, size_t
 {
     const uint32_t n = a->n_experts, n_groups = a->rule.n_groups;
     const uint32_t shared =
-        (uint32_t)((2 * n + n_groups + 1) * sizeof(float)) + n + n_groups; /* as router_part_of
-                                                                              divides it */
+        (uint32_t)((2 * n + n_groups + 1) * sizeof(float)) + n + n_groups; /* see router_part_of */
     assert(n <= DEVICE_EXPERTS_MAX && n_groups <= ROUTER_GROUPS_MAX);
     device_launch(d, CUDA_KERNEL_router, (struct cuda_grid){1, (uint32_t)n_rows, 1, shared}, a);
 }

@@ -1,10 +1,10 @@
-/* Packs weights into panels (packed tiles) as their rows arrive on the device. kern.h describes the
- * layout. */
+/* Packs weights into panels (packed tiles), or into flat weights, as their rows arrive on the
+ * device. kern.h describes the layout. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 #include "kernels/quant_body.h"
 
-/* One thread per element of a row. */
+/* Packs rows of outputs, with one thread per element of a row. */
 BLOCK_INLINE void pack_rows_block(const struct pack_work *a, struct cuda_block b, void *shared)
 {
     (void)shared;
@@ -25,7 +25,7 @@ BLOCK_INLINE void pack_rows_block(const struct pack_work *a, struct cuda_block b
 }
 CUDA_KERNEL(pack_rows, pack_work)
 
-/* The rows are transposed: row b.y holds input row0 + b.y of all outputs. */
+/* Packs transposed rows: row b.y holds input row0 + b.y of all outputs. */
 BLOCK_INLINE void pack_columns_block(const struct pack_work *a, struct cuda_block b, void *shared)
 {
     (void)shared;

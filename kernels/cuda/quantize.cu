@@ -1,5 +1,6 @@
-/* Quantizes rows to int8: one block per group of a row. Atomics find the group's largest magnitude
- * and the sum of its quantized values; both are integers, so the order does not matter. */
+/* Quantizes rows to int8, with one block for each group of a row. Atomics find the group's largest
+ * magnitude and the sum of its quantized values; both are integers, so the order does not matter.
+ */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

@@ -1,11 +1,11 @@
-/* RMSNorm, one block per row: sixteen threads compute the sixteen chains of the numerics law, then
- * all threads write the outputs. Also the norm over all heads of a projection, in its two parts
- * (square_sums, norm_whole). */
+/* RMSNorm and layer norm, one block per row: sixteen threads compute the sixteen chains of the
+ * numerics law, then all threads write the outputs. Also the norm over all heads of a projection,
+ * in its two halves (square_sums, norm_whole). */
 #include "kernels/cuda/dialect.h"
 
 BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, void *shared)
 {
-    float *lanes = (float *)shared; /* [LANES], then the factor */
+    float *lanes = (float *)shared; /* [LANES], then the factor and the mean */
     const float *x = a->x + (size_t)b.y * a->n;
     float *y = a->y + (size_t)b.y * a->n;
     FOR_THREADS(t)
@@ -50,7 +50,7 @@ BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, 
 }
 CUDA_KERNEL(rmsnorm, norm_args)
 
-/* Block (b.x, b.y) sums CUDA_THREADS / LANES heads of row b.y, from head b.x * CUDA_THREADS / LANES
+/* Sums the squares of CUDA_THREADS / LANES heads of row b.y, from head b.x * CUDA_THREADS / LANES
  * on. */
 BLOCK_INLINE void square_sums_block(const struct square_sums_args *a, struct cuda_block b,
                                     void *shared)

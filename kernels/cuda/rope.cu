@@ -1,4 +1,4 @@
-/* RoPE: computes the angles of a step's rows and rotates the pairs of all heads. One thread per
+/* RoPE: computes the angles of a step's rows, and rotates the pairs of all heads. One thread per
  * pair. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"

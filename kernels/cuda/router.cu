@@ -1,9 +1,9 @@
-/* The router: one block per row. An expert is chosen when fewer than K experts have a larger key;
+/* The router, one block per row. An expert is chosen when fewer than K experts have a larger key;
  * all threads compare in parallel. One thread adds the sums, because their order is fixed. */
 #include "kernels/choose_body.h"
 #include "kernels/cuda/dialect.h"
 
-/* A row's shared memory; op_router_cuda computes its size. */
+/* The shared memory of a row; op_router_cuda computes its size. */
 struct router_part {
     const float *logits;
     float *keys;        /* [E] */
@@ -28,7 +28,7 @@ BLOCK_INLINE struct router_part router_part_of(const struct router_args *a, size
     return r;
 }
 
-/* The number of keys, of n, that are greater than key i. */
+/* Returns how many of the n keys are greater than key i. */
 BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
 {
     const uint64_t key = kern_router_key(keys[i], i);
@@ -37,7 +37,7 @@ BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
     return n_before;
 }
 
-/* The sum of all experts' exponentials, for softmax. */
+/* Returns the sum of all experts' exponentials, for softmax; 0 for sigmoids. */
 BLOCK_INLINE float router_sum(const struct router_args *a, const struct router_part *r)
 {
     float sum = 0.0f;
@@ -46,7 +46,7 @@ BLOCK_INLINE float router_sum(const struct router_args *a, const struct router_p
     return sum;
 }
 
-/* The largest logit, the exponentials and the keys. */
+/* Computes the largest logit, the exponentials and the keys. */
 BLOCK_INLINE void router_keys(const struct router_args *a, const struct router_part *r)
 {
     FOR_THREADS(t)

@@ -1,5 +1,5 @@
-/* Moves and combines rows: gather, permute, copy into wider rows, scatter to experts, combine
- * experts' results; add, scale, clamp, softcap and bias. */
+/* Moves and combines rows: gathering, permuting, copying into wider rows, scattering to experts,
+ * combining experts' results; adding, scaling, clamping, softcap and bias. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 
@@ -54,9 +54,9 @@ BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_b
 }
 CUDA_KERNEL(scatter_rows, scatter_args)
 
-/* Column d of a token. Threads of other columns count for the same token. */
-BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d, int64_t sum,
-                                int64_t n_bad)
+/* Stores column d of a token. Threads of other columns add to the counter of the same token. */
+BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d,
+                                int64_t sum, int64_t n_bad)
 {
     if (a->sums != NULL) {
         int64_t *sums = a->sums + token * (a->width + 1);
@@ -69,7 +69,7 @@ BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, s
 }
 
 BLOCK_INLINE void combine_choices_block(const struct combine_choices *a, struct cuda_block b,
-                                     void *shared)
+                                        void *shared)
 {
     const int32_t *slots = a->slots + (size_t)b.y * a->n_chosen;
     const float *weights = a->weights + (size_t)b.y * a->n_chosen;
