@@ -1,5 +1,5 @@
-/* A call and its answer. Two threads share it: the HTTP thread writes the call and reads the
- * answer, the lead's thread reads the call and writes the answer. */
+/* A call and its answer. Two threads share them: the HTTP thread writes the call and reads the
+ * answer; the lead's thread reads the call and writes the answer. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serve/http/http_server_private.h"
@@ -28,7 +28,7 @@ static void let_go(struct exchange *x)
     if (x->connection == NULL && !x->is_posted) exchange_free(x);
 }
 
-/* Wakes the connection, if it waits for more of the answer. */
+/* Wakes the connection if it is waiting for more of the answer. */
 static void wake(struct exchange *x)
 {
     if (!x->is_suspended) return;
@@ -69,7 +69,7 @@ void exchange_lose_connection(struct exchange *x)
     let_go(x);
 }
 
-/* The lead has ended the call. */
+/* Removes a call that the lead has ended from the server's list of posted calls. */
 static void unpost(struct exchange *x)
 {
     struct http_server *s = x->server;

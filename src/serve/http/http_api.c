@@ -113,7 +113,7 @@ void http_keys_fini(struct http_keys *k)
     k->n = 0;
 }
 
-/* Compares all bytes, whatever the first ones are. */
+/* Always compares all bytes, so that the time does not tell how many are right. */
 static bool is_key(const char key[HTTP_KEY_MAX], const char given[HTTP_KEY_MAX])
 {
     volatile unsigned char differs = 0;

@@ -1,5 +1,5 @@
-/* The parts of the server's interface that need no connection: which calls there are, errors as
- * JSON, and keys. Called by the other files of this room. */
+/* The parts of the server's interface that need no connection: routes, errors as JSON, and keys.
+ * Called by the other files of this room. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_API_H
 #define SHOAL_SERVE_HTTP_HTTP_API_H
 
@@ -27,42 +27,43 @@ enum http_status {
     HTTP_BAD_METHOD = 405,
     HTTP_TOO_LARGE = 413,
     HTTP_TOO_MANY = 429,
-    HTTP_CLIENT_GONE = 499, /* nobody reads it */
+    HTTP_CLIENT_GONE = 499, /* its client will not read it */
     HTTP_INTERNAL = 500,
     HTTP_UNAVAILABLE = 503,
 };
 
-/* The code of calls that the end of the server refuses or cuts. */
+/* The error code of calls that a draining server refuses or cuts short. */
 #define HTTP_DRAINING_CODE "draining"
 
-/* Local. HTTP_OK and the endpoint of a call; HTTP_NOT_FOUND; or HTTP_BAD_METHOD and the endpoint of
- * the path. */
+/* Local. Finds the endpoint of a call. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or
+ * HTTP_BAD_METHOD (*out = the endpoint of the path). */
 enum http_status http_route(const char *method, const char *path, enum http_endpoint *out);
 
-/* Local. The method that an endpoint wants, and whether it needs no key. */
+/* Local. The method that an endpoint expects, and whether it needs no key. */
 const char *http_method_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
 
-/* Local. The status of a call whose request has the error `code` (serve/request/request.h). */
+/* Local. The HTTP status of a call whose request has the error `code` (serve/request/request.h). */
 enum http_status http_status_of(const char *code);
 
-/* Local. Appends {"error":{"message","type","param","code"}} as OpenAI writes it; errors stick. */
+/* Local. Appends {"error":{"message","type","param","code"}} as OpenAI writes it. Errors stay in
+ * `out` (strbuf_status). */
 void http_error(enum http_status status, const char *code, const char *message, struct strbuf *out);
 
-/* The keys of --api-key-file. All zeros: none, and every call is allowed. */
+/* The keys of --api-key-file. All zeros: there are none, and every call is allowed. */
 enum { HTTP_KEY_MAX = 256 };
 struct http_keys {
     char (*keys)[HTTP_KEY_MAX]; /* [n], padded with zeros; owned */
     size_t n;
 };
 
-/* Local. Reads one key a line; blank lines and lines that begin with # do not count. Errors:
+/* Local. Reads one key from each line; skips blank lines and lines that begin with #. Errors:
  * STATUS_INPUT (no such file, no key, one that is too long or has blanks), STATUS_MEMORY. */
 struct status http_keys_read(struct http_keys *k, const char *path);
 void http_keys_fini(struct http_keys *k);
 
-/* Local. Whether `authorization`, the value of that header (NULL: none), has one of the keys. The
- * time depends on the number of keys alone. */
+/* Local. Whether `authorization`, the value of the Authorization header (NULL: none), has one of
+ * the keys. The time that a comparison takes depends only on the number of keys. */
 bool http_keys_allow(const struct http_keys *k, const char *authorization);
 
 #endif

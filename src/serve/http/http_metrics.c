@@ -4,13 +4,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The label that every sample has, {model_name="..."}, with further ones before the brace. */
+/* Where samples are appended, and the label that each one has: {model_name="..."}, with any further
+ * labels after it. */
 struct samples {
     struct strbuf *out;
     const char *model_name;
 };
 
-/* A label's value: backslash, quote and line end are escaped. */
+/* Appends a label's value with backslashes, quotes and line ends escaped. */
 static void add_label_value(struct strbuf *out, const char *text)
 {
     for (; *text != '\0'; text++) {

@@ -1,4 +1,5 @@
-/* Calls become requests of the lead, and its answers go back. Runs on the lead's thread. */
+/* Turns calls into requests for the lead, and sends the lead's answers back. Runs on the lead's
+ * thread. */
 #include "serve/http/http_port.h"
 
 #include "base/clock.h"
@@ -13,21 +14,22 @@
 #include <sched.h>
 #include <string.h>
 
-/* What is read before a step: calls, and bytes of their bodies. The memory of all requests, as in a
- * job of lines; one may always run. How long an idle lead waits for one, so that it notices a
- * signal; how often clients are looked after; how long the last answers may take to be sent. */
+/* The most calls, and bytes of their bodies, that are read before a step; the most memory of all
+ * requests, as in a job of lines (one may always run). How long an idle lead waits for a call
+ * before it looks for signals; how often it looks for clients that have gone; how long sending the
+ * last answers may take. */
 enum { CALLS_PER_STEP = 256, BYTES_PER_STEP = 8 << 20, REQUESTS_BYTES_MAX = 256 << 20 };
 static const uint64_t idle_ns = 200000000u, look_ns = 250000000u, flush_ns = 1000000000u;
 
 static const char json[] = "application/json";
 
-/* A call of which the lead has the request. */
+/* A call whose request the lead has. */
 struct call {
     struct exchange *x;
     const struct request *r;
     struct result_stream *streams; /* [n_choices], owned; NULL: the answer is sent at once */
     size_t cost_bytes;             /* an estimate of the request's memory */
-    bool is_cut;                   /* by the drain */
+    bool is_cut;                   /* the drain has cancelled it */
     struct call *prev, *next;
 };
 
@@ -37,7 +39,7 @@ struct http_port {
     uint32_t drain_s;
     uint64_t drain_until_ns; /* 0: not asked to drain */
     uint64_t looked_ns;
-    uint64_t n_calls; /* that were given a number */
+    uint64_t n_calls; /* calls that were given a number */
     uint64_t n_rows, n_error_rows;
     struct http_ends ends;
     struct call *calls; /* a list; owned */
@@ -130,7 +132,7 @@ static struct status port_put(void *user, struct lead *l, const struct request *
 
 /* ---- calls ---- */
 
-/* What the port keeps with the request r of the call x, until put. */
+/* Records what the port keeps for the request r of the call x until port_put. */
 static struct status keep(struct http_port *p, struct exchange *x, struct request *r,
                           size_t cost_bytes)
 {
@@ -222,7 +224,7 @@ static struct status take_call(struct http_port *p, struct lead *l, struct excha
     }
 }
 
-/* Frees the sequences of clients that have gone away. */
+/* Cancels the requests of clients that have gone away. */
 static struct status cancel_gone(struct http_port *p, struct lead *l)
 {
     const uint64_t now = clock_ns();
@@ -261,7 +263,7 @@ struct pieces {
     const struct request_rules *rules;
 };
 
-/* Sends what the running answer r has gained. */
+/* Sends the new part of the running answer r. */
 static struct status send_piece(void *user, struct request *r)
 {
     const struct pieces *all = user;
@@ -308,7 +310,8 @@ static struct call *next_to_cut(const struct http_port *p)
     return c;
 }
 
-/* A request that waits for an equal one runs once that one is cut, and is cut in the next round. */
+/* Cancels all calls. A request that waits for an equal one begins to run when that one is
+ * cancelled; the next round cancels it too. */
 static struct status port_drain(void *user, struct lead *l)
 {
     struct http_port *p = user;
@@ -375,7 +378,7 @@ struct lead_port http_port_of(struct http_port *p)
                               .sum = port_sum};
 }
 
-/* The name of the checkpoint's file without its folder and its ending. */
+/* Copies the name of the checkpoint's file without its folder and its ".h5". */
 static struct status name_model(const char *path, char **out)
 {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
@@ -399,7 +402,8 @@ struct status http_port_create(const struct http_flags *flags, const char *model
     return st;
 }
 
-/* Threads inherit the CPUs of the thread that starts them. */
+/* Widens the caller's CPU set for a moment, because threads inherit that of the thread that starts
+ * them. */
 struct status http_port_start(struct http_port *p, struct team *team)
 {
     cpu_set_t mine, all;

@@ -9,17 +9,17 @@
 
 struct http_port;
 
-/* Local. Binds the address; nothing is served before http_port_start. The model's name is that of
- * its file, without ".h5". Errors: http_server_create's. */
+/* Local. Binds the address; nothing is served before http_port_start. The model is named after its
+ * file, without ".h5". Errors: http_server_create's. */
 struct status http_port_create(const struct http_flags *flags, const char *model_path,
                                struct http_port **out);
 
-/* Local. Begins to serve; after lead_start. The HTTP thread may run on all cores of the team (NULL:
- * where the caller runs), whose threads may be bound to one core each. Errors: STATUS_IO,
- * STATUS_MEMORY. */
+/* Local. Begins to serve; call it after lead_start. The HTTP thread may run on all cores of the
+ * team (NULL: where the caller runs), even if each thread of the team is bound to one core. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
 struct status http_port_start(struct http_port *p, struct team *team);
 
-/* Local. After lead_destroy. Accepts NULL. */
+/* Local. Call it after lead_destroy. Accepts NULL. */
 void http_port_destroy(struct http_port **p);
 
 /* Local. The functions for lead_options.port. */

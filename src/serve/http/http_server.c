@@ -17,8 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ALL_BODIES_MAX bounds the bodies of all calls that the lead has not read; one longer body may
- * always come. */
+/* ALL_BODIES_MAX bounds the sum of all bodies that the lead has not read; a single body may always
+ * exceed it. */
 enum {
     HEADER_BYTES_MAX = 32 << 10,
     STREAM_BLOCK_BYTES = 16 << 10,
@@ -33,7 +33,7 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     (void)MHD_add_response_header(r, name, value);
 }
 
-/* One call frees a place about every mean_end_ns. */
+/* Returns when a refused client should try again: a call ends about every mean_end_ns. */
 static unsigned retry_after_s(const struct http_server *s)
 {
     const uint64_t seconds = s->mean_end_ns / 1000000000u + 1;
@@ -90,7 +90,7 @@ static const char *header_of(const struct exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-/* Copies the id if it is short and printable; another one does not count. */
+/* Copies the client's id if it is short and printable; ignores any other. */
 static void take_id(struct exchange *x)
 {
     const char *id = header_of(x, "X-Request-Id");
@@ -106,8 +106,8 @@ static bool is_too_long(const struct exchange *x)
     return length != NULL && strtoull(length, NULL, 10) > x->server->flags.max_body_bytes;
 }
 
-/* Decides by the headers alone whether the call is refused. Its body is read all the same, because
- * a client that still writes would not see the answer. */
+/* Decides by the headers alone whether the call is refused. Its body is read anyway, because a
+ * client that is still writing would not see the answer. */
 static void judge(struct exchange *x, const char *method, const char *path)
 {
     const enum http_status found = http_route(method, path, &x->endpoint);
@@ -141,7 +141,8 @@ static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *
                   "the body is longer than --max-body-mib allows");
 }
 
-/* A body that is sent in chunks says its length only by its end. */
+/* Takes a part of the body. Checks its length again, because a chunked body does not announce
+ * it. */
 static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *n)
 {
     struct http_server *s = x->server;
@@ -199,8 +200,8 @@ static enum MHD_Result answer_health(struct exchange *x)
     return reply(x);
 }
 
-/* Posts the call, or says why it may not be. Only calls that generate are refused; the others are
- * answered between two steps, also by a server that is full or ends. */
+/* Posts the call, or refuses it and says why. While there is memory, only calls that generate are
+ * refused; the others are answered between two steps, even by a server that is full or draining. */
 static enum MHD_Result post(struct exchange *x)
 {
     struct http_server *s = x->server;
@@ -316,7 +317,7 @@ uint16_t http_server_port(const struct http_server *s)
     return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
-/* A connection needs a file descriptor; the soft limit is often 1,024. */
+/* Raises the limit of open files: each connection needs one, and the soft limit is often 1,024. */
 static void allow_files(uint32_t n_connections)
 {
     const rlim_t n_wanted = (rlim_t)n_connections + 256;
@@ -365,8 +366,8 @@ struct status http_server_start(struct http_server *s)
     return status_ok();
 }
 
-/* Calls that were posted and never taken, or not ended, hold suspended connections, which
- * libmicrohttpd cannot close. */
+/* Ends the posted calls that the lead never took or did not end: they hold suspended connections,
+ * which libmicrohttpd cannot close. */
 static void end_rest(struct http_server *s)
 {
     for (;;) {

@@ -1,7 +1,7 @@
-/* Connections: reads calls, hands them to the lead, and sends answers, whole or in pieces. A thread
- * of libmicrohttpd serves all connections; it answers some calls itself (health, models, everything
- * that is refused) and posts the others, which the lead's thread takes and ends. Knows HTTP, not
- * requests. Called by http_port.c. */
+/* Handles connections: reads calls, hands them to the lead, and sends answers, whole or in pieces.
+ * A thread of libmicrohttpd serves all connections; it answers some calls itself (health, models,
+ * everything that is refused) and posts the others, which the lead's thread takes and ends. Knows
+ * HTTP, not requests. Called by http_port.c. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_SERVER_H
 #define SHOAL_SERVE_HTTP_HTTP_SERVER_H
 
@@ -14,7 +14,7 @@ struct http_server;
 struct exchange; /* a call and its answer */
 
 /* Local. Binds the address, but does not listen yet, so that a port in use ends a job before it
- * loads anything. The strings are borrowed. Errors: STATUS_USAGE (the address cannot be had),
+ * loads anything. The strings are borrowed. Errors: STATUS_USAGE (the address cannot be used),
  * STATUS_INPUT (keys), STATUS_MEMORY. */
 struct status http_server_create(const struct http_flags *flags, const char *model_name,
                                  struct http_server **out);
@@ -30,49 +30,50 @@ void http_server_destroy(struct http_server **s);
 
 /* ---- the lead's side; Local, any thread ---- */
 
-/* The next posted call, in order of arrival; waits for one at most wait_ns. NULL: there is none.
- * The caller ends it. */
+/* Returns the next posted call in order of arrival; waits for one at most wait_ns. NULL: there is
+ * none. The caller must end the call. */
 struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns);
 
-/* Looks which clients have closed their side. libmicrohttpd does not while their calls wait. */
+/* Finds the clients that have closed their side; libmicrohttpd does not notice while their calls
+ * wait. */
 void http_server_look(struct http_server *s);
 
-/* A taken call that has not ended and whose client has gone, as far as is known; each is returned
- * once. NULL: none. */
+/* Returns a taken call that has not ended and whose client is known to have gone; returns each such
+ * call once. NULL: none. */
 struct exchange *http_server_take_gone(struct http_server *s);
 
-/* From now on calls that generate are refused with 503, and /health says so. */
+/* From now on, refuses calls that generate with 503; /health also answers 503. */
 void http_server_refuse(struct http_server *s);
 
-/* Posted calls that have not ended. */
+/* The number of posted calls that the lead has not ended. */
 size_t http_server_n_open(struct http_server *s);
 
-/* Waits until the answers that have ended are sent, at most wait_ns. */
+/* Waits until all answers have been sent, at most wait_ns. */
 void http_server_flush(struct http_server *s, uint64_t wait_ns);
 
-/* Ends every call with an error, also those in the middle of a stream: for a process that is about
- * to end. The calls must not be touched afterwards. */
+/* Ends every call with an error, even in the middle of a stream; for a process that is about to
+ * end. The lead must not write to the calls afterwards. */
 void http_server_fail_all(struct http_server *s, const char *message);
 
-/* A taken call's parts. id: the X-Request-Id header, "" if there was none. */
+/* The parts of a taken call. id: the X-Request-Id header, "" if there was none. */
 enum http_endpoint exchange_endpoint(const struct exchange *x);
 const char *exchange_id(const struct exchange *x);
 const char *exchange_body(const struct exchange *x, size_t *n);
 
-/* Frees the body, once it has been read. */
+/* Frees the body; call it once the body has been read. */
 void exchange_forget_body(struct exchange *x);
 
-/* What the lead keeps with a call; NULL at first. */
+/* Store and return what the lead keeps with a call; NULL at first. */
 void exchange_keep(struct exchange *x, void *state);
 void *exchange_state(const struct exchange *x);
 
-/* Sends the whole answer and ends the call: x is gone for the caller. `type` is the Content-Type, a
- * constant. The bytes are taken from `body`, which is then empty. */
+/* Sends the whole answer and ends the call; the caller may not use x afterwards. `type` is the
+ * Content-Type, a constant. The bytes are taken from `body`, which is then empty. */
 void exchange_answer(struct exchange *x, enum http_status status, const char *type,
                      struct strbuf *body);
 
-/* An answer in pieces: begin (server-sent events), any number of writes, which take the bytes of
- * `events`, and end, after which x is gone for the caller. */
+/* Send an answer in pieces (server-sent events): begin, any number of writes, which take the bytes
+ * of `events`, and end, after which the caller may not use x. */
 void exchange_begin(struct exchange *x);
 bool exchange_has_begun(const struct exchange *x);
 void exchange_write(struct exchange *x, struct strbuf *events);

@@ -1,4 +1,4 @@
-/* Texts to tokens and back. */
+/* Converts texts to tokens and back. */
 #include "base/json.h"
 #include "serve/http/http_text.h"
 #include "text/tokenizer/detokenizer.h"
@@ -13,8 +13,9 @@ static struct status fail(enum http_status *status, const char *code, const char
     return strbuf_status(out);
 }
 
-/* Whether the body has "messages". A body that is no JSON is a completion's: its parser says why.
- */
+/* Whether the body has "messages". A body that is not JSON counts as that of a completion, whose
+ * parser reports the error.
+ * */
 static struct status is_chat(const char *body, size_t n, bool *out)
 {
     struct js_doc *doc = NULL;
@@ -56,7 +57,7 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
     return st;
 }
 
-/* Appends the text of a list of ids. *ok: they are ids of the model. */
+/* Appends the text of a list of ids. *ok = whether it is a list of the model's ids. */
 static struct status decode(const struct request_rules *rules, const struct js_node *ids, bool *ok,
                             struct strbuf *text)
 {

@@ -1,4 +1,4 @@
-/* read(2), and a decoder where the first bytes ask for one. */
+/* Reads with read(2), and decompresses if the first bytes are those of a compressed format. */
 #include "serve/input/byte_source.h"
 
 #include "base/mem.h"
@@ -13,7 +13,7 @@
 
 enum { RAW_BYTES = 64 << 10, SKIP_BYTES = 256 << 10, WAIT_MS = 200 };
 
-/* Bytes [begin, end) of `raw` were read from the file and not yet used. */
+/* Bytes [begin, end) of `raw` have been read from the file and not yet used. */
 struct byte_source {
     int fd;
     bool owns_fd, is_regular, at_end, is_known; /* is_known: whether a decoder is needed */
@@ -89,7 +89,7 @@ static struct status read_file(struct byte_source *s, bool may_block, void *to, 
     return status_ok();
 }
 
-/* Reads more bytes after those of `raw` that are not used. */
+/* Appends more bytes to those of `raw` that have not been used. */
 static struct status fill_raw(struct byte_source *s, bool may_block, struct source_read *out)
 {
     memmove(s->raw, s->raw + s->begin, s->end - s->begin);
@@ -100,8 +100,8 @@ static struct status fill_raw(struct byte_source *s, bool may_block, struct sour
     return status_ok();
 }
 
-/* Reads until the first bytes tell whether a decoder is needed. out->kind is SOURCE_WAIT when they
- * are not there yet. */
+/* Reads until the first bytes tell whether a decoder is needed. out->kind is SOURCE_WAIT if they
+ * cannot be read yet. */
 static struct status find_format(struct byte_source *s, bool may_block, struct source_read *out)
 {
     *out = (struct source_read){SOURCE_BYTES, 0};
@@ -164,7 +164,7 @@ struct status byte_source_read(struct byte_source *s, bool may_block, void *to, 
                               : read_plain(s, may_block, to, n_most, out);
 }
 
-/* Reads n decompressed bytes, or to the end, and drops them; adds to *n_done how many. */
+/* Reads and drops n decompressed bytes, or all until the end; adds their number to *n_done. */
 static struct status skip_bytes(struct byte_source *s, uint64_t n, uint64_t *n_done)
 {
     char *scratch = NULL;

@@ -1,7 +1,6 @@
 /* The bytes of an input: a regular file, a FIFO or stdin. Data that begin as gzip (RFC 1952), zstd
- * (RFC 8878) or xz (the .xz file format 1.1) are decompressed, in bounded memory; several members,
- * frames or streams one after another are one input. Knows no lines. Called by the files of this
- * room. */
+ * (RFC 8878) or xz (the .xz file format 1.1) are decompressed, in bounded memory; consecutive
+ * members, frames or streams are one input. Knows no lines. Called by the files of this room. */
 #ifndef SHOAL_SERVE_INPUT_BYTE_SOURCE_H
 #define SHOAL_SERVE_INPUT_BYTE_SOURCE_H
 
@@ -16,7 +15,7 @@ struct byte_source;
 enum source_kind {
     SOURCE_BYTES, /* n bytes were read, at least one */
     SOURCE_WAIT,  /* nothing can be read now */
-    SOURCE_END,   /* all was read */
+    SOURCE_END,   /* all has been read */
 };
 
 struct source_read {
@@ -35,16 +34,16 @@ void byte_source_close(struct byte_source **s);
 struct status byte_source_read(struct byte_source *s, bool may_block, void *to, size_t n_most,
                                struct source_read *out);
 
-/* Local. Goes to byte `at` of the decompressed bytes of a regular file, of which nothing was read
- * yet; a compressed file is read up to there. Errors: as byte_source_read. */
+/* Local. Moves to byte `at` of the decompressed bytes of a regular file from which nothing has been
+ * read yet; reads a compressed file up to there. Errors: as byte_source_read. */
 struct status byte_source_go_to(struct byte_source *s, uint64_t at);
 
 /* Local. The number of decompressed bytes of a regular file; reads all of a compressed one. Errors:
  * as byte_source_open and byte_source_read. */
 struct status byte_source_length(const char *path, uint64_t *out);
 
-/* Local. Whether the input is a regular file; its size in bytes as it stands on the disk, 0 if it
- * is none; and how many of these were read and used. */
+/* Local. Whether the input is a regular file; its size in bytes on the disk (0: not a regular
+ * file); and how many of those bytes have been read and used. */
 bool byte_source_is_regular(const struct byte_source *s);
 uint64_t byte_source_file_size(const struct byte_source *s);
 uint64_t byte_source_file_done(const struct byte_source *s);
@@ -55,8 +54,8 @@ bool byte_source_is_compressed(const struct byte_source *s);
 /* Local. True when `path` names the file that is being read (by device and inode). */
 bool byte_source_is_file(const struct byte_source *s, const char *path);
 
-/* Local. Copies a regular file's first n bytes as they stand on the disk; returns how many it has
- * (0 if it is no regular file). */
+/* Local. Copies the first n bytes of a regular file as they are on the disk; returns how many of
+ * them exist (0 if it is not a regular file). */
 size_t byte_source_head(const struct byte_source *s, void *to, size_t n);
 
 #endif

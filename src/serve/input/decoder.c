@@ -1,4 +1,4 @@
-/* One row of a table per format; each runs its library's streaming decoder. */
+/* A table with a row for each format, which runs its library's streaming decoder. */
 #include "serve/input/decoder.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Decompression piece by piece, by zlib, libzstd and liblzma. Reads no files. Called by
+/* Decompresses data piece by piece, with zlib, libzstd and liblzma. Reads no files. Called by
  * byte_source.c. */
 #ifndef SHOAL_SERVE_INPUT_DECODER_H
 #define SHOAL_SERVE_INPUT_DECODER_H
@@ -23,8 +23,9 @@ struct decoder_io {
 
 struct decoder;
 
-/* Local. Makes the decoder whose data begin as the n bytes do; *out NULL: they are not compressed.
- * n is at least DECODER_MAGIC_MAX unless the input is shorter. Errors: STATUS_MEMORY. */
+/* Local. Makes the decoder for data that begin with these n bytes; *out is NULL if they are not
+ * compressed. n is at least DECODER_MAGIC_MAX unless the input is shorter. Errors:
+ * STATUS_MEMORY. */
 struct status decoder_create(const uint8_t *bytes, size_t n, struct decoder **out);
 void decoder_destroy(struct decoder **d);
 
@@ -33,7 +34,7 @@ void decoder_destroy(struct decoder **d);
  * STATUS_MEMORY. */
 struct status decoder_run(struct decoder *d, struct decoder_io *io);
 
-/* Local. Whether the bytes so far are whole members, frames or streams, so that the input may end
+/* Local. Whether the bytes so far form whole members, frames or streams, so that the input may end
  * here. */
 bool decoder_is_whole(const struct decoder *d);
 

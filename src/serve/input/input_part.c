@@ -1,4 +1,4 @@
-/* Cuts an input at line starts and counts the lines before the cut. */
+/* Cuts an input at starts of lines and counts the lines before the cut. */
 #include "serve/input/input_part.h"
 
 #include "base/mem.h"
@@ -41,7 +41,7 @@ uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n)
     return size / n * i + size % n * i / n;
 }
 
-/* An input read from its start, a buffer at a time. */
+/* An input that is read from its start, one buffer at a time. */
 struct scan {
     struct byte_source *source;
     char *buf;
@@ -50,7 +50,7 @@ struct scan {
     uint64_t n_lines;
 };
 
-/* Reads the next buffer when this one is used up. s->n is 0 at the end of the input. */
+/* Reads the next buffer if this one is used up. s->n is 0 at the end of the input. */
 static struct status input_part_fill(struct scan *s)
 {
     struct source_read got;
@@ -89,7 +89,8 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
     }
 }
 
-/* A long line may move the part's start past the cut of its end; the part is then empty. */
+/* Finds the begin and end of the part. A long line may move its begin past its end; then it is
+ * empty. */
 static struct status find(struct scan *s, struct input_part *part)
 {
     const uint64_t first = input_part_cut(part->size, part->index, part->n);
@@ -103,7 +104,8 @@ static struct status find(struct scan *s, struct input_part *part)
     return status_ok();
 }
 
-/* Whether the path is a regular file; a FIFO is not opened, which would wait for a writer. */
+/* Whether the path is a regular file; does not open it, because opening a FIFO would wait for a
+ * writer. */
 static struct status check_is_regular(const char *path)
 {
     struct stat info;

@@ -1,12 +1,12 @@
 /* One part of a large input, for job arrays: part K of N has the lines whose first byte lies in the
- * K-th of N equal byte ranges. Lines keep their numbers of the whole input, so that ids, seeds and
- * error sentences are those of one job over the whole. Called by the job at its start and by
- * merge.c.
+ * K-th of N equal byte ranges. Lines keep the numbers that they have in the whole input, so that
+ * ids, seeds and error sentences are those of one job over all of it. Called by the job at its
+ * start and by merge.c.
  *
  *   input    |line 1|line 2   |line 3|line 4     |line 5|        N = 2
  *   cuts     0                   ^ size / 2
- *   part 1   |line 1|line 2   |line 3|                           its cut is moved to the next line
- * start part 2                           |line 4     |line 5| */
+ *   part 1   |line 1|line 2   |line 3|                         its cut moves to the next line
+ *   part 2                           |line 4     |line 5| */
 #ifndef SHOAL_SERVE_INPUT_INPUT_PART_H
 #define SHOAL_SERVE_INPUT_INPUT_PART_H
 
@@ -19,29 +19,29 @@ enum { INPUT_PARTS_MAX = 1000000 };
 
 struct input_part {
     uint32_t index, n;   /* part `index` of `n`, from 1; n 0: the whole input */
-    uint64_t begin, end; /* decompressed bytes; both at the start of a line or the input's end */
+    uint64_t begin, end; /* decompressed bytes; each at the start of a line or at the input's end */
     uint64_t n_before;   /* lines before `begin` */
     uint64_t size;       /* of the input, decompressed bytes */
 };
 
-/* Local. Parses "K/N", 1 <= K <= N, and sets index and n only. False for any other text. */
+/* Local. Parses "K/N", 1 <= K <= N, and sets only index and n. False for any other text. */
 bool input_part_parse(const char *text, struct input_part *out);
 
-/* Local. Fills the other members; reads the file up to `end` to count lines, and a compressed file
- * once more to its end to learn its size. Errors: STATUS_USAGE
- * (not a regular file), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+/* Local. Sets the other members. Reads the file up to `end` to count lines; first reads a
+ * compressed file to its end to learn its size. Errors: STATUS_USAGE (not a regular file),
+ * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status input_part_find(const char *path, struct input_part *part);
 
-/* Local. The first byte of part `index` before it is moved to the next line start. index counts
- * from 1; n + 1 gives the end of the last part. */
+/* Local. The first byte of part `index`, before it is moved to the next start of a line. index
+ * counts from 1; n + 1 gives the end of the last part. */
 uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
 
-/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. It contains the
- * byte range too, so that no job resumes with another cut. */
+/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. The setting
+ * includes the byte range, so that no job resumes with another cut. */
 void input_part_setting(const struct input_part *part, struct strbuf *out);
 
-/* Local. Reads the part back from a journal's settings; false when they have none. *at, *n_bytes:
- * the position and length of its line in `settings`. */
+/* Local. Reads the part back from a journal's settings; false if they have none. *at, *n_bytes: the
+ * position and length of its line in `settings`. */
 bool input_part_of_settings(const char *settings, struct input_part *out, size_t *at,
                             size_t *n_bytes);
 

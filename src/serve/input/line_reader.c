@@ -1,4 +1,4 @@
-/* Bounded line reading over a source of bytes. */
+/* Reads lines from a source of bytes in bounded memory. */
 #include "serve/input/line_reader.h"
 
 #include "base/mem.h"
@@ -8,8 +8,8 @@
 
 enum { READ_BYTES = 64 << 10, SKIPPED_MAX = 64 << 20 };
 
-/* Bytes [begin, end) of `data` were read and not yet returned; [begin, scanned) holds no line end.
- * The bytes of a line over the limit are counted in n_skipped and dropped. */
+/* Bytes [begin, end) of `data` have been read and not yet returned; [begin, scanned) contain no
+ * line end. The bytes of a line over the limit are counted in n_skipped and dropped. */
 struct line_reader {
     struct byte_source *source;
     bool is_stdin, at_end, skipping, started;
@@ -109,7 +109,7 @@ bool line_reader_is_file(const struct line_reader *r, const char *path)
     return byte_source_is_file(r->source, path);
 }
 
-/* Moves the pending bytes to the front; grows the buffer when they fill it. */
+/* Moves the pending bytes to the front; grows the buffer if they fill it. */
 static struct status line_reader_make_room(struct line_reader *r)
 {
     if (r->begin > 0) {
@@ -124,7 +124,7 @@ static struct status line_reader_make_room(struct line_reader *r)
     return status_ok();
 }
 
-/* Reads some bytes after `end`. *waiting: nothing can be read now. */
+/* Reads some bytes after `end`. *waiting = whether nothing can be read now. */
 static struct status line_reader_fill(struct line_reader *r, bool may_block, bool *waiting)
 {
     struct source_read got = {SOURCE_END, 0};
@@ -139,7 +139,7 @@ static struct status line_reader_fill(struct line_reader *r, bool may_block, boo
     return status_ok();
 }
 
-/* Returns the n bytes at `begin` as a line; the last n_end of them are its line end. */
+/* Returns the n bytes at `begin` as a line; the last n_end of them are the line end. */
 static void reader_take_line(struct line_reader *r, size_t n, size_t n_end, struct line *out)
 {
     out->number = ++r->n_lines;

@@ -1,6 +1,6 @@
-/* Reads a file, a FIFO or stdin, also compressed ones (byte_source.h), line by line in bounded
- * memory. Does not parse JSON. A line over the limit is skipped and reported, not fatal. Called by
- * the lead, audit and merge, the journal and `shoal quantize`. */
+/* Reads a file, a FIFO or stdin, compressed or not (byte_source.h), line by line in bounded memory.
+ * Does not parse JSON. Skips and reports a line over the limit; this is not an error. Called by the
+ * lead, audit and merge, the journal and `shoal quantize`. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
 
@@ -16,12 +16,13 @@ struct line_reader;
 
 enum line_kind {
     LINE_OK,
-    LINE_TOO_LONG, /* text is NULL, n the line's length */
+    LINE_TOO_LONG, /* text is NULL, n is the line's length */
     LINE_WAIT,     /* nothing can be read now */
     LINE_END,
 };
 
-/* One line without its end ("\n" or "\r\n"), and without a byte order mark at the input's start. */
+/* One line without its line end ("\n" or "\r\n"), and without a byte order mark at the start of the
+ * input. */
 struct line {
     enum line_kind kind;
     const char *text; /* borrowed until the next call; may hold NULs, not NUL-terminated */
@@ -30,30 +31,32 @@ struct line {
     uint64_t offset;  /* of its first byte in the decompressed input */
 };
 
-/* Local. Opens `path`; "-" is stdin. max_bytes: longest line, 0: LINE_BYTES_MAX.
+/* Local. Opens `path`; "-" is stdin. max_bytes: length of the longest line; 0: LINE_BYTES_MAX.
  * Errors: STATUS_INPUT (cannot be opened, a folder), STATUS_MEMORY. */
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out);
 void line_reader_destroy(struct line_reader **r);
 
-/* Local. Restricts the reader to a part of the file; lines keep their numbers of the whole file.
- * Call it before the first line_reader_next. Errors: as line_reader_next. */
+/* Local. Restricts the reader to a part of the file; lines keep the numbers that they have in the
+ * whole file. Call it before the first line_reader_next. Errors: as line_reader_next. */
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part);
 
 /* Local. Reads the next line. A last line without a line end counts; an empty input has no line.
  * LINE_WAIT when nothing can be read now. may_block: waits for up to a fifth of a second first, so
  * that an idle caller neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY,
- * STATUS_INPUT (damaged or cut compressed data). */
+ * STATUS_INPUT (damaged or truncated compressed data). */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
-/* Local. Checks a regular file's first bytes. Errors: STATUS_INPUT when they are those of a bzip2
- * file, UTF-16 or Parquet: every line would become an error row. */
+/* Local. Checks a regular file's first bytes. Errors: STATUS_INPUT if they are those of bzip2,
+ * UTF-16 or Parquet, where every line would become an error row. */
 struct status line_reader_check(const struct line_reader *r);
 
-/* Local. Decompressed bytes of the lines so far, from the start of the part. */
+/* Local. The number of decompressed bytes of the lines so far, counted from the start of the
+ * part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 
-/* Local. How far the reader is: `done` of `size` bytes. They are bytes of the file, compressed or
- * not, but decompressed bytes in a part. size is 0 if the input is not a regular file. */
+/* Local. How far the reader is: `done` of `size` bytes. These count the bytes of the file,
+ * compressed or not, but in a part the decompressed bytes. size is 0 if the input is not a regular
+ * file. */
 uint64_t line_reader_size(const struct line_reader *r);
 uint64_t line_reader_done(const struct line_reader *r);
 

@@ -16,7 +16,7 @@ static bool is_free(struct id_hash h)
     return h.low == 0 && h.high == 0;
 }
 
-/* The slot of h, or the free slot where it would be entered. */
+/* Returns the slot of h, or the free slot where h would be entered. */
 static size_t id_set_find(const struct id_set *s, struct id_hash h)
 {
     size_t i = (size_t)h.low & (s->n_slots - 1);
@@ -74,7 +74,8 @@ static struct status spill(struct id_set *s)
     return st;
 }
 
-/* Makes room for one more id: grows the table, or at its limit moves its ids to the file. */
+/* Makes room for one more id: grows the table, or, if it has reached its limit, moves its ids to
+ * the file. */
 static struct status id_set_make_room(struct id_set *s)
 {
     if (4 * (s->n + 1) <= 3 * s->n_slots) return status_ok();
@@ -92,7 +93,7 @@ static struct status contains(const struct id_set *s, struct id_hash h, bool *fo
     return *found || s->spill == NULL ? status_ok() : id_spill_find(s->spill, h, found);
 }
 
-/* Enters a hash; *fresh is false when it was there already. */
+/* Enters a hash; *fresh is false if the set already has it. */
 static struct status id_set_enter(struct id_set *s, struct id_hash h, bool *fresh)
 {
     bool found;
@@ -105,7 +106,8 @@ static struct status id_set_enter(struct id_set *s, struct id_hash h, bool *fres
     return status_ok();
 }
 
-/* The line number that the id is, in decimal digits as printf writes them; else 0. */
+/* Returns the line number that the id spells in decimal, as printf writes it; 0 for any other
+ * id. */
 static uint64_t number_of(const char *id, size_t n)
 {
     uint64_t number = 0;
@@ -151,7 +153,7 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
     return status_ok();
 }
 
-/* Candidate k for the name of a line without a custom_id, from 0; returns its length. */
+/* Writes candidate k, from 0, for the name of a line without a custom_id; returns its length. */
 static size_t write_name(uint64_t line, unsigned k, char name[ID_NAME_MAX])
 {
     const unsigned long long number = line;

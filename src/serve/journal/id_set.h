@@ -1,8 +1,8 @@
 /* The custom_ids of the lines so far: finds duplicates, and gives each line without an id a name
- * that no earlier line has. An id that is its line's own number costs one bit. Of the other ids,
- * the first 786,432 are 128-bit hashes in memory, 21 to 43 bytes each; later ones go to a file
- * (id_spill.h) and cost 1.3 bytes of memory. Without id_set_spill_beside all stay in memory. Called
- * by the lead, audit and merge. */
+ * that no earlier line has. An id that is its line's own number costs one bit. Of the other ids, up
+ * to 786,432 are kept in memory as 128-bit hashes of 21 to 43 bytes each; when there are more, they
+ * move to a file (id_spill.h) and cost 1.3 bytes of memory each. Without id_set_spill_beside all
+ * stay in memory. Called by the lead, audit and merge. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 
@@ -16,12 +16,12 @@ struct id_set {
     size_t n_words;
     uint64_t n_lines;       /* ids added so far: one for each line, in order */
     const char *spill_path; /* borrowed; NULL: all stay in memory */
-    struct id_spill *spill; /* owned; NULL: nothing was spilled yet */
+    struct id_spill *spill; /* owned; NULL: nothing has been spilled yet */
 };
 
-/* Local. Sets the place of the file for many ids: a file without a name is made beside `path`,
- * which is borrowed. Call it before the first id. If the file cannot be written, ids stay in memory
- * and a warning says so. */
+/* Local. Allows the set to spill: once there are many ids, it makes a file without a name beside
+ * `path`, which is borrowed. Call this before adding the first id. If the file cannot be written,
+ * ids stay in memory and a warning says so. */
 void id_set_spill_beside(struct id_set *s, const char *path);
 
 /* Local. Adds the next line's id, of n bytes. *fresh is false when an earlier line has it. Two
@@ -31,9 +31,9 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
 
 enum { ID_NAME_MAX = 48 };
 
-/* Local. Adds the next line, which has no custom_id, and writes its name and a NUL: its number as
- * "12", or where an earlier line gave that as its id the first free one of "line 12", "line 12
- * (2)", "line 12 (3)". A later line that gives this name as its id is a duplicate. Errors: as
+/* Local. Adds the next line, which has no custom_id, and writes its name and a NUL: its number,
+ * such as "12", or, if an earlier line has that as its id, the first free one of "line 12", "line
+ * 12 (2)", "line 12 (3)". A later line with this name as its id is a duplicate. Errors: as
  * id_set_add. */
 struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX]);
 

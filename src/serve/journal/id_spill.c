@@ -52,7 +52,7 @@ static int id_spill_compare(const void *left, const void *right)
     return (a->high > b->high) - (a->high < b->high);
 }
 
-/* The cache line of a run's filter to which h belongs. */
+/* Returns the cache line of a run's filter to which h belongs. */
 static uint64_t *id_spill_line_of(const struct id_run *r, struct id_hash h)
 {
     const size_t line = (size_t)((h.high >> 32) * r->n_filter >> 32);
@@ -116,7 +116,7 @@ struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n)
     return st;
 }
 
-/* Reads the page of a run that would contain h. */
+/* Reads the page of a run that would contain h, and sets *found if it does. */
 static struct status search(const struct id_spill *s, const struct id_run *r, struct id_hash h,
                             bool *found)
 {

@@ -12,13 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* XXH3-128 of an id. {0, 0} is no id's: it marks a free slot, and a line without a custom_id. */
+/* XXH3-128 of an id. No id has {0, 0}, which marks a free slot, or a line without a custom_id. */
 struct id_hash {
     uint64_t low, high;
 };
 #define ID_HASH_NONE ((struct id_hash){0, 0})
 
-/* One run: n ids in ascending order from byte `at` of the file on. */
+/* One run: n ids in ascending order, beginning at byte `at` of the file. */
 struct id_run {
     uint64_t at;
     size_t n;
@@ -39,10 +39,10 @@ struct status id_spill_init(struct id_spill *s, const char *path);
 void id_spill_fini(struct id_spill *s);
 
 /* Local. Sorts ids[n] in place and writes them as a run. After an error the earlier runs are intact
- * and this one is not there. Errors: STATUS_IO (the disk is full), STATUS_MEMORY. */
+ * and the new one has not been added. Errors: STATUS_IO (the disk is full), STATUS_MEMORY. */
 struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n);
 
-/* Local. *found: some run has h. Errors: STATUS_IO. */
+/* Local. *found = whether some run has h. Errors: STATUS_IO. */
 struct status id_spill_find(const struct id_spill *s, struct id_hash h, bool *found);
 
 #endif

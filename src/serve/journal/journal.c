@@ -33,14 +33,14 @@ struct journal {
     pthread_mutex_t mutex; /* protects the members after `index`, because the watchdog's thread may
                               commit too */
     int fd;
-    char *path;                  /* as given, for sentences; owned */
-    char *target;                /* the file to which it leads; owned */
-    struct journal_facts facts;  /* when it was opened */
-    struct journal_index *index; /* of the bytes that were there then */
+    char *path;                  /* as given, for error sentences; owned */
+    char *target;                /* the file to which `path` leads; owned */
+    struct journal_facts facts;  /* of the journal when it was opened */
+    struct journal_index *index; /* of the bytes that it had then */
     struct strbuf gathered;      /* records waiting for their commit */
-    uint64_t end, durable;       /* bytes of the file; bytes that a commit made durable */
+    uint64_t end, durable;       /* bytes of the file; those that a commit made durable */
     uint64_t last_commit_ns, commit_ns, n_commits;
-    uint64_t n_read, n_read_bytes; /* when last committed */
+    uint64_t n_read, n_read_bytes; /* at the last commit */
     size_t commit_bytes;
     bool failed;
     struct failpoint *failpoint;
@@ -129,7 +129,7 @@ static struct status rewrite_begin(struct journal *j, const char *settings,
     return journal_record_add(&r->rows, &header, JOURNAL_MAGIC_BYTES);
 }
 
-/* Keeps an unfinished answer for the end of the file, after all rows. Its offset, and so its
+/* Keeps an unfinished answer for the end of the file, after all rows. Its offset, and thus its
  * checksum, is known only then. */
 static struct status keep_part(struct journal_rewrite *r, uint64_t line,
                                const struct journal_hit *hit, size_t number)
@@ -193,7 +193,7 @@ static struct status rewrite_end(struct journal *j, struct journal_rewrite *r)
 static void rewrite_fini(struct journal_rewrite *r)
 {
     if (r->fd >= 0) close(r->fd);
-    if (r->path != NULL) unlink(r->path); /* it was not renamed */
+    if (r->path != NULL) unlink(r->path); /* it has not been renamed */
     mem_free(&r->path);
     strbuf_fini(&r->rows);
     strbuf_fini(&r->rest);
@@ -272,7 +272,7 @@ static struct status read_existing(struct journal *j)
     return status_ok();
 }
 
-/* Opens, locks and reads the file that stands at the journal's place now. */
+/* Opens, locks and reads the file that is at the journal's path now. */
 static struct status open_existing(struct journal *j)
 {
     close_file(j);
@@ -443,7 +443,7 @@ struct status journal_save(struct journal *j)
 {
     pthread_mutex_lock(&j->mutex);
     const struct status st = commit(j, j->n_read, j->n_read_bytes);
-    j->failed = true; /* the process ends now: no later commit may be torn */
+    j->failed = true; /* the process ends now, so no later commit may begin */
     pthread_mutex_unlock(&j->mutex);
     return st;
 }

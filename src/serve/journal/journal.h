@@ -1,12 +1,12 @@
 /* The journal beside an output file records how much of a job is done, so that the same command
- * resumes after any end. It is append-only: records are gathered and made durable together (group
- * commit), and a torn tail is cut off when the file is opened again. Knows lines, rows and tokens
- * as bytes and numbers, not their meaning. Called by the lead. File format:
+ * resumes the job however it ended. It is append-only: records are gathered and made durable
+ * together (group commit), and a torn tail is cut off when the file is opened again. Knows lines,
+ * rows and tokens as bytes and numbers, not their meaning. Called by the lead. File format:
  * serve/journal/journal_format.h.
  *
  * A resumed output equals that of an uninterrupted run, for three reasons: a row depends only on
- * its line and on the settings; both are compared with the journal; an output file is always a
- * prefix of the rows in order. */
+ * its line and on the settings; both are compared with those in the journal; an output file always
+ * holds a prefix of the rows in order. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_H
 
@@ -20,67 +20,71 @@ struct journal_options {
     const char *path;
     const char *settings;        /* all that changes a row's bytes, as "name=value\n" lines */
     const char *session;         /* describes this run, for `shoal status` */
-    uint64_t input_bytes;        /* of the input file; 0: unknown */
-    bool restart;                /* begin anew: an existing journal is replaced */
-    bool retry_errors;           /* forget the error rows, so that they run again */
-    size_t commit_bytes;         /* a commit is due once so many bytes are gathered; 0: 1 MiB */
+    uint64_t input_bytes;        /* size of the input file; 0: unknown */
+    bool restart;                /* begin anew and replace an existing journal */
+    bool retry_errors;           /* drop the error rows, so that their lines run again */
+    size_t commit_bytes;         /* a commit is due once this many bytes are gathered; 0: 1 MiB */
     struct failpoint *failpoint; /* NULL: none */
 };
 
-/* Local. Opens or makes the journal and locks it; tries the lock for half a second. A new journal,
- * or one whose error rows are removed, is written under another name and renamed to the file that
- * `path` leads to. Errors: STATUS_USAGE (a setting has changed, and is named; another process has
- * the journal; retry_errors without a journal; a file that is not regular), STATUS_INPUT (another
+/* Local. Opens or makes the journal and locks it, trying for half a second. A new journal, or one
+ * whose error rows are removed, is written under another name and then renamed to the file to which
+ * `path` leads. Errors: STATUS_USAGE (a setting has changed, and is named; another process has the
+ * journal; retry_errors without a journal; a file that is not regular), STATUS_INPUT (another
  * checkpoint; not a journal of this version), STATUS_IO, STATUS_MEMORY. */
 struct status journal_open(const struct journal_options *options, struct journal **out);
 
-/* Local. Unlocks and closes; gathered records are not written. Accepts NULL. */
+/* Local. Unlocks and closes the journal; records not yet committed are lost. Accepts NULL. */
 void journal_destroy(struct journal **j);
 
-/* Local. The records that the journal held of a line when it was opened; see journal_index_find. */
+/* Local. Finds the records of a line that the journal held when it was opened; see
+ * journal_index_find. */
 struct status journal_find(struct journal *j, uint64_t line, struct journal_hit *hit);
 
 /* Local. The sums over the journal when it was opened; borrowed. */
 const struct journal_facts *journal_facts_of(const struct journal *j);
 
 /* Local. Checks that each line of the input file (or of its part; NULL: the whole file) that has a
- * record still has the same bytes. For inputs that can be read twice. Errors: STATUS_INPUT names
- * the first line that changed or is missing, STATUS_IO, STATUS_MEMORY. */
+ * record still has the same bytes. Only for inputs that can be read twice. Errors: STATUS_INPUT
+ * names the first line that changed or is missing, STATUS_IO, STATUS_MEMORY. */
 struct status journal_check_input(const struct journal *j, const char *input_path,
                                   const struct input_part *part);
 
-/* Local. The STATUS_INPUT for an input with more lines than the n_lines of a finished job. */
+/* Local. Makes the STATUS_INPUT for an input that has more lines than the n_lines of the finished
+ * job. */
 struct status journal_input_grew(const char *input_path, uint64_t n_lines);
 
-/* Local. The STATUS_INPUT for an input whose line `line` is missing or has changed. */
+/* Local. Makes the STATUS_INPUT for an input whose line `line` is missing or has changed. */
 struct status journal_line_changed(const char *input_path, uint64_t line);
 
-/* Local. Gathers a record. Errors: STATUS_REQUEST for a record that is too long, STATUS_MEMORY. */
+/* Local. Adds a record to those that wait for the next commit. Errors: STATUS_REQUEST for a record
+ * that is too long, STATUS_MEMORY. */
 struct status journal_add(struct journal *j, const struct journal_record *r);
 
 /* Local. Whether records are waiting for a commit. */
 bool journal_is_dirty(const struct journal *j);
 
 /* Local. True when it is time to commit: commit_bytes are gathered, or 200 ms have passed since the
- * last commit (longer where commits are slow, so that they take at most a twentieth of the time).
- */
+ * last commit (longer if commits are slow, so that they take at most a twentieth of the time).
+ * */
 bool journal_is_due(const struct journal *j);
 
 /* Local. Appends a COMMIT record, writes all gathered records and makes them durable; does nothing
- * when none are gathered. n_read, n_read_bytes: lines and bytes of the input taken so far. After an
+ * if there are none. n_read, n_read_bytes: lines and bytes of the input taken so far. After an
  * error the file is cut back to its durable part (a failed fsync is not retried), and later commits
  * do nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes);
 
-/* Local, any thread. The last commit, made by the watchdog just before it ends the process. Later
- * commits do nothing. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local, any thread. Makes the last commit; called by the watchdog just before it ends the process.
+ * Later commits do nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_save(struct journal *j);
 
-/* Local. The time of a slow commit, in seconds: the maximum, which decays by 1/16 with each commit.
- */
+/* Local. The time of a slow commit in seconds: a maximum that decays by 1/16 with each faster
+ * commit.
+ * */
 double journal_commit_s(const struct journal *j);
 
-/* Local. Commits so far. */
+/* Local. The number of commits so far. */
 uint64_t journal_n_commits(const struct journal *j);
 
 #endif

@@ -52,7 +52,7 @@ struct journal_row journal_row_unpack(const uint64_t values[5])
     return row;
 }
 
-/* The checksum of a frame whose field `checksum` is 0, and of the bytes after it. */
+/* Returns the checksum of a frame whose field `checksum` is 0, and of the bytes after it. */
 static uint64_t checksum_of(const struct frame *f, const char *bytes, uint64_t offset)
 {
     const uint64_t head = XXH3_64bits_withSeed(f, sizeof *f, offset);
@@ -78,8 +78,8 @@ struct status journal_record_add(struct strbuf *out, const struct journal_record
     return strbuf_status(out);
 }
 
-/* Moves the buffer's start to c->at and makes room for n bytes. Bytes that it already holds from
- * there on are kept. */
+/* Moves the buffer's start to c->at and makes room for n bytes. Keeps the bytes after c->at that it
+ * already holds. */
 static struct status buffer_move(struct journal_cursor *c, size_t n)
 {
     size_t kept = 0;
@@ -98,7 +98,7 @@ static struct status buffer_move(struct journal_cursor *c, size_t n)
     return status_ok();
 }
 
-/* Reads until the n bytes at c->at are in the buffer; *there is false when the file has fewer. */
+/* Reads until the n bytes at c->at are in the buffer; *there is false if the file ends before. */
 static struct status need(struct journal_cursor *c, size_t n, bool *there)
 {
     *there = c->end - c->at >= n;
@@ -279,7 +279,7 @@ static struct part shown(struct part p)
     return (struct part){p.at, p.n < SHOWN_BYTES ? p.n : SHOWN_BYTES};
 }
 
-/* The first line of `was` whose name is missing in `is`. If none is missing, only the order
+/* Returns the first line of `was` whose name is missing in `is`. If none is missing, only the order
  * differs. */
 static struct part first_without(const char *was, const char *is)
 {
@@ -292,7 +292,8 @@ static struct part first_without(const char *was, const char *is)
     return (struct part){"settings in another order", strlen("settings in another order")};
 }
 
-/* The journal lacks a setting that is no flag: the arithmetic has changed since it was written. */
+/* Makes the error for a journal that lacks a setting which is not a flag: the arithmetic has
+ * changed since the journal was written. */
 static struct status old_arithmetic(const char *path, struct part name, struct part now)
 {
     const struct part new = shown(now);

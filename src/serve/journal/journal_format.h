@@ -4,9 +4,10 @@
  *
  *   file    magic "SHOALJ1\n", then records:
  *
- *           HEADER | BASE BASE ... | SESSION | ROW PARTIAL ROW ... COMMIT | ... | SESSION | ... END
- * COMMIT settings  rows of the    a run     one group, made durable            the next run journal
- * that   begins    by one fsync this replaced
+ *   HEADER   | BASE BASE .. | SESSION | ROW PARTIAL ROW .. COMMIT | .. | SESSION | .. END COMMIT
+ *   settings   rows of the    a run     one group, made durable         the next
+ *              journal that   begins    by one fsync                    run
+ *              this replaced
  *
  *   record  u32 type, u32 n_bytes, u64 checksum | u64 line, digest[2], values[5] | n_bytes bytes
  *
@@ -35,8 +36,9 @@ enum journal_type {
                         the header, by ascending line */
     JOURNAL_ROW,     /* bytes: the result line; values: struct journal_row */
     JOURNAL_PARTIAL, /* tokens of an unfinished row. bytes: one item for each sampled token; values:
-                        items before these (0: these replace the earlier ones), tokens dropped by a
-                        capacity factor, number of the answer, bytes of an item (0: 4) */
+                        items before these (0: these replace all earlier ones), expert choices
+                        dropped by a capacity factor, number of the answer, bytes of an item (0: 4)
+                      */
     JOURNAL_COMMIT,  /* ends a group. values: unix ns, lines read, bytes of the input read */
     JOURNAL_END,     /* the output is complete and durable. values: lines, bytes of the output */
     JOURNAL_TYPE_COUNT
@@ -47,7 +49,8 @@ struct line_digest {
     uint64_t low, high;
 };
 
-/* Local. A line that is too long to be read has its length as its digest. */
+/* Local. Returns a line's digest. For a line that is too long to be read, it holds the length
+ * instead. */
 struct line_digest line_digest_of(const struct line *line);
 
 struct journal_record {
@@ -68,7 +71,7 @@ struct journal_row {
     double sum_logprob;
 };
 
-/* Local. To values[] and back. */
+/* Local. Convert a row to values[] and back. */
 void journal_row_pack(const struct journal_row *row, uint64_t values[5]);
 struct journal_row journal_row_unpack(const uint64_t values[5]);
 
@@ -84,12 +87,12 @@ struct journal_cursor {
     uint64_t at, end;
     char *buf;
     size_t capacity, n;  /* bytes of buf that are valid */
-    size_t read_bytes;   /* reads at least so many at once; 0: 256 KiB */
+    size_t read_bytes;   /* reads at least this many at once; 0: 256 KiB */
     uint64_t buf_offset; /* of buf[0] in the file */
 };
 
-/* Local. Reads the next record, borrowed until the next call. *found is false at the end, and at
- * the first record that is torn or damaged (`at` then stays below `end`). Errors: STATUS_IO,
+/* Local. Reads the next record, borrowed until the next call. *found is false at the end, and
+ * before the first record that is torn or damaged (`at` then stays below `end`). Errors: STATUS_IO,
  * STATUS_MEMORY. */
 struct status journal_cursor_next(struct journal_cursor *c, struct journal_record *out,
                                   bool *found);
@@ -100,21 +103,21 @@ void journal_cursor_fini(struct journal_cursor *c);
 /* The sums over a whole journal. */
 struct journal_facts {
     uint64_t file_bytes;           /* size of the file */
-    uint64_t good_bytes;           /* of its whole records, from the start on */
+    uint64_t good_bytes;           /* bytes from the start to the end of the last whole record */
     uint64_t rows_begin, base_end; /* [rows_begin, base_end): the BASE records */
     char *settings;                /* owned, NUL-terminated; NULL: no header was found */
     uint64_t n_rows, n_error_rows; /* finished */
     uint64_t n_partial_records;
     uint64_t n_prompt_tokens, n_generated_tokens; /* of finished rows */
     uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
-    bool is_complete;               /* END stands at the end */
+    bool is_complete;               /* the journal ends with END */
     uint64_t end_lines, end_bytes;  /* END's values */
     /* sessions; times are unix nanoseconds */
     uint64_t n_sessions;
     uint64_t session_ns, input_bytes;         /* of the last session */
     uint64_t session_rows, session_generated; /* finished in the last session */
     uint64_t last_ns;                         /* of the last commit or session */
-    uint64_t n_read, n_read_bytes;            /* of the input, by the last session so far */
+    uint64_t n_read, n_read_bytes; /* lines and bytes of the input read in the last session */
 };
 
 /* Local. Reads fd from its start; another process may append meanwhile. settings stays NULL when
@@ -125,9 +128,9 @@ void journal_facts_fini(struct journal_facts *f);
 /* ---- settings: "name=value" lines, one for each setting that changes a row's bytes ---- */
 
 /* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's; `remedy` ends
- * the sentence ("resume with the same"). Errors: the first setting that differs: STATUS_USAGE for a
- * flag, STATUS_INPUT for anything else (the checkpoint); STATUS_INPUT for a setting that this
- * version of shoal does not know. */
+ * the sentence ("resume with the same"). Errors: they name the first setting that differs:
+ * STATUS_USAGE for a flag, STATUS_INPUT for anything else (the checkpoint), or for a setting that
+ * this version of shoal does not know. */
 struct status journal_settings_check(const char *path, const char *was, const char *is,
                                      const char *remedy);
 

@@ -14,10 +14,10 @@
  * damaged. */
 enum { SLOTS_FIRST = 1024, SPAN_MAX = 1 << 22 };
 
-/* A line that was not requested yet; free if line is 0. */
+/* Holds what is known of a line that has not been requested yet; free if line is 0. */
 struct slot {
     uint64_t line;
-    uint64_t row_at; /* offset of its row's record; 0: none */
+    uint64_t row_at; /* offset of the record of its row; 0: none */
     struct line_digest digest;
     struct journal_part *parts; /* [n_parts], owned, and so are their bytes */
     size_t n_parts;
@@ -29,7 +29,7 @@ struct journal_index {
     bool base_has;
     struct slot *slots; /* [n_slots], a power of two; line l stands in slots[l % n_slots] */
     size_t n_slots;
-    uint64_t line; /* requested last; lower lines are gone */
+    uint64_t line; /* the last one requested; slots of lower lines are free */
     struct journal_hit hit;
 };
 
@@ -88,8 +88,9 @@ static struct status journal_index_grow(struct journal_index *x)
     return status_ok();
 }
 
-/* The slot of line, which is at least x->line. Lines in [x->line, x->line + n_slots) never collide.
- */
+/* Finds or takes the slot of `line`, which is at least x->line. Lines in [x->line, x->line +
+ * n_slots) never collide.
+ * */
 static struct status journal_index_slot_of(struct journal_index *x, uint64_t line,
                                            struct slot **out)
 {
@@ -106,7 +107,7 @@ static struct status journal_index_slot_of(struct journal_index *x, uint64_t lin
     return status_ok();
 }
 
-/* *out: the answer to which a record belongs. NULL: the record continues an answer that never
+/* Finds the answer to which a record belongs; NULL if the record continues an answer that never
  * began. */
 static struct status journal_index_part_of(struct slot *s, size_t number, bool begins,
                                            struct journal_part **out)
@@ -158,7 +159,7 @@ static void hit_row(struct journal_hit *hit, const struct journal_record *r)
                                 .n_text = r->n_bytes};
 }
 
-/* Reads one record of the tail into its slot. *more is false at the end. */
+/* Reads the next record of the tail into its line's slot. *more is false at the end. */
 static struct status read_tail(struct journal_index *x, bool *more)
 {
     const uint64_t at = x->tail.at;
@@ -206,7 +207,8 @@ static void move_to(struct journal_index *x, uint64_t line)
     x->line = line;
 }
 
-/* Reads the tail until the line's row is found, or to its end: then all saved tokens are known. */
+/* Reads the tail until it finds the line's row, or to the end, by when all saved tokens are
+ * known. */
 static struct status hit_in_tail(struct journal_index *x, uint64_t line)
 {
     const struct slot *s = &x->slots[line & (x->n_slots - 1)];
@@ -246,7 +248,7 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     return status_ok();
 }
 
-/* When journal_index_find finds no row it has read the tail to its end, so all later lines of the
+/* When journal_index_find finds no row, it has read the tail to its end, so all later lines of the
  * tail are in slots. */
 uint64_t journal_index_next(const struct journal_index *x)
 {

@@ -1,7 +1,7 @@
 /* Finds the journal's records of each line. Lines are requested in ascending order, and rows finish
- * nearly in that order, so one pass and the memory of about one window suffice. Sees the bytes that
- * were there when it was made, not those appended later. Called by journal.c, when a job resumes
- * and to rewrite a journal, and by audit.c and merge.c. */
+ * nearly in that order, so one pass and the memory of about one window suffice. An index sees the
+ * bytes that the file had when the index was made, not those appended later. Called by journal.c,
+ * when a job resumes and to rewrite a journal, and by audit.c and merge.c. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 
@@ -18,7 +18,7 @@ struct journal_part {
     uint64_t n_dropped;
 };
 
-enum { JOURNAL_PARTS_MAX = 256 }; /* answers of a row */
+enum { JOURNAL_PARTS_MAX = 256 }; /* the most answers of a row */
 
 struct journal_hit {
     enum journal_hit_kind kind;
@@ -30,20 +30,20 @@ struct journal_hit {
     size_t n_parts;
 };
 
-/* Local. fd is borrowed and must stay open as long as the index. facts: of the same file. Errors:
- * STATUS_IO, STATUS_MEMORY. */
+/* Local. fd is borrowed and must stay open as long as the index is used. facts: those of the same
+ * file. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);
 
-/* Local. *hit: the journal's records of line `line`: its row, the saved tokens of its answers, or
- * nothing. Of several rows of a line the first counts. `line` must not be below the line of the
- * last call (assert); the same line may be requested again. Errors: STATUS_IO, STATUS_MEMORY,
- * STATUS_INPUT when records are more than 4,194,304 lines out of order (damage). */
+/* Local. Sets *hit to the journal's records of line `line`: its row, the saved tokens of its
+ * answers, or nothing. If a line has several rows, the first counts. `line` must not be below the
+ * line of the last call (assert); the same line may be requested again. Errors: STATUS_IO,
+ * STATUS_MEMORY, STATUS_INPUT when records are more than 4,194,304 lines out of order (damage). */
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
 
-/* Local. After a find that hit nothing: the next line that may have a record; UINT64_MAX when there
- * is none. */
+/* Local. After a find that hit nothing, returns the next line that may have a record; UINT64_MAX if
+ * there is none. */
 uint64_t journal_index_next(const struct journal_index *x);
 
 #endif

@@ -30,9 +30,9 @@ struct audit_row {
 
 struct audit {
     struct audit_options o;
-    struct audit_row *rows; /* [n_chosen] of capacity, by line once all are chosen; owned */
+    struct audit_row *rows; /* [n_chosen] of capacity, sorted by line once all are chosen; owned */
     size_t capacity;
-    size_t n_passed; /* chosen rows whose lines were taken */
+    size_t n_passed; /* chosen rows whose lines have been taken */
     struct audit_result result;
     int journal_fd; /* -1: none */
     struct journal_facts facts;
@@ -47,8 +47,8 @@ static bool repeats_an_id(const struct line *row)
     return memmem(row->text, row->n, code, sizeof code - 1) != NULL;
 }
 
-/* The place in the sample for candidate k, from 0: a new place while the sample is not full, later
- * a random place, or NULL. */
+/* Returns the place in the sample for candidate k, from 0: a new place while the sample is not
+ * full, then a random place; NULL if the candidate is not chosen. */
 static struct audit_row *audit_place_of(struct audit *a, uint64_t k)
 {
     if (a->result.n_chosen < a->o.n_rows) return &a->rows[a->result.n_chosen];
@@ -178,7 +178,7 @@ struct status audit_take_line(struct audit *a, const struct line *line, bool *is
                        a->o.input_path, (unsigned long long)line->number);
 }
 
-/* The output's row of a chosen line. */
+/* Returns the output's row of a chosen line. */
 static const struct audit_row *row_of(const struct audit *a, uint64_t line)
 {
     const struct audit_row key = {.line = line};

@@ -1,6 +1,7 @@
-/* Chooses a random sample of an output's rows and compares it with rows that are computed again. A
- * row depends only on checkpoint, line and settings, so a run in any layout can check it. Reads the
- * output and its journal; computes and writes nothing. Opened by job_open.c, asked by the lead. */
+/* Chooses a random sample of an output's rows and compares them with rows that are computed again.
+ * A row depends only on checkpoint, line and settings, so a run in any layout can check it. Reads
+ * the output and its journal; computes no rows and writes no files. Opened by job_open.c, asked by
+ * the lead. */
 #ifndef SHOAL_SERVE_LEAD_AUDIT_H
 #define SHOAL_SERVE_LEAD_AUDIT_H
 
@@ -23,7 +24,7 @@ struct audit_result {
     uint64_t n_rows;   /* whole rows in the output */
     uint64_t n_chosen; /* error rows for a repeated custom_id are never chosen */
     uint64_t n_compared, n_different;
-    bool has_journal; /* flags and lines are compared with it */
+    bool has_journal; /* flags and lines are compared with the journal's */
 };
 
 /* Local. Reads the whole output and keeps a sample in which each row is equally likely (Vitter's
@@ -33,18 +34,18 @@ struct audit_result {
 struct status audit_create(const struct audit_options *options, struct audit **out);
 void audit_destroy(struct audit **audit);
 
-/* Local. *is_chosen: the row of `line`, the input's next line, was chosen. Errors: STATUS_INPUT
- * (the line is not the one that the journal recorded), STATUS_IO, STATUS_MEMORY. */
+/* Local. *is_chosen = whether the row of `line`, the input's next line, was chosen. Errors:
+ * STATUS_INPUT (the line is not the one that the journal recorded), STATUS_IO, STATUS_MEMORY. */
 struct status audit_take_line(struct audit *a, const struct line *line, bool *is_chosen);
 
-/* Local. The name in the row of a chosen line without a custom_id. If that name cannot be the
- * line's, the line's number, so that the rows differ. Errors: STATUS_MEMORY. */
+/* Local. Writes the name that the output's row has for a chosen line without a custom_id; if the
+ * line cannot have that name, writes its number, so that the rows differ. Errors: STATUS_MEMORY. */
 struct status audit_name_line(const struct audit *a, uint64_t line, char name[ID_NAME_MAX]);
 
-/* Local. True when every chosen line was read. */
+/* Local. True when every chosen line has been read. */
 bool audit_has_all_lines(const struct audit *a);
 
-/* Local. Compares a row that was computed again, its newline included, with the output's row. Logs
+/* Local. Compares a row that was computed again, including its newline, with the output's row. Logs
  * the first ten differences. The line must be a chosen one (assert). */
 void audit_compare(struct audit *a, uint64_t line, const char *text, size_t n);
 

@@ -1,7 +1,7 @@
 /* The lead's side of a job: takes requests, plans steps, commits their results and hands out the
- * answers, in bounded memory. A port (lead_port.h) brings the requests and takes the answers: the
- * lines of a file, or a server. Does not know ranks or tensors: the loop in job.c carries plans to
- * the ranks and their results back.
+ * answers, all in bounded memory. A port (lead_port.h) brings the requests and takes the answers:
+ * the lines of a file, or a server. Does not know ranks or tensors: the loop in job.c carries plans
+ * to the ranks and their results back.
  *
  * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
  * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
@@ -30,24 +30,24 @@ struct lead_options {
     const char *input_path;       /* JSONL; "-" is stdin */
     const char *output_path;      /* JSONL; "-" is stdout */
     const struct input_part
-        *part; /* of the input, with its byte range (input_part_find); NULL: all of it */
+        *part; /* the part of the input, with its byte range (input_part_find); NULL: all of it */
     struct tokenizer *tokenizer;
-    const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
-    const char *chat_missing; /* and this sentence says why */
+    const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows, */
+    const char *chat_missing; /* which say this; NULL: a general sentence */
     struct jinja_date date;   /* the time that templates see */
-    struct request_defaults defaults; /* flags over generation_config.json */
+    struct request_defaults defaults; /* from the flags, then generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
-    int32_t vocab_size;        /* of the model: ids in [0, vocab_size) are accepted */
-    int32_t max_model_len;     /* tokens of a full context */
+    int32_t vocab_size;        /* the model's: ids in [0, vocab_size) are accepted */
+    int32_t max_model_len;     /* the most tokens that a context may have */
     int32_t n_replicas;        /* dp */
     int32_t n_groups;          /* pp: microbatch groups in flight */
     int32_t n_blocks;          /* KV blocks of each replica's pool, ids [0, n_blocks); 0: unknown
                                   until lead_start */
     struct plan_tables tables; /* of a sequence's KV blocks; all zeros: one full table */
     struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
-    struct lead_flags flags; /* result_cache: never when scoring; off where a row depends on the
-                                batch */
+    struct lead_flags flags; /* result_cache: ignored when scoring; must be off if a row depends on
+                                the batch */
     struct drafting_cost draft_cost;
     bool predicts, no_repeats; /* of serve/schedule/scheduler.h */
     drafter_fn *drafter;
@@ -55,7 +55,7 @@ struct lead_options {
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
     size_t window_bytes;    /* their memory; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
-    logits_sink_fn *logits; /* score only; NULL: none are asked for */
+    logits_sink_fn *logits; /* when scoring only; NULL: no logits are wanted */
     void *logits_user;
     bool is_dry_run; /* tokens are made up, and every row except error rows says so */
 
@@ -63,21 +63,16 @@ struct lead_options {
     const char *journal_path;
     const char *settings;        /* "name=value" lines of all that changes a row's bytes */
     const char *session;         /* who runs, for `shoal status` */
-    size_t commit_bytes;         /* gathered before a commit is due at once; 0: 1 MiB */
+    size_t commit_bytes;         /* a commit is due once this many are gathered; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
-    struct file_claims *claims;  /* claims of the files; once one is lost nothing is written.
-                                    NULL: none */
+    struct file_claims *claims;  /* claims on the files; after one is lost nothing is written. NULL:
+                                    none */
 
-    /* An audit: only the lines that it chose are run, and their rows are compared instead of
-     * written. output_path and journal_path are then read by the audit itself. NULL: a job. */
+    /* With an audit, only the lines that it chose are run, and their rows are compared instead of
+     * written; the audit itself reads output_path and journal_path. NULL: a job. */
     struct audit *audit;
 };
 
-/* Local. Opens input, output and any journal, and takes over the rows of earlier runs: the input's
- * lines are compared with what they were, and the output's rows with the journal's. Errors:
- * STATUS_USAGE (a pool that cannot hold one full context, a size out of range, input and output the
- * same file, an output without its journal, and the journal's), STATUS_INPUT (the input cannot be
- * opened or has changed; nothing was written), STATUS_IO, STATUS_MEMORY. */
 /* What the ranks have room for, in each replica. */
 struct lead_pools {
     int32_t n_blocks;             /* KV blocks */
@@ -86,36 +81,42 @@ struct lead_pools {
     struct scheduler_store store; /* blocks of other jobs */
 };
 
+/* Local. Opens input, output and any journal, and takes over the rows of earlier runs: compares the
+ * input's lines and the output's rows with those in the journal. Errors: STATUS_USAGE (a pool that
+ * cannot hold one full context, a size out of range, input and output the same file, an output
+ * without its journal, and the journal's), STATUS_INPUT (the input cannot be opened or has changed;
+ * nothing was written), STATUS_IO, STATUS_MEMORY. */
 struct status lead_create(const struct lead_options *options, struct lead **out);
 void lead_destroy(struct lead **lead);
 
-/* Local. True when an earlier run finished the job: every row stands in the output, and only
+/* Local. True when an earlier run finished the job: every row is in the output, and only
  * lead_finish is left to call. */
 bool lead_is_complete(const struct lead *lead);
 
 /* Local. Sets the size of the KV pools, and the slots of recurrent states (0: the model has none),
- * when lead_create got n_blocks 0. Call it before the first lead_next. Errors: as lead_create. */
+ * if lead_create got n_blocks 0. Call it before the first lead_next. Errors: as lead_create. */
 struct status lead_start(struct lead *lead, const struct lead_pools *pools);
 
-/* Local. Takes new requests, as many as the window allows, admits and plans step `step` of group
- * `group` into *plan (initialized by the caller for n_replicas; cleared here). The results of the
- * group's previous plan must have been committed. The plan may be empty while other groups are in
- * flight, or while no request comes. *done: no request will come and every one has finished
- * (lead_finish writes rows that are not yet written); *plan is then PLAN_STOP, and whatever is
- * still in flight is empty. Waits for requests only when no sequence runs, and at most a fifth of
- * a second. Errors: STATUS_INPUT (the input is not the one that an earlier run saw, or its
+/* Local. Takes as many new requests as the window allows, admits requests, and plans step `step` of
+ * group `group` into *plan (initialized by the caller for n_replicas; cleared here). The results of
+ * the group's previous plan must have been committed. The plan may be empty while other groups are
+ * in flight, or while no request comes. *done is true when no request will come and all have
+ * finished (lead_finish writes the rows that are not yet written); then *plan is PLAN_STOP, and the
+ * plans still in flight are empty. Waits for requests only when no sequence runs, and at most a
+ * fifth of a second. Errors: STATUS_INPUT (the input is not the one that an earlier run saw, or its
  * compressed data are damaged), STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an
  * error. */
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 
 /* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas.
- * For an empty plan or an idle replica a result without sequences is accepted, but not required.
+ * For an empty plan or an idle replica, a result without sequences is accepted but not required.
  * Errors: STATUS_BUG when the result does not match the plan, STATUS_IO, STATUS_MEMORY. */
 struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
 
-/* Local. Called before each step once the job was asked to drain: true when nothing more is to be
- * planned. At once for a file of lines; a server first lets running answers end, for a time. */
+/* Local. Called before each step once the job has been asked to drain. True when no more steps are
+ * to be planned: at once for a file of lines; a server first gives running answers some time to
+ * end. */
 bool lead_may_stop(struct lead *lead);
 
 /* Local. Ends the unfinished requests, because the run ends early: a journal keeps their sampled
@@ -126,23 +127,23 @@ struct status lead_drain(struct lead *lead);
  * before the process ends. */
 void lead_save(struct lead *lead);
 
-/* Local. How long before a time limit the job must be asked to drain, in seconds, for what
- * lead_may_stop and lead_drain wait for. */
+/* Local. How many seconds before a time limit the job must be asked to drain, so that lead_may_stop
+ * and lead_drain have the time that they need. */
 double lead_end_s(const struct lead *lead);
 
-/* Local. Counts and times so far. */
+/* Local. Copies the counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
 
-/* Local. The scheduler's counts only, without a copy; borrowed. */
+/* Local. The scheduler's counts only, borrowed instead of copied. */
 const struct serve_summary *lead_stats(const struct lead *lead);
 
-/* Local. Requests that run and wait now. After lead_start. */
+/* Local. The numbers of requests that run and wait now. Call it after lead_start. */
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display and fills *summary. After the last
  * row it makes the output durable and marks the journal complete. May be called before `done` (a
- * drained run, an error): rows after an unfinished one then stand in the journal only. Warns with
- * the first errors when every row of the run was an error row. Errors: STATUS_IO, STATUS_MEMORY. */
+ * drained run, an error): then rows after an unfinished one are in the journal only. Warns with the
+ * first errors when every row of the run was an error row. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status lead_finish(struct lead *lead, struct serve_summary *summary);
 
 #endif

@@ -5,7 +5,7 @@
 #include "serve/request/beam.h"
 #include "serve/request/request_choice.h"
 
-/* The scheduler or the result cache owns the new request. */
+/* Makes answer i to p and passes it on to the result cache and the scheduler. */
 static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
                                 const struct journal_hit *hit)
 {
@@ -15,7 +15,7 @@ static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
     return lead_take_request(l, c, hit);
 }
 
-/* Submits one probe for each running beam, with the order numbers of its line. */
+/* Submits one probe for each running beam, with the order numbers of the line. */
 static struct status run_probes(struct lead *l, struct request *p)
 {
     const int32_t n = beam_n_running(p->search);
@@ -65,7 +65,7 @@ static struct status lead_choices_advance(struct lead *l, struct request *p)
     return status_ok();
 }
 
-/* Makes p an error row when an answer has an error; the first such answer counts. */
+/* Makes p an error row if an answer has an error; the first such answer counts. */
 static struct status take_errors(struct request *p)
 {
     for (size_t i = 0; i < p->choices_capacity; i++) {
@@ -88,7 +88,7 @@ struct status lead_end_request(struct lead *l, struct request *r)
         st = take_errors(p);
         if (!status_failed(&st) && p->error_code == NULL && p->search != NULL)
             st = lead_choices_advance(l, p);
-        if (status_failed(&st) || p->n_open > 0) return st; /* the lead keeps it */
+        if (status_failed(&st) || p->n_open > 0) return st; /* the lead keeps p */
         request_list_take(&l->parents, p);
         beam_destroy(&p->search);
         r = p;

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 
-/* How much is read before a step: lines while the scheduler wants more, lines ahead of that, bytes
- * of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05 s) and of
- * chat templates (text/chat/jinja.h). The line that exceeds one of them is the last. So a step, and
- * a signal, waits for at most one large line. */
+/* How much is read before a step: lines while the scheduler wants more, lines when it does not,
+ * bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05 s)
+ * and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a limit, so
+ * a step or a signal waits for at most one large line. */
 enum {
     LINES_PER_STEP = 1024,
     LINES_AHEAD = 64,
@@ -44,8 +44,8 @@ static struct status lead_input_take_row(struct lead *l, const struct journal_hi
     return result_writer_put(l->lines.writer, index, &row);
 }
 
-/* Finds a custom_id that an earlier line has, and names a line without one. An audit has not seen
- * the earlier lines: it takes the name from the row. */
+/* Makes r an error row if an earlier line has its custom_id, and names a line without one. An audit
+ * has not seen the earlier lines, so it takes the name from the output's row. */
 static struct status take_id(struct lead *l, struct request *r)
 {
     char name[ID_NAME_MAX];
@@ -64,7 +64,7 @@ static struct status take_id(struct lead *l, struct request *r)
     return request_rename(r, name);
 }
 
-/* A line that is not finished becomes an open row, and either a waiting request or an error row. */
+/* Makes a line without a finished row an open row, and either a waiting request or an error row. */
 static struct status take_request(struct lead *l, const struct line *line,
                                   const struct line_digest *digest, const struct journal_hit *hit)
 {
@@ -154,7 +154,8 @@ struct status lead_read_lines(struct lead *l)
         is_enough =
             n_bytes >= BYTES_PER_STEP || work_steps(l) - n_steps_before >= WORK_STEPS_PER_STEP;
     }
-    /* do not wait for a full window when no more can be read now, or when nothing runs meanwhile */
+    /* do not wait for a full window if no more can be read now, or if nothing would run
+     * meanwhile */
     if (waits || l->lines.all_read || !result_writer_has_room(l->lines.writer) ||
         (is_enough && scheduler_is_idle(l->scheduler)))
         TRY(lead_order(l));

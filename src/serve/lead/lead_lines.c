@@ -199,7 +199,7 @@ static void lines_save(void *user)
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
 }
 
-/* The last commits may each take as long as a slow one. */
+/* Allows for the last commits, each of which may take as long as a slow one. */
 static double lines_end_s(const void *user)
 {
     const struct lead *l = user;

@@ -4,7 +4,7 @@
  *            i32 token | f32 log-probability | n x { i32 id, f32 log-probability }   (if asked for)
  *   search   one part; its whole state, written anew each time
  *
- * All values have 4 bytes, little-endian. */
+ * Little-endian. The state of a search is that of beam_pack. */
 #include "serve/lead/lead_private.h"
 #include "serve/request/beam.h"
 
@@ -16,7 +16,7 @@ static size_t item_bytes(const struct request *r)
     return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->ask->n_logprobs * sizeof *r->tops;
 }
 
-/* Appends sampled token i. */
+/* Appends the item of sampled token i. */
 static void pack_item(const struct request *r, size_t i, struct strbuf *out)
 {
     strbuf_add(out, (const char *)&r->tokens[r->n_prompt + i], sizeof *r->tokens);
@@ -84,7 +84,7 @@ struct status lead_save_all(struct lead *l)
     return status_ok();
 }
 
-/* The saved part with this number when its items have `bytes` bytes; else NULL. */
+/* Returns the saved part with this number if its items have `bytes` bytes each; otherwise NULL. */
 static const struct journal_part *lead_partial_part_of(const struct journal_hit *hit,
                                                        uint32_t number, size_t bytes)
 {
@@ -122,7 +122,7 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 {
     const struct journal_part *part = lead_partial_part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
-    /* the prompt's log-probabilities are not saved: r must run for at least one token */
+    /* the prompt's log-probabilities are not saved, so r must run for at least one token */
     const size_t n_most = part->n_items - (r->ask->n_prompt_logprobs >= 0);
     for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
         TRY(take_item(l, r, part->bytes + i * part->item_bytes));

@@ -1,5 +1,5 @@
 /* Where the lead's requests come from, and where their answers go. There are two ports: the lines
- * of a file with their output and journal (lead_lines.c), and the server's (serve/http). The lead's
+ * of a file with their output and journal (lead_lines.c), and the server (serve/http). The lead's
  * loop is the same for both. */
 #ifndef SHOAL_SERVE_LEAD_LEAD_PORT_H
 #define SHOAL_SERVE_LEAD_LEAD_PORT_H
@@ -23,50 +23,51 @@ struct lead_port {
      * for a request, at most a fifth of a second, if lead_is_idle. Errors: also STATUS_INPUT. */
     struct status (*read)(void *user, struct lead *l);
 
-    /* True when no request will come any more: the run ends with the last answer. */
+    /* True when no more requests will come, so that the run ends with the last answer. */
     bool (*is_at_end)(const void *user);
 
-    /* Takes the answers to r, or its error. r is the lead's, and lives until the function returns.
-     */
+    /* Takes the answers to r, or its error. The lead owns r, which lives until the function
+     * returns.
+     * */
     struct status (*put)(void *user, struct lead *l, const struct request *r);
 
-    /* After the results of a step of `group`. */
+    /* Called after the results of a step of `group` have been committed. */
     struct status (*commit)(void *user, struct lead *l, int32_t group);
 
-    /* The job was asked to drain. True when nothing more is to be planned; asked again before each
-     * step until then. */
+    /* Called before each step once the job has been asked to drain, until it returns true: no more
+     * steps are to be planned. */
     bool (*may_stop)(void *user, struct lead *l);
 
     /* The run ends early, and no plan is in flight: saves or ends unfinished requests. */
     struct status (*drain)(void *user, struct lead *l);
 
-    /* Any thread, at any moment, while the lead's thread may go on: the process is about to end
-     * because another rank is lost. Takes at most two seconds. */
+    /* Saves what it can, because the process is about to end after the loss of another rank. Any
+     * thread, at any moment, while the lead's thread may go on. Takes at most two seconds. */
     void (*save)(void *user);
 
-    /* How long draining takes, from the time limit's point of view, in seconds. */
+    /* How many seconds before a time limit the drain must begin. */
     double (*end_s)(const void *user);
 
-    /* After the last step. */
+    /* Called after the last step: completes and closes what the port has open. */
     struct status (*close)(void *user);
 
-    /* The counts of rows and lines for the progress display, and for the summary. */
+    /* Set the counts of rows and lines for the progress display and for the summary. */
     void (*view)(const void *user, struct progress_view *v);
     void (*sum)(const void *user, struct serve_summary *s);
 };
 
-/* Takes ownership of the new request r, which may be an error already: runs it in the order of
- * these calls, or ends it. The port's put gets it when it is finished, at the earliest before this
+/* Takes ownership of the new request r, which may already have an error: runs requests in the order
+ * of these calls, or ends r. The port's put gets r when it is finished, possibly before this
  * function returns. Errors: STATUS_MEMORY, and those of put. */
 struct status lead_take(struct lead *l, struct request *r);
 
-/* Hands the requests taken so far to the scheduler. Until then they may be put into another order.
- * Errors: as lead_take. */
+/* Hands the requests taken so far to the scheduler. Until then they may be reordered. Errors: as
+ * lead_take. */
 struct status lead_order(struct lead *l);
 
 /* Ends the request r, whose put has not been called, as an error row with this code (a constant)
- * and message; put gets it at once or with the result of its step in flight. A request that waits
- * for an equal one runs on. Errors: as lead_take. */
+ * and message; put gets it at once, or with the result of its step in flight. A request that waits
+ * for an equal one is not cancelled. Errors: as lead_take. */
 struct status lead_cancel(struct lead *l, const struct request *r, const char *code,
                           const char *message);
 
@@ -78,7 +79,7 @@ bool lead_is_idle(const struct lead *l);
 struct status lead_visit(struct lead *l, int32_t group,
                          struct status (*visit)(void *user, struct request *r), void *user);
 
-/* The rules by which the lead reads requests; borrowed. */
+/* The rules by which the lead checks requests; borrowed. */
 const struct request_rules *lead_rules(const struct lead *l);
 
 #endif

@@ -15,7 +15,7 @@
 #include "serve/request/request_list.h"
 
 /* Requests that were read and not yet ordered. They go to the scheduler a quarter of the writer's
- * window at a time, so that later quarters run beside the last rows of an earlier one. */
+ * window at a time, so that later quarters run alongside the last rows of an earlier one. */
 struct order_window {
     struct request **requests; /* [n] of capacity; the array and the requests are owned */
     size_t n, capacity, bytes; /* bytes: estimate of their memory */
@@ -37,7 +37,7 @@ struct lead_lines {
     struct id_set ids;
     struct lead_rows rows;
     uint64_t n_read;
-    uint64_t n_template_steps; /* of the chat templates of all lines read */
+    uint64_t n_template_steps; /* those of the chat templates of all lines read */
     bool all_read;
     bool failed;      /* journal or output could not be written */
     bool is_complete; /* by an earlier run */
@@ -52,13 +52,12 @@ struct lead {
     struct scheduler *scheduler;
     struct order_window window;
     struct result_cache *results; /* NULL: off */
-    struct request_list parents;  /* lines with several answers, until all answers are there;
-                                     owned */
+    struct request_list parents;  /* lines with several answers that are not all finished; owned */
     struct strbuf row;            /* scratch */
     struct progress progress;
     struct serve_summary stats;
     uint64_t start_ns;
-    uint64_t n_ordered; /* order numbers given out */
+    uint64_t n_ordered; /* order numbers given out so far */
 };
 
 /* All of these are Local. Errors, unless more is said: STATUS_IO of journal and output,
@@ -73,33 +72,33 @@ struct status lead_put(struct lead *l, const struct request *r);
  * NULL: none). */
 struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Adds a request to the window of those that wait to be ordered; it must be unfinished, and no
- * equal request may run. */
+/* Adds a request to the window of those that wait to be ordered. The request must be unfinished,
+ * and no equal request may be running. */
 struct status lead_add_request(struct lead *l, struct request *r);
 
-/* Takes ownership of r. With several answers: lead_open_choices. Else restores saved tokens (hit;
- * NULL: none) and asks the result cache; then ends it, lets r wait for an equal one, or calls
- * lead_add_request. */
+/* Takes ownership of r. If r has several answers, calls lead_open_choices. Otherwise restores saved
+ * tokens (hit; NULL: none) and asks the result cache; then ends r, lets it wait for an equal
+ * request, or calls lead_add_request. */
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* --- lead_lines.c --- */
 
 /* Makes the lines of o.input_path the lead's port. Errors: lead_create's. lead_lines_close frees
- * what the port holds; it does nothing with another port. */
+ * what the port holds; it does nothing if the lead has another port. */
 struct status lead_lines_open(struct lead *l);
 void lead_lines_close(struct lead *l);
 
 /* If all rows of the run are error rows, logs the first errors. */
 void lead_lines_report(const struct lead *l);
 
-/* Commits the journal if a commit is due, or `now`, then writes the committed rows to the output.
- * So a row that a reader has seen in the output is never lost. */
+/* Commits the journal if a commit is due, or `now`, then writes the committed rows to the output. A
+ * row that a reader has seen in the output is therefore never lost. */
 struct status lead_flush(struct lead *l, bool now);
 
 /* --- lead_choices.c --- */
 
-/* Makes and submits the requests for the answers of p, which has several or is a beam search. hit:
- * the tokens that an earlier run saved; NULL: none. The lead owns p. */
+/* Makes and submits the requests for the answers to p, which has several answers or is a beam
+ * search. hit: the tokens that an earlier run saved; NULL: none. The lead owns p. */
 struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* Takes ownership of the finished request r; writes its row, or stores it as one of its line's n
@@ -109,26 +108,27 @@ struct status lead_end_request(struct lead *l, struct request *r);
 /* --- lead_partial.c: saves unfinished rows in the journal and restores them; does nothing without
  * a journal --- */
 
-/* Saves the tokens that r sampled since it was last saved, when they are at least n_least. */
+/* Saves the tokens that r sampled since it was last saved, if there are at least n_least of
+ * them. */
 struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least);
 
-/* Saves p's beam search when it has made at least n_least steps since it was last saved. */
+/* Saves p's beam search if it has made at least n_least steps since it was last saved. */
 struct status lead_save_search(struct lead *l, struct request *p, size_t n_least);
 
 /* Saves all unfinished requests and searches. */
 struct status lead_save_all(struct lead *l);
 
-/* Gives r the tokens that an earlier run saved (hit; NULL: none). r starts from its prompt when
- * they do not belong to it. Errors: STATUS_INPUT for a token outside the vocabulary, STATUS_MEMORY.
- */
+/* Gives r the tokens that an earlier run saved (hit; NULL: none). If they do not belong to r, it
+ * starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary, STATUS_MEMORY.
+ * */
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* The same for the beam search of p, which was just made. */
+/* Does the same for the beam search of p, which has just been made. */
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* --- lead_input.c --- */
 
-/* Reads lines before a step, so few that the step is not held up for long. Errors of this and the
+/* Reads some lines before a step, few enough not to delay the step for long. Errors of this and the
  * next function: STATUS_INPUT (the input is not the one that an earlier run saw, or its compressed
  * data are damaged), STATUS_IO, STATUS_MEMORY. */
 struct status lead_read_lines(struct lead *l);

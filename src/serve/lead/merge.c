@@ -98,7 +98,7 @@ static struct status compare_settings(const struct part *a, const struct part *b
     return status_ok();
 }
 
-/* The path of the first part that was given. At least one must be there. */
+/* Returns the path of the first part that was given. There must be at least one. */
 static const char *first_path(const struct merge *m)
 {
     uint32_t i = 0;
@@ -106,8 +106,8 @@ static const char *first_path(const struct merge *m)
     return m->parts[i].path;
 }
 
-/* The place of the part that a journal's settings name. The first part determines the number of
- * parts. */
+/* Finds the place of the part that a journal's settings name. The first part determines the number
+ * of parts. */
 static struct status merge_place_of(struct merge *m, const char *path, const char *settings,
                                     struct part **out)
 {
@@ -242,8 +242,8 @@ static struct status compare_row(struct merge *m, const struct line *line,
         now(m)->path, (unsigned long long)line->number);
 }
 
-/* True when the row's line ran: it is no error row, or its error arose while it ran. Searching the
- * text is safe, because quotes inside a row's strings are escaped. */
+/* True when the row's line ran: it is not an error row, or its error arose while it ran. Searching
+ * the text is safe, because quotes inside a row's strings are escaped. */
 static bool has_run(const struct journal_hit *hit)
 {
     static const char *const late[] = {"\"error\":{\"code\":\"" REQUEST_NUMERIC_CODE "\"",
@@ -274,7 +274,7 @@ static struct status mend_row(struct merge *m, char *id, size_t n_id, struct jou
     return status_ok();
 }
 
-/* A line without a custom_id gets the name that a single job would have given it. */
+/* Gives the row of a line without a custom_id the name that a single job would have given it. */
 static struct status name_row(struct merge *m, const struct line *line, const char *id, size_t n_id,
                               struct journal_hit *hit)
 {
@@ -290,7 +290,7 @@ static struct status name_row(struct merge *m, const struct line *line, const ch
     return status_ok();
 }
 
-/* Makes a row whose custom_id an earlier line gave an error row. */
+/* Replaces a row by an error row if an earlier line has its custom_id. */
 static struct status check_given_id(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
 {
     bool fresh;
@@ -359,12 +359,12 @@ static struct status take_lines(struct merge *m)
         while (m->at < m->n && begins >= input_part_cut(size, m->at + 1, m->n)) TRY(next_part(m));
         TRY(merge_take_line(m, &line));
     }
-    while (m->at < m->n) TRY(next_part(m)); /* the rest have no lines */
+    while (m->at < m->n) TRY(next_part(m)); /* the remaining parts have no lines */
     return end_part(m);
 }
 
 /* Refuses to write a file that merge reads: the input, a part's output or its journal. All parts
- * must be there. */
+ * must have been given. */
 static struct status check_target(const struct merge *m, const char *path)
 {
     struct stat out, other;
@@ -386,7 +386,7 @@ static struct status check_target(const struct merge *m, const char *path)
     return status_ok();
 }
 
-/* Opens the new file, which stands beside the output until all checks have passed. */
+/* Opens the new file, which replaces the output once all checks have passed. */
 static struct status open_output(struct merge *m, const char *temporary)
 {
     TRY(check_target(m, temporary));

@@ -8,19 +8,19 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ENTRY_BYTES: memory of an entry without its tokens, the allocator's included. */
+/* ENTRY_BYTES: memory of an entry without its tokens, including the allocator's overhead. */
 enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 
-/* Everything that determines a request's tokens, except the prompt. Hashed as bytes, so it has no
- * padding. */
+/* Everything that determines a request's tokens, except the prompt. It must have no padding,
+ * because it is hashed as bytes. */
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2], choice, unused;
     struct plan_penalties penalties;
-    int32_t min_tokens; /* until then the end tokens in stop_ids are forbidden */
+    int32_t min_tokens; /* before this many tokens, the end tokens in stop_ids are forbidden */
     uint64_t stop_ids, biases, guide, words; /* hashes; 0: the request has none */
-    uint64_t keeps_ends;                     /* ignore_eos, with a grammar constraint */
+    uint64_t keeps_ends;                     /* ignore_eos, if there is a grammar constraint */
 };
 
 /* tokens set: a result is known. leader set: a request that computes it runs. Both: the leader
@@ -31,9 +31,9 @@ struct result_entry {
     size_t n_prompt, n_tokens;
     int32_t *tokens;                      /* [n_tokens], prompt and answer; owned */
     const struct request *leader;         /* has the same prompt; NULL: none runs */
-    struct request_list waiting;          /* for the leader, in order of asking */
+    struct request_list waiting;          /* for the leader's result, in order of asking */
     struct result_entry *next;            /* in its bucket */
-    struct result_entry *younger, *older; /* by last use, while no leader runs */
+    struct result_entry *younger, *older; /* in the order of last use, while no leader runs */
 };
 
 struct result_cache {
@@ -85,7 +85,8 @@ static size_t entry_bytes(const struct result_entry *e)
     return ENTRY_BYTES + e->n_tokens * sizeof *e->tokens;
 }
 
-/* Entries without a leader are in a list by last use; this list counts their memory. */
+/* Adds an entry without a leader to the list of such entries by last use, which also counts their
+ * memory. */
 static void link_youngest(struct result_cache *c, struct result_entry *e)
 {
     e->older = c->youngest;
@@ -231,7 +232,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
     return status_ok();
 }
 
-/* Stores r's tokens in the entry when they are more than it has. */
+/* Stores r's tokens in the entry if there are more of them than it has. */
 static struct status result_cache_keep(struct result_entry *e, const struct request *r)
 {
     if (r->error_code != NULL || r->n_tokens <= e->n_tokens) return status_ok();

@@ -1,8 +1,8 @@
 /* Keeps the tokens of finished requests for requests that must get the same tokens: those with
  * equal prompts, sampling values and random keys (greedy ones need no key). While one of two equal
- * requests runs, the other waits for it. This is exact, because tokens depend on nothing else; it
- * must be off where they depend on the batch. Memory is bounded; least recently used results go
- * first. Called by the lead. */
+ * requests runs, the other waits for it. This is exact, because tokens depend on nothing else; the
+ * cache must be off if they depend on the batch. Memory is bounded; the least recently used results
+ * are evicted first. Called by the lead. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_CACHE_H
 #define SHOAL_SERVE_OUTPUT_RESULT_CACHE_H
 
@@ -18,14 +18,14 @@ void result_cache_destroy(struct result_cache **c);
 
 enum result_answer {
     RESULT_RUN,   /* the caller runs r, and calls result_cache_end when it is finished */
-    RESULT_DONE,  /* r has got its tokens and is finished */
+    RESULT_DONE,  /* r has been given its tokens and is finished */
     RESULT_WAITS, /* an equal request runs. The cache owns r until result_cache_take returns it;
                      then the caller asks again */
 };
 
-/* Local. Looks r up; r has no error and is not finished. Known tokens are copied into r. When r
- * allows more tokens than the known answer has, r continues after them. r does not wait for an
- * equal request whose priority is later than its own. Errors: STATUS_MEMORY. */
+/* Local. Looks up r, which has no error and is not finished, and copies the known tokens into it.
+ * If r allows more tokens than the known answer has, r continues after them. r does not wait for an
+ * equal request with a larger priority number, which would run later. Errors: STATUS_MEMORY. */
 struct status result_cache_ask(struct result_cache *c, const struct request_rules *rules,
                                struct request *r, enum result_answer *answer);
 

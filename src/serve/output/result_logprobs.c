@@ -1,4 +1,4 @@
-/* Log-probabilities in three JSON forms. */
+/* Writes log-probabilities in three JSON forms. */
 #include "serve/output/result_logprobs.h"
 
 #include "base/utf8.h"
@@ -14,7 +14,7 @@ struct scored_token {
     size_t n_tops;
 };
 
-/* Sampled token i. */
+/* Returns sampled token i. */
 static struct scored_token sampled(const struct request *r, size_t i)
 {
     const size_t n = (size_t)r->ask->n_logprobs;
@@ -63,8 +63,9 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "]");
 }
 
-/* A token's bytes. Without a tokenizer, or for an id without bytes, a substitute made in `scratch`.
- */
+/* Returns a token's bytes; without a tokenizer, or for an id without bytes, a substitute made in
+ * `scratch`.
+ * */
 static const char *result_logprobs_bytes_of(const struct request_rules *rules, int32_t id,
                                             char scratch[32], size_t *n)
 {
@@ -116,7 +117,7 @@ static bool is_text(const char *bytes, size_t n)
     return utf8_valid(bytes, n, &bad_at);
 }
 
-/* Appends a token's string, as in completions, in JSON. */
+/* Appends a token as a JSON string, in the form of completions. */
 static void add_token_string(const struct request_rules *rules, int32_t id, struct strbuf *out)
 {
     char scratch[32];
@@ -142,7 +143,8 @@ static size_t string_characters(const struct request_rules *rules, int32_t id)
     return n_characters;
 }
 
-/* Whether an earlier id of tops has the same bytes: keys of a JSON object should differ. */
+/* Whether one of the first k ids in tops has the same bytes as `id`; the keys of a JSON object
+ * should differ. */
 static bool repeats(const struct request_rules *rules, const struct plan_top *tops, size_t k,
                     int32_t id)
 {

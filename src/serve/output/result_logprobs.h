@@ -5,8 +5,9 @@
 
 #include "serve/request/request.h"
 
-/* All functions are local and append a JSON value, without its key, to `out`, where errors stick.
- */
+/* All functions are Local and append a JSON value, without its key, to `out`, which also keeps
+ * errors.
+ * */
 
 /* r's sampled tokens: [{"id","logprob","top":[[id,logprob],..]},..]. */
 void result_logprobs_plain(const struct request *r, struct strbuf *out);
@@ -14,7 +15,7 @@ void result_logprobs_plain(const struct request *r, struct strbuf *out);
 /* r's prompt tokens in the same form; the first is null. */
 void result_logprobs_prompt(const struct request *r, struct strbuf *out);
 
-/* The next two: the sampled tokens from number `from` on, 0 for all of them. */
+/* The next two append the sampled tokens from number `from` on; 0: all of them. */
 
 /* As in OpenAI chat completions: {"content":[{"token","logprob","bytes","top_logprobs"}],
  * "refusal":null}. A token that holds part of a character has U+FFFD in "token"; "bytes" are exact.

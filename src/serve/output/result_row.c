@@ -18,7 +18,7 @@ static void add_key_string(struct strbuf *out, const char *key, const char *byte
     strbuf_json_string(out, bytes == NULL ? "" : bytes, n);
 }
 
-/* The shortest decimal that reads back as the same double. */
+/* Appends the shortest decimal (of 15 to 17 digits) that reads back as the same double. */
 static void add_double(struct strbuf *out, double x)
 {
     if (!isfinite(x)) {
@@ -93,7 +93,7 @@ static void add_scored(struct strbuf *out, const struct request *r)
     add_double(out, result_row_sum(r, &n_scored));
 }
 
-/* One answer to the line: its text, tokens and log-probabilities. */
+/* Appends one answer to the line: its text, tokens and log-probabilities. */
 static void result_row_add_choice(struct strbuf *out, const struct request *c)
 {
     add_key_string(out, "text", c->text.data, c->text.n);
@@ -116,7 +116,7 @@ void result_row_usage(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "}");
 }
 
-/* The prompt's log-probabilities are those of the first answer. */
+/* Appends the prompt's log-probabilities, which the first answer has. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
     if (r->ask->n_prompt_logprobs < 0) return;
@@ -142,7 +142,7 @@ static void add_generated(struct strbuf *out, const struct request *r)
     result_row_usage(r, out);
 }
 
-/* The message of a chat: its content, and the calls that its text has. */
+/* Appends the message of a chat: its content, and the tool calls in its text. */
 static void add_message(struct strbuf *out, const struct request *c, const struct tool_calls *calls)
 {
     strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
@@ -179,7 +179,8 @@ static struct status add_openai_choice(struct strbuf *out, const struct request 
     return st;
 }
 
-/* The ids of a batch result are a hash of the custom_id, so that runs write equal bytes. */
+/* Returns a hash of the custom_id, from which all ids of a batch result are made, so that all runs
+ * write the same bytes. */
 static unsigned long long id_of(const struct request *r)
 {
     return XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
@@ -268,7 +269,7 @@ struct status result_row_write(const struct request *r, const struct request_rul
     return strbuf_status(out);
 }
 
-/* ---- a row that was written: its custom_id ---- */
+/* ---- the custom_id of a written row ---- */
 
 #define PLAIN_ID      "{\"custom_id\":\""
 #define BATCH_START   "{\"id\":\"batch_req_"
@@ -288,7 +289,7 @@ bool result_row_is_batch(const char *text, size_t n)
     return starts_with(text, n, BATCH_START);
 }
 
-/* Finds the string of custom_id in a row: text[*begin, *end) between its quotes. False when the row
+/* Finds the string of custom_id in a row: text[*begin, *end) between its quotes. False if the row
  * has none. */
 static bool find_id(const char *text, size_t n, size_t *begin, size_t *end)
 {

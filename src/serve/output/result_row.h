@@ -5,17 +5,17 @@
 
 #include "serve/request/request.h"
 
-/* Local. Appends r's result line, its newline included: an error row, a score row (rules->score), a
- * plain result row, or an OpenAI batch result line for a batch line. model_name: the "model" of
+/* Local. Appends r's result line, including its newline: an error row, a score row (rules->score),
+ * a plain result row, or an OpenAI batch result line for a batch line. model_name: the "model" of
  * batch results; NULL: the request's own. Errors: STATUS_MEMORY. */
 struct status result_row_write(const struct request *r, const struct request_rules *rules,
                                const char *model_name, struct strbuf *out);
 
-/* The parts of a batch result, for a server's answers: each is Local and appends to `out`, where
- * errors stick. result_row_body: the body of r's batch result line (errors: STATUS_MEMORY).
- * result_row_head: its beginning,
- * "id" to "model", without a comma behind it. result_row_usage: the member "usage"; prompt tokens
- * are counted once for all answers. */
+/* Write the parts of a batch result, for a server's answers: each is Local and appends to `out`,
+ * which also keeps errors. result_row_body: the body of r's batch result line (errors:
+ * STATUS_MEMORY). result_row_head: the beginning of the body, from "id" to "model", without a
+ * trailing comma. result_row_usage: the member "usage"; it counts prompt tokens once for all
+ * answers. */
 struct status result_row_body(const struct request *r, const struct request_rules *rules,
                               const char *model_name, struct strbuf *out);
 void result_row_head(const struct request *r, const char *object, const char *model_name,
@@ -25,15 +25,15 @@ void result_row_usage(const struct request *r, struct strbuf *out);
 /* Local. The finish_reason of a finished answer: "stop" or "length". */
 const char *result_row_finish(const struct request *r);
 
-/* Local. The custom_id of a row as result_row_write wrote it, decoded, in new memory that the
- * caller owns. Errors: STATUS_INPUT where the row does not begin with one, STATUS_MEMORY. */
+/* Local. Copies the custom_id of a row that result_row_write wrote, decoded, into new memory that
+ * the caller owns. Errors: STATUS_INPUT if the row does not begin with one, STATUS_MEMORY. */
 struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id);
 
 /* Local. True when the row is an OpenAI batch result. */
 bool result_row_is_batch(const char *text, size_t n);
 
 /* Local. Appends the row that result_row_write would have written for the custom_id `id` in place
- * of its own. Errors: STATUS_INPUT when the row has no id at its start (result_row_id),
+ * of its own. Errors: STATUS_INPUT if the row has no id at its start (result_row_id),
  * STATUS_MEMORY. */
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
@@ -41,10 +41,10 @@ struct status result_row_rename(const char *text, size_t n, const char *id, stru
  * their number. */
 double result_row_sum(const struct request *r, uint64_t *n_scored);
 
-/* Local. Answer i of a finished request, borrowed. */
+/* Local. Returns answer i of a finished request, borrowed. */
 const struct request *result_row_choice(const struct request *r, int32_t i);
 
-/* Local. The generated tokens of all answers together. */
+/* Local. The number of generated tokens of all answers together. */
 size_t result_row_n_generated(const struct request *r);
 
 #endif

@@ -1,11 +1,11 @@
-/* Events of a stream. */
+/* Writes the events of a stream. */
 #include "serve/output/result_stream.h"
 
 #include "serve/output/result_logprobs.h"
 #include "serve/output/result_row.h"
 #include "serve/output/tool_calls.h"
 
-/* The line to which the answer c belongs. */
+/* Returns the request whose answer c is. */
 static const struct request *line_of(const struct request *c)
 {
     return c->parent != NULL ? c->parent : c;
@@ -19,7 +19,7 @@ static void begin_event(const struct request *r, const char *model_name, struct 
     strbuf_puts(out, ",\"choices\":[");
 }
 
-/* A piece of an answer: bytes [from, end) of its text, and at its end the tool calls. */
+/* A piece of an answer: bytes [from, end) of its text, and after the last piece the tool calls. */
 struct answer_piece {
     size_t from, end;
     struct tool_calls calls;
@@ -31,7 +31,7 @@ static void add_text(struct strbuf *out, const struct request *c, const struct a
     strbuf_json_string(out, c->text.data != NULL ? c->text.data + p->from : "", p->end - p->from);
 }
 
-/* The difference that the piece makes to a chat's message. */
+/* Appends the "delta" member, which extends a chat's message by the piece. */
 static void add_delta(struct strbuf *out, const struct request *c, const struct answer_piece *p)
 {
     strbuf_puts(out, "\"delta\":{");
@@ -60,7 +60,7 @@ static void end_event(const struct request *c, struct strbuf *out)
     strbuf_puts(out, line_of(c)->ask->stream_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
-/* A chat begins with the role of its answers. */
+/* Appends the event with which each answer of a chat begins: its role. */
 static void write_role(const struct request *c, const char *model_name, struct strbuf *out)
 {
     begin_event(line_of(c), model_name, out);

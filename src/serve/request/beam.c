@@ -1,4 +1,4 @@
-/* Keeps hypotheses as token lists. They are copied at each step, which costs little beside the
+/* Keeps hypotheses as token lists. Copying them at each step costs little compared with the
  * model. */
 #include "serve/request/beam.h"
 
@@ -12,21 +12,21 @@
 struct hypothesis {
     int32_t *tokens; /* [n] sampled tokens; owned */
     size_t n;
-    double score; /* running: the sum of log-probabilities; ended: that over length^penalty */
+    double score; /* running: the sum of log-probabilities; ended: that sum over length^penalty */
 };
 
 struct beam_search {
     struct request *r;
     const struct request_rules *rules;
-    size_t n_most;              /* sampled tokens of an answer */
+    size_t n_most;              /* the most sampled tokens that an answer may have */
     struct hypothesis *running; /* [n_running of width], the best first */
-    struct hypothesis *ended;   /* [n_ended of width], the same */
+    struct hypothesis *ended;   /* [n_ended of width], the best first */
     struct hypothesis *next;    /* [width], scratch of a step */
     int32_t n_running, n_ended;
     struct candidate *candidates; /* [width, n_tops] */
 };
 
-/* Hypothesis `from` and one token more. */
+/* Hypothesis `from`, extended by one token. */
 struct candidate {
     double score;
     int32_t token, from;
@@ -85,8 +85,8 @@ int32_t beam_n_running(const struct beam_search *b)
     return b->n_running;
 }
 
-/* The sampling values of a probe: greedy, one token, and as many of the most likely tokens as a
- * step needs. */
+/* Returns the sampling values of a probe: greedy, one token, and as many of the most likely tokens
+ * as a step needs. */
 static struct request_ask probe_ask(const struct beam_search *b)
 {
     struct request_ask ask = *b->r->ask;
@@ -231,8 +231,8 @@ static size_t list_candidates(struct beam_search *b, struct request *const *prob
     return n;
 }
 
-/* length^penalty, from multiplications and square roots, which IEEE 754 rounds the same everywhere;
- * exact for a penalty of 1. A fraction of the penalty is used up to its 24th bit. */
+/* Returns length^penalty, computed by multiplications and square roots, which IEEE 754 rounds the
+ * same everywhere; exact for a penalty of 1. Uses the first 24 bits of the penalty's fraction. */
 static double length_factor(size_t length, double penalty)
 {
     const double size = fabs(penalty);

@@ -1,13 +1,14 @@
 /* Beam search over one prompt: keeps the running and the ended hypotheses. Each step needs the most
- * likely next tokens of every running hypothesis, from a request of its own ("probe") that shares
- * the prefix cache. Knows no scheduler and no ranks; lead_choices.c runs the probes.
+ * likely next tokens of every running hypothesis; a separate request for each hypothesis (a
+ * "probe"), which shares the prefix cache, finds them. Knows no scheduler and no ranks;
+ * lead_choices.c runs the probes.
  *
  * The search is that of transformers' generate (num_beams, length_penalty, early_stopping, versions
  * 4.50 to 5.2), without logits processors: candidates rank by the sum of log-probabilities of their
  * tokens; those among the first `width` that end become answers, scored by that sum over
  * length^length_penalty, where length counts sampled tokens, the end token too; the best `width`
- * that do not end go on. Ours alone: sums are in double, and equal candidates rank by token id,
- * then by the rank of their hypothesis; transformers leaves ties open. */
+ * that do not end go on. Two rules are shoal's own: sums are in double, and equal candidates rank
+ * by token id, then by the rank of their hypothesis (transformers leaves ties open). */
 #ifndef SHOAL_SERVE_REQUEST_BEAM_H
 #define SHOAL_SERVE_REQUEST_BEAM_H
 
@@ -21,14 +22,14 @@ struct status beam_create(struct request *r, const struct request_rules *rules,
                           struct beam_search **out);
 void beam_destroy(struct beam_search **b);
 
-/* Local. The number of most likely tokens that a step needs, at most PLAN_TOPS_MAX: enough for all
- * that continue, plus all end tokens. */
+/* Local. How many of the most likely tokens a step needs, at most PLAN_TOPS_MAX: one for each
+ * hypothesis that may go on, plus all end tokens. */
 int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
 
 /* Local. The number of running hypotheses; each needs a probe. 0: the search has ended. */
 int32_t beam_n_running(const struct beam_search *b);
 
-/* Local. The request that finds the most likely tokens after hypothesis i. Owner of *out: the
+/* Local. Makes the request that finds the most likely tokens after hypothesis i. Owner of *out: the
  * caller. Errors: STATUS_MEMORY. */
 struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out);
 
@@ -40,14 +41,15 @@ struct status beam_advance(struct beam_search *b, struct request *const *probes)
  * hypothesis. */
 size_t beam_n_steps(const struct beam_search *b);
 
-/* Local. Appends the search's state between two steps, at least one made, and takes it back into a
- * search just made. *taken is false for bytes that are no state of such a search; it is to be
- * destroyed then. Little-endian. Errors: STATUS_MEMORY. */
+/* Local. beam_pack appends the search's state after one or more steps to `out`; beam_unpack
+ * restores it into a newly made search. *taken is false if the bytes are not the state of such a
+ * search; then destroy the search. Little-endian. Errors: STATUS_MEMORY. */
 void beam_pack(const struct beam_search *b, struct strbuf *out);
 struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
 
-/* Local. After the search: the i-th best answer, finished, i below the request's n_choices. Stop
- * strings end its text here; they do not guide the search. Errors: STATUS_MEMORY. */
+/* Local. After the search: makes the i-th best answer as a finished request; i is below the
+ * request's n_choices. Stop strings end its text here; they do not guide the search. Errors:
+ * STATUS_MEMORY. */
 struct status beam_make_answer(const struct beam_search *b, int32_t i, struct request **out);
 
 #endif

@@ -1,5 +1,5 @@
-/* A list of guides, the most recently used first. Guides without users are dropped when they are
- * too many or use too much memory. */
+/* A list of guides, the most recently used first. Guides without users are dropped when there are
+ * too many of them or they use too much memory. */
 #include "serve/request/guide.h"
 
 #include "base/mem.h"
@@ -54,11 +54,11 @@ struct guide {
     struct guides *owner;
     struct spec spec; /* without its node */
     size_t n_users;
-    char *error;        /* owned: why it cannot be compiled; NULL: dfa is there */
+    char *error;        /* owned: why the grammar cannot be compiled; NULL: it was */
     struct dfa *dfa;    /* owned */
     struct mask *masks; /* [dfa->n_states], owned */
     struct mask first;  /* for an answer's first token */
-    struct guide *next; /* last used before this one */
+    struct guide *next; /* the one used most recently before this one */
 };
 
 struct guides {
@@ -68,7 +68,7 @@ struct guides {
     struct token_order *order; /* NULL until the first guide */
     size_t n_masks_bytes;
     uint64_t n_steps;   /* guides_steps */
-    struct guide *head; /* last used after all others */
+    struct guide *head; /* the most recently used */
 };
 
 struct status guides_create(const struct tokenizer *t, int32_t vocab_size, struct guides **out)
@@ -174,7 +174,7 @@ static size_t guide_bytes_of(const struct guide *p)
     return sizeof *p + p->spec.n_key + dfa_bytes(p->dfa) + p->dfa->n_states * sizeof *p->masks;
 }
 
-/* Drops guides without users, except the head and the last used ones within the limits. */
+/* Drops guides without users, except the head and the most recently used ones within the limits. */
 static void trim(struct guides *g)
 {
     size_t n_bytes = 0, n_kept = 0;
@@ -199,13 +199,13 @@ static struct status guide_fill(struct guide *p)
     struct grammar_work work = {.n_bytes = p->spec.n_key - 1};
     const struct status st = guide_compile(&p->spec, &work, &p->dfa);
     p->owner->n_steps += work.n_steps;
-    p->spec.node = NULL; /* it is freed with its line */
+    p->spec.node = NULL; /* the node is freed with its line */
     if (st.code == STATUS_REQUEST) return mem_strndup(&p->error, st.text, strlen(st.text));
     TRY(st);
     return mem_alloc(&p->masks, p->dfa->n_states, sizeof *p->masks, "guide");
 }
 
-/* Puts a new guide first in the list. Takes the spec's key. */
+/* Puts a new guide first in the list. Takes ownership of the spec's key. */
 static struct status make_guide(struct guides *g, struct spec *spec)
 {
     struct guide *p = NULL;
@@ -234,7 +234,7 @@ struct status guides_get(struct guides *g, enum guide_kind kind, const struct js
     TRY(spec_init(&spec, kind, node));
     while (*link != NULL && !spec_equals(&(*link)->spec, &spec)) link = &(*link)->next;
     struct status st = status_ok();
-    if (*link != NULL) { /* the latest used stands first */
+    if (*link != NULL) { /* the most recently used stands first */
         struct guide *p = *link;
         *link = p->next;
         p->next = g->head;

@@ -1,7 +1,7 @@
 /* Grammar constraints ("guides") on an answer's text: a pattern, a choice of texts, any JSON
  * object, or JSON of a schema. A guide is compiled once for all requests with the same grammar. The
- * tokens that it allows follow from the grammar, the vocabulary and the tokens before, never from
- * batch or layout. Token masks over automata: Willard and Louf 2023. */
+ * tokens that it allows depend only on the grammar, the vocabulary and the preceding tokens, never
+ * on batch or layout. The token masks over automata follow Willard and Louf (2023). */
 #ifndef SHOAL_SERVE_REQUEST_GUIDE_H
 #define SHOAL_SERVE_REQUEST_GUIDE_H
 
@@ -17,8 +17,8 @@ struct guide;
 
 enum guide_kind { GUIDE_REGEX, GUIDE_CHOICE, GUIDE_OBJECT, GUIDE_SCHEMA };
 
-/* Local. No guides yet; the tokenizer is borrowed. guides_destroy accepts NULL; all guides must
- * have been released. Errors: STATUS_MEMORY. */
+/* Local. Makes an empty list of guides; the tokenizer is borrowed. guides_destroy accepts NULL; all
+ * guides must have been released. Errors: STATUS_MEMORY. */
 struct status guides_create(const struct tokenizer *t, int32_t vocab_size, struct guides **out);
 void guides_destroy(struct guides **guides);
 
@@ -37,7 +37,7 @@ uint64_t guides_steps(const struct guides *g);
 struct guide *guide_share(struct guide *guide);
 void guide_release(struct guide **guide);
 
-/* Local. Its memory in bytes, without masks, divided by the number of its users. */
+/* Local. The guide's memory in bytes, without masks, divided by the number of its users. */
 size_t guide_cost_bytes(const struct guide *guide);
 
 /* Local. A hash of the grammar. */

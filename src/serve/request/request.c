@@ -197,8 +197,8 @@ bool request_is_replayable(const struct request *r)
            r->ask->n_prompt_logprobs < 0;
 }
 
-/* Bytes of memory for a token's log-probability and the n_tops beside it, as numbers and as
- * text. */
+/* Returns the bytes of memory for a token's log-probability and those of its n_tops alternatives,
+ * as numbers and as text. */
 static size_t logprob_bytes(int32_t n_tops)
 {
     return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;
@@ -228,7 +228,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
         n += (size_t)rules->vocab_size / 8 + n_words_bytes;
     const size_t per_token =
         sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->ask->n_logprobs);
-    /* of beam search: running and finished hypotheses, and probes */
+    /* beam search has running hypotheses, ended ones, and probes */
     const size_t n_answers =
         r->ask->beam.width > 0 ? 4 * (size_t)r->ask->beam.width : (size_t)r->ask->n_choices;
     if (n_answers > 1)

@@ -44,10 +44,10 @@ void request_defaults_init(struct request_defaults *d);
 /* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
 struct status request_defaults_check(const struct request_defaults *d);
 
-/* Names of unknown fields that a run was warned of. All zeros: none yet. */
+/* Names of unknown or unsupported fields about which the run has warned. All zeros: none yet. */
 enum { REQUEST_WARNINGS_MAX = 32 };
 struct request_warnings {
-    char names[REQUEST_WARNINGS_MAX][64]; /* [n], longer ones cut */
+    char names[REQUEST_WARNINGS_MAX][64]; /* [n], longer ones truncated */
     size_t n;
 };
 
@@ -55,13 +55,14 @@ struct request_warnings {
 struct request_rules {
     struct request_defaults defaults;
     struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
-    const struct chat *chat;     /* the model's chat template; NULL: `messages` are error rows, */
-    const char *chat_missing;    /* and this sentence says why */
-    struct jinja_date date;      /* the time that chat templates see */
-    const int32_t *end_ids;      /* [n_end_ids] */
+    const struct chat *chat;  /* the model's chat template; NULL: lines with `messages` become error
+                                 rows, */
+    const char *chat_missing; /* which say this; NULL: a general sentence */
+    struct jinja_date date;   /* the time that chat templates see */
+    const int32_t *end_ids;   /* [n_end_ids] */
     size_t n_end_ids;
     int32_t vocab_size;                /* token ids are in [0, vocab_size) */
-    int32_t max_model_len;             /* tokens of a full context */
+    int32_t max_model_len;             /* the most tokens that a context may have */
     bool score;                        /* prompts are scored, nothing is generated */
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
@@ -70,7 +71,7 @@ struct request_rules {
 
 /* allowed_token_ids and bad_words (request_answer.h). */
 struct request_words {
-    uint32_t *kept; /* [n_kept_words], a bit each: allowed_token_ids; NULL: all */
+    uint32_t *kept; /* [n_kept_words], a bit for each of allowed_token_ids; NULL: all are allowed */
     size_t n_kept_words;
     int32_t *banned; /* [n_banned]: for each of bad_words the number of its tokens, then the
                         tokens */
@@ -88,9 +89,9 @@ struct request_bytes {
 
 /* When a beam search that has `width` ended hypotheses stops. */
 enum beam_early {
-    BEAM_NOT_EARLY, /* no running hypothesis scores better at its present length */
+    BEAM_NOT_EARLY, /* when no running hypothesis scores better at its present length */
     BEAM_EARLY,     /* at once */
-    BEAM_NEVER,     /* no running hypothesis can score better at any length */
+    BEAM_NEVER,     /* when no running hypothesis can score better at any length */
 };
 
 struct request_beam {
@@ -99,18 +100,18 @@ struct request_beam {
     double length_penalty;
 };
 
-/* The checked values of a line: const once it is parsed. A line's answers have copies that borrow
- * its lists. */
+/* The checked values of a line: const once the line is parsed. Each answer of a line has a copy
+ * that borrows the line's lists. */
 struct request_ask {
     enum request_format format;
     struct request_bytes model; /* batch lines: the body's "model"; may be empty */
-    int32_t priority;           /* smaller runs first; 0 unless the line says so */
+    int32_t priority;           /* a smaller one runs first; 0 unless the line sets it */
 
     /* the draw */
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2];
-    bool is_seeded; /* the line has a seed; otherwise no other line has its key */
+    bool is_seeded; /* the line has a seed; without one, no other line has the same key */
     struct plan_penalties penalties;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
@@ -121,35 +122,35 @@ struct request_ask {
     int32_t max_tokens;
     int32_t min_tokens; /* before this many tokens no end token and no stop string ends the
                            answer */
-    bool ignore_eos;    /* the model's end tokens do not end it */
+    bool ignore_eos;    /* the model's end tokens do not end the answer */
     int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
     size_t n_stop_ids;
 
     /* the row */
     int32_t n_logprobs;        /* alternatives to each sampled token; -1: no log-probabilities */
-    int32_t n_prompt_logprobs; /* the same for each prompt token */
+    int32_t n_prompt_logprobs; /* the same, for each prompt token */
     int32_t n_choices;         /* answers */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
                                       a NUL; empty: an answer is text */
     enum chat_tool_form tool_form; /* and how the model writes calls */
     bool streams;                  /* a call's "stream": the answer is sent in pieces */
-    bool stream_usage; /* and the last piece has the usage: stream_options.include_usage */
+    bool stream_usage;             /* the last piece has the usage: stream_options.include_usage */
 };
 
 /* A line and its answer so far, or one of a line's answers. */
 struct request {
     uint64_t line;                  /* number, from 1 */
-    uint64_t index;                 /* order of reading, from 0 */
-    uint64_t order;                 /* order of running within its priority; unique */
-    uint64_t line_digest[2];        /* the journal's */
+    uint64_t index;                 /* place in the order of reading, from 0 */
+    uint64_t order;                 /* place in the order of running within its priority; unique */
+    uint64_t line_digest[2];        /* the line's digest for the journal */
     struct request_bytes custom_id; /* if the line gives none, its number until request_rename */
     bool is_named;                  /* the line gives a custom_id */
-    uint64_t n_template_steps;      /* that the chat template took for the prompt */
-    const struct request_ask *ask;  /* owned, except the lists of an answer's ask */
+    uint64_t n_template_steps;      /* steps that the chat template took for the prompt */
+    const struct request_ask *ask;  /* owned; an answer's ask borrows its lists */
     struct request *parent;         /* the line to which this is an answer, and whose lists its
                                        ask borrows; NULL: this is the line itself */
-    uint32_t choice;                /* which of the answers it is */
+    uint32_t choice;                /* which of the line's answers this is */
 
     /* tokens and text; owned */
     int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
@@ -164,7 +165,8 @@ struct request {
     float *scores;                /* score and n_prompt_logprobs: [n_prompt]; scores[0] is unused */
     struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; the first are unused */
     float *logprobs;              /* of sampled tokens, [logprobs_capacity] */
-    struct plan_top *tops;        /* and the most likely ones, [logprobs_capacity, n_logprobs] */
+    struct plan_top *tops;        /* the most likely tokens in their places, [logprobs_capacity,
+                                     n_logprobs] */
     size_t logprobs_capacity;
 
     /* how it stands */
@@ -173,7 +175,7 @@ struct request {
     char *error_message;                    /* owned */
     uint64_t first_token_ns, last_token_ns; /* when they were taken; 0: not yet */
     size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
-    size_t n_saved;     /* sampled tokens that the journal has by now; of a search, its steps */
+    size_t n_saved;     /* sampled tokens that the journal has by now; for a beam search, steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
 
     /* a line with several answers */
@@ -181,28 +183,29 @@ struct request {
                                  answers are the first n_choices. NULL: r is its own only answer */
     size_t choices_capacity;
     int32_t n_open;             /* answers that are not finished */
-    struct beam_search *search; /* the lead's (lead_choices.c); NULL: none */
+    struct beam_search *search; /* owned by the lead (lead_choices.c); NULL: none */
 
-    struct exchange *call; /* the server's, borrowed; NULL: a line. An answer's is its parent's */
+    struct exchange *call; /* the server's call, borrowed; NULL: a line, or an answer, whose parent
+                              has the call */
 
-    struct result_entry *shared; /* the result cache's, while equal requests wait for r */
-    struct request *prev, *next; /* in the list that it is in (request_list.h) */
+    struct result_entry *shared; /* the result cache's entry, while equal requests wait for r */
+    struct request *prev, *next; /* links of the list that holds r (request_list.h) */
 };
 
-/* Draft tokens after a request's own tokens, as if it had drawn them. */
+/* Draft tokens that follow a request's own tokens, as if they had been drawn. */
 struct request_ahead {
     const int32_t *tokens; /* [n] */
     size_t n;              /* above 0 */
     uint16_t guide_state;  /* state after them, if the request has a guide */
 };
 
-/* request_parse.c. Local. The request of one line (n bytes, borrowed for the call). A line that
- * cannot be served gives a request with error_code and error_message set, and OK. Owner of *out:
- * the caller. Errors: STATUS_MEMORY. */
+/* request_parse.c. Local. Makes the request of one line (n bytes, borrowed for the call). For a
+ * line that cannot be served, makes a request with error_code and error_message set, and returns
+ * OK. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);
 
-/* A call of the server: the body of a batch line without the line. */
+/* A call to the server: what would be the body of a batch line, without the line around it. */
 struct request_call {
     enum request_format format; /* REQUEST_OPENAI or REQUEST_OPENAI_CHAT */
     uint64_t number;            /* from 1, instead of a line's */
@@ -211,23 +214,23 @@ struct request_call {
     size_t n_body;
 };
 
-/* request_parse.c. Local. The request of a call: the same fields, values and errors as in the body
- * of a batch line with this custom_id, and also "stream" and "stream_options". All of it
+/* request_parse.c. Local. Makes the request of a call, with the same fields, values and errors as
+ * in the body of a batch line with this custom_id, and also "stream" and "stream_options". The call
  * is borrowed until the function returns. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create_call(const struct request_rules *rules,
                                   const struct request_call *call, struct request **out);
 
-/* request_parse.c. Local. The request of a line that was not read (too long): an error row from the
- * start. Errors: STATUS_MEMORY. */
+/* request_parse.c. Local. Makes the request of a line that was not read because it is too long: an
+ * error row from the start. Errors: STATUS_MEMORY. */
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
                                     struct request **out);
 
-/* Local. A request without a prompt whose custom_id is its line number, and *ask, which is its own.
- * Errors: STATUS_MEMORY. */
+/* Local. Makes a request without a prompt, whose custom_id is its line number. *ask is its ask, to
+ * be filled in. Errors: STATUS_MEMORY. */
 struct status request_create_bare(uint64_t line_number, struct request **out,
                                   struct request_ask **ask);
 
-/* Local. Accepts NULL. Does not destroy the search of a beam search. */
+/* Local. Accepts NULL. Does not destroy r's beam search. */
 void request_destroy(struct request **r);
 
 /* The error row of a line that repeats a custom_id; merge.c writes it, too. */
@@ -237,8 +240,8 @@ void request_destroy(struct request **r);
 /* The error of a request whose client has gone. */
 #define REQUEST_CANCELLED_CODE "cancelled"
 
-/* Errors of a line that ran. Every other error of a line comes first, that of a repeated custom_id
- * included. */
+/* Errors of a line that ran. All other errors of a line are found before it runs, among them a
+ * repeated custom_id. */
 #define REQUEST_NUMERIC_CODE  "numeric_error"
 #define REQUEST_GUIDE_CODE    "guide_error"
 #define REQUEST_NO_TOKEN_CODE "no_token_left"
@@ -247,18 +250,18 @@ void request_destroy(struct request **r);
  * Errors: STATUS_MEMORY. */
 struct status request_fail(struct request *r, const char *code, const char *message);
 
-/* Local. Gives the request of a line without a custom_id its name; the key stays that of its
- * number. Errors: STATUS_MEMORY. */
+/* Local. Names the request of a line without a custom_id; its key stays that of the line number.
+ * Errors: STATUS_MEMORY. */
 struct status request_rename(struct request *r, const char *name);
 
-/* request_answer.c. Local. Takes a sampled token: appends it, feeds the text, and sets r->finish
- * when it ends the request: an end id or a stop string ("stop"), max_tokens or a full context
- * ("length"). Errors: STATUS_MEMORY. */
+/* request_answer.c. Local. Takes a sampled token: appends it, extends the text, and sets r->finish
+ * when the token ends the request: an end id or a stop string ("stop"), max_tokens or a full
+ * context ("length"). Errors: STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
 
-/* Local. The log-probability of the token that is taken next, and the n_logprobs most likely ones.
- * Errors: STATUS_MEMORY. */
+/* Local. Stores the log-probability of the token that is taken next, and the n_logprobs most likely
+ * tokens. Errors: STATUS_MEMORY. */
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
 
 /* Local. True when r's row follows from its tokens alone, so that they can be taken from another
@@ -268,8 +271,9 @@ bool request_is_replayable(const struct request *r);
 /* Local. An upper bound on the bytes that r takes until its result line is written. */
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
 
-/* Local. The key of a line with its own seed (its low and high word), and of one without: XXH3-64
- * of the custom_id's bytes, seeded with --seed. */
+/* Local. request_key_of_seed sets the key of a line with a seed: the seed's low and high words.
+ * request_key_of_id sets that of a line without one: XXH3-64 of the custom_id's bytes, seeded with
+ * --seed. */
 void request_key_of_seed(int64_t seed, uint32_t key[2]);
 void request_key_of_id(uint64_t seed, const char *id, size_t n, uint32_t key[2]);
 

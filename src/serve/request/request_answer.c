@@ -27,7 +27,7 @@ static void forbid(const struct request_rules *rules, int32_t id, uint32_t *allo
     if (id >= 0 && id < rules->vocab_size) allowed[id / 32] &= ~((uint32_t)1 << (id % 32));
 }
 
-/* Token i of r's tokens, followed by the drafts. */
+/* Returns token i of the sequence of r's tokens and then the drafts. */
 static int32_t token_at(const struct request *r, const struct request_ahead *ahead, size_t i)
 {
     return i < r->n_tokens ? r->tokens[i] : ahead->tokens[i - r->n_tokens];
@@ -129,7 +129,7 @@ static bool stops_ahead(struct request *r, const struct request_rules *rules)
     return n > 0 && stop_peek(r->stop, text, n);
 }
 
-/* Feeds one token; with `last` it ends the text. */
+/* Feeds one token to the detokenizer. With `last`, ignores the token and ends the text. */
 static struct status feed_text(struct request *r, const struct request_rules *rules, int32_t token,
                                bool last, bool *stopped)
 {

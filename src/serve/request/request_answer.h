@@ -10,12 +10,13 @@
 /* Local. Whether any token may be excluded for r. False: r may always draw any token. */
 bool request_is_narrowed(const struct request *r);
 
-/* Local. r is narrowed. allowed [ceil(vocab_size / 32)] = a bit for each token that r may draw
- * next, after the draft tokens `ahead` (NULL: none). Errors: STATUS_MEMORY. */
+/* Local. Needs request_is_narrowed(r). allowed [ceil(vocab_size / 32)] = a bit for each token that
+ * r may draw next, after the draft tokens `ahead` (NULL: none). Errors: STATUS_MEMORY. */
 struct status request_allow(const struct request *r, const struct request_rules *rules,
                             const struct request_ahead *ahead, uint32_t *allowed);
 
-/* Local. *none: r, which is narrowed, may draw no token. Errors: STATUS_MEMORY. */
+/* Local. Needs request_is_narrowed(r). *none = whether r may draw no token at all. Errors:
+ * STATUS_MEMORY. */
 struct status request_allows_none(struct request *r, const struct request_rules *rules, bool *none);
 
 /* Local. A hash of allowed_token_ids and bad_words; 0 when there are none. */

@@ -2,9 +2,9 @@
  * any other, and shares its prompt's full KV blocks through the prefix cache. Called by the lead
  * and by beam.c.
  *
- * Why no copy on write: rows of the prompt's last block, at most 63, are computed again for each
- * answer instead. A copy would need a new kind of plan for all ranks and layers, and blocks with
- * several writers to account for; both paths give the same bytes. */
+ * Why no copy-on-write: each answer computes the rows of the prompt's last block, at most 63,
+ * again. Copying would need a new kind of plan for all ranks and layers, and bookkeeping for blocks
+ * with several writers; the bytes would be the same. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
 #define SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
 
@@ -15,8 +15,8 @@
  * prompt. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create_choice(struct request *r, uint32_t choice, struct request **out);
 
-/* Local. The same with values of its own: `ask` is a changed copy of r's, and is copied. Errors:
- * STATUS_MEMORY. */
+/* Local. As request_create_choice, but with the values of `ask`, a changed copy of r's ask. Copies
+ * `ask`. Errors: STATUS_MEMORY. */
 struct status request_create_variant(struct request *r, uint32_t choice,
                                      const struct request_ask *ask, struct request **out);
 

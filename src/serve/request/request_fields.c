@@ -1,6 +1,6 @@
 /* The fields that a line may have. A field is read, or has no effect, or is refused unless its
- * value changes nothing. A batch line's body has no other fields; a plain line may carry any. A
- * name that is close to a field's name is warned of once. */
+ * value changes nothing. A batch line's body has no other fields; a plain line may carry any. Warns
+ * once of each name that is close to a field's name. */
 #include "serve/request/request_parse.h"
 
 #include "base/log.h"
@@ -146,12 +146,12 @@ static bool is_refused(const struct refused_field *list, size_t n, const char *k
     return false;
 }
 
-/* ---- names that are meant for others ---- */
+/* ---- misspelled names ---- */
 
 enum { NAME_MAX_BYTES = 32 }; /* longest name that is compared; every field is shorter */
 
-/* A name in lower case without '_' and '-': writes up to NAME_MAX_BYTES and returns how many; 0 for
- * a longer name. */
+/* Writes a name in lower case without '_', '-' and blanks, and returns its length; 0 if it is
+ * longer than NAME_MAX_BYTES. */
 static size_t request_fields_fold(const char *name, char out[NAME_MAX_BYTES])
 {
     size_t n = 0;
@@ -169,8 +169,8 @@ static size_t request_fields_least(size_t a, size_t b)
 }
 
 /* The number of insertions, deletions, substitutions and swaps of neighbours that turn a [n] into b
- * [m]: the restricted Damerau-Levenshtein distance. Row i of the table is the distance of a's first
- * i bytes. */
+ * [m]: the restricted Damerau-Levenshtein distance. Row i of the table holds the distances of a's
+ * first i bytes to the prefixes of b. */
 static size_t edits(const char *a, size_t n, const char *b, size_t m)
 {
     size_t table[NAME_MAX_BYTES + 1][NAME_MAX_BYTES + 1];
@@ -188,8 +188,8 @@ static size_t edits(const char *a, size_t n, const char *b, size_t m)
     return table[n][m];
 }
 
-/* Whether `key` equals `name` except for case and '_', or differs by one or two slips if the name
- * is long enough. */
+/* Whether `key` equals `name` except for case, '_', '-' and blanks, or is one or two edits away
+ * from a name that is long enough. */
 static bool is_close(const char *key, const char *name)
 {
     char a[NAME_MAX_BYTES], b[NAME_MAX_BYTES];
@@ -239,7 +239,8 @@ static bool is_neutral(const struct js_node *node, double neutral)
     return js_count(node) == 0;
 }
 
-/* An error row that names the field and the one to use instead. */
+/* Makes an error row that names the field and the one to use instead, unless the value is
+ * neutral. */
 static struct status request_fields_refuse(struct request_parser *p, const struct js_node *fields,
                                            const struct refused_field *f)
 {

@@ -1,5 +1,5 @@
-/* Reads a line's grammar constraint under its several field names, and follows an answer through
- * it. */
+/* Reads a line's grammar constraint, which has several field names, and follows an answer through
+ * the grammar. */
 #include "serve/request/request_guide.h"
 
 #include "base/mem.h"
@@ -39,7 +39,8 @@ static struct status ask(struct request_parser *p, struct asked *a, const char *
     return status_ok();
 }
 
-/* {"type": "text"}, "json_object", or "json_schema" with {"name", "schema", "strict"}. */
+/* Reads response_format: its type is "text", "json_object", or "json_schema" with an object
+ * {"name", "schema", "strict"}. */
 static struct status ask_format(struct request_parser *p, const struct js_node *fields,
                                 struct asked *a)
 {
@@ -92,7 +93,7 @@ static struct status ask_all(struct request_parser *p, const struct js_node *fie
     return status_ok();
 }
 
-/* A schema may be a string that holds its JSON. */
+/* Parses a schema that is given as a string of JSON. */
 static struct status open_schema(struct request_parser *p, struct asked *a)
 {
     size_t n;

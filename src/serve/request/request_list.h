@@ -12,7 +12,7 @@ static inline bool request_is_before(const struct request *a, const struct reque
                                                 : a->order < b->order;
 }
 
-/* Zero-initialised it is empty. Owns nothing. */
+/* Empty when zero-initialised. Does not own its requests. */
 struct request_list {
     struct request *head, *tail; /* the first and the last to run */
     size_t n;
@@ -47,7 +47,7 @@ static inline void request_list_clear(struct request_list *l)
     }
 }
 
-/* Local. Inserts r at its place; searches from the head, or from the tail. */
+/* Local. Insert r at its place in the order; they search for it from the head or from the tail. */
 static inline void request_list_put_from_head(struct request_list *l, struct request *r)
 {
     struct request *next = l->head;

@@ -1,5 +1,5 @@
-/* Turns a JSON line into a checked request. Errors name the field, the expected and the found
- * value. */
+/* Turns a JSON line into a checked request. Errors name the field, what was expected and what was
+ * found. */
 #include "serve/request/request_parse.h"
 
 #include "base/mem.h"
@@ -183,7 +183,7 @@ static struct status check_rounded(struct request_parser *p, const struct js_nod
                        is_chat ? "messages" : "a grammar constraint");
 }
 
-/* Everything except a line's envelope. */
+/* Reads everything except a line's envelope. */
 static struct status read_values(struct request_parser *p, const struct js_node *fields,
                                  bool is_rounded)
 {
@@ -202,7 +202,7 @@ static struct status read_values(struct request_parser *p, const struct js_node 
     return mem_alloc(&p->r->scores, p->r->n_prompt, sizeof *p->r->scores, "request scores");
 }
 
-/* "stream", and of "stream_options" include_usage, which only a stream may have. */
+/* Reads "stream", and include_usage in "stream_options", which only a stream may have. */
 static struct status read_stream(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *options = js_get(fields, "stream_options");
@@ -257,7 +257,7 @@ static struct status request_parse_parse(struct request_parser *p, const char *t
     return st;
 }
 
-/* Parses into p->r, which becomes an error row where the text cannot be served. Destroys it at any
+/* Parses into p->r, which becomes an error row if the text cannot be served. Destroys it on any
  * other error. */
 static struct status parse_into(struct request_parser *p, const char *text, size_t n,
                                 struct request **out)

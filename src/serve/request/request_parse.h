@@ -1,4 +1,4 @@
-/* Between the files that read a line: the JSON side of a request.
+/* Shared by the files that turn the JSON of a line into a request.
  *
  *   line -> request_parse.c   JSON, envelope of a batch line
  *             request_fields.c    which fields may stand there
@@ -8,17 +8,17 @@
  *             request_tools.c     the tools of a chat
  *             request_prompt.c    the prompt's tokens
  *        -> struct request with its struct request_ask
- */
+ * */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_PARSE_H
 #define SHOAL_SERVE_REQUEST_REQUEST_PARSE_H
 
 #include "base/json.h"
 #include "serve/request/request.h"
 
-/* A line that is being read. */
+/* A line or call that is being read. */
 struct request_parser {
     struct request *r;
-    struct request_ask *ask; /* r's; const for all other code */
+    struct request_ask *ask; /* r's ask, which is const for all other code */
     const struct request_rules *rules;
     bool is_call; /* a call of the server, not a line */
 };
@@ -44,9 +44,9 @@ struct status request_read_sampling(struct request_parser *p, const struct js_no
  */
 struct status request_read_guide(struct request_parser *p, const struct js_node *fields);
 
-/* request_words.c: allowed_token_ids and bad_words, after all other sampling. A word is banned as
- * its tokens, with and without a blank before it, as in vLLM: its last token cannot follow the
- * others. */
+/* request_words.c: allowed_token_ids and bad_words, after all other sampling. As in vLLM, a word is
+ * banned as a sequence of tokens, with and without a leading blank: its last token cannot follow
+ * the others. */
 struct status request_read_words(struct request_parser *p, const struct js_node *fields);
 
 /* request_tools.c: the tools of the body of a chat, unless tool_choice is "none". */
@@ -58,16 +58,18 @@ struct status request_read_tools(struct request_parser *p, const struct js_node 
 struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The type of a found value as sentences name it: "a boolean", "a number beyond 64 bits". */
+/* The type of a found value, for an error sentence: "a boolean", "a number beyond 64 bits". */
 const char *request_type_name(const struct js_node *node);
 
-/* request_read_id reads a token id from the list `key`; request_check_id checks that id is one. */
+/* request_read_id reads a token id from the list `key`; request_check_id checks that `id` is a
+ * token id. */
 struct status request_read_id(struct request_parser *p, const char *key, const struct js_node *node,
                               int32_t *id);
 struct status request_check_id(struct request_parser *p, const char *key, int64_t id);
 
-/* *value = the field `key` when it is there and not null, else *value stays. Refused: another type,
- * a number below low or above high (reals: `range` says in words what is allowed). */
+/* *value = the field `key` if it is present and not null; otherwise *value stays. They refuse
+ * another type, and a number below low or above high (reals: `range` says in words what is
+ * allowed). */
 struct status request_read_int(struct request_parser *p, const struct js_node *fields,
                                const char *key, int64_t low, int64_t high, int64_t *value);
 struct status request_read_real(struct request_parser *p, const struct js_node *fields,

@@ -82,7 +82,8 @@ static struct status read_text(struct request_parser *p, const struct js_node *p
     return st;
 }
 
-/* The text of content part i of message m. Errors: STATUS_REQUEST for a part that is not text. */
+/* Finds the text of content part i of message m. Errors: STATUS_REQUEST for a part that is not
+ * text. */
 static struct status part_text(struct request_parser *p, const struct js_node *part, size_t m,
                                size_t i, const char **text, size_t *n)
 {
@@ -108,7 +109,7 @@ static struct status part_text(struct request_parser *p, const struct js_node *p
                        request_type_name(js_get(part, "text")));
 }
 
-/* Appends the JSON string of message m's content: its text parts, a newline between two. */
+/* Appends the JSON string of message m's content: its text parts, joined by newlines. */
 static struct status add_joined(struct request_parser *p, const struct js_node *parts, size_t m,
                                 struct strbuf *out)
 {
@@ -163,8 +164,8 @@ static bool has_parts(const struct js_node *messages)
     return false;
 }
 
-/* The same messages with each list of parts joined to one string, for a template that accepts only
- * strings. *doc owns them. */
+/* Copies the messages with each list of parts joined into one string, for a template that accepts
+ * only strings. *doc owns the copy. */
 static struct status join_parts(struct request_parser *p, const struct js_node *messages,
                                 struct js_doc **doc)
 {
@@ -185,7 +186,7 @@ static struct status join_parts(struct request_parser *p, const struct js_node *
 }
 
 /* Handles contents that are lists of parts, as OpenAI writes them: *messages stays if the template
- * accepts lists; else it becomes *doc's. */
+ * accepts lists; otherwise it becomes the root of *doc. */
 static struct status take_parts(struct request_parser *p, const struct js_node **messages,
                                 struct js_doc **doc)
 {
@@ -220,8 +221,8 @@ static struct status check_messages(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* Encodes a conversation through the model's chat template; nothing else is put around it. Special
- * tokens are those that the template wrote; text of users becomes none. */
+/* Encodes a conversation through the model's chat template; adds nothing around it. Only text that
+ * the template wrote can become special tokens; text of users never does. */
 static struct status encode_messages(struct request_parser *p, const struct js_node *messages,
                                      const struct chat_options *options)
 {

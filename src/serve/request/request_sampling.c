@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A lower temperature counts as greedy: the most likely token would have all the probability, and 1
- * / temperature would overflow. */
+ * / temperature could overflow. */
 #define TEMPERATURE_MIN 1e-5
 
 static struct status read_draw(struct request_parser *p, const struct js_node *fields)
@@ -47,7 +47,8 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* The length of the answer. max_completion_tokens is OpenAI's newer name of max_tokens. */
+/* Reads the limits of the answer's length, and the priority. max_completion_tokens is OpenAI's
+ * newer name for max_tokens. */
 static struct status read_limits(struct request_parser *p, const struct js_node *fields)
 {
     int64_t most = p->rules->defaults.max_tokens, newer = 0, least = 0, priority = 0;
@@ -137,7 +138,8 @@ static struct status read_stop_ids(struct request_parser *p, const struct js_nod
     return status_ok();
 }
 
-/* A key of logit_bias: a token id in decimals, as JSON has no other keys than strings. */
+/* Reads a key of logit_bias: a token id in decimal, because JSON keys are strings. False: it is not
+ * one. */
 static bool read_id(const char *text, int64_t *id)
 {
     size_t n = 0;
@@ -193,8 +195,9 @@ static struct status read_biases(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* `logprobs` is a number of alternatives or a switch. A number of 0 means none at all, but in
- * /v1/completions the sampled tokens' alone; the switch goes with top_logprobs. */
+/* `logprobs` is a number of alternatives or a switch. The number 0 means no log-probabilities,
+ * except in /v1/completions, where it means only those of the sampled tokens; the switch goes with
+ * top_logprobs. */
 static struct status read_logprobs(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *node = js_get(fields, "logprobs");
@@ -221,7 +224,7 @@ static struct status read_logprobs(struct request_parser *p, const struct js_nod
     return status_ok();
 }
 
-/* ---- several answers, and beam search: an object "beam" of ours, beam_width, num_beams
+/* ---- several answers, and beam search: shoal's own object "beam", beam_width, num_beams
  * (transformers), and use_beam_search with best_of or n (older vLLM) ---- */
 
 static bool is_given(const struct js_node *fields, const char *key)
@@ -248,7 +251,7 @@ static struct status read_early(struct request_parser *p, const struct js_node *
                        text != NULL ? "another string" : request_type_name(node));
 }
 
-/* {"width", "length_penalty", "early_stopping"} */
+/* Checks the keys of "beam": {"width", "length_penalty", "early_stopping"}. */
 static struct status check_object(struct request_parser *p, const struct js_node *object)
 {
     static const char *const known[] = {"width", "length_penalty", "early_stopping"};
@@ -268,7 +271,7 @@ static struct status check_object(struct request_parser *p, const struct js_node
     return status_ok();
 }
 
-/* The width under any of its names; 0: no beam search. */
+/* Reads the width under any of its names; 0: no beam search. */
 static struct status read_width(struct request_parser *p, const struct js_node *fields,
                                 int64_t *width)
 {
@@ -288,7 +291,7 @@ static struct status read_width(struct request_parser *p, const struct js_node *
                                "%s: expected one way of asking for beam search", names[i]);
         }
         TRY(request_read_int(p, fields, names[i], 1, REQUEST_BEAMS_MAX, width));
-        if (*width == 1 && !is_used) *width = 0; /* greedy by another name, or not even that */
+        if (*width == 1 && !is_used) *width = 0; /* one beam is no search */
     }
     if (!is_used || *width > 0) return status_ok();
     TRY(request_read_int(p, fields, "n", 1, REQUEST_BEAMS_MAX, width));
@@ -297,7 +300,8 @@ static struct status read_width(struct request_parser *p, const struct js_node *
     return request_bad(p, "invalid_request", "use_beam_search: expected a width, as best_of");
 }
 
-/* Refuses fields that beam search does not support. Flags of the same kind are ignored. */
+/* Refuses fields that beam search does not support. Where the values come from flags, beam search
+ * ignores them. */
 static struct status check_beam(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const refused[] = {"logprobs",          "prompt_logprobs",
@@ -341,7 +345,7 @@ static struct status read_beam(struct request_parser *p, const struct js_node *f
     return check_beam(p, fields);
 }
 
-/* Fields of a beam search in a line without one: allowed only with values that change nothing. */
+/* Refuses fields of beam search in a line without one, unless their values change nothing. */
 static struct status check_no_beam(struct request_parser *p, const struct js_node *fields)
 {
     double penalty = 1;

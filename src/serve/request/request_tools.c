@@ -43,7 +43,7 @@ struct status request_read_tools(struct request_parser *p, const struct js_node 
     if (p->rules->chat != NULL) p->ask->tool_form = chat_tool_form(p->rules->chat);
     for (size_t i = 0; i < js_count(tools); i++) TRY(read_tool(p, js_at(tools, i), i));
     if (choice != NULL && strcmp(choice, "none") == 0) {
-        mem_free(&p->ask->tools.bytes); /* the model sees them, but its text stays text */
+        mem_free(&p->ask->tools.bytes); /* the model sees the tools, but its answers stay text */
         p->ask->tools.n = 0;
     }
     return status_ok();

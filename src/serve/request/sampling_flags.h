@@ -1,6 +1,6 @@
-/* The flags of sampling, which a line's own fields override and which override the model's
- * generation_config.json (options/flags.h says how a row is read). A journal keeps them all, in
- * this order. */
+/* The sampling flags. A line's own fields override them, and they override the model's
+ * generation_config.json (options/flags.h explains the rows). A journal keeps them all, in this
+ * order. */
 #ifndef SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 #define SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 
