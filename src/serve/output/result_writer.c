@@ -1,4 +1,4 @@
-/* The window of open rows, and writing them in order. */
+/* Keeps the window of open rows, and writes them in order. */
 #include "serve/output/result_writer.h"
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@
 
 enum { FLUSH_BYTES = 64 << 10, COMPARE_BYTES = 16 << 10 };
 
-/* An open row; text is set when it is done and waits for earlier ones. */
+/* An open row; text is set if it is done and waits for earlier ones. */
 struct slot {
     char *text; /* owned */
     struct result_row row;
@@ -39,8 +39,8 @@ struct result_writer {
 };
 
 /* Locks the file until it is closed. Claims (base/file_claims.h) already refuse a file that another
- * job writes, and name that job. The lock also refuses where claims cannot: when the other job uses
- * another hard link, or when no lease could be made. */
+ * job writes, and name that job. The lock also works where claims cannot: if the other job uses
+ * another hard link, or if no lease could be made. */
 static struct status result_writer_lock(const struct result_writer *w)
 {
     struct stat info;
@@ -135,7 +135,7 @@ static struct status io_error(const struct result_writer *w, const char *what, i
                        (unsigned long long)w->offset, strerror(error));
 }
 
-/* Ends the comparison and cuts the file at `offset`. */
+/* Ends the comparison and truncates the file at `offset`. */
 static struct status result_writer_cut(struct result_writer *w)
 {
     const off_t end = lseek(w->fd, 0, SEEK_END);

@@ -1,4 +1,4 @@
-/* Writes result lines in input order and bounded memory. Rows that are done wait in a window for
+/* Writes result lines in input order and in bounded memory. Finished rows wait in a window for
  * slower earlier rows; no row is opened while the window is full. The file grows while the job
  * runs. Does not look into the lines. Called by the lead.
  *
@@ -17,9 +17,9 @@
 
 struct result_writer;
 
-/* A line that is done. */
+/* A finished result line. */
 struct result_row {
-    const char *text; /* borrowed for the call, its newline included */
+    const char *text; /* borrowed for the call, with its newline */
     size_t n;
     bool is_error;
     double sum_logprob; /* added in input order, for the perplexity */
@@ -33,21 +33,22 @@ struct result_totals {
 };
 
 /* Local. Creates or truncates `path`; "-" is stdout. window_rows >= 1: rows that may be open at
- * once; window_bytes: memory above which no further row is opened. Locks the file before it changes
+ * once; window_bytes: memory above which no more rows are opened. Locks the file before it changes
  * it. Errors: STATUS_USAGE (another process has it locked), STATUS_IO, STATUS_MEMORY. */
 struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
                                    struct result_writer **out);
 
-/* Local. A writer for a job with a journal: the file is kept. Until result_writer_settle, flushed
- * rows are compared with the file's bytes, and from the first difference on the file is written
- * anew. After it, rows reach the file only in result_writer_flush, so that the caller can make them
- * durable in the journal first. failpoint: borrowed, NULL: none. Errors: as result_writer_create.
- */
+/* Local. Makes a writer for a job with a journal, which keeps the file. Until result_writer_settle,
+ * it compares flushed rows with the file's bytes, and rewrites the file from the first difference
+ * on. After that, rows reach the file only in result_writer_flush, so that the caller can first
+ * make them durable in the journal. failpoint: borrowed, NULL: none. Errors: as
+ * result_writer_create.
+ * */
 struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
                                    struct failpoint *failpoint, struct result_writer **out);
 
-/* Local. Flushes and cuts the file after the rows so far. *n_bytes: its size; *was_equal: the file
- * held exactly these rows. Errors: STATUS_IO. */
+/* Local. Flushes, and truncates the file after the rows so far. *n_bytes = its size; *was_equal =
+ * whether the file already held exactly these rows. Errors: STATUS_IO. */
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal);
 
 /* Local. Closes without flushing; NULL is accepted. */
@@ -60,9 +61,9 @@ bool result_writer_has_room(const struct result_writer *w);
  * put; then its length counts. *index counts up from 0. There must be room for a row (assert). */
 void result_writer_open(struct result_writer *w, size_t cost_bytes, uint64_t *index);
 
-/* Local. Sets the text of an open row; call it once per row. The row goes to the buffer as soon as
- * all rows before it have gone there, and so do the rows that waited for it.
- * Errors: STATUS_MEMORY, and those of result_writer_flush. */
+/* Local. Sets the text of an open row; call it once per row. The row goes to the buffer once all
+ * earlier rows have gone there, followed by the rows that waited for it. Errors: STATUS_MEMORY, and
+ * those of result_writer_flush. */
 struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
 
@@ -73,11 +74,11 @@ struct status result_writer_flush(struct result_writer *w);
 /* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. Errors: as flush. */
 struct status result_writer_close(struct result_writer *w);
 
-/* Local. Bytes in the file. */
+/* Local. The number of bytes written to the file. */
 uint64_t result_writer_offset(const struct result_writer *w);
 
-/* Local. Rows that are open; those of them that are done and wait for an earlier row; the sums over
- * all written rows. */
+/* Local. The number of open rows; the number of those that are done and wait for an earlier row;
+ * the sums over all written rows. */
 size_t result_writer_n_open(const struct result_writer *w);
 size_t result_writer_n_waiting(const struct result_writer *w);
 struct result_totals result_writer_totals(const struct result_writer *w);

@@ -1,4 +1,4 @@
-/* Reading calls from text. */
+/* Reads tool calls from text. */
 #include "serve/output/tool_calls.h"
 
 #include "base/json.h"
@@ -28,7 +28,7 @@ static struct piece trimmed(struct piece p)
     return p;
 }
 
-/* The request's list of names has each followed by a NUL. */
+/* Whether the request names this tool. In its list, each name is followed by a NUL. */
 static bool is_known(const struct request *c, const char *name, size_t n)
 {
     const struct request_bytes *all = &c->ask->tools;
@@ -37,7 +37,7 @@ static bool is_known(const struct request *c, const char *name, size_t n)
     return false;
 }
 
-/* Adds the call that a JSON object is. *ok: it is one. */
+/* Adds the call that a JSON object holds. *ok = whether it holds one. */
 static struct status add_call(const struct request *c, const struct js_node *node,
                               struct tool_calls *out, bool *ok)
 {
@@ -58,7 +58,8 @@ static struct status add_call(const struct request *c, const struct js_node *nod
     return mem_strndup(&call->arguments, "{}", 2);
 }
 
-/* Adds the call, or the list of calls, that a text is. */
+/* Adds the call, or the list of calls, that a text holds as JSON. *ok = whether it holds only
+ * calls. */
 static struct status add_text(const struct request *c, struct piece p, struct tool_calls *out,
                               bool *ok)
 {
@@ -84,7 +85,7 @@ static const char *find(struct piece p, const char *tag)
     return memmem(p.text, p.n, tag, strlen(tag));
 }
 
-/* The calls between tags. The last one may lack its closing tag, as at max_tokens. */
+/* Finds the calls between tags. The last one may lack its closing tag, as after max_tokens. */
 static struct status find_tagged(const struct request *c, struct piece all, struct tool_calls *out,
                                  bool *ok)
 {
@@ -103,7 +104,7 @@ static struct status find_tagged(const struct request *c, struct piece all, stru
     return status_ok();
 }
 
-/* The length of the JSON value at the beginning of a text, by its brackets. */
+/* Returns the length of the JSON value at the beginning of a text, found by its brackets. */
 static size_t value_length(struct piece p)
 {
     int depth = 0;
@@ -122,7 +123,7 @@ static size_t value_length(struct piece p)
     return p.n;
 }
 
-/* The calls of a text that is nothing but calls. */
+/* Finds the calls of a text that consists of calls only. */
 static struct status find_json(const struct request *c, struct piece all, struct tool_calls *out,
                                bool *ok)
 {
@@ -166,8 +167,8 @@ void tool_calls_fini(struct tool_calls *t)
     t->n = 0;
 }
 
-/* The bytes before the first tag, or before the end of the text that may become one; blanks before
- * either may have to go. */
+/* Returns the number of bytes before the first tag, or before the end of a text that may become
+ * one, without the blanks before either. */
 static size_t n_sure_tagged(struct piece all)
 {
     const char *at = find(all, open_tag);

@@ -1,8 +1,8 @@
 /* Finds the tool calls in the text of an answer to a chat that names tools. A pure function of the
  * text. Two ways of writing calls are known; the chat template says which one a model was taught:
  *
- *   TAGGED   text <tool_call>{"name": .., "arguments": {..}}</tool_call> ...   Hermes, Qwen2.5,
- * Qwen3 JSON     {"name": .., "parameters": {..}}, several joined by ; or lines    Llama 3
+ *   TAGGED   text <tool_call>{"name": .., "arguments": {..}}</tool_call> ..   Hermes, Qwen2.5 to 3
+ *   JSON     {"name": .., "parameters": {..}}, several joined by ; or lines    Llama 3
  *            [{"name": .., "arguments": {..}}, ..]                             Mistral
  *
  * Called by result_row.c and result_stream.c. */
@@ -23,20 +23,20 @@ struct tool_call {
 struct tool_calls {
     struct tool_call *calls; /* [n], owned */
     size_t n;                /* 0: the whole text is content */
-    size_t n_content; /* bytes of the text before the first call, without blanks at its end */
+    size_t n_content;        /* bytes of the text before the first call, without trailing blanks */
 };
 
-/* Local. The calls in the text of the finished answer c. A text in which any call cannot be read,
- * or names a tool that the request does not, has none. Errors: STATUS_MEMORY. */
+/* Local. Finds the calls in the text of the finished answer c; none if any call cannot be read or
+ * names a tool that the request does not name. Errors: STATUS_MEMORY. */
 struct status tool_calls_find(const struct request *c, struct tool_calls *out);
 void tool_calls_fini(struct tool_calls *t);
 
-/* Local. How many first bytes of the unfinished answer c are content, whatever follows. All, if its
- * request names no tools. */
+/* Local. How many leading bytes of the unfinished answer c are content, whatever follows; all of
+ * them if the request names no tools. */
 size_t tool_calls_n_sure(const struct request *c);
 
-/* Local. Appends the list of calls as OpenAI writes it, with ids made from the request's; with
- * `indexed` each has its "index", as in streams. Errors stick. */
+/* Local. Appends the list of calls as OpenAI writes it, with ids made from the request's custom_id.
+ * With `indexed` each has its "index", as in streams. Errors stay in `out`. */
 void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
                       struct strbuf *out);
 

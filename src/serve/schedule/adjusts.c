@@ -48,7 +48,7 @@ static void merge(struct adjusts *a)
     a->n = n;
 }
 
-/* The entries before the first token is sampled. */
+/* Makes the entries that apply before the first token is sampled. */
 static struct status adjusts_begin(struct adjusts *a, const struct request *r,
                                    const struct request_rules *rules)
 {

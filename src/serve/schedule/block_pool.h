@@ -13,11 +13,11 @@ struct block_pool {
     int32_t n_free, n_blocks;
 };
 
-/* Local. All of the ids [0, n_blocks) are free. Errors: STATUS_MEMORY. */
+/* Local. Makes a pool in which all ids [0, n_blocks) are free. Errors: STATUS_MEMORY. */
 struct status block_pool_init(struct block_pool *p, int32_t n_blocks);
 void block_pool_fini(struct block_pool *p);
 
-/* Local. Takes a block; -1 when none is free. The block freed last comes first. */
+/* Local. Takes the block that was freed last; -1 if none is free. */
 int32_t block_pool_take(struct block_pool *p);
 
 /* Local. Gives n blocks back, the last one first, so that a returned table is handed out again in

@@ -1,4 +1,4 @@
-/* A hash table without chains: a later entry replaces an earlier one of the same slot, and a lookup
+/* A hash table without chains: a later entry replaces an earlier one in the same slot, and a lookup
  * compares the text itself. */
 #include "serve/schedule/drafting.h"
 
@@ -10,20 +10,20 @@ enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
 
 static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 
-/* The odds before the first trial. A draft token that gets no row is a trial too, and costs
- * nothing. first_odds count as FIRST_WEIGHT trials; all trials together count as at most
+/* The probabilities before the first trial. A draft token that gets no row is a trial too, and
+ * costs nothing. first_odds count as FIRST_WEIGHT trials; all trials together count as at most
  * MOST_WEIGHT. */
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 
-/* The same of a guess of a prediction layer. */
+/* The same for a guess of a prediction layer. */
 static const float first_predicted = 0.7f;
 
-/* A draft token with lower odds is never tried, not even where its row costs nothing: it would save
- * little, and nothing at the end of a job. */
+/* A draft token with a lower probability is never tried, even if its row costs nothing: it would
+ * save little, and nothing at the end of a job. */
 static const float least_odds = 0.6f;
 
-/* The slot of the n tokens before `end`. */
+/* Returns the slot of the n tokens before `end`. */
 static size_t drafting_slot_of(const struct drafting *d, const int32_t *end, size_t n)
 {
     uint64_t h = n;
@@ -50,7 +50,7 @@ void drafting_fini(struct drafting *d)
     *d = (struct drafting){0};
 }
 
-/* Makes a larger table and reads the text again. */
+/* Makes a larger, empty table; the text will be read again. */
 static struct status drafting_grow(struct drafting *d, size_t n_slots)
 {
     int32_t *followers = NULL;
@@ -87,7 +87,7 @@ struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n)
     return status_ok();
 }
 
-/* The index of the odds for a token after a match of n_same tokens. */
+/* Returns the index in odds of a token after a match of n_same tokens. */
 static size_t odds_of(size_t n_same)
 {
     size_t i = 0;
@@ -97,7 +97,7 @@ static size_t odds_of(size_t n_same)
 
 void drafting_times(const struct drafting_cost *cost, float *times)
 {
-    float not_met = 1; /* part of the experts that no row goes to */
+    float not_met = 1; /* fraction of the experts to which no row goes */
     times[0] = 0;
     for (int32_t n = 1; n <= DRAFTING_ROWS; n++) {
         times[n] = cost->row > 0 ? 1 + cost->row * (float)(n - 1) : 0;

@@ -1,12 +1,13 @@
 /* Draft tokens from a request's own text: finds an earlier place of its last tokens and proposes
- * the tokens that followed there (Saxena 2023, "Prompt Lookup Decoding"). Keeps the odds that
- * proposals were right, and decides how many are worth a row of a step. The model checks each draft
- * token (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"), so
- * drafts change time alone, never tokens. Knows no requests and no plans; called by the scheduler.
+ * the tokens that followed there (Saxena 2023, "Prompt Lookup Decoding"). Estimates the probability
+ * that proposals are right, and decides how many are worth a row of a step. The model checks each
+ * draft token (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"),
+ * so drafts change only the time, never the tokens. Knows no requests and no plans; called by the
+ * scheduler.
  *
  *   text    to be or not to be         the last 2 tokens, "to be", have an earlier place:
  *           ^^^^^ ^                    `from` is the token after it, "or", the first draft token
- */
+ * */
 #ifndef SHOAL_SERVE_SCHEDULE_DRAFTING_H
 #define SHOAL_SERVE_SCHEDULE_DRAFTING_H
 
@@ -21,77 +22,80 @@ enum {
     DRAFTING_ROWS = 32,   /* rows of a step, beyond which no draft tokens are added */
 };
 
-/* The drafts of one text. All zeros before its first use. 16 to 32 bytes for each token of the
- * text, 1 MiB at most: in a longer text some early places are forgotten. */
+/* The drafts of one text. All zeros before its first use. Takes 16 to 32 bytes for each token of
+ * the text, at most 1 MiB; in a longer text some early places are overwritten. */
 struct drafting {
     int32_t *followers; /* [n_slots], owned: by a hash of 2, 4 or 8 tokens, the position after their
                            last place in the text; 0: none */
     size_t n_slots;     /* a power of 2 */
     size_t n_seen;      /* positions below are listed as followers */
-    float odds[DRAFTING_LENGTHS];      /* that a draft token is right, by length of the match */
-    uint8_t n_tried[DRAFTING_LENGTHS]; /* trials behind the odds; stops growing at a limit */
+    float odds[DRAFTING_LENGTHS]; /* probability that a draft token is right, by length of the match
+                                   */
+    uint8_t n_tried[DRAFTING_LENGTHS]; /* trials behind odds; stops growing at a limit */
     size_t from;                       /* position of the first draft token in the text */
     size_t n_same;                     /* length of the match before `from`; 0: no drafts */
-    float predicted_odds;              /* that a guess of the prediction layer is right */
-    uint8_t n_predicted;               /* trials behind them, as n_tried */
+    float predicted_odds; /* probability that a guess of the prediction layer is right */
+    uint8_t n_predicted;  /* trials behind predicted_odds, like n_tried */
 };
 
-/* The time of a step by its rows, as parts of the time of a step of one row. All zeros: unknown,
- * and rows count as free. */
+/* How the time of a step depends on its rows, in units of the time of a step of one row. All zeros:
+ * unknown, and rows count as free. */
 struct drafting_cost {
     float row;         /* arithmetic of one more row */
     int32_t full_rows; /* rows that fill a step: more rows take time in proportion; 0: never full */
-    float experts;     /* part of the bytes read in a step of one row that are routed experts */
-    float chosen;      /* part of all experts that one row goes to; 0: no experts */
-    float predict;     /* of the prediction layer and its head, for each row */
+    float experts;     /* fraction of the bytes read in a step of one row that are routed experts */
+    float chosen;      /* fraction of all experts to which one row goes; 0: no experts */
+    float predict;     /* time of the prediction layer and its head, as a fraction of the step's */
 };
 
 /* One step, while drafts are added to it. The replicas of a step wait for each other, so the one
  * with the most rows sets its time. */
 struct drafting_step {
-    /* By rows. All zeros: all drafts are checked, whatever their odds. */
+    /* By number of rows. All zeros: all drafts are checked, however improbable. */
     float times[DRAFTING_ROWS + 1];
-    int32_t most_rows; /* of a replica */
-    float n_good;      /* expected rows of all replicas whose tokens are kept */
+    int32_t most_rows; /* the most of any replica */
+    float n_good;      /* expected number of rows, over all replicas, whose tokens are kept */
 };
 
 void drafting_fini(struct drafting *d);
 
-/* Local. The most memory for a text of n tokens, in bytes. */
+/* Local. The most memory that a text of n tokens takes, in bytes. */
 size_t drafting_bytes(size_t n);
 
-/* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. The text may only have
- * grown since the last call. A few instructions for each new token; for all of them each time that
- * the text has doubled. Errors: STATUS_MEMORY. */
+/* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. Since the last call the
+ * text may only have grown. Takes a few instructions for each new token, and for all tokens each
+ * time that the text has doubled. Errors: STATUS_MEMORY. */
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n);
 
-/* Local. times [DRAFTING_ROWS + 1] of steps with this cost. */
+/* Local. Sets times [DRAFTING_ROWS + 1] to the times of steps with this cost. */
 void drafting_times(const struct drafting_cost *cost, float *times);
 
-/* Local. How many draft tokens, at most n_most, give the most good rows for the step's time, in a
- * replica that has n_rows so far. n_rows + n_most is at most DRAFTING_ROWS. Adds them to *step. */
+/* Local. Returns how many draft tokens, at most n_most, give the most kept tokens per unit of the
+ * step's time, in a replica that has n_rows so far. n_rows + n_most is at most DRAFTING_ROWS. Adds
+ * them to *step. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
-/* Local. The odds of the first draft token that drafting_look found, 0 without one; and of a guess
- * of the prediction layer. */
+/* Local. The probability that the first draft token that drafting_look found is right (0: it found
+ * none), and that a guess of the prediction layer is right. */
 float drafting_odds(const struct drafting *d);
 float drafting_predicted_odds(const struct drafting *d);
 
-/* Local. As drafting_worth, for one draft token with these odds, from the prediction layer. */
+/* Local. As drafting_worth, for one draft token from the prediction layer, which is right with
+ * probability `odds`. */
 bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
 
-/* Local. Whether guesses with these odds pay for the prediction layer and for their rows, in steps
- * of n_rows decoding sequences. times as in drafting_step. */
+/* Local. Whether guesses that are right with probability `odds` save more than the prediction layer
+ * and their rows cost, in steps of n_rows decoding sequences. times: as in drafting_step. */
 bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds,
                    int32_t n_rows);
 
-/* Local. Updates the odds of the prediction layer's guesses, which may be compared with the sampled
- * token even where they got no row. */
+/* Local. Updates predicted_odds by one guess, which may be compared with the sampled token even if
+ * it got no row. */
 void drafting_learn_predicted(struct drafting *d, bool is_right);
 
-/* Local. Updates the odds: of the last drafts n_tried were compared with the sampled tokens, and
- * the first n_right were equal. The first draft token can be compared even where it got no row. */
+/* Local. Updates odds: n_tried of the last drafts were compared with the sampled tokens, and the
+ * first n_right were equal. The first draft token can be compared even if it got no row. */
 void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right);
 
 #endif

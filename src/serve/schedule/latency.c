@@ -1,9 +1,9 @@
-/* The buckets of the histogram, and percentiles from them. */
+/* Fills the buckets of the histogram, and computes percentiles from them. */
 #include "serve/schedule/latency.h"
 
 const int latency_quantiles[LATENCY_QUANTILE_COUNT] = {50, 90, 95, 99};
 
-/* Bucket of a value: its power of two, and its next LATENCY_SUB_BITS bits. */
+/* Returns the bucket of a value: its power of two, and its next LATENCY_SUB_BITS bits. */
 static size_t latency_bucket_of(uint64_t ns)
 {
     const uint64_t n_sub = (uint64_t)1 << LATENCY_SUB_BITS;
@@ -12,7 +12,7 @@ static size_t latency_bucket_of(uint64_t ns)
     return ((size_t)(shift + 1) << LATENCY_SUB_BITS) + (size_t)((ns >> shift) - n_sub);
 }
 
-/* The middle of a bucket. */
+/* Returns the middle of a bucket. */
 static double bucket_ns(size_t bucket)
 {
     const size_t n_sub = (size_t)1 << LATENCY_SUB_BITS;

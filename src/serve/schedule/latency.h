@@ -1,6 +1,7 @@
 /* Latencies in bounded memory: a log-spaced histogram of nanoseconds with 64 buckets per power of
  * two. A percentile is the middle of its bucket, off by at most 1/128 (0.8 %) of the sample; count,
- * minimum, maximum and mean are exact. 30 KiB, however many samples. Fed by the lead. */
+ * minimum, maximum and mean are exact. Takes 30 KiB, however many samples there are. Fed by the
+ * scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_LATENCY_H
 #define SHOAL_SERVE_SCHEDULE_LATENCY_H
 
@@ -22,13 +23,15 @@ extern const int latency_quantiles[LATENCY_QUANTILE_COUNT];
 /* Local. A zeroed struct is an empty histogram. */
 void latency_add(struct latency *l, uint64_t ns);
 
-/* Local. The value in seconds below which a share p of the samples lies (0 <= p <= 1); 0 if empty.
- */
+/* Local. The value in seconds below which a fraction p of the samples lies (0 <= p <= 1); 0 if
+ * empty.
+ * */
 double latency_percentile_s(const struct latency *l, double p);
 double latency_mean_s(const struct latency *l);
 
-/* Local. The number of samples up to `seconds`; a sample within 1/64 of it may be counted or not.
- */
+/* Local. The number of samples up to `seconds`; a sample within 1/64 of that value may be counted
+ * or not.
+ * */
 uint64_t latency_n_below(const struct latency *l, double seconds);
 
 #endif

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Single requests are mixed in groups of this size: several batches, and few enough that the
- * output, which is in order of reading, grows steadily. */
+/* Single requests are mixed in groups of this size: enough for several batches, but few enough that
+ * the output, which is in order of reading, grows steadily. */
 enum { MIX_REQUESTS = 256 };
 
 static int compare_numbers(uint64_t a, uint64_t b)
@@ -28,7 +28,7 @@ static int compare_read(const void *left, const void *right)
     return c != 0 ? c : compare_numbers(a->order, b->order);
 }
 
-/* Compares the tokens' bytes: any fixed order that brings common prefixes together would do. */
+/* Compares the tokens as bytes; any fixed order that brings common prefixes together would do. */
 static int compare_tokens(const void *left, const void *right)
 {
     const struct request *a = *(struct request *const *)left, *b = *(struct request *const *)right;
@@ -60,7 +60,8 @@ static int compare_sizes(const void *left, const void *right)
     return compare_numbers(a->order, b->order);
 }
 
-/* The number of full blocks at the start of both that r could take from the prefix cache. */
+/* Returns the number of full blocks at the start of both that r could take from the prefix
+ * cache. */
 static size_t n_shared_blocks(const struct request *before, const struct request *r)
 {
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;
@@ -85,8 +86,8 @@ struct mix {
     size_t n, n_units;
 };
 
-/* The number of different blocks that two or more requests of the window share. In order of tokens,
- * each increase of n_shared adds its blocks. */
+/* Sets n_shared, and returns the number of different blocks that two or more requests of the window
+ * share: in order of tokens, each increase of n_shared adds that many. */
 static size_t count_shared(struct mix *m)
 {
     size_t sum = 0;
@@ -112,7 +113,7 @@ static void make_units(struct mix *m, bool single)
     }
 }
 
-/* Units [from, to) of one kind; the largest and the smallest are dealt alternately. */
+/* Units [from, to) of one kind, from which the largest and the smallest are dealt alternately. */
 struct deck {
     const struct unit *from, *to;
     bool small;
@@ -124,7 +125,7 @@ static const struct unit *deal(struct deck *d)
     return d->small ? d->from++ : --d->to;
 }
 
-/* Moves those of n units that are mostly prefill to the front and returns their number. Both kinds
+/* Moves the units with more prefill than average to the front and returns their number. Both kinds
  * stay sorted. */
 static size_t order_split(struct unit *units, size_t n, double prefill, double decode,
                           struct unit *scratch)

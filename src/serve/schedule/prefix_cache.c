@@ -179,7 +179,7 @@ static int32_t evict_windows(struct prefix_cache *c, int32_t id, int32_t *out)
 static int32_t evict_node(struct prefix_cache *c, int32_t id, int32_t *out)
 {
     struct prefix_node *node = &c->nodes[id];
-    assert(node->n_children == 0); /* they would be older, see prefix_cache_hold */
+    assert(node->n_children == 0); /* children would be older, see prefix_cache_hold */
     int32_t n = evict_windows(c, id, out);
     leave_list(c, id, PREFIX_IDLE);
     memcpy(out + n, prefix_cache_blocks(c, id), (size_t)c->tables.n_full * sizeof *out);
@@ -194,7 +194,7 @@ static int32_t evict_node(struct prefix_cache *c, int32_t id, int32_t *out)
     return n;
 }
 
-/* The end of the list whose oldest node was used less recently; PREFIX_LISTS: both are empty. */
+/* Returns the list whose oldest node was used less recently; PREFIX_LISTS: both are empty. */
 static enum prefix_list older_list(const struct prefix_cache *c)
 {
     const int32_t node = c->lists[PREFIX_IDLE].oldest;
@@ -209,7 +209,7 @@ static enum prefix_list older_list(const struct prefix_cache *c)
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out)
 {
     int32_t n = 0;
-    while (n == 0) { /* a node that has no blocks left goes as well */
+    while (n == 0) { /* a node that has no blocks left is evicted as well */
         const enum prefix_list which = older_list(c);
         if (which == PREFIX_LISTS) return 0;
         const int32_t node = c->lists[which].oldest;
@@ -225,7 +225,7 @@ struct prefix_victim prefix_cache_victim(const struct prefix_cache *c)
     if (which == PREFIX_LISTS) return v;
     const int32_t node = c->lists[which].oldest;
     const struct prefix_node *at = &c->nodes[node];
-    /* windowed blocks of a node that runs are behind the window */
+    /* the idle windowed blocks of a held node lie before all windows */
     if (at->n_wanted == 0 || at->n_refs > 0) return v;
     v.node = node;
     v.table_begin = which == PREFIX_IDLE ? 0 : c->tables.n_full;

@@ -1,8 +1,8 @@
-/* The tokens of computed KV blocks of one replica, so that prompts with a common prefix share
+/* Keeps the tokens of one replica's computed KV blocks, so that prompts with a common prefix share
  * blocks: a radix tree whose edges are 64 tokens, found through a hash table. A node is 64 tokens
  * at one place; it has a block for each block table (plan_tables). The blocks of windowed tables
- * may leave it before the others. Counts who holds a node and who holds its windowed blocks, and
- * evicts the longest unused ones. Knows ids and tokens only. Called by the scheduler. */
+ * may be evicted before the others. Counts the holders of each node and of its windowed blocks, and
+ * evicts the least recently used ones. Knows ids and tokens only. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 #define SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 
@@ -11,7 +11,8 @@
 
 #include <stdint.h>
 
-/* The nodes without a holder, or those whose windowed blocks have none, by their last use. */
+/* Lists of the nodes without a holder, and of those whose windowed blocks have none, in order of
+ * last use. */
 enum prefix_list { PREFIX_IDLE, PREFIX_IDLE_WINDOWS, PREFIX_LISTS };
 
 struct prefix_link {
@@ -21,15 +22,15 @@ struct prefix_link {
 
 struct prefix_node {
     uint64_t key;
-    int32_t parent; /* the node before it; -1: it begins a prompt */
+    int32_t parent; /* the node of the 64 tokens before; -1: it begins a prompt */
     int32_t next;   /* in its bucket, or among the free nodes; -1: none */
     struct prefix_link links[PREFIX_LISTS];
     int32_t n_refs;        /* sequences that hold it; 0: idle */
-    int32_t n_window_refs; /* of them, those that hold its windowed blocks */
+    int32_t n_window_refs; /* those of them that hold its windowed blocks */
     int32_t n_children;
-    int32_t n_wanted; /* preempted sequences that will come back for it */
+    int32_t n_wanted; /* preempted sequences that will need it again */
     bool is_cached;
-    bool is_stored;   /* it is in the prefix store, or ordered to be */
+    bool is_stored;   /* it is in the prefix store, or is being written there */
     bool has_windows; /* it has its windowed blocks */
 };
 
@@ -50,7 +51,7 @@ struct prefix_cache {
     uint64_t clock;
 };
 
-/* Local. An empty tree of at most n_nodes nodes. Errors: STATUS_MEMORY. */
+/* Local. Makes an empty tree of at most n_nodes nodes. Errors: STATUS_MEMORY. */
 struct status prefix_cache_init(struct prefix_cache *c, int32_t n_nodes,
                                 const struct plan_tables *tables);
 void prefix_cache_fini(struct prefix_cache *c);
@@ -59,15 +60,15 @@ void prefix_cache_fini(struct prefix_cache *c);
  * prompts with equal keys are very likely, but not surely, equal up to there. */
 uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 
-/* Local. The node with these B tokens after node `parent` (-1: at the start), or -1. Compares the
- * tokens themselves. */
+/* Local. Finds the node with these B tokens after node `parent` (-1: at the start); -1 if there is
+ * none. Compares the tokens themselves. */
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens);
 
 /* Local. Adds a node with one holder, the sequence that computed it, which also holds `parent`;
- * blocks [tables] become the cache's. has_windows: also those of windowed tables, which the
- * sequence then holds. The same tokens must not be there yet (assert). Returns the node; -1 where
- * no node is free, and nothing has changed. */
+ * blocks [tables] become the cache's; with has_windows also those of windowed tables, which the
+ * sequence then holds. The tree must not have these tokens yet (assert). Returns the node; -1 if no
+ * node is free, and nothing has changed. */
 int32_t prefix_cache_add(struct prefix_cache *c, int32_t parent, uint64_t key,
                          const int32_t *tokens, const int32_t *blocks, bool has_windows);
 
@@ -75,30 +76,31 @@ int32_t prefix_cache_add(struct prefix_cache *c, int32_t parent, uint64_t key,
 int32_t *prefix_cache_blocks(const struct prefix_cache *c, int32_t node);
 
 /* Local. Adds or removes a holder of a node. A holder of a node holds all nodes before it, and
- * releases the last one first. So no idle node stands before a held one, and an idle node is not
- * older than the nodes after it. */
+ * releases the last one first. Therefore no idle node precedes a held one, and an idle node was
+ * used no earlier than the nodes after it. */
 void prefix_cache_hold(struct prefix_cache *c, int32_t node);
 void prefix_cache_release(struct prefix_cache *c, int32_t node);
 
-/* Local. Likewise of a node's windowed blocks, which it must have (assert); whoever holds them also
- * holds the node, and releases them first. give puts windowed blocks into a node that has none, and
- * holds them. */
+/* Local. Add or remove a holder of a node's windowed blocks, which it must have (assert). A holder
+ * of these also holds the node, and releases the blocks first. give puts windowed blocks into a
+ * node that has none, and holds them. */
 void prefix_cache_hold_windows(struct prefix_cache *c, int32_t node);
 void prefix_cache_release_windows(struct prefix_cache *c, int32_t node);
 void prefix_cache_give_windows(struct prefix_cache *c, int32_t node, const int32_t *blocks);
 
-/* Local. Blocks without a holder. */
+/* Local. The number of blocks without a holder. */
 int32_t prefix_cache_n_idle(const struct prefix_cache *c);
 
-/* Local. Removes the least recently used: a node without a holder, or only its windowed blocks.
- * Writes the blocks, now the caller's, to out [tables] and returns their number; 0: none is idle.
- */
+/* Local. Evicts the least recently used: a node without a holder, or only the windowed blocks of a
+ * node. Writes the blocks, now the caller's, to out [tables] and returns their number; 0: none is
+ * idle.
+ * */
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out);
 
-/* What evict takes next: a node that sequences want, with the tables whose blocks would go; valid
- * until anything changes. */
+/* What prefix_cache_evict would take next, if preempted sequences want it: a node, and the tables
+ * whose blocks would go. Valid until anything changes. */
 struct prefix_victim {
-    int32_t node; /* -1: none is idle, or nobody wants it */
+    int32_t node; /* -1: nothing is idle, or nobody wants it */
     int32_t table_begin, table_end;
 };
 

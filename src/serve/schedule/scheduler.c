@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-/* A preemption makes the scheduler keep 1/KEPT_PART of the pool more free. After CALM_PLANS plans
- * without one it keeps an eighth less. */
+/* After each preemption a replica keeps another 1/KEPT_PART of its pool free. After CALM_PLANS
+ * plans without one it keeps an eighth less. */
 enum { KEPT_PART = 64, CALM_PLANS = 32 };
 
-/* Fills in what may be left at 0. */
+/* Fills in options that may be left at 0, and turns off what scoring does not use. */
 static void settle_options(struct scheduler_options *o)
 {
     if (plan_tables_count(&o->tables) == 0) o->tables.n_full = 1;
@@ -135,7 +135,7 @@ struct status scheduler_submit(struct scheduler *s, struct request *r)
 
 bool scheduler_wants_more(const struct scheduler *s)
 {
-    /* enough to fill the next steps, and few enough that reading does not delay a step */
+    /* enough to fill the next steps, but few enough that reading does not delay a step */
     const size_t n_ahead = 64;
     return s->waiting.n < n_ahead + s->n_running;
 }
@@ -209,7 +209,7 @@ void scheduler_wait_again(struct scheduler *s, struct sequence *q)
 
 /* Makes a sequence wait again. It may be in flight in another group. That is safe: its step was
  * planned before any plan that reuses its blocks or its slot, so every rank has used them by then,
- * and its token is still good. Recurrent states are computed again from the first token. */
+ * and its token is still valid. Recurrent states are computed again from the first token. */
 static void preempt(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -265,8 +265,8 @@ static struct status give_rows(struct scheduler *s, struct microbatch *m, struct
     return status_ok();
 }
 
-/* The sequence to look at after q, when q, which stood behind prev, may have been preempted, or
- * younger ones. */
+/* Returns the sequence to look at after q, whose predecessor was prev; q or younger sequences may
+ * have been preempted meanwhile. */
 static struct sequence *after(const struct microbatch *m, struct sequence *q, struct sequence *prev)
 {
     if (q->state == SEQUENCE_RUNNING) return q->next;
@@ -297,7 +297,7 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
 }
 
 /* The number of sequences that a group of a replica may run: an even share of all sequences, so
- * that every group in flight has work, and of the batch limit. */
+ * that every group in flight has work, but no more than its share of the batch limit. */
 static size_t group_share(const struct scheduler *s)
 {
     const size_t n_groups = (size_t)s->o.n_groups;
@@ -311,9 +311,9 @@ static size_t group_share(const struct scheduler *s)
 }
 
 /* Whether q can start in this group of this replica. There must be free blocks for all its tokens
- * except those it shares, plus a hundredth of the pool and the blocks kept because of preemptions;
- * and a group uses at most its part of the pool. Neither rule holds back the only sequence of a
- * replica or group. */
+ * except those that it shares, plus a hundredth of the pool and the blocks kept because of
+ * preemptions; and a group may use at most its part of the pool. Neither rule holds back the only
+ * sequence of a replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
                  const struct microbatch *m, const struct sequence *q,
                  const struct prefix_match *match)
@@ -332,7 +332,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
 
 /* Chooses among the replicas where q fits: the one that has or computes most of its prefix, then
  * the one with the fewest running sequences, then the one with the most free blocks. Each replica
- * takes at most an even share, so that a common prefix does not leave replicas idle. */
+ * gets at most an even share (fits), so that a common prefix does not leave replicas idle. */
 static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct sequence *q)
 {
     struct replica *best = NULL;
@@ -353,8 +353,8 @@ static struct replica *choose_replica(struct scheduler *s, int32_t group, const 
     return best;
 }
 
-/* Starts waiting requests in order. A request that was preempted in flight first waits for its
- * token. */
+/* Starts waiting requests in order. A request that was preempted while in flight first waits for
+ * its token. */
 static struct status admit(struct scheduler *s, int32_t group)
 {
     for (;;) {
@@ -386,7 +386,7 @@ static struct status admit(struct scheduler *s, int32_t group)
     }
 }
 
-/* Keeps fewer blocks free the longer no sequence was preempted. */
+/* Keeps fewer blocks free, the longer no sequence has been preempted. */
 static void calm_down(struct replica *replica)
 {
     if (replica->n_kept == 0 || ++replica->n_calm < CALM_PLANS) return;
@@ -394,7 +394,8 @@ static void calm_down(struct replica *replica)
     replica->n_calm = 0;
 }
 
-/* The changes to the logits of a draw, from the tokens of its sequence and the drafts before it. */
+/* The changes to the logits of a draw, made from the tokens of its sequence and the drafts before
+ * it. */
 struct draw {
     const struct adjusts *adjusts;
     const uint32_t *allowed;

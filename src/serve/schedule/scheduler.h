@@ -17,7 +17,7 @@
 #include "serve/schedule/stats.h"
 
 enum {
-    SCHEDULER_STEP_LEAST = 64, /* the budget of rows never falls below, however long a step takes */
+    SCHEDULER_STEP_LEAST = 64, /* the least budget of rows, however long steps take */
 };
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
@@ -34,7 +34,8 @@ struct scheduler_store {
     bool (*has)(void *user, const uint64_t *key); /* key [2]; NULL: there is no store */
     void (*key)(const uint64_t *before, const int32_t *tokens, uint64_t *key);
     void *user;
-    uint64_t root[2]; /* the key before the first block: all that K and V follow from but tokens */
+    uint64_t root[2]; /* the key before the first block: a hash of all that K and V depend on,
+                         except tokens */
 };
 
 struct scheduler_options {
@@ -44,20 +45,20 @@ struct scheduler_options {
     int32_t n_blocks;          /* of each replica's pool, for all block tables */
     struct plan_tables tables; /* of a sequence; all zeros: one full table */
     int32_t n_state_slots; /* recurrent states that each replica holds, one per running sequence; 0:
-                              the model has none. With them the caller turns prefix_cache and drafts
-                              off */
-    int32_t n_tier_slots;  /* of each replica's files for KV blocks of preempted requests; 0: none.
-                              Needs the prefix cache */
+                              the model has none. If there are any, the caller must turn
+                              prefix_cache and drafts off */
+    int32_t n_tier_slots;  /* slots of each replica's files for KV blocks of preempted requests; 0:
+                              none. Needs the prefix cache */
     struct scheduler_store store;    /* needs the prefix cache, and one full table */
     struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
-                                        SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 where a row
+                                        SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 if a row
                                         depends on the batch (neither is used when scoring) */
-    struct drafting_cost draft_cost; /* all zeros: drafts are checked, whatever their odds */
-    bool predicts;       /* the model has a prediction layer, whose guesses are drafts too */
-    bool no_repeats;     /* they are the only drafts: none are from the request's own text */
+    struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
+    bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
+    bool no_repeats; /* these guesses are the only drafts: none come from the request's own text */
     drafter_fn *drafter; /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
-    logits_sink_fn *logits; /* NULL: none are asked for */
+    logits_sink_fn *logits; /* NULL: no logits are wanted */
     void *logits_user;
 };
 
@@ -69,19 +70,20 @@ struct scheduler_load {
     int64_t n_free_blocks, n_blocks; /* of all replicas; cached blocks without a holder are free */
 };
 
-/* Local. Counts and latencies go to *stats (borrowed). Errors: STATUS_USAGE (a size out of range; a
- * pool that cannot hold one full context: no progress could be promised), STATUS_MEMORY. */
+/* Local. Makes a scheduler that adds counts and latencies to *stats (borrowed). Errors:
+ * STATUS_USAGE (a size out of range; a pool that cannot hold one full context, so that progress
+ * could not be guaranteed), STATUS_MEMORY. */
 struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
                                struct scheduler **out);
 
-/* Local. Destroys the requests that it still holds, too. */
+/* Local. Also destroys the requests that it still holds. */
 void scheduler_destroy(struct scheduler **s);
 
-/* Local. Takes a checked request without an error; no two have the same order. The scheduler owns
- * it, until scheduler_take_finished gives it back. Errors: STATUS_MEMORY, and r is destroyed. */
+/* Local. Takes ownership of a checked request without an error, until scheduler_take_finished gives
+ * it back; no two may have the same order. Errors: STATUS_MEMORY, and r is destroyed. */
 struct status scheduler_submit(struct scheduler *s, struct request *r);
 
-/* Local. True while more waiting requests could be of use; true for an empty scheduler. */
+/* Local. True while more waiting requests would be useful; true for an empty scheduler. */
 bool scheduler_wants_more(const struct scheduler *s);
 
 /* Local. True when no request waits, runs or is in flight. */
@@ -95,10 +97,10 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
  *   2. prefill chunks, within the budget of rows;
  *   3. new requests for which blocks are free;
  *   4. draft tokens, while the step has few rows.
- * A replica that preempted keeps more blocks free before it admits requests, and fewer again after
- * steps without preemptions. The budget shrinks while steps take longer than flags.step_ns, and
- * grows when they take less than half. Errors: STATUS_BUG when the group's last plan has not been
- * committed, STATUS_MEMORY. */
+ * After a preemption a replica keeps more blocks free when it admits requests, and fewer again
+ * after steps without preemptions. The budget shrinks while steps take longer than flags.step_ns,
+ * and grows when they take less than half. Errors: STATUS_BUG when the group's last plan has not
+ * been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 
@@ -112,13 +114,14 @@ struct status scheduler_commit(struct scheduler *s, int32_t group,
 struct status scheduler_visit(struct scheduler *s, int32_t group,
                               struct status (*visit)(void *user, struct request *r), void *user);
 
-/* Local. Ends r, and every answer to r, that runs or waits here, as error rows with this code (a
- * constant) and message. They are finished at once, or with the result of their step in flight.
- * Errors: STATUS_MEMORY. */
+/* Local. Ends r and every answer to r that run or wait here, as error rows with this code (a
+ * constant) and message. They finish at once, or with the result of their step in flight. Errors:
+ * STATUS_MEMORY. */
 struct status scheduler_cancel(struct scheduler *s, const struct request *r, const char *code,
                                const char *message);
 
-/* Local. A request that is done (an error row, too), or NULL. Owner: the caller. */
+/* Local. Returns a finished request (perhaps an error row), which the caller then owns, or NULL if
+ * there is none. */
 struct request *scheduler_take_finished(struct scheduler *s);
 
 #endif

@@ -28,8 +28,9 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
     }
 }
 
-/* Blocks of a step in flight are given back with its result: later plans may reuse them only then.
- */
+/* Ends the sequences of r and of its answers in a list. Those in flight end with their result,
+ * because later plans may reuse their blocks only then.
+ * */
 static struct status cancel_in(struct scheduler *s, struct sequence_list *list,
                                const struct request *r, const char *code, const char *message)
 {
@@ -180,8 +181,8 @@ static struct status scheduler_commit_check_id(const struct microbatch *m, const
                        (unsigned long long)m->step, q->id, seq->id);
 }
 
-/* How many of q's drafts equal the tokens that were sampled in their place, before the first that
- * does not. */
+/* Counts the drafts of q, up to the first wrong one, that equal the tokens sampled in their
+ * places. */
 static int32_t count_right(const struct sequence *q, const struct result_seq *seqs)
 {
     int32_t n = 0;
@@ -190,7 +191,7 @@ static int32_t count_right(const struct sequence *q, const struct result_seq *se
 }
 
 /* Takes the results of q's entry and of its drafts, seqs [1 + n_drafts]. The result after a draft
- * counts as long as all drafts before it equal the sampled tokens. */
+ * counts only if all drafts so far equal the sampled tokens. */
 static struct status take_entries(struct scheduler *s, struct microbatch *m, struct sequence *q,
                                   const struct result_seq *seqs, struct cursor *c)
 {
@@ -228,7 +229,7 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
     const uint64_t took = clock_ns() - m->plan_ns;
     int32_t rows = s->step_rows;
     if (took > target && m->n_rows > least) {
-        /* at most halved at once, because one slow step proves little */
+        /* halved at most, because one slow step proves little */
         const double part = took > 2 * target ? 0.5 : (double)target / (double)took;
         if (rows > (int32_t)(part * m->n_rows)) rows = (int32_t)(part * m->n_rows);
     } else if (took < target / 2 && m->n_rows >= s->step_rows) {
@@ -239,7 +240,8 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
         s->stats->n_least_step_rows = (uint64_t)s->step_rows;
 }
 
-/* How long a row takes where many are computed together, as when tokens are computed again. */
+/* Measures how long a row takes if many are computed together, as they are when tokens are
+ * recomputed. */
 static void measure_rows(struct scheduler *s, const struct microbatch *m)
 {
     enum { ROWS_LEAST = 64 };

@@ -3,8 +3,7 @@
  *
  *   tokens          .. t     drafts  d0 d1 d2
  *   rows of a step     t             d0 d1 d2
- *   sampled            d0            d1 x  -     d0 and d1 are right, x is kept, the rest is
- * dropped
+ *   sampled            d0            d1 x  -     d0 and d1 are right, x is kept, the rest dropped
  *
  * A row's bytes do not depend on the other rows of its step, so the tokens sampled after right
  * drafts are those that later steps would have sampled. The KV rows of wrong drafts are written
@@ -12,7 +11,7 @@
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* The most drafts that q can use: one more token is drawn after each. */
+/* Returns the most drafts that q can use, given that one more token is drawn after the last. */
 static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
@@ -23,8 +22,8 @@ static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* n, or fewer: the number of rows for which q has blocks, or can take free blocks that are not kept
- * for others. */
+/* Returns n, or fewer if q does not have blocks for so many rows and cannot take free blocks that
+ * are not kept for others. */
 static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
     const struct replica *replica = &s->replicas[q->replica];
@@ -35,8 +34,9 @@ static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int
     return n < most ? n : (int32_t)most;
 }
 
-/* How many of q's n drafts its guide allows. Ends before a draft after which no token can follow.
- */
+/* Returns how many of q's n drafts its guide allows; ends before a draft after which no token can
+ * follow.
+ * */
 static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
     const struct request *r = q->r;
@@ -50,7 +50,8 @@ static int32_t n_fitting(const struct sequence *q, int32_t n)
     return n;
 }
 
-/* The odds of the prediction layer's guess of q's next token; 0: there is none. */
+/* Returns the probability that the prediction layer's guess of q's next token is right; 0: there is
+ * no guess. */
 static float odds_of_guess(const struct scheduler *s, const struct sequence *q)
 {
     const bool has_one = s->o.predicts && q->n_before == q->r->n_tokens;
@@ -129,8 +130,8 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
     return status_ok();
 }
 
-/* Steps without guesses raise the odds a little, so that guesses that never pay are made in few
- * steps only. */
+/* A step without guesses raises the estimated probability a little, so that guesses are tried
+ * again, but in few steps only if they never pay. */
 bool scheduler_predicts(struct scheduler *s, int32_t group)
 {
     static const float recovery = 1.0f / 8192;

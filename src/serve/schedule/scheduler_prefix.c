@@ -1,7 +1,7 @@
-/* Sharing blocks between requests that begin alike. The first q->n_cached blocks of a running
+/* Shares blocks between requests that begin alike. The first q->n_cached blocks of a running
  * request are in its replica's prefix cache, held by it; the others are its own. A block enters the
- * cache when the step that computed its last row was committed without a bad row, so that every
- * request that relies on it would have got the same rows itself. */
+ * cache once the step that computed its last row has been committed without a bad row, so that
+ * every request that relies on it would have computed the same rows itself. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
@@ -26,7 +26,7 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
     return status_ok();
 }
 
-/* Block b of q in the cache, after block `parent`; -1: it is not there. */
+/* Finds block b of q in the cache, after node `parent`; -1: it is not there. */
 static int32_t scheduler_prefix_find(const struct replica *replica, const struct sequence *q,
                                      size_t b, int32_t parent)
 {
@@ -43,19 +43,19 @@ size_t scheduler_prefix_sharable(const struct sequence *q)
     return (q->r->n_tokens - 1) / block_tokens;
 }
 
-/* How far q can go on through the cache. */
+/* How far q can continue with cached blocks. */
 struct prefix_way {
-    size_t n;     /* blocks, from the first one on; the row after them sees none that is missing */
-    int32_t last; /* the node of the last of them */
+    size_t n;     /* number of first blocks; no block that the row after them can see is missing */
+    int32_t last; /* the node of the last of these */
 };
 
-/* Follows the cached nodes of q's tokens behind block `begin`, whose node before is `parent`. Of
- * earlier blocks q holds all that a row can see. */
+/* Follows the cached nodes of q's tokens from block `begin` on, whose preceding node is `parent`. q
+ * already holds all earlier blocks that a row can see. */
 static struct prefix_way find_way(const struct scheduler *s, const struct replica *replica,
                                   const struct sequence *q, size_t begin, int32_t parent)
 {
     struct prefix_way way = {begin, parent};
-    size_t complete_from = begin; /* no windowed block is missing from here on */
+    size_t complete_from = begin; /* from here on no windowed block is missing */
     for (size_t b = begin; b < scheduler_prefix_sharable(q); b++) {
         parent = scheduler_prefix_find(replica, q, b, parent);
         if (parent < 0) break;
@@ -70,7 +70,7 @@ static struct prefix_way find_way(const struct scheduler *s, const struct replic
     return way;
 }
 
-/* The blocks that a waiting q shares when it takes this way. */
+/* Counts the blocks that a waiting q would share if it took this way. */
 static void count_shared(const struct scheduler *s, const struct replica *replica,
                          const struct sequence *q, const struct prefix_way *way,
                          struct prefix_match *m)
@@ -89,7 +89,8 @@ static void count_shared(const struct scheduler *s, const struct replica *replic
     (void)q;
 }
 
-/* Whether `other` computes, or will compute, block b of q: both are equal up to its end. */
+/* Whether `other` is computing, or will compute, block b of q; both must be equal up to the end of
+ * that block. */
 static bool will_have(const struct sequence *other, const struct sequence *q, size_t b)
 {
     return other != q && b < other->n_block_keys && other->n_computed < (b + 1) * block_tokens &&
@@ -131,9 +132,9 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
     return false;
 }
 
-/* Block b of q becomes the cached node `id`, which q holds from now on, without its windowed
- * blocks.
- */
+/* Replaces block b of q by that of the cached node `id`, which q holds from now on, except its
+ * windowed blocks.
+ * */
 static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -148,7 +149,7 @@ static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t
     if (b < q->n_wanted && cache->nodes[id].n_wanted > 0) cache->nodes[id].n_wanted--;
 }
 
-/* The windowed blocks at place b become those of q's node there. */
+/* Sets the windowed blocks at place b to those of q's node there, and holds them. */
 static void take_windows(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -158,7 +159,8 @@ static void take_windows(struct scheduler *s, struct sequence *q, size_t b)
            (size_t)s->o.tables.n_windowed * sizeof *q->blocks);
 }
 
-/* Running or starting q goes on after block `end`, whose node is `last`. */
+/* Makes a running or starting q go on after its first `end` blocks, the last of which is node
+ * `last`. */
 static void go_on_after(struct scheduler *s, struct sequence *q, size_t end, int32_t last)
 {
     const struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -173,7 +175,7 @@ static void go_on_after(struct scheduler *s, struct sequence *q, size_t end, int
     if (s->o.tables.n_windowed > 0) {
         size_t seen_from = scheduler_window_begin(s, q->n_computed);
         if (q->window_end < end) q->window_end = end;
-        /* places before `begin` keep the hold that they have */
+        /* places before `begin` are already held */
         for (size_t b = seen_from > begin ? seen_from : begin; b < end; b++) take_windows(s, q, b);
         for (; q->window_begin < seen_from && q->window_begin < begin; q->window_begin++)
             prefix_cache_release_windows(&s->replicas[q->replica].cache, q->nodes[q->window_begin]);
@@ -206,8 +208,8 @@ void scheduler_count_jump(struct scheduler *s, struct sequence *q)
     if (q->n_computed > q->n_high) q->n_high = q->n_computed;
 }
 
-/* Enters the windowed blocks of q's node at place b, which has been in the cache, or exchanges them
- * for those that it has. */
+/* Enters q's windowed blocks at place b into its node, which was already in the cache, or exchanges
+ * them for those of the node. */
 static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -221,8 +223,8 @@ static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
     }
 }
 
-/* Enters q's block b into the cache, or exchanges it for its equal there. False: the cache has no
- * room. */
+/* Enters q's block b into the cache, or exchanges it for an equal one there. False: the cache has
+ * no room. */
 static bool publish_block(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct replica *replica = &s->replicas[q->replica];

@@ -1,5 +1,6 @@
 /* The scheduler's internals, shared by scheduler.c (planning), scheduler_commit.c (results),
- * scheduler_prefix.c (blocks that requests share) and scheduler_drafts.c (draft tokens). */
+ * scheduler_blocks.c (blocks of a sequence), scheduler_prefix.c (blocks that requests share),
+ * scheduler_tier.c (blocks on disk) and scheduler_drafts.c (draft tokens). */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 
@@ -12,26 +13,26 @@
 /* The sequences of one group in one replica. */
 struct microbatch {
     struct sequence_list running; /* oldest first */
-    int32_t n_blocks;             /* blocks that they took from the pool */
+    int32_t n_blocks;             /* blocks that these took from the pool */
     int32_t n_rows;               /* planned so far in the step being planned, or in flight */
-    uint64_t step, plan_ns;       /* of the last plan: its number and its time */
+    uint64_t step, plan_ns;       /* number and time of the last plan */
     struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
                                     preempted one stays until its result comes */
     size_t n_flight, flight_capacity;
-    size_t n_entries; /* entries of the plan: one for each of these, and one for each of their
-                         drafts */
+    size_t n_entries; /* entries of the plan: one for each sequence in flight, and one for each of
+                         their drafts */
 };
 
-/* A read from --kv-tier that has not ended. */
+/* A read from --kv-tier or --prefix-store that has not ended. */
 struct tier_read {
-    struct sequence *q; /* NULL: it has left */
+    struct sequence *q; /* NULL: the sequence has left */
     size_t block;       /* its place in q */
     bool is_stored;     /* from the prefix store */
 };
 
 struct replica {
     struct block_pool pool;
-    struct block_pool slots;   /* of recurrent states; empty where the model has none */
+    struct block_pool slots;   /* of recurrent states; empty if the model has none */
     struct prefix_cache cache; /* empty when o.flags.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
@@ -51,21 +52,21 @@ struct scheduler {
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
     uint64_t n_submitted;
-    int32_t step_rows;            /* the budget of a replica in one step: step_tokens, or less */
-    float predicted_odds;         /* that a guess of the prediction layer is right, of late */
+    int32_t step_rows;    /* the budget of rows of a replica in one step: step_tokens or less */
+    float predicted_odds; /* recent probability that a guess of the prediction layer is right */
     struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while drafts are
                                      planned */
     struct step_plan *plan;       /* the plan that is being made */
-    double row_s;                 /* seconds of a row in recent large steps; 0: not measured */
-    uint64_t rate_in, rate_out;   /* measured, in blocks per 1000 s; 0: not yet */
+    double row_s;               /* seconds that a row took in recent large steps; 0: not measured */
+    uint64_t rate_in, rate_out; /* measured, in blocks per 1000 s; 0: not yet */
     uint64_t n_not_worth;
     int32_t *table; /* [table_capacity] the block tables of the entry being planned */
     size_t table_capacity;
-    uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that the draw being
-                          planned may give */
+    uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that may be drawn by the draw
+                          being planned */
 };
 
-/* Entries of a table for n_tokens. */
+/* The number of entries of a table for n_tokens. */
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
 {
     return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
@@ -78,7 +79,7 @@ static inline size_t scheduler_window_begin(const struct scheduler *s, size_t po
     return position + 1 > window ? (position + 1 - window) / PLAN_BLOCK_TOKENS : 0;
 }
 
-/* Blocks that can be taken: those without a holder. */
+/* The number of blocks that can be taken: those without a holder. */
 static inline int32_t replica_n_free(const struct replica *r)
 {
     return r->pool.n_free + prefix_cache_n_idle(&r->cache);
@@ -93,36 +94,36 @@ static inline int32_t *sequence_blocks_at(const struct scheduler *s, const struc
 
 /* scheduler_blocks.c; all Local. */
 
-/* Room in q's tables for n_needed entries. Errors: STATUS_MEMORY. */
+/* Makes room in q's tables for n_needed entries. Errors: STATUS_MEMORY. */
 struct status scheduler_grow_table(const struct scheduler *s, struct sequence *q, size_t n_needed);
 
-/* Blocks over all tables that q lacks for entries [.., n_full) of its full tables and [..,
- * n_window) of the windowed ones. */
+/* The number of blocks, over all tables, that q lacks for entries up to n_full of its full tables
+ * and up to n_window of the windowed ones. */
 int64_t scheduler_blocks_lacking(const struct scheduler *s, const struct sequence *q, size_t n_full,
                                  size_t n_window);
 
-/* The most blocks, over all tables, that n_tokens of a sequence hold at a time. */
+/* The most blocks, over all tables, that a sequence of n_tokens holds at a time. */
 int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens);
 
-/* Gives up q's own blocks at place b: of the full tables, and of the windowed ones if it has any
- * there. */
+/* Give up q's own blocks at place b: those of the full tables, and those of the windowed ones if it
+ * has any there. */
 void scheduler_give_full(struct scheduler *s, struct sequence *q, size_t b);
 void scheduler_give_windows(struct scheduler *s, struct sequence *q, size_t b);
 
-/* n blocks that q took are the cache's from now on, which gives them back. */
+/* Passes n blocks that q took on to the cache, which will return them to the pool. */
 void scheduler_disown(struct scheduler *s, struct sequence *q, int32_t n);
 
-/* Gives up the blocks behind the window, now that the next row is at q->n_computed. */
+/* Gives up the blocks that have left the window, now that the next row is at q->n_computed. */
 void scheduler_release_window(struct scheduler *s, struct sequence *q);
 
-/* Likewise gives up those before place `begin`, where q goes on. */
+/* Gives up the windowed blocks before place `begin`, where q goes on. */
 void scheduler_skip_windows(struct scheduler *s, struct sequence *q, size_t begin);
 
 /* Gives up all of q's blocks. */
 void scheduler_release_blocks(struct scheduler *s, struct sequence *q);
 
-/* The block tables of q's plan entry that ends before position `end`; borrowed until the next call.
- * Sets n_blocks and first_block. Errors: STATUS_MEMORY. */
+/* Lists the block tables of q's plan entry that ends before position `end`; borrowed until the next
+ * call. Sets n_blocks and first_block. Errors: STATUS_MEMORY. */
 struct status scheduler_list_blocks(struct scheduler *s, const struct sequence *q, size_t end,
                                     struct plan_seq *seq, const int32_t **blocks);
 
@@ -131,64 +132,67 @@ struct status scheduler_list_blocks(struct scheduler *s, const struct sequence *
 void scheduler_leave(struct scheduler *s, struct sequence *q);
 
 /* scheduler_blocks.c. Local. Takes blocks until q's full tables have n_full entries and the
- * windowed ones end at n_window; its replica must have them. Cached blocks without a holder are
- * taken when no others are left. Errors: STATUS_MEMORY. */
+ * windowed ones end at n_window; its replica must have them. Takes cached blocks without a holder
+ * if no others are left. Errors: STATUS_MEMORY. */
 struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_full,
                                     size_t n_window);
 
 /* Local. Makes a running sequence wait again. */
 void scheduler_wait_again(struct scheduler *s, struct sequence *q);
 
-/* scheduler_tier.c; all Local, and all do nothing without --kv-tier. */
+/* scheduler_tier.c; all Local, and all do nothing without --kv-tier and --prefix-store. */
 
 /* Notes that q, about to be preempted, will want its cached blocks again. */
 void scheduler_tier_want(struct scheduler *s, struct sequence *q);
 
-/* Orders what the cache of a replica evicts next to be copied to disk, if it is wanted. */
+/* Orders the blocks that the cache of a replica evicts next to be copied to disk, if they are
+ * wanted. */
 void scheduler_tier_save(struct scheduler *s, int32_t replica);
 
-/* Starting q, which has taken what the cache has: takes blocks for those on disk that come next and
- * orders them to be read. Errors: STATUS_MEMORY. */
+/* For a starting q that has taken what the cache has: takes blocks for those on disk that come
+ * next, and orders them to be read. Errors: STATUS_MEMORY. */
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
-/* q has taken its blocks [begin, end) from the cache: those of its prompt, which several requests
- * now begin with, are ordered to the prefix store. Errors: STATUS_MEMORY. */
+/* Called when q has taken its blocks [begin, end) from the cache, so that several requests begin
+ * with them: orders those of its prompt to be written to the prefix store. Errors:
+ * STATUS_MEMORY. */
 struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
                                    size_t end);
 
-/* q leaves: its reads are nobody's. */
+/* Detaches the reads of q, which leaves. */
 void scheduler_tier_leave(struct scheduler *s, struct sequence *q);
 
-/* Takes the report of a replica's ranks. Errors: STATUS_BUG, STATUS_MEMORY. */
+/* Takes the report of a replica's ranks on their reads. Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status scheduler_tier_take(struct scheduler *s, const struct step_result *result);
 
-/* Ends the plan: asks the replicas with reads under way. Errors: STATUS_MEMORY. */
+/* Ends the plan by asking the replicas with reads under way for a report. Errors: STATUS_MEMORY. */
 struct status scheduler_tier_ask(struct scheduler *s);
 
-/* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
- * for them, if they are worth their rows. Called after all other rows of the step were given.
- * Errors: STATUS_MEMORY. */
+/* scheduler_drafts.c. Local. Gives drafts to the group's decoding requests in all replicas, and
+ * blocks for them, if they are worth their rows. Called after all other rows of the step have been
+ * given out. Errors: STATUS_MEMORY. */
 struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
 
 /* scheduler_drafts.c. Local. Whether the prediction layer is to guess in this step of the group,
  * whose rows are planned. */
 bool scheduler_predicts(struct scheduler *s, int32_t group);
 
-/* scheduler_drafts.c. Local. Keeps the odds of drafts from the text, from the result `first` of q's
- * own entry; n_right of its drafts were right. Called before q takes the results' tokens. */
+/* scheduler_drafts.c. Local. Updates the probabilities of drafts from the text, given the result
+ * `first` of q's own entry; n_right of its drafts were right. Called before q takes the results'
+ * tokens. */
 void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right);
 
-/* scheduler_drafts.c. Local. Keeps the odds of the prediction layer's guesses: compares the last
- * one with q's next token, before q takes it; -1: none was sampled. */
+/* scheduler_drafts.c. Local. Updates the probability of the prediction layer's guesses: compares
+ * the last one with q's next token, before q takes it; -1: none was sampled. */
 void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t token);
 
 /* How many of a sequence's first blocks a replica has. */
 struct prefix_match {
     size_t n_blocks;  /* in its cache, with all windowed blocks that the row after them sees */
     int64_t n_shared; /* blocks over all tables that q would hold with others */
-    int64_t n_idle;   /* of these: without a holder */
-    size_t n_coming;  /* n_blocks, plus the next ones that a running request computes */
+    int64_t n_idle;   /* those of n_shared without a holder */
+    size_t n_coming;  /* n_blocks, plus the following ones that a running request will compute */
 };
 
 /* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
@@ -199,21 +203,22 @@ void scheduler_count_jump(struct scheduler *s, struct sequence *q);
 /* The number of blocks that q may take from others. */
 size_t scheduler_prefix_sharable(const struct sequence *q);
 
-/* Keys for all full blocks of q's tokens; before any of the others. Errors: STATUS_MEMORY. */
+/* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:
+ * STATUS_MEMORY. */
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q);
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
                                            const struct sequence *q);
 
-/* Whether an older running request computes the next block of running q, so that waiting is
- * cheaper. The oldest never waits. */
+/* Whether an older running request is going to compute the next block of running q, so that waiting
+ * is cheaper. The oldest never waits. */
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q);
 
-/* Running q, not in flight, with room in its table, continues after the cached blocks that come
- * next; its own blocks in their place return to the pool. Errors: STATUS_MEMORY. */
+/* Makes q, which is not in flight and has room in its table, continue after the cached blocks that
+ * come next; its own blocks in their places return to the pool. Errors: STATUS_MEMORY. */
 struct status scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
 
-/* The full blocks that running q has computed enter the cache, or are exchanged for their equals
- * there. Only after a result without a bad row. Errors: STATUS_MEMORY. */
+/* Enters the full blocks that running q has computed into the cache, or exchanges them for equal
+ * ones there. Called only after a result without a bad row. Errors: STATUS_MEMORY. */
 struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q);
 
 #endif

@@ -1,6 +1,6 @@
 /* KV blocks on disk: --kv-tier and --prefix-store. The full blocks of a preempted sequence stay in
- * the prefix cache until their place is needed; then they are copied to the ranks' files instead of
- * being forgotten, and before the sequence runs again they are read back and enter the cache like
+ * the prefix cache until their space is needed; then they are copied to the ranks' files instead of
+ * being dropped, and before the sequence runs again they are read back and enter the cache like
  * computed ones. Whether a block is moved or computed again depends on measured rates; its bytes do
  * not. */
 #include "base/log.h"
@@ -10,11 +10,11 @@
 #include <assert.h>
 
 enum {
-    TRIED_PART = 16,         /* of the blocks that are not worth it, one in so many is moved */
-    READS_ON_WAY_MOST = 8192 /* of a replica */
+    TRIED_PART = 16, /* of the blocks not worth moving, one in so many is moved nevertheless */
+    READS_ON_WAY_MOST = 8192 /* reads under way of a replica */
 };
 
-/* Seconds to move a block of each table; 0: not measured yet. */
+/* Returns the seconds for moving one block of each table; 0: not measured yet. */
 static double move_s(const struct scheduler *s, uint64_t rate)
 {
     return rate == 0 ? 0 : 1e3 * plan_tables_count(&s->o.tables) / (double)rate;
@@ -58,14 +58,14 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
         tier_index_get(x, node->key, before, prefix_cache_tokens(&replica->cache, v.node));
     if (entry < 0) return;
     for (int32_t t = v.table_begin; t < v.table_end; t++) {
-        if (x->entries[entry].slots[t] >= 0) continue; /* it stands there from an earlier time */
+        if (x->entries[entry].slots[t] >= 0) continue; /* it is there already */
         const struct plan_move move = {.kind = PLAN_MOVE_OUT,
                                        .replica = replica_index,
                                        .block = prefix_cache_blocks(&replica->cache, v.node)[t],
                                        .slot = tier_index_place(x, entry, t)};
         struct status st = status_ok();
         if (move.slot >= 0) st = step_plan_add_move(s->plan, &move);
-        if (move.slot < 0 || status_failed(&st)) { /* computed again, then */
+        if (move.slot < 0 || status_failed(&st)) { /* then it will be computed again */
             tier_index_forget(x, entry);
             return;
         }
@@ -76,7 +76,7 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
 /* Where a block can be read. */
 enum tier_source { SOURCE_NONE, SOURCE_FILE, SOURCE_STORE };
 
-/* Block b of q: its entry in the file, and its key in the store. */
+/* Where block b of q is: its entry in the file, and its key in the store. */
 struct tier_find {
     enum tier_source source;
     int32_t entry;
@@ -84,7 +84,8 @@ struct tier_find {
     bool has_windows;
 };
 
-/* key: of the block before; becomes that of block b. */
+/* Finds out where block b of q can be read. key: that of the block before; becomes that of block
+ * b. */
 static struct tier_find find_block(const struct scheduler *s, const struct sequence *q, size_t b,
                                    uint64_t *key)
 {
@@ -118,7 +119,7 @@ static void start_key(const struct scheduler *s, const struct sequence *q, size_
         s->o.store.key(key, q->r->tokens + i * PLAN_BLOCK_TOKENS, key);
 }
 
-/* The end of the blocks, from q's cached ones on, that can be read back. */
+/* Returns the end of the blocks that can be read back after q's cached ones. */
 static size_t find_back(const struct scheduler *s, const struct sequence *q)
 {
     const struct plan_tables *t = &s->o.tables;
@@ -226,7 +227,7 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
     if (s->o.tables.n_windowed > 0) {
         windows_from = scheduler_window_begin(s, end * PLAN_BLOCK_TOKENS);
         if (windows_from < q->window_end) windows_from = q->window_end;
-        /* windowed blocks that q shares now are of no use behind `end`, and were counted on */
+        /* q will not need the windowed blocks that it shares now, but admission counted on them */
         const size_t n_full = (size_t)scheduler_blocks_for(q->r->n_tokens) - q->n_blocks;
         if (replica_n_free(replica) < (int64_t)n_full * s->o.tables.n_full +
                                           (int64_t)(end - windows_from) * s->o.tables.n_windowed)
@@ -258,7 +259,7 @@ void scheduler_tier_leave(struct scheduler *s, struct sequence *q)
     q->n_stored = 0;
 }
 
-/* All blocks of q have come. */
+/* Lets q continue: all its blocks have been read. */
 static struct status arrive(struct scheduler *s, struct sequence *q)
 {
     const size_t n_before = q->n_computed;
@@ -272,9 +273,10 @@ static struct status arrive(struct scheduler *s, struct sequence *q)
     return scheduler_prefix_publish(s, q);
 }
 
-/* A block did not come as it went: its sequence computes the tokens behind those in the cache.
- * Where it has given up windowed blocks that it now needs, it begins again. Reads into its blocks
- * that are still under way do no harm: the ranks await them before they write there. */
+/* Handles a block that could not be read back as it was written: its sequence computes the tokens
+ * after those in the cache. With windowed tables it begins again, because it may have given up
+ * blocks that it now needs. Reads into its blocks that are still under way do no harm: the ranks
+ * await them before they write there. */
 static void fail(struct scheduler *s, const struct tier_read *read)
 {
     struct sequence *q = read->q;
@@ -329,7 +331,7 @@ struct status scheduler_tier_ask(struct scheduler *s)
     for (int32_t i = 0; i < s->o.n_replicas; i++)
         for (int32_t g = 0; g < s->o.n_groups; g++)
             in_flight = in_flight || s->replicas[i].groups[g].n_flight > 0;
-    /* a plan without rows is made only where nothing else is going on, to wait for the reads */
+    /* a plan without rows is made only if nothing else is going on, to wait for the reads */
     if (s->plan->n_seqs == 0 && s->plan->n_moves == 0 && in_flight) return status_ok();
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         const struct replica *replica = &s->replicas[i];

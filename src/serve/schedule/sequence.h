@@ -1,6 +1,6 @@
 /* A request while the scheduler has it: where it runs, which of its tokens are computed, which KV
- * blocks hold them, and the draft tokens of its step in flight. The request itself (its values and
- * its answer) is changed only by results, never by planning. Called by scheduler*.c. */
+ * blocks hold them, and the draft tokens of its step in flight. Only results change the request
+ * itself (its values and its answer); planning never does. Called by scheduler*.c. */
 #ifndef SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 #define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 
@@ -14,17 +14,17 @@ enum { SEQUENCE_DRAFTS_MAX = 31 }; /* most drafts of a sequence in one step */
 enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
 
 struct sequence {
-    struct request *r; /* owned until it is finished */
-    int32_t id;        /* its name in plans */
+    struct request *r; /* owned until the request is finished */
+    int32_t id;        /* identifies it in plans */
     enum sequence_state state;
     int32_t replica, group; /* where it runs, or ran last */
 
     /* its tokens, those of r */
     size_t n_computed; /* tokens whose KV rows are in its blocks */
-    size_t n_high;     /* the largest value that n_computed had */
-    size_t pos0;       /* the step being planned, or in flight: rows [pos0, pos0 + n_rows) */
+    size_t n_high;     /* the largest value that n_computed has had */
+    size_t pos0;       /* its rows in the step being planned or in flight: [pos0, pos0 + n_rows) */
     int32_t n_rows;
-    bool in_flight; /* a planned step of it has not been committed */
+    bool in_flight; /* the results of a planned step of it have not been committed */
     bool is_scored; /* that step gives log-probabilities of prompt tokens */
 
     /* its KV blocks. The first n_cached are in nodes of the prefix cache and may have other
@@ -44,16 +44,16 @@ struct sequence {
     struct drafting drafting; /* while it runs */
     int32_t *drafts;          /* [SEQUENCE_DRAFTS_MAX], owned; NULL before the first ones */
     int32_t n_drafts;
-    bool may_draft;    /* in the step being planned */
+    bool may_draft;    /* it may get drafts in the step being planned */
     bool is_predicted; /* the draft of the step comes from the prediction layer */
-    int32_t predicted; /* its guess of the token after the first n_before; */
-    size_t n_before;   /* 0: none */
+    int32_t predicted; /* the layer's guess of the token after the first n_before; */
+    size_t n_before;   /* 0: there is no guess */
 
     /* its blocks on disk (scheduler_tier.c) */
-    size_t n_wanted;    /* first blocks of it that the cache counts as wanted, while it waits */
-    size_t n_back;      /* first blocks that it will have once all reads have ended; 0: none */
-    bool store_failed;  /* a read from the prefix store failed: it computes them */
-    size_t n_stored;    /* of them, blocks that come from the prefix store */
+    size_t n_wanted; /* number of first blocks that the cache counts as wanted while it waits */
+    size_t n_back; /* number of first blocks that it will have once all reads have ended; 0: none */
+    bool store_failed;  /* a read from the prefix store failed, so it uses the store no more */
+    size_t n_stored;    /* those of the n_back blocks that come from the prefix store */
     int32_t n_arriving; /* reads that have not ended; meanwhile it gets no rows */
 
     int32_t slot; /* of its recurrent states while it runs; -1: none */
@@ -62,7 +62,7 @@ struct sequence {
     struct sequence *prev, *next; /* in the list of its state */
 };
 
-/* Local. A waiting sequence of r, which it owns from here on. Errors: STATUS_MEMORY (r stays the
+/* Local. Makes a waiting sequence of r and takes ownership of r. Errors: STATUS_MEMORY (r stays the
  * caller's). */
 struct status sequence_create(struct request *r, struct sequence **out);
 
@@ -75,7 +75,7 @@ static inline bool sequence_is_before(const struct sequence *a, const struct seq
     return request_is_before(a->r, b->r);
 }
 
-/* A doubly linked list in the order in which they run. Zero-initialised it is empty. */
+/* A doubly linked list of sequences in the order in which they run. Empty when zero-initialised. */
 struct sequence_list {
     struct sequence *head, *tail; /* the first and the last to run */
     size_t n;
@@ -85,7 +85,7 @@ struct sequence_list {
 void sequence_list_put(struct sequence_list *l, struct sequence *q, struct sequence *next);
 void sequence_list_take(struct sequence_list *l, struct sequence *q);
 
-/* Local. Inserts q at its place; searches from the head, or from the tail. */
+/* Local. Insert q at its place in the order; they search for it from the head or from the tail. */
 void sequence_list_put_from_head(struct sequence_list *l, struct sequence *q);
 void sequence_list_put_from_tail(struct sequence_list *l, struct sequence *q);
 

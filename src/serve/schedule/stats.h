@@ -1,6 +1,6 @@
-/* The measurements of a job: counts, rates, and latencies in bounded memory. Fed by the lead;
- * printed at the end, and written by --metrics. Times appear here and on stderr, never in a result
- * line. */
+/* The measurements of a job: counts, rates, and latencies in bounded memory. Filled in by the lead
+ * and the scheduler; printed at the end, and written by --metrics. Times appear here and on stderr,
+ * never in a result line. */
 #ifndef SHOAL_SERVE_SCHEDULE_STATS_H
 #define SHOAL_SERVE_SCHEDULE_STATS_H
 
@@ -10,40 +10,45 @@
 #include <stdio.h>
 
 struct serve_summary {
-    uint64_t n_rows; /* result lines written, error rows included */
+    uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
-    uint64_t n_resumed_rows;      /* of n_rows: taken over from the journal */
-    uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests taken over from it */
-    uint64_t n_commits;           /* of the journal */
-    double commit_s;              /* the longest of the recent commits */
-    uint64_t n_prompt_tokens;     /* of requests that ran; each counted once, cached or computed */
+    uint64_t n_resumed_rows;   /* those of n_rows taken over from the journal */
+    uint64_t n_resumed_tokens; /* sampled tokens of unfinished requests taken over from the journal
+                                */
+    uint64_t n_commits;        /* of the journal */
+    double commit_s;           /* the longest of the recent commits */
+    uint64_t n_prompt_tokens;  /* prompt tokens of requests that ran; each counted once, cached or
+                                  computed */
     uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
     uint64_t n_prefix_hits;       /* times that a request continued after cached blocks */
-    uint64_t n_prefix_hit_tokens; /* rows not computed for that reason, after preemptions too */
-    uint64_t n_prompt_rows;       /* of prompts, that were computed, after preemptions too */
-    uint64_t n_admissions;        /* times that a request began to run, after preemptions too */
-    uint64_t n_result_hits;       /* rows that came from the result cache */
-    uint64_t n_result_hit_tokens; /* sampled tokens that did, those of continued rows included */
+    uint64_t n_prefix_hit_tokens; /* rows not computed because of prefix hits, including after
+                                     preemptions */
+    uint64_t n_prompt_rows; /* rows of prompts that were computed, including after preemptions */
+    uint64_t n_admissions;  /* times that a request began to run, including after preemptions */
+    uint64_t n_result_hits; /* rows that came from the result cache */
+    uint64_t n_result_hit_tokens; /* sampled tokens that came from it, including those of continued
+                                     rows */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
-    uint64_t n_right_drafts;      /* of them: equal to the sampled token, so each saved a step */
-    uint64_t n_guesses; /* of the prediction layer that were compared with the sampled token */
+    uint64_t n_right_drafts;      /* those equal to the sampled token, so each saved a step */
+    uint64_t n_guesses; /* guesses of the prediction layer that were compared with the sampled token
+                         */
     uint64_t n_right_guesses;
     uint64_t n_preemptions;
-    uint64_t n_tier_out, n_tier_in;   /* KV blocks ordered to and from --kv-tier, of one rank */
-    uint64_t n_tier_tokens;           /* rows not computed again for that reason */
+    uint64_t n_tier_out, n_tier_in; /* blocks ordered to and from --kv-tier, per rank */
+    uint64_t n_tier_tokens;         /* rows not recomputed because they were read from --kv-tier */
     uint64_t n_store_out, n_store_in; /* KV blocks ordered to and from --prefix-store */
-    uint64_t n_store_tokens;          /* rows not computed for that reason */
-    uint64_t n_tier_failed;           /* reads of either that failed on a rank */
-    uint64_t n_peak_batch;            /* most sequences that ran together in one replica */
-    uint64_t n_dropped;               /* expert choices dropped by a capacity factor */
-    uint64_t n_steps;                 /* plans with at least one sequence */
+    uint64_t n_store_tokens;    /* rows not computed because they were read from --prefix-store */
+    uint64_t n_tier_failed;     /* reads from either that failed on a rank */
+    uint64_t n_peak_batch;      /* the most sequences that ran together in one replica */
+    uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
+    uint64_t n_steps;           /* plans with at least one sequence */
     uint64_t n_least_step_rows; /* the smallest budget of a step so far; 0: it was not adapted */
     uint64_t n_blocks; /* of all replicas' KV pools; cached blocks without a holder count as
                           free */
     uint64_t n_peak_used_blocks;
     uint64_t sum_used_blocks; /* one sample a step */
-    double wall_s;            /* from create to finish */
+    double wall_s;            /* from lead_start to lead_finish */
     struct latency ttft;      /* time to first token: from a request's first step being planned to
                                  its first token being committed */
     struct latency tpot;      /* time per output token after the first, one sample per request */
@@ -54,10 +59,10 @@ struct serve_summary {
     double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
-/* Local. The part of the prompts' rows that the prefix cache saved, 0 to 1. */
+/* Local. The fraction of the prompts' rows that the prefix cache saved, 0 to 1. */
 double serve_summary_hit_rate(const struct serve_summary *s);
 
-/* Local. The summary as lines of text for people. */
+/* Local. Prints the summary as lines of text for people. */
 void serve_summary_print(const struct serve_summary *s, FILE *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* The tokens whose KV blocks stand in the slots of one replica's files (attention/kv_tier.h): found
- * by the tokens and all before them, forgotten in the order of their last use. Knows ids and tokens
+/* The tokens whose KV blocks are in the slots of one replica's files (attention/kv_tier.h): found
+ * by these tokens and all before them, evicted in the order of their last use. Knows ids and tokens
  * only. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_TIER_INDEX_H
 #define SHOAL_SERVE_SCHEDULE_TIER_INDEX_H
@@ -9,37 +9,39 @@
 
 /* 64 tokens at one place. */
 struct tier_entry {
-    uint64_t key, before; /* prefix_key of the tokens, and of those before */
+    uint64_t key, before; /* prefix_key of the tokens, and of the 64 before */
     int32_t next;         /* in its bucket, or among the free ones; -1: none */
     int32_t younger, older;
-    int32_t slots[PLAN_TABLES_MAX]; /* of each block table; -1: not here */
+    int32_t slots[PLAN_TABLES_MAX]; /* slot of each block table; -1: not in the file */
     int32_t tokens[PLAN_BLOCK_TOKENS];
 };
 
 struct tier_index {
-    struct tier_entry *entries; /* [n_slots], owned: each has a slot at least */
+    struct tier_entry *entries; /* [n_slots], owned; each entry in use should have a slot */
     int32_t *buckets;           /* [n_buckets], owned */
     int32_t *free_slots;        /* [n_free_slots] of n_slots, owned */
     int32_t n_slots, n_free_slots, n_buckets, n_tables;
     int32_t free, oldest, youngest; /* entries; -1: none */
 };
 
-/* Local. No tokens, n_slots free slots. Errors: STATUS_MEMORY. */
+/* Local. Makes an empty index with n_slots free slots. Errors: STATUS_MEMORY. */
 struct status tier_index_init(struct tier_index *x, int32_t n_slots, int32_t n_tables);
 void tier_index_fini(struct tier_index *x);
 
-/* Local. The entry of these tokens [B] behind those of key `before`, or -1. Compares the tokens. */
+/* Local. Finds the entry of these tokens [B] after those of key `before`; -1: there is none.
+ * Compares the tokens. */
 int32_t tier_index_find(const struct tier_index *x, uint64_t key, uint64_t before,
                         const int32_t *tokens);
 
-/* Local. The entry of these tokens, which it makes if there is none; -1: no slot can be had. */
+/* Local. Finds or makes the entry of these tokens, perhaps evicting another; -1: the index has no
+ * slots. */
 int32_t tier_index_get(struct tier_index *x, uint64_t key, uint64_t before, const int32_t *tokens);
 
-/* Local. Gives the entry a slot for a table that has none, and returns it. Other entries are
- * forgotten for it, the longest unused first; -1: there are none. */
+/* Local. Gives the entry a slot for a table that has none, and returns the slot. Evicts other
+ * entries if needed, the least recently used first; -1: there are none. */
 int32_t tier_index_place(struct tier_index *x, int32_t entry, int32_t table);
 
-/* Local. The entry becomes the youngest; or is forgotten. */
+/* Local. Make the entry the most recently used, or remove it. */
 void tier_index_touch(struct tier_index *x, int32_t entry);
 void tier_index_forget(struct tier_index *x, int32_t entry);
 
