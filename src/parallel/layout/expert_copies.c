@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { ROUNDS = 4 }; /* what an expert got first is corrected when the others have got theirs */
+enum { ROUNDS = 4 }; /* later rounds redo an expert's division when the others have theirs */
 
 static uint8_t distance_of(const struct expert_copies *c, uint32_t i)
 {
@@ -35,7 +35,7 @@ static bool is_candidate(const struct candidates *k, uint32_t i)
            (i == k->begin || c->part_of[c->place[i]] != c->part_of[c->place[i - 1]]);
 }
 
-/* Rows that fit when no part has more than `level`. */
+/* How many rows fit when no part may have more than `level`. */
 static int64_t room_below(const struct candidates *k, int64_t level)
 {
     int64_t n = 0;
@@ -66,7 +66,7 @@ static int64_t level_for(const struct candidates *k, int64_t n)
     return low;
 }
 
-/* Divides n rows: up to the level on each part, and the last ones get as much less as is over. */
+/* Divides n rows: fills each part up to the level until no rows are left. */
 static void fill(const struct candidates *k, int64_t n, int64_t *share, int64_t *part_rows)
 {
     const int64_t level = level_for(k, n);

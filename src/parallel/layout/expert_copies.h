@@ -1,7 +1,7 @@
-/* Which copy of an expert computes which rows. A source of rows (a rank) sends the rows of an
- * expert to its nearest copies, and among these to the parts that have the fewest rows. A pure
- * function in integers. Sums over experts have no order, so a result does not depend on the copy.
- * Called by the MoE block for the rows of a step, and by the placement for expected rows. */
+/* Decides which copy of an expert computes which rows. A source of rows (a rank) sends an expert's
+ * rows to the copies nearest to the source, and among these to the parts that have the fewest rows.
+ * A pure function in integers. Sums over experts have no order, so a result does not depend on the
+ * copy. Called by the MoE block for the rows of a step, and by the placement for expected rows. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_COPIES_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_COPIES_H
 
@@ -21,9 +21,10 @@ struct expert_copies {
     const int64_t *before;       /* [ep] rows that the parts get from other sources; NULL: none */
 };
 
-/* Local. rows [E] of a source: share [P] = how many of them go to place[i] of their expert, and
- * part_rows [ep] = their sums, with the rows before. Rows of experts without copies are counted
- * first; then each expert with copies levels the parts of its nearest copies, in several rounds. */
+/* Local. Divides rows [E], a source's rows for each expert: share [P] = how many go to place[i];
+ * part_rows [ep] = their sums per part, plus `before`. Counts the rows of experts without copies
+ * first; then, in several rounds, divides each other expert's rows so that the parts of its nearest
+ * copies become level. */
 void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int64_t *share,
                          int64_t *part_rows);
 

@@ -22,7 +22,7 @@ static void take(struct deal *d, const struct item *x)
     --*deal_on_host(d, x->part, x->expert);
 }
 
-/* The heaviest first; of equal ones the first. */
+/* Sorts by falling load, and equal loads by expert. */
 static int by_load(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
@@ -39,7 +39,7 @@ static uint32_t copies_at_once(const struct deal *d, uint32_t e)
     return d->n_copies[e] < d->n_hosts ? 1 : d->n_hosts;
 }
 
-/* Whether the copies of a have more load each than those of b; of equal ones, fewer copies. */
+/* True when each copy of a has more load than each of b; when equal, if a has fewer copies. */
 static bool needs_more(const struct deal *d, uint32_t a, uint32_t b)
 {
     const int64_t x = d->load[a] * d->n_copies[b], y = d->load[b] * d->n_copies[a];
@@ -47,7 +47,7 @@ static bool needs_more(const struct deal *d, uint32_t a, uint32_t b)
 }
 
 /* The expert whose copies have the most load each, among those that may get more; E: none.
- * in_rounds: it gets copies_at_once. */
+ * in_rounds: it would get copies_at_once copies, not one. */
 static uint32_t neediest(const struct deal *d, uint32_t left, bool in_rounds)
 {
     const uint32_t n = deal_n_experts(d);
@@ -139,8 +139,8 @@ static bool may_move(const struct deal *d, const struct item *x, uint32_t part)
            *deal_on_host(d, part, x->expert) < *deal_on_host(d, x->part, x->expert);
 }
 
-/* Swaps the pair of items, one of the fullest part, that leaves the fuller of the two parts least
- * full; false when none makes it less full than it was. */
+/* Swaps one item of the fullest part with one of another part, so that the fuller of the two
+ * becomes least full; false when no swap makes the fullest part less full. */
 static bool swap_one(struct deal *d)
 {
     const uint32_t n = d->n_items;
@@ -170,7 +170,8 @@ static bool swap_one(struct deal *d)
     return true;
 }
 
-/* Deals the items evenly: to parts with places for them, and to none one more than needed. */
+/* Deals the items evenly: a part gets no more than its places, nor more than the mean rounded up.
+ */
 static void deal_and_swap(struct deal *d)
 {
     const uint32_t most = (d->n_items + d->l->ep - 1) / d->l->ep;
@@ -183,7 +184,7 @@ static void deal_and_swap(struct deal *d)
 
 /* --- copies that take what is over ----------------------------------------------------------- */
 
-/* The fullest part's item with the most load; NULL: it has none. */
+/* The item of a part with the most load; NULL: the part has none. */
 static struct item *heaviest_of(const struct deal *d, uint32_t part)
 {
     struct item *best = NULL;
@@ -194,7 +195,7 @@ static struct item *heaviest_of(const struct deal *d, uint32_t part)
     return best;
 }
 
-/* The emptiest part that has room and lacks the expert, on this host or any; ep: none. */
+/* The emptiest part that has room and lacks the expert; with `near` only on this host. ep: none. */
 static uint32_t emptiest_without(const struct deal *d, uint32_t e, uint32_t host, bool near)
 {
     uint32_t best = d->l->ep;
@@ -214,8 +215,8 @@ static void add_copy(struct deal *d, uint32_t e, uint32_t part, int64_t load)
     put(d, x, part);
 }
 
-/* Moves what the fullest part has over the mean to a copy of its heaviest expert. False: nothing
- * that would help. */
+/* Moves what the fullest part has over the mean to a copy of its heaviest expert. False when no
+ * move would help. */
 static bool move_overflow(struct deal *d, int64_t mean, bool near)
 {
     uint32_t full = 0;
@@ -236,8 +237,8 @@ static bool move_overflow(struct deal *d, int64_t mean, bool near)
     return true;
 }
 
-/* Fills a place with a copy of the heaviest expert that the part lacks, first of one that its host
- * lacks: it saves bytes. */
+/* Fills a place with a copy of the heaviest expert that the part lacks, if possible of one that its
+ * host lacks too, which saves bytes on the network. */
 static void fill_place(struct deal *d, uint32_t part)
 {
     const uint32_t n = deal_n_experts(d);

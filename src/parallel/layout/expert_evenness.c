@@ -42,7 +42,7 @@ static uint32_t stage_of(const struct layout *l, uint32_t layer)
     return pp;
 }
 
-/* One source sends its rows anew; s->part_rows [ep] has what the parts get from all sources. */
+/* Recomputes what one source sends; s->part_rows [ep] holds what the parts get from all sources. */
 static void send_anew(const struct layout *l, const struct expert_places *p, const int64_t *load,
                       const struct expert_copies *copies, uint32_t source, int64_t *sent,
                       const struct scratch *s)
@@ -77,7 +77,7 @@ struct status expert_flow(const struct layout *l, const struct expert_places *p,
 /* --- its evenness ------------------------------------------------------------------------------
  */
 
-/* In the order of ids: part i has experts as layout_split cuts E. */
+/* The parts' loads when experts stand in the order of their ids, split by layout_split. */
 static void expect_by_id(const struct layout *l, const int64_t *load, int64_t *of_part)
 {
     for (uint32_t i = 0; i < l->ep; i++) {
@@ -105,7 +105,8 @@ static bool is_first_on_host(const struct layout *l, const struct expert_places 
     return true;
 }
 
-/* Adds a token's other hosts, of a source that sends rows sent [ep]. */
+/* Adds one source's part of other_hosts and hosts; sent [ep]: the rows that it sends to each part.
+ */
 static void add_hosts(const struct layout *l, const struct expert_places *p, uint32_t pp,
                       uint32_t source, const int64_t *sent, struct expert_rows_expected *out)
 {

@@ -1,4 +1,4 @@
-/* Reading experts' loads from what an earlier job wrote with --metrics. */
+/* Reads the experts' loads that an earlier job wrote with --metrics. */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"

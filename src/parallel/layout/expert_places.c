@@ -1,12 +1,12 @@
-/* Experts over ranks by their load: the lists of places, and the way to deal them. The dealing
- * itself: expert_deal.c; the file's side of it: expert_load.c; how even the result is:
- * expert_evenness.c. */
+/* Places experts on ranks by their load: makes the lists of places and chooses the way to deal.
+ * expert_deal.c deals, expert_load.c reads the file, expert_evenness.c says how even the result is.
+ */
 #include "base/mem.h"
 #include "parallel/layout/expert_places_private.h"
 
 #include <string.h>
 
-/* The experts of a part stand by ascending id. */
+/* Writes a dealt layer's lists of places. The experts of a part stand by ascending id. */
 static void take_places(const struct deal *d, struct expert_places *p, uint32_t layer)
 {
     const uint32_t n = p->n_experts;

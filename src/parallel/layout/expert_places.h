@@ -14,30 +14,30 @@
 /* The places of experts. layout_experts cuts places 0 to P - 1 of a layer into parts. */
 struct expert_places {
     uint32_t n_experts, n_places; /* E, P */
-    uint32_t *expert;             /* owned [L, P] at each place */
+    uint32_t *expert;             /* owned [L, P] the expert at each place */
     /* owned [L, E + 1] and [L, P]: expert e of a layer stands at place[first[e]] to
      * place[first[e + 1] - 1], ascending; without copies first[e] is e */
     uint32_t *first, *place;
     uint32_t *part_of; /* owned [P] the part of each place */
     uint32_t *host_of; /* owned [n_ranks] of each rank of the layout */
-    int64_t *load;     /* owned [L, E] by which experts were placed */
+    int64_t *load;     /* owned [L, E] the load by which experts were placed */
 };
 
-enum { EXPERT_LOAD_MAX = 1 << 30 /* of one expert; greater counts of a file are scaled down */ };
+enum { EXPERT_LOAD_MAX = 1 << 30 /* of one expert; a layer with larger counts is scaled down */ };
 
-/* Local. The load of each expert, of a file that --metrics wrote: *out [L, E] in new memory, to be
- * freed with mem_free; layers without experts have zeros. Errors: STATUS_INPUT, naming the file,
- * when --metrics did not write it, or when its job did not end, had no experts or had another
- * model; STATUS_USAGE when m has no experts. */
+/* Local. Reads the load of each expert from a file that --metrics wrote: *out [L, E] in new memory,
+ * to be freed with mem_free; layers without experts have zeros. Errors: STATUS_INPUT, naming the
+ * file, when --metrics did not write it, or when its job did not end, had no experts or had another
+ * model; STATUS_USAGE when m has no experts; STATUS_MEMORY. */
 struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out);
 
-/* Local. Gives each copy (l->n_expert_copies of them in a layer) to the expert whose copies have
- * the most load each. Then deals experts and copies, the heaviest first, to the part with the least
+/* Local. Places each layer's experts. Deals them, the heaviest first, to the part with the least
  * load that has room (longest processing time first, Graham 1969; of equal parts to the one with
- * the least in the layers before); a copy goes where its expert is not, and first to hosts without
- * it. Then swaps experts of the fullest part with others' while that helps. A part has as many
- * places as layout_experts says. load [L, E], each 0 to EXPERT_LOAD_MAX; host_of [n_ranks] of each
- * rank of the layout; NULL: one host. Errors: STATUS_MEMORY. destroy accepts NULL. */
+ * the least in the layers before), then swaps experts of the fullest part with others' while that
+ * helps. With copies (l->n_expert_copies in a layer) it tries several ways (enum deal_way) and
+ * keeps the one whose fullest part expects the fewest rows. A part has as many places as
+ * layout_experts says. load [L, E], each 0 to EXPERT_LOAD_MAX; host_of [n_ranks] of each rank of
+ * the layout; NULL: one host. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status expert_places_create(const struct layout *l, const int64_t *load,
                                    const uint32_t *host_of, struct expert_places **out);
 void expert_places_destroy(struct expert_places **p);
@@ -46,7 +46,7 @@ void expert_places_destroy(struct expert_places **p);
 struct status expert_places_on(const struct layout *l, const int64_t *load, const struct topo *t,
                                const uint32_t *order, struct expert_places **out);
 
-/* Local. A layer's places, with all parts equally near and without rows. */
+/* Local. A layer's places, with all parts equally near and no rows from other sources. */
 struct expert_copies expert_copies_of(const struct layout *l, const struct expert_places *p,
                                       uint32_t layer);
 
@@ -57,41 +57,43 @@ void expert_distances(const struct layout *l, const struct expert_places *p, uin
 
 /* Local. sent [ep, ep]: the rows of a layer that a rank of each part sends to each part, when all
  * have as many tokens and these choose experts as the load [E] says. Each source fills the parts
- * that get least from all; what each gets from the others is so known to all before a step, without
- * a message. Errors: STATUS_MEMORY. */
+ * that get the fewest rows from all sources. So every rank knows before a step, without a message,
+ * what each part gets from the others. Errors: STATUS_MEMORY. */
 struct status expert_flow(const struct layout *l, const struct expert_places *p,
                           const int64_t *load, uint32_t layer, int64_t *sent);
 
-/* Expected rows of a layer, of that flow. */
+/* The expected rows of a layer under that flow. */
 struct expert_rows_expected {
     int64_t *of_part; /* [ep] */
     double
         other_hosts; /* share of the choices that are computed on another host than the token's */
-    double hosts;    /* other hosts that a token goes to, if its choices were independent */
+    double hosts;    /* mean number of other hosts that a token goes to, if its choices were
+                        independent */
 };
 
 /* Local. p NULL: experts stand in the order of their ids, without copies; then, or with one host,
- * only of_part is set. Errors: STATUS_MEMORY. */
+ * all but of_part is 0. Errors: STATUS_MEMORY. */
 struct status expert_rows_expect(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, uint32_t layer,
                                  struct expert_rows_expected *out);
 
-/* How evenly the parts are loaded: the fullest by the mean, over the layers that have a load. */
+/* How evenly the parts are loaded: the fullest part's rows / the mean, over the layers that have a
+ * load. */
 struct expert_evenness {
-    double mean, worst; /* 1: perfectly; 0: no layer has a load */
+    double mean, worst; /* 1: perfectly even; 0: no layer has a load */
 };
 
 /* Local. p NULL: in the order of ids. Errors: STATUS_MEMORY. */
 struct status expert_evenness_of(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, struct expert_evenness *out);
 
-/* Local. The least that the fullest part by the mean can be, whatever the places: an expert's rows
- * are divided among at most as many parts as it has copies. load [E] of one layer; n_copies beyond
- * one of each expert. 0: no load. */
+/* Local. A lower bound of the fullest part's rows / the mean for any placement, given that an
+ * expert's rows go to at most as many parts as it has copies. load [E]: of one layer; n_copies:
+ * beyond one of each expert. 0: no load. */
 double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts,
                        uint32_t n_copies);
 
-/* Local. The same over the layers of a load [L, E], with the layout's copies. */
+/* Local. The same bound over the layers of a load [L, E], with the layout's copies. */
 struct expert_evenness expert_least_of(const struct layout *l, const int64_t *load);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* An expert, or a copy of it, that needs a place. */
 struct item {
-    int64_t load; /* its share of the expert's */
+    int64_t load; /* its share of the expert's load */
     uint32_t expert, part;
 };
 
@@ -17,11 +17,11 @@ struct deal {
     uint32_t n_hosts;        /* of the parts */
     const uint32_t *host_of; /* [ep] of each part, from 0 on */
     uint32_t *n_copies;      /* [E] */
-    struct item *items;      /* [n_items] of room for P; dealt in this order */
+    struct item *items;      /* [n_items], with room for P; dealt in this order */
     uint32_t n_items;
     uint32_t *room;      /* [ep] items that a part may have */
     int64_t *of_part;    /* [ep] */
-    int64_t *before;     /* [ep] of the layers before */
+    int64_t *before;     /* [ep] load in the layers before */
     uint32_t *n_in_part; /* [ep] */
     uint16_t *in_part;   /* [ep, E] copies of each expert */
     uint16_t *on_host;   /* [n_hosts, E] likewise */
@@ -31,13 +31,13 @@ struct deal {
  * are the most even is taken. */
 enum deal_way {
     DEAL_EVENLY,   /* copies of the heaviest experts, each with an even share of the load */
-    DEAL_OVERFLOW, /* experts first; then a copy takes from the fullest part what it has over the
-                      mean, as far as the emptiest part with room has less. Places that are left
-                      get heavy experts, which their hosts then need not ask others for */
+    DEAL_OVERFLOW, /* experts first; then each copy takes what the fullest part has above the mean,
+                      as far as the emptiest part with room can take it. Places that are left get
+                      heavy experts, so that their hosts need not ask other hosts for these */
     DEAL_NEAR,     /* the same, but a copy stays on the fullest part's host where that helps */
-    DEAL_OVERFLOW_ONLY, /* as the two, but places that are left get an expert of their part again,
-                         */
-    DEAL_NEAR_ONLY,     /* and no rows */
+    DEAL_OVERFLOW_ONLY, /* as DEAL_OVERFLOW, but places that are left repeat an expert of their part
+                           and get no rows */
+    DEAL_NEAR_ONLY,     /* the same for DEAL_NEAR */
     DEAL_WAY_COUNT
 };
 

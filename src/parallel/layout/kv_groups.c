@@ -1,4 +1,4 @@
-/* How layers are divided into groups that share KV blocks. */
+/* Divides layers into groups that share KV blocks. */
 #include "parallel/layout/kv_groups.h"
 
 #include "tensor/dims.h"
@@ -44,7 +44,7 @@ uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uin
 }
 
 /* Room for layers, over all stages, that these groups leave unused; UINT32_MAX: they do not fit.
- * That of full tables counts twice, because a long sequence holds most blocks there. */
+ * Room in full groups counts twice, because a long sequence holds most of its blocks there. */
 static uint32_t unused(const struct kv_groups *g, const struct layout *l)
 {
     uint32_t sum = 0;

@@ -26,8 +26,9 @@ struct kv_place {
 };
 
 /* Local. The groups of a layout, the same for all its stages: those that leave the least room in
- * blocks unused, at most a sixth on any stage; without such groups, or where a model's context is
- * no longer than its window, or with model.keeps_windows, one group of all layers. */
+ * blocks unused, on any stage at most a sixth of what its layers need. One group of all layers when
+ * there are no such groups, when the model's context is no longer than its window, or with
+ * model.keeps_windows. */
 struct kv_groups kv_groups_of(const struct layout *l);
 
 /* Local. Layers that a block of a stage holds. */

@@ -40,7 +40,8 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 
 /* --- the units that attention is cut in --------------------------------------------------- */
 
-/* Heads of one o_proj leaf: no rank may hold less, for a leaf's sum must not be split. */
+/* The heads of one o_proj leaf. A rank that sums by inputs may not hold fewer, because a leaf's sum
+ * must not be split. */
 static uint32_t leaf_heads(const struct layout_model *m)
 {
     return m->o_leaf / m->arch->value_dim;
@@ -138,7 +139,8 @@ struct range layout_experts(const struct layout *l, uint32_t ep)
 {
     const uint32_t n = layout_n_places(l);
     if (l->n_expert_copies == 0) return layout_split(n, 1, l->ep, ep);
-    /* parts with a place more are spread over the hosts, so that each host can have copies */
+    /* the parts that have one place more are spread over the hosts, so that each host can have
+     * copies */
     return (struct range){(uint32_t)((uint64_t)n * ep / l->ep),
                           (uint32_t)((uint64_t)n * (ep + 1) / l->ep)};
 }
@@ -443,7 +445,7 @@ static struct status not_a_multiple(const struct layout *l, const uint32_t *open
                        open != NULL ? "a multiple of " : "", (unsigned long long)known, l->n_ranks);
 }
 
-/* tp, pp and dp from the flags; what is 0 follows from the others. */
+/* Sets tp, pp and dp from the flags; a flag of 0 follows from the others. */
 static struct status derive_world(struct layout *l, const struct layout_flags *f)
 {
     l->tp = f->tp;
@@ -503,7 +505,7 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
         return status_make(STATUS_USAGE, "--dp %u: there are only %u ranks", flags->dp, n_ranks);
     }
     TRY(derive_world(out, flags));
-    /* what followed from other flags has the same limits */
+    /* derived values have the same limits as flags */
     TRY(check_limits(out, &(struct layout_flags){.tp = out->tp, .pp = out->pp, .ep = 0}));
     TRY(derive_experts(out, flags->ep));
     /* a part has no use for two copies of an expert */

@@ -55,7 +55,7 @@ struct search {
     const struct layout_budget *budget;
     const struct layout_flags *flags;
     bool cross_hosts;       /* expert groups may span hosts */
-    bool tp_crosses;        /* and tp groups */
+    bool tp_crosses;        /* so may tp groups */
     struct status *trouble; /* borrowed; the first failure that is not about a candidate's sizes */
 };
 
@@ -79,9 +79,9 @@ static bool groups_allowed(const struct search *s, const struct layout *l)
     return (tp_inside || s->tp_crosses) && (experts_inside || s->cross_hosts);
 }
 
-/* True when `a` is better than `b`: it fits and b does not; both fit and it has `margin` times the
- * rows per second, so that of equal ones the first, simplest, stays; or neither fits and it lacks
- * less. */
+/* True when `a` is better than `b`: it fits and b does not; both fit and it has more than `margin`
+ * times the rows per second (so that among equal ones the first and simplest stays); or neither
+ * fits and it needs less memory. */
 static bool better(const struct candidate *a, const struct candidate *b, double margin)
 {
     if (b->sizes.tp == 0) return a->sizes.tp != 0;
@@ -90,10 +90,11 @@ static bool better(const struct candidate *a, const struct candidate *b, double 
     return a->rows_s > b->rows_s * margin;
 }
 
-/* The estimate is not finer than a twentieth; a longer pipeline must be worth its groups. */
+/* The estimate is no more exact than 5 %; a longer pipeline must be worth its additional groups of
+ * sequences. */
 static const double margin_equal = 1.05, margin_pp = 1.3;
 
-/* Groups across hosts must be worth a network that others may use, and a host that fails. */
+/* Groups across hosts must be worth the risk that others use the network or that a host fails. */
 static const double margin_hosts = 1.3;
 
 static void consider(const struct search *s, const struct layout_flags *sizes,
@@ -114,8 +115,8 @@ static void consider(const struct search *s, const struct layout_flags *sizes,
     if (better(&c, best, margin_equal)) *best = c;
 }
 
-/* The experts of one stage spread over as many ranks as can be reached inside a host; beyond that
- * only when hosts may be crossed. */
+/* Spreads the experts of one stage over as many ranks as a host has; over more only when their
+ * groups may cross hosts. */
 static void consider_ep(const struct search *s, struct layout_flags sizes, struct candidate *best)
 {
     const uint32_t stage_ranks = sizes.dp * sizes.tp;
@@ -137,7 +138,7 @@ static void consider_ep(const struct search *s, struct layout_flags sizes, struc
     }
 }
 
-/* The best candidate with this pp. Without sums over ranks first. */
+/* Returns the best candidate with this pp. Tries tp 1, which needs no sums over ranks, first. */
 static struct candidate best_with_pp(const struct search *s, uint32_t pp)
 {
     const uint32_t rest = s->t->n_ranks / pp, tp_max = layout_tp_max(s->model);
@@ -154,8 +155,8 @@ static struct candidate best_with_pp(const struct search *s, uint32_t pp)
     return best;
 }
 
-/* The smallest pp, unless a larger one is clearly better: a pipeline needs pp groups of sequences
- * to be full, and each group its part of the KV cache. */
+/* Takes the smallest pp unless a larger one is clearly better: only pp groups of sequences fill a
+ * pipeline, and each group takes its share of the KV cache. */
 static struct candidate layout_choose_best_of(const struct search *s)
 {
     struct candidate chosen = {0};
@@ -167,7 +168,8 @@ static struct candidate layout_choose_best_of(const struct search *s)
     return chosen;
 }
 
-/* Groups stay inside hosts, unless nothing fits so, or experts over hosts are clearly faster. */
+/* Keeps groups inside hosts, unless no such layout fits or experts spread over hosts are clearly
+ * faster. */
 static struct candidate choose_best(struct search s)
 {
     const struct candidate inside = layout_choose_best_of(&s);
@@ -335,7 +337,8 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
 
 void layout_expect_cuts(const struct topo *t, const uint32_t *order, struct layout *l)
 {
-    bool on_hosts = true; /* all tp groups, which are those of the experts where these may be cut */
+    bool on_hosts = true; /* each tp group is on one host; where experts may be cut, their groups
+                             are the tp groups */
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
         const uint32_t first = layout_rank_of(l, p.dp, p.pp, 0);

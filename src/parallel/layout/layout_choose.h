@@ -14,8 +14,9 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
                             const struct layout_flags *flags, const struct layout_budget *budget,
                             struct layout *out, uint32_t *order, bool *fits);
 
-/* Local. Cuts outputs where a job of this layout on CPUs that share memory inside each host does
- * (a job itself asks its ranks: model/stage.h), so that a plan shows what they will hold. */
+/* Local. Decides about cutting by outputs as a job of this layout would on CPUs that share memory
+ * inside each host, so that a plan shows what ranks will hold. A job itself asks its ranks
+ * (model/stage.h). */
 void layout_expect_cuts(const struct topo *t, const uint32_t *order, struct layout *l);
 
 #endif

@@ -164,7 +164,7 @@ struct stage_load {
     bool etp_crosses; /* the ranks of an expert are on several hosts */
 };
 
-/* Seconds of the linears of these parts that all rows pass, one after the other. */
+/* Seconds for those linears of these parts that all rows pass through, one after the other. */
 static double linears_s(const struct stage_load *s, const struct weights_cut *cut, uint32_t parts,
                         double rows)
 {
@@ -180,7 +180,7 @@ static double linears_s(const struct stage_load *s, const struct weights_cut *cu
     return seconds;
 }
 
-/* Reading the cache, and o_proj's sum over ranks. */
+/* Seconds for reading the KV cache and for o_proj's sum over ranks. */
 static double attention_s(const struct stage_load *s, struct layout_place place)
 {
     const struct arch *m = s->l->model.arch;
@@ -190,7 +190,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
     return cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
 }
 
-/* Seconds of the chosen experts' linears: `chosen` rows, through `touched` experts. */
+/* Seconds for the experts' linears: `chosen` rows through `touched` experts. */
 static double experts_s(const struct stage_load *s, const struct weights_cut *cut, double chosen,
                         double touched)
 {
@@ -206,7 +206,7 @@ static double experts_s(const struct stage_load *s, const struct weights_cut *cu
     return seconds;
 }
 
-/* The exchange of rows with the experts' ranks. */
+/* Seconds for the exchange of rows with the experts' ranks. */
 static double exchange_s(const struct stage_load *s)
 {
     const struct layout *l = s->l;
@@ -219,14 +219,15 @@ static double exchange_s(const struct stage_load *s)
         return sent * (w.dispatch + w.combine) / s->rates.net_bytes +
                2.0 * l->expert_hosts * link_seconds[LINK_NET];
     }
-    /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
+    /* to every part of the chosen experts and back: f32 there; back f32, or int64 sums when experts
+     * are split */
     const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
     const double moved = sent * m->n_chosen * l->etp * row;
     return moved * (s->experts.n - 1) / s->experts.n / s->experts.bytes_s +
            2.0 * s->experts.n * s->experts.latency_s;
 }
 
-/* Experts, and the exchange of rows with their ranks. */
+/* Seconds for the experts and for the exchange of rows with their ranks. */
 static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
 {
     const struct layout *l = s->l;
@@ -238,7 +239,7 @@ static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
     if (m->shared_ffn > 0) seconds += sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;
     seconds += exchange_s(s);
-    /* each tp rank combined its part of the rows; all need all of them */
+    /* each tp rank has combined its part of the rows, and all ranks need all rows */
     if (l->tp > 1) seconds += s->rows * m->width * 4.0 / s->tp.bytes_s;
     return seconds;
 }

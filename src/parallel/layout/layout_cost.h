@@ -11,27 +11,28 @@
 struct layout_fit {
     bool fits;
     uint32_t worst_rank;    /* of the reordered world */
-    uint64_t budget_bytes;  /* the budget's, or a rank's part of its host's memory, the smallest */
-    uint64_t needed_bytes;  /* of worst_rank: weights, workspace, min_kv_blocks */
-    uint32_t n_state_slots; /* that fit on every rank */
-    uint64_t n_kv_blocks;   /* that fit beside weights and workspace on every rank */
+    uint64_t budget_bytes;  /* what each rank may use: as the budget says, or the smallest share of
+                               a host or GPU */
+    uint64_t needed_bytes;  /* of worst_rank, with one full context and one sequence's states */
+    uint32_t n_state_slots; /* slots of recurrent states that fit on every rank */
+    uint64_t n_kv_blocks;   /* KV blocks that fit on every rank besides all else */
 };
 
 /* How far apart the ranks of a group stand. */
 enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 
-/* Local. Needs l->expert_hosts. */
+/* Local. Compares what the ranks need with the budget. Needs l->expert_hosts. */
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget);
 
-/* Local. The widest link inside any group of n consecutive ranks, groups starting at multiples of
- * n. order [n_ranks]: see layout_choose. */
+/* Local. The longest link inside any group of n consecutive ranks; groups start at multiples of n.
+ * order [n_ranks]: see layout_choose. */
 enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
 
-/* Local. Bytes a second of a host's network. */
+/* Local. The bandwidth of a host's network in bytes per second. */
 double layout_network_bytes_s(const struct layout_budget *budget);
 
-/* Local. Sets l->expert_hosts by the hosts of the ranks. */
+/* Local. Sets l->expert_hosts from the hosts of the ranks. */
 void layout_see_hosts(const struct topo *t, const uint32_t *order, struct layout *l);
 
 /* Local. Estimates the rows (tokens) per second of a long bulk run (prompts of 512 tokens, answers

@@ -1,12 +1,12 @@
 /* The memory that a rank needs for data of other ranks: hidden rows, sums, and the rows of its
- * experts in the way that moe/moe.c chooses for the layout. */
+ * experts, exchanged as moe/moe.c chooses for the layout. */
 #include "parallel/layout/layout.h"
 
 #include "parallel/wire/exchange_memory.h"
 #include "tensor/dims.h"
 #include "tensor/quant_rows.h"
 
-enum { SPREAD = 2 /* times the rows of routers that choose evenly */ };
+enum { SPREAD = 2 /* factor on the rows that evenly choosing routers send */ };
 
 static uint64_t max_u64(uint64_t a, uint64_t b)
 {
@@ -20,7 +20,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 /* --- rows of experts -------------------------------------------------------------------------- */
 
-/* The ways in which rows meet their experts (moe/moe.c). */
+/* The ways in which rows reach their experts (moe/moe.c). */
 enum way { WAY_LOCAL, WAY_IN_HOST, WAY_BETWEEN_HOSTS, WAY_OF_ROWS };
 
 static enum way way_of(const struct layout *l)
@@ -32,7 +32,7 @@ static enum way way_of(const struct layout *l)
     return in_host && (l->etp == 1 || l->cuts_expert_outputs) ? WAY_IN_HOST : WAY_BETWEEN_HOSTS;
 }
 
-/* Replicas that share one replica of the experts. */
+/* How many replicas of the model share one replica of the experts. */
 static uint64_t batches(const struct layout *l)
 {
     return max_u64((uint64_t)l->ep * l->etp / l->tp, 1);
@@ -60,14 +60,14 @@ double layout_expert_rows(const struct layout *l, struct layout_place place, uin
            range_count(layout_experts(l, place.ep)) / layout_n_places(l);
 }
 
-/* What is planned for where `mean` are expected and there are at most `most`. */
+/* The number to plan for when `mean` are expected and there can be at most `most`. */
 static uint64_t planned(const struct layout *l, double mean, uint64_t most)
 {
     if (l->model.streams_experts) return most;
     return min_u64((uint64_t)(SPREAD * mean) + 1, most);
 }
 
-/* Rows of the place's experts. */
+/* The rows to plan for at the place's experts. */
 static uint64_t rows_in(const struct layout *l, struct layout_place place, uint64_t step_tokens)
 {
     const uint64_t held = range_count(layout_experts(l, place.ep));
@@ -75,8 +75,8 @@ static uint64_t rows_in(const struct layout *l, struct layout_place place, uint6
                    batches(l) * step_tokens * min_u64(l->model.arch->n_chosen, held));
 }
 
-/* The experts' own arrays: their inputs, gate and up. A run of streamed experts has no more rows
- * than the step, or than its only expert. */
+/* The experts' own arrays: their inputs, gate and up. One run of streamed experts has at most as
+ * many rows as the step. */
 static uint64_t expert_bytes(const struct layout *l, struct layout_place place, uint64_t n_in,
                              uint64_t step_tokens)
 {
@@ -158,8 +158,8 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
 /* --- all ---------------------------------------------------------------------------------------
  */
 
-/* Elements of one row of a row-parallel linear, for the larger of the two cuts: which one is used
- * depends on the hosts. */
+/* Elements of 4 bytes per row of a row-parallel linear, for the larger of the two ways to cut it:
+ * which one is used depends on the hosts. */
 static uint64_t row_sum_elements(const struct layout *l)
 {
     const struct arch *m = l->model.arch;
@@ -176,8 +176,8 @@ static uint64_t row_sum_elements(const struct layout *l)
 /* In units of 4 bytes, for T = step_tokens rows:
  *   a buffer in flight to or from the next stage                          T D
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
- *     or, where ranks share a host and cut by outputs, outputs of its D / tp columns and
- *     its part of the inputs that all read and of the normed rows, which may be int8 too:
+ *     or, where ranks share a host and cut by outputs, the rank's D / tp output columns and
+ *     its part of the inputs and normed rows that all read (the latter may be int8 too):
  *     T (D / tp + 1) + T (max(H V, F) + D + int8 values of D) / tp
  * and the rows of the experts. */
 uint64_t layout_exchange_bytes(const struct layout *l, struct layout_place place,

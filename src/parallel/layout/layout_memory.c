@@ -28,8 +28,8 @@ static uint64_t layout_memory_packed_bytes(const struct layout_model *m, enum ar
     return (n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS * layout_row_bytes(m, c, k);
 }
 
-/* A tensor's slab as the loader packs it. Latent attention turns KV_B into two matrices of each
- * head. */
+/* Bytes of a tensor's slab as the loader packs it. Latent attention turns KV_B into two matrices
+ * per head. */
 static uint64_t slab_bytes(const struct layout_model *m, const struct weight_spec *s)
 {
     const uint64_t n_rows = range_count(s->rows), n_cols = range_count(s->cols);
@@ -43,13 +43,13 @@ static uint64_t slab_bytes(const struct layout_model *m, const struct weight_spe
             layout_memory_packed_bytes(m, s->tensor->class, a->value_dim, a->kv_lora));
 }
 
-/* Whether a tensor stands on disk while the others are in memory. */
+/* True for a tensor that stays on disk while the others are in memory. */
 static bool is_streamed(const struct layout_model *m, const struct arch_tensor *t)
 {
     return m->streams_experts && t->is_expert && !t->is_vector;
 }
 
-/* Bytes of the parts' tensors: of those that stream, or of the others. */
+/* Bytes of the tensors of these parts: only those that stream, or only the others. */
 static uint64_t parts_bytes(const struct weights_cut *cut, uint32_t parts, bool streamed)
 {
     uint64_t bytes = 0;
@@ -80,7 +80,7 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place,
 /* Bytes of the memory that LAYOUT_STREAM_LEAST experts of any layer need. */
 static uint64_t stream_bytes(const struct layout *l, struct layout_place place)
 {
-    enum { PAGE = 4096 }; /* each expert ends with a page, and its arrays with a cache line */
+    enum { PAGE = 4096 }; /* an expert is padded to pages, its arrays to cache lines */
     struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, place.pp);
     uint64_t most = 0;
@@ -97,7 +97,7 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Columns of the widest FFN that is no expert's. */
+/* Columns of the widest FFN that is not an expert's. */
 static uint64_t dense_columns(const struct layout *l, struct layout_place place)
 {
     return max_u64(range_count(layout_ffn(l, place.tp)),
@@ -148,8 +148,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0}};
 }
 
-/* Beside the stage's arrays the hidden rows, T D, and on the last stage the logits of 64 rows and,
- * for a prediction layer, T 4 D. */
+/* Bytes of the stage's arrays, of the hidden rows [T, D] and, on the last stage, of the logits of
+ * 64 rows and of [T, 4 D] for each prediction layer. */
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
                                 uint64_t step_tokens)
 {
@@ -172,7 +172,8 @@ uint64_t layout_fixed_bytes(const struct layout_memory *m)
     return m->weights_bytes + m->workspace_bytes + m->exchange_bytes + m->stream_bytes;
 }
 
-/* A slot: in each layer the convolution's last inputs and the states of the value heads, in f32. */
+/* Bytes of a slot: in each delta-rule layer the convolution's last inputs and the states of the
+ * value heads, in f32. */
 static uint64_t state_bytes(const struct layout *l, struct layout_place place)
 {
     const struct arch *m = l->model.arch;

@@ -18,7 +18,7 @@ struct pipe_replay {
     uint64_t first_step;      /* steps before it fill the pipe, and are not counted */
 };
 
-/* One stage from the end of step first_step - 1 to the end of the last one. */
+/* The time of one stage from the end of step first_step - 1 to the end of the last step. */
 struct pipe_stage_time {
     uint64_t busy_ns, lead_ns, wait_ns;
 };

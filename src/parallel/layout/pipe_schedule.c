@@ -1,4 +1,4 @@
-/* The pipeline's timetable as arithmetic on steps, stages and ticks. */
+/* Computes the pipeline's timetable from steps, stages and ticks. */
 #include "parallel/layout/pipe_schedule.h"
 
 uint32_t pipe_group(uint64_t step, uint32_t pp)

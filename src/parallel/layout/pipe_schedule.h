@@ -18,8 +18,8 @@ int64_t pipe_result_due(uint64_t step, uint32_t pp);
 /* Local. The step that stage `stage` runs at `tick`, or -1 when it idles (warm-up, cool-down). */
 int64_t pipe_step_at(uint32_t stage, uint64_t tick, uint32_t pp, uint64_t n_steps);
 
-/* Local. An ASCII timeline, one line per stage, one column per tick, the group (0-9, a-z) or '.'.
- */
+/* Local. Prints an ASCII timeline: a line per stage, a column per tick, with the group (0-9, a-z)
+ * or '.'. */
 void pipe_print(uint32_t pp, uint64_t n_steps, struct strbuf *out);
 
 #endif

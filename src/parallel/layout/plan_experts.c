@@ -1,14 +1,13 @@
 /* The part of `shoal plan` on experts by load: how even the ranks are by id, by load and with
- * copies.
- */
+ * copies. */
 #include "base/mem.h"
 #include "parallel/layout/plan_report.h"
 
 #include <stdio.h>
 
-enum { INDENT = 10, PARTS_MAX = 32 /* shown one by one */ };
+enum { INDENT = 10, PARTS_MAX = 32 /* most parts that are shown one by one */ };
 
-/* Each part's load over all layers, by the mean of the parts. */
+/* Appends each part's load over all layers, divided by the mean of the parts. */
 static struct status plan_report_add_parts(const struct layout *l, const struct expert_places *p,
                                            const int64_t *load, double *of_all, struct strbuf *out)
 {
@@ -49,7 +48,7 @@ done:
     return st;
 }
 
-/* By load, as the layout without copies would place the experts. */
+/* Appends the evenness by load of the places that the layout would choose without copies. */
 static struct status add_without_copies(const struct layout *l, const int64_t *load,
                                         struct strbuf *out)
 {

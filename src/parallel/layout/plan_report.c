@@ -55,7 +55,7 @@ static bool plan_report_is_quantized(const struct layout_model *m)
     return false;
 }
 
-/* Bytes of all weights on one rank when an element has so many. */
+/* Bytes of all weights on one rank when each has `element` bytes. */
 static struct status plain_bytes(const struct layout_model *m, uint32_t element, uint64_t *out)
 {
     struct layout_model plain = *m;
@@ -275,7 +275,7 @@ struct table {
     struct line *lines; /* owned */
     uint32_t n;
     bool counts;
-    bool by_load; /* a part's experts are others in each layer */
+    bool by_load; /* a part holds different experts in each layer */
 };
 
 static struct status table_fill(const struct layout *l, const struct topo *t, const uint32_t *order,
@@ -490,7 +490,7 @@ static void add_lack(const struct layout *l, const struct table *table,
     }
 }
 
-/* The sum over all ranks, so that it shows how far away a fit is. */
+/* Appends what all ranks together may use, to show how far the layout is from fitting. */
 static void add_total(const struct layout *l, const struct layout_fit *fit, struct strbuf *out)
 {
     char total[CELL_BYTES];

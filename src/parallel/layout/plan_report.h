@@ -13,20 +13,20 @@
 struct status plan_report(const struct layout *l, const struct topo *t, const uint32_t *order,
                           const struct layout_budget *budget, struct strbuf *out);
 
-/* Local. Appends how evenly the ep parts share a load [L, E], by id and by l->expert_places, which
- * may not be NULL. Errors: STATUS_MEMORY. */
+/* Local. Appends how evenly the ep parts share a load [L, E] when experts are placed by id and by
+ * l->expert_places, which may not be NULL. Errors: STATUS_MEMORY. */
 struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out);
 
-/* Local. Appends which part of the experts streams from disk, and the rows of a step that compute
- * as long as a disk of disk_bytes_s needs; nothing when they do not stream. Errors: STATUS_MEMORY.
- */
+/* Local. Appends which part of the experts streams from disk, and how many rows of a step take as
+ * long to compute as a disk of disk_bytes_s takes to read; nothing when they do not stream. Errors:
+ * STATUS_MEMORY. */
 struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out);
 
-/* Local. Appends the rows of a step for each expert, and the bytes of a token between hosts, when a
- * router chooses evenly, and as a load [L, E] says (NULL: not known; else l->expert_places may not
- * be NULL); nothing for a dense model. Errors: STATUS_MEMORY. */
+/* Local. Appends the rows of a step for each expert and a token's bytes between hosts, for a router
+ * that chooses evenly and for a load [L, E] (NULL: not known; else l->expert_places may not be
+ * NULL); nothing for a dense model. Errors: STATUS_MEMORY. */
 struct status plan_report_wire(const struct layout *l, const struct layout_budget *budget,
                                const int64_t *load, struct strbuf *out);
 

@@ -7,12 +7,14 @@ static double gib(double bytes)
     return bytes / (double)(1ull << 30);
 }
 
-/* One rank's experts: all of them, and what a step reads if each expert has rows. */
+/* Bytes of one rank's experts: all, those kept in memory, and those that a step reads if each
+ * expert has rows. */
 struct streaming {
     double on_disk, in_memory, read;
 };
 
-/* Half of what weights, arrays and a context leave goes to experts, as in a job (job_memory.c). */
+/* Half of the memory that weights, arrays and a context leave goes to experts, as in a job
+ * (job_memory.c). */
 static struct streaming streaming_of(const struct layout *l, const struct layout_budget *budget,
                                      const struct layout_fit *fit)
 {

@@ -6,7 +6,8 @@
 
 enum { INDENT = 10 };
 
-/* The most and the mean rows that the experts of a place get; means of whole steps. */
+/* Appends the mean rows of a step for an expert and for the first place, which has the most
+ * experts. */
 static void add_rows(const struct layout *l, const struct layout_budget *b, struct strbuf *out)
 {
     const struct arch *m = l->model.arch;
@@ -20,8 +21,8 @@ static void add_rows(const struct layout *l, const struct layout_budget *b, stru
                   INDENT, "Rows", b->step_tokens, n_batches, rows / held, rows, held);
 }
 
-/* The mean over the layers of the bytes of tokens between hosts, when they choose experts as the
- * load says. */
+/* Computes a token's bytes between hosts, as the mean over the layers, when tokens choose experts
+ * as the load says. */
 static struct status wire_by_load(const struct layout *l, const int64_t *load,
                                   const struct wire_shape *shape, struct wire_bytes *out)
 {

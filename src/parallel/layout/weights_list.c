@@ -30,7 +30,8 @@ static struct range held(const struct weights_cut *cut, enum arch_dim dim)
     return (struct range){units.begin * unit, units.end * unit};
 }
 
-/* A row-parallel tensor: this place's inputs of all outputs, or all inputs of its outputs. */
+/* Cuts a row-parallel tensor: the place holds its inputs of all outputs, or all inputs of its
+ * outputs. */
 static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct weight_spec *s)
 {
     const struct layout *l = cut->l;
@@ -39,7 +40,7 @@ static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct wei
     if (is_expert ? l->cuts_expert_outputs : l->cuts_outputs) s->cols = whole(s->n_cols);
 }
 
-/* The rows of a role that shares its tensor with others. */
+/* Shifts the rows of a role that shares its tensor with others. */
 static void shift_rows(const struct arch *m, const struct arch_tensor *t, struct weight_spec *s)
 {
     for (int i = 0; i < 2; i++) {

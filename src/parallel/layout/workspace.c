@@ -1,4 +1,4 @@
-/* The workspace from its arrays' lifetimes. */
+/* Places the workspace's arrays by their lifetimes. */
 #include "parallel/layout/workspace.h"
 
 #include "base/lifetimes.h"

@@ -1,6 +1,6 @@
 /* The workspace of a stage: its arrays, the steps of a layer in which each is alive, and their
- * places in one piece of memory. Pure functions. The stage allocates by them, `shoal plan` counts
- * by them. */
+ * places in one piece of memory. Pure functions. The stage allocates by these functions, and `shoal
+ * plan` counts by them. */
 #ifndef SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 #define SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 
@@ -8,7 +8,8 @@
 
 #include <stdint.h>
 
-/* Name, and the first and last step of a layer in which it is alive (enum workspace_step). */
+/* X(name, first, last): the first and last step of a layer in which the array is alive (enum
+ * workspace_step). */
 #define WORKSPACE_ARRAYS(X)                                                                        \
     X(NORMED, NORM, EXPERTS)                                                                       \
     X(CODES, NORM, EXPERTS)                                                                        \
@@ -61,13 +62,13 @@ enum workspace_array {
 };
 
 /* The size of each array: elements of 4 bytes per row, for n_rows rows, and bytes for all rows
- * together (quantized rows are no whole elements). Zero: the model has no such array. */
+ * together (quantized rows are not whole elements). Zero: the model has no such array. */
 struct workspace_shape {
     uint64_t n_rows;
     uint64_t per_row[WORKSPACE_COUNT], bytes[WORKSPACE_COUNT];
-    /* inputs of the widest rows whose quantized values stand in CODES and in INNER_CODES; their
-       bytes are the caller's to add, since a plan counts with the formats of the weights and a
-       stage with all that an op may ask for */
+    /* inputs of the widest rows whose quantized values stand in CODES and in INNER_CODES; the
+     * caller adds their bytes, because a plan counts the formats of the weights and a stage all
+     * formats that an op may ask for */
     uint64_t code_inputs, inner_code_inputs;
 };
 
@@ -78,7 +79,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
 
 struct workspace_place {
     uint64_t offset[WORKSPACE_COUNT];
-    uint64_t n_bytes; /* UINT64_MAX: more than there are */
+    uint64_t n_bytes; /* UINT64_MAX: the sum overflows */
 };
 
 /* Local. Arrays that are alive in different steps share memory (base/lifetimes.h). */
