@@ -21,7 +21,7 @@ struct collective_call {
     int64_t root; /* -1: none */
 };
 
-/* Local. Fills *out; of a path in `file` only the last part is kept. */
+/* Local. Fills *out; keeps only the last component of the path `file`. */
 void collective_call_init(struct collective_call *out, const char *op, const char *file, int line);
 
 /* **Collective (comm)**. OK when all ranks make the same call from the same place; else STATUS_BUG

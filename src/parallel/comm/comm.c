@@ -82,7 +82,7 @@ void comm_end(struct comm *c, uint64_t now)
     trace_add_comm(c->trace, c->flight);
 }
 
-/* Records the begin of an operation; returns the time, for comm_account. */
+/* Records the start of an operation; returns the time, for comm_account. */
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
 {
     const uint64_t now = clock_ns();

@@ -76,9 +76,9 @@ void comm_wait_asleep(struct comm *c);
 /* Local. The team set by comm_use_team; borrowed. */
 struct team *comm_team(const struct comm *c);
 
-/* **Collective (world)**. Ends MPI and frees; accepts NULL. When the launcher does not answer
- * because its host gives it no CPU, this rank stays for up to 30 s: mpirun would count a rank that
- * exits earlier as failed. */
+/* **Collective (world)**. Ends MPI, if comm_start began it, and frees; accepts NULL. When the
+ * launcher does not answer because its host gives it no CPU, this rank stays for up to 30 s: mpirun
+ * would count a rank that exits earlier as failed. */
 void comm_stop(struct comm **c);
 
 /* Local. Ends the whole job at once with this exit status. */
@@ -132,7 +132,7 @@ const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_la
  * the axis may write and read. The callers order their accesses by barriers. */
 void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
-/* Local. For callers that move data by other means (src/collective). comm_begin records the begin
+/* Local. For callers that move data by other means (src/collective). comm_begin records the start
  * of an operation and returns the time for comm_account, which ends and counts it; the data may
  * still be under way then. */
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);
@@ -158,12 +158,13 @@ const struct flight *comm_flight(const struct comm *c);
  * c). */
 void comm_record_in(struct comm *c, struct flight *f);
 
-/* **Collective (world)**. The end of each start-up phase: all ranks return the worst status of all
- * ranks, that of the lowest rank which has it. The sentence names that rank when it is neither this
- * one nor the lead. */
+/* **Collective (world)**. Ends a start-up phase: all ranks return the worst status of all ranks, of
+ * equal ones that of the lowest rank. The sentence names that rank when it is neither this one nor
+ * the lead. */
 struct status comm_agree(struct comm *c, struct status mine);
 
-/* All below: **Collective (axis)** unless said otherwise; an axis of one rank costs nothing. */
+/* All below: **Collective (axis)** unless said otherwise. On an axis of one rank only
+ * comm_gather_bytes and comm_barrier call MPI. */
 
 /* In place, over buf [n]: integer sum (exact in any order); bitwise or; maximum; minimum. */
 void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n);
@@ -201,7 +202,7 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
                      struct comm_request *r);
 void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
                      struct comm_request *r);
-/* Local. Waits until r is done; the bytes received (0 for sends and inactive requests). */
+/* Local. Waits until r is done; returns the bytes received (0 for sends and inactive requests). */
 size_t comm_wait(struct comm *c, struct comm_request *r);
 
 /* Local. Cancels a receive for which no message will come. */
@@ -212,7 +213,7 @@ void comm_cancel(struct comm *c, struct comm_request *r);
  * call a stage could wait for a whole step. Does nothing without pipeline stages. */
 void comm_poll(struct comm *c);
 
-/* Local. Waits for a message and tells its size; then receive it with comm_recv. */
+/* Local. Waits for a message and returns its size; then receive it with comm_recv. */
 size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
 

@@ -1,4 +1,4 @@
-/* Arguments of collectives that are more than a buffer: shared by comm.h, which chooses the way,
+/* Arguments of collectives that take more than a buffer, shared by comm.h, which chooses the way,
  * and host_group.h, which goes through the memory of one host. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_ARGS_H
 #define SHOAL_PARALLEL_COMM_COMM_ARGS_H
@@ -28,8 +28,7 @@ struct comm_sum {
     size_t n;
     /* convert makes words[k] from the total sums[k] of element first + k; take receives finished
      * words.
-     * Both may be called on several threads at once, for any parts of [0, n), in any order.
-     */
+     * Both may be called on several threads at once, for any parts of [0, n), in any order. */
     void (*convert)(const void *ctx, const int64_t *sums, size_t first, size_t n, uint32_t *words);
     void (*take)(const void *ctx, const uint32_t *words, size_t first, size_t n);
     const void *ctx;

@@ -50,7 +50,7 @@ static const struct reduction or_u32 = {sizeof(uint32_t), MPI_UINT32_T, MPI_BOR,
 static const struct reduction max_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MAX, HOST_MAX_U64};
 static const struct reduction min_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MIN, HOST_MIN_U64};
 
-/* Adds over the hosts of an axis, with word_bytes for each total; false where it goes another way.
+/* Sums over the hosts of an axis, with word_bytes for each total; false when sums go another way.
  */
 static bool sum_over_hosts(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
                            size_t word_bytes)
@@ -61,7 +61,7 @@ static bool sum_over_hosts(struct comm *c, enum comm_axis axis, const struct com
     return true;
 }
 
-/* The totals themselves as words, for sums that stay integers. */
+/* Copies the totals as they are, for sums that stay integers. */
 static void copy_totals(const void *ctx, const int64_t *sums, size_t first, size_t n,
                         uint32_t *words)
 {
@@ -158,7 +158,7 @@ static void sum_words_by_mpi(struct comm *c, enum comm_axis axis, const struct c
     for (size_t first = 0; first < s->n;) {
         const size_t left = s->n - first;
         const size_t now =
-            left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE; /* avoids a small rest */
+            left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE; /* avoids a small last part */
         sum_parts_by_mpi(c, axis, s, first, now);
         first += now;
     }
@@ -235,7 +235,7 @@ void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send,
 
 static void exchange_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
 {
-    MPI_Datatype row; /* displacements in rows fit an int beyond 2^31 words */
+    MPI_Datatype row; /* displacements in rows still fit an int beyond 2^31 words */
     comm_check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
     comm_check(c, MPI_Type_commit(&row), "row type", axis);
     comm_check(c,

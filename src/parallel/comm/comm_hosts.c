@@ -45,7 +45,7 @@ static void number_hosts(struct comm_hosts *h, const int *first_of, int rank)
         if (h->n_on[i] < h->n_least) h->n_least = h->n_on[i];
 }
 
-/* Local. No hosts are numbered yet. */
+/* Local. Allocates the lists; no hosts are numbered yet. */
 static struct status comm_hosts_alloc(size_t n, struct comm_hosts **out)
 {
     TRY(mem_alloc(out, 1, sizeof **out, "hosts"));

@@ -1,6 +1,6 @@
-/* On which host each rank of an axis is, and the host group of the ranks that share this rank's
- * host. An axis inside one host has one; between hosts the sums and the exchange use several
- * (host_sum.h). Private to comm. */
+/* Knows on which host each rank of an axis is, and holds the host group of the ranks on this rank's
+ * host. An axis inside one host has one group; sums and exchanges between hosts use one on each
+ * host (host_sum.h). Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 #define SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 
@@ -14,7 +14,7 @@ struct comm_hosts {
     int n_ranks;        /* of the axis */
     int n_hosts, host;  /* host: this rank's */
     int n_local, local; /* ranks on this host; this rank's number among them, in the axis's order */
-    int n_least;        /* the least n_local of all hosts */
+    int n_least;        /* the smallest n_local of all hosts */
     int *host_of;       /* [n_ranks] */
     int *local_of;      /* [n_ranks] a rank's number on its host */
     int *n_on;          /* [n_hosts] ranks of each host */

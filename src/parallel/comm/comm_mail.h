@@ -32,13 +32,14 @@ struct comm_mail_places {
 /* Local. */
 struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
 
-/* Local. This rank's memory of one purpose, at least n_bytes, which the ranks of its host can read;
- * a larger call keeps neither content nor, on a host of one rank, address. No memory ends the job.
- * comm_mail_memory_of: that of a rank of this host. Barriers order the accesses. */
+/* Local. This rank's memory for one purpose, at least n_bytes, which the ranks of its host can
+ * read; a larger call may lose the content and, on a host of one rank, move the memory. Ends the
+ * job when there is no memory. comm_mail_memory_of: that of a rank of this host. Barriers order the
+ * accesses. */
 void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes);
 const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local);
 
-/* Local. Bytes of this rank's memory: of all purposes, and of the messages that it has received. */
+/* Local. Bytes of this rank's memory for all purposes and for the messages that it has received. */
 uint64_t comm_mail_bytes(const struct comm_mail *m);
 
 /* **Collective (host's ranks of the axis)**. */
@@ -55,8 +56,9 @@ size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces);
 
 /* **Collective (axis)**, this and the next. Sends the pieces [n_hosts, n_pieces] of this rank's
  * memory `lane` to each host, in their order, after those of the ranks before it on this host.
- * Pieces for this host are not sent. Returns when other ranks of this host may be read, with
- * messages still under way. A host must send another less than 2 GiB. One mail at a time. */
+ * Pieces for this host are not sent. Returns when the pieces of other ranks of this host may be
+ * read; messages may still be under way. A host must send another less than 2 GiB. One mail at a
+ * time. */
 void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
                      const struct comm_mail_piece *pieces, size_t n_pieces);
 

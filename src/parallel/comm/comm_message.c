@@ -7,7 +7,8 @@
 
 #include <limits.h>
 
-/* A wait below REST_FROM_NS never sleeps: a sleep of 1/64 of it would take the timer's slack. */
+/* A wait below REST_FROM_NS never sleeps, because 1/64 of it is hardly longer than the timer's
+ * slack. */
 enum { REST_FROM_NS = 5000000, REST_PART = 64, REST_MOST_NS = 2000000 };
 
 void comm_wait_asleep(struct comm *c)

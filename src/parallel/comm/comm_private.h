@@ -19,8 +19,9 @@ struct comm {
     int ranks[COMM_AXIS_COUNT];
     int sizes[COMM_AXIS_COUNT];
     struct comm_stats stats[COMM_AXIS_COUNT];
-    /* Of the axes of a step, COMM_STAGE to COMM_ETP; axes of the same ranks share them. hosts: NULL
-     * for an axis of one rank. groups: of hosts[axis] where that is one host, else NULL (MPI). */
+    /* For the axes that steps use, COMM_STAGE to COMM_ETP; axes with the same ranks share them.
+     * hosts: NULL for an axis of one rank. groups: the group in hosts[axis] if that is one host,
+     * else NULL (MPI). */
     struct comm_hosts *hosts[COMM_AXIS_COUNT];
     struct host_group *groups[COMM_AXIS_COUNT];
     int pretended_host; /* comm_pretend_host; -1: the real one */
@@ -41,9 +42,8 @@ struct comm {
  * less than 2 GiB at once. */
 enum { ELEMS_AT_ONCE = 1 << 27 };
 
-/* Sums of at least this many elements go as parts (reduce-scatter and all-gather). Below it the
- * second message costs more than the bytes that it saves (tests/bench/bench_comm.c). At least one
- * element for every rank. */
+/* Sums of at least this many elements go as parts (reduce-scatter and all-gather). Below this, the
+ * second message costs more than the bytes that it saves (tests/bench/bench_comm.c). */
 enum { PARTS_FROM = 1 << 15 };
 
 /* Local. comm_check ends the job with a sentence when an MPI call failed; comm_check_memory when
@@ -51,15 +51,15 @@ enum { PARTS_FROM = 1 << 15 };
 void comm_check(struct comm *c, int rc, const char *op, enum comm_axis axis);
 void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis);
 
-/* comm_message.c. Local. Between two looks of a rank that waits since `since_ns`: returns at once
- * in the first milliseconds, later sleeps. */
+/* comm_message.c. Local. For a rank that has waited since `since_ns`, between two looks: returns at
+ * once in the first milliseconds, later sleeps. */
 void comm_rest(uint64_t since_ns);
 
 /* Local. Records the end of an operation without counting it. */
 void comm_end(struct comm *c, uint64_t now);
 
-/* **Collective (axis)** In debug builds, ends the job naming two call sites unless all ranks make
- * the same call. Does nothing in other builds. */
+/* **Collective (axis)**. In debug builds, ends the job, naming two call sites, unless all ranks
+ * make the same call. Does nothing in other builds. */
 void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
                         size_t elem_bytes, int root);
 

@@ -339,7 +339,7 @@ const void *host_group_offered(const struct host_group *g, int rank)
     return data_of(g, rank);
 }
 
-/* The room is after the data when that is staged too. */
+/* The room follows the data when the data is staged too. */
 void *host_group_room(const struct host_group *g, int rank, size_t n_bytes)
 {
     char *staging = staging_of(g, rank);

@@ -16,8 +16,8 @@ struct host_group;
 /* How a rank waits for others. */
 struct host_group_waiting {
     bool crowded; /* the host has more ranks than processing units, so waiting ranks do not spin */
-    int n_in_process; /* ranks that may be in this process; more than 1: an MPI call alone lets the
-                         others run, so waiting ranks only poll */
+    int n_in_process; /* ranks that may be in this process; more than 1: the others run only during
+                         an MPI call, so waiting ranks only poll */
     void (*poll)(void *ctx); /* called repeatedly while this rank waits */
     void *ctx;
 };

@@ -25,7 +25,7 @@ struct host_memory {
 };
 
 /* **Collective (comm)**. False on all ranks when they are not on one host or the host has no memory
- * to share; *out is empty then. n_in_process: ranks that divide this process's address space. */
+ * to share; *out is empty then. n_in_process: ranks that share this process's address space. */
 bool host_memory_open(MPI_Comm comm, size_t shared_bytes, int n_in_process,
                       struct host_memory *out);
 void host_memory_close(struct host_memory *m);

@@ -16,12 +16,12 @@ enum {
     ITEM = 240 *
            WIRE_INTS_BLOCK, /* values of a message: 60 KiB at 4 bytes each, below the 64 KiB up to
                                which Open MPI sends over TCP without asking the receiver first */
-    ITEMS_MAX = 8,          /* messages for one rank in one window, of 3 ranks and fewer */
-    ITEMS_OF_ALL = 24,      /* messages for all ranks in one window, of 4 ranks and more */
+    ITEMS_MAX = 8,          /* messages for one peer in one window, with up to 3 peers */
+    ITEMS_OF_ALL = 24,      /* messages for all peers in one window, with 4 peers or more */
     SLOTS = 2,              /* windows under way */
     STEP = 1024,            /* values added at a time; they stay in the first-level cache */
     TAKES_WORTH_WAKING = 32,
-    TAG_INTS = 1, /* on the axis's communicator, which has no other messages */
+    TAG_INTS = 1, /* on the axis's communicator, whose only other messages are mail */
     TAG_WORDS,
 };
 
@@ -41,7 +41,7 @@ struct host_sum {
     size_t word_bytes, sent_bytes;
     bool one_round;
     int n_channels; /* ranks of each host that send; the others only help in memory */
-    int n_peers;    /* hosts but this one; 0 for a rank that does not send */
+    int n_peers;    /* the other hosts; 0 for a rank that does not send */
     size_t n_items; /* messages of a part */
     size_t window;  /* values of a window */
     size_t n_windows;
@@ -136,7 +136,7 @@ static int peer_host(const struct host_sum *j, int peer)
 
 /* --- the host's own sums --------------------------------------------------------------------- */
 
-/* The host's sums of some values: `acc` [n], or this rank's own where it is alone. */
+/* The host's sums of some values: `acc` [n], or this rank's own sums where it is alone. */
 static const int64_t *host_sums(const struct host_sum *j, struct span v, int64_t *acc)
 {
     const int64_t *sums = j->s->sums + v.first;
@@ -387,7 +387,7 @@ static void get_memory(struct host_sum *j)
     }
 }
 
-/* Sizes of windows and messages: only as large as n needs. */
+/* Sets the sizes of windows and messages, no larger than n needs. */
 static void cut(struct host_sum *j)
 {
     const size_t n = j->s->n, hosts = (size_t)j->h->n_hosts;

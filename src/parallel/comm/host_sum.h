@@ -8,7 +8,7 @@
  *     3. wire          a <------ words of slice 0 ------------> c                4-byte words
  *     4. memory        every rank takes the words of all slices of its host
  *
- * Of each slice a host totals one part and converts it for all hosts. A small sum saves step 3:
+ * A host totals one part of each slice and converts it for all hosts. A small sum skips step 3:
  * every host gets the whole slice and totals all of it. Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_HOST_SUM_H
 #define SHOAL_PARALLEL_COMM_HOST_SUM_H
