@@ -61,7 +61,7 @@ struct flight {
     struct flight_slot slots[FLIGHT_EVENTS];
 };
 
-/* Local. An empty ring in the caller's memory. */
+/* Local. Makes an empty ring in the caller's memory. */
 void flight_init(struct flight *f);
 
 /* Local, writer. Sets the step that the following events belong to. */
@@ -91,8 +91,8 @@ struct flight_event flight_last(const struct flight *f);
 /* Local. The name of an enum flight_op, for messages; any number is accepted. */
 const char *flight_op_name(uint32_t op);
 
-/* Local. "all-reduce over tp, count 4160, step 17, layer 3"; axis_name comes from comm. Returns
- * the length as snprintf does. */
+/* Local. Prints, for example, "all-reduce over tp, count 4160, step 17, layer 3 (event 9, done)";
+ * axis_name comes from comm. Returns the length as snprintf does. */
 int flight_print(const struct flight_event *e, const char *axis_name, char *out, size_t out_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* The ring of the timeline. */
+/* Keeps the timeline in a ring. */
 #include "parallel/record/trace.h"
 
 #include "base/mem.h"

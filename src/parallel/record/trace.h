@@ -16,8 +16,8 @@ enum {
     TRACE_COUNTS = 4
 };
 
-/* Columns: the enumerator, the name in the file, the category, the names of the two counts. cpu_ns
- * is the CPU time of the writing thread, which does not grow while other ranks use the core. */
+/* Columns: the enumerator, the name in the file, the category, the names of the counts. cpu_ns is
+ * the CPU time of the writing thread, which does not grow while other ranks use the core. */
 #define TRACE_KINDS(X)                                                                             \
     X(STEP, "step", "compute", "rows", "seqs", "cpu_ns", NULL)                                     \
     X(EMBED, "embed", "compute", NULL, NULL, NULL, NULL)                                           \
@@ -50,20 +50,19 @@ struct trace_event {
 
 struct trace; /* one per rank */
 
-/* Local. Room for a rank's part of TRACE_EVENTS_ALL. Errors: STATUS_MEMORY. destroy accepts NULL.
- */
+/* Local. Makes room for a rank's part of TRACE_EVENTS_ALL. Errors: STATUS_MEMORY. destroy accepts
+ * NULL. */
 struct status trace_create(uint32_t n_ranks, struct trace **out);
 void trace_destroy(struct trace **t);
 
 /* Local, writer. Adds an event; nothing when t is NULL. */
 void trace_add(struct trace *t, const struct trace_event *e);
 
-/* Local, writer. Adds the last event of the flight recorder. Point-to-point waits are left out: the
+/* Local, writer. Adds the last event of the flight recorder. Leaves out point-to-point waits: the
  * engine adds them, because it knows what it waited for. */
 void trace_add_comm(struct trace *t, const struct flight *f);
 
-/* Local. CPU time of this thread in ns; 0 when t is NULL, which saves the system call.
- */
+/* Local. CPU time of this thread in ns; 0 when t is NULL, which saves the system call. */
 uint64_t trace_cpu_ns(const struct trace *t);
 
 /* Local. How many events are kept at most (the same on all ranks), how many are kept, and how many
@@ -75,9 +74,9 @@ uint64_t trace_n_lost(const struct trace *t);
 /* Local. Copies the kept events to out [trace_count], oldest first. */
 void trace_copy(const struct trace *t, struct trace_event *out);
 
-/* Local, Any thread, while the writer goes on: as trace_copy, into out [trace_capacity], without
- * the oldest events that were overwritten meanwhile. Returns the number of events; *n_lost: how
- * many older ones are missing. */
+/* Local, any thread, while the writer goes on. As trace_copy, into out [trace_capacity], but
+ * without the events that the writer overwrote meanwhile. Returns the number of events; *n_lost:
+ * how many older ones are missing. */
 size_t trace_copy_beside(const struct trace *t, struct trace_event *out, uint64_t *n_lost);
 
 #endif

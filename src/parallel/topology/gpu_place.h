@@ -6,9 +6,9 @@
 #include "base/strbuf.h"
 #include "parallel/topology/topo.h"
 
-/* Local. gpu_of[n_ranks] from the NUMA nodes of n_gpus > 0 GPUs and n_ranks ranks (-1: unknown, or
- * several). The numbers of ranks of two GPUs differ by at most one. Within that limit a rank gets a
- * GPU of its own NUMA node; lower ranks choose first. Errors: STATUS_MEMORY. */
+/* Local. Sets gpu_of[n_ranks] from the NUMA nodes of n_gpus > 0 GPUs and n_ranks ranks (-1:
+ * unknown, or several). Any two GPUs' numbers of ranks differ by at most one. Within that limit a
+ * rank gets a GPU of its own NUMA node; lower ranks choose first. Errors: STATUS_MEMORY. */
 struct status gpu_place(const int32_t *gpu_numa, uint32_t n_gpus, const int32_t *rank_numa,
                         uint32_t n_ranks, uint32_t *gpu_of);
 

@@ -268,7 +268,8 @@ static struct status read_nodes(const struct describe_job *job, struct topo_node
     return status_ok();
 }
 
-/* Fills t->ranks, node after node; equal synthetic nodes with as many ranks are copied. */
+/* Fills t->ranks, node after node; copies from the node before when both are synthetic and have as
+ * many ranks. */
 static struct status read_ranks(const struct describe_job *job, struct topo *t)
 {
     uint32_t at = 0, n_before = 0;

@@ -24,7 +24,7 @@ struct topo_node {
     char name[64];
     uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
     uint64_t memory_bytes;
-    bool memory_is_assumed;              /* a description that names none: 256 GiB */
+    bool memory_is_assumed;              /* the description names none, so 256 GiB */
     struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus, by bus id */
 };
 
@@ -49,7 +49,7 @@ struct topo {
  * (one node), or a folder of hwloc XML files, one per node. With n_ranks = 0 there is one rank per
  * GPU when gpus_per_node > 0, otherwise one per NUMA node; other n_ranks are spread evenly over the
  * nodes. With memory_per_node_bytes = 0 the description's memory is used, or 256 GiB when it gives
- * none. Errors: STATUS_USAGE quotes the text that was not understood. */
+ * none. Errors: STATUS_USAGE quotes the text that was not understood; STATUS_MEMORY. */
 struct status topo_describe(const char *spec, uint32_t n_ranks, uint32_t gpus_per_node,
                             uint64_t memory_per_node_bytes, struct topo **out);
 void topo_destroy(struct topo **t);

@@ -23,7 +23,7 @@ struct watchdog;
  * host and last communication, and have exited with the status of STATUS_LOST. With seconds 0 or a
  * single rank, nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
  * watchdog's memory, so call comm_stop(c) before watchdog_stop. When there is no shared memory or
- * no UDP, the lead warns, and only those ranks are watched that the other way reaches. Errors, the
+ * no UDP, the lead warns, and only the ranks that the other way reaches are watched. Errors, the
  * same on all ranks: STATUS_MEMORY. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 

@@ -23,7 +23,7 @@ enum board_state { BOARD_EMPTY, BOARD_ALIVE, BOARD_LEFT };
 struct board_slot {
     _Alignas(64) _Atomic uint64_t beats;
     _Atomic uint32_t state; /* enum board_state */
-    uint32_t rank;          /* of the world; this and pid, started are written before state leaves
+    uint32_t rank;          /* of the world; rank, pid and started are written before state leaves
                                BOARD_EMPTY */
     int32_t pid;
     uint64_t started;       /* when the process started (/proc), because pids are reused */

@@ -27,8 +27,8 @@ struct link_home {
     struct sockaddr_in addresses[LINK_ADDRESSES];
 };
 
-/* Local. link_open opens a socket on any port; -1 when it cannot. link_home_of tells the lead its
- * addresses. */
+/* Local. link_open opens a socket on any port; -1 when it cannot. link_home_of makes the job's key
+ * and finds the lead's own addresses, for the lead to broadcast. */
 int link_open(void);
 void link_home_of(int fd, struct link_home *out);
 

@@ -19,7 +19,7 @@ size_t exchange_head_bytes(size_t n_hosts, size_t n_pieces)
     return lines(sizeof(uint64_t) + n_hosts * n_pieces * EXCHANGE_PIECE_BYTES);
 }
 
-/* Bytes of n_blocks blocks that have so many rows and choices together. */
+/* Bytes of n_blocks blocks that together have n_rows rows and n_choices choices. */
 static size_t token_bytes(const struct exchange_shape *s, size_t n_rows, size_t n_choices,
                           size_t n_blocks)
 {
@@ -27,7 +27,7 @@ static size_t token_bytes(const struct exchange_shape *s, size_t n_rows, size_t 
            n_blocks * TOKEN_PARTS * LINE;
 }
 
-/* The same of blocks of sums, each packed by n_runs threads. */
+/* The same for blocks of sums, each packed by n_runs threads. */
 static size_t sum_bytes(const struct exchange_shape *s, size_t n_rows, size_t n_blocks)
 {
     return n_rows * (wire_ints_bound(s->format.width + 1) + sizeof(uint64_t)) +

@@ -1,21 +1,22 @@
 /* Bytes of the memory in which rows travel between hosts, by how many there are. Pure functions, so
  * that two callers agree: moe/exchange_hosts.c allocates by them what one call needs, and
- * layout_memory.c plans by them for the largest step. */
+ * layout_exchange.c plans by them for the largest step. */
 #ifndef SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 #define SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 
 #include "parallel/wire/token_block.h"
 
-/* How many there are of everything, for one rank and one call. */
+/* The numbers on which the sizes depend, for one rank and one call. */
 struct exchange_shape {
     struct token_format format; /* of the rows that travel to experts */
     size_t n_hosts, n_chosen;   /* of the ep ranks; K */
     size_t n_runs;              /* threads that pack the sums */
     size_t n_routed;            /* tokens that this rank routes and sends */
-    size_t n_sent, n_choices; /* rows in its blocks for all hosts, its own too; and their choices */
-    size_t n_came;            /* rows in all blocks for this host */
-    size_t n_in;              /* rows of this rank's experts */
-    size_t n_back;            /* rows of other hosts whose sums this rank sends back */
+    size_t n_sent,
+        n_choices; /* rows in its blocks for all hosts, even its own; and their choices */
+    size_t n_came; /* rows in all blocks for this host */
+    size_t n_in;   /* rows of this rank's experts */
+    size_t n_back; /* rows of other hosts whose sums this rank sends back */
     /* rows of messages that this rank receives: of tokens, and of sums */
     size_t n_mailed, n_returned;
 };
@@ -37,10 +38,10 @@ enum exchange_array {
  * (parallel/comm/comm_mail.h). */
 enum { EXCHANGE_PIECE_BYTES = 16 };
 
-/* Local. Bytes of that list of n_pieces pieces for each host, a multiple of 64. */
+/* Local. Bytes of that list with n_pieces pieces for each host, a multiple of 64. */
 size_t exchange_head_bytes(size_t n_hosts, size_t n_pieces);
 
-/* Local. Bytes that one array needs at most. */
+/* Local. The most bytes that one array can need. */
 size_t exchange_array_bytes(const struct exchange_shape *s, enum exchange_array which);
 
 /* Local. Bytes that are allocated where n_bytes are needed: a quarter more, so that slowly growing

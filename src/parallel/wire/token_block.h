@@ -4,8 +4,8 @@
  *
  *     head | rows: int8 values, or floats | scales | choices of each row | places | weights
  *
- * Each part begins at a multiple of 64 bytes, from which the parts' sizes follow. A token stands in
- * a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
+ * Each part begins at a multiple of 64 bytes; the sizes follow from the counts in the head. A token
+ * stands in a block once, with one or more choices. Called by exchange_hosts.c and by the plan. */
 #ifndef SHOAL_PARALLEL_WIRE_TOKEN_BLOCK_H
 #define SHOAL_PARALLEL_WIRE_TOKEN_BLOCK_H
 
@@ -28,7 +28,8 @@ struct token_block {
     float *weights;     /* [n_choices] */
 };
 
-/* Local. Values of a row, with the last group filled up; and its groups, 0 for floats. */
+/* Local. The number of values of a row, with the last group padded; and of its groups (0 for
+ * floats). */
 size_t token_row_values(const struct token_format *f);
 size_t token_row_groups(const struct token_format *f);
 
@@ -41,7 +42,7 @@ struct token_block token_block_at(const struct token_format *f, size_t n_rows, s
                                   void *at);
 
 /* Local. Writes the head of a block at `at`. token_block_read finds the block that begins at `at`,
- * of which n_bytes may be read; false: it is damaged, as counts or sizes do not fit. */
+ * of which n_bytes may be read; false: it is damaged, because counts or sizes do not fit. */
 void token_block_write_head(const struct token_block *b, void *at);
 bool token_block_read(const struct token_format *f, const void *at, size_t n_bytes,
                       struct token_block *out);

@@ -5,7 +5,7 @@
 #include "parallel/wire/result_block.h"
 #include "parallel/wire/wire_ints.h"
 
-enum { MANY_ROWS = 1 << 12 /* of a block, so that its head and filling do not count */ };
+enum { MANY_ROWS = 1 << 12 /* of a block, so that its head and padding hardly count */ };
 
 static double choose(uint32_t n, uint32_t k)
 {

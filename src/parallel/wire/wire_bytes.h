@@ -11,26 +11,28 @@
 struct wire_shape {
     struct token_format format;
     uint32_t n_experts, n_chosen; /* E, K */
-    struct router_rule router;    /* its groups are read */
+    struct router_rule router;    /* only its groups are used */
     uint32_t n_hosts;
 };
 
 struct wire_bytes {
-    double hosts;    /* other hosts that a token goes to, expected; its own host is any of them */
+    double hosts;    /* expected number of other hosts that a token goes to, when any host may be
+                        its own */
     double dispatch; /* bytes of its rows, with ids and weights, in messages of many rows */
-    double combine;  /* bytes of the sums that come back, with 4 bytes for each */
-    double rows;     /* bytes there, and also back, of f32 rows sent once for each choice of another
-                        host, as the plain all-to-all sends them */
+    double combine;  /* bytes of the sums that come back, with 4 bytes for each sum */
+    double rows;     /* bytes in each direction if f32 rows were sent once for each choice on
+                        another host, as by the plain all-to-all */
 };
 
 /* Local. For a router that chooses at random. */
 struct wire_bytes wire_bytes_of(const struct wire_shape *s);
 
-/* Local. For tokens that go to `hosts` other hosts, with the part `others` of their choices there;
- * w.rows is 0. Of the shape, format and n_chosen are read. */
+/* Local. For tokens that go to `hosts` other hosts, with the fraction `others` of their choices
+ * there; w.rows is 0. Reads only format and n_chosen of the shape. */
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
 
-/* Local. The part of all tokens that have an expert on the first host, which has the most. */
+/* Local. The fraction of all tokens that have an expert on the first host, which holds the most
+ * experts. */
 double wire_host_share(const struct wire_shape *s);
 
 #endif
