@@ -18,7 +18,7 @@ struct grid_sum {
     size_t n_rows, n_out; /* T, N */
     uint32_t grid_bits;
     float *y;     /* [T, N] */
-    int32_t *bad; /* [T] the rows' counters are added, saturating at INT32_MAX */
+    int32_t *bad; /* [T] the rows' counters are added to it, saturating at INT32_MAX */
 };
 
 /* Local. Rounds the sums, which hold all ranks' parts, into s->y and s->bad. */

@@ -16,7 +16,7 @@
 struct status device_comm_open(const struct kern_table *k, struct comm *c,
                                const struct device_comm_options *o, char *said, size_t n);
 
-/* Local. Whether sums over tp travel while the device computes (grid_sum_start). */
+/* Local. True when sums over tp travel while the device computes (grid_sum_start). */
 bool device_comm_overlaps(const struct kern_table *k);
 
 /* **Collective (world)**. Checks that the devices of all ranks compute the same bits: the same
@@ -45,7 +45,7 @@ void device_gather_words(const struct kern_table *k, struct comm *c, enum comm_a
 void device_exchange_rows(const struct kern_table *k, struct comm *c, enum comm_axis axis,
                           const struct comm_exchange *x);
 
-/* Local. Whether hidden rows come from the previous stage (receives), or go to the next stage
+/* Local. True when hidden rows come from the previous stage (receives), or go to the next stage
  * (sends), directly from GPU to GPU while both compute. The two sides of a pair return the same. */
 bool device_pipe_receives(const struct kern_table *k);
 bool device_pipe_sends(const struct kern_table *k);

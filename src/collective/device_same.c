@@ -1,4 +1,4 @@
-/* Whether the devices of all ranks add floats in the same order. Opens nothing; called when the
+/* Checks that the devices of all ranks add floats in the same order. Opens nothing; called when the
  * devices are open and when the weights are loaded. */
 #include "base/mem.h"
 #include "collective/device_comm.h"

@@ -1,4 +1,4 @@
-/* Rows of sums as one run of words: values, then the row's counter, then the next row. */
+/* Treats rows of sums as one run of words: values, then the row's counter, then the next row. */
 #include "collective/grid_sum.h"
 
 #include "collective/device_comm.h"

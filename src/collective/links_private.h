@@ -37,7 +37,7 @@ struct link_pipe {
     uint32_t last_sent;
 };
 
-/* A stream beside the compute stream, for the sums of one microbatch while another computes. */
+/* A second stream, for the sums of one microbatch while another computes on the compute stream. */
 struct link_side {
     void *stream;
     void *computed;             /* event: the inputs of the sums have been computed */
@@ -98,8 +98,8 @@ struct status links_side_open(struct device *d);
 void links_side_close(struct device *d);
 void links_side_settle(struct device *d);
 
-/* Local. Records that an operation begins; returns the time for links_asked, which takes the
- * library's answer and accounts n_bytes. */
+/* Local. links_begin records the start of an operation and returns the time for links_asked, which
+ * takes the library's answer and accounts n_bytes. */
 uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count);
 void links_asked(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes);
 

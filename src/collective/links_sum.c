@@ -52,8 +52,8 @@ static size_t links_sum_part_of(const struct link *l, const struct grid_sum *s)
     return (n_of(s) + n_ranks - 1) / n_ranks;
 }
 
-/* Returns the array for the words: the half of the sums' memory that does not hold this rank's
- * part. */
+/* Returns the array for the words, in the sums' memory: the first half, where a rank's words end
+ * before its part of the sums; for rank 0 the second half. */
 static uint32_t *links_sum_words_of(const struct link *l, const struct grid_sum *s)
 {
     uint32_t *words = (uint32_t *)(void *)s->sums;
