@@ -1,7 +1,7 @@
 /* Decides which rank computes which rows of the experts, where ranks of one host can read each
  * other's experts: ranks with more than their share leave rows to ranks with less. A pure function
- * of integers that all ranks have, so all ranks decide the same. A row's bytes do not depend on it.
- */
+ * of integers that all ranks have, so all ranks decide the same. A row's bytes do not depend on
+ * which rank computes it. */
 #ifndef SHOAL_MOE_BALANCE_H
 #define SHOAL_MOE_BALANCE_H
 

@@ -1,4 +1,4 @@
-/* Serving the choices of a microbatch within a capacity. */
+/* Serves the choices of a microbatch within a capacity. */
 #include "moe/capacity.h"
 
 #include "kernels/elementary.h"
@@ -14,7 +14,7 @@ uint32_t capacity_of(double factor, size_t n_tokens, uint32_t n_chosen, uint32_t
     return c < 1 ? 1 : c;
 }
 
-/* True when expert a (logit la) is preferred to b: larger logit, then smaller id. */
+/* True when expert a is preferred to b: larger logit, then smaller id. */
 static bool preferred(const float *logits, int32_t a, int32_t b)
 {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
@@ -83,7 +83,7 @@ static void serve(enum capacity_policy policy, uint32_t capacity, const struct c
     w->kept_weights[slot] = w->weights[slot] * el_expf(logits[got] - logits[wanted]);
 }
 
-/* Ascending ids, dropped ones (-1) last; insertion sort, K is small. */
+/* Sorts by ascending id, dropped choices (-1) last; by insertion, because K is small. */
 static void sort_by_id(int32_t *ids, float *weights, uint32_t n_chosen)
 {
     for (uint32_t j = 1; j < n_chosen; j++) {

@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum {
-    CHUNK = 256, /* columns of a token's rows that are prefetched while as many before them are
+    CHUNK = 256, /* columns of a token's rows that are prefetched while the columns before them are
                     added up */
     LINE = 64 / sizeof(float),
 };
@@ -67,7 +67,7 @@ static void exchange_host_destroy(struct moe *m)
     mem_free(&s->pieces);
 }
 
-/* Whether each rank holds only a slice of the tokens' rows. */
+/* True when each rank holds only a slice of the tokens' rows. */
 static bool is_cut(const struct pass *p)
 {
     return range_count(p->rows->own) < p->n_tokens;
@@ -224,7 +224,7 @@ static struct status exchange_host_compute(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* Sums some columns of some tokens. */
+/* A sum of some columns for some tokens. */
 struct combine {
     const struct moe *m;
     const struct pass *p;
@@ -337,7 +337,7 @@ static void exchange_host_combine_part(const void *job, struct part part)
     }
 }
 
-/* Puts the columns that all ranks have summed together, for the rows that this rank holds. */
+/* Puts together the columns that the ranks have summed, for the rows that this rank holds. */
 static void take_columns(const void *job, struct part part)
 {
     const struct combine *c = job;

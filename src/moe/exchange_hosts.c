@@ -90,7 +90,7 @@ struct own_rows {
     size_t value_bytes, groups;
 };
 
-/* The format that the experts of the layer read, the same on all ranks. */
+/* Returns the format that the layer's experts read, the same on all ranks. */
 static struct token_format format_of(const struct moe *m, const struct pass *p)
 {
     const struct packed *w = &p->w->reads;
@@ -121,14 +121,14 @@ static struct status find_own_rows(struct moe *m, const struct pass *p, struct o
     return status_ok();
 }
 
-/* The buffer with room for an array of this call, of the size that `shoal plan` counts. */
+/* Gives a buffer for an array of this call the size that `shoal plan` counts. */
 static struct status grow_array(struct moe *m, enum buffer which, enum exchange_array array,
                                 void *out)
 {
     return moe_grow(m, which, exchange_array_bytes(&m->by_host.shape, array), 1, out);
 }
 
-/* Gives each of this rank's tokens a row in the block of each host that has experts of it. */
+/* Gives each of this rank's tokens a row in the block of each host that has some of its experts. */
 static struct status number_rows(struct moe *m, const struct pass *p)
 {
     struct by_host *b = &m->by_host;
@@ -182,8 +182,8 @@ static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
     return status_ok();
 }
 
-/* Writes the tokens' choices to the blocks; a token's rows stand in its order, so its choices of a
- * host stand together. */
+/* Writes the tokens' choices to the blocks, token by token, so that the choices of each row are
+ * contiguous and in the order of the rows. */
 static void write_choices(struct moe *m, const struct pass *p)
 {
     struct by_host *b = &m->by_host;
@@ -267,7 +267,7 @@ static void find_blocks(struct moe *m)
 }
 
 /* Counts the rows that the ranks before this one on its host send to each host: this rank's rows
- * stand behind them, there and in what comes back. */
+ * follow them, there and in what comes back. */
 static void find_first_rows(struct moe *m)
 {
     struct by_host *b = &m->by_host;
@@ -284,7 +284,7 @@ static void find_first_rows(struct moe *m)
 }
 
 /* Numbers all choices of this host by place, then in the order of the blocks: b->slots [rows, K],
- * negative behind a row's choices. m->per_expert[e] = the choices of places 0 to e. */
+ * negative after a row's choices. m->per_expert[e] = the choices of places 0 to e. */
 static void number_choices(struct moe *m)
 {
     struct by_host *b = &m->by_host;
@@ -314,7 +314,7 @@ static void number_choices(struct moe *m)
     }
 }
 
-/* Whether every choice is of an expert of this host. */
+/* Ends the job unless every choice is of an expert of this host. */
 static void check_choices(const struct moe *m)
 {
     const struct by_host *b = &m->by_host;
@@ -330,7 +330,7 @@ static void check_choices(const struct moe *m)
     }
 }
 
-/* The rows of this rank's experts: m->work, and b->to_slots [rows, K]. */
+/* Sets m->work and b->to_slots [rows, K] for the rows of this rank's experts. */
 static void take_own_choices(struct moe *m, struct pass *p)
 {
     struct by_host *b = &m->by_host;
@@ -347,7 +347,7 @@ static void take_own_choices(struct moe *m, struct pass *p)
     }
 }
 
-/* The list that moves a block's rows to this rank's rows. */
+/* Returns the list by which a block's rows move to this rank's rows. */
 static struct scatter_args slots_of(const struct moe *m, size_t block, size_t row)
 {
     const size_t k = m->o.model->n_chosen;
@@ -361,7 +361,7 @@ struct sums_job {
     size_t n_rows;
 };
 
-/* The sums of the groups' values do not travel. */
+/* Adds up the values of each group, because these sums do not travel. */
 static void group_sums_part(const void *job_, struct part part)
 {
     const struct sums_job *job = job_;

@@ -13,7 +13,7 @@
 enum {
     TILE = 8 * WIRE_INTS_BLOCK, /* columns that are added up at once */
     LINE = 64,                  /* blocks begin at a multiple of this */
-    WORTH_THREADS = 1 << 16,    /* sums from which several threads pack */
+    WORTH_THREADS = 1 << 16,    /* with at least so many sums, several threads pack */
 };
 
 /* A row's choices on this host: their outputs and weights. */
@@ -24,7 +24,7 @@ struct host_choices {
     int64_t n_bad; /* the sum of the outputs' counters */
 };
 
-/* The choices of row `row` of those that came to this host. */
+/* Finds the choices of row `row` among the rows that came to this host. */
 static void find_host_choices(const struct moe *m, size_t row, struct host_choices *out)
 {
     const struct by_host *b = &m->by_host;
@@ -41,7 +41,7 @@ static void find_host_choices(const struct moe *m, size_t row, struct host_choic
     }
 }
 
-/* The weighted rows of columns [column, column + n). */
+/* Returns the choices' rows with their weights, in columns [column, column + n). */
 static struct weighted_rows columns_of(const struct host_choices *c, const float **rows,
                                        size_t column, size_t n, uint32_t grid_bits)
 {
@@ -74,7 +74,7 @@ static struct range share_of(const struct by_host *b, int host, int local)
     return run_of(n, (size_t)b->at.n_local, (size_t)local);
 }
 
-/* Packs the sums of a row, and its counter. Returns the bytes. */
+/* Packs the sums and the counter of a row. Returns the number of bytes. */
 static size_t pack_row(const struct pack_job *job, size_t row, char *to)
 {
     const struct moe *m = job->m;
@@ -101,7 +101,7 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
     return n_bytes;
 }
 
-/* Packs one run of each host's rows. The ends of its rows count from the run's begin. */
+/* Packs one run of each host's rows. The ends of its rows count from the start of the run. */
 static void pack_run(void *job_, uint32_t run)
 {
     const struct pack_job *job = job_;
@@ -123,8 +123,8 @@ static void pack_run(void *job_, uint32_t run)
     }
 }
 
-/* Makes one block of a host's runs: its ends count from the first row, and its last piece fills it
- * up to whole lines. */
+/* Joins a host's runs to one block: makes the ends count from the first row, and pads the last
+ * piece to whole lines. */
 static void join_runs(const struct pack_job *job, int host)
 {
     struct comm_mail_piece *pieces = job->pieces + (size_t)host * (1 + job->n_runs);
@@ -212,7 +212,7 @@ static void find_results(struct moe *m)
     }
 }
 
-/* A packed row that came back, as far as it has not been read. */
+/* The unread rest of a packed row that came back. */
 struct packed_row {
     const char *at;
     size_t left;
@@ -233,7 +233,7 @@ struct gather_job {
     atomic_int damaged; /* a host; -1: none */
 };
 
-/* The rows of all other hosts for a token. */
+/* The rows that came back from all other hosts for a token. */
 struct token_results {
     struct packed_row rows[ROUTER_CHOSEN_MAX];
     int hosts[ROUTER_CHOSEN_MAX];

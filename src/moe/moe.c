@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { WORTH_MAPPING = 4 << 20 /* bytes from which a buffer has huge pages */ };
+enum { WORTH_MAPPING = 4 << 20 /* buffers of at least so many bytes have huge pages */ };
 
 static void moe_drop(struct moe *m, struct grown *g)
 {
@@ -22,8 +22,8 @@ static void moe_drop(struct moe *m, struct grown *g)
     g->n_bytes = 0;
 }
 
-/* Whether the host reads and writes a buffer. The other buffers are in the device's memory, if
- * there is a device. */
+/* True for a buffer that the host reads and writes. The other buffers are in the device's memory,
+ * if there is a device. */
 static bool is_list(enum buffer which)
 {
     return which == BUF_LIST_IDS || which == BUF_SLOT || which >= BUF_MOVE;
@@ -285,8 +285,8 @@ struct status moe_add_output(struct moe *m, const struct pass *p)
     return device_status(m->o.kern->device);
 }
 
-/* Where experts read weighed rows: the rows of the listed tokens times the weight of their one
- * choice, whose result then counts as it is. */
+/* For experts that read weighted rows: multiplies each listed token's row by the weight of its one
+ * choice, whose result then has weight 1. */
 static struct status weigh_inputs(struct moe *m, struct pass *p, struct moe_rows *weighed)
 {
     const size_t n = range_count(p->listed), d = m->o.model->width, at = p->listed.begin * d;

@@ -46,22 +46,22 @@ struct moe; /* its buffers grow to the size that the largest step needs */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* What this rank's block did since the start. The first three are of its tokens between hosts,
- * counted by the exchange that sends a token to a host once; zeros with another exchange. The
- * sender's bytes of a host are counted at the rank that sends for it, so only sums over the ranks
- * have a meaning. */
+/* What this rank's block did since the start. The first three are about its tokens between hosts,
+ * and only the exchange that sends a token to a host once counts them; else they are 0. The rank
+ * that sends for a host counts the host's bytes, so only sums over the ranks have a meaning. */
 struct moe_traffic {
-    uint64_t n_tokens; /* tokens, once in each layer */
+    uint64_t n_tokens; /* tokens, counted once in each layer */
     uint64_t dispatch_bytes, combine_bytes;
-    uint64_t n_rows;       /* rows that this rank's experts computed */
-    uint64_t busiest_rows; /* the same of the busiest rank of the EP axis in each call, together;
-                              0 before moe_count_busiest */
+    uint64_t n_rows;       /* rows that this rank computed in the first million calls */
+    uint64_t busiest_rows; /* in these calls, the sum of the busiest rank's rows on the EP axis; 0
+                              before moe_count_busiest */
 };
 
 /* Local. */
 struct moe_traffic moe_traffic_of(const struct moe *m);
-/* **Collective (EP)**, between steps. Counts busiest_rows, of the first million calls. */
+/* **Collective (EP)**, between steps. Sets busiest_rows. */
 void moe_count_busiest(struct moe *m);
+/* Local. The name of the exchange, for reports. */
 const char *moe_exchange_name(const struct moe *m);
 
 /* Local. Bytes that this rank has allocated for the rows of steps: buffers, and shared memory for

@@ -1,13 +1,14 @@
-/* From experts to their places: each choice gets the place of its expert or, where the expert has
- * copies, of the copy that computes it (parallel/layout/expert_copies.h). Called by moe_forward. */
+/* Replaces experts by their places: each choice gets the place of its expert or, where the expert
+ * has copies, of the copy that computes it (parallel/layout/expert_copies.h). Called by
+ * moe_forward. */
 #include "base/mem.h"
 #include "moe/moe_private.h"
 #include "parallel/layout/expert_places.h"
 
 #include <string.h>
 
-/* The rows that parts are expected to get from other ranks, and the rows of this one, in a layer.
- */
+/* Computes, for a layer, the rows that parts are expected to get from other ranks, and those that
+ * this rank is expected to send. */
 static struct status expect_others(struct moe *m, uint32_t layer, int64_t *sent, int64_t *others,
                                    int64_t *own)
 {

@@ -33,7 +33,7 @@ static void moe_experts_show(const struct moe *m, const struct pass *p, enum tap
     }
 }
 
-/* y [n_in, n] += each row's expert's bias [n_local, n], if there is any. */
+/* Adds to each row of y [n_in, n] its expert's row of bias [n_local, n]; NULL: nothing. */
 static void add_biases(const struct moe *m, const float *bias, size_t n, float *y)
 {
     for (size_t i = 0; bias != NULL && i < m->n_work; i++) {
@@ -159,8 +159,8 @@ static void read_shared_inner(struct moe *m, const struct act_rows *inner, struc
 static const struct expert_inner inner_shared = {.rows = shared_inner_rows,
                                                  .read = read_shared_inner};
 
-/* The experts' inputs: rows for the whole pass, with memory for their quantized values, which stand
- * there already where tokens are quantized. */
+/* Describes the experts' inputs for the whole pass, with memory for their quantized values;
+ * p->spread, if there is one, fills it. */
 static struct status input_rows(struct moe *m, const struct pass *p, struct act_rows *in)
 {
     const size_t d = m->o.model->width;
@@ -169,7 +169,7 @@ static struct status input_rows(struct moe *m, const struct pass *p, struct act_
     return p->spread != NULL ? p->spread(m, p, in) : status_ok();
 }
 
-/* The work of moe_expert_sums on a rank that holds experts, for the rows `in` of m->work. */
+/* Does the work of moe_expert_sums on a rank that holds experts, for the rows `in` of m->work. */
 static struct status expert_linears(struct moe *m, const struct pass *p, struct act_rows *in,
                                     int64_t *sums)
 {
@@ -218,7 +218,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, struct 
     return status_ok();
 }
 
-/* The part of the rows `in` from row0 on that a run of streamed experts reads. */
+/* Returns the part of the rows `in`, from row0 on, that a run of streamed experts reads. */
 static struct act_rows part_of_rows(const struct pass *part, const struct act_rows *in, size_t row0)
 {
     struct act_rows rows = *in;
@@ -231,7 +231,7 @@ static struct act_rows part_of_rows(const struct pass *part, const struct act_ro
     return rows;
 }
 
-/* The same for a run of m->work alone, whose rows begin with row0. */
+/* As expert_linears, but for one run of m->work, whose rows begin at row0. */
 static struct status run_linears(struct moe *m, const struct pass *p, const struct act_rows *in,
                                  struct expert_run run, size_t row0, int64_t *sums)
 {

@@ -50,7 +50,7 @@ enum buffer {
     BUF_MARK_LIST,    /* [n, 2] */
     BUF_TOKEN_CODES,  /* [T, D] quantized, before they are copied to the experts' rows */
     BUF_CHOICES,      /* [T, 2 K] chosen experts and their weights' bits, of all tokens */
-    BUF_ROW_OF,       /* this and the five below: struct by_host and its mail */
+    BUF_ROW_OF,       /* this and the four below: struct by_host and its mail */
     BUF_HOST_SLOTS,
     BUF_ROW_WEIGHTS,
     BUF_GROUP_SUMS,
@@ -125,7 +125,7 @@ struct host_outputs {
     const int32_t *bad; /* [n] */
 };
 
-/* The state of exchange_hosts.c. Arrays are owned, but those of one call, which are buffers. */
+/* The state of exchange_hosts.c. Arrays are owned, except those of one call, which are buffers. */
 struct by_host {
     struct comm_mail *mail; /* NULL: there is one rank, or no shared memory */
     struct comm_mail_places at;
@@ -136,7 +136,7 @@ struct by_host {
     struct result_block *results; /* [n_group] that came back, by host, then rank */
     struct host_outputs *outputs; /* [n_local] */
     struct token_format format;   /* of the call's layer */
-    struct exchange_shape shape;  /* of the call, as far as its numbers are known */
+    struct exchange_shape shape;  /* of the call; its numbers are filled in as they become known */
     int32_t *row_of;              /* [listed, n_hosts] the row of a token in the block for a host;
                                      -1: none */
     int32_t *slots;               /* [rows that came, K] choices by place, then row; -1: none */
@@ -145,11 +145,12 @@ struct by_host {
 };
 
 /* The rows of each expert among the listed choices, and how the copies share them, in one call.
- * Owned; none without copies. */
+ * Owned; NULL without copies. */
 struct copies {
     uint8_t *distance;  /* [ep] of each part from this rank */
-    int64_t *others;    /* [layers of the stage, ep] expected rows from other ranks, beside those */
-    int64_t *own;       /* [layers of the stage] of this rank */
+    int64_t *others;    /* [layers of the stage, ep] rows that parts are expected to get from other
+                           ranks */
+    int64_t *own;       /* [layers of the stage] rows that this rank is expected to send */
     int64_t *rows;      /* [E] */
     int64_t *share;     /* [P] in the order of layer.place */
     int64_t *before;    /* [ep] */
@@ -224,13 +225,13 @@ struct pass {
     int32_t *bad;
 };
 
-/* A way in which tokens meet their experts. It is chosen when the block is created, the same for
+/* A way in which tokens reach their experts. It is chosen when the block is created, the same for
  * all ranks of a stage. Each way is a file, which begins with a drawing of what each rank holds. No
  * member is NULL. */
 struct expert_exchange {
     const char *name;
     bool takes_slices; /* ranks may hold slices of h, shared and the counters (moe_rows.own) */
-    bool lists_all;    /* all ranks list the choices of all tokens, and plan the same by them */
+    bool lists_all; /* all ranks list the choices of all tokens, and make the same plan from them */
     /* Local. Allocates the arrays of this way. Errors: STATUS_MEMORY. */
     struct status (*create)(struct moe *m);
     void (*destroy)(struct moe *m);

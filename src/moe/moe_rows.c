@@ -1,10 +1,10 @@
-/* How many rows this rank's experts had in each block, so that a job can report how even the ranks'
- * work was: the busiest rank of each block sets its time. */
+/* Counts the rows of this rank's experts in each block, so that a job can report how even the
+ * ranks' work was: the busiest rank of each block sets its time. */
 #include "base/mem.h"
 #include "moe/moe_private.h"
 
 enum {
-    BLOCKS_MOST = 1 << 20, /* that are counted: 4 MiB */
+    BLOCKS_MOST = 1 << 20, /* the most that are counted: 4 MiB */
     BLOCKS_FIRST = 1 << 10,
     BLOCKS_AT_ONCE = 512,
 };
