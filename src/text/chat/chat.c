@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The special tokens that a template can use by name. */
+/* The special tokens for which a template may have a variable. */
 static const char *const TOKENS[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                      "pad_token", "cls_token", "mask_token"};
 
@@ -111,7 +111,7 @@ struct status chat_date_parse(const char *text, struct jinja_date *out)
     return status_ok();
 }
 
-/* Refuses a node that is not an array of objects; with `optional` it may also be null. */
+/* Returns an error unless the node is an array of objects (or null, if `optional`). */
 static struct status check_objects(const struct js_node *node, const char *name, bool optional)
 {
     if (optional && js_type(node) == JS_NULL) return status_ok();
@@ -140,8 +140,8 @@ static void add_json(struct vars *vars, const char *name, const struct js_node *
     };
 }
 
-/* Adds the user's variables. If names are equal the last one wins, so the model's variables come
- * after these. */
+/* Adds the user's variables. The model's variables are added after these, and the last one of equal
+ * names wins. */
 static struct status add_extra(struct vars *vars, const struct js_node *extra)
 {
     const void *it = NULL;
@@ -208,7 +208,7 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
     return st;
 }
 
-/* Runs the template over messages in JSON; *ok is false where it cannot. */
+/* Runs the template over messages in JSON; sets *ok to whether it ran without a failure. */
 static struct status render_text(const struct chat *c, const char *json, struct chat_text *out,
                                  bool *ok)
 {

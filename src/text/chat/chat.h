@@ -12,12 +12,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct chat; /* a chat template and the special tokens that it may name; never changes */
+struct chat; /* only chat_set_token changes it */
 
-/* Local. n bytes of a template in Jinja; `what` names them in errors. tokens: tokenizer_config.json
- * (or NULL), from which bos_token, eos_token and their like are taken: strings, or objects with
- * "content". Owner of *out: the caller, chat_destroy. Errors: STATUS_INPUT with the line,
- * STATUS_MEMORY. */
+/* Local. Parses n bytes of a Jinja template; `what` names them in errors. tokens:
+ * tokenizer_config.json (or NULL), from which bos_token, eos_token and the other special tokens are
+ * taken: strings, or objects with "content". Owner of *out: the caller, chat_destroy. Errors:
+ * STATUS_INPUT with the line, STATUS_MEMORY. */
 struct status chat_create(const char *source, size_t n, const struct js_node *tokens,
                           const char *what, struct chat **out);
 void chat_destroy(struct chat **c);
@@ -32,7 +32,7 @@ enum chat_tool_form {
     CHAT_TOOLS_TAGGED, /* JSON between <tool_call> and </tool_call> */
 };
 
-/* Local. The form by the template's text: tagged if the tag stands in it. */
+/* Local. Tells the form from the template's text: tagged if the text contains <tool_call>. */
 enum chat_tool_form chat_tool_form(const struct chat *c);
 
 /* Zero-initialise it. Nodes are borrowed and may be NULL. */
@@ -41,7 +41,7 @@ struct chat_options {
     const struct js_node *tools;     /* array, as OpenAI writes it */
     const struct js_node *documents; /* array */
     const struct js_node *extra;     /* object: further variables (chat_template_kwargs) */
-    struct jinja_date date;          /* of strftime_now; year 0: CHAT_DATE_DEFAULT */
+    struct jinja_date date;          /* for strftime_now; year 0: CHAT_DATE_DEFAULT */
     struct jinja_limits limits;
 };
 
@@ -57,7 +57,7 @@ struct chat_text {
     size_t n;
     struct text_span *spans; /* owned, [n_spans]: they cover [0, n) in order, kinds alternate */
     size_t n_spans;
-    uint64_t n_steps; /* that the template took, also where it failed */
+    uint64_t n_steps; /* steps that the template took, even if it failed */
 };
 
 /* Local. Runs the template over an array of messages, all of whose strings come from a user.
@@ -67,13 +67,13 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
 
-/* Local. *takes: whether a message's content may stay a list of OpenAI's text parts, because the
+/* Local. Sets *takes to whether a message's content may stay a list of OpenAI's text parts: the
  * template writes a list of one part exactly as it writes that part's text as a string. Runs the
  * template on one message in both forms. Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);
 
-/* Local. Appends the ids of a rendered conversation. Special tokens are found only in bytes of the
- * template, and none are added. Errors: as tokenizer_encode_spans. */
+/* Local. Appends the token ids of a rendered conversation. Special tokens are recognized only in
+ * the template's own bytes, and none are added. Errors: as tokenizer_encode_spans. */
 struct status chat_encode(struct tokenizer *t, const struct chat_text *text,
                           struct token_list *out);
 

@@ -1,6 +1,7 @@
 /* A template engine for the part of Jinja that chat templates use (Jinja 3.1, sandboxed, immutable,
  * trim_blocks, lstrip_blocks, loop controls); other constructs are refused. Every byte of the
- * output is marked as the template's or a user's. Knows no conversations: text/chat/chat.h does. */
+ * output is marked as coming from the template or from a user. Knows nothing of conversations;
+ * text/chat/chat.h does. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_H
 #define SHOAL_TEXT_CHAT_JINJA_H
 
@@ -23,7 +24,8 @@ enum jinja_var_kind {
     JINJA_VAR_NONE,
     JINJA_VAR_BOOL,
     JINJA_VAR_TEXT, /* from the model: trusted */
-    JINJA_VAR_JSON, /* from a user: every byte of its strings, numbers and words is marked */
+    JINJA_VAR_JSON, /* from a user: every byte of its strings, numbers, true, false and null is
+                     * marked */
 };
 
 struct jinja_var {
@@ -35,35 +37,36 @@ struct jinja_var {
     const struct js_node *node; /* JSON: borrowed, outlives the call */
 };
 
-/* The time that strftime_now returns, without a zone. */
+/* The time that strftime_now prints; it has no time zone. */
 struct jinja_date {
     int year, month, day; /* 1.., 1..12, 1..31 */
     int hour, minute, second;
 };
 
-/* Bounds a template, since a job answers signals between two lines, not within one. Templates that
- * look at all later messages for each message need millions of steps for long chats. */
+/* Bounds the work of a template, because a job answers signals only between two lines. Templates
+ * that look at all later messages for each message need millions of steps for long chats. */
 enum { JINJA_STEPS_MAX = 1 << 24 };
 
 /* A zero means the default. */
 struct jinja_limits {
-    uint64_t max_steps;      /* JINJA_STEPS_MAX: nodes evaluated, and bytes touched over 16 */
+    uint64_t max_steps;      /* JINJA_STEPS_MAX. A step is a node evaluated, or 4 to 16 bytes
+                              * touched */
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
 };
 
-/* The output of a template. Zero-initialise it; jinja_output_fini frees it. After an error it is
- * empty, but for n_steps. */
+/* The output of a template. Zero-initialise it; jinja_output_fini frees it. After an error only
+ * n_steps is set. */
 struct jinja_output {
-    uint64_t n_steps;    /* that the template took */
+    uint64_t n_steps;    /* steps that the template took */
     char *bytes;         /* owned, [n]; well-formed UTF-8, not NUL-terminated */
     unsigned char *user; /* owned, [n]: 1 for a byte from a user, 0 for one from the template */
     size_t n;
 };
 
-/* Local. Runs a template. Errors: STATUS_REQUEST with the sentence of raise_exception, with the
- * mistake of the template and its line, with the field of a wrong type, or with the limit;
+/* Local. Runs a template. Errors: STATUS_REQUEST, whose sentence is that of raise_exception, or
+ * names the template's mistake and its line, the field of a wrong type, or the limit;
  * STATUS_MEMORY. */
 struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, size_t n_vars,
                            const struct jinja_date *now, const struct jinja_limits *limits,

@@ -9,8 +9,7 @@ static bool undefined_in(struct jrun *r, const struct jvalue *v)
     return jfail(r, "'%.60s' is undefined, and something of it is asked for", v->u.name);
 }
 
-/* The undefined value of a member that v does not have. Copies the name, which may be
- * shorter-lived. */
+/* Returns the undefined value for a member that v lacks. Copies the name, which v may outlive. */
 static struct jvalue missing(struct jrun *r, const struct jvalue *v, const struct jtext *name)
 {
     const size_t n = name->n < 60 ? name->n : 60;
@@ -79,7 +78,7 @@ static const struct jfunction *method_of(const struct jvalue *v, const struct jt
     return jfunction_find(JINJA_METHODS, name->p, name->n, type);
 }
 
-/* Makes a method of v a value. False: v has no method of this name, or a failure. */
+/* Sets *out to a method of v, as a value. False: v has no such method, or a failure. */
 static bool bind_method(struct jrun *r, const struct jvalue *v, const struct jtext *name,
                         struct jvalue *out)
 {
@@ -106,7 +105,8 @@ bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, str
     return !status_failed(&r->st);
 }
 
-/* The position of index i, where negative indexes count from the end. False: outside [0, n). */
+/* Sets *out to the position of index i; negative indexes count from the end. False: outside [0,
+ * n). */
 static bool place(int64_t i, size_t n, size_t *out)
 {
     if (i < 0) i += (int64_t)n;
@@ -166,7 +166,7 @@ static int64_t jinja_access_clamp(int64_t i, int64_t low, int64_t high)
     return i < low ? low : i > high ? high : i;
 }
 
-/* Python's rules for the bounds of a slice over n elements. */
+/* Sets *out by Python's rules for the bounds of a slice of n elements. */
 static bool slice_bounds(struct jrun *r, const struct jvalue part[3], int64_t n, struct slice *out)
 {
     int64_t value[3] = {0, 0, 1};

@@ -9,7 +9,7 @@ static bool overflow(struct jrun *r)
     return jfail(r, "an integer beyond 64 bits");
 }
 
-/* x to the power y >= 0. */
+/* Sets *out to x to the power y >= 0. */
 static bool int_power(struct jrun *r, int64_t x, int64_t y, int64_t *out)
 {
     *out = 1;

@@ -102,7 +102,8 @@ static bool global_range(struct jrun *r, const struct jvalue *self, const struct
     return true;
 }
 
-/* dict(...) and namespace(...): the pairs of a mapping, then the named arguments. */
+/* Makes the value of dict(...) or namespace(...): the pairs of a mapping, then the named
+ * arguments. */
 static bool jinja_call_fill(struct jrun *r, const struct jargs *args, enum jvalue_type type,
                             struct jvalue *out)
 {
@@ -161,7 +162,7 @@ static int day_of_year(const struct jinja_date *d)
     return BEFORE[d->month - 1] + d->day + (leap && d->month > 2);
 }
 
-/* The name of the month or weekday, cut to three letters for the short form. */
+/* Writes the name of the month or weekday, or its first three letters for the short form. */
 static bool date_name(char letter, const struct jinja_date *d, char out[16])
 {
     static const char *const DAYS[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
@@ -178,7 +179,7 @@ static bool date_name(char letter, const struct jinja_date *d, char out[16])
     return true;
 }
 
-/* One directive of strftime in the C locale; `-` drops the padding. */
+/* Writes one directive of strftime in the C locale; `-` drops the padding. */
 static bool date_part(char letter, bool bare, const struct jinja_date *d, char out[16])
 {
     int value, width = 2;
@@ -234,14 +235,14 @@ static bool date_part(char letter, bool bare, const struct jinja_date *d, char o
 
 static bool add_formatted(struct jbuild *b, const struct jtext *format);
 
-/* Directives that are abbreviations of other directives. */
+/* Appends a directive that is short for other directives. */
 static bool add_expanded(struct jbuild *b, const char *format)
 {
     struct jvalue text;
     return jtext_literal(b->r, format, &text) && add_formatted(b, text.u.text);
 }
 
-/* One directive. letter '\0': the format ends after its %. */
+/* Appends one directive. letter '\0': the format ends after its %. */
 static bool add_directive(struct jbuild *b, char letter, bool bare, bool user)
 {
     char part[16] = "";

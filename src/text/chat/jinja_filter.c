@@ -135,7 +135,8 @@ FILTER(filter_default)
     return a[0].type != JV_ABSENT || jtext_literal(r, "", out);
 }
 
-/* Removes surrounding blanks and underscores between digits. False: the text is too long. */
+/* Copies the text without surrounding blanks and without underscores between digits. False: it is
+ * too long or empty, or has a character of strtod's notations that Python lacks. */
 static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
 {
     struct jvalue bare;

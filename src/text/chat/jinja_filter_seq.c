@@ -7,7 +7,7 @@
     static bool name(struct jrun *r, const struct jvalue *self, const struct jvalue *a,            \
                      struct jvalue *out)
 
-/* *out = the value at an attribute path such as "a.b.0". */
+/* Sets *out to the value at an attribute path such as "a.b.0". */
 static bool attr_path(struct jrun *r, const struct jvalue *v, const struct jvalue *path,
                       const struct jvalue *absent, struct jvalue *out)
 {
@@ -125,7 +125,7 @@ FILTER(filter_items)
     return true;
 }
 
-/* How map changes each item: by a filter with arguments, or to one of its attributes, with a
+/* How `map` changes each item: by a filter with arguments, or to one of its attributes, with a
  * default. */
 struct mapping {
     const struct jfunction *filter; /* NULL: the attribute */
@@ -157,7 +157,7 @@ static bool mapping_read(struct jrun *r, const struct jargs *args, struct mappin
     return m->attribute.type != JV_ABSENT || jfail(r, "map: no such filter");
 }
 
-/* map(attribute=...) or map('filter', ...). */
+/* The filter `map`: map(attribute=...) or map('filter', ...). */
 static bool filter_map(struct jrun *r, const struct jvalue *self, const struct jargs *args,
                        struct jvalue *out)
 {
@@ -178,10 +178,10 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     return true;
 }
 
-/* How to decide on an item (or its attribute): by a test, or by its truth. */
+/* How to decide on an item or its attribute: by a test, or by its truthiness. */
 struct verdict {
     const struct jvalue *attribute; /* NULL: the item itself */
-    const struct jfunction *test;   /* NULL: truth */
+    const struct jfunction *test;   /* NULL: truthiness */
     struct jargs rest;              /* the test's further arguments */
 };
 
@@ -216,8 +216,8 @@ static bool verdict_on(struct jrun *r, const struct verdict *k, const struct jva
     return true;
 }
 
-/* select, reject, selectattr and rejectattr: keep or drop the items for which the test, or without
- * one their truth, is true. */
+/* The filters select, reject, selectattr and rejectattr: keep or drop the items that pass the test
+ * (without a test: that are true). */
 static bool jinja_filter_seq_choose(struct jrun *r, const struct jvalue *self,
                                     const struct jargs *args, bool attr, bool keep,
                                     struct jvalue *out)
@@ -274,7 +274,7 @@ static bool merge_keyed(struct jrun *r, const struct keyed *from, struct keyed *
     return true;
 }
 
-/* A stable sort; turn -1 reverses the order. */
+/* Sorts stably; turn -1 reverses the order. */
 static bool sort_keyed(struct jrun *r, struct keyed *k, size_t n, int turn)
 {
     struct keyed *from = k, *to = jget(r, n, sizeof *to);
@@ -300,7 +300,7 @@ static bool jinja_filter_seq_fold(struct jrun *r, const struct jvalue *case_sens
     return jcased(r, v->u.text, JCASE_LOWER, v);
 }
 
-/* The items with the keys by which sort, unique, min and max compare them. */
+/* Sets *out to the items with the keys by which sort, unique, min and max compare them. */
 static bool keyed_items(struct jrun *r, const struct jvalue *self, const struct jvalue *attribute,
                         const struct jvalue *case_sensitive, struct keyed **out, size_t *n)
 {

@@ -89,14 +89,14 @@ bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out)
 struct dump {
     struct jbuild b;
     bool ascii, sorted, lines;
-    const struct jtext *indent; /* of one level; used with `lines` */
+    const struct jtext *indent; /* the indentation of one level; used with `lines` */
     const struct jtext *comma, *colon;
     int level;
 };
 
 static bool dump_value(struct dump *d, const struct jvalue *v);
 
-/* The escape of c; empty if c needs none. */
+/* Writes the escape of c to `out`; empty if c needs none. */
 static void json_escape(uint32_t c, bool ascii, char out[16])
 {
     out[0] = '\0';
@@ -155,7 +155,7 @@ static bool dump_key(struct dump *d, const struct jvalue *key)
     return jbuild_puts(&d->b, "\"", false) && dump_value(d, key) && jbuild_puts(&d->b, "\"", false);
 }
 
-/* The pairs sorted by key. */
+/* Sets *out to the pairs, sorted by key. */
 static bool sorted_pairs(struct jrun *r, const struct jdict *from, const struct jpair **out)
 {
     struct jpair *p = jget(r, from->n, sizeof *p);

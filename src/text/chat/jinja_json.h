@@ -4,8 +4,8 @@
 
 #include "text/chat/jinja_value.h"
 
-/* Local. json.dumps with the options that Hugging Face gives templates: a = ensure_ascii (false),
- * indent, separators, sort_keys. */
+/* Local. json.dumps with the options that Hugging Face offers to templates: a = ensure_ascii
+ * (default false), indent, separators, sort_keys. */
 bool jinja_filter_tojson(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
                          struct jvalue *out);
 

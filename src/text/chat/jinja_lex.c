@@ -1,5 +1,5 @@
-/* Splits a template's text into tokens: delimiters and the blanks that they remove, literals and
- * operators. */
+/* Splits a template's text into tokens: delimiters (which may remove the blanks around them),
+ * literals and operators. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/utf8.h"
@@ -13,7 +13,7 @@ struct lexer {
     size_t n, at;
     size_t line_at; /* `line` counts the line ends before this position */
     int line;
-    bool line_starting; /* the text before ended with a line end */
+    bool line_starting; /* the text before `at` ended with a line end */
     size_t capacity;
     char open[256]; /* brackets that are open in this tag */
     size_t n_open;
@@ -30,7 +30,7 @@ static bool fail_at(struct lexer *x, size_t at, const char *sentence)
     return jparse_fail(x->p, jinja_lex_line_of(x, at), "%s", sentence);
 }
 
-/* Appends a token. NULL: a failure. */
+/* Appends a token. Returns NULL after a failure. */
 static struct jtoken *jinja_lex_emit(struct lexer *x, enum jtoken_type type, size_t at)
 {
     struct jparse *p = x->p;
@@ -106,7 +106,7 @@ static void close_tag(struct lexer *x, size_t at, char sign, bool trims)
     x->line_starting = at > 0 && x->s[at - 1] == '\n';
 }
 
-/* Whether a closing delimiter, possibly with a sign, is at `at`. */
+/* True when a closing delimiter, possibly with a whitespace sign, is at `at`. */
 static bool closes(const struct lexer *x, size_t at, const char *mark, bool plus, char *sign)
 {
     *sign = '\0';
@@ -127,7 +127,8 @@ static bool lex_comment(struct lexer *x, size_t at)
     return fail_at(x, at, "a comment that does not end");
 }
 
-/* If `{% name %}` is at `at`, returns where it ends, before its own trimming; else 0. */
+/* If `{% name %}` is at `at`, returns the offset after it (its own trimming not applied); else
+ * 0. */
 static size_t word_tag(const struct lexer *x, size_t at, const char *name, char *open, char *close)
 {
     if (!starts(x, at, "{%")) return 0;
@@ -177,7 +178,7 @@ static size_t skip_digits(const struct lexer *x, size_t at)
     return at;
 }
 
-/* The end of the float that starts at x->at; x->at if there is none. */
+/* Returns the end of the float that starts at x->at; x->at if there is none. */
 static size_t float_end(const struct lexer *x)
 {
     if (x->at > 0 && x->s[x->at - 1] == '.') return x->at;
@@ -283,7 +284,7 @@ static bool lex_operator(struct lexer *x)
     return true;
 }
 
-/* One token inside a tag. */
+/* Reads one token inside a tag. */
 static bool lex_token(struct lexer *x)
 {
     const char c = x->s[x->at];
@@ -298,7 +299,7 @@ static bool lex_token(struct lexer *x)
     return true;
 }
 
-/* Splits the inside of a tag and reads its end. */
+/* Splits the inside of a tag into tokens and reads the tag's end. */
 static bool lex_tag(struct lexer *x, bool variable)
 {
     const size_t begin = x->at;
@@ -319,7 +320,7 @@ static bool lex_tag(struct lexer *x, bool variable)
     }
 }
 
-/* Position of the next tag, or the end of the source. */
+/* Returns the position of the next tag, or the end of the source. */
 static size_t find_tag(const struct lexer *x)
 {
     for (size_t at = x->at; at + 1 < x->n; at++) {
@@ -328,7 +329,7 @@ static size_t find_tag(const struct lexer *x)
     return x->n;
 }
 
-/* Emits data and then the tag after it. */
+/* Emits the data before the next tag, then that tag. */
 static bool lex_part(struct lexer *x)
 {
     const size_t at = find_tag(x);

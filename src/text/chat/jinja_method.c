@@ -138,14 +138,14 @@ METHOD(text_removesuffix)
     return jtext_cut(r, t, 0, has ? t->n - part->n : t->n, out);
 }
 
-/* The number of characters before a byte offset. */
+/* Returns the number of characters before a byte offset. */
 static int64_t chars_before(const struct jtext *t, size_t at)
 {
     const struct jtext head = {.p = t->p, .n = at};
     return (int64_t)jchars(&head);
 }
 
-/* The last `part` that ends at or before `to`, or SIZE_MAX. */
+/* Returns the offset of the last `part` that ends at or before `to`, or SIZE_MAX. */
 static size_t find_back(const struct jtext *t, size_t to, const struct jtext *part)
 {
     if (part->n > to) return SIZE_MAX;
@@ -234,7 +234,7 @@ static bool end_pieces(struct pieces *p, bool backwards, struct jvalue *out)
     return true;
 }
 
-/* Moves from `at` past blanks, or past other characters. */
+/* Returns the end of the run of blanks (or of other characters) that starts at `at`. */
 static size_t run_end(const struct jtext *t, size_t at, bool blanks)
 {
     size_t step;
@@ -350,8 +350,8 @@ METHOD(text_join)
     return jbuild_end(&b, out);
 }
 
-/* Whether there is at least one character, and all are blanks (with `blanks`) or in the given
- * categories (without). */
+/* Sets *out to whether there is at least one character and all are blanks (with `blanks`) or in the
+ * given categories (without). */
 static bool all_chars(struct jrun *r, const struct jtext *t, unsigned categories, bool blanks,
                       struct jvalue *out)
 {

@@ -21,7 +21,8 @@ enum jtoken_type {
     JT_EOF,
 };
 
-/* Two-character operators are both bytes: '=' << 8 | '='. */
+/* A two-character operator holds both bytes: '=' << 8
+ * '='. */
 #define JOP2(a, b) ((a) << 8 | (b))
 
 struct jtoken {
@@ -33,8 +34,8 @@ struct jtoken {
 };
 
 struct jname {
-    struct jtext text; /* one object per spelling, so compare pointers */
-    char *z;           /* the same, NUL-terminated */
+    struct jtext text; /* one object per spelling, so pointers can be compared */
+    char *z;           /* the same text, NUL-terminated */
     struct jname *next;
 };
 
@@ -114,7 +115,7 @@ struct jparse {
     size_t n_tokens;
     size_t at; /* the current token */
     int depth;
-    int loops; /* loops that are open in this function body */
+    int loops; /* loops that are open in the current macro or block body */
 };
 
 /* Local. Records the first failure. Always returns false. */
@@ -143,7 +144,7 @@ const struct jname *jtok_expect_name(struct jparse *p); /* NULL on failure */
 bool jtok_unexpected(struct jparse *p, const char *expected);
 struct jnode *jnode_new(struct jparse *p, enum jnode_kind kind);
 const struct jname *jname_of(struct jparse *p, const struct jtext *text);
-/* The name of a spelling that the template has, or NULL. */
+/* Returns the name with this spelling if the template contains it, or NULL. */
 const struct jname *jname_find(const struct jinja *t, const char *text, size_t n);
 
 /* A list under construction. */
@@ -152,7 +153,7 @@ struct jlist {
 };
 void jlist_add(struct jlist *l, struct jnode *node);
 
-/* Local. Each returns NULL on failure. */
+/* Local. Each parses one construct and returns NULL on failure. */
 struct jnode *jparse_expression(struct jparse *p);
 /* An expression or a tuple without parentheses; `cond` allows `x if y`. */
 struct jnode *jparse_tuple(struct jparse *p, bool cond);

@@ -14,7 +14,7 @@ static struct jnode *constant(struct jparse *p, struct jvalue value)
     return n;
 }
 
-/* A node `op` with two operands, on the line of the first. */
+/* Returns a node for `op` with two operands, on the line of the first. */
 static struct jnode *pair(struct jparse *p, enum jnode_kind kind, int op, struct jnode *a,
                           struct jnode *b)
 {
@@ -102,7 +102,8 @@ static bool is_tuple_end(const struct jparse *p)
     return type == JT_VARIABLE_END || type == JT_BLOCK_END || jtok_is_op(p, ')');
 }
 
-/* Parses elements with commas between them, each by `parse`. NULL if there is none. */
+/* Parses elements separated by commas, each by `parse`. One without a comma is returned itself,
+ * more as a JN_TUPLE. Returns NULL on failure. */
 static struct jnode *elements(struct jparse *p, struct jnode *(*parse)(struct jparse *p, bool flag),
                               bool flag, bool may_be_empty)
 {
@@ -140,7 +141,7 @@ struct jnode *jparse_tuple(struct jparse *p, bool cond)
     return elements(p, expression_of, cond, false);
 }
 
-/* A name, a name's attribute, or names in parentheses. */
+/* Parses a name, a name's attribute, or names in parentheses. */
 static struct jnode *target_of(struct jparse *p, bool with_attr)
 {
     if (p->depth >= MAX_NESTING) {
@@ -187,7 +188,7 @@ static struct jnode *parse_primary(struct jparse *p)
     return NULL;
 }
 
-/* Parses the arguments of a call, both parentheses included. */
+/* Parses the arguments of a call, with both parentheses. */
 static bool parse_args(struct jparse *p, struct jnode **out)
 {
     struct jlist list = {0};
@@ -218,7 +219,7 @@ static bool parse_args(struct jparse *p, struct jnode **out)
     return true;
 }
 
-/* Parses the inside of [ ]: an index, or a slice of a. */
+/* Parses the inside of [ ]: an index into a, or a slice of a. */
 static struct jnode *parse_subscript(struct jparse *p, struct jnode *a)
 {
     struct jnode *part[3] = {NULL, NULL, NULL};
@@ -301,7 +302,7 @@ struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first)
     return node;
 }
 
-/* Whether a token follows that can be a test's single argument without parentheses. */
+/* True when the next token can be a test's single argument without parentheses. */
 static bool argument_follows(const struct jparse *p)
 {
     const enum jtoken_type type = jtok(p)->type;

@@ -1,4 +1,4 @@
-/* How values print: Python's str and repr, and its % formatting. */
+/* Prints values: Python's str and repr, and its % formatting. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The digits of the shortest decimal that reads back as f > 0, without the point. *exponent is the
- * power of ten of the first digit. */
+/* Writes the digits of the shortest decimal that reads back as f > 0, without the point. *exponent
+ * is the power of ten of the first digit. */
 static void shortest_digits(double f, char digits[24], int *exponent)
 {
     char text[40];
@@ -67,7 +67,7 @@ static bool print_number(struct jbuild *b, const struct jvalue *v)
     return jbuild_puts(b, text, v->user);
 }
 
-/* Python's str.isprintable, of one character. */
+/* Python's str.isprintable for one character. */
 static bool printable(uint32_t c)
 {
     if (c < 0x7F) return c >= 0x20;
@@ -208,7 +208,7 @@ static bool jinja_print_read_number(const struct jtext *f, size_t *at, int *out)
     return any && *out < 10000;
 }
 
-/* Reads a conversion, after its '%'. */
+/* Reads a conversion from after its '%'. */
 static bool read_conversion(struct jrun *r, const struct jtext *f, size_t *at,
                             struct conversion *out)
 {

@@ -73,7 +73,7 @@ static bool jinja_run_assign(struct jrun *r, struct jscope *s, const struct jnod
     return ok;
 }
 
-/* Runs a list of nodes and captures its output as a text. */
+/* Runs a list of nodes and captures its output as a text value. */
 static enum flow capture(struct jrun *r, struct jscope *s, const struct jnode *first,
                          struct jvalue *out)
 {
@@ -121,7 +121,7 @@ static enum flow run_if(struct jrun *r, struct jscope *s, const struct jnode *n)
     return FLOW_NEXT;
 }
 
-/* Keeps the items that pass the loop's own `if`. */
+/* Keeps the items that pass the `if` in the loop's head. */
 static bool filter_items(struct jrun *r, struct jscope *s, const struct jnode *n,
                          const struct jvalue **items, size_t *n_items)
 {

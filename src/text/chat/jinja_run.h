@@ -1,4 +1,4 @@
-/* Scopes, and running the nodes of a template. Included only by jinja*.c. Failures as in
+/* Scopes, and running the nodes of a template. Included only by jinja*.c. Functions fail as in
  * jinja_value.h. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_RUN_H
 #define SHOAL_TEXT_CHAT_JINJA_RUN_H
@@ -19,20 +19,20 @@ struct jscope {
 
 struct jmacro {
     const struct jnode *node;
-    struct jscope *scope; /* where it was defined */
+    struct jscope *scope; /* where the macro was defined */
 };
 
-/* Local. A new scope; NULL on failure. set binds a name in this scope; get also searches the
- * parents. */
+/* Local. jscope_new returns a new scope, NULL on failure; jscope_set binds a name in this scope;
+ * jscope_get also searches the parents. */
 struct jscope *jscope_new(struct jrun *r, struct jscope *parent);
 bool jscope_set(struct jrun *r, struct jscope *s, const struct jname *name,
                 const struct jvalue *value);
 const struct jvalue *jscope_get(const struct jscope *s, const struct jname *name);
 
-/* Local. The value of an expression. */
+/* Local. Sets *out to the value of an expression. */
 bool jeval(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalue *out);
 
-/* Local. Binary operators of Python. */
+/* Local. Applies one of Python's binary operators. */
 bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue *b,
              struct jvalue *out);
 

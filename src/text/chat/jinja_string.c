@@ -1,5 +1,5 @@
-/* Python's string operations: characters, case, blanks, finding, replacing. Each keeps the mark
- * that says which bytes a user made. */
+/* Python's string operations: characters, case, blanks, finding, replacing. Each keeps the marks
+ * that say which bytes came from a user. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -39,7 +39,7 @@ size_t jfind(const struct jtext *t, size_t from, const struct jtext *part)
     return p == NULL ? SIZE_MAX : (size_t)(p - t->p);
 }
 
-/* Adds the characters that c becomes, with the mark of the byte they come from. */
+/* Adds the characters to which c maps, with the mark of the byte from which they come. */
 static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
 {
     uint32_t to[JINJA_CASE_MAX];
@@ -55,8 +55,8 @@ static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
     return jbuild_add(b, bytes, user ? ONES : NULL, at);
 }
 
-/* A sigma is final if a cased letter comes before it and none after it; case-ignorable characters
- * are skipped (Unicode, table 3-17). Characters before `low` do not count. */
+/* Whether a sigma is final: a cased letter comes before it and none after it; case-ignorable
+ * characters are skipped (Unicode, table 3-17). Characters before `low` do not count. */
 static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end)
 {
     size_t step, i = at;
@@ -77,7 +77,7 @@ static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end
     return true;
 }
 
-/* Whether the `title` filter begins a new word after c: one of - ( { [ < or a blank. */
+/* True when the `title` filter begins a new word after c: one of - ( { [ < or a blank. */
 static bool breaks_word(uint32_t c)
 {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jspace(c);
@@ -88,7 +88,7 @@ bool jcased(struct jrun *r, const struct jtext *t, enum jcase how, struct jvalue
     struct jbuild b;
     jbuild_init(&b, r);
     bool start = true; /* the next character becomes a capital */
-    size_t low = 0;    /* start of the part whose case is mapped together */
+    size_t low = 0;    /* whether the next character becomes a capital */
     size_t step;
     if (!jsteps(r, t->n / 4)) return false;
     for (size_t i = 0; i < t->n; i += step) {
@@ -135,7 +135,7 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
     return jtext_cut(r, t, from, to, out);
 }
 
-/* Replaces an empty string: inserts `new` before each character and at the end. */
+/* Replaces the empty string: inserts `new` before each character and at the end. */
 static bool weave(struct jbuild *b, const struct jtext *t, const struct jtext *new, int64_t count)
 {
     size_t at = 0;
@@ -169,7 +169,7 @@ bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
     return jbuild_cut(&b, t, at, t->n) && jbuild_end(&b, out);
 }
 
-/* The length of the line end at `at`; 0 if there is none. */
+/* Returns the length of the line end at `at`; 0 if there is none. */
 static size_t line_end(const struct jtext *t, size_t at)
 {
     size_t step;
@@ -184,7 +184,7 @@ bool jsplit_lines(struct jrun *r, const struct jtext *t, bool keep_ends, struct 
 {
     size_t n = 0, start = 0;
     struct jvalue *v = NULL;
-    for (int pass = 0; pass < 2; pass++) { /* the first pass counts, the second cuts */
+    for (int pass = 0; pass < 2; pass++) { /* the first pass counts, the second splits */
         n = start = 0;
         for (size_t i = 0; i < t->n;) {
             const size_t end = line_end(t, i);

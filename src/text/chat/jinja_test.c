@@ -1,4 +1,4 @@
-/* Tests: the words after `is`. */
+/* Jinja's tests: the words after `is`. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -10,7 +10,7 @@
     static bool name(struct jrun *r, const struct jvalue *self, const struct jvalue *a,            \
                      struct jvalue *out)
 
-/* A test that depends on nothing but the value. */
+/* Defines a test that depends on the value alone. */
 #define SIMPLE(name, condition)                                                                    \
     TEST(name)                                                                                     \
     {                                                                                              \
@@ -87,8 +87,7 @@ TEST(test_ne)
     return true;
 }
 
-/* Whether the order of both values is one of `wanted`, a set of bits: 1 less, 2 equal, 4 greater.
- */
+/* Whether the order of both values is in `wanted`, a set of bits: 1 less, 2 equal, 4 greater. */
 static bool ordered(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
                     unsigned wanted, struct jvalue *out)
 {

@@ -1,11 +1,11 @@
-/* The escapes of string literals in a template: those of Python except \N. */
+/* The escapes of string literals in a template: Python's, except \N. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/utf8.h"
 
 #include <string.h>
 
-/* Reads up to `max` digits of the base at s into *value. Returns the number of digits. */
+/* Reads up to `max` digits in this base from s into *value. Returns the number of digits. */
 static size_t digits(const char *s, size_t n, size_t max, unsigned base, uint32_t *value)
 {
     size_t i = 0;
@@ -29,8 +29,8 @@ static char simple_escape(char c)
     return p == NULL ? '\0' : TO[p - FROM];
 }
 
-/* Decodes the escape at s (a backslash and more) into out. Returns the escape's length; 0: a
- * failure. */
+/* Decodes the escape at s, which starts with a backslash, into out. Returns the escape's length, or
+ * 0 after a failure. */
 static size_t unescape_one(const char *s, size_t n, char out[4], size_t *n_out)
 {
     const char c = n > 1 ? s[1] : '\0';

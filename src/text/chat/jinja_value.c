@@ -1,4 +1,5 @@
-/* The arena, texts under construction, sequences, dictionaries; Python's truth, equality, order. */
+/* The arena, texts under construction, sequences, dictionaries; truthiness, equality and order as
+ * in Python. */
 #include "text/chat/jinja_value.h"
 
 #include "base/mem.h"
@@ -13,7 +14,7 @@ enum { CHUNK_BYTES = 1 << 16 };
 struct jchunk {
     struct jchunk *next;
     size_t at, n; /* bytes used and available after this header */
-    char pad[40]; /* makes the bytes after it start on a cache line */
+    char pad[40]; /* starts the bytes after the header on a cache line */
 };
 
 _Static_assert(sizeof(struct jchunk) % 16 == 0, "arena memory is aligned");
@@ -29,8 +30,8 @@ void *jarena_get(struct jarena *a, size_t n_bytes)
         const struct status st = mem_alloc(&fresh, 1, sizeof *fresh + n, "template values");
         if (status_failed(&st)) return NULL;
         fresh->n = n;
-        const bool alone = c != NULL && n == want; /* a chunk of its own for one large value;
-                                                      keep filling the old chunk */
+        const bool alone = c != NULL && n == want; /* one large value gets a chunk of its own; the
+                                                    * old chunk is filled further */
         fresh->next = alone ? c->next : c;
         if (alone) {
             c->next = fresh;
@@ -254,7 +255,7 @@ bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jv
     return true;
 }
 
-/* The pair of a key, or NULL. NULL also after a failure, which the run records. */
+/* Returns the pair of a key, or NULL: there is none, or a failure, which the run records. */
 static struct jpair *jinja_value_pair_of(struct jrun *r, const struct jdict *d,
                                          const struct jvalue *key)
 {

@@ -1,7 +1,7 @@
 /* The values of a running template, their memory and operations. Included only by jinja*.c and
  * jinja*.h. Values live in the arena of the run and never change, except namespaces and iterators.
  * All functions are Local. They return false (or NULL) after a failure, and run->st keeps the first
- * one: STATUS_REQUEST for a mistake of the template or a limit, STATUS_MEMORY. */
+ * one: STATUS_REQUEST for a template's mistake or a limit that is reached, STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_VALUE_H
 #define SHOAL_TEXT_CHAT_JINJA_VALUE_H
 
@@ -16,8 +16,8 @@ struct jarena {
     size_t used, limit;    /* bytes */
 };
 
-/* Local. n zeroed bytes, 16-byte aligned, freed with the arena; NULL beyond the limit or without
- * memory. */
+/* Local. Returns n zeroed bytes, 16-byte aligned and freed with the arena; NULL beyond the limit or
+ * without memory. */
 void *jarena_get(struct jarena *a, size_t n_bytes);
 void jarena_fini(struct jarena *a);
 
@@ -45,14 +45,14 @@ enum jvalue_type {
 
 struct jtext {
     const char *p;             /* borrowed or in the arena */
-    const unsigned char *user; /* [n]: 1 for a byte made by a user; NULL: none is */
+    const unsigned char *user; /* [n]: 1 for a byte that came from a user; NULL: none did */
     size_t n;
 };
 
 struct jvalue {
     uint8_t type;  /* enum jvalue_type */
     bool user;     /* NONE, BOOL, INT, FLOAT: came from a user */
-    bool markup;   /* TEXT: marked safe; + escapes what is added to it */
+    bool markup;   /* TEXT: marked safe; + escapes a text that is joined to it */
     uint32_t json; /* the number of the request's JSON value (jfrom_json) from which this came
                       or, for UNDEFINED, that lacks the member; 0: none */
     union {
@@ -128,7 +128,7 @@ struct jloop {
 struct jbuild {
     struct jrun *r;
     char *p;
-    unsigned char *user; /* NULL while all bytes are the template's */
+    unsigned char *user; /* NULL while all bytes come from the template */
     size_t n, capacity;
 };
 
@@ -155,10 +155,10 @@ struct jrun {
  */
 bool jfail(struct jrun *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Local. Memory of the arena. NULL after a failure, which is recorded. */
+/* Local. Returns memory of the arena; NULL after a failure, which is recorded. */
 void *jget(struct jrun *r, size_t n, size_t elem_bytes);
 
-/* Local. Counts work. False: the limit is reached. */
+/* Local. Counts n steps of work. False: the limit is reached. */
 bool jsteps(struct jrun *r, size_t n);
 /* Local. Enters a nested evaluation. False: the limit is reached. After true the caller must call
  * jleave. */
@@ -174,12 +174,13 @@ struct jvalue jbool(bool b);
 struct jvalue jint(int64_t i);
 struct jvalue jfloat(double f);
 
-/* Local. Texts. A literal must outlive the run. jtext_cut shares the bytes of [from, to). */
+/* Local. Makes and compares texts. A literal must outlive the run. jtext_cut shares the bytes of
+ * [from, to). */
 bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
 bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
 bool jtext_is(const struct jvalue *v, const char *text);
 bool jtext_same(const struct jtext *a, const struct jtext *b);
-/* n ones, for texts made by a user; NULL after a failure. */
+/* Returns n ones, to mark texts that came from a user; NULL after a failure. */
 const unsigned char *jones(struct jrun *r, size_t n);
 static inline bool jtext_user(const struct jtext *t, size_t i)
 {
@@ -195,7 +196,8 @@ bool jbuild_text(struct jbuild *b, const struct jtext *t);
 bool jbuild_cut(struct jbuild *b, const struct jtext *t, size_t from, size_t to);
 bool jbuild_end(struct jbuild *b, struct jvalue *out);
 
-/* Local. Sequences: a new one of n elements to be filled through *v; type LIST, TUPLE, ... */
+/* Local. Makes a sequence of n elements, which the caller fills through *v; type LIST, TUPLE,
+ * ... */
 bool jseq_new(struct jrun *r, enum jvalue_type type, size_t n, struct jvalue **v,
               struct jvalue *out);
 static inline bool jis_seq(const struct jvalue *v)
@@ -203,14 +205,14 @@ static inline bool jis_seq(const struct jvalue *v)
     return v->type == JV_LIST || v->type == JV_TUPLE || v->type == JV_RANGE;
 }
 
-/* Local. Dictionaries. jdict_put replaces an existing value; jdict_get returns NULL if there is
- * none. */
+/* Local. Dictionaries. jdict_put replaces the value of an existing key; jdict_get returns NULL if
+ * there is no such key. */
 bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jvalue *out);
 bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
                const struct jvalue *value);
 const struct jvalue *jdict_get(struct jrun *r, const struct jdict *d, const struct jvalue *key);
 
-/* Local. Python's truth, equality, order and `in`. */
+/* Local. Python's truthiness, equality, order and `in`. */
 bool jtruth(const struct jvalue *v);
 bool jequal(struct jrun *r, const struct jvalue *a, const struct jvalue *b, bool *out);
 bool jcompare(struct jrun *r, const struct jvalue *a, const struct jvalue *b, int *out);
@@ -220,42 +222,42 @@ double jas_float(const struct jvalue *v);
 bool jas_int(const struct jvalue *v, int64_t *out); /* BOOL, INT */
 const char *jtype_name(const struct jvalue *v);
 
-/* Local. *items [*n] = the values that a loop over v visits; an iterator is used up. Fails for
- * values that cannot be iterated. */
+/* Local. Sets *items [*n] to the values that a loop over v visits; an iterator is used up. Fails
+ * for values that cannot be iterated. */
 bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **items, size_t *n);
 
 /* ---- jinja_print.c ---- */
 
-/* Local. Appends str(v), repr(v). jas_text: a text's own, or str(v). */
+/* Local. Append str(v) and repr(v). jas_text: a text's own bytes, or str(v). */
 bool jprint(struct jbuild *b, const struct jvalue *v);
 bool jrepr(struct jbuild *b, const struct jvalue *v);
 bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
 /* Local. Python's repr of a float, NUL-terminated. */
 void jfloat_text(double f, char out[48]);
-/* Local. "%s and %d" % values. */
+/* Local. Formats like Python's "%s and %d" % values. */
 bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v, size_t n,
              struct jvalue *out);
 
 /* ---- jinja_json.c ---- */
 
-/* Local. The value of a JSON node. It and the values inside it are numbered in the order of the
- * text. */
+/* Local. Sets *out to the value of a JSON node. That value and the values inside it are numbered in
+ * the order of the JSON text. */
 bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 
 /* ---- jinja_field.c ---- */
 
-/* Local. Fails if v came with the request and is not the kind of value that the template needs
- * (like `other`); the sentence names v's field. Returns false without a failure if v did not come
- * with the request, or if JSON has no name for either kind. */
+/* Local. Fails if v came with the request and is not of the type that the template needs, which is
+ * that of `other`; the sentence names v's field. Returns false without a failure if v did not come
+ * with the request, or if JSON has no name for either type. */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
 
-/* Local. Whether the template has a variable of this name. */
+/* Local. True when the template has a variable of this name. */
 bool jhas_var(const struct jrun *r, const char *name);
 
 /* ---- jinja_string.c: characters as Python sees them ---- */
 
 bool jspace(uint32_t c);
-size_t jchars(const struct jtext *t);                  /* how many */
+size_t jchars(const struct jtext *t);                  /* the number of characters */
 size_t jchar_at(const struct jtext *t, size_t i_char); /* byte offset; t->n beyond the end */
 enum jcase { JCASE_UPPER, JCASE_LOWER, JCASE_TITLE, JCASE_CAPITALIZE, JCASE_WORDS };
 bool jcased(struct jrun *r, const struct jtext *t, enum jcase how, struct jvalue *out);
@@ -263,7 +265,7 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
             struct jvalue *out);
 bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
               const struct jtext *new, int64_t count, struct jvalue *out);
-/* The byte offset of the first `part` at or after `from`, or SIZE_MAX. */
+/* Returns the byte offset of the first `part` at or after `from`, or SIZE_MAX. */
 size_t jfind(const struct jtext *t, size_t from, const struct jtext *part);
 bool jsplit_lines(struct jrun *r, const struct jtext *t, bool keep_ends, struct jvalue *out);
 
@@ -287,7 +289,7 @@ bool jslice(struct jrun *r, const struct jvalue *v, const struct jvalue part[3],
 /* Local. Binds the arguments and calls. `self` NULL for global functions. */
 bool jcall_function(struct jrun *r, const struct jfunction *fn, const struct jvalue *self,
                     const struct jargs *args, struct jvalue *out);
-/* Local. Calls any value. */
+/* Local. Calls any value that can be called. */
 bool jcall(struct jrun *r, const struct jvalue *callee, const struct jargs *args,
            struct jvalue *out);
 
