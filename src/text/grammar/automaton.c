@@ -23,24 +23,24 @@ struct builder {
     uint32_t accept;
     struct nfa_edge *sorted; /* by `from`; low and high are classes of bytes */
     size_t *edges_of; /* [n_states + 1]: the edges of s are sorted[edges_of[s], edges_of[s + 1]) */
-    bool *lives;      /* [n_states] the end can be reached from the state */
-    uint32_t *seen;   /* [n_states] the last round in which the state was met */
+    bool *lives;      /* [n_states] whether the end can be reached from the state */
+    uint32_t *seen;   /* [n_states] the last round in which the state was reached */
     uint32_t *stack;  /* [n_states] */
     uint32_t round;
     uint32_t *set; /* [n_states] the set that is being made */
     size_t n_set;
-    const struct nfa_edge **begun;  /* [n_edges] edges of the state at hand, by their first class */
-    const struct nfa_edge **active; /* [n_edges] those that take the class at hand */
+    const struct nfa_edge **begun;  /* [n_edges] edges of the current state, by their first class */
+    const struct nfa_edge **active; /* [n_edges] those that take the current class */
     uint32_t *pool;                 /* sets of all states; grows */
     size_t n_pool, pool_capacity;
     struct made *states; /* [capacity] */
     size_t capacity;
-    uint32_t buckets[BUCKETS]; /* states by the hashes of their sets */
+    uint32_t buckets[BUCKETS]; /* states by the hash of their set */
     struct dfa *d;
 };
 
-/* Fills out with the edges in the order of one end, and starts [n_states + 1] with where those of
- * each state begin. Edges to states that do not live (lives NULL: all do) are left out. */
+/* Sorts the edges by one of their ends into `out`; sets starts [n_states + 1] to where the edges of
+ * each state begin. Leaves out edges to states that do not live (lives NULL: all do). */
 static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, size_t *starts,
                        struct nfa_edge *out)
 {
@@ -55,7 +55,7 @@ static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, siz
         const struct nfa_edge *e = &n->edges[i];
         if (lives == NULL || lives[e->to]) out[--starts[(by_from ? e->from : e->to) + 1]] = *e;
     }
-    /* starts[s + 1] is now where s begins */
+    /* starts[s + 1] is now where the edges of s begin */
     memmove(starts, starts + 1, n->n_states * sizeof *starts);
     starts[n->n_states] = n_sorted;
 }
@@ -85,8 +85,8 @@ static void automaton_push(struct builder *b, uint32_t s, size_t *n_stack)
     b->stack[(*n_stack)++] = s;
 }
 
-/* Adds to the set s and the states that it reaches by empty edges, as far as they accept or have
- * edges with bytes. */
+/* Adds to the set those states that are reachable from s by empty edges (s too) and that accept or
+ * have edges with bytes. */
 static void add_closure(struct builder *b, uint32_t s)
 {
     size_t n_stack = 0;
@@ -131,7 +131,7 @@ static struct status automaton_reserve(struct builder *b)
     return status_ok();
 }
 
-/* Sorts the set. Many sets are sorted already. */
+/* Sorts the set, unless it is sorted already, as many sets are. */
 static void sort_set(struct builder *b)
 {
     size_t n_ordered = 1, n_levels = 1;
@@ -172,7 +172,7 @@ static struct status state_of_set(struct builder *b, uint16_t *out)
     return status_ok();
 }
 
-/* Gives bytes that no edge tells apart the same class. Classes ascend with their bytes. */
+/* Puts bytes that no edge tells apart into one class. Classes ascend with their bytes. */
 static void make_classes(const struct nfa *n, struct dfa *d)
 {
     bool begins[257] = {true};
@@ -198,7 +198,7 @@ static size_t sweep_begin(const struct sweep *w, size_t c)
     return c > 0 ? w->end[c - 1] : 0;
 }
 
-/* Sorts the edges of the state's set into b->begun, by counting them. */
+/* Counting sort of the edges of the state's set into b->begun, by their first class. */
 static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
 {
     const uint32_t *set = b->pool + b->states[state].first;
@@ -215,7 +215,8 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
     }
     for (size_t c = 0; c < b->d->n_classes; c++) {
         const size_t n = w->end[c];
-        w->end[c] = n_edges; /* where c begins; the loop below moves it to where c ends */
+        w->end[c] = n_edges; /* where the edges of c begin; the loop below moves it to where they
+                              * end */
         n_edges += n;
     }
     for (size_t k = 0; k < n_set; k++) {
@@ -225,7 +226,8 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
     nfa_spend(b->n, b->d->n_classes + n_set + n_edges);
 }
 
-/* The set of the states that follow by class c; b->active holds the edges of the class before. */
+/* Makes the set of the states that follow by class c; b->active holds the edges of the class
+ * before. */
 static void make_set(struct builder *b, struct sweep *w, size_t c)
 {
     size_t n = 0;
@@ -351,11 +353,11 @@ uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t 
     return state;
 }
 
-/* The product of two automata: pairs of states that are reached by the same text. */
+/* The product of two automata: the pairs of states that one and the same text reaches. */
 struct pairs {
     struct nfa *n;
     const struct dfa *a, *b;
-    int run[257]; /* [n_runs + 1] the bytes of [run[i], run[i + 1]) are alike to both */
+    int run[257]; /* [n_runs + 1] both treat the bytes [run[i], run[i + 1]) alike */
     int n_runs;
     uint32_t *state; /* [a's states, b's states] of n; 0: not reached yet */
     uint32_t *met;   /* [n_met] the pairs, in the order in which they were reached */
@@ -387,7 +389,7 @@ static struct status state_of_pair(struct pairs *p, uint16_t a, uint16_t b, uint
     return status_ok();
 }
 
-/* Adds the edges of a pair: one for neighbouring bytes that lead to the same pair. */
+/* Adds the edges of a pair: one edge for neighbouring bytes that lead to the same pair. */
 static struct status add_pair(struct pairs *p, uint32_t pair, uint32_t end)
 {
     const uint16_t a = (uint16_t)(pair / p->b->n_states), b = (uint16_t)(pair % p->b->n_states);

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 enum {
-    GRAMMAR_STEPS_MAX = 1 << 25, /* of one grammar, over all its graphs and automata */
+    GRAMMAR_STEPS_MAX = 1 << 25, /* for one grammar, over all its graphs and automata */
     NFA_EDGES_MAX = 1 << 19,
     DFA_STATES_MAX = UINT16_MAX,
     DFA_PAIRS_MAX = 1 << 24,
@@ -28,7 +28,8 @@ struct grammar_work {
     uint64_t n_steps;
 };
 
-/* Local. STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as "edges". */
+/* Local. Returns STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as
+ * "edges". */
 struct status grammar_too_large(const struct grammar_work *work, int most, const char *unit);
 
 struct nfa_edge {
@@ -46,22 +47,24 @@ struct nfa {
     struct status status;
 };
 
-/* The code points from first to last. */
+/* The code points from first to last, both included. */
 struct char_range {
     uint32_t first, last;
 };
 
-/* Local. A graph without states, whose steps are added to `work` (borrowed until nfa_fini). */
+/* Local. Makes n a graph without states, whose steps are added to `work` (borrowed until
+ * nfa_fini). */
 void nfa_init(struct nfa *n, struct grammar_work *work);
 void nfa_fini(struct nfa *n);
 
-/* Local. The first error. STATUS_REQUEST: the grammar is too large; or STATUS_MEMORY. */
+/* Local. Returns the first error: STATUS_REQUEST when the grammar is too large, or
+ * STATUS_MEMORY. */
 struct status nfa_status(const struct nfa *n);
 
-/* Local. Counts n_steps more; an error sticks to n once they are more than GRAMMAR_STEPS_MAX. */
+/* Local. Adds n_steps to the work; beyond GRAMMAR_STEPS_MAX n keeps an error. */
 void nfa_spend(struct nfa *n, uint64_t n_steps);
 
-/* Local. A new state without edges. */
+/* Local. Adds a state without edges and returns it. */
 uint32_t nfa_state(struct nfa *n);
 
 /* Local. Adds an edge that takes one byte of [low, high], or (nfa_empty) no byte. */
@@ -88,8 +91,8 @@ void nfa_sequences(struct nfa *n, uint32_t from, const struct nfa_run *run, uint
  * returns the state in which they end. */
 uint32_t nfa_chars(struct nfa *n, uint32_t from, const struct char_range *ranges, size_t n_ranges);
 
-/* Flags of a state, as bits: the text may end here; another byte may follow. Every state except
- * DFA_DEAD can reach one that accepts. */
+/* Bits of a state's flags: the text may end here; another byte may follow. From every state except
+ * DFA_DEAD an accepting state can be reached. */
 enum { DFA_ACCEPTS = 1, DFA_GOES_ON = 2 };
 
 struct dfa {
@@ -99,24 +102,24 @@ struct dfa {
     uint8_t *flags; /* [n_states], owned */
 };
 
-/* Local. *out accepts the texts of the paths from start to accept. Owner of *out: the caller.
- * Errors: n's; STATUS_REQUEST when no text is accepted or the automaton is too large;
- * STATUS_MEMORY. */
+/* Local. Sets *out to an automaton that accepts the texts of the paths from start to accept. Owner
+ * of *out: the caller. Errors: n's; STATUS_REQUEST when no text is accepted or the automaton is too
+ * large; STATUS_MEMORY. */
 struct status dfa_create(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
-/* Local. The same, but *out is NULL and the status OK when no text is accepted. */
+/* Local. As dfa_create, but when no text is accepted *out is NULL and the status OK. */
 struct status dfa_create_any(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
 /* Local. Accepts NULL. */
 void dfa_destroy(struct dfa **dfa);
 
-/* Local. The state after one more byte. */
+/* Local. Returns the state after one more byte. */
 static inline uint16_t dfa_next(const struct dfa *d, uint16_t state, uint8_t byte)
 {
     return d->next[(size_t)state * d->n_classes + d->class_of[byte]];
 }
 
-/* Local. The state after n bytes. */
+/* Local. Returns the state after n bytes. */
 uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t n);
 
 /* Local. Adds paths from `from` to *end for the texts that both a and b accept. Errors: n's;
@@ -124,7 +127,7 @@ uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t 
 struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const struct dfa *b,
                        uint32_t *end);
 
-/* Local. The memory of d, in bytes. */
+/* Local. Returns the number of bytes that d occupies. */
 size_t dfa_bytes(const struct dfa *d);
 
 #endif

@@ -1,5 +1,5 @@
 /* Numbers between bounds: the digits of a text are compared with those of the bounds, from the
- * left. A state knows the position, and which bounds agree with all digits so far. */
+ * left. A state knows the position and which bounds agree with all digits so far. */
 #include "text/grammar/json_schema_private.h"
 
 #include <math.h>
@@ -9,12 +9,12 @@
 
 enum { N = JSON_BOUND_DIGITS, DIGITS = 2 * N, SHORTEST_MAX = 17, MAGNITUDE_STEPS = 512 };
 
-/* A bound without its sign: N digits before the point and N after it. is_cut: further digits, not
- * all zeros, were cut off. */
+/* A bound without its sign: N digits before the point and N after it. is_cut: the bound has further
+ * digits, not all zeros. is_out: the bound itself is excluded. */
 struct magnitude {
     uint8_t digit[DIGITS];
     bool is_cut, is_out;
-    bool is_beyond; /* it has more than N digits before the point */
+    bool is_beyond; /* the bound has more than N digits before the point */
 };
 
 /* The digits of numbers from low to high, on paths that end in `to`. */
@@ -23,7 +23,7 @@ struct digits {
     const struct magnitude *low, *high;
     uint32_t to;
     uint32_t *rest; /* [N + 1] rest[k]: the state where k more digits may follow and no bound limits
-                       them; 0: not made yet */
+                     * them; 0: not made yet */
 };
 
 static struct magnitude magnitude_of(double x, bool is_out)
@@ -37,7 +37,7 @@ static struct magnitude magnitude_of(double x, bool is_out)
     do {
         snprintf(text, sizeof text, "%.*e", n_digits - 1, x);
     } while (strtod(text, NULL) != x && n_digits++ < SHORTEST_MAX);
-    int at = N - 1 - atoi(strchr(text, 'e') + 1); /* the first digit's place */
+    int at = N - 1 - atoi(strchr(text, 'e') + 1); /* the position of the first digit */
     m.is_beyond = at < 0;
     for (const char *c = text; *c != 'e' && !m.is_beyond; c++) {
         if (*c == '.') continue;
@@ -55,7 +55,7 @@ static bool are_zeros(const struct magnitude *m, int first, int end)
     return true;
 }
 
-/* Whether the text may end before position p. */
+/* True when the text may end before position p. */
 static bool may_end(const struct digits *d, int p, bool at_low, bool at_high)
 {
     const bool is_low = at_low && are_zeros(d->low, p, DIGITS);
@@ -69,7 +69,7 @@ static void join(struct nfa *n, uint32_t from, int first, int last, uint32_t to)
     if (first <= last) nfa_bytes(n, from, (uint8_t)('0' + first), (uint8_t)('0' + last), to);
 }
 
-/* Adds the edges of the digit at position p. at: whether the low and the high bound agree so far;
+/* Adds the edges for the digit at position p. at: whether the low and the high bound agree so far;
  * next[low][high]: the states that follow, by which bounds still agree. */
 static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], int least,
                       uint32_t next[2][2])
@@ -88,8 +88,8 @@ static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], 
     }
 }
 
-/* The state after the decimal point when the digits so far lie strictly between the bounds and
- * n_left digits may follow. */
+/* Returns the state after the decimal point when the digits so far lie strictly between the bounds
+ * and n_left digits may follow. */
 static uint32_t state_of_rest(struct digits *d, int n_left)
 {
     if (d->rest[n_left] != 0) return d->rest[n_left];
@@ -99,8 +99,8 @@ static uint32_t state_of_rest(struct digits *d, int n_left)
     return s;
 }
 
-/* Adds the numbers with n_whole digits before the point: positions N - n_whole to N - 1, and from N
- * on after the point. */
+/* Adds the numbers with n_whole digits before the point, at positions N - n_whole to N - 1; the
+ * digits after the point begin at N. */
 static void json_bounds_add_whole(struct digits *d, uint32_t from, int n_whole)
 {
     const int begin = N - n_whole, end = begin + N;
@@ -124,7 +124,7 @@ static void json_bounds_add_whole(struct digits *d, uint32_t from, int n_whole)
     }
 }
 
-/* Adds the numbers from low to high, both without a sign. */
+/* Adds the numbers from low to high; no text has a sign. */
 static void add_between(struct nfa *n, uint32_t from, const struct magnitude *low,
                         const struct magnitude *high, uint32_t to)
 {

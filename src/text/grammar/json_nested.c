@@ -1,4 +1,4 @@
-/* Objects and arrays of a schema's parts (json_schema_private.h) as paths. */
+/* Adds paths for objects and arrays to the graph, from a schema's parts (json_schema_private.h). */
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "text/grammar/json_schema_private.h"
@@ -18,8 +18,8 @@ static bool is_property(const struct json_parts *all, size_t n, const char *name
     return false;
 }
 
-/* Fills `names` with the names of one part's "required", sorted. False when one is no property of
- * any part, or comes twice. */
+/* Fills `names` with the names in one part's "required", sorted. False when a name is no property
+ * of any part, or comes twice. */
 static bool list_part(const struct json_parts *all, const struct js_node *list, const char **names)
 {
     const size_t n = js_count(list);
@@ -34,7 +34,7 @@ static bool list_part(const struct json_parts *all, const struct js_node *list, 
     return true;
 }
 
-/* *names [*n] = the required names of all parts, sorted. Owner: the caller, mem_free. */
+/* Sets *names [*n] to the required names of all parts, sorted. Owner: the caller, mem_free. */
 static struct status list_required(const struct json_parts *all, const char ***names, size_t *n)
 {
     size_t n_all = 0;
@@ -81,7 +81,7 @@ static struct status json_nested_add_member(struct json_walk *w, uint32_t from,
     return json_add_all(w, json_mark(n, from, ":"), schema, n_schemas, end);
 }
 
-/* The states between members: `first` while there was no member, `later` after one. */
+/* The states between members: `first` before any member, `later` after one. */
 struct between {
     uint32_t first, later;
 };
@@ -128,9 +128,8 @@ static struct status add_members(struct json_walk *w, uint32_t from, const struc
     return nfa_status(n);
 }
 
-/* Adds objects with any member names, whose values all schemas of `more` accept; NULL: without
- * members.
- */
+/* Adds objects with any member names, whose values all schemas of `more` [n_more] accept; NULL:
+ * only the empty object. */
 static struct status add_map(struct json_walk *w, uint32_t from, const struct js_node *const *more,
                              size_t n_more, uint32_t *end)
 {
@@ -170,8 +169,8 @@ struct status json_add_object(struct json_walk *w, uint32_t from, const struct j
     return add_map(w, from, more, n_more, end);
 }
 
-/* How many items an array has: least to most (most -1: no limit); n_prefix of them have a schema in
- * prefixItems. Without "items" no others follow. */
+/* The number of items of an array: least to most (most -1: no limit); n_prefix of them have a
+ * schema in prefixItems. Without "items" no others follow these. */
 struct item_counts {
     int64_t least, most, n_prefix;
 };
@@ -200,7 +199,7 @@ static struct status count_items(const struct json_parts *all, struct item_count
     return status_ok();
 }
 
-/* Adds paths for the i-th item, from 0 on, that all parts accept. */
+/* Adds paths for values of the i-th item (from 0) that all parts accept. */
 static struct status add_item(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               size_t i, uint32_t *end)
 {

@@ -1,4 +1,4 @@
-/* Fields of tokenizer.json, checked. */
+/* Reads and checks fields of tokenizer.json. */
 #include "text/grammar/json_read.h"
 
 #include "base/utf8.h"

@@ -1,4 +1,4 @@
-/* Reads fields of tokenizer.json; errors name the field. Only the tokenizer's loaders call this. */
+/* Reads fields of tokenizer.json; errors name the field. Called only by the tokenizer's loaders. */
 #ifndef SHOAL_TEXT_GRAMMAR_JSON_READ_H
 #define SHOAL_TEXT_GRAMMAR_JSON_READ_H
 
@@ -8,29 +8,30 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Local. Refuses fields that are not in the NULL-terminated list, for an unknown field may change
- * ids. `where` names the object in errors, here and below. Errors: STATUS_INPUT. */
+/* Local. Refuses fields that are not in the NULL-terminated list, because an unknown field may
+ * change ids. `where` names the object in errors, here and below. Errors: STATUS_INPUT. */
 struct status json_known_fields(const struct js_node *object, const char *where,
                                 const char *const *known);
 
-/* Local. A boolean field, or the default when it is missing or null. Errors: STATUS_INPUT. */
+/* Local. Reads a boolean field; `absent` is its value when it is missing or null. Errors:
+ * STATUS_INPUT. */
 struct status json_bool_field(const struct js_node *object, const char *key, const char *where,
                               bool absent, bool *out);
 
-/* Local. A required string, borrowed from the document. Errors: STATUS_INPUT. */
+/* Local. Reads a required string, borrowed from the document. Errors: STATUS_INPUT. */
 struct status json_string_field(const struct js_node *object, const char *key, const char *where,
                                 const char **out, size_t *n);
 
-/* Local. The "type" of a component: a string without NULs. Errors: STATUS_INPUT. */
+/* Local. Reads the "type" of a component, a string without NULs. Errors: STATUS_INPUT. */
 struct status json_type_field(const struct js_node *object, const char *where, const char **out);
 
-/* Local. A string of exactly one code point, into bytes[4] and *n. Errors: STATUS_INPUT. */
+/* Local. Reads a string of exactly one code point into bytes[4] and *n. Errors: STATUS_INPUT. */
 struct status json_char_field(const struct js_node *object, const char *key, const char *where,
                               char bytes[4], size_t *n);
 
 enum json_prepend { JSON_PREPEND_ALWAYS, JSON_PREPEND_FIRST, JSON_PREPEND_NEVER };
 
-/* Metaspace, which is a pre-tokenizer and a decoder with the same fields. */
+/* The fields of a Metaspace, which is a pre-tokenizer and also a decoder. */
 struct json_metaspace {
     char blank[4]; /* [n_blank] the character that replaces a blank */
     size_t n_blank;
@@ -38,7 +39,7 @@ struct json_metaspace {
     bool split;
 };
 
-/* Local. The fields of a Metaspace object. Errors: STATUS_INPUT. */
+/* Local. Reads the fields of a Metaspace object. Errors: STATUS_INPUT. */
 struct status json_metaspace_fields(const struct js_node *object, const char *where,
                                     struct json_metaspace *out);
 

@@ -1,4 +1,5 @@
-/* Strings and numbers of a schema's parts (json_schema_private.h) as paths. */
+/* Adds paths for strings and numbers to the graph, from a schema's parts
+ * (json_schema_private.h). */
 #include "base/mem.h"
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
@@ -8,7 +9,7 @@
 
 enum { PATTERNS_MAX = 2 * JSON_PARTS_MAX };
 
-/* The conditions on a string: patterns, and how many characters it has. */
+/* The conditions on a string: its patterns and its number of characters. */
 struct string_rules {
     struct {
         const char *text;
@@ -30,7 +31,7 @@ struct string_rules {
 #define HOUR_MINUTE "([01][0-9]|2[0-3]):[0-5][0-9]"
 #define TIME        HOUR_MINUTE ":[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]" HOUR_MINUTE ")"
 
-/* The regular expression of a format; NULL for a format that this file does not check. */
+/* Returns the regular expression of a format; NULL for a format that is not checked. */
 static const char *pattern_of(const char *format)
 {
     static const char *const FORMATS[][2] = {
@@ -68,7 +69,8 @@ static struct status read_rules(const struct json_parts *all, struct string_rule
     return status_ok();
 }
 
-/* Adds paths for the strings of the i-th pattern; i = n_patterns: of the counts of characters. */
+/* Adds paths for the strings that the i-th pattern matches; i = n_patterns: for the strings of an
+ * allowed number of characters. */
 static struct status add_rule(struct nfa *n, uint32_t from, const struct string_rules *r, size_t i,
                               uint32_t *end)
 {
@@ -80,7 +82,7 @@ static struct status add_rule(struct nfa *n, uint32_t from, const struct string_
     return nfa_status(n);
 }
 
-/* *out accepts the strings of the i-th rule alone; NULL: there are none. */
+/* Sets *out to an automaton of the strings that fulfil the i-th rule; NULL: there are none. */
 static struct status compile_rule(struct grammar_work *work, const struct string_rules *r, size_t i,
                                   struct dfa **out)
 {
@@ -94,8 +96,8 @@ static struct status compile_rule(struct grammar_work *work, const struct string
     return st;
 }
 
-/* Replaces *both by an automaton of the strings that it and the i-th rule accept; NULL: there are
- * none. */
+/* Replaces *both by an automaton of the strings that it accepts and that fulfil the i-th rule;
+ * NULL: there are none. */
 static struct status json_scalar_narrow(struct grammar_work *work, const struct string_rules *r,
                                         size_t i, struct dfa **both)
 {
@@ -114,7 +116,7 @@ static struct status json_scalar_narrow(struct grammar_work *work, const struct 
     return st;
 }
 
-/* Adds paths for the strings that fulfil all rules, two or more. */
+/* Adds paths for the strings that fulfil all n_rules rules, at least two. */
 static struct status add_rules(struct nfa *n, uint32_t from, const struct string_rules *r,
                                size_t n_rules, uint32_t *end)
 {
@@ -148,8 +150,8 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
     return nfa_status(n);
 }
 
-/* Narrows *bound, a lower (sign 1) or an upper bound (sign -1), by the values that the parts of the
- * schema have for the keyword. */
+/* Narrows *bound, a lower (sign 1) or an upper bound (sign -1), to the tightest value that the
+ * parts give for the keyword. */
 static struct status read_bound(const struct json_parts *all, const char *key, bool is_out,
                                 int sign, double *bound, bool *bound_is_out)
 {
@@ -166,7 +168,7 @@ static struct status read_bound(const struct json_parts *all, const char *key, b
     return status_ok();
 }
 
-/* Adds paths for the integers between bounds, which may be fractions. */
+/* Adds paths for the integers between the bounds, which need not be integers themselves. */
 static struct status add_integer(struct nfa *n, uint32_t from, const struct json_parts *all,
                                  const struct json_bounds *b, uint32_t *end)
 {

@@ -10,10 +10,11 @@
 #include <string.h>
 
 enum {
-    DEPTH_MAX = 64,   /* places within places */
-    OPEN_MAX = 1024,  /* parts of all of them */
+    DEPTH_MAX = 64,   /* nested places */
+    OPEN_MAX = 1024,  /* parts of all nested places */
     WAYS_MAX = 50000, /* places and choices */
-    SORT_STEPS = 16,  /* of finding a value in a sorted list, and of other work that has no loop */
+    SORT_STEPS = 16,  /* steps counted to find a value in a sorted list, and for other work without
+                       * a loop */
 };
 
 struct json_walk {
@@ -22,7 +23,7 @@ struct json_walk {
     const struct js_node *open[OPEN_MAX]; /* [n_open] the parts that are being walked */
     size_t n_open;
     int depth;
-    long *n_ways; /* of the whole walk */
+    long *n_ways; /* for the whole walk */
 };
 
 struct nfa *json_walk_nfa(struct json_walk *w)
@@ -67,12 +68,12 @@ static bool is_listed(const char *const *list, const char *word)
     return false;
 }
 
-/* Types as bits, and the keywords of each. A number may be an integer. */
+/* Types as bits, and the keywords of each. "number" includes integers. */
 enum { OBJECT = 1, ARRAY = 2, STRING = 4, NUMBER = 8, INTEGER = 16, BOOLEAN = 32, NOTHING = 64 };
 
 static const struct type {
     const char *name;
-    int takes; /* the types that it includes, as bits */
+    int takes; /* the types that it allows, as bits */
     const char *keywords[8];
 } TYPES[] = {
     {"object", OBJECT, {"properties", "required", "additionalProperties"}},
@@ -108,7 +109,7 @@ static struct status read_type(const struct js_node *node, int *types)
                        name != NULL ? name : "");
 }
 
-/* *types = the types that a part allows; -1 when it has no "type". */
+/* Sets *types to the types that a part allows; -1 when it has no "type". */
 static struct status read_part_types(const struct js_node *part, int *types)
 {
     const struct js_node *type = js_get(part, "type");
@@ -122,8 +123,8 @@ static struct status read_part_types(const struct js_node *part, int *types)
     return status_ok();
 }
 
-/* *types = the types that all parts allow. Without any "type" they follow from the keywords; -1
- * when those tell nothing either. */
+/* Sets *types to the types that all parts allow. Without any "type" they follow from the keywords;
+ * -1 when these tell nothing either. */
 static struct status read_types(const struct json_parts *all, int *types)
 {
     *types = -1;
@@ -158,7 +159,7 @@ static struct status check_keywords(const struct json_parts *all, int types)
     return status_ok();
 }
 
-/* Whether any part has a keyword that belongs to a type. */
+/* True when any part has a keyword that belongs to a type. */
 static bool has_keywords(const struct json_parts *all)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -216,7 +217,7 @@ static struct status add_types(struct json_walk *w, uint32_t from, const struct 
     return nfa_status(w->n);
 }
 
-/* The type of a value, as a bit. */
+/* Returns the type of a value, as a bit. */
 static int json_schema_type_of(const struct js_node *value)
 {
     int64_t whole;
@@ -240,7 +241,7 @@ static int json_schema_type_of(const struct js_node *value)
 
 /* The values of one enum or const, each as compact JSON, sorted. */
 struct value_texts {
-    char **text; /* owned, [n], and so is each of them */
+    char **text; /* [n], owned, as is each text */
     size_t n;
 };
 
@@ -255,7 +256,7 @@ static int compare_texts(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* `list` is an array of values (enum) or, when is_one, a value (const). */
+/* Fills v with the values of `list`: an array (enum) or, when is_one, the value itself (const). */
 static struct status value_texts_init(struct value_texts *v, struct nfa *n,
                                       const struct js_node *list, bool is_one)
 {
@@ -273,13 +274,13 @@ static struct status value_texts_init(struct value_texts *v, struct nfa *n,
     return status_ok();
 }
 
-/* Selects the values of one list that all parts accept: values that stand in every other list and
- * that the types and all other keywords accept. */
+/* Selects those values of one list that all parts accept: the values that are in every other list
+ * and that the types and all other keywords accept. */
 struct value_filter {
     struct value_texts others[2 * JSON_PARTS_MAX - 1];
     size_t n_others;
     int types;        /* as bits; -1: any */
-    struct dfa *rest; /* of the other keywords; NULL: there are none. Owned */
+    struct dfa *rest; /* accepts what the other keywords accept; NULL: there are none. Owned */
 };
 
 static bool takes_value(const struct value_filter *f, const struct js_node *value, const char *text,
@@ -294,7 +295,7 @@ static bool takes_value(const struct value_filter *f, const struct js_node *valu
            (f->rest->flags[dfa_run(f->rest, DFA_START, text, n)] & DFA_ACCEPTS) != 0;
 }
 
-/* Adds a path for the value if the filter takes it. */
+/* Adds a path for the value if the filter accepts it. */
 static struct status add_value(struct nfa *n, uint32_t from, const struct value_filter *f,
                                const struct js_node *value, uint32_t to)
 {
@@ -307,7 +308,8 @@ static struct status add_value(struct nfa *n, uint32_t from, const struct value_
     return nfa_status(n);
 }
 
-/* *rest accepts the texts that all keywords accept, except enum and const; NULL: there are none. */
+/* Sets *rest to an automaton of the texts that all keywords accept, except enum and const; NULL: no
+ * text. */
 static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
                                   struct dfa **rest)
 {
@@ -346,7 +348,7 @@ static struct status read_lists(struct json_walk *w, const struct json_parts *al
     return status_ok();
 }
 
-/* Adds the values that stand in all lists and that all other keywords accept. */
+/* Adds the values that are in all lists and that all other keywords accept. */
 static struct status json_schema_add_values(struct json_walk *w, uint32_t from,
                                             const struct json_parts *all, uint32_t *end)
 {
@@ -370,7 +372,7 @@ done:
     return st;
 }
 
-/* The schema to which "#/a/b" points, or NULL. ~ and % have no special meaning in names. */
+/* Returns the schema to which "#/a/b" points, or NULL. ~ and % have no special meaning in names. */
 static const struct js_node *find_ref(const struct json_walk *w, const char *ref)
 {
     const struct js_node *at = w->root;
@@ -438,8 +440,8 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
 }
 
 /* Appends the schema and those that its $ref and allOf add. A schema that is in the list is not
- * added again; one that leads to itself by these alone accepts no text. chain: the parts that led
- * here, as bits. */
+ * added again; one that leads to itself through $ref and allOf alone accepts no text. chain: the
+ * parts that led here, as bits. */
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all)
 {
@@ -467,7 +469,7 @@ static struct status json_schema_gather(struct json_walk *w, const struct js_nod
 static struct status json_schema_add_parts(struct json_walk *w, uint32_t from,
                                            struct json_parts *all, uint32_t *end);
 
-/* Adds the texts of each schema of the last choice together with all parts. */
+/* Adds the texts that all parts and one schema of the last choice accept. */
 static struct status json_schema_add_choices(struct json_walk *w, uint32_t from,
                                              const struct json_parts *all, uint32_t *end)
 {
@@ -489,7 +491,7 @@ static struct status json_schema_add_choices(struct json_walk *w, uint32_t from,
     return nfa_status(w->n);
 }
 
-/* Adds the texts that all parts accept. The parts are open. */
+/* Adds the texts that all parts accept. The caller has opened the parts. */
 static struct status json_schema_add_parts(struct json_walk *w, uint32_t from,
                                            struct json_parts *all, uint32_t *end)
 {

@@ -1,5 +1,5 @@
-/* A part of JSON Schema 2020-12 as paths of an automaton, which accepts the JSON texts that the
- * schema accepts. Keywords that are not supported are refused by name. Called by
+/* Adds paths for a JSON Schema to an automaton's graph: the JSON texts that the schema accepts.
+ * Supports a part of JSON Schema 2020-12; other keywords are refused by name. Called by
  * serve/request/guide.c. */
 #ifndef SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_H
 #define SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_H
@@ -7,8 +7,8 @@
 #include "base/json.h"
 #include "text/grammar/automaton.h"
 
-/* How many levels of arrays and objects a value without a schema has, and how often a schema may
- * refer to itself. */
+/* How many levels of arrays and objects a value without a schema may have, and how often a schema
+ * may refer to itself. */
 enum { JSON_ANY_DEPTH = 4 };
 
 /* Local. Adds paths from `from` to *end for the texts of a schema.

@@ -1,7 +1,7 @@
-/* Shared by json_schema.c, json_nested.c, json_scalar.c, json_bounds.c and json_value.c. Every
- * function adds paths from state `from` and returns the state in which they end, or sets *end to
- * it. Errors stick to n (nfa_status): STATUS_REQUEST when the graph is too large, or STATUS_MEMORY.
- */
+/* Shared by json_schema.c, json_nested.c, json_scalar.c, json_bounds.c and json_value.c. Functions
+ * with `from` add paths from that state and return the state in which the paths end, or set *end to
+ * it. Errors stick to n (nfa_status): STATUS_REQUEST when the graph is too large, or
+ * STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_PRIVATE_H
 #define SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_PRIVATE_H
 
@@ -9,42 +9,45 @@
 
 /* --- json_value.c: values without a schema --- */
 
-/* Local. A path for a NUL-terminated text. */
+/* Local. Adds a path for a NUL-terminated text. */
 uint32_t json_word(struct nfa *n, uint32_t from, const char *text);
 
-/* Local. Paths for `text` followed by one blank or none. */
+/* Local. Adds paths for `text` followed by one blank or none. */
 uint32_t json_mark(struct nfa *n, uint32_t from, const char *text);
 
-/* Local. Paths for `least` to `most` characters of a string (most -1: no limit), without quotes. */
+/* Local. Adds paths for `least` to `most` characters of a string (most -1: no limit), without
+ * quotes. */
 uint32_t json_chars(struct nfa *n, uint32_t from, int64_t least, int64_t most);
 
-/* Local. Paths for any string, number or boolean. A number has at most 18 digits before the point,
- * 17 after it and 2 in its exponent. */
+/* Local. Add paths for any string, number or boolean. A number has at most 18 digits before the
+ * point, 17 after it and 2 in its exponent. */
 uint32_t json_string(struct nfa *n, uint32_t from);
 struct status json_number(struct nfa *n, uint32_t from, uint32_t *end);
 uint32_t json_boolean(struct nfa *n, uint32_t from);
 
-/* Local. Paths for the integers of [low, high] that have at most JSON_INTEGER_DIGITS digits. */
+/* Local. Adds paths for the integers of [low, high] that have at most JSON_INTEGER_DIGITS
+ * digits. */
 uint32_t json_integer(struct nfa *n, uint32_t from, int64_t low, int64_t high);
 
 enum { JSON_INTEGER_DIGITS = 18 };
 
-/* Local. Paths for any value, object or array with at most `depth` levels of objects and arrays. */
+/* Local. Add paths for any value, object or array with at most `depth` levels of objects and
+ * arrays. */
 struct status json_any(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_object(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_array(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 
 /* --- json_bounds.c --- */
 
-/* Bounds of numbers; infinite where none is given. low_is_out: low itself is excluded. */
+/* Bounds on numbers; infinite where none is given. low_is_out: low itself is excluded. */
 struct json_bounds {
     double low, high;
     bool low_is_out, high_is_out;
 };
 
-/* Local. Paths for the numbers between bounds, as decimals without exponents and with at most
- * JSON_BOUND_DIGITS digits before and after the point. A decimal this short lies on the same side
- * of a bound as the double that it reads as. */
+/* Local. Adds paths for the numbers between the bounds, as decimals without exponents and with at
+ * most JSON_BOUND_DIGITS digits before and after the point. A decimal this short lies on the same
+ * side of a bound as the double that it reads as. */
 struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bounds *b,
                            uint32_t *end);
 
@@ -52,8 +55,8 @@ enum { JSON_BOUND_DIGITS = 15 };
 
 /* --- json_schema.c, json_nested.c, json_scalar.c: schemas --- */
 
-/* The schemas that hold together at one place ("parts"): the schema itself, and those that its $ref
- * and allOf add. The keywords of every part hold, and one schema of each anyOf and oneOf. */
+/* The schemas that must all hold at one place ("parts"): the schema itself, and those that its $ref
+ * and allOf add. All keywords of all parts must hold, and one schema of each anyOf and oneOf. */
 
 enum { JSON_PARTS_MAX = 32, JSON_CHOICES_MAX = 16 };
 
@@ -68,15 +71,15 @@ struct json_parts {
 
 struct json_walk; /* json_schema.c */
 
-/* Local. The graph to which the walk adds. */
+/* Local. Returns the graph to which the walk adds. */
 struct nfa *json_walk_nfa(struct json_walk *w);
 
-/* Local. Paths for the texts that all schemas [n] accept. */
+/* Local. Adds paths for the texts that all schemas [n] accept. */
 struct status json_add_all(struct json_walk *w, uint32_t from, const struct js_node *const *schema,
                            size_t n, uint32_t *end);
 
-/* Local. Paths for the values of one type that all parts accept. The caller has refused keywords
- * that belong to no allowed type. */
+/* Local. Add paths for the values of one type that all parts accept. The caller has refused
+ * keywords that belong to no allowed type. */
 struct status json_add_object(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               uint32_t *end);
 struct status json_add_array(struct json_walk *w, uint32_t from, const struct json_parts *all,
@@ -86,17 +89,18 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
 struct status json_add_number(struct nfa *n, uint32_t from, const struct json_parts *all,
                               bool is_integer, uint32_t *end);
 
-/* Local. Whether any part has the keyword. */
+/* Local. True when any part has the keyword. */
 bool json_has(const struct json_parts *all, const char *key);
 
-/* Local. Raises *out to the largest value of the keyword in all parts (is_least), or lowers it to
- * the smallest; *out < 0 means that there is none yet. Errors: STATUS_REQUEST for a value that is
- * no count. */
+/* Local. Raises *out to the largest value that any part gives for the keyword (is_least), or lowers
+ * it to the smallest; *out < 0 means that there is none yet. Errors: STATUS_REQUEST for a value
+ * that is no count. */
 struct status json_read_count(const struct json_parts *all, const char *key, bool is_least,
                               int64_t *out);
 
-/* Local. No value fulfils the parts. A single part contradicts itself: STATUS_REQUEST with the
- * sentence. Several parts: OK and no path, for another choice of anyOf may be possible. */
+/* Local. Call it when no value fulfils the parts. A single part contradicts itself: STATUS_REQUEST
+ * with the sentence. Several parts: OK and no path, because another choice of anyOf may be
+ * possible. */
 struct status json_contradiction(struct nfa *n, const struct json_parts *all, const char *sentence,
                                  uint32_t *end);
 

@@ -1,5 +1,5 @@
-/* JSON values as paths. Digits and levels are bounded, so no answer consists of digits or brackets
- * without end, and every number reads back as a finite double. */
+/* Adds paths for JSON values. Digits and levels are bounded, so no answer consists of digits or
+ * brackets without end, and every number reads back as a finite double. */
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
 
@@ -26,7 +26,7 @@ static void hex_digits(struct nfa *n, uint32_t from, uint32_t to)
     nfa_bytes(n, from, 'a', 'f', to);
 }
 
-/* The four digits after \u, which are no surrogate. */
+/* Adds paths for the four digits after \u that are no surrogate. */
 static void add_unicode(struct nfa *n, uint32_t from, uint32_t to)
 {
     const uint32_t second = nfa_state(n), low_second = nfa_state(n);
@@ -97,7 +97,7 @@ uint32_t json_boolean(struct nfa *n, uint32_t from)
 /* Adds paths for the integers in [low, high], written in decimal. */
 static void add_decimals(struct nfa *n, uint32_t from, uint64_t low, uint64_t high, uint32_t to)
 {
-    uint64_t first = 0, last = 9; /* of n_digits */
+    uint64_t first = 0, last = 9; /* the smallest and the largest number of n_digits */
     for (size_t n_digits = 1; n_digits <= JSON_INTEGER_DIGITS; n_digits++) {
         const uint64_t a = low > first ? low : first, b = high < last ? high : last;
         char least[24], most[24];

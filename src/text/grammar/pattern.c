@@ -1,4 +1,4 @@
-/* Compiling and running patterns with PCRE2. */
+/* Compiles and runs patterns with PCRE2. */
 #include "text/grammar/pattern.h"
 
 #include "base/mem.h"
@@ -40,7 +40,7 @@ static struct status pattern_compile(struct pattern *p, const char *text, size_t
     return status_ok();
 }
 
-/* Room for a match, limits, and the JIT where there is one. */
+/* Makes room for a match, sets the limits, and compiles for the JIT where there is one. */
 static struct status pattern_prepare(struct pattern *p)
 {
     p->data = pcre2_match_data_create(1, NULL);

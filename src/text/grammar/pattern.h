@@ -30,14 +30,15 @@ struct pattern_walk {
     const char *text; /* borrowed, well-formed UTF-8 */
     size_t n;
     size_t at;       /* where the next search starts */
-    size_t last_end; /* end of the last match, n + 1 before the first */
+    size_t last_end; /* end of the last match; n + 1 before the first match */
 };
 
 /* Local. Starts a walk. */
 void pattern_walk_init(struct pattern_walk *w, const char *text, size_t n);
 
-/* Local. The next match is text[*start, *end); *found is false when there is none. An empty match
- * directly after the last match is skipped. Errors: STATUS_REQUEST when the match limit is hit. */
+/* Local. Finds the next match, text[*start, *end); *found is false when there is none. An empty
+ * match directly after the last match is skipped. Errors: STATUS_REQUEST when the match limit is
+ * reached. */
 struct status pattern_next(struct pattern *p, struct pattern_walk *w, size_t *start, size_t *end,
                            bool *found);
 

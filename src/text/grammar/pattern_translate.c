@@ -17,8 +17,8 @@ struct translation {
     const char *what;
     struct strbuf *out;
     int depth;        /* open groups */
-    int caseless_at;  /* depth of the outermost (?i: group, 0 outside */
-    char last_letter; /* lower case, of the literal just before, in a (?i: group */
+    int caseless_at;  /* depth of the outermost open (?i: group; 0 when there is none */
+    char last_letter; /* the literal just before, in lower case; only in a (?i: group */
     bool in_intersection;
 };
 
@@ -39,7 +39,7 @@ static void pattern_translate_copy(struct translation *t, size_t n)
     t->at += n;
 }
 
-/* Appends the inside of a class, with brackets unless one is open already. */
+/* Appends the inside of a class, with brackets unless a class is open already. */
 static void emit_class(struct translation *t, const char *inside, bool in_class, bool negated)
 {
     if (!in_class) strbuf_puts(t->out, negated ? "[^" : "[");
@@ -47,7 +47,7 @@ static void emit_class(struct translation *t, const char *inside, bool in_class,
     if (!in_class) strbuf_puts(t->out, "]");
 }
 
-/* \p{Name} or \P{Name}; t->at stands on the backslash. */
+/* Translates \p{Name} or \P{Name}; t->at is at the backslash. */
 static struct status property(struct translation *t, bool in_class)
 {
     const bool negated = peek(t, 1) == 'P';
@@ -67,7 +67,7 @@ static struct status property(struct translation *t, bool in_class)
     return status_ok();
 }
 
-/* \x{H..} and \uHHHH; t->at stands on the backslash. */
+/* Translates \x{H..} and \uHHHH; t->at is at the backslash. */
 static struct status code_point(struct translation *t)
 {
     const bool braces = peek(t, 1) == 'x' && peek(t, 2) == '{';
@@ -104,7 +104,7 @@ static struct status escape(struct translation *t, bool in_class)
     case 'x':
     case 'u':
         return code_point(t);
-    case 'v': /* to PCRE2 all vertical blanks, here the vertical tab */
+    case 'v': /* to PCRE2 any vertical blank, here only the vertical tab */
         strbuf_puts(t->out, "\\x{b}");
         break;
     case 'n':
@@ -123,7 +123,7 @@ static struct status escape(struct translation *t, bool in_class)
     return status_ok();
 }
 
-/* True when t->at stands on an escape that means a set, which cannot be the end of a range. */
+/* True when t->at is at an escape that stands for a set, which cannot be the end of a range. */
 static bool at_set(const struct translation *t)
 {
     return peek(t, 0) == '\\' && peek(t, 1) != '\0' && strchr("sSdDpP", peek(t, 1)) != NULL;
@@ -147,8 +147,8 @@ static struct status class_item(struct translation *t, bool first)
 
 static struct status char_class(struct translation *t);
 
-/* [A&&[B]], which PCRE2 does not have, becomes (?:(?=[B])[A]). t->at stands on &&; the output of
- * the class begins at t->out->data[from]. */
+/* Translates [A&&[B]], which PCRE2 does not have, into (?:(?=[B])[A]). t->at is at &&; the output
+ * of the class begins at t->out->data[from]. */
 static struct status intersection(struct translation *t, size_t from)
 {
     struct strbuf left;
@@ -214,8 +214,8 @@ static struct status group_open(struct translation *t)
     return pattern_translate_refuse(t, "a group of an unknown kind");
 }
 
-/* {n}, {n,} or {n,m}, greedy or lazy. Possessive ones and {n}? are refused: the two read them
- * differently. */
+/* Translates {n}, {n,} or {n,m}, greedy or lazy. Refuses possessive ones and {n}?, which Oniguruma
+ * and PCRE2 read differently. */
 static struct status interval(struct translation *t)
 {
     size_t i = 1;
@@ -232,7 +232,8 @@ static struct status interval(struct translation *t)
     return status_ok();
 }
 
-/* A literal in a (?i: group, where Oniguruma also matches ligatures and other one-to-many folds. */
+/* Translates a literal in a (?i: group. Oniguruma also matches ligatures and other one-to-many
+ * folds there, so letters that could take part in one are refused. */
 static struct status caseless_literal(struct translation *t, char c)
 {
     static const char *const FOLDS[] = {"ff", "fi", "fl", "ss", "st"};

@@ -1,4 +1,5 @@
-/* A parser that adds edges while it reads. A repeated part is parsed again for each copy. */
+/* Parses a regular expression and adds edges while it reads. A repeated part is parsed again for
+ * each copy. */
 #include "text/grammar/regex.h"
 
 #include "base/utf8.h"
@@ -15,7 +16,7 @@ struct parser {
     int depth;
 };
 
-/* A set of code points. After settle() the ranges ascend and do not touch. */
+/* A set of code points. After regex_settle the ranges ascend and do not touch. */
 struct set {
     struct char_range ranges[CLASS_RANGES_MAX + 8];
     size_t n;
@@ -132,7 +133,7 @@ static struct status read_hex(struct parser *p, int n_digits, uint32_t *out)
     return status_ok();
 }
 
-/* Adds the characters of \d, \w, \s or one of their opposites to s. */
+/* Adds the characters of \d, \w or \s, or of their complements \D, \W, \S, to s. */
 static struct status regex_add_kind(const struct parser *p, char kind, struct set *s)
 {
     static const struct char_range DIGITS[] = {{'0', '9'}};
@@ -158,8 +159,8 @@ static struct status read_char(struct parser *p, uint32_t *out)
     return status_ok();
 }
 
-/* Reads an escape after its backslash: a kind of characters (is_kind), which is added to s, or one
- * character, *out. */
+/* Reads an escape from after its backslash: either a set such as \d (is_kind), which is added to s,
+ * or one character, *out. */
 static struct status read_escape(struct parser *p, struct set *s, bool *is_kind, uint32_t *out)
 {
     static const char NAMES[] = "nrtfv0", MEANT[] = "\n\r\t\f\v";
@@ -187,7 +188,7 @@ static struct status read_escape(struct parser *p, struct set *s, bool *is_kind,
     return read_char(p, out);
 }
 
-/* Reads one part of a class: a kind of characters, a character or a range. */
+/* Reads one part of a class: an escape for a set, a character or a range. */
 static struct status regex_read_part(struct parser *p, struct set *s)
 {
     uint32_t first, last;
@@ -275,7 +276,7 @@ static struct status regex_read_count(struct parser *p, int32_t *out)
     return p->at > at ? status_ok() : regex_bad(p, "expected a count, as in {2,5}");
 }
 
-/* Reads how often the atom comes: least to most times (most -1: no limit). */
+/* Reads how often the atom may come: least to most times (most -1: no limit). */
 static struct status read_quantifier(struct parser *p, int32_t *least, int32_t *most)
 {
     *least = *most = 1;
@@ -330,7 +331,8 @@ static struct status add_repeated(struct parser *p, uint32_t from, uint32_t *end
     return nfa_status(p->n);
 }
 
-/* Reads atoms with their quantifiers, up to | or ). */
+/* Reads atoms with their quantifiers until the next
+ * or ), or the end. */
 static struct status add_branch(struct parser *p, uint32_t from, uint32_t *end)
 {
     const bool is_whole = p->depth == 0;

@@ -1,15 +1,16 @@
-/* Regular expressions as paths of an automaton: literals, ., classes, \d \w \s and their opposites,
- * groups, |, *, +, ?, {m,n}. Look-around, back-references, flags and word borders are refused by
- * name. Characters are code points; \d \w \s are ASCII. Called by guide.c, json_scalar.c and
- * json_value.c. Tokenizers use PCRE2 instead (pattern.h), which makes no automata. */
+/* Adds paths for regular expressions to an automaton's graph: literals, ., classes, \d \w \s \D \W
+ * \S, groups, |, *, +, ?, {m,n}. Look-around, back-references, flags and word boundaries are
+ * refused by name. Characters are code points; \d \w \s are ASCII. Called by guide.c, json_scalar.c
+ * and json_value.c. Tokenizers use PCRE2 instead (pattern.h), which makes no automata. */
 #ifndef SHOAL_TEXT_GRAMMAR_REGEX_H
 #define SHOAL_TEXT_GRAMMAR_REGEX_H
 
 #include "text/grammar/automaton.h"
 
 struct regex_options {
-    bool in_string; /* of JSON: characters that need an escape there are left out */
-    bool searches;  /* any text may stand before and after the match, except where ^ or $ is */
+    bool in_string; /* the text is inside a JSON string: characters that need an escape there are
+                     * left out */
+    bool searches;  /* any text may come before and after the match, except where ^ or $ is */
 };
 
 /* Local. Adds paths from `from` to *end for the texts that match the pattern [n_bytes]. Each
