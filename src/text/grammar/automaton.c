@@ -215,8 +215,7 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
     }
     for (size_t c = 0; c < b->d->n_classes; c++) {
         const size_t n = w->end[c];
-        w->end[c] = n_edges; /* where the edges of c begin; the loop below moves it to where they
-                              * end */
+        w->end[c] = n_edges; /* where the edges of c begin; the loop below moves it to their end */
         n_edges += n;
     }
     for (size_t k = 0; k < n_set; k++) {

@@ -35,7 +35,7 @@ enum json_prepend { JSON_PREPEND_ALWAYS, JSON_PREPEND_FIRST, JSON_PREPEND_NEVER 
 struct json_metaspace {
     char blank[4]; /* [n_blank] the character that replaces a blank */
     size_t n_blank;
-    enum json_prepend prepend; /* before which pieces it is put */
+    enum json_prepend prepend; /* before which pieces `blank` is put */
     bool split;
 };
 

@@ -13,8 +13,7 @@ enum {
     DEPTH_MAX = 64,   /* nested places */
     OPEN_MAX = 1024,  /* parts of all nested places */
     WAYS_MAX = 50000, /* places and choices */
-    SORT_STEPS = 16,  /* steps counted to find a value in a sorted list, and for other work without
-                       * a loop */
+    SORT_STEPS = 16,  /* steps to find a value in a sorted list, or for work without a loop */
 };
 
 struct json_walk {

@@ -31,8 +31,8 @@ size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_
     return n_tokens;
 }
 
-/* The first token in [low, high) whose byte at `depth` is at least `byte`. All of these tokens
- * share the bytes before depth, and tokens that end at depth come first. */
+/* Returns the first token in [low, high) whose byte at `depth` is at least `byte`. All of these
+ * tokens share the bytes before depth, and tokens that end at depth come first. */
 static size_t lower_bound(const struct added_set *s, size_t low, size_t high, size_t depth,
                           int byte)
 {
@@ -49,7 +49,7 @@ static size_t lower_bound(const struct added_set *s, size_t low, size_t high, si
     return low;
 }
 
-/* How many of n bytes come from a user. */
+/* Returns how many of n bytes come from a user. */
 static size_t n_user(const unsigned char *user, size_t n)
 {
     size_t count = 0;
@@ -57,10 +57,10 @@ static size_t n_user(const unsigned char *user, size_t n)
     return count;
 }
 
-/* The longest token that starts at `at`, or NULL. If a special token was made partly by a user, the
- * next shorter token is tried, so that a user's text cannot consume text of the template. A special
- * token made wholly by a user is returned: where special tokens are plain text, it hides the tokens
- * inside it. */
+/* Returns the longest token that starts at `at`, or NULL. If a special token's bytes come only
+ * partly from a user, the next shorter token is tried, so that a user's text cannot consume text of
+ * the template. A special token whose bytes all come from a user is returned: where special tokens
+ * are plain text, it hides the tokens inside it. */
 static const struct added_token *longest_at(const struct added_set *s, const struct added_walk *w,
                                             size_t at)
 {
@@ -92,7 +92,7 @@ static bool word_behind(const char *text, size_t start, size_t n)
     return start < n && unicode_is_word(utf8_decode(text + start, n - start, &step));
 }
 
-/* The start of the run of blanks that ends at `end`, but not before `floor`. */
+/* Returns the start of the run of blanks that ends at `end`, but not before `floor`. */
 static size_t blanks_before(const char *text, size_t floor, size_t end)
 {
     while (end > floor) {
@@ -104,8 +104,8 @@ static size_t blanks_before(const char *text, size_t floor, size_t end)
     return end;
 }
 
-/* The end of the run of blanks that starts at `start`. The last run is remembered; otherwise tokens
- * that consist of blanks would each scan it again. */
+/* Returns the end of the run of blanks that starts at `start`. The last run is remembered;
+ * otherwise each token that consists of blanks would scan its run again. */
 static size_t blanks_behind(struct added_walk *w, size_t start)
 {
     if (start >= w->run_start && start < w->run_end) return w->run_end;
@@ -123,8 +123,8 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
     *w = (struct added_walk){.text = text, .n = n, .token_id = -1, .parse_special = parse_special};
 }
 
-/* Finds the next token that counts. False: there is none. As in the reference library, a token that
- * does not count still hides the tokens inside it. */
+/* Finds the next token that counts; false when there is none. As in the reference library, a token
+ * that does not count still hides the tokens inside it. */
 static bool added_find(const struct added_set *s, struct added_walk *w,
                        const struct added_token **token, size_t *start, size_t *end)
 {
@@ -171,7 +171,7 @@ bool added_next(const struct added_set *s, struct added_walk *w, struct added_pi
         if (!found) return false;
     }
     *out = (struct added_piece){.id = w->token_id};
-    w->emitted = w->token_end; /* may go back into blanks that an earlier token included */
+    w->emitted = w->token_end; /* may be before blanks that an earlier token included */
     w->token_id = -1;
     return true;
 }

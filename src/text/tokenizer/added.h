@@ -1,5 +1,5 @@
-/* Added tokens: fixed strings that become one id before the text is normalized and cut.
- * Finds them; neither normalizes nor encodes the text between them. Called by the tokenizer. */
+/* Finds added tokens: fixed strings that become one id before the text is normalized and split.
+ * Neither normalizes nor encodes the text between them. Called by the tokenizer. */
 #ifndef SHOAL_TEXT_TOKENIZER_ADDED_H
 #define SHOAL_TEXT_TOKENIZER_ADDED_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct added_token {
-    const char *content; /* borrowed: the bytes to find (normalized when `normalized`) */
+    const char *content; /* borrowed: the bytes to find (already normalized if `normalized`) */
     size_t n;
     int32_t id;
     bool special;     /* not searched for when special tokens are plain text */
@@ -21,13 +21,13 @@ struct added_token {
 
 /* Tokens that are searched for at the same time. */
 struct added_set {
-    struct added_token *tokens; /* borrowed, sorted by content, no two alike */
+    struct added_token *tokens; /* borrowed, sorted by content, all different */
     size_t n_tokens;
     bool starts[256]; /* some token begins with this byte */
 };
 
 /* Local. Sorts the tokens in place and prepares the search. Returns n_tokens, or the index of a
- * token whose content another one has, too. */
+ * token that has the content of another one. */
 size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_tokens);
 
 /* A piece of text between added tokens, or one of them. */
@@ -40,10 +40,10 @@ struct added_walk {
     const char *text; /* borrowed, well-formed UTF-8 */
     size_t n;
     size_t search_at;          /* where the next search starts */
-    size_t emitted;            /* text before it has been returned */
+    size_t emitted;            /* the text before this offset has been returned */
     size_t run_start, run_end; /* the last run of blanks that a token included */
-    size_t token_end;          /* where the waiting token ends */
-    int32_t token_id;          /* the piece to return next, after the plain one; -1: none */
+    size_t token_end;          /* where the token to return next ends */
+    int32_t token_id;          /* the token to return after the plain text before it; -1: none */
     bool parse_special;
     const unsigned char *user; /* borrowed, [n], set after init: a special token that contains a
                                   byte marked 1 is plain text; NULL: no byte is marked */
@@ -52,8 +52,8 @@ struct added_walk {
 /* Local. Starts a walk over n bytes. parse_special false: special tokens are plain text. */
 void added_walk_init(struct added_walk *w, const char *text, size_t n, bool parse_special);
 
-/* Local. The next piece in the order of the text, never empty; false at the end. The leftmost token
- * wins, and of several there the longest. */
+/* Local. Finds the next piece in the order of the text, never empty; false at the end. Of several
+ * tokens the leftmost wins, then the longest. */
 bool added_next(const struct added_set *s, struct added_walk *w, struct added_piece *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Merging by a heap of (rank, position) over a linked list of symbols. */
+/* Merges by a heap of (rank, position) over a linked list of symbols. */
 #include "text/tokenizer/bpe.h"
 
 #include "base/mem.h"
@@ -48,7 +48,7 @@ static uint64_t bpe_pair_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* The slot of a pair, or the empty slot where it belongs. */
+/* Returns the slot of a pair, or the empty slot where it belongs. */
 static struct bpe_merge *find_pair(const struct bpe *b, uint64_t pair)
 {
     uint64_t h = pair * 0x9E3779B97F4A7C15u;
@@ -69,7 +69,7 @@ void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result)
     b->n_merges++;
 }
 
-/* The id that the merge of this rank gives. */
+/* Returns the id that the merge of this rank makes. */
 static int32_t result_of(const struct bpe *b, uint32_t rank)
 {
     return b->by_result ? (int32_t)rank : b->merged[rank];
@@ -142,7 +142,8 @@ static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Puts the symbols of a character's bytes at `to`; false when a byte has none. */
+/* Writes the symbols of a character's bytes to `to`; false without byte_fallback or when a byte has
+ * no id. */
 static bool fall_back(const struct bpe *b, const char *character, size_t n, struct bpe_symbol *to)
 {
     if (!b->byte_fallback) return false;
@@ -189,8 +190,8 @@ static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
 }
 
 /* Merges pairs in the order of the heap. An entry may be stale: as in the reference library it
- * still counts if the pair now at its position gives the same token, even by a merge of another
- * rank. */
+ * still counts if the pair that is now at its position makes the same token, even by a merge of
+ * another rank. */
 static void merge_all(const struct bpe *b, size_t n_symbols)
 {
     size_t n_heap = 0;

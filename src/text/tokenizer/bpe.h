@@ -1,6 +1,6 @@
-/* Byte-pair encoding of one piece of text (Sennrich et al. 2016), which starts from bytes as in
- * GPT-2 or from characters as in SentencePiece. Knows ids and merge ranks, not strings; the
- * pre-tokenizer cuts the text. Called by the tokenizer for every piece. */
+/* Byte-pair encoding (Sennrich et al. 2016) of one piece of text, from bytes as in GPT-2 or from
+ * characters as in SentencePiece. Knows ids and merge ranks, not strings; the pre-tokenizer splits
+ * the text. Called by the tokenizer for every piece. */
 #ifndef SHOAL_TEXT_TOKENIZER_BPE_H
 #define SHOAL_TEXT_TOKENIZER_BPE_H
 
@@ -13,7 +13,7 @@
 
 struct bpe_merge {
     uint64_t pair; /* left id << 32 | right id; UINT64_MAX when empty */
-    uint32_t rank; /* lower merges first */
+    uint32_t rank; /* lower ranks merge first */
 };
 
 struct bpe_symbol {
@@ -24,7 +24,7 @@ struct bpe_symbol {
 
 enum { BPE_CACHE_BYTES = 22, BPE_CACHE_IDS = 10, BPE_CACHE_SLOTS = 1 << 13 };
 
-/* One remembered piece: a cache line. n_bytes 0 when empty. */
+/* One remembered piece, in one cache line. n_bytes is 0 when empty. */
 struct bpe_cached {
     uint8_t n_bytes, n_ids;
     char bytes[BPE_CACHE_BYTES];
@@ -35,7 +35,7 @@ struct bpe {
     int32_t byte_id[256];  /* the id of a byte (by_char: for byte_fallback); -1: none */
     int32_t unk_id;        /* the id of bytes or characters without one; -1: they are left out */
     bool fuse_unk;         /* a run of unk_id becomes one */
-    bool by_char;          /* a piece starts as its characters, not as its bytes */
+    bool by_char;          /* a piece starts as characters, not as bytes */
     bool byte_fallback;    /* a character without an id becomes its bytes if all have an id */
     int32_t ascii_id[128]; /* by_char: ids of ASCII characters, -1: none */
     struct str_map chars;  /* owned; by_char: ids of the other characters */
@@ -52,21 +52,21 @@ struct bpe {
     struct bpe_cached *cache; /* owned, [BPE_CACHE_SLOTS] */
 };
 
-/* Local. An empty model without merges; byte_id all -1, unk_id -1. Errors: STATUS_MEMORY. */
+/* Local. Makes an empty model without merges; byte_id all -1, unk_id -1. Errors: STATUS_MEMORY. */
 struct status bpe_init(struct bpe *b);
 void bpe_fini(struct bpe *b);
 
-/* Local. Room for n_merges; called once, before the first merge is added. by_result: the rank of a
- * merge is the id that it makes, so all merges that make one token are equal and the leftmost goes
- * first, as in tiktoken. Errors: STATUS_MEMORY. */
+/* Local. Makes room for n_merges; called once, before the first merge is added. by_result: the rank
+ * of a merge is the id that it makes, so all merges that make one token are equal and the leftmost
+ * goes first, as in tiktoken. Errors: STATUS_MEMORY. */
 struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
 
-/* Local. Adds the next of at most n_merges merges. Its rank is the number of merges before it, or
- * `result` with by_result. A pair that is added twice has the later rank. */
+/* Local. Adds a merge, up to n_merges in all. Its rank is the number of merges before it, or
+ * `result` with by_result. A pair that is added twice gets the later rank. */
 void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result);
 
-/* Local. Appends the ids of one piece of n bytes. Time: n log n. Errors: STATUS_REQUEST for a piece
- * that is too long, STATUS_MEMORY. */
+/* Local. Appends the ids of one piece of n bytes. Takes time n log n. Errors: STATUS_REQUEST for a
+ * piece that is too long, STATUS_MEMORY. */
 struct status bpe_encode(struct bpe *b, const char *piece, size_t n, struct token_list *out);
 
 #endif

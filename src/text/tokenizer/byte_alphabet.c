@@ -1,4 +1,4 @@
-/* The byte alphabet of byte-level vocabularies. */
+/* Fills the byte alphabet of byte-level vocabularies, and decodes with it. */
 #include "text/tokenizer/byte_alphabet.h"
 
 #include "base/utf8.h"

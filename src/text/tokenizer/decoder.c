@@ -167,7 +167,7 @@ static int decoder_hex_digit(char c)
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-/* The byte that a token like "<0xE9>" means, or -1. */
+/* Returns the byte that a token like "<0xE9>" means, or -1. */
 static int fallback_byte(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
@@ -193,7 +193,7 @@ struct status decoder_token(struct decoder *d, const char *token, size_t n, stru
 {
     static const struct replacer NONE;
     struct replacer blank = NONE;
-    if (d->kind == DECODER_METASPACE) { /* belongs to the tokenizer: nothing to free */
+    if (d->kind == DECODER_METASPACE) { /* `blank` borrows from the tokenizer: nothing to free */
         char space[] = " ";
         blank = (struct replacer){
             .find = d->blank, .n_find = d->n_blank, .content = space, .n_content = 1};

@@ -1,6 +1,6 @@
-/* The text of tokens, by the rules of tokenizer.json's "decoder". Rules for single tokens are
- * applied when a file is loaded; text/tokenizer/detokenizer.h applies those that depend on the
- * tokens before. Called by the tokenizer, the detokenizer and token_order.c. */
+/* Turns tokens into text by the rules of tokenizer.json's "decoder". Rules for single tokens are
+ * applied when a file is loaded; text/tokenizer/detokenizer.h applies those that depend on earlier
+ * tokens. Called by the tokenizer, the detokenizer and token_order.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_DECODER_H
 #define SHOAL_TEXT_TOKENIZER_DECODER_H
 
@@ -34,11 +34,11 @@ enum { DECODER_STEPS_MAX = 8 };
 
 struct decoder {
     enum decoder_kind kind;
-    struct decoder_step steps[DECODER_STEPS_MAX]; /* on each token by itself */
+    struct decoder_step steps[DECODER_STEPS_MAX]; /* applied to each token by itself */
     size_t n_steps;
-    bool byte_fallback; /* <0xE9> is a byte; a run of such tokens is text, or one U+FFFD each */
+    bool byte_fallback; /* <0xE9> is a byte; a run of them is UTF-8 text, or one U+FFFD each */
     bool fused;
-    struct decoder_strip front; /* of the whole text */
+    struct decoder_strip front; /* applied to the whole text */
     char blank[4];              /* METASPACE: the character, [n_blank] */
     size_t n_blank;
     bool keeps_first; /* METASPACE: the encoder adds no blank before the first token */
@@ -54,8 +54,8 @@ void decoder_fini(struct decoder *d);
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 
-/* Local. The number of the n bytes that the strip removes from the front, after it has removed
- * *taken characters before; adds the characters removed now to *taken. */
+/* Local. Returns how many of the n bytes the strip removes from the front, given that it has
+ * removed *taken characters before; adds the characters removed now to *taken. */
 size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n,
                            size_t *taken);
 

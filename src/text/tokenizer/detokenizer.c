@@ -19,8 +19,8 @@ void detokenizer_fini(struct detokenizer *d)
     strbuf_fini(&d->run);
 }
 
-/* Takes one more byte: it completes or continues the sequence held so far, or the sequence breaks
- * off before it. */
+/* Takes one more byte, which completes or continues the held sequence, or shows that the sequence
+ * is ill-formed. */
 static void feed_byte(struct detokenizer *d, char byte, struct strbuf *out)
 {
     d->held[d->n_held++] = byte;
@@ -77,7 +77,7 @@ static struct status feed_run(struct detokenizer *d, char byte)
     return status_ok();
 }
 
-/* Appends the first token of a Metaspace decoder without the blanks that the encoder added. */
+/* Appends the first token of a Metaspace decoder without the characters that represent blanks. */
 static void put_first(const struct tokenizer *t, const struct token_info *info, struct strbuf *out)
 {
     size_t step;
@@ -131,8 +131,7 @@ struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t
                                 struct strbuf *out)
 {
     if (d->n_held > 0)
-        strbuf_puts(out, REPLACEMENT); /* the held bytes begin one sequence: one
-                                          U+FFFD */
+        strbuf_puts(out, REPLACEMENT); /* the held bytes begin one sequence: one U+FFFD */
     put_run(d, t, out);
     d->n_held = 0;
     d->n_stripped = 0;

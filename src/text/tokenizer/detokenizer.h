@@ -1,4 +1,4 @@
-/* Turns token ids into text, piece by piece, in whole UTF-8 sequences. All pieces joined are the
+/* Turns token ids into text, piece by piece, in whole UTF-8 sequences. The pieces together are the
  * text that the tokenizers library decodes from the same ids without special tokens. Called by
  * serve/request, on the lead, for every running request. */
 #ifndef SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
@@ -8,20 +8,20 @@
 #include "base/strbuf.h"
 #include "text/tokenizer/tokenizer.h"
 
-/* The state of one text. Zeroed, it is fresh and keeps special tokens. detokenizer_fini frees it.
- */
+/* The state of one text. Zeroed, it is a fresh state that keeps special tokens. detokenizer_fini
+ * frees it. */
 struct detokenizer {
     bool skip_special;
     bool begun;           /* a token with text has been fed */
-    bool run_broken;      /* the run is no UTF-8, whatever follows */
+    bool run_broken;      /* the run cannot become UTF-8, whatever follows */
     unsigned char n_held; /* byte level: 0..3 bytes that may still become a UTF-8 sequence */
     char held[4];         /* [n_held]; each ill-formed maximal part becomes one U+FFFD */
-    size_t n_stripped;    /* characters taken from the front of the text */
-    struct strbuf run;    /* owned: bytes of byte-fallback tokens: text, or one U+FFFD each */
+    size_t n_stripped;    /* characters stripped from the front of the text */
+    struct strbuf run;    /* owned: bytes of byte-fallback tokens; text, or one U+FFFD for each */
     size_t n_run_valid;   /* how many of its first bytes are whole sequences */
 };
 
-/* Local. A fresh state; skip_special leaves special tokens out of the text. */
+/* Local. Makes a fresh state; skip_special leaves special tokens out of the text. */
 void detokenizer_init(struct detokenizer *d, bool skip_special);
 void detokenizer_fini(struct detokenizer *d);
 
@@ -30,13 +30,13 @@ void detokenizer_fini(struct detokenizer *d);
 struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t, int32_t id,
                                struct strbuf *out);
 
-/* Local. The whole UTF-8 sequences [*n] that a flush would append now; borrowed. Whether they are
- * text is decided only by later tokens, but a stop string may already end in them. While the tokens
- * fed complete no text, each result begins with the result before. */
+/* Local. Returns the whole UTF-8 sequences [*n] that a flush would append now; borrowed. Only later
+ * tokens decide whether they are text, but a stop string may already end in them. As long as no
+ * token completes text, each result begins with the result before. */
 const char *detokenizer_pending(const struct detokenizer *d, const struct tokenizer *t, size_t *n);
 
-/* Local. Ends the text: appends the bytes that were held back, as text or U+FFFD. The state is then
- * fresh. Errors: STATUS_MEMORY. */
+/* Local. Ends the text: appends the held bytes, as text or U+FFFD. The state is then fresh. Errors:
+ * STATUS_MEMORY. */
 struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t,
                                 struct strbuf *out);
 

@@ -1,4 +1,4 @@
-/* Runs the steps, one after the other, each over the whole text. */
+/* Runs the steps one after another, each over the whole text. */
 #include "text/tokenizer/normalizer.h"
 
 #include "base/mem.h"
@@ -8,7 +8,7 @@
 
 enum { FORM_PIECE_BYTES = 4096 };
 
-/* The state of the step that is being applied. */
+/* The state of the current step. */
 struct work {
     const struct normal_text *in;
     struct strbuf *bytes, *marks;
@@ -43,7 +43,7 @@ static bool any_user(const struct work *w, size_t start, size_t end)
     return w->in->user != NULL && end > start && memchr(w->in->user + start, 1, end - start);
 }
 
-/* The end of the piece that starts at `from`: a run of ASCII that ends before another ASCII
+/* Returns the end of the piece that starts at `from`: a run of ASCII that ends before another ASCII
  * character, or one ASCII character and the other characters after it, which may compose with it.
  * An ASCII character composes with nothing before it, so pieces can be normalized separately.
  * Without users' marks a piece may be long. */

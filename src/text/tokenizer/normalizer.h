@@ -1,5 +1,5 @@
-/* Normalizes text as tokenizer.json's "normalizer" says, and tracks which bytes come from a user.
- * Knows no tokens. Called by the tokenizer for the text between added tokens, and for the added
+/* Normalizes text by tokenizer.json's "normalizer", and tracks which bytes come from a user. Knows
+ * no tokens. Called by the tokenizer for the text between added tokens, and for the added
  * tokens. */
 #ifndef SHOAL_TEXT_TOKENIZER_NORMALIZER_H
 #define SHOAL_TEXT_TOKENIZER_NORMALIZER_H
@@ -26,7 +26,7 @@ struct normalizer_step {
     enum normalizer_kind kind;
     enum unicode_form form;   /* FORM */
     bool left, right;         /* STRIP */
-    struct replacer replacer; /* owned; of REPLACE and PREPEND, which inserts its content */
+    struct replacer replacer; /* owned; for REPLACE, and for PREPEND, which inserts its content */
 };
 
 enum { NORMALIZER_STEPS_MAX = 16 };
@@ -37,22 +37,23 @@ struct normalizer {
     struct strbuf bytes[2], marks[2]; /* owned scratch: steps write them in turn */
 };
 
-/* A text on its way through the steps. */
+/* A text between two steps. */
 struct normal_text {
     const char *bytes;         /* borrowed: the caller's, then the normalizer's scratch */
-    const unsigned char *user; /* [n]: 1 where a user made the byte; NULL: not asked for */
+    const unsigned char *user; /* [n]: 1 where the byte comes from a user; NULL: not tracked */
     size_t n;
     bool at_start; /* its first character comes from the first character of the whole text */
 };
 
-/* Local. Reads the JSON node (NULL or null: no steps); `what` names the file. Errors: STATUS_INPUT
- * names the step that is not supported; STATUS_MEMORY. */
+/* Local. Reads the JSON node (NULL or null: no steps); `what` names the file in errors. Errors:
+ * STATUS_INPUT names the step that is not supported; STATUS_MEMORY. */
 struct status normalizer_init(struct normalizer *z, const struct js_node *node, const char *what);
 void normalizer_fini(struct normalizer *z);
 
-/* Local. Normalizes well-formed UTF-8 as the tokenizers library does. A character made from bytes
- * of both the template and a user counts as the user's. The result is valid until the next call.
- * Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is hit. */
+/* Local. Replaces *text by its normal form, as the tokenizers library makes it; the input must be
+ * well-formed UTF-8. A character made from bytes of both the template and a user counts as the
+ * user's. The result is valid until the next call. Errors: STATUS_MEMORY; STATUS_REQUEST when a
+ * pattern's match limit is reached. */
 struct status normalizer_run(struct normalizer *z, struct normal_text *text);
 
 #endif

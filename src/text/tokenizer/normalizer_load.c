@@ -53,7 +53,7 @@ static struct status load_replace(struct normalizer *z, const struct js_node *no
     return normalizer_load_step_add(z, step);
 }
 
-/* Steps that have no fields. */
+/* The steps that have no fields. */
 static const struct {
     const char *type;
     struct normalizer_step step;

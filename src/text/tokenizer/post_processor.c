@@ -1,4 +1,4 @@
-/* Reads tokenizer.json's "post_processor": the ids that are put before and after a text. */
+/* Reads tokenizer.json's "post_processor": the ids to put before and after a text. */
 #include "text/tokenizer/tokenizer_private.h"
 
 #include "base/mem.h"
@@ -21,7 +21,7 @@ static struct status post_processor_push(struct token_list *l, int32_t id)
     return status_ok();
 }
 
-/* Appends the ids that {"SpecialToken": {"id": name}} of a template means. */
+/* Appends the ids for which {"SpecialToken": {"id": name}} stands in a template. */
 static struct status special_ids(const struct tokenizer *t, const struct js_node *template,
                                  const struct js_node *piece, struct token_list *out)
 {
@@ -100,7 +100,7 @@ static struct status load_template(struct tokenizer *t, const struct js_node *no
     return st;
 }
 
-/* The id of ["</s>", 2], a field of BertProcessing and RobertaProcessing. */
+/* Appends the id in ["</s>", 2], a field of BertProcessing and RobertaProcessing. */
 static struct status post_processor_push_pair(const struct tokenizer *t, const struct js_node *node,
                                               const char *key, struct token_list *out)
 {

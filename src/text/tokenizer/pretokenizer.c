@@ -17,7 +17,7 @@ static struct status span_add(struct span_list *l, size_t start, size_t end)
     return status_ok();
 }
 
-/* A split in progress: the last piece is not in the list yet, because it may grow. */
+/* A split in progress: the last piece is not yet in the list, because it may grow. */
 struct splitting {
     struct span_list *out;
     enum split_behavior behavior;
@@ -33,7 +33,7 @@ static struct status close_piece(struct splitting *s)
     return status_ok();
 }
 
-/* Whether the next part joins the open piece. */
+/* True when the next part joins the open piece. */
 static bool joins(const struct splitting *s, bool delimiter)
 {
     switch (s->behavior) {
@@ -96,7 +96,7 @@ static void replace_blanks(const char *text, size_t n, const struct json_metaspa
     }
 }
 
-/* Whether a blank is added before a span of n bytes. */
+/* True when the step puts a blank before this span of n bytes. */
 static bool prepends(const struct pretoken_step *step, const char *text, size_t n, bool first)
 {
     if (text[0] == ' ') return false;
@@ -106,7 +106,7 @@ static bool prepends(const struct pretoken_step *step, const char *text, size_t 
     return m->prepend == JSON_PREPEND_ALWAYS || (m->prepend == JSON_PREPEND_FIRST && first);
 }
 
-/* Copies the spans into one text, with blanks added or replaced. */
+/* Copies the spans into one text, with blanks added or replaced by the step. */
 static struct status rewrite(const struct pretoken_step *step, const char *text, bool at_start,
                              const struct span_list *in, struct strbuf *to, struct span_list *out)
 {

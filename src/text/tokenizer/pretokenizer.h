@@ -1,6 +1,5 @@
-/* Cuts normalized text into the pieces that are encoded one by one.
- * Built from tokenizer.json's "pre_tokenizer"; knows no vocabulary.
- * Called by the tokenizer. */
+/* Splits normalized text into the pieces that are encoded one by one. Built from tokenizer.json's
+ * "pre_tokenizer"; knows no vocabulary. Called by the tokenizer. */
 #ifndef SHOAL_TEXT_TOKENIZER_PRETOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_PRETOKENIZER_H
 
@@ -24,8 +23,8 @@ enum split_behavior {
 
 enum pretoken_kind {
     PRETOKEN_SPLIT,
-    PRETOKEN_BLANK,     /* puts a blank before pieces that have none */
-    PRETOKEN_METASPACE, /* one character stands for the blank, and is put before pieces */
+    PRETOKEN_BLANK,     /* puts a blank before pieces that do not begin with one */
+    PRETOKEN_METASPACE, /* one character stands for the blank, and is also put before pieces */
 };
 
 struct pretoken_step {
@@ -50,24 +49,24 @@ enum { PRETOKEN_STEPS_MAX = 16 };
 struct pretokenizer {
     struct pretoken_step steps[PRETOKEN_STEPS_MAX];
     size_t n_steps;
-    bool byte_level;         /* pieces are bytes; else they are text */
+    bool byte_level;         /* pieces are bytes; otherwise text */
     bool normalized;         /* the text went through a normalizer */
     bool rewrites;           /* a step changes the text; at most one may */
-    struct span_list spans;  /* owned scratch; after a cut, the pieces */
+    struct span_list spans;  /* owned scratch: the pieces, after pretokenizer_cut */
     struct span_list before; /* owned scratch */
-    struct strbuf text;      /* owned scratch: the text with blanks put in */
+    struct strbuf text;      /* owned scratch: the text with blanks added or replaced */
 };
 
-/* Local. Reads the JSON node (NULL or null: the text is one piece); `normalized` when texts go
- * through a normalizer before; `what` names the file. Errors: STATUS_INPUT names the step or field
- * that is not understood; STATUS_MEMORY. */
+/* Local. Reads the JSON node (NULL or null: the text is one piece). `normalized`: texts go through
+ * a normalizer first. `what` names the file in errors. Errors: STATUS_INPUT names the step or field
+ * that is not supported; STATUS_MEMORY. */
 struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node, bool normalized,
                                 const char *what);
 void pretokenizer_fini(struct pretokenizer *p);
 
-/* Local. Cuts n bytes of well-formed UTF-8. at_start: they begin the whole text. The pieces are
- * p->spans over *cut, which is the text or scratch memory of p; valid until the next call, none of
- * them empty. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+/* Local. Splits n bytes of well-formed UTF-8. at_start: they begin the whole text. The pieces are
+ * p->spans over *cut, which is the text or scratch memory of p; they are valid until the next call,
+ * and none is empty. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
                                const char **cut);
 

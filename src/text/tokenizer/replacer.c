@@ -1,4 +1,4 @@
-/* Finds literal texts by memmem, and patterns by the pattern's own walk. */
+/* Finds fixed texts by memmem, and patterns by pattern_next. */
 #include "text/tokenizer/replacer.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
 /* tokenizer.json's Replace: matches of a pattern become a fixed text. Finds the matches; the caller
- * copies. Shared by the normalizer and the decoder. */
+ * copies the text. Shared by the normalizer and the decoder. */
 #ifndef SHOAL_TEXT_TOKENIZER_REPLACER_H
 #define SHOAL_TEXT_TOKENIZER_REPLACER_H
 
@@ -18,15 +18,15 @@ struct replacer {
     size_t n_content;
 };
 
-enum { REPLACER_BYTES_MAX = 1024 }; /* of `find` and `content` */
+enum { REPLACER_BYTES_MAX = 1024 }; /* limits `find` and `content` */
 
 /* Local. Reads {"type":"Replace","pattern":{"String"|"Regex"},"content"}; `where` names it in
  * errors. Errors: STATUS_INPUT, STATUS_MEMORY; *r is then empty. */
 struct status replacer_load(struct replacer *r, const struct js_node *node, const char *where);
 void replacer_fini(struct replacer *r);
 
-/* Local. The next match of a walk (pattern_walk_init) is [*start, *end); *found is false when there
- * is none. Errors: STATUS_REQUEST when a match limit is hit. */
+/* Local. Finds the next match of a walk (pattern_walk_init), [*start, *end); *found is false when
+ * there is none. Errors: STATUS_REQUEST when a match limit is reached. */
 struct status replacer_next(struct replacer *r, struct pattern_walk *w, size_t *start, size_t *end,
                             bool *found);
 

@@ -10,15 +10,15 @@ struct stop_string {
     char *bytes;       /* owned */
     uint32_t *borders; /* owned, [n]: length of the longest proper border of bytes[0..i] */
     size_t n;
-    size_t matched; /* the number of its first bytes with which the text ends */
-    size_t peeked;  /* the same for the text with the peeked bytes after it */
+    size_t matched; /* how many of its first bytes the text ends with */
+    size_t peeked;  /* the same number, with the peeked bytes after the text */
 };
 
 struct stop_matcher {
     struct stop_string *strings; /* owned, [n_strings] */
     size_t n_strings;
     struct strbuf held; /* owned: text that may begin a stop string */
-    size_t n_peeked;    /* bytes that were peeked at since the last feed */
+    size_t n_peeked;    /* bytes peeked at since the last stop_feed */
     bool stopped;
 };
 
@@ -91,8 +91,8 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
-/* The number of first bytes of s with which the text ends after one more byte; `matched` is the
- * number before it. */
+/* Returns how many of the first bytes of s the text ends with after one more byte; `matched` is
+ * that number before it. */
 static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 {
     while (matched > 0 && s->bytes[matched] != byte) matched = s->borders[matched - 1];
@@ -100,7 +100,7 @@ static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 }
 
 /* Advances every string by one byte of text. Returns the length of the longest string that ends
- * here (0: none). *n_keep: the bytes at the text's end that may begin a stop string. */
+ * here (0: none). *n_keep: how many bytes at the text's end may begin a stop string. */
 static size_t stop_advance(struct stop_matcher *m, char byte, size_t *n_keep)
 {
     size_t n_match = 0;

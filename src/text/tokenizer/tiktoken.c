@@ -35,7 +35,7 @@ static bool base64_decode(const char *text, size_t n, struct strbuf *out)
     return true;
 }
 
-/* Appends bytes as the characters of byte-level vocabularies, as a JSON string. */
+/* Appends bytes, as the characters of byte-level vocabularies, in a JSON string. */
 static struct status tiktoken_put_token(const struct byte_alphabet *alphabet,
                                         const struct strbuf *bytes, struct strbuf *key,
                                         struct strbuf *out)
@@ -53,11 +53,11 @@ static struct status tiktoken_put_token(const struct byte_alphabet *alphabet,
 struct rank_walk {
     const char *text;
     size_t n, at;
-    size_t line; /* of the last rank, from 1 */
+    size_t line; /* number of the line last read, from 1 */
     struct strbuf bytes;
 };
 
-/* The next line's token, into w->bytes, and its rank; *found is false at the end. */
+/* Reads the next line's token into w->bytes, and its rank; *found is false at the end. */
 static struct status next_rank(struct rank_walk *w, uint64_t *rank, bool *found)
 {
     while (w->at < w->n && (w->text[w->at] == '\n' || w->text[w->at] == '\r')) w->at++;
@@ -133,7 +133,7 @@ static void put_special(const struct js_node *named, uint64_t id, bool first, st
                   special ? "true" : "false");
 }
 
-/* Refuses the tokenizer class of a family whose pre-tokenizer is unknown. */
+/* Returns an error for the tokenizer class of a family whose pre-tokenizer is unknown. */
 static struct status check_class(const struct js_node *config)
 {
     const char *name = js_string(js_get(config, "tokenizer_class"), NULL);

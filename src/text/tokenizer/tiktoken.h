@@ -1,5 +1,5 @@
-/* Writes a tokenizer.json for a tiktoken.model, which Kimi-K2 publishes instead.
- * Pure: reads no file. Called by the converter (checkpoint). */
+/* Writes a tokenizer.json from a tiktoken.model, which Kimi-K2 publishes in its place. Reads no
+ * file. Called by the converter (checkpoint). */
 #ifndef SHOAL_TEXT_TOKENIZER_TIKTOKEN_H
 #define SHOAL_TEXT_TOKENIZER_TIKTOKEN_H
 

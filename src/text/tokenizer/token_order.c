@@ -11,7 +11,7 @@
 struct entry {
     const char *bytes; /* borrowed from the tokenizer, or from `fallback` */
     uint32_t n;
-    uint32_t n_common; /* number of first bytes shared with the entry before */
+    uint32_t n_common; /* how many first bytes it shares with the entry before */
     int32_t id;
 };
 
@@ -44,7 +44,7 @@ const char *token_order_text(const struct token_order *o, int32_t id, bool begin
         if (d->keeps_first) return bytes;
         for (; *n > 0 && *bytes == ' '; bytes++) --*n;
         if (*n > 0 && memchr(bytes, ' ', *n) != NULL)
-            *n = 0; /* the decoder would remove these too */
+            *n = 0; /* the decoder would remove these bytes too */
         return bytes;
     }
     size_t taken = 0;
@@ -113,8 +113,8 @@ static void set_bit(uint32_t *mask, int32_t id)
     mask[id / 32] |= (uint32_t)1 << (id % 32);
 }
 
-/* The mask for the first token of an answer. Tests each token by itself, because the decoder may
- * strip a different part of each. */
+/* Sets the mask for the first token of an answer. Tests each token by itself, because the decoder
+ * may strip a different part from each. */
 static size_t mask_first(const struct token_order *o, const struct dfa *d, uint16_t state,
                          uint32_t *mask)
 {
@@ -132,8 +132,8 @@ static size_t mask_first(const struct token_order *o, const struct dfa *d, uint1
 size_t token_order_mask(const struct token_order *o, const struct dfa *d, uint16_t state,
                         bool begins, uint32_t *mask)
 {
-    size_t n_alive = 0, n_taken = 0; /* states[0, n_alive]: the states after the first bytes of
-                                        the entry before */
+    size_t n_alive = 0, n_taken = 0; /* states[0, n_alive]: the states after the shared first bytes
+                                      * of the entry before */
     if (begins && o->t->decoder.kind != DECODER_BYTE_LEVEL) return mask_first(o, d, state, mask);
     o->states[0] = state;
     for (size_t i = 0; i < o->n; i++) {

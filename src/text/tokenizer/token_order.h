@@ -1,4 +1,4 @@
-/* The tokens of a vocabulary sorted by their bytes, for masks of the tokens that an automaton
+/* Sorts the tokens of a vocabulary by their bytes, to make masks of the tokens that an automaton
  * accepts next. Knows nothing of requests. Called by serve/request/guide.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKEN_ORDER_H
 #define SHOAL_TEXT_TOKENIZER_TOKEN_ORDER_H
@@ -8,20 +8,20 @@
 
 struct token_order;
 
-/* Local. Sorts the tokens with ids below vocab_size that have a text; special tokens and holes have
- * none. The tokenizer is borrowed. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+/* Local. Sorts the tokens with ids below vocab_size that have a text; special tokens and unused ids
+ * have none. The tokenizer is borrowed. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status token_order_create(const struct tokenizer *t, int32_t vocab_size,
                                  struct token_order **out);
 void token_order_destroy(struct token_order **order);
 
-/* Local. The bytes that a token adds to an answer; borrowed. begins: the token is the first of the
- * answer, from which some decoders strip a blank. *n is 0 when the token adds no bytes, or is not
- * one of the sorted tokens. */
+/* Local. Returns the bytes that a token adds to an answer; borrowed. begins: the token is the first
+ * of the answer, from which some decoders strip a blank. *n is 0 when the token adds no bytes, or
+ * is not one of the sorted tokens. */
 const char *token_order_text(const struct token_order *o, int32_t id, bool begins, size_t *n);
 
-/* Local. Sets bit id of mask [ceil(vocab_size / 32)], which is zero, for each token whose text
- * leads the automaton from `state` to a living state. Returns the number of these tokens. Time: the
- * bytes of the vocabulary at most. */
+/* Local. Sets bit id of mask [ceil(vocab_size / 32)], which the caller has zeroed, for each token
+ * whose text leads the automaton from `state` to a state other than DFA_DEAD. Returns the number of
+ * these tokens. Takes at most as many automaton steps as the vocabulary has bytes. */
 size_t token_order_mask(const struct token_order *o, const struct dfa *d, uint16_t state,
                         bool begins, uint32_t *mask);
 

@@ -1,4 +1,4 @@
-/* Encoding: added tokens, then normalization, pieces and merges between them. */
+/* Encodes: finds added tokens, and normalizes, splits and merges the text between them. */
 #include "text/tokenizer/tokenizer.h"
 
 #include "base/mem.h"
@@ -81,7 +81,8 @@ void tokenizer_destroy(struct tokenizer **t)
     mem_free(t);
 }
 
-/* The pieces, the model and the decoder speak of bytes, or of characters. */
+/* Refuses a tokenizer whose pre-tokenizer, model and decoder do not all work on bytes, or all on
+ * characters. */
 static struct status check_level(const struct tokenizer *t, const char *what)
 {
     const bool decodes_bytes = t->decoder.kind == DECODER_BYTE_LEVEL;
@@ -140,7 +141,7 @@ static struct status encode_piece(struct tokenizer *t, const char *piece, size_t
     return bpe_encode(&t->bpe, piece, n, out);
 }
 
-/* Encodes text without added tokens; at_start when the whole text begins with it. */
+/* Encodes text without added tokens; at_start: the whole text begins with it. */
 static struct status encode_plain(struct tokenizer *t, const char *text, size_t n, bool at_start,
                                   struct token_list *out)
 {
@@ -153,7 +154,8 @@ static struct status encode_plain(struct tokenizer *t, const char *text, size_t 
     return status_ok();
 }
 
-/* Empties scratch memory; a failed allocation of an earlier text must not stick to this one. */
+/* Empties scratch memory. An allocation that failed for an earlier text does not affect later
+ * texts. */
 static void scratch_clear(struct strbuf *s)
 {
     if (s->failed) {
@@ -163,8 +165,9 @@ static void scratch_clear(struct strbuf *s)
     strbuf_clear(s);
 }
 
-/* Encodes text between the added tokens of raw text: normalizes, then looks for the others. `user`
- * is NULL or marks the bytes in which special tokens are plain text. */
+/* Encodes the text between the added tokens that were found in raw text: normalizes it, then looks
+ * for the added tokens of normalized text. `user` is NULL or marks the bytes in which special
+ * tokens are plain text. */
 static struct status encode_raw(struct tokenizer *t, struct normal_text text, bool parse_special,
                                 struct token_list *out)
 {
@@ -209,7 +212,7 @@ static struct status encode_text(struct tokenizer *t, const char *text, const un
     return status_ok();
 }
 
-/* Replaces every maximal ill-formed part by U+FFFD. */
+/* Copies the text, with each maximal ill-formed part replaced by U+FFFD. */
 static struct status make_valid(const char *text, size_t n, struct strbuf *out)
 {
     scratch_clear(out);

@@ -1,8 +1,7 @@
-/* Text to token ids and back, from a tokenizer.json: BPE over bytes or characters, Unigram.
- * Knows no model, no chat template (text/chat/chat.h) and no files. A parsed tokenizer is changed
- * only by encoding (scratch memory and a word cache inside), so one thread at a time encodes with
- * it. Called by the lead rank: requests in, and through text/tokenizer/detokenizer.h, results out.
- */
+/* Turns text into token ids and back, by a tokenizer.json: BPE over bytes or characters, Unigram.
+ * Knows no model, no chat template (text/chat/chat.h) and no files. Encoding uses scratch memory
+ * and a word cache inside the tokenizer, so one thread at a time may encode. Called by the lead for
+ * requests, and through text/tokenizer/detokenizer.h for results. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -15,18 +14,18 @@
 struct tokenizer;
 
 enum tokenizer_flags {
-    TOKENIZER_ADD_SPECIAL = 1,   /* apply the post-processor: adds beginning-of-text and so on */
+    TOKENIZER_ADD_SPECIAL = 1,   /* apply the post-processor (beginning-of-text and the like) */
     TOKENIZER_PARSE_SPECIAL = 2, /* text that spells a special token becomes that token */
 };
 
-/* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors.
- * Understood: models BPE (at the byte level, or of characters with or without byte fallback),
- * Unigram and Tiktoken (text/tokenizer/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split,
- * Digits, WhitespaceSplit, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip,
+/* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors. Supported:
+ * models BPE (at the byte level, or of characters with or without byte fallback), Unigram and
+ * Tiktoken (text/tokenizer/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split, Digits,
+ * WhitespaceSplit, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip,
  * StripAccents, Replace, Prepend, Sequence; post-processors TemplateProcessing, ByteLevel,
  * BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel, Metaspace, and Replace, Strip,
  * ByteFallback, Fuse, Strip in this order; added tokens with all their flags (special ones are left
- * out of decoded text even where they are normalized). Everything else that would change ids is
+ * out of decoded text even if they are normalized). Everything else that would change ids is
  * refused by name. `truncation` and `padding`, which concern batches, have no effect. Owner of
  * *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
@@ -43,34 +42,34 @@ void tokenizer_destroy(struct tokenizer **t);
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 
-/* A part of a text that comes from the template, or from a user. */
+/* A part of a text that comes either from the template or from a user. */
 struct text_span {
     size_t begin, end; /* bytes [begin, end) */
     bool is_user;
 };
 
 /* Local. As tokenizer_encode, for a text with parts from users: a special token is parsed only
- * where none of its bytes comes from a user. The borders of the parts change nothing else: if the
+ * where none of its bytes comes from a user. The borders of the parts have no other effect: if the
  * users' parts spell no special token, the ids are those of tokenizer_encode with
- * TOKENIZER_PARSE_SPECIAL. The spans cover [0, n_bytes) in order. Only TOKENIZER_ADD_SPECIAL of the
- * flags has an effect. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
+ * TOKENIZER_PARSE_SPECIAL. The spans cover [0, n_bytes) in order. Of the flags only
+ * TOKENIZER_ADD_SPECIAL has an effect. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
 struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
                                      const struct text_span *spans, size_t n_spans, unsigned flags,
                                      struct token_list *out);
 
-/* Local. One more than the largest id. Ids below it may be holes. */
+/* Local. Returns one more than the largest id. Ids below it may be unused. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* Local. The bytes of a token, which may end inside a UTF-8 sequence; of a special token, its
- * content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out of
- * range. */
+/* Local. Returns the bytes of a token, which may end inside a UTF-8 sequence; of a special token,
+ * its content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out
+ * of range. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
 /* Local. True for added tokens that the file calls special. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* Local. The id of a token by its content as the file writes it (byte-level characters for ordinary
- * tokens, plain text for added ones), or -1. */
+/* Local. Returns the id of a token by its content as the file writes it (byte-level characters for
+ * ordinary tokens, plain text for added ones), or -1. */
 int32_t tokenizer_token_id(const struct tokenizer *t, const char *content, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer.json's "model", "added_tokens" and "post_processor" into a tokenizer. */
+/* Loads tokenizer.json's "model", "added_tokens" and "post_processor" into a tokenizer. */
 #include "text/tokenizer/tokenizer_private.h"
 
 #include "base/mem.h"
@@ -13,20 +13,20 @@ enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30, RANKED_BYTES_MAX =
 /* The sizes that the vocabulary and the added tokens need, counted before anything is stored. */
 struct sizes {
     size_t n_vocab, n_added;
-    size_t key_bytes; /* of both */
+    size_t key_bytes; /* of the vocabulary and the added tokens together */
     int64_t id_max;
 };
 
-/* A walk over the vocabulary: an object {token: id}, or Unigram's list [[token, score], ..] where
- * the place is the id. */
+/* A walk over the vocabulary: an object {token: id}, or Unigram's list [[token, score], ..] in
+ * which the index is the id. */
 struct vocab_walk {
     const struct js_node *vocab;
     const void *it;
     int64_t n;
 };
 
-/* The next token; *id is -1 when the file gives none that is a count, *key is NULL when it has no
- * token there. False at the end. */
+/* Reads the next token. *id is -1 when the file's id is no integer from 0 on; *key is NULL when the
+ * list's element has no token. False at the end. */
 static bool vocab_next(struct vocab_walk *w, const char **key, size_t *n, int64_t *id)
 {
     const struct js_node *value;
@@ -99,7 +99,7 @@ static struct status tokenizer_load_measure(const struct js_node *vocab,
     return status_ok();
 }
 
-/* Room for everything that s counted: keys, and their bytes. */
+/* Allocates memory for what *s counted: tokens, added tokens, keys and their bytes. */
 static struct status tokenizer_load_make_room(struct tokenizer *t, const struct sizes *s)
 {
     t->n_tokens = (size_t)s->id_max + 1;
@@ -115,8 +115,8 @@ static struct status tokenizer_load_make_room(struct tokenizer *t, const struct 
     return status_ok();
 }
 
-/* The bytes that a key stands for, into to[n]: decoded when all of it is byte-level, else as it is.
- * Returns which. */
+/* Writes the bytes that a key stands for into to[n]: decoded when the whole key is byte-level, else
+ * unchanged. Returns whether it is. */
 static bool set_bytes(const struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                       char *to)
 {
@@ -128,7 +128,7 @@ static bool set_bytes(const struct tokenizer *t, struct token_info *info, const 
     return byte_level;
 }
 
-/* At the byte level: sets the bytes of the token, and its role in the model. */
+/* At the byte level: sets the token's bytes and enters the token into the model. */
 static void store_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                         int32_t id)
 {
@@ -137,7 +137,7 @@ static void store_bytes(struct tokenizer *t, struct token_info *info, const char
     if (info->n == 1) t->bpe.byte_id[(unsigned char)info->bytes[0]] = id;
 }
 
-/* At the character level: single characters are what BPE starts from. */
+/* At the character level: enters single characters, from which BPE starts, into the model. */
 static void store_char(struct tokenizer *t, const char *key, size_t n, int32_t id)
 {
     size_t step;
@@ -183,7 +183,7 @@ static bool tokenizer_load_is_empty(const struct js_node *node)
     return js_type(node) == JS_NULL || (js_string(node, &n) != NULL && n == 0);
 }
 
-/* Fields of the model that must have no effect. */
+/* Refuses fields of a BPE model that are unknown or would have an effect that is not supported. */
 static struct status check_bpe(const struct js_node *model, const char *what)
 {
     static const char *const KNOWN[] = {"type",
@@ -224,7 +224,7 @@ static struct status check_bpe(const struct js_node *model, const char *what)
     return status_ok();
 }
 
-/* Fields of a Unigram model. */
+/* Checks the fields of a Unigram model. */
 static struct status check_unigram(const struct js_node *model, const char *what)
 {
     static const char *const KNOWN[] = {"type", "unk_id", "vocab", "byte_fallback", NULL};
@@ -233,7 +233,7 @@ static struct status check_unigram(const struct js_node *model, const char *what
     return status_make(STATUS_INPUT, "%s: the Unigram model has no list 'vocab'", what);
 }
 
-/* The ids of <0x00> to <0xFF>, -1 for those that the vocabulary lacks. */
+/* Fills byte_id with the ids of <0x00> to <0xFF>, -1 for those that the vocabulary lacks. */
 static void load_fallback_bytes(const struct tokenizer *t, int32_t byte_id[256])
 {
     for (int i = 0; i < 256; i++) {
@@ -243,7 +243,7 @@ static void load_fallback_bytes(const struct tokenizer *t, int32_t byte_id[256])
     }
 }
 
-/* Fields of ranks. */
+/* Checks the fields of a Tiktoken model. */
 static struct status check_tiktoken(const struct tokenizer *t, const struct js_node *model,
                                     const char *what)
 {
@@ -337,7 +337,7 @@ struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *
     return status_ok();
 }
 
-/* The two halves of a merge: "left right" or ["left", "right"]. */
+/* Finds the two halves of a merge: "left right" or ["left", "right"]. */
 static bool merge_halves(const struct js_node *node, const char **left, size_t *n_left,
                          const char **right, size_t *n_right)
 {
@@ -356,7 +356,7 @@ static bool merge_halves(const struct js_node *node, const char **left, size_t *
     return memchr(*right, ' ', *n_right) == NULL;
 }
 
-/* The id of left and right put together, or -1 (also when `join` has failed). */
+/* Returns the id of left and right joined, or -1 (also when `join` has failed). */
 static int32_t joined_id(const struct tokenizer *t, const char *left, size_t n_left,
                          const char *right, size_t n_right, struct strbuf *join)
 {
@@ -410,7 +410,7 @@ struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *m
     return st;
 }
 
-/* The number of ways to put token `id` together from two; `add`: each becomes a merge. */
+/* Returns the number of ways to split token `id` into two tokens; `add`: makes each a merge. */
 static size_t each_split(struct tokenizer *t, int32_t id, bool add)
 {
     const struct token_info *info = &t->tokens[id];
@@ -441,7 +441,7 @@ struct status tokenizer_load_ranks(struct tokenizer *t, const char *what)
     return status_ok();
 }
 
-/* One added token; *next_id is the id that a token new to the vocabulary must have. */
+/* Reads one added token. *next_id is the id that a token new to the vocabulary must have. */
 static struct status read_added(struct tokenizer *t, const struct js_node *node,
                                 struct added_token *token, int64_t *next_id)
 {
@@ -470,8 +470,8 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
     return status_ok();
 }
 
-/* The normalized content, which is searched for in normalized text, with room for as many bytes
- * after it. */
+/* Sets the normalized content, which is searched for in normalized text, with room for as many
+ * bytes after it. */
 static struct status normalize_added(struct tokenizer *t, struct added_token *token)
 {
     struct normal_text text = {.bytes = token->content, .n = token->n};
@@ -491,7 +491,7 @@ static struct status normalize_added(struct tokenizer *t, struct added_token *to
     return status_ok();
 }
 
-/* Sets the text to search for, and the text of the token. */
+/* Sets the text to search for and the text that the token decodes to. */
 static struct status finish_added(struct tokenizer *t, struct added_token *token)
 {
     struct token_info *info = &t->tokens[token->id];
@@ -508,7 +508,7 @@ static struct status finish_added(struct tokenizer *t, struct added_token *token
     return status_ok();
 }
 
-/* Moves the tokens that are searched for in raw text to the front. Returns how many they are. */
+/* Moves the tokens that are searched for in raw text to the front. Returns their number. */
 static size_t raw_first(struct added_token *tokens, size_t n)
 {
     size_t n_raw = 0;
@@ -539,7 +539,7 @@ struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *li
         struct added_token *token = &t->added[t->n_added];
         size_t n_content;
         js_string(js_get(js_at(list, i), "content"), &n_content);
-        if (n_content == 0) continue; /* the reference passes over these, too */
+        if (n_content == 0) continue; /* the reference library skips these too */
         TRY(status_wrap(read_added(t, js_at(list, i), token, &next_id), "%s", what));
         t->n_added++;
         TRY(status_wrap(finish_added(t, token), "%s", what));

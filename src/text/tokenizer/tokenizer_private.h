@@ -1,4 +1,4 @@
-/* The tokenizer's state, shared by its loader, its encoder and token_order.c. */
+/* The tokenizer's state, shared by its loader, its encoder, the detokenizer and token_order.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_PRIVATE_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_PRIVATE_H
 
@@ -16,8 +16,8 @@ struct token_info {
     const char *bytes; /* the token's text, borrowed from the tokenizer; NULL: no such id */
     uint32_t n;
     uint32_t n_key;
-    const char *key; /* as the file writes it, in the arena; added ones normalized */
-    int16_t byte;    /* the byte that it falls back to, to a decoder with ByteFallback; or -1 */
+    const char *key; /* the token as the file writes it, in the arena; added tokens normalized */
+    int16_t byte;    /* the byte that it means to a decoder with ByteFallback, or -1 */
     bool in_model;   /* the model's vocabulary has this id */
     bool added;      /* an added token has this id */
     bool special;
@@ -30,36 +30,37 @@ struct tokenizer {
     struct token_info *tokens; /* owned, [n_tokens] by id */
     size_t n_tokens;
     size_t n_vocab;       /* entries of the model's vocabulary */
-    struct str_map keys;  /* as the file writes them -> id */
-    struct str_map bytes; /* raw bytes -> id, byte level with ignore_merges only */
-    bool ignore_merges;   /* a piece that is a token becomes it without merges */
-    bool byte_level;      /* the model sees bytes; else characters */
+    struct str_map keys;  /* token as the file writes it -> id */
+    struct str_map bytes; /* raw bytes -> id; only at the byte level with ignore_merges */
+    bool ignore_merges;   /* a piece that is itself a token is not merged */
+    bool byte_level;      /* the model works on bytes; otherwise on characters */
     bool is_unigram;      /* Unigram instead of BPE */
     bool is_tiktoken;     /* BPE at the byte level whose merges follow from the ids */
     struct bpe bpe;
     struct unigram unigram;
     struct normalizer normalizer;
     struct decoder decoder;
-    struct strbuf spoken; /* owned: what tokens stand for, when not at the byte level */
+    struct strbuf spoken; /* owned: the texts that tokens decode to, when not at the byte level */
     struct pretokenizer pretokenizer;
     struct added_token *added; /* owned, [n_added]: those for raw text, then for normalized text */
     size_t n_added;
-    char **normal_contents; /* owned, [n_added], each owned or NULL: what is searched for */
+    char **normal_contents; /* owned, [n_added], each owned or NULL: normalized contents */
     struct added_set raw_set, normalized_set;
-    struct token_list prefix, suffix; /* what the post-processor puts around a text */
-    struct strbuf valid;              /* owned scratch: the text with its bad bytes replaced */
-    struct strbuf marks;              /* owned scratch: which bytes of the text are a user's */
+    struct token_list prefix, suffix; /* ids that the post-processor puts before and after a text */
+    struct strbuf valid;              /* owned scratch: the text, ill-formed bytes replaced */
+    struct strbuf marks;              /* owned scratch: which bytes of the text come from a user */
 };
 
-/* Local. The loader's parts, in the order in which they run. All fill a zeroed tokenizer, which
- * tokenizer_destroy frees whole or half filled. Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. The steps of loading, in the order in which they run. All fill a zeroed tokenizer, which
+ * tokenizer_destroy frees even half filled. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *model,
                                    const struct js_node *added, const char *what);
 struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
                                      const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
-/* Adds merges for all ways to make a token of two others, ranked by its id, as tiktoken merges. */
+/* Adds merges for all ways to make a token from two others, ranked by its id, as tiktoken
+ * merges. */
 struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);
@@ -67,10 +68,10 @@ struct status tokenizer_load_spoken(struct tokenizer *t, const char *what);
 struct status tokenizer_load_post_processor(struct tokenizer *t, const struct js_node *node,
                                             const char *what);
 
-/* Local. The id of an entry of the model's vocabulary as the file writes it, or -1. */
+/* Local. Returns the id of an entry of the model's vocabulary as the file writes it, or -1. */
 int32_t tokenizer_model_id(const struct tokenizer *t, const char *key, size_t n);
 
-/* Local. n bytes copied into the arena, which was sized beforehand; asserts that they fit. */
+/* Local. Copies n bytes into the arena, which was sized beforehand; asserts that they fit. */
 char *tokenizer_arena_add(struct tokenizer *t, const char *bytes, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* Writes a tokenizer.json from GGUF arrays. */
+/* Writes a tokenizer.json from the arrays of a GGUF file. */
 #include "text/tokenizer/tokenizer_synth.h"
 
 #include "base/mem.h"
@@ -10,16 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pre-tokenizers that GGUF's "pre" names, as in the families' own tokenizer.json files. */
+/* The pre-tokenizers that GGUF's "pre" names, with the definitions in the families' own
+ * tokenizer.json files. */
 struct family {
     const char *pre;
     const char *normalizer;
     const char *pre_tokenizer;
     bool ignore_merges;
-    bool add_bos; /* when the file does not say */
+    bool add_bos; /* used when the file does not say */
 };
 
-/* SentencePiece's BPE: blanks become U+2581, with or without one before the text. */
+/* SentencePiece's BPE: blanks become U+2581; BLANK_BEFORE also puts one before the text. */
 #define BLANKS_OUT                                                                                 \
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}"
 #define BLANK_BEFORE                                                                               \
@@ -49,7 +50,7 @@ static const struct family SPM_BARE = {"", BLANKS_OUT, "null", false, true};
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern                                        \
     "\"},\"behavior\":\"Isolated\",\"invert\":false}"
 
-/* Letters that may begin a word, those that may follow, and English endings (o200k, Kimi-K2). */
+/* Letters that may begin a word, letters that may follow, and English endings (o200k, Kimi-K2). */
 #define UPPER        "\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}"
 #define LOWER        "\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}"
 #define BEFORE_WORD  "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?"
@@ -225,12 +226,12 @@ static struct status put_merges(const struct gguf_vocab *v, struct strbuf *out)
     return status_ok();
 }
 
-/* One way to put an ordinary token together from two. */
+/* One way to make an ordinary token from two. */
 struct spm_merge {
     float score;
     uint32_t token;
     uint32_t n_left;                /* bytes */
-    uint32_t left_chars, all_chars; /* of equal scores, the longer left part goes first */
+    uint32_t left_chars, all_chars; /* of equal scores, the longer left part merges first */
 };
 
 static int compare_merges(const void *a, const void *b)
@@ -242,7 +243,8 @@ static int compare_merges(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Appends all splits of token i into two ordinary tokens; `merges` has room for them. */
+/* Appends all splits of token i into two ordinary tokens to `merges`, which has room. Returns their
+ * number. */
 static size_t split_token(const struct gguf_vocab *v, const struct str_map *ordinary, size_t i,
                           struct spm_merge *merges)
 {
@@ -263,7 +265,7 @@ static size_t split_token(const struct gguf_vocab *v, const struct str_map *ordi
     return n;
 }
 
-/* Room for every split: as many as there are bytes. */
+/* Fills `ordinary`, and allocates *merges for every split: at most one for each byte. */
 static struct status alloc_splits(const struct gguf_vocab *v, struct str_map *ordinary,
                                   struct spm_merge **merges)
 {
@@ -278,7 +280,7 @@ static struct status alloc_splits(const struct gguf_vocab *v, struct str_map *or
     return mem_alloc(merges, n_bytes, sizeof **merges, "merges");
 }
 
-/* The merges that stand for scores. */
+/* Writes merges that have the same effect as the scores. */
 static struct status put_spm_merges(const struct gguf_vocab *v, struct strbuf *out)
 {
     struct str_map ordinary = {0};
@@ -307,7 +309,7 @@ done:
     return st;
 }
 
-/* A beginning or end token of the template, and its entry among the special tokens. */
+/* Returns an error unless a beginning or end token is a token in use. */
 static struct status check_special(const struct gguf_vocab *v, int64_t id, const char *key)
 {
     if (id >= 0 && (uint64_t)id < v->n_tokens &&

@@ -1,5 +1,5 @@
-/* Writes a tokenizer.json for the vocabulary in the arrays of a GGUF file. Pure: reads no file,
- * parses no GGUF. Called by the converter (checkpoint) and by tiktoken.c. */
+/* Writes a tokenizer.json for the vocabulary in the arrays of a GGUF file. Reads no file and parses
+ * no GGUF. Called by the converter (checkpoint) and by tiktoken.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
 
@@ -36,19 +36,19 @@ struct gguf_vocab {
     const float *scores; /* [n_tokens], "scores", for llama: higher ones merge first */
     int64_t bos_id;      /* "bos_token_id", -1 when the file has none */
     int64_t eos_id;      /* "eos_token_id", -1 when the file has none */
-    int add_bos;         /* "add_bos_token": 0 or 1; -1 when absent: what `pre` is known for */
+    int add_bos;         /* "add_bos_token": 0 or 1; -1 when absent: the default of `pre` */
     int add_eos;         /* "add_eos_token": 0 or 1; -1 when absent: no */
     int add_blank;       /* "add_space_prefix", for llama: 0 or 1; -1 when absent: yes */
 };
 
 /* Local. Appends the JSON text to `out` (initialised by the caller, who owns it). Control and
- * unknown tokens become special added tokens, user-defined ones plain added tokens, unused ones are
- * left out (their ids are holes). For llama the merges are all splits of the ordinary tokens into
+ * unknown tokens become special added tokens, user-defined ones plain added tokens; unused ones are
+ * left out (their ids stay unused). For llama the merges are all splits of the ordinary tokens into
  * two tokens, by falling score. Errors: STATUS_INPUT names the model, pre, token or merge that is
  * not understood; STATUS_MEMORY. */
 struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf *out);
 
-/* Local. The pre_tokenizer of Kimi-K2, as tokenizer.json has it. */
+/* Local. Returns the pre_tokenizer of Kimi-K2, as JSON for tokenizer.json. */
 const char *tokenizer_synth_kimi(void);
 
 #endif

@@ -1,5 +1,6 @@
-/* Viterbi over a trie in a hash table. Sums and ties are the reference's: scores are added left to
- * right in double precision, and of equal paths the one found first stays. */
+/* Viterbi over a trie that is kept in a hash table. Sums and ties are the reference library's:
+ * scores are added left to right in double precision, and of equal paths the one found first
+ * stays. */
 #include "text/tokenizer/unigram.h"
 
 #include "base/mem.h"
@@ -37,7 +38,7 @@ void unigram_fini(struct unigram *u)
     mem_free(&u->ends);
 }
 
-/* The edge of a byte out of a node, or the empty slot where it belongs. */
+/* Returns the edge for a byte out of a node, or the empty slot where it belongs. */
 static struct unigram_edge *find_edge(const struct unigram *u, uint32_t node, unsigned char byte)
 {
     const uint64_t key = ((uint64_t)node << 8 | byte) + 1;
@@ -70,7 +71,7 @@ bool unigram_add(struct unigram *u, const char *bytes, size_t n, int32_t id, dou
     return true;
 }
 
-/* The token of these bytes, or -1. */
+/* Returns the id of the token with these bytes, or -1. */
 static int32_t find_token(const struct unigram *u, const char *bytes, size_t n)
 {
     uint32_t node = 0;
@@ -105,8 +106,8 @@ static bool improve(struct unigram_end *end, size_t from, int32_t id, double sco
     return true;
 }
 
-/* Extends the best path to `at` by every token that starts there, and by the unknown one when no
- * token is just the character, of n_char bytes. */
+/* Extends the best path to `at` by every token that starts there, and by the unknown token when no
+ * token is just the next character, which has n_char bytes. */
 static struct status unigram_extend(struct unigram *u, const char *piece, size_t n, size_t at,
                                     size_t n_char)
 {
@@ -132,7 +133,7 @@ static struct status unigram_extend(struct unigram *u, const char *piece, size_t
     return status_ok();
 }
 
-/* Appends a part that is no token by itself: its bytes' tokens, or the unknown one. */
+/* Appends a part that is not made of tokens: its bytes' tokens, or the unknown token. */
 static struct status put_unknown(const struct unigram *u, const char *part, size_t n,
                                  struct token_list *out)
 {
@@ -147,7 +148,7 @@ static struct status put_unknown(const struct unigram *u, const char *part, size
     return status_ok();
 }
 
-/* Turns the best path around: ends[i].from becomes where the token that starts at i ends. */
+/* Reverses the best path: ends[i].from becomes the end of the token that starts at i. */
 static void turn_path(struct unigram *u, size_t n)
 {
     int32_t behind = -1;
@@ -160,7 +161,7 @@ static void turn_path(struct unigram *u, size_t n)
     u->ends[0].from = behind;
 }
 
-/* Appends the tokens of the turned path; unknown ones side by side are one part. */
+/* Appends the tokens of the reversed path; neighbouring unknown tokens are one part. */
 static struct status put_path(struct unigram *u, const char *piece, size_t n,
                               struct token_list *out)
 {

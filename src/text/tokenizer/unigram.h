@@ -1,6 +1,6 @@
-/* Unigram language model segmentation of one piece (Kudo 2018): the best path by Viterbi.
- * Knows ids, scores and the tokens' bytes; pieces come cut. Called by the tokenizer for every
- * piece of a tokenizer.json of the model type Unigram. */
+/* Unigram language model segmentation of one piece (Kudo 2018): the best path by Viterbi. Knows
+ * ids, scores and the tokens' bytes; does not split text into pieces. Called by the tokenizer for
+ * every piece of a tokenizer.json of the model type Unigram. */
 #ifndef SHOAL_TEXT_TOKENIZER_UNIGRAM_H
 #define SHOAL_TEXT_TOKENIZER_UNIGRAM_H
 
@@ -14,13 +14,13 @@ enum { UNIGRAM_TOKEN_BYTES_MAX = 1024 }; /* bounds the work for one byte of text
 
 struct unigram_edge {
     uint64_t key;  /* node << 8 | byte, plus 1; 0 when empty */
-    uint32_t node; /* where the byte leads */
+    uint32_t node; /* the node to which the byte leads */
 };
 
 /* The best path that ends at a byte. */
 struct unigram_end {
     double score;
-    int32_t from; /* where its last token starts; -1: none ends here yet */
+    int32_t from; /* where the path's last token starts; -1: no path ends here yet */
     int32_t id;
 };
 
@@ -40,17 +40,17 @@ struct unigram {
     size_t n_ends_max;
 };
 
-/* Local. An empty model with room for n_tokens of n_bytes together; ids are 0 to n_tokens - 1.
- * Errors: STATUS_MEMORY. */
+/* Local. Makes an empty model with room for n_tokens of n_bytes together; ids are 0 to n_tokens -
+ * 1. Errors: STATUS_MEMORY. */
 struct status unigram_init(struct unigram *u, size_t n_tokens, size_t n_bytes);
 void unigram_fini(struct unigram *u);
 
-/* Local. Adds a token; false when there is one of the same bytes. */
+/* Local. Adds a token; false when another token has the same bytes. */
 bool unigram_add(struct unigram *u, const char *bytes, size_t n, int32_t id, double score);
 
-/* Local. Appends the ids of one piece of well-formed UTF-8. Time: its bytes times the longest
- * token. Errors: STATUS_REQUEST for a character that the vocabulary lacks when there is no unk_id;
- * STATUS_MEMORY. */
+/* Local. Appends the ids of one piece of well-formed UTF-8. Takes time proportional to its bytes
+ * times the longest token. Errors: STATUS_REQUEST for a character that the vocabulary lacks when
+ * there is no unk_id; STATUS_MEMORY. */
 struct status unigram_encode(struct unigram *u, const char *piece, size_t n,
                              struct token_list *out);
 

@@ -9,10 +9,10 @@
 
 struct category {
     const char *name;
-    const char *added; /* code points assigned in Unicode 15 and 16, as the inside of a class */
+    const char *added; /* code points of Unicode 15 and 16, as the inside of a PCRE2 class */
 };
 
-/* PCRE2 10.42 knows Unicode 14. Adding what came later makes old and new libraries agree. */
+/* PCRE2 10.42 knows Unicode 14. Adding later code points makes old and new libraries agree. */
 static const struct category CATEGORIES[] = {
     {"Lu", "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}"},
     {"Ll", "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}"},
@@ -94,7 +94,8 @@ bool unicode_is_space(uint32_t c)
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* Other_Alphabetic symbols: circled, squared and negative Latin letters. */
+/* True for symbols with the property Other_Alphabetic: circled, squared and negative Latin
+ * letters. */
 static bool is_letter_symbol(uint32_t c)
 {
     return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
@@ -123,7 +124,7 @@ bool unicode_is_word(uint32_t c)
 
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n)
 {
-    /* lead byte of U+0300 and above, or of anything beyond ASCII */
+    /* the lead byte of U+0300; or of any character beyond ASCII */
     const unsigned char from = form == UNICODE_NFC ? 0xCC : 0x80;
     for (size_t i = 0; i < n; i++) {
         if ((unsigned char)text[i] >= from) return false;
@@ -131,8 +132,8 @@ bool unicode_is_normal(enum unicode_form form, const char *text, size_t n)
     return true;
 }
 
-/* The reference normalizes by Unicode 9. These came later and order, decompose or compose since; to
- * it they are inert. */
+/* The reference library normalizes by Unicode 9. These characters were added later with a combining
+ * class, a decomposition or a composition; the reference leaves them unchanged. */
 struct code_range {
     uint32_t first, last;
 };
@@ -157,14 +158,14 @@ static const struct code_range NEWER[] = {
     {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF},
 };
 
-/* Compatible decompositions that came after Unicode 9. */
+/* Characters whose compatibility decompositions are newer than Unicode 9. */
 static const struct code_range NEWER_COMPATIBLE[] = {
     {0x32FF, 0x32FF}, {0xA7F1, 0xA7F4}, {0xAB69, 0xAB69}, {0x10781, 0x10785}, {0x10787, 0x107B0},
     {0x107B2, 0x107BA}, {0x1CCD6, 0x1CCF9}, {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C},
     {0x1FBF0, 0x1FBF9},
 };
 
-/* Marks that came after Unicode 9, and characters that are no longer marks. */
+/* Marks that are newer than Unicode 9, and characters that are no longer marks. */
 static const struct code_range NEWER_MARKS[] = {
     {0x7FD, 0x7FD}, {0x897, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xAFA, 0xAFF},
     {0xB55, 0xB55}, {0xC04, 0xC04}, {0xC3C, 0xC3C}, {0xCF3, 0xCF3}, {0xD00, 0xD00},
@@ -191,7 +192,7 @@ static const struct code_range FORMER_MARKS[] = {
     {0x1CF2, 0x1CF3},
 };
 
-/* Letters that got a lower case in Unicode 16 and 17: to the reference they have it. */
+/* Letters that got a lower case in Unicode 16 and 17; the reference library maps them. */
 static const struct {
     uint32_t first, last, lower;
 } NEWER_CASES[] = {
@@ -204,7 +205,7 @@ static const struct {
 
 #define COUNT(ranges) (sizeof(ranges) / sizeof(ranges)[0])
 
-/* Binary search in ascending ranges. */
+/* Searches ascending ranges by bisection. */
 static bool in_ranges(uint32_t c, const struct code_range *ranges, size_t n)
 {
     size_t low = 0, high = n;
@@ -275,7 +276,8 @@ static void sort_run(int32_t *run, size_t n, int32_t *scratch)
     memcpy(run, scratch, n * sizeof run[0]);
 }
 
-/* The canonical ordering algorithm. utf8proc's own is quadratic in the length of a run. */
+/* Applies the canonical ordering algorithm. utf8proc's own takes time quadratic in the length of a
+ * run. */
 static void sort_marks(int32_t *points, size_t n, int32_t *scratch)
 {
     for (size_t i = 0; i < n;) {
@@ -290,7 +292,7 @@ static void sort_marks(int32_t *points, size_t n, int32_t *scratch)
     }
 }
 
-/* Decomposition of text into points (room for capacity); returns how many. */
+/* Decomposes text into points (room for capacity); returns their number. */
 static size_t decompose(const char *text, size_t n, bool compatible, int32_t *points,
                         size_t capacity)
 {
@@ -319,10 +321,10 @@ static void put_points(const int32_t *points, size_t n, struct strbuf *out)
     }
 }
 
-/* Canonical composition of n ordered points, appended as UTF-8. */
+/* Composes n ordered points canonically and appends them as UTF-8. */
 static void compose(int32_t *points, size_t n, struct strbuf *out)
 {
-    for (size_t i = 0, end; i < n; i = end) { /* inert ones never join what is before */
+    for (size_t i = 0, end; i < n; i = end) { /* a newer point never joins the points before it */
         end = i + 1;
         while (end < n && !is_newer((uint32_t)points[end])) end++;
         const utf8proc_ssize_t n_composed = utf8proc_normalize_utf32(

@@ -1,6 +1,6 @@
 /* Unicode properties that tokenizers depend on: blanks, word characters, categories, case, normal
- * forms. By Unicode 16, except where the tokenizers library differs from it. Knows no patterns and
- * no tokens. */
+ * forms. They follow Unicode 16, except where the tokenizers library differs from it. Knows no
+ * patterns and no tokens. */
 #ifndef SHOAL_TEXT_UNICODE_UNICODE_H
 #define SHOAL_TEXT_UNICODE_UNICODE_H
 
@@ -21,16 +21,16 @@
     "\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"        \
     "\\x{3001}-\\x{10ffff}"
 
-/* Local. Whether the code point has the property White_Space. */
+/* Local. True when the code point has the property White_Space. */
 bool unicode_is_space(uint32_t c);
 
-/* Local. Whether it is a word character (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
+/* Local. True for a word character (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
  * Connector_Punctuation, Join_Control. */
 bool unicode_is_word(uint32_t c);
 
-/* Local. True for the name of a general category ("L", "Lu", ...) or of the script Han: then
- * appends the inside of a PCRE2 class for it, which means the same in every version of PCRE2 as in
- * Unicode 16. */
+/* Local. Appends the inside of a PCRE2 class for a general category ("L", "Lu", ...) or the script
+ * Han; it means the same with every version of PCRE2 as in Unicode 16. False, and nothing appended,
+ * for any other name. */
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out);
 
 /* The normalization forms of UAX 15. */
@@ -41,15 +41,15 @@ enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 struct status unicode_normalize(enum unicode_form form, const char *text, size_t n,
                                 struct strbuf *out);
 
-/* Local. True when the text is its own normal form for certain: no byte begins a code point that a
- * form could change. False: it may be. */
+/* Local. True when the text is certainly its own normal form: no byte begins a code point that the
+ * form could change. False: it may or may not be. */
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n);
 
-/* Local. Whether it is a combining mark (general category M) of Unicode 9. */
+/* Local. True for a combining mark (general category M) of Unicode 9. */
 bool unicode_is_mark(uint32_t c);
 
-/* Local. The lower case of one code point, without context: 1 or 2 code points; returns how many.
- */
+/* Local. Writes the lower case of one code point, without context: 1 or 2 code points; returns
+ * their number. */
 size_t unicode_lowercase(uint32_t c, uint32_t out[2]);
 
 #endif
