@@ -1,4 +1,4 @@
-/* An open checkpoint: opening and accessors. */
+/* Opens checkpoints, and accessors of an open one. */
 #include "checkpoint/file/ckpt.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* Reading shoal's checkpoint file (HDF5; docs/checkpoint.md). The file is outside bytes: its seal
- * is checked before HDF5 sees it, links are walked first, and every block is verified against its
- * checksum. Does not know models, ranks or layouts. */
+/* Reads shoal's checkpoint file (HDF5; docs/checkpoint.md). The file is not trusted: its seal is
+ * checked before HDF5 opens it, its links are walked first, and every block is verified against its
+ * checksum. Knows no models, ranks or layouts. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_H
 
@@ -16,8 +16,8 @@ enum {
     CKPT_FORMAT = 1,
     CKPT_DIMS_MAX = 3,
     CKPT_BLOCK_BYTES_MAX = 64 << 20,      /* largest block, and so the largest row */
-    CKPT_READ_BYTES_MAX = 4 << 20,        /* of rows read at once, unless one row is longer */
-    CKPT_DIRECT_BYTES = (2 << 20) - 4096, /* of rows in one direct read, likewise (ckpt_reader.h) */
+    CKPT_READ_BYTES_MAX = 4 << 20,        /* bytes of rows read at once, unless one row is longer */
+    CKPT_DIRECT_BYTES = (2 << 20) - 4096, /* the same for one direct read (ckpt_reader.h) */
     CKPT_NAME_MAX = 512,                  /* bytes of a tensor's name */
 };
 
@@ -39,15 +39,15 @@ enum ckpt_text {
 /* The datasets of a quantized tensor's group. */
 enum ckpt_part { CKPT_CODES, CKPT_SCALES, CKPT_ZEROS, CKPT_PART_COUNT };
 
-/* Local. The name of a part ("codes", "scales", "zeros"), its element type, and how many elements a
- * row of n_in inputs has. */
+/* Local. Return the name of a part ("codes", "scales", "zeros"), its element type, and the number
+ * of elements in its row when the weight has n_in inputs. */
 const char *ckpt_part_name(enum ckpt_part part);
 enum dtype ckpt_part_dtype(enum ckpt_part part, struct quant_format f);
 uint64_t ckpt_part_columns(enum ckpt_part part, struct quant_format f, uint64_t n_in);
 
-/* One tensor of /weights, seen as n_rows rows of n_cols elements (row-major, the last dimension is
- * a row; a vector is one row). [out, in] has out rows; experts [E, out, in] have E * out rows, the
- * row of (e, r) is e * out + r. */
+/* One tensor of /weights, seen as n_rows rows of n_cols elements (row-major; the last dimension is
+ * a row, and a vector is one row). [out, in] has `out` rows; experts [E, out, in] have E * out
+ * rows, and row r of expert e is row e * out + r. */
 struct ckpt_tensor {
     const char *name; /* borrowed; the source's name with dots: "model.norm.weight" */
     uint32_t index;   /* its index in ckpt_tensor_at */
@@ -59,20 +59,20 @@ struct ckpt_tensor {
     uint64_t n_bytes;
     uint32_t leaf_elems; /* columns per leaf of a row-parallel weight; 0: not row-parallel */
     uint32_t grid_bits;  /* g of the numerics law; 0 when leaf_elems is 0 */
-    uint64_t offset;     /* of its first byte in the file; undefined when quantized */
+    uint64_t offset;     /* the first byte in the file; undefined when quantized */
     uint64_t rows_per_block;
     uint64_t n_blocks;         /* 0 when quantized: its parts have the blocks */
-    struct quant_format quant; /* QUANT_NONE: plain; else dtype is undefined and n_bytes is the
-                                  sum of the parts */
+    struct quant_format quant; /* QUANT_NONE: plain; else dtype is undefined and n_bytes is the sum
+                                  over the parts */
     const char *method;        /* quantized: the quantization method; borrowed */
-    const struct ckpt_tensor *parts[CKPT_PART_COUNT]; /* quantized: its datasets; zeros NULL where
-                                                         the format has none */
+    const struct ckpt_tensor *parts[CKPT_PART_COUNT]; /* quantized: its datasets; zeros NULL if the
+                                                         format has none */
 };
 
 struct ckpt; /* an open file */
 
-/* Local. Call before MPI starts. Otherwise HDF5 cleans up inside MPI_Finalize, and crashes there if
- * it could not finish writing a file. */
+/* Local. Call before MPI starts. Otherwise HDF5 cleans up inside MPI_Finalize, and crashes there
+ * after a file that it could not finish writing. */
 void ckpt_before_mpi(void);
 
 /* Local. Opens a checkpoint for reading. Checks its whole structure and reads no weights.
@@ -81,12 +81,13 @@ struct status ckpt_open(const char *path, struct ckpt **out);
 /* Local. Closes and frees; accepts NULL. */
 void ckpt_close(struct ckpt **c);
 
-/* Local. All results below are borrowed and live until ckpt_close. */
+/* Local. The results of all functions below are borrowed and live until ckpt_close. */
 const char *ckpt_path(const struct ckpt *c);
 const char *ckpt_source(const struct ckpt *c); /* root attribute `source` */
 uint64_t ckpt_file_bytes(const struct ckpt *c);
 
-/* Local. A text, NUL-terminated after its *n bytes (n may be NULL); NULL when the file has none. */
+/* Local. Returns a text, NUL-terminated after its *n bytes (n may be NULL); NULL when the file has
+ * none. */
 const char *ckpt_text(const struct ckpt *c, enum ckpt_text which, size_t *n);
 const char *ckpt_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_tokenizer_json(const struct ckpt *c, size_t *n);
@@ -94,36 +95,36 @@ const char *ckpt_tokenizer_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_generation_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
 
-/* Local. /rope/inv_freq [*n]: rotary frequencies, radians per position, made by convert
+/* Local. Returns /rope/inv_freq [*n]: rotary frequencies in radians per position, made by convert
  * (arch/arch_rope.h). NULL and 0 when the file has none (a RoPE scaling that convert does not
  * know). */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. /rope/local_inv_freq [*n]: those of layers with a window, where a family has other ones
- * for them; else NULL and 0. */
+/* Local. Returns /rope/local_inv_freq [*n]: the frequencies of layers with a window, if the family
+ * has others for these layers; else NULL and 0. */
 const float *ckpt_rope_local_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. Two factors that go with the frequencies; both are 1 except for YaRN. */
+/* Local. Returns two factors that go with the frequencies; both are 1 except for YaRN. */
 struct ckpt_rope_factors {
     float attention; /* cos and sin are multiplied by it */
     float softmax;   /* the scale of q.k is multiplied by it */
 };
 struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c);
 
-/* Local. Tensors in the byte order of their names; ckpt_find returns NULL when there is none of the
- * name. ckpt_tensor_at has ckpt_stored_count entries: the tensors, then the parts of quantized ones
- * (named "X.codes" and so on), in the same order. */
+/* Local. Access tensors in the byte order of their names; ckpt_find returns NULL for an unknown
+ * name. ckpt_tensor_at has ckpt_stored_count entries: the tensors, then the parts of quantized
+ * tensors (named "X.codes" and so on) in the same order. */
 size_t ckpt_tensor_count(const struct ckpt *c);
 size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
-/* Local. Whether two tensors that are not quantized differ in type, shape or checksums. False where
- * that is unknown: one is quantized, or c has no checksums (ckpt_list.h). */
+/* Local. True when two tensors differ in type, shape or checksums. False also where that is
+ * unknown: one is quantized, or c has no checksums (ckpt_list.h). */
 bool ckpt_tensors_differ(const struct ckpt *c, const struct ckpt_tensor *a,
                          const struct ckpt_tensor *b);
 
-/* Local. The checkpoint's digest: XXH3-128 of everything except the weights' bytes (config,
+/* Local. Returns the checkpoint's digest: XXH3-128 of everything except the weights' bytes (config,
  * tokenizer, names, shapes, the weights' checksums). Ranks that opened the same checkpoint have the
  * same digest. */
 struct ckpt_digest {
@@ -131,9 +132,9 @@ struct ckpt_digest {
 };
 struct ckpt_digest ckpt_digest(const struct ckpt *c);
 
-/* Local. Rows of a block: [block * rows_per_block, + the result). */
+/* Local. Returns the number of rows of a block, which begins at row block * rows_per_block. */
 uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block);
-/* Local. Bytes of a block, at most CKPT_BLOCK_BYTES_MAX. */
+/* Local. Returns the number of bytes of a block, at most CKPT_BLOCK_BYTES_MAX. */
 size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 
 /* Local. Reads block `block` of t into buf [ckpt_block_rows][n_cols] in the stored dtype and
@@ -141,20 +142,20 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
  * may read different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
-/* Local. The number of rows from [row, end) to read at once: they fit a core's cache and, if rows
- * are short enough, end at the end of a panel of a packed weight. */
+/* Local. Returns how many of the rows [row, end) to read at once: they fit a core's cache and, if
+ * rows are short enough, end at the end of a panel of a packed weight. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
-/* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read
+/* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read them
  * ahead. */
 void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                         uint64_t n);
 
-/* Local. Whether the system's file cache holds most of the file, by a look at some places. */
+/* Local. Estimates whether the system's file cache holds most of the file, by sampling bytes. */
 bool ckpt_is_cached(const struct ckpt *c);
 
-/* Local. For tests: reads a whole small plain tensor or part into dst [n_rows][n_cols] in the
- * stored dtype. Errors: as ckpt_read_block. */
+/* Local. For tests: reads a whole small tensor that is plain, or a part, into dst [n_rows][n_cols]
+ * in the stored dtype. Errors: as ckpt_read_block. */
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst);
 
 #endif

@@ -1,4 +1,4 @@
-/* Blocks of stored tensors: reading them through the system's file cache, and their checksums. */
+/* Reads blocks of stored tensors through the system's file cache, and computes their checksums. */
 #include "base/clock.h"
 #include "checkpoint/file/ckpt_private.h"
 
@@ -15,8 +15,8 @@
 
 enum {
     READ_STEP_BYTES = 256 << 10, /* fits a core's second-level cache */
-    ROWS_TOGETHER = 16,          /* rows that are packed together: a panel's columns */
-    CACHE_SAMPLES = 64,          /* places of the file */
+    ROWS_TOGETHER = 16,          /* rows that are packed together: a panel's outputs */
+    CACHE_SAMPLES = 64,          /* bytes of the file to probe */
 };
 
 uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block)
@@ -52,7 +52,8 @@ static uint64_t block_offset(const struct ckpt_tensor *t, uint64_t block)
     return t->offset + block * t->rows_per_block * t->n_cols * dtype_bytes(t->dtype);
 }
 
-/* Whether the system's cache holds a byte of the file; if not, the system may begin to read it. */
+/* True when the system's cache holds a byte of the file; if not, the system may begin to read
+ * it. */
 static bool byte_is_cached(int fd, uint64_t at)
 {
     char byte;
@@ -60,8 +61,8 @@ static bool byte_is_cached(int fd, uint64_t at)
     return preadv2(fd, &to, 1, (off_t)at, RWF_NOWAIT) == 1;
 }
 
-/* A descriptor of its own, without read-ahead: a look at a byte brings in one page, at most. The
- * places are drawn by the clock, so that the pages of an earlier look do not count. */
+/* Opens a descriptor of its own without read-ahead, so that probing a byte reads one page at most.
+ * The positions depend on the clock, so that pages read by an earlier call do not count. */
 bool ckpt_is_cached(const struct ckpt *c)
 {
     char path[64];
@@ -112,7 +113,7 @@ void ckpt_sum_begin(struct ckpt_sum *s, const struct ckpt *c, const struct ckpt_
     XXH3_128bits_reset(s->state);
 }
 
-/* Compares the block's checksum with the stored one, then starts the next block's. */
+/* Compares the block's checksum with the stored one, then begins the next block's. */
 static struct status sum_check(struct ckpt_sum *s)
 {
     const XXH128_hash_t hash = XXH3_128bits_digest(s->state);

@@ -1,4 +1,4 @@
-/* The config of a checkpoint as HDF5: typed attributes. Called by ckpt_writer.c and
+/* Writes the config of a checkpoint into HDF5 as typed attributes. Called by ckpt_writer.c and
  * ckpt_writer_tensor.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_CONFIG_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_CONFIG_H
@@ -6,14 +6,14 @@
 #include "base/json.h"
 #include "checkpoint/file/h5.h"
 
-enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values are in config_json only */ };
+enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values are in config_json alone */ };
 
-/* Local. One attribute of `group` per member of the object: int64, float64, bool (an enum of
- * int8), string; arrays and objects as their JSON text; null as an empty attribute. Errors of all
+/* Local. Writes one attribute of `group` per member of the object: int64, float64, bool (an enum of
+ * int8) or string; arrays and objects as their JSON text; null as an empty attribute. Errors of all
  * functions of this header: STATUS_IO names `path` and the attribute; STATUS_MEMORY. */
 struct status config_attributes_write(hid_t group, const char *path, const struct js_node *config);
 
-/* Local. Writes a fixed-length string attribute (an empty one as one NUL). */
+/* Local. Writes a fixed-length string attribute (an empty string as one NUL). */
 struct status h5_string_attribute(hid_t object, const char *path, const char *name,
                                   const char *text, size_t n);
 /* Local. Writes one integer attribute, stored as int64. */

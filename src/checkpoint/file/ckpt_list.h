@@ -1,5 +1,5 @@
-/* A checkpoint that is a list of tensors and a config, without a file: for deciding about the
- * tensors of a checkpoint before it is written. Called by convert. */
+/* Makes a checkpoint from a list of tensors and a config, without a file, so that decisions about
+ * its tensors can be made before it is written. Called by convert. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_LIST_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_LIST_H
 
@@ -16,8 +16,8 @@ struct ckpt_list {
 
 /* Local. Makes the checkpoint that ckpt_open would return for a file with these tensors: tensor i
  * of *out is specs[i]. But *out has no parts, blocks or checksums, the config is its only text, and
- * no weights can be read from it. *out: ckpt_close. Errors: STATUS_INPUT (a bad shape),
- * STATUS_MEMORY. */
+ * its weights cannot be read. Owner of *out: the caller, ckpt_close. Errors: STATUS_INPUT (a bad
+ * shape), STATUS_MEMORY. */
 struct status ckpt_list_create(const struct ckpt_list *list, struct ckpt **out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Quantized tensors of a checkpoint: a group of /weights with the attribute "format" and the
- * datasets codes, scales, zeros. Reads and checks them; knows no arithmetic. */
+/* Reads and checks a checkpoint's quantized tensors: groups of /weights that have the attribute
+ * "format" and the datasets codes, scales and zeros. Does no arithmetic. */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt_private.h"
 #include "tensor/leaf.h"
@@ -89,7 +89,8 @@ static void sort(struct ckpt *c)
     for (size_t i = 0; i < c->n_entries; i++) c->entries[i].tensor.index = (uint32_t)i;
 }
 
-/* The entry of a part among entries [low, high), which are sorted by name; NULL when absent. */
+/* Finds the entry of a part among entries [low, high), which are sorted by name; NULL when
+ * absent. */
 static struct ckpt_entry *part_find(struct ckpt *c, size_t low, size_t high,
                                     const struct ckpt_tensor *t, enum ckpt_part part)
 {
@@ -115,7 +116,8 @@ static struct status bad_part(const struct ckpt *c, const struct ckpt_tensor *t,
                        ckpt_part_name(part), what);
 }
 
-/* Checks a part: its type, the outer dimensions of the codes, its number of columns. */
+/* Checks a part's type, its outer dimensions against those of the codes, and its number of
+ * columns. */
 static struct status part_check(const struct ckpt *c, const struct ckpt_tensor *t,
                                 enum ckpt_part part)
 {
@@ -132,7 +134,7 @@ static struct status part_check(const struct ckpt *c, const struct ckpt_tensor *
     return status_ok();
 }
 
-/* Completes a quantized tensor once all entries are at their final addresses. */
+/* Completes a quantized tensor; all entries must be at their final addresses. */
 static struct status tensor_link(struct ckpt *c, struct ckpt_tensor *t)
 {
     for (enum ckpt_part part = CKPT_CODES; part < CKPT_PART_COUNT; part++) {

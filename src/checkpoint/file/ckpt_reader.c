@@ -1,10 +1,11 @@
-/* A ring of portions of rows. Those after the first are being read while the first is verified and
- * given away:
+/* Reads portions of rows in a ring. The later portions are being read while the first is verified
+ * and given to the caller:
  *
- *     ring   [ portion, read ] [ portion, going on ] [ portion, going on ] [ free ]
+ *     ring   [ portion, read ] [ portion, reading  ] [ portion, reading  ] [ free ]
  *              ^ head: sums, rows to the caller                              ^ filled next
  *
- * Through the system's cache there is one portion, a whole series, read piece by piece. */
+ * When the system's cache is used, the ring has one portion: a whole series, read piece by
+ * piece. */
 #include "checkpoint/file/ckpt_reader.h"
 
 #include "base/mem.h"
@@ -13,23 +14,23 @@
 
 #include <assert.h>
 
-/* Rows of one series. */
+/* Some rows of one series. */
 struct portion {
     struct ckpt_series series;
     uint64_t row, n_rows;
-    bool is_last; /* of its series */
+    bool is_last; /* the last portion of its series */
 };
 
 struct ckpt_reader {
     struct ckpt_reader_job job;
     struct direct_reads *direct; /* owned; NULL: through the cache */
-    size_t direct_bytes;         /* of a portion, at most */
+    size_t direct_bytes;         /* most bytes of a portion */
     char *buf;                   /* owned, mapped: buf_bytes; NULL with direct reads */
     size_t buf_bytes;
     struct ckpt_sum sum;
     struct portion *ring; /* owned [n_slots] */
     uint32_t n_slots, head, n_filled;
-    struct portion ahead; /* what is left of the series that fills the ring; 0 rows: nothing */
+    struct portion ahead; /* the rest of the current series, not in the ring yet; 0 rows: none */
 };
 
 static size_t row_bytes_of(const struct ckpt_tensor *t)
@@ -44,7 +45,7 @@ static struct status direct_open(struct ckpt_reader *r)
     const struct ckpt_reader_job *job = &r->job;
     r->direct_bytes = job->longest_row > CKPT_DIRECT_BYTES ? job->longest_row : CKPT_DIRECT_BYTES;
     struct status st = direct_reads_create(job->c->fd, r->direct_bytes, job->n_direct, &r->direct);
-    return st.code == STATUS_IO ? status_ok() : st; /* not offered: through the cache */
+    return st.code == STATUS_IO ? status_ok() : st; /* not supported here: read through the cache */
 }
 
 static struct status reader_prepare(struct ckpt_reader *r)
@@ -89,7 +90,7 @@ bool ckpt_reader_is_direct(const struct ckpt_reader *r)
 
 /* ---- filling the ring ---- */
 
-/* Asks for the next series, once all of the last one is in the ring. */
+/* Asks for the next series, once the last one is completely in the ring. */
 static bool series_ask(struct ckpt_reader *r)
 {
     struct portion *ahead = &r->ahead;
@@ -103,7 +104,8 @@ static bool series_ask(struct ckpt_reader *r)
     return true;
 }
 
-/* The rows of the next portion: direct reads have a bound, and end at the end of a panel. */
+/* Returns the number of rows of the next portion: direct reads are bounded and end at the end of a
+ * panel. */
 static uint64_t portion_rows(const struct ckpt_reader *r)
 {
     const struct portion *ahead = &r->ahead;
@@ -143,8 +145,8 @@ bool ckpt_reader_next(struct ckpt_reader *r, struct ckpt_series *out)
     return true;
 }
 
-/* The portion's rows in memory, or NULL with *st failed. A read that did not arrive whole is done
- * again through the cache, which repairs it or says what is wrong. */
+/* Returns the portion's rows in memory, or NULL with a failed *st. If not all bytes arrived, reads
+ * them again through the cache, which succeeds or says what is wrong. */
 static const char *portion_wait(struct ckpt_reader *r, const struct portion *p, struct status *st)
 {
     const struct ckpt_tensor *t = p->series.tensor;
@@ -156,7 +158,7 @@ static const char *portion_wait(struct ckpt_reader *r, const struct portion *p, 
     return status_failed(st) ? NULL : rows;
 }
 
-/* Verifies and gives away a portion, in pieces that fit the CPU's cache. */
+/* Verifies a portion and gives it to fn, in pieces that fit the CPU's cache. */
 static struct status portion_give(struct ckpt_reader *r, const struct portion *p, ckpt_rows_fn *fn,
                                   void *ctx)
 {

@@ -1,5 +1,5 @@
-/* Reads many blocks of a checkpoint one after another and verifies them, with several reads going
- * on while the caller works on the rows of an earlier one. Called by the loader. */
+/* Reads many blocks of a checkpoint one after another and verifies them. Several reads are in
+ * flight while the caller works on rows that were read before. Called by the loader. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_READER_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_READER_H
 
@@ -9,10 +9,10 @@
 struct ckpt_series {
     const struct ckpt_tensor *tensor; /* borrowed, of the open checkpoint */
     uint64_t block, n_blocks;
-    uint64_t tag; /* the caller's */
+    uint64_t tag; /* free for the caller */
 };
 
-/* The next series to read; false: there is none. The reader asks some series ahead. */
+/* Sets *out to the next series to read; false: there is none. The reader asks some series ahead. */
 typedef bool ckpt_series_fn(void *ctx, struct ckpt_series *out);
 
 /* Takes rows [row, row + n_rows), counted in the whole tensor: [n_rows][n_cols] in the stored
@@ -23,30 +23,30 @@ typedef struct status ckpt_rows_fn(void *ctx, uint64_t row, uint64_t n_rows, con
 struct ckpt_reader_job {
     const struct ckpt *c;
     size_t longest_row;   /* bytes of the longest row of all series */
-    uint32_t n_direct;    /* reads that go on at a time, past the system's file cache; 0: through
-                             the cache, one after another */
+    uint32_t n_direct;    /* reads in flight that bypass the system's file cache; 0: through the
+                             cache, one after another */
     ckpt_series_fn *next; /* called by the thread that calls the reader */
     void *ctx;
 };
 
 struct ckpt_reader; /* used by one thread at a time */
 
-/* Local. Where the system has no reads past its cache, the reader reads through it. Memory:
- * CKPT_DIRECT_BYTES (or the longest row) for each direct read at a time; through the cache
+/* Local. If the system has no reads that bypass its cache, the reader reads through it. Memory:
+ * CKPT_DIRECT_BYTES (or the longest row) for each of n_direct; through the cache
  * CKPT_READ_BYTES_MAX (or the longest row). Errors: STATUS_MEMORY. */
 struct status ckpt_reader_create(const struct ckpt_reader_job *job, struct ckpt_reader **out);
-/* Local. Waits for reads that go on; accepts NULL. */
+/* Local. Waits for the reads in flight; accepts NULL. */
 void ckpt_reader_destroy(struct ckpt_reader **r);
 
-/* Local. Whether it reads past the system's file cache. */
+/* Local. True when the reader bypasses the system's file cache. */
 bool ckpt_reader_is_direct(const struct ckpt_reader *r);
 
-/* Local. The series whose rows come next; false: all are read. */
+/* Local. Sets *out to the series whose rows come next; false: all are read. */
 bool ckpt_reader_next(struct ckpt_reader *r, struct ckpt_series *out);
 /* Local. Gives fn all rows of the series that ckpt_reader_next returned, in pieces of
- * ckpt_rows_at_once rows, which may span blocks. A block's checksum is checked with its last piece,
- * so discard all rows after an error; the reader is then only to be destroyed. Errors: as
- * ckpt_read_block, of the first bad block; and fn's. */
+ * ckpt_rows_at_once rows, which may span blocks. A block's checksum is verified only with its last
+ * piece, so discard all rows after an error; the only call allowed then is ckpt_reader_destroy.
+ * Errors: as ckpt_read_block, for the first bad block; and fn's. */
 struct status ckpt_reader_rows(struct ckpt_reader *r, ckpt_rows_fn *fn, void *ctx);
 
 #endif

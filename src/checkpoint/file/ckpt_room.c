@@ -1,4 +1,4 @@
-/* Counts the bytes of a file and asks for the file system's. */
+/* Computes the size of a checkpoint file and compares it with the free disk space. */
 #include "checkpoint/file/ckpt_room.h"
 
 #include "base/file.h"
@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The dataset of one part, its alignment and its checksums. */
+/* Returns the bytes of one part's dataset with its alignment and its checksums. */
 static uint64_t part_needed(const struct ckpt_tensor_spec *spec, enum ckpt_part part)
 {
     struct ckpt_tensor_spec one = *spec;
@@ -51,16 +51,16 @@ struct status ckpt_room_free(const char *path, uint64_t *n_free)
     TRY(file_target(path, &file));
     char *slash = strrchr(file, '/');
     if (slash != NULL) slash[slash == file ? 1 : 0] = '\0';
-    /* some network and user-space file systems report 0 blocks in total; those say nothing */
+    /* some network and user-space file systems report 0 blocks in total, which means nothing */
     if (statvfs(slash != NULL ? file : ".", &info) == 0 && info.f_blocks > 0) {
-        const bool is_root = geteuid() == 0; /* may use the reserved blocks, too */
+        const bool is_root = geteuid() == 0; /* root may use the reserved blocks too */
         *n_free = (uint64_t)(is_root ? info.f_bfree : info.f_bavail) * info.f_frsize;
     }
     mem_free(&file);
     return status_ok();
 }
 
-/* Bytes as a person reads them: "7.13 GB", "0.40 MB". */
+/* Writes a number of bytes for people: "7.13 GB", "0.40 MB". */
 static const char *as_text(uint64_t n_bytes, char text[32])
 {
     const bool is_large = n_bytes >= 1000000000u;

@@ -7,18 +7,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The state of the walk. HDF5's callbacks can return only an int, so `st` holds the error. */
+/* The state of the walk. HDF5's callbacks return only an int, so `st` holds the error. */
 struct walk {
     struct ckpt *c;
-    char path[CKPT_PATH_MAX]; /* of the group being walked, without a final slash */
+    char path[CKPT_PATH_MAX]; /* path of the group being walked, without a final slash */
     unsigned depth;
     uint64_t n_links;
     struct status st;
 };
 
-/* Shape and place of a dataset. Every dataset must be contiguous, inside this file and without
- * filters, with at most CKPT_DIMS_MAX dimensions.
- */
+/* The shape of a dataset. Every dataset must be contiguous, inside this file and without filters,
+ * with at most CKPT_DIMS_MAX dimensions. */
 struct shape {
     int n_dims;
     hsize_t dims[CKPT_DIMS_MAX];
@@ -77,7 +76,7 @@ static struct status storage_check(const struct ckpt *c, const char *path, hid_t
     return status_ok();
 }
 
-/* Opens a dataset after the checks that need no type. */
+/* Opens a dataset and makes the checks that need no type. */
 static struct status dataset_open(const struct ckpt *c, const char *path, hid_t *out,
                                   struct shape *shape)
 {
@@ -129,7 +128,7 @@ out:
     return st;
 }
 
-/* Reads a vector of at most 65536 f32 into new memory. */
+/* Reads a vector of at most 65536 f32 values into new memory. */
 static struct status floats_read(struct ckpt *c, const char *path, float **out, size_t *n)
 {
     hid_t dataset;
@@ -296,8 +295,8 @@ out:
     return st;
 }
 
-/* Reads a dataset according to its path. A dataset that this version does not know is only checked.
- */
+/* Reads a dataset as its path demands. A dataset that this version does not know is only
+ * checked. */
 static struct status dataset_visit(struct ckpt *c, const char *path)
 {
     static const char *const text_paths[] = {

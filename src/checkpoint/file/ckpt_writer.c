@@ -1,4 +1,4 @@
-/* The streamed writer of checkpoint files: the file, its texts, its end. */
+/* The streaming writer of checkpoint files: creates the file, writes its texts, completes it. */
 #include "checkpoint/file/ckpt_writer.h"
 
 #include "arch/arch_rope.h"
@@ -190,7 +190,8 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
     return st;
 }
 
-/* Writes the rotary frequencies, and the factors if there are any. */
+/* Writes the rotary frequencies, those of layers with a window, and the factors, as far as there
+ * are any. */
 static struct status rope_write(struct ckpt_writer *w, const struct js_node *config)
 {
     struct arch_rope r;

@@ -1,4 +1,4 @@
-/* Writes shoal's checkpoint file: streamed, in bounded memory, all or nothing. The same calls make
+/* Writes shoal's checkpoint file: streaming, in bounded memory, all or nothing. The same calls make
  * the same bytes. Called by convert and by quantize. Order of calls: create, config, texts, then
  * for each tensor `tensor` and its rows (`rows`, or `quant_rows` for a quantized tensor), then
  * finish. */
@@ -17,28 +17,28 @@ struct ckpt_tensor_spec {
     uint64_t dims[CKPT_DIMS_MAX];
     uint32_t leaf_elems; /* 0: not row-parallel; grid_bits is then ignored */
     uint32_t grid_bits;
-    struct quant_format quant; /* QUANT_NONE: rows of dtype; else dtype is ignored, dims are those
-                                  of the weight, leaves are whole kernel groups */
+    struct quant_format quant; /* QUANT_NONE: rows of dtype; else dtype is ignored, dims are the
+                                  weight's, and leaves are whole kernel groups */
     const char *method;        /* quantization method ("rtn"); quantized only */
 };
 
-/* Local. Creates a file under a temporary name beside the file that `path` leads to (symlinks are
+/* Local. Creates a file under a temporary name beside the file to which `path` leads (symlinks are
  * followed); ckpt_writer_finish renames it to that file. `source` becomes the root attribute.
  * Errors: STATUS_USAGE when `path` exists and is no regular file, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_create(const char *path, const char *source, struct ckpt_writer **out);
 
-/* Local. Writes the config: the text as a dataset, one typed attribute per field of the object, and
- * /rope/inv_freq and /rope/factors as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad
- * JSON, STATUS_IO, STATUS_MEMORY. */
+/* Local. Writes the config: its text as a dataset, one typed attribute per field of the object, and
+ * the vectors of /rope as arch/arch_rope.h makes them. Errors: STATUS_INPUT for bad JSON,
+ * STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t n);
 
-/* Local. Writes one of the other texts; empty texts are left out. Errors: STATUS_INPUT for a text
+/* Local. Writes one of the other texts; an empty text is left out. Errors: STATUS_INPUT for a text
  * above 256 MiB, STATUS_IO. */
 struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, const char *text,
                                size_t n);
 
 /* Local. Begins a tensor; all rows of the previous one must have been written. Names must be new,
- * and no name may be a parent of another one. Errors: STATUS_INPUT names the tensor; STATUS_IO,
+ * and no name may be a parent of another. Errors: STATUS_INPUT names the tensor; STATUS_IO,
  * STATUS_MEMORY. */
 struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec);
 
@@ -46,27 +46,27 @@ struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor
  * STATUS_INPUT (more rows than the tensor has), STATUS_IO. */
 struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
 
-/* Local. Writes the next n_rows rows of codes, scales and zeros of the current, quantized tensor.
- * Errors: as ckpt_writer_rows. */
+/* Local. Writes the codes, scales and zeros of the next n_rows rows of the current, quantized
+ * tensor. Errors: as ckpt_writer_rows. */
 struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
                                      uint64_t n_rows);
 
-/* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder; *w becomes
- * NULL whatever happens, and on failure the temporary file is gone. Errors: STATUS_INPUT when rows
- * are missing, STATUS_IO, STATUS_MEMORY. */
+/* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder. *w is NULL
+ * afterwards in any case, and after a failure the temporary file is gone. Errors: STATUS_INPUT when
+ * rows are missing, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_finish(struct ckpt_writer **w);
 
 /* Local. Closes and removes the temporary file. Accepts NULL. */
 void ckpt_writer_destroy(struct ckpt_writer **w);
 
-/* Local. The bytes of weights that a tensor takes: of a row of one of its datasets (a plain tensor
- * has only the first; 0 for a dataset that the format lacks), and of all datasets together. */
+/* Local. Return the bytes of a tensor's weights: of one row in one dataset (a plain tensor has only
+ * the first; 0 for a dataset that the format lacks), and of all its datasets together. */
 uint64_t ckpt_spec_row_bytes(const struct ckpt_tensor_spec *spec, enum ckpt_part part);
 uint64_t ckpt_spec_bytes(const struct ckpt_tensor_spec *spec);
 
-/* Local. Rows of a block for a tensor of this shape: at most about 8 MiB, so that the ranks of a
- * host can hold one each; experts [E, out, in] are cut so that no block spans two of them where
- * `out` has a fitting divisor. */
+/* Local. Returns the number of rows of a block for a tensor of this shape: at most about 8 MiB, so
+ * that the ranks of a host can hold one block each. Blocks of experts [E, out, in] do not span two
+ * experts if `out` has a fitting divisor. */
 uint64_t ckpt_rows_per_block(const struct ckpt_tensor_spec *spec);
 
 #endif

@@ -14,12 +14,12 @@ enum {
 
 /* A dataset that is being written. */
 struct ckpt_stream {
-    struct ckpt_tensor shape; /* its name lies in `name` */
+    struct ckpt_tensor shape; /* its name points to `name` */
     char name[CKPT_NAME_MAX];
     hid_t dataset; /* -1: none */
     hid_t type;
     uint64_t row;      /* rows received */
-    uint64_t n_filled; /* of these, rows in the block buffer */
+    uint64_t n_filled; /* how many of these rows are in the block buffer */
     uint64_t *sums;    /* owned [n_blocks][2] */
     char *block;       /* owned [n_block_bytes]; outlives the dataset */
     size_t n_block_bytes;
@@ -28,12 +28,12 @@ struct ckpt_stream {
 struct ckpt_writer {
     char *path;      /* owned */
     char *temporary; /* owned */
-    bool created;    /* the temporary file is ours to remove */
+    bool created;    /* the temporary file exists and is ours to remove */
     hid_t file;
     hid_t group_plist;   /* no times */
     hid_t dataset_plist; /* no times, contiguous, allocated early */
     struct ckpt_stream streams[CKPT_STREAMS_MAX];
-    uint32_t n_streams; /* of the tensor being written: 0 none, 1 plain, 2 or 3 quantized */
+    uint32_t n_streams; /* streams of the tensor being written: 0 none, 1 plain, 2 or 3 quantized */
     bool is_quantized;
     struct seal_extent *raw; /* owned [n_raw]: the extents of the weights' bytes */
     size_t n_raw, n_raw_capacity;
@@ -42,15 +42,15 @@ struct ckpt_writer {
 /* Errors of all functions below: STATUS_IO names the file and the object; STATUS_INPUT when the
  * caller's rows or names do not fit. */
 
-/* Local. Fills everything of t but its name, blocks and format. Errors: STATUS_INPUT for a shape
+/* Local. Fills all fields of t except its name, blocks and format. Errors: STATUS_INPUT for a shape
  * that cannot be stored. */
 struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_tensor *t);
 
 /* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create
- * groups itself, but not without times. */
+ * these groups itself, but only with times, which would change the bytes. */
 struct status ckpt_dataset_create(struct ckpt_writer *w, const char *path, hid_t type, int n_dims,
                                   const hsize_t *dims, hid_t *out);
-/* Local. The groups above the last component of `path`. */
+/* Local. Creates the groups above the last component of `path`. */
 struct status ckpt_groups_create(struct ckpt_writer *w, const char *path);
 
 /* Local. Ends the current tensor; all its rows must have been written. */

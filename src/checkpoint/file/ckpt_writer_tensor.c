@@ -1,5 +1,5 @@
-/* Tensors of the streamed writer: a plain one is one dataset, a quantized one is a group of two or
- * three; each is written and summed block by block. */
+/* Writes tensors for the streaming writer: a plain tensor is one dataset, a quantized one is a
+ * group of two or three. Each dataset is written and checksummed block by block. */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt_config.h"
 #include "checkpoint/file/ckpt_writer_private.h"
@@ -52,7 +52,7 @@ struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_t
     return status_ok();
 }
 
-/* A large divisor of n that is at most max; 1 when there is none near max. */
+/* Returns a large divisor of n that is at most max; 1 when there is none near max. */
 static uint64_t divisor_below(uint64_t n, uint64_t max)
 {
     const uint64_t least = n / max + (n % max != 0);
@@ -129,7 +129,7 @@ static struct status block_reserve(struct ckpt_stream *s, size_t n_bytes)
     return status_ok();
 }
 
-/* Writes the checksums of a stream that now has all its rows. */
+/* Writes the checksums of a stream that has received all its rows. */
 static struct status stream_end(struct ckpt_writer *w, const struct ckpt_stream *s)
 {
     if (s->row != s->shape.n_rows) {
@@ -190,7 +190,7 @@ static struct status stream_create(struct ckpt_writer *w, const struct ckpt_tens
     return mem_alloc(&s->sums, 2 * t.n_blocks, sizeof s->sums[0], "checksums");
 }
 
-/* Creates the group of a quantized tensor and its attributes. */
+/* Creates the group of a quantized tensor, with its attributes. */
 static struct status group_create(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec)
 {
     char path[CKPT_PATH_MAX], format[32];
@@ -263,7 +263,7 @@ struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor
     return st;
 }
 
-/* Writes the first *n_done of n_rows rows, as many as one hyperslab takes. */
+/* Writes as many of n_rows rows as one hyperslab takes; *n_done is their number. */
 static struct status slab_write(const struct ckpt_writer *w, const struct ckpt_stream *s,
                                 uint64_t row, uint64_t n_rows, const void *rows, uint64_t *n_done)
 {
@@ -284,7 +284,7 @@ static struct status slab_write(const struct ckpt_writer *w, const struct ckpt_s
     return st;
 }
 
-/* Writes and sums the block that the buffer holds. */
+/* Writes the block that the buffer holds, and its checksum to s->sums. */
 static struct status block_flush(const struct ckpt_writer *w, struct ckpt_stream *s)
 {
     const size_t row_bytes = (size_t)(s->shape.n_bytes / s->shape.n_rows);

@@ -1,4 +1,5 @@
-/* Linux's asynchronous I/O by its system calls: it needs no library, no thread and no lock. */
+/* Uses Linux's asynchronous I/O through system calls, which need no library, no thread and no
+ * lock. */
 #include "checkpoint/file/direct_reads.h"
 
 #include "base/mem.h"
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    SECTOR_BYTES = 4096, /* offset, length and memory of a direct read are multiples of it */
+    SECTOR_BYTES = 4096, /* offset, length and memory of a direct read are multiples of this */
     SLOTS_MAX = 64,
 };
 
@@ -21,7 +22,7 @@ enum {
 struct slot {
     char *memory; /* borrowed */
     struct iocb request;
-    size_t skip, n; /* the wanted bytes in it: [skip, skip + n) */
+    size_t skip, n; /* the wanted bytes in `memory`: [skip, skip + n) */
     int64_t got;    /* bytes that arrived; negative: an error */
     bool goes_on;
 };
@@ -45,7 +46,7 @@ static struct status not_offered(const char *what)
     return status_make(STATUS_IO, "reads past the file cache: %s: %s", what, strerror(errno));
 }
 
-/* The descriptor's own file, even when its name has gone to another file since. */
+/* Opens the file of a descriptor again, even if its name now belongs to another file. */
 static struct status open_again(int fd, int *out)
 {
     char path[64];
@@ -64,7 +65,7 @@ struct status direct_reads_create(int fd, size_t read_bytes, uint32_t n_slots,
     TRY(mem_alloc(&d, 1, sizeof *d, "reads past the file cache"));
     d->fd = -1;
     d->n_slots = n_slots;
-    /* the wanted bytes need not begin or end at a sector edge */
+    /* the wanted bytes need not begin or end at a sector's edge */
     const size_t slot_bytes = read_bytes > 0 ? sector_up(read_bytes) + SECTOR_BYTES : 0;
     TRY_GOTO(st, open_again(fd, &d->fd), out);
     if (syscall(SYS_io_setup, n_slots, &d->queue) != 0) {
@@ -85,7 +86,7 @@ void direct_reads_destroy(struct direct_reads **d_)
 {
     struct direct_reads *d = *d_;
     if (d == NULL) return;
-    if (d->queue != 0) syscall(SYS_io_destroy, d->queue); /* returns when no read goes on */
+    if (d->queue != 0) syscall(SYS_io_destroy, d->queue); /* returns when no read is in flight */
     if (d->memory != NULL) mem_unmap(&d->memory, d->n_bytes);
     if (d->fd >= 0) close(d->fd);
     mem_free(d_);
@@ -124,7 +125,7 @@ void direct_reads_start_into(struct direct_reads *d, uint32_t slot, char *memory
     submit(d, slot, memory, offset, n);
 }
 
-/* Waits for at least one read. */
+/* Waits until at least one read is done. */
 static void take_events(struct direct_reads *d)
 {
     struct io_event events[SLOTS_MAX];

@@ -24,10 +24,10 @@ struct header {
     char magic[16];
     uint32_t version, n_layers, n_experts, n_parts, cut, zero;
     uint64_t digest_low, digest_high, file_bytes, index_hash;
-    uint64_t hash; /* of all of the above */
+    uint64_t hash; /* hash of all fields above */
 };
 
-/* The header's sector and the index after it, as they stand in the file. */
+/* The header's sector and the index after it, as in the file. */
 struct head {
     char *bytes; /* owned, mapped */
     size_t n_bytes;
@@ -101,21 +101,21 @@ static struct header header_of(const struct expert_file_shape *s, const struct h
 
 /* --- writing ------------------------------------------------------------------------------ */
 
-/* Opens and locks the temporary file. A process that waited for the lock may hold a file that was
- * renamed meanwhile; it then opens the name again. */
+/* Opens and locks the temporary file. While a process waits for the lock, the file that it opened
+ * may be renamed; it then opens the name again. */
 static struct status open_temporary(struct expert_file_writer *w)
 {
     struct stat mine, named;
     do {
         if (w->fd >= 0) close(w->fd);
         w->fd = open(w->temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0644);
-        if (w->fd < 0 && errno == EINVAL) /* no direct writes here */
+        if (w->fd < 0 && errno == EINVAL) /* no direct writes on this file system */
             w->fd = open(w->temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (w->fd < 0) {
             return status_make(STATUS_IO, "%s: %s; give another --expert-file", w->temporary,
                                strerror(errno));
         }
-        (void)flock(w->fd, LOCK_EX); /* without locks two writers make the same bytes */
+        (void)flock(w->fd, LOCK_EX); /* without locks two writers write the same bytes */
         if (fstat(w->fd, &mine) != 0)
             return status_make(STATUS_IO, "%s: %s", w->temporary, strerror(errno));
     } while (stat(w->temporary, &named) != 0 || named.st_ino != mine.st_ino);
@@ -201,7 +201,7 @@ void expert_file_writer_destroy(struct expert_file_writer **w_)
 
 /* --- reading ------------------------------------------------------------------------------ */
 
-/* Reads n bytes at offset, or says why not. */
+/* Reads n bytes at offset, or returns an error that says why not. */
 static struct status read_at(const struct expert_file *f, char *bytes, size_t n, uint64_t offset)
 {
     for (size_t at = 0; at < n;) {
@@ -262,7 +262,7 @@ static struct status check_header(const struct expert_file *f, const struct head
     return status_ok();
 }
 
-/* Compares header and index with what the shape says. */
+/* Compares the header and the index with the expected shape. */
 static struct status check_head(struct expert_file *f)
 {
     struct header h;
@@ -296,7 +296,7 @@ struct status expert_file_open(const char *path, const struct expert_file_shape 
     struct expert_file *f = NULL;
     struct status st;
     *out = NULL;
-    /* O_NONBLOCK: opening a FIFO must not hang; reading it fails */
+    /* O_NONBLOCK: opening a FIFO must not hang; reading it then fails */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT) return status_ok();
     if (fd < 0) return status_make(STATUS_IO, "%s: %s", path, strerror(errno));

@@ -1,4 +1,4 @@
-/* HDF5 error sentences, types and access properties. */
+/* Error sentences, types and access properties for HDF5. */
 #include "checkpoint/file/h5.h"
 
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 
 void h5_quiet(void)
 {
-    H5dont_atexit(); /* a library that failed to write a file would fail again, or crash, at exit */
+    H5dont_atexit(); /* after a failed write the library would fail again, or crash, at exit */
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     H5PLset_loading_state(0);
 }
@@ -17,8 +17,8 @@ struct reason {
     bool locking;
 };
 
-/* Keeps the innermost description, on one line; of a failed system call only the system's message.
- */
+/* Keeps the innermost description, on one line; for a failed system call only the system's
+ * message. */
 static void reason_set(struct reason *reason, const char *text)
 {
     static const char label[] = "error message = ";
@@ -52,7 +52,8 @@ struct status h5_error(enum status_code code, const char *path, const char *what
                                       : "");
 }
 
-/* A binary float of 2 bytes: sign, e bits of exponent, m of mantissa, from the top. */
+/* Makes a binary float type of 2 bytes: from the top, a sign, e bits of exponent and m of
+ * mantissa. */
 static hid_t half_create(size_t e, size_t m)
 {
     const hid_t type = H5Tcopy(H5T_IEEE_F32LE);
@@ -78,7 +79,7 @@ hid_t h5_dtype_create(enum dtype t)
         return H5Tcopy(H5T_STD_I8LE);
     case DTYPE_U8:
         return H5Tcopy(H5T_STD_U8LE);
-    case DTYPE_F8_E4M3: /* in other programs' files only */
+    case DTYPE_F8_E4M3: /* stored only in other programs' files */
     case DTYPE_F8_E5M2:
     case DTYPE_I32:
     case DTYPE_I64:

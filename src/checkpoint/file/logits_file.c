@@ -1,4 +1,4 @@
-/* Growing datasets of logits. */
+/* Writes datasets of logits that grow. */
 #include "checkpoint/file/logits_file.h"
 
 #include "base/mem.h"
@@ -28,7 +28,7 @@ struct status logits_file_create(const char *path, struct logits_file **out)
     return status_ok();
 }
 
-/* A line's new dataset, [dims], which may grow by rows. */
+/* Creates a line's dataset [dims], which may grow by rows. */
 static struct status rows_create(struct logits_file *f, const char *name, const hsize_t *dims,
                                  hid_t *out)
 {
@@ -45,7 +45,8 @@ static struct status rows_create(struct logits_file *f, const char *name, const 
     return st;
 }
 
-/* A line's dataset with room for n_rows rows; the caller closes *out, unless negative. */
+/* Opens or creates a line's dataset with room for n_rows rows; the caller closes *out, unless
+ * negative. */
 static struct status rows_open(struct logits_file *f, const char *name, hsize_t n_rows,
                                hsize_t vocab, hid_t *out)
 {

@@ -1,4 +1,4 @@
-/* Writing and checking the trailer that guards HDF5's metadata. */
+/* Writes and checks the trailer that guards HDF5's metadata. */
 #include "checkpoint/file/seal.h"
 
 #include "base/mem.h"
@@ -88,7 +88,7 @@ static int extent_compare(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Fills the entries with the regions between the raw extents. */
+/* Fills the entries with the regions between the weights' extents. */
 static struct status trailer_regions(const char *path, struct seal_extent *raw, size_t n,
                                      uint64_t eoa, struct trailer *t)
 {

@@ -1,7 +1,6 @@
-/* The seal: a trailer after HDF5's own bytes that holds an XXH3-128 of every part of the file
- * which is not weights. A flipped bit in HDF5's metadata can make the library hang or answer
- * wrongly, so the seal is checked before the library opens the file. HDF5 and its tools ignore the
- * trailer.
+/* The seal: a trailer after HDF5's own bytes, with an XXH3-128 of every part of the file that is
+ * not weights. A flipped bit in HDF5's metadata can make the library hang or answer wrongly, so the
+ * seal is checked before the library opens the file. HDF5 and its tools ignore the trailer.
  *
  *   [0, eoa)    the bytes that HDF5 wrote
  *   entries     n_entries x {offset, bytes, hash low, hash high}, u64 little endian, ascending
@@ -21,12 +20,12 @@ struct seal_extent {
 
 struct seal_info {
     uint64_t file_bytes;
-    uint64_t eoa; /* bytes of the HDF5 part */
+    uint64_t eoa; /* size of the part that HDF5 wrote */
     uint64_t hash_low, hash_high;
 };
 
-/* Local. Appends a seal to the closed file at `path`. It covers all bytes except the raw extents
- * [n], which hold weights with checksums of their own; the array is sorted in place. Errors:
+/* Local. Appends a seal to the closed file at `path`. The seal covers all bytes except the raw
+ * extents [n], which hold weights with their own checksums; the array is sorted in place. Errors:
  * STATUS_IO, STATUS_INPUT (the file cannot be read back), STATUS_MEMORY. */
 struct status seal_append(const char *path, struct seal_extent *raw, size_t n);
 

@@ -1,6 +1,6 @@
-/* The parallel reader: finds out which ranks want which blocks. A block that one rank of the host
- * wants is read by that rank alone (loader_stream.c). A block that several ranks want is read by
- * one of them into shared memory (loader_rounds.c). */
+/* The parallel reader: finds out which ranks want which blocks. A block that only one rank of the
+ * host wants is read by that rank (loader_stream.c). A block that several ranks want is read by one
+ * of them into shared memory (loader_rounds.c). */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/clock.h"
@@ -18,7 +18,8 @@ struct slab_want slab_whole(const struct ckpt_tensor *t)
     return want;
 }
 
-/* The rows of one expert: `out` of a tensor [E, out, in]; of other tensors all rows. */
+/* Returns the number of rows of one expert: `out` of a tensor [E, out, in]; of other tensors all
+ * rows. */
 static uint64_t loader_inner_rows(const struct ckpt_tensor *t)
 {
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;
@@ -83,7 +84,7 @@ struct loader_place loader_next(const struct loader *l, const unsigned char *bit
     return at;
 }
 
-/* Sorts the wants by tensor, keeping the caller's order inside a tensor. */
+/* Sorts the wants by tensor; wants of one tensor keep the caller's order. */
 static struct status wants_sort(struct loader *l)
 {
     const size_t n_tensors = ckpt_stored_count(l->o->c);
@@ -124,8 +125,8 @@ static struct status loader_prepare(struct loader *l)
     return status_ok();
 }
 
-/* **Collective (host)**. Marks as shared the blocks that another rank wants too, and all blocks of
- * a rank whose sink is serial. */
+/* **Collective (host)**. Marks as shared the blocks that several ranks want, and all blocks of a
+ * rank whose sink is serial. */
 static void find_shared(struct loader *l)
 {
     const size_t n = bits_bytes(l);
@@ -154,7 +155,8 @@ static uint64_t bytes_of(const struct loader *l, const unsigned char *bits)
     return n;
 }
 
-/* **Collective (host)**. Decides for all ranks of the host alike. */
+/* **Collective (host)**. Decides, for all ranks of the host, whether to bypass the system's file
+ * cache. */
 static void choose_cache(struct loader *l)
 {
     const struct loader_job *job = l->o;
@@ -169,7 +171,7 @@ static void choose_cache(struct loader *l)
     l->is_direct = is_direct != 0;
 }
 
-/* The longest row among the tensors that this rank may read: of shared ones it may read any. */
+/* Finds the longest row of all stored tensors, because a rank may read any shared block. */
 static void find_longest_row(struct loader *l)
 {
     for (size_t i = 0; i < ckpt_stored_count(l->o->c); i++) {
@@ -195,7 +197,7 @@ struct status loader_reader(const struct loader *l, uint32_t n_threads, ckpt_ser
 
 /* ---- taking ---- */
 
-/* Gives the sink the rows that are in the want, one outer index at a time. */
+/* Gives the sink those of the rows that the want contains, one outer index at a time. */
 static struct status want_take(const struct loader *l, size_t index, uint64_t row, uint64_t n_rows,
                                const char *rows)
 {
@@ -234,7 +236,7 @@ struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, u
 
 /* ---- the call ---- */
 
-/* The number of lanes; the same on all ranks of the host. */
+/* **Collective (host)**. Returns the number of lanes, the same on all ranks of the host. */
 static int lanes_of(const struct loader_job *job)
 {
     int n = (int)team_size(job->team);

@@ -1,7 +1,7 @@
-/* The parallel reader. Every rank lists the slabs that it wants. Each block that a host needs is
- * read and verified by exactly one of its ranks, and passed on through shared memory if several
- * ranks want it. Keeps nothing. Called by job.c, quantize_job.c, weights_load.c and
- * expert_pack.c. */
+/* Reads a checkpoint in parallel. Every rank lists the slabs that it wants. Each block that a
+ * host's ranks want is read and verified by exactly one of them, and passed on through shared
+ * memory if several ranks want it. Keeps nothing. Called by job.c, quantize_job.c, weights_load.c
+ * and expert_pack.c. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_H
 
@@ -11,12 +11,12 @@
 
 #include <mpi.h>
 
-/* A slab: outer range x row range x column range of a tensor.
+/* A slab of a tensor: outer range x row range x column range.
  * [out, in]: outer0 = 0, n_outer = 1, rows of out, columns of in. [E, out, in]: outer is the range
  * of experts, rows count inside an expert. A vector [n] is one row: row0 = 0, n_rows = 1. */
 struct slab_want {
-    const struct ckpt_tensor *tensor; /* borrowed, of the ckpt given to loader_run; of a quantized
-                                         tensor its parts, each with its own columns */
+    const struct ckpt_tensor *tensor; /* borrowed from the job's c; of a quantized tensor its parts,
+                                         each with its own columns */
     uint64_t outer0, n_outer;
     uint64_t row0, n_rows;
     uint64_t col0, n_cols;
@@ -33,9 +33,9 @@ struct slab_piece {
 };
 
 /* Packs or copies a piece. Each element of each want comes exactly once, in any order; several
- * threads of the team call the sink at once unless it is serial. A piece may come before its
- * checksum has been checked, so its data counts only if loader_run succeeds. If a sink fails,
- * loader_run fails on every rank. */
+ * threads of the team call the sink at the same time unless it is serial. A piece may come before
+ * its checksum has been verified, so its data counts only if loader_run succeeds. If a sink fails,
+ * loader_run fails on every rank of the host. */
 typedef struct status slab_sink(void *ctx, const struct slab_piece *piece);
 
 struct loader_stats {
@@ -43,21 +43,21 @@ struct loader_stats {
     uint64_t n_bytes;       /* read by this rank */
     uint64_t n_blocks_host; /* read by all ranks of the host, each block once */
     uint64_t n_bytes_host;  /* read by all ranks of the host */
-    bool is_direct;         /* past the system's file cache, where the system can */
-    double seconds;         /* of the whole call */
+    bool is_direct;         /* bypasses the system's file cache, where the system can */
+    double seconds;         /* duration of the whole call */
 };
 
-/* Local. A want for a whole tensor. */
+/* Local. Returns a want for a whole tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
 enum {
-    LOADER_LANES_MAX = 4,    /* threads of a rank that read shared blocks */
-    LOADER_DIRECT_READS = 8, /* of a rank that go on at a time, past the system's file cache */
+    LOADER_LANES_MAX = 4,    /* most threads of a rank that read shared blocks */
+    LOADER_DIRECT_READS = 8, /* reads of a rank in flight that bypass the system's file cache */
 };
 
 /* One rank's arguments; all borrowed. */
 struct loader_job {
-    struct ckpt *c;    /* must be the same file on all ranks; checked */
+    struct ckpt *c;    /* must be the same file on all ranks; checked by digest */
     MPI_Comm host;     /* ranks that share memory (MPI_COMM_TYPE_SHARED) */
     struct team *team; /* reads, verifies and calls the sink; NULL: the calling thread alone */
     const struct slab_want *wants; /* [n_wants]; a rank may want nothing */
@@ -65,18 +65,18 @@ struct loader_job {
     slab_sink *sink;
     void *ctx;
     bool sink_is_serial;     /* only the calling thread calls the sink, with verified pieces */
-    enum loader_cache cache; /* the first rank of the host decides this and free_bytes for all */
-    uint64_t free_bytes;     /* of the host before the weights are filled; 0: unknown */
+    enum loader_cache cache; /* the host's first rank decides this and free_bytes for all ranks */
+    uint64_t free_bytes;     /* free memory of the host before the weights are filled; 0: unknown */
 };
 
 /* **Collective (host)**. Every rank of the host calls it with its own job; `stats` may be NULL.
- * Memory through the cache: CKPT_READ_BYTES_MAX (or the longest row) for each thread; past it
+ * Memory: through the cache CKPT_READ_BYTES_MAX (or the longest row) for each thread; bypassing it
  * LOADER_DIRECT_READS reads of 2 MiB (or the longest row), or 2 for each thread if that is more.
- * Then, for shared blocks and serial sinks, as much for the lanes alone, and twice 8 MiB (or the
- * largest block) for each lane. A rank has as many lanes as the smallest team of the host has
+ * Then, for shared blocks and serial sinks, the same with lanes for threads, and twice 8 MiB (or
+ * the largest block) for each lane. A rank has as many lanes as the smallest team of the host has
  * threads, but at most LOADER_LANES_MAX. Errors, the same on all ranks of the host: the status of
- * the first rank that failed; among the blocks that only this rank wants, of the first in the
- * file. */
+ * the first rank that failed. If that rank failed on several blocks that it alone wants: the first
+ * of them in the file. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

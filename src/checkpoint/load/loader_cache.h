@@ -2,10 +2,10 @@
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_CACHE_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_CACHE_H
 
-/* Whether blocks are read through the system's file cache. AUTO reads past it when the file is not
+/* Whether blocks are read through the system's file cache. AUTO bypasses it when the file is not
  * cached yet and the host's free memory cannot hold both the weights and the file: the cache would
- * take memory from the weights, and forget most of the file again. Where free memory is unknown,
- * AUTO is ON. Bytes and errors are the same. */
+ * take memory from the weights and then evict most of the file again. If free memory is unknown,
+ * AUTO means ON. The choice changes neither bytes nor errors. */
 enum loader_cache { LOADER_CACHE_AUTO, LOADER_CACHE_ON, LOADER_CACHE_OFF };
 #define LOADER_CACHE_WORDS                                                                         \
     {"auto", LOADER_CACHE_AUTO}, {"on", LOADER_CACHE_ON},                                          \

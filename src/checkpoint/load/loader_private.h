@@ -1,36 +1,36 @@
 /* The state of the parallel reader. loader.c sorts the wants; loader_stream.c reads the blocks that
- * one rank of the host wants, loader_rounds.c those that several ranks share. */
+ * only one rank of the host wants, loader_rounds.c those that several ranks share. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 
 #include "checkpoint/file/ckpt_reader.h"
 #include "checkpoint/load/loader.h"
 
-/* The loader during one call. Blocks are numbered through all stored tensors. */
+/* The state of one call. Blocks are numbered through all stored tensors. */
 struct loader {
     const struct loader_job *o;
     int rank, n_ranks, n_lanes;
-    bool is_direct;        /* reads past the system's file cache, on all ranks of the host */
-    uint64_t *first_block; /* owned [n_tensors + 1]: the number of a tensor's first block */
+    bool is_direct;        /* bypasses the system's file cache, on all ranks of the host */
+    uint64_t *first_block; /* owned [n_tensors + 1]: the number of each tensor's first block */
     uint64_t n_blocks;
-    size_t longest_row;    /* bytes, of all tensors that this rank reads */
+    size_t longest_row;    /* bytes of the longest row of all stored tensors */
     unsigned char *alone;  /* owned, a bit for each block: this rank reads and takes it */
     unsigned char *shared; /* owned, a bit for each block: the ranks read it in rounds */
     size_t *order;         /* owned [n_wants]: wants sorted by tensor */
-    size_t *first_want;    /* owned [n_tensors + 1]: a tensor's first index in `order` */
+    size_t *first_want;    /* owned [n_tensors + 1]: each tensor's first index in `order` */
 };
 
-/* A block and the stored tensor that it belongs to. */
+/* A block and the stored tensor to which it belongs. */
 struct loader_place {
     uint64_t block;
     size_t tensor;
 };
 
-/* Local. The first block from `at` on whose bit is set; n_blocks when there is none. */
+/* Local. Returns the first block from `at` on whose bit is set; n_blocks when there is none. */
 struct loader_place loader_next(const struct loader *l, const unsigned char *bits,
                                 struct loader_place at);
 
-/* Local. A reader for one of n threads. */
+/* Local. Makes a reader for one of n_threads threads. The caller destroys *out. */
 struct status loader_reader(const struct loader *l, uint32_t n_threads, ckpt_series_fn *next,
                             void *ctx, struct ckpt_reader **out);
 
@@ -44,13 +44,13 @@ struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, u
                           const void *rows);
 
 /* Local. Reads and verifies the blocks that only this rank wants and gives them to the sink. Each
- * thread of the team reads a run of blocks at a time. Errors: STATUS_INPUT names the first damaged
- * block, STATUS_MEMORY, the sink's. */
+ * thread of the team reads one run of blocks after another. Errors: STATUS_INPUT names the first
+ * damaged block, STATUS_MEMORY, the sink's. */
 struct status loader_stream(struct loader *l, struct loader_stats *stats);
 
 /* **Collective (host)**. Reads the shared blocks and gives the wanted parts to the sinks. `mine` is
- * this rank's status so far. Errors, the same on all ranks: the first rank's failed `mine`, or as
- * loader_stream. */
+ * this rank's status so far. Errors, the same on all ranks: `mine` of the first rank whose `mine`
+ * failed, or as loader_stream. */
 struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats);
 
 #endif

@@ -1,11 +1,15 @@
-/* Reads blocks that several ranks of a host want, or whose sink is serial, in rounds. In a round
+/* Reads in rounds the blocks that several ranks of a host want, or whose sink is serial. In a round
  * each lane (thread) of each rank reads a run of blocks into its slot of shared memory; then all
- * ranks agree that this went well; then each rank takes the rows that it wants from all slots. Each
+ * ranks agree that no read failed; then each rank takes the rows that it wants from all slots. Each
  * lane has two slots, used in turn, so the agreement of a round also says that the previous round's
  * slots are free.
  *
- *     round 0   lane reads slot 0 | agree | take from slots 0
- *     round 1                       lane reads slot 1 | agree | take from slots 1 */
+ *     round 0   lane reads slot 0
+ * agree
+ * take from slots 0
+ *     round 1                       lane reads slot 1
+ * agree
+ * take from slots 1 */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -15,38 +19,38 @@
 #include <string.h>
 
 enum {
-    AHEAD_ROUNDS = 4, /* the system is asked to read blocks this many rounds before they are
+    AHEAD_ROUNDS = 4, /* the system is told to read blocks this many rounds before they are
                          needed */
     /* Bytes of a slot. Small blocks (the quantized values of an expert, its scales) share a slot,
      * because each round ends with an agreement, which on busy cores waits until the system has run
      * every rank. */
-    SLOT_BYTES = 8 << 20 /* at most, unless one block is longer */
+    SLOT_BYTES = 8 << 20 /* unless one block is longer */
 };
 
 /* The rounds of one call. */
 struct rounds {
     struct loader *l;
-    struct loader_place ahead; /* the next round whose blocks the system is told to read */
+    struct loader_place ahead; /* bytes of one slot */
     size_t slot_bytes;
-    MPI_Win window; /* MPI_WIN_NULL: not made */
+    MPI_Win window; /* MPI_WIN_NULL: none */
     char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
     char *private_slots;
     struct direct_lane *lanes; /* owned [n_lanes] with direct reads; else NULL */
 };
 
-/* A block of a run, and its place in the run's slot. */
+/* A block of a run, and its offset in the run's slot. */
 struct run_block {
     struct loader_place at;
     size_t offset;
 };
 
-/* A lane whose reads go on during the rounds: the runs of its later rounds are asked for ahead. */
+/* A lane with reads in flight during the rounds: it asks for the runs of its later rounds ahead. */
 struct direct_lane {
     const struct rounds *r;
     struct ckpt_reader *reader; /* owned */
-    int index;                  /* of the lane among all ranks' lanes */
-    struct loader_place next;   /* the first block of a round that is not asked for yet */
-    struct run_block b;         /* in the run that is being asked for */
+    int index;                  /* the lane's index among all ranks' lanes */
+    struct loader_place next;   /* the first block of a round that has not been asked for yet */
+    struct run_block b;         /* the next block of the run that is being asked for */
     bool in_run;
 };
 
@@ -71,14 +75,14 @@ static uint64_t loader_rounds_block_of(const struct loader *l, struct loader_pla
     return at.block - l->first_block[at.tensor];
 }
 
-/* The bytes of a block in a slot. */
+/* Returns the bytes that a block takes in a slot. */
 static size_t padded_bytes(const struct loader *l, struct loader_place at)
 {
     const size_t n = ckpt_block_bytes(tensor_at(l, at), loader_rounds_block_of(l, at));
     return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* ---- runs: as many of the shared blocks, in the file's order, as a slot holds ---- */
+/* ---- runs: as many shared blocks, in the file's order, as fit into a slot ---- */
 
 static bool run_holds(const struct rounds *r, const struct run_block *b)
 {
@@ -103,8 +107,8 @@ static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
 
 /* ---- shared slots ---- */
 
-/* The size of a slot; 0 when no block is shared. A small number of blocks is spread over all lanes
- * and at least two rounds. */
+/* Returns the size of a slot; 0 when no block is shared. A small number of blocks is spread over
+ * all lanes and at least two rounds. */
 static size_t choose_slot_bytes(const struct loader *l)
 {
     size_t largest = 0, all = 0;
@@ -118,7 +122,7 @@ static size_t choose_slot_bytes(const struct loader *l)
     return n > largest ? n : largest;
 }
 
-/* The bytes of one rank's slots. */
+/* Returns the bytes of one rank's slots. */
 static size_t slots_bytes(const struct rounds *r)
 {
     return 2 * (size_t)r->l->n_lanes * r->slot_bytes;
@@ -133,7 +137,7 @@ static struct status mpi_error(const struct rounds *r, int error, const char *wh
                        ckpt_path(r->l->o->c), what, slots_bytes(r), r->l->n_ranks, n, text);
 }
 
-/* Shared memory for all ranks' slots; a host of one rank needs none. */
+/* Allocates shared memory for all ranks' slots; a host of one rank uses private memory. */
 static struct status slots_create(struct rounds *r)
 {
     if (r->l->n_ranks == 1) {
@@ -178,7 +182,7 @@ static void window_sync(const struct rounds *r)
     if (r->window != MPI_WIN_NULL) MPI_Win_sync(r->window);
 }
 
-/* The slot of the round's i-th run. */
+/* Returns the slot of the round's i-th run. */
 static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i)
 {
     const int n_lanes = r->l->n_lanes;
@@ -186,7 +190,7 @@ static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i
     return r->slots[i / n_lanes] + lane * r->slot_bytes;
 }
 
-/* Tells the system to read this rank's blocks of the round that comes AHEAD_ROUNDS later. */
+/* Tells the system to read the blocks that this rank needs AHEAD_ROUNDS later. */
 static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
@@ -204,7 +208,7 @@ static void advise_round(struct rounds *r)
 
 /* ---- reads that go on during the rounds ---- */
 
-/* The lane's run of the next round; false: there is none. */
+/* Moves the lane to its run of the next round; false: there is none. */
 static bool direct_next_run(struct direct_lane *lane)
 {
     const struct loader *l = lane->r->l;
@@ -217,8 +221,8 @@ static bool direct_next_run(struct direct_lane *lane)
     return lane->in_run;
 }
 
-/* The next consecutive blocks of a tensor, one run after another. The tag is the place of the first
- * block in the run's slot. */
+/* Sets *out to the next consecutive blocks of a tensor, run after run. The tag is the offset of the
+ * first block in the run's slot. */
 static bool direct_next_series(void *ctx, struct ckpt_series *out)
 {
     struct direct_lane *lane = ctx;
@@ -244,7 +248,7 @@ static void direct_destroy(struct rounds *r)
     mem_free(&r->lanes);
 }
 
-/* The lanes' readers, if this host reads past the file cache. */
+/* Creates the lanes' readers, if this host bypasses the file cache. */
 static struct status direct_create(struct rounds *r)
 {
     const struct loader *l = r->l;
@@ -259,7 +263,7 @@ static struct status direct_create(struct rounds *r)
     return status_ok();
 }
 
-/* The memory of a series in a slot: its blocks stand there one after the other, padded. */
+/* The part of a slot for one series, whose blocks follow each other, padded. */
 struct series_slot {
     const struct ckpt_series *series;
     size_t block_bytes; /* padded */
@@ -284,7 +288,7 @@ static struct status rows_to_slot(void *ctx, uint64_t row, uint64_t n_rows, cons
 
 /* ---- rounds ---- */
 
-/* A run that is read into its slot. */
+/* A run that a lane reads into its slot. */
 struct run_read {
     struct loader_place first;
     char *slot;
@@ -348,7 +352,7 @@ static void read_run(void *ctx, uint32_t i)
         read->lane != NULL ? run_read_direct(job->r, read, n) : run_read_cached(job->r, read);
 }
 
-/* This rank reads its runs of the round into their slots, unless `mine` already failed. */
+/* Reads this rank's runs of the round into their slots, unless `mine` already failed. */
 static struct status round_read(const struct rounds *r, struct loader_place at, unsigned round,
                                 struct status mine, struct loader_stats *stats)
 {
@@ -371,7 +375,7 @@ static struct status round_read(const struct rounds *r, struct loader_place at, 
     return mine;
 }
 
-/* A verified block. Free threads take its rows in pieces. */
+/* A verified block. Threads that are free take its rows in pieces. */
 struct take_job {
     const struct loader *l;
     const struct ckpt_tensor *tensor;
@@ -418,7 +422,7 @@ static struct status block_take(const struct loader *l, struct loader_place at, 
     return job.status;
 }
 
-/* Takes the rows that this rank wants from all slots. *at moves to the next round also after an
+/* Takes the rows that this rank wants from all slots. *at moves to the next round even after an
  * error, so that all ranks count rounds alike. */
 static struct status round_take(const struct rounds *r, struct loader_place *at, unsigned round)
 {

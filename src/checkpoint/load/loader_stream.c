@@ -1,8 +1,8 @@
-/* Reads the blocks that one rank wants. Each thread of the team takes the next run of blocks; it
- * adds each piece of rows that fits its cache to the checksum and gives it to the sink at once, so
- * every byte is read from memory once and written once. A wrong checksum at a block's end ends the
- * load. While a thread works on one piece, the disk reads the next ones: by the system's read-ahead
- * or, past its cache, by the reader's own (ckpt_reader.h). */
+/* Reads the blocks that only one rank wants. Each thread of the team takes the next run of blocks.
+ * It adds each piece of rows that fits its cache to the checksum and gives it to the sink at once,
+ * so every byte is read from memory once and written once. A wrong checksum at a block's end ends
+ * the load. While a thread works on one piece, the disk reads the next ones: by the system's
+ * read-ahead or, if its cache is bypassed, by the reader's own (ckpt_reader.h). */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 enum {
-    AHEAD_RUNS = 4, /* runs of each lane that the system is told to read ahead */
+    AHEAD_RUNS = 4, /* how many runs of each lane the system is told to read ahead */
     /* Bytes of a run. Small blocks (an expert each) share a run. Otherwise several threads would
      * fill the same huge page of the weights at once, and the first access to a page clears it. */
     RUN_BYTES = 8 << 20 /* at most, unless one block is longer */
@@ -22,10 +22,10 @@ struct stream;
 struct lane {
     struct stream *s;
     struct ckpt_reader *reader; /* owned */
-    uint64_t at, end; /* what is left of the run that the reader asks for: indices into the list */
+    uint64_t at, end;           /* indices into the list: what the reader has not yet asked for */
     struct loader_stats stats;
     struct status status;
-    uint64_t failed; /* the index in the list of the series that failed */
+    uint64_t failed; /* the index of the first block of the series that failed */
 };
 
 struct stream {
@@ -37,7 +37,7 @@ struct stream {
     struct lane *lanes; /* owned [n_lanes] */
     uint32_t n_lanes;
     _Atomic uint64_t next;
-    _Atomic bool stops; /* set on failure; runs that were begun before are still finished */
+    _Atomic bool stops; /* set on failure; runs that have begun are still finished */
 };
 
 static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
@@ -45,13 +45,14 @@ static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
     return ckpt_tensor_at(s->l->o->c, s->list[i].tensor);
 }
 
-/* The block's number within its tensor. */
+/* Returns the block's number within its tensor. */
 static uint64_t loader_stream_block_of(const struct stream *s, uint64_t i)
 {
     return s->list[i].block - s->l->first_block[s->list[i].tensor];
 }
 
-/* The number of blocks from index i on, before `end`, that are consecutive in one tensor. */
+/* Returns the number of blocks from index i on, before `end`, that are consecutive in one
+ * tensor. */
 static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
 {
     uint64_t n = 1;
@@ -61,7 +62,7 @@ static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
     return n;
 }
 
-/* Tells the system to read a run; one call for each series of consecutive blocks. */
+/* Tells the system to read a run, by one call for each series of consecutive blocks. */
 static void advise(const struct stream *s, uint64_t run)
 {
     if (run >= s->n_runs) return;
@@ -83,7 +84,7 @@ static struct status take_rows(void *ctx, uint64_t row, uint64_t n_rows, const v
     return loader_take(r->l, r->tensor, row, n_rows, rows);
 }
 
-/* The lane's next run; false: there is none. */
+/* Moves the lane to its next run; false: there is none. */
 static bool lane_next_run(struct lane *lane)
 {
     struct stream *s = lane->s;
@@ -96,8 +97,8 @@ static bool lane_next_run(struct lane *lane)
     return true;
 }
 
-/* The next consecutive blocks of the lane's runs. Small blocks (an expert's codes, its scales)
- * share a read. */
+/* Sets *out to the next consecutive blocks of the lane's runs. Small blocks (an expert's codes, its
+ * scales) share a read. */
 static bool lane_next_series(void *ctx, struct ckpt_series *out)
 {
     struct lane *lane = ctx;
@@ -140,7 +141,7 @@ static struct loader_place next_alone(const struct loader *l, struct loader_plac
     return loader_next(l, l->alone, at);
 }
 
-/* Cuts the list into runs. A run ends before the block that would make it too long, and runs get
+/* Divides the list into runs. A run ends before the block that would make it too long, and runs get
  * shorter towards the end, so that all lanes finish at about the same time. */
 static struct status runs_make(struct stream *s, uint64_t n_bytes)
 {
@@ -161,7 +162,7 @@ static struct status runs_make(struct stream *s, uint64_t n_bytes)
     return status_ok();
 }
 
-/* Lists the blocks in the file's order. */
+/* Lists the blocks that only this rank wants, in the file's order. */
 static struct status list_make(struct stream *s)
 {
     const struct loader *l = s->l;
@@ -188,15 +189,15 @@ static struct status lanes_make(struct stream *s)
     return status_ok();
 }
 
-/* Each thread ends a reader: ending direct reads takes the system some 30 ms, most of it waiting.
- */
+/* Destroys one reader. Called on each thread, because ending direct reads takes the system about 30
+ * ms, most of it waiting. */
 static void lane_end(void *ctx, uint32_t part)
 {
     struct stream *s = ctx;
     ckpt_reader_destroy(&s->lanes[part].reader);
 }
 
-/* Adds up the lanes' counts; returns the failure that comes first in the file. */
+/* Adds up the lanes' counts; returns the failure that is first in the file. */
 static struct status lanes_sum(const struct stream *s, struct loader_stats *stats)
 {
     struct status st = status_ok();

@@ -25,7 +25,7 @@ enum jinja_var_kind {
     JINJA_VAR_BOOL,
     JINJA_VAR_TEXT, /* from the model: trusted */
     JINJA_VAR_JSON, /* from a user: every byte of its strings, numbers, true, false and null is
-                     * marked */
+                       marked */
 };
 
 struct jinja_var {
@@ -50,7 +50,7 @@ enum { JINJA_STEPS_MAX = 1 << 24 };
 /* A zero means the default. */
 struct jinja_limits {
     uint64_t max_steps;      /* JINJA_STEPS_MAX. A step is a node evaluated, or 4 to 16 bytes
-                              * touched */
+                                touched */
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */

@@ -31,7 +31,7 @@ void *jarena_get(struct jarena *a, size_t n_bytes)
         if (status_failed(&st)) return NULL;
         fresh->n = n;
         const bool alone = c != NULL && n == want; /* one large value gets a chunk of its own; the
-                                                    * old chunk is filled further */
+                                                      old chunk is filled further */
         fresh->next = alone ? c->next : c;
         if (alone) {
             c->next = fresh;

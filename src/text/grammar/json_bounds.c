@@ -23,7 +23,7 @@ struct digits {
     const struct magnitude *low, *high;
     uint32_t to;
     uint32_t *rest; /* [N + 1] rest[k]: the state where k more digits may follow and no bound limits
-                     * them; 0: not made yet */
+                       them; 0: not made yet */
 };
 
 static struct magnitude magnitude_of(double x, bool is_out)

@@ -9,7 +9,7 @@
 
 struct regex_options {
     bool in_string; /* the text is inside a JSON string: characters that need an escape there are
-                     * left out */
+                       left out */
     bool searches;  /* any text may come before and after the match, except where ^ or $ is */
 };
 

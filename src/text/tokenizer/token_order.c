@@ -133,7 +133,7 @@ size_t token_order_mask(const struct token_order *o, const struct dfa *d, uint16
                         bool begins, uint32_t *mask)
 {
     size_t n_alive = 0, n_taken = 0; /* states[0, n_alive]: the states after the shared first bytes
-                                      * of the entry before */
+                                        of the entry before */
     if (begins && o->t->decoder.kind != DECODER_BYTE_LEVEL) return mask_first(o, d, state, mask);
     o->states[0] = state;
     for (size_t i = 0; i < o->n; i++) {
