@@ -18,7 +18,7 @@ enum { DOWN_PROJ_UNIT = 32, EXPERTS_MAX = 1 << 16 };
 
 /* ---- names ---- */
 
-/* "a.experts.7.b" becomes "a.experts.b" and 7. */
+/* Splits "a.experts.7.b" into "a.experts.b" and 7. */
 static struct status part_name(const char *name, struct convert_part *out)
 {
     const char *found = strstr(name, ".experts.");
@@ -55,7 +55,7 @@ static int part_compare(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* Whether the family has prediction layers that shoal reads. */
+/* True when the family has prediction layers that shoal reads. */
 static bool family_predicts(const struct js_node *config)
 {
     const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
@@ -65,17 +65,17 @@ static bool family_predicts(const struct js_node *config)
     return false;
 }
 
-/* Whether a tensor of the first layer after those of the model is read: all but the copies of the
- * embedding and the head, which publishers repeat there. */
+/* True when a tensor of the first prediction layer is read: all are, except the copies of the
+ * embedding and of the head, which publishers repeat there. */
 static bool is_read_for_prediction(const char *in_layer)
 {
     return strcmp(in_layer, ".embed_tokens.weight") != 0 &&
            strcmp(in_layer, ".shared_head.head.weight") != 0;
 }
 
-/* Whether no forward pass of shoal reads this tensor: multi-token prediction of families for which
- * it is not implemented, or beyond its first layer, stored as layers after those of the model or by
- * itself; and the indexers of sparse attention. */
+/* True when no forward pass of shoal reads this tensor: multi-token prediction (layers after those
+ * of the model, or "mtp.") of families for which it is not implemented, or beyond its first layer;
+ * and the indexers of sparse attention. */
 static bool is_unused(const char *name, int64_t n_layers, bool predicts)
 {
     const char *prefix = "model.layers.";
@@ -125,8 +125,8 @@ static bool convert_same_format(struct quant_format a, struct quant_format b)
            a.group == b.group;
 }
 
-/* Sets *n to the number of parts, from `first` on, that make one tensor. The parts must be the
- * experts 0, 1, ... and have the same shape. */
+/* Sets *n to the number of parts, from `first` on, that make one tensor. The parts must be experts
+ * 0, 1, ... of one shape, or a single part. */
 static struct status group_check(const struct convert *c, size_t first, size_t *n)
 {
     const struct convert_part *p = c->parts + first;
@@ -154,9 +154,8 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
 /* ---- leaves ---- */
 
 /* Sets the leaves of a tensor whose quantized values are kept. A leaf is a whole number of groups,
- * and the same for all tensors of a kind. When one group would be too long as a leaf of a short
- * tensor, it is split into shorter groups with the same scale. `whole` is that of leaf_fit_group.
- */
+ * and equal for all tensors of a kind. If one group would make too long a leaf for a short tensor,
+ * the group is split into shorter groups with the same scale. `whole` is that of leaf_fit_group. */
 static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
@@ -223,7 +222,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     const bool merged = p->expert >= 0;
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
-    /* routing depends on small differences between its values */
+    /* routing depends on small differences between these values */
     if (convert_has_role(p->name, WEIGHT_SELECT_BIAS) || t->needs_f32) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
@@ -241,7 +240,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     return status_ok();
 }
 
-/* Counts a tensor that is quantized in the source or in the file. */
+/* Counts a tensor that is quantized in the source, in the file, or in both. */
 static void count_add(struct convert_result *r, enum convert_way way,
                       const struct ckpt_tensor_spec *spec)
 {
@@ -284,7 +283,7 @@ static struct status tensors_list(struct convert *c)
     return status_ok();
 }
 
-/* Lets the caller choose other formats. */
+/* Lets the options' callback choose other formats. */
 static struct status specs_choose(struct convert *c)
 {
     const struct strbuf *config = source_text(c->source, CKPT_TEXT_CONFIG);
@@ -342,7 +341,7 @@ static struct status texts_write(struct convert *c)
     return status_ok();
 }
 
-/* Says how much disk the file takes, and refuses if it is not there. */
+/* Logs how much disk the file takes; an error if the disk has less. */
 static struct status room_check(const struct convert *c)
 {
     const struct convert_options *o = c->options;
@@ -357,7 +356,7 @@ static struct status room_check(const struct convert *c)
     return ckpt_room_check(o->path, n_needed, n_free);
 }
 
-/* The part of a conversion that each rank does alone before rows are read. */
+/* Does the part of a conversion that each rank does alone before rows are read. */
 static struct status convert_begin(struct convert *c)
 {
     TRY(source_open(c->options->source, &c->source));

@@ -1,4 +1,4 @@
-/* Converts a Hugging Face directory or a GGUF file into shoal's checkpoint file, streamed in
+/* Converts a Hugging Face directory or a GGUF file into shoal's checkpoint file, streaming in
  * bounded memory; inspects a checkpoint file. Parses no flags. Called by cmd_files.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_H
@@ -18,17 +18,18 @@ struct team;       /* base/team.h */
 
 /* Local. Changes the formats, leaves and quantization methods of the tensors to be written, specs
  * [ckpt_tensor_count(list)]; QUANT_NONE and a dtype mean floats. Must not change names and shapes.
- * `list` describes the same tensors as they would be written without this callback; it has a
- * config, and no weights can be read from it. The callback must choose the same on all ranks. */
+ * `list` has the same tensors as they would be written without this callback; it has a config, but
+ * no weights can be read from it. The callback must make the same choice on all ranks. */
 typedef struct status convert_choose(void *ctx, struct ckpt *list, struct ckpt_tensor_spec *specs);
 
 struct convert_options {
     const char *source; /* a Hugging Face directory or a .gguf file */
     const char *path;   /* the .h5 to be written */
-    bool keep_dtype;    /* the source's own types; quantized tensors become config.json's, or f16 */
-    enum dtype dtype;   /* used without keep_dtype: tensors stored as floats are of this type */
-    bool keep_codes;    /* quantized tensors whose format shoal has are kept unchanged, except
-                           the one that latent attention splits */
+    bool keep_dtype;    /* use the source's own types; quantized tensors get config.json's type, or
+                           f16 */
+    enum dtype dtype;   /* type of tensors stored as floats, unless keep_dtype */
+    bool keep_codes;    /* keep quantized tensors unchanged if shoal has their format, except the
+                           one that latent attention splits */
     /* May be NULL. If it changes the format or dtype of a tensor, convert makes the rows from the
      * values that the file would hold without it, rounding to nearest. So the bytes are those of a
      * file that is first converted without `choose` and then quantized with the same choice. */
@@ -37,15 +38,15 @@ struct convert_options {
     struct background *writer; /* borrowed: writes the file on rank 0; NULL: convert makes one. It
                                   must be made before the team, which binds the calling thread */
     struct team *team;         /* dequantizes and rounds; NULL: the calling thread */
-    /* Free bytes of the file system that `path` is on; NULL: asks it. For tests. */
+    /* Returns the free bytes of the file system of `path`, for tests; NULL: asks the file
+     * system. */
     struct status (*free_bytes)(const char *path, uint64_t *n_free);
     /* Called after each block of rows; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
 };
 
-/* How the values of a tensor are stored that is quantized in the source, in the file, or in both.
- */
+/* How a tensor is stored that is quantized in the source, in the file, or in both. */
 enum convert_way {
     CONVERT_KEPT,    /* the quantized values of the source, unchanged */
     CONVERT_WIDENED, /* quantized in the source, floats in the file */
@@ -59,29 +60,29 @@ struct convert_count {
     enum convert_way way;
     char format[32]; /* "fp8-g128", "f16", ...: the format in the file */
     uint64_t n_tensors;
-    char first[CKPT_NAME_MAX]; /* the name of the first of them */
+    char first[CKPT_NAME_MAX]; /* the name of the first such tensor */
 };
 
-enum { CONVERT_COUNTS_MAX = 64 }; /* further ones are not counted */
+enum { CONVERT_COUNTS_MAX = 64 }; /* more combinations of way and format are not counted */
 
 struct convert_result {
-    uint64_t n_tensors; /* written */
-    /* the tensors that are quantized in the source or in the file, one entry for each way and
-     * format, in the order in which they first occur */
+    uint64_t n_tensors; /* tensors written */
+    /* the tensors that are quantized in the source or in the file: one entry for each way and
+     * format, in the order in which these first occur */
     struct convert_count counts[CONVERT_COUNTS_MAX];
     size_t n_counts;
-    uint64_t n_bytes;       /* of weights written */
+    uint64_t n_bytes;       /* bytes of weights written */
     struct quant_loss loss; /* the error that CONVERT_AGAIN added to its tensors */
     uint64_t n_overflowed;  /* finite values that became infinite in a narrower type */
     double seconds;
 };
 
-/* **Collective (world)**. The ranks share the reading and converting of rows; rank 0 writes. The
- * bytes do not depend on the number of ranks. comm NULL: one rank, without MPI. options->path is
- * created only on success. Rank 0 logs the disk that the file takes before it begins. Only rank 0
- * fills `result`, which may be NULL, and calls progress. Errors: STATUS_INPUT (the source),
- * STATUS_IO (the destination; a file system with less room than the file takes), STATUS_MEMORY, on
- * all ranks. */
+/* **Collective (world)**. Converts options->source. The ranks share the reading and converting of
+ * rows; rank 0 writes. The bytes do not depend on the number of ranks. comm NULL: one rank, without
+ * MPI. options->path is created only on success. Before it begins, rank 0 logs how much disk the
+ * file takes. Only rank 0 fills `result`, which may be NULL, and calls progress. Errors, on all
+ * ranks: STATUS_INPUT (the source), STATUS_IO (the destination, or too little room on its file
+ * system), STATUS_MEMORY. */
 struct status convert_run(const struct convert_options *options, struct comm *comm,
                           struct convert_result *result);
 
@@ -90,8 +91,8 @@ struct inspect_options {
     bool verify;  /* recompute every checksum */
 };
 
-/* Local. Prints config, sizes and formats of a checkpoint file to `out`.
- * Errors: as ckpt_open; with verify, the first block whose checksum differs. */
+/* Local. Prints the config, sizes and formats of a checkpoint file to `out`. Errors: as ckpt_open;
+ * with verify, the first block whose checksum differs. */
 struct status inspect_run(const char *path, const struct inspect_options *options, FILE *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Rows of one format made from the values of rows of another. */
+/* Makes rows of one format from the values of rows of another. */
 #include "base/mem.h"
 #include "checkpoint/convert/convert_private.h"
 #include "quant/quantize.h"
@@ -37,7 +37,7 @@ struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted)
     return status_ok();
 }
 
-/* Rounds the values to codes. */
+/* Rounds the values to quantized ones. */
 static struct status codes_make(struct convert *c, uint64_t row0, bool again,
                                 const struct convert_rows *to)
 {

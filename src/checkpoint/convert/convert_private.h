@@ -8,8 +8,8 @@
 #include "checkpoint/file/ckpt_writer.h"
 #include "parallel/comm/comm.h"
 
-/* A source tensor with its name in the checkpoint. `expert` is its expert's number, or -1 when the
- * source tensor makes a tensor by itself. */
+/* A source tensor and its name in the checkpoint. `expert` is the number of its expert, or -1 when
+ * the source tensor makes a tensor by itself. */
 struct convert_part {
     char name[CKPT_NAME_MAX];
     int64_t expert;
@@ -52,24 +52,25 @@ struct convert {
  * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_MEMORY. */
 struct status convert_all_rows(struct convert *c);
 
-/* The rows of a tensor in memory. Each dataset begins at a cache line, after the dataset before it.
- */
+/* Some rows of a tensor in memory. Each dataset begins at a cache line, after the dataset before
+ * it. */
 struct convert_rows {
     const struct ckpt_tensor_spec *spec;
     uint64_t n_rows;
     char *bytes; /* [convert_rows_bytes] */
 };
 
-/* Local. The bytes of these rows, and where each dataset lies; a plain tensor has `codes` only. */
+/* Local. Return the bytes of n_rows rows, and where each dataset lies; a plain tensor has only
+ * `codes`. */
 uint64_t convert_rows_bytes(const struct ckpt_tensor_spec *spec, uint64_t n_rows);
 struct quant_block convert_rows_block(const struct convert_rows *r);
 
 /* Local. Grows *buffer to n_wanted bytes; its content is lost. Errors: STATUS_MEMORY. */
 struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted);
 
-/* Local. Changes the format or type of rows: makes `to` from the values of `from`. to->bytes is
- * the caller's. Adds to c->result's loss and overflows. `row0` is for messages. Errors:
- * STATUS_INPUT (values that are not finite cannot be rounded), STATUS_MEMORY. */
+/* Local. Changes the format or type of rows: makes `to` from the values of `from`. to->bytes
+ * belongs to the caller. Adds to the loss and overflows in c->result. `row0` is for messages.
+ * Errors: STATUS_INPUT (values that are not finite cannot be quantized), STATUS_MEMORY. */
 struct status convert_make(struct convert *c, const struct convert_rows *from, uint64_t row0,
                            const struct convert_rows *to);
 

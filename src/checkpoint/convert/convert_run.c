@@ -15,7 +15,7 @@
 
 enum { CHUNK_BYTES = 8 << 20, TAG_CHUNK = 1, N_BUFFERS = 2 };
 
-/* Rows of one source tensor, and where in the file they go. */
+/* Some rows of one source tensor, and where in the file they go. */
 struct chunk {
     const struct convert_tensor *tensor;
     size_t part; /* which of the tensor's n_parts parts */
@@ -29,16 +29,16 @@ struct cursor {
     uint64_t row;
 };
 
-/* Buffers of this rank. While one of a pair is sent or written, the other one is filled. */
+/* This rank's buffers. While one of a pair is sent or written, the other one is filled. */
 struct round {
-    char *own[N_BUFFERS]; /* owned; its chunk of this round, and that of the round before */
+    char *own[N_BUFFERS]; /* owned; this rank's chunk of this round, and of the round before */
     MPI_Request sent[N_BUFFERS];
-    char *received[N_BUFFERS]; /* owned; rank 0: other ranks' chunks */
+    char *received[N_BUFFERS]; /* owned; on rank 0: other ranks' chunks */
     unsigned n_received;
-    /* rank 0 */
-    struct background *own_writer; /* owned; NULL where the caller gave one */
+    /* used by rank 0 alone */
+    struct background *own_writer; /* owned; NULL if the caller gave one */
     struct background *writer;
-    struct convert *convert; /* of the writer's job, as is: */
+    struct convert *convert; /* arguments of the writer's current job, as are the next two: */
     struct chunk writing;
     char *writing_bytes;
 };
@@ -82,7 +82,7 @@ static struct convert_rows chunk_rows_of(const struct chunk *k, char *bytes)
     return (struct convert_rows){.spec = &k->tensor->spec, .n_rows = k->n_rows, .bytes = bytes};
 }
 
-/* Reads the chunk as the source has it, or as floats of a type. */
+/* Reads the chunk as the source stores it, or as floats of a type. */
 static struct status chunk_take(struct convert *c, const struct chunk *k,
                                 const struct convert_rows *out)
 {
@@ -108,7 +108,7 @@ static struct status chunk_make(struct convert *c, const struct chunk *k, char *
     return convert_make(c, &taken, k->row, &out);
 }
 
-/* Writes a chunk, on the writer's thread; no other thread uses HDF5 meanwhile. */
+/* Writes a chunk, on the writer's thread; no other thread uses HDF5 at this time. */
 static struct status chunk_write(struct convert *c, const struct chunk *k, char *bytes)
 {
     const struct ckpt_tensor_spec *s = &k->tensor->spec;
@@ -134,7 +134,7 @@ static struct status convert_run_agree(const struct convert *c, struct status mi
     return c->comm == NULL ? mine : comm_agree(c->comm, mine);
 }
 
-/* Allocates memory for the largest chunk, and counts all bytes for the progress. */
+/* Allocates memory for the largest chunk, and counts the bytes of all chunks for `progress`. */
 static struct status round_init(struct convert *c, struct round *r)
 {
     uint64_t n_most = 1;
@@ -161,7 +161,9 @@ static struct status round_init(struct convert *c, struct round *r)
 
 static void round_fini(struct round *r)
 {
-    if (r->writer != NULL) (void)background_wait(r->writer); /* it may still read the buffers */
+    if (r->writer != NULL)
+        (void)background_wait(r->writer); /* the writer may still read the
+                                             buffers */
     background_destroy(&r->own_writer);
     for (int i = 0; i < N_BUFFERS; i++) {
         mem_free(&r->own[i]);
@@ -169,7 +171,8 @@ static void round_fini(struct round *r)
     }
 }
 
-/* Finds this rank's chunk of the round that begins at `at`; false when there are fewer chunks. */
+/* Finds this rank's chunk of the round that begins at `at`; false when the round has none for
+ * it. */
 static bool chunk_mine(const struct convert *c, struct cursor at, struct chunk *out)
 {
     for (int rank = 0; rank <= c->rank; rank++) {
@@ -195,9 +198,9 @@ static struct status transferred(int rc, const char *what)
     return status_make(STATUS_LOST, "%s failed: %s", what, reason);
 }
 
-/* Rank 0: receives all chunks of the round and has them written in order. The last one may still be
- * written when it returns. After a failed write it still receives the other ranks' chunks, so that
- * no rank waits. */
+/* Receives, on rank 0, all chunks of the round and has them written in order. The last one may
+ * still be being written on return. After a failed write, still receives the other ranks' chunks,
+ * so that no rank waits. */
 static struct status round_write(struct convert *c, struct round *r, struct cursor at, char *own)
 {
     struct status st = status_ok();
@@ -253,7 +256,7 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
     return convert_run_agree(c, mine);
 }
 
-/* Sums the ranks' counts on rank 0. */
+/* **Collective (world)**. Sums the ranks' counts on rank 0. */
 static struct status results_add(struct convert *c)
 {
     const MPI_Comm world = comm_handle(c->comm, COMM_WORLD);

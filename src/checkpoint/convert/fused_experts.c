@@ -1,13 +1,13 @@
-/* Splits fused expert tensors of gpt-oss and Llama-4 into matrices and biases. */
+/* Splits the fused expert tensors of gpt-oss, Llama-4 and Qwen3.5-MoE into matrices and biases. */
 #include "checkpoint/convert/fused_experts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The architectures, and where their fused tensors are. */
+/* The architectures, and what precedes their fused tensors' suffixes. */
 static const struct fused_model {
     const char *architecture, *where;
-    bool has_halves; /* the outputs of gate come before those of up; else both take turns */
+    bool has_halves; /* gate's outputs all come before up's; otherwise they alternate */
     bool by_output;  /* [experts, outputs, inputs] */
 } models[] = {
     {"GptOssForCausalLM", ".mlp.experts.", false, false},
@@ -15,7 +15,7 @@ static const struct fused_model {
     {"Qwen3_5MoeForCausalLM", ".mlp.experts.", true, true},
 };
 
-/* The fused tensors, and the names of their parts. */
+/* The suffixes of fused tensors, and the names of their parts. */
 static const struct fused_kind {
     const char *suffix, *parts[FUSED_PARTS_MAX];
     bool is_bias, by_output;
@@ -60,7 +60,7 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
     if (k == NULL) return status_ok();
     const uint64_t step = k->parts[1] != NULL ? 2 : 1;
     const bool rows = by_output || model->by_output;
-    const uint32_t outputs = rows || k->is_bias ? 1 : 2; /* the dimension they are in */
+    const uint32_t outputs = rows || k->is_bias ? 1 : 2; /* the dimension of the outputs */
     if (n_dims != (k->is_bias ? 2u : 3u) || dims[outputs] % step != 0) {
         return status_make(STATUS_INPUT,
                            "tensor '%.200s': expected %d dimensions, with as many outputs for "

@@ -1,8 +1,7 @@
-/* The experts of gpt-oss, Llama-4 and Qwen3.5-MoE checkpoints. There gate and up rows are in one
- * tensor, in gpt-oss in turns, and matrices that are not quantized are stored [experts, inputs,
- * outputs], but in Qwen3.5-MoE. Says
- * which of shoal's tensors a source tensor contains and where their elements are. Reads no file.
- * Called by source.c. */
+/* Splits the experts of gpt-oss, Llama-4 and Qwen3.5-MoE checkpoints, which store gate and up as
+ * one tensor (in gpt-oss with alternating rows) and unquantized matrices as [experts, inputs,
+ * outputs] (Qwen3.5-MoE: [experts, outputs, inputs]). Tells which of shoal's tensors a source
+ * tensor contains and where their elements are. Reads no file. Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 #define SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 
@@ -12,7 +11,7 @@
 enum { FUSED_PARTS_MAX = 2 };
 
 /* One of shoal's tensors: a bias [experts, outputs] or a matrix [experts, outputs, inputs]. Its
- * output r is the source's output first + r * apart, of `step` times as many. */
+ * output r is output first + r * apart of the source, which has `step` times as many outputs. */
 struct fused_part {
     char name[CKPT_NAME_MAX];
     uint32_t n_dims;
@@ -21,15 +20,15 @@ struct fused_part {
     bool by_output; /* stored [experts, outputs, inputs] */
 };
 
-/* Local. The parts [*n] of a source tensor of these dimensions; *n = 0 when it is not fused or the
- * model is none of them. `by_output`: the source has one row per output (MXFP4), as shoal's tensors
- * have. Errors: STATUS_INPUT names the tensor and its shape. */
+/* Local. Finds the parts [*n] of a source tensor of these dimensions; *n = 0 when the tensor is not
+ * fused or the model is none of the above. `by_output`: the source has one row per output (MXFP4),
+ * as shoal's tensors have. Errors: STATUS_INPUT names the tensor and its shape. */
 struct status fused_experts_parts(const struct js_node *config, const char *name, uint32_t n_dims,
                                   const uint64_t *dims, bool by_output,
                                   struct fused_part parts[FUSED_PARTS_MAX], size_t *n);
 
-/* Local. Copies one expert's part from its stored elements [n_in, n_out * step] (n_in 1 for a
- * bias), or [n_out * step, n_in], to out [n_out, n_in]. */
+/* Local. Copies one expert's part to out [n_out, n_in], from stored elements [n_in, n_out * step]
+ * (n_in 1 for a bias) or, with p->by_output, [n_out * step, n_in]. */
 void fused_experts_take(const struct fused_part *p, const float *stored, uint64_t n_out,
                         uint64_t n_in, float *out);
 

@@ -1,4 +1,4 @@
-/* An open GGUF file: opening, metadata queries, reading rows. */
+/* Opens a GGUF file, answers metadata queries, reads rows. */
 #include "checkpoint/convert/gguf.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* Reading GGUF, versions 2 and 3, little endian: metadata of all types, tensors dequantized to f32
- * row by row. The bytes are untrusted and checked before use. Does not know models: names and
+/* Reads GGUF, versions 2 and 3, little endian: metadata of all types, and tensors row by row,
+ * dequantized to f32. The bytes are untrusted and checked before use. Knows no models: names and
  * values are those of the file (gguf_model.h interprets them). Called by convert. Format:
  * https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_H
@@ -19,10 +19,10 @@ enum {
     GGUF_KEYS_MAX = 1 << 16,    /* metadata entries */
     GGUF_TENSORS_MAX = 1 << 20,
     GGUF_ARRAY_MAX = 1 << 24,  /* elements of one array */
-    GGUF_META_MAX = 512 << 20, /* bytes before the tensors' data */
+    GGUF_META_MAX = 512 << 20, /* most bytes before the tensors' data */
 };
 
-/* The file's value types, with its own numbers. */
+/* The value types, with the numbers that files use. */
 enum gguf_type {
     GGUF_U8,
     GGUF_I8,
@@ -40,7 +40,7 @@ enum gguf_type {
     GGUF_TYPE_COUNT
 };
 
-/* The tensor types that are read, with the file's numbers. */
+/* The tensor types that can be read, with the numbers that files use. */
 enum gguf_quant {
     GGUF_F32_TENSOR = 0,
     GGUF_F16_TENSOR = 1,
@@ -64,21 +64,23 @@ struct gguf_tensor {
     const char *name; /* borrowed */
     enum gguf_quant quant;
     uint32_t n_dims;              /* 1..GGUF_DIMS_MAX */
-    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is a row: the file's order reversed */
+    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last dimension is a row: the reverse of the
+                                     file's order */
     uint64_t n_rows, n_cols;
-    uint64_t row_bytes; /* as stored */
-    uint64_t offset;    /* in the file, bytes */
+    uint64_t row_bytes; /* bytes of a stored row */
+    uint64_t offset;    /* byte offset in the file */
 };
 
 struct gguf;
 
-/* Local. Errors: STATUS_INPUT names file, key or tensor, and offset; STATUS_MEMORY. */
+/* Local. Opens a file and parses its header. Errors: STATUS_INPUT names file, key or tensor, and
+ * offset; STATUS_MEMORY. */
 struct status gguf_open(const char *path, struct gguf **out);
 void gguf_close(struct gguf **g);
 const char *gguf_path(const struct gguf *g);
 
-/* Local. Metadata. False (or NULL) when the key is absent or has another kind of value; int takes
- * every integer type that fits, float takes f32 and f64. Strings are borrowed, NUL-terminated
+/* Local. Read metadata. False (or NULL) when the key is absent or its value is of another kind; int
+ * takes every integer type that fits, float takes f32 and f64. Strings are borrowed, NUL-terminated
  * after *n bytes. */
 bool gguf_int(const struct gguf *g, const char *key, int64_t *out);
 bool gguf_float(const struct gguf *g, const char *key, double *out);
@@ -86,46 +88,47 @@ bool gguf_bool(const struct gguf *g, const char *key, bool *out);
 const char *gguf_string(const struct gguf *g, const char *key, size_t *n);
 bool gguf_has(const struct gguf *g, const char *key);
 
-/* Local. Arrays: element type and count; false when absent or no array. Elements by index. */
+/* Local. gguf_array reads element type and count of an array; false when the key is absent or no
+ * array. The others read an element by its index. */
 bool gguf_array(const struct gguf *g, const char *key, enum gguf_type *type, uint64_t *n);
 const char *gguf_array_string(const struct gguf *g, const char *key, uint64_t i, size_t *n);
 bool gguf_array_int(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
 bool gguf_array_f32(const struct gguf *g, const char *key, uint64_t i, float *out);
 
-/* Local. Metadata keys in the file's order, for error messages and inspection. */
+/* Local. Return metadata keys in the file's order, for error messages and inspection. */
 size_t gguf_key_count(const struct gguf *g);
 const char *gguf_key_at(const struct gguf *g, size_t i);
 
-/* Local. Tensors in the file's order. */
+/* Local. Return tensors in the file's order. */
 size_t gguf_count(const struct gguf *g);
 const struct gguf_tensor *gguf_at(const struct gguf *g, size_t i);
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
 
-/* Local. Rows [row0, row0 + n_rows) as stored: out [n_rows][row_bytes]. Errors: STATUS_INPUT when
- * the file cannot be read. */
+/* Local. Reads rows [row0, row0 + n_rows) as stored: out [n_rows][row_bytes]. Errors: STATUS_INPUT
+ * when the file cannot be read. */
 struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
                              uint64_t n_rows, void *out);
 
 /* Local. Dequantizes n elements (a multiple of the block size) of stored bytes, with f32 operations
  * in the order of the format's reference implementation. */
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
-/* Local. The format in which a type's codes can be kept unchanged: Q4_0 becomes int4 in groups of
- * 32; Q8_0, Q5_0, IQ4_NL and IQ4_XS become int8 in groups of 32; MXFP4 stays MXFP4. False for all
- * others: Q4_1, Q5_1 and most K types add a float to each group, which is no integer zero point;
- * the rest have groups of 16. */
+/* Local. Sets *out to the format in which a type's quantized values can be kept unchanged: Q4_0
+ * becomes int4 in groups of 32; Q8_0, Q5_0, IQ4_NL and IQ4_XS become int8 in groups of 32; MXFP4
+ * stays MXFP4. False for all others: Q4_1, Q5_1 and most K types add a float to each group, which
+ * is no integer zero point; the rest have groups of 16. */
 bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out);
-/* Local. Converts rows of such a type to codes and scales. False when a Q8_0 code is -128, which
- * llama.cpp never writes and int8 does not have, or when an MXFP4 scale is 255, which is NaN by the
- * specification. */
+/* Local. Converts rows of a type that gguf_quant_format accepts to codes and scales. False when a
+ * Q8_0 code is -128, which llama.cpp never writes and int8 does not have, or when an MXFP4 scale is
+ * 255, which is NaN by the specification. */
 bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
                 const struct quant_block *out);
-/* gguf_iq4_values: the values of the codes of IQ4_NL and IQ4_XS. gguf_iq4_xs_scale: the scale of
- * the j-th 32 elements of an IQ4_XS block.
- */
+/* gguf_iq4_values: the values for the codes of IQ4_NL and IQ4_XS. gguf_iq4_xs_scale: returns the
+ * scale of the j-th 32 elements of an IQ4_XS block. */
 extern const int8_t gguf_iq4_values[16];
 float gguf_iq4_xs_scale(const uint8_t *block, int j);
 const char *gguf_quant_name(enum gguf_quant quant);
-/* Local. Elements and bytes of a block of a type by its number; false when it is not read. */
+/* Local. Sets the numbers of elements and bytes in a block of the type with this number; false when
+ * the type cannot be read. */
 bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes);
 /* Local. True for an unquantized float type; *out is its dtype. */
 bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out);

@@ -1,6 +1,6 @@
 /* Converts GGUF's block formats to shoal's codes and scales: the same numbers in another order. A
  * format of 4 or 5 bits whose values are integers times a scale, but which int4 cannot store,
- * becomes int8: twice the bytes, and exact. */
+ * becomes int8: more bytes, but exact. */
 #include "checkpoint/convert/gguf.h"
 
 #include <string.h>
@@ -12,8 +12,8 @@ static uint16_t gguf_codes_u16_at(const uint8_t *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-/* In GGUF, byte i holds element i in its low nibble and element i + 16 in its high nibble. In shoal
- * it holds elements 2i and 2i + 1. */
+/* Reorders nibbles. In GGUF, byte i holds element i in its low nibble and element i + 16 in its
+ * high nibble; in shoal it holds elements 2i and 2i + 1. */
 static void nibbles_codes(const uint8_t *q, uint8_t *codes)
 {
     for (int i = 0; i < SMALL / 4; i++) {
@@ -22,7 +22,7 @@ static void nibbles_codes(const uint8_t *q, uint8_t *codes)
     }
 }
 
-/* Looks the same nibbles up in a table; writes one byte for each. */
+/* Looks up GGUF's nibbles in a table; writes one byte for each. */
 static void table_codes(const uint8_t *q, uint8_t *codes)
 {
     for (int i = 0; i < SMALL / 2; i++) {
@@ -79,7 +79,7 @@ static bool mxfp4_codes(const uint8_t *block, uint8_t *codes, void *scales)
 {
     *(uint8_t *)scales = block[0];
     nibbles_codes(block + 1, codes);
-    return block[0] != 255; /* NaN by the specification, 2^128 in GGUF */
+    return block[0] != 255; /* 255 is NaN by the specification, 2^128 in GGUF */
 }
 
 struct layout {
@@ -89,7 +89,8 @@ struct layout {
     bool (*codes)(const uint8_t *block, uint8_t *codes, void *scales);
 };
 
-/* Returns NULL when none of shoal's formats can hold these quantized values. */
+/* Returns the type's layout in shoal; NULL when none of shoal's formats can hold its quantized
+ * values. */
 static const struct layout *layout_of(enum gguf_quant quant)
 {
     static const struct layout layouts[] = {

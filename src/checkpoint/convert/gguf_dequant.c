@@ -1,5 +1,5 @@
-/* GGUF's block formats to f32. Products of a scale and integers are exact in f32, except Q6_K's
- * last one; each sum or difference is rounded once. */
+/* Dequantizes GGUF's block formats to f32. Products of a scale and integers are exact in f32; each
+ * sum or difference is rounded once. */
 #include "checkpoint/convert/gguf.h"
 
 #include "tensor/dtype.h"
@@ -23,7 +23,7 @@ static float half_at(const uint8_t *p)
     return f32_from_f16(gguf_dequant_u16_at(p));
 }
 
-/* Bit `bit` of `bits`, which holds the fifth bit of each element, as 16 or 0. */
+/* Returns bit number `bit` of `bits`, which holds the fifth bit of each element, as 16 or 0. */
 static int fifth(uint32_t bits, int bit)
 {
     return (int)(bits >> bit & 1u) << 4;
@@ -73,7 +73,7 @@ static void q8_0_block(const uint8_t *p, float *out)
     for (int i = 0; i < SMALL; i++) out[i] = (float)(int8_t)p[2 + i] * d;
 }
 
-/* The 6-bit scale and minimum of sub-block j (0..7), packed in 12 bytes. */
+/* Reads the 6-bit scale and minimum of sub-block j (0..7), which are packed in 12 bytes. */
 static void scale_and_min(const uint8_t *p, int j, int *scale, int *min)
 {
     if (j < 4) {
@@ -85,8 +85,8 @@ static void scale_and_min(const uint8_t *p, int j, int *scale, int *min)
     }
 }
 
-/* Q4_K and Q5_K have eight sub-blocks of 32 elements. high is NULL for Q4_K; for Q5_K, bit j of
- * high[l] is the fifth bit of element l of sub-block j. */
+/* Dequantizes Q4_K or Q5_K: eight sub-blocks of 32 elements. high is NULL for Q4_K; for Q5_K, bit j
+ * of high[l] is the fifth bit of element l of sub-block j. */
 static void k_block(const uint8_t *p, const uint8_t *high, const uint8_t *low, float *out)
 {
     const float d = half_at(p), d_min = half_at(p + 2);
@@ -127,7 +127,7 @@ static void q6_k_block(const uint8_t *p, float *out)
     }
 }
 
-/* Q2_K: 16 sub-blocks of 16, each with a scale and a minimum of 4 bits. */
+/* Dequantizes Q2_K: 16 sub-blocks of 16 elements, each with a scale and a minimum of 4 bits. */
 static void q2_k_block(const uint8_t *p, float *out)
 {
     const uint8_t *scales = p, *low = p + 16;
@@ -140,9 +140,9 @@ static void q2_k_block(const uint8_t *p, float *out)
     }
 }
 
-/* Q3_K has 16 sub-blocks of 16 elements. The 6-bit scale of a sub-block has 4 bits in one byte and
- * 2 in another. Each element has two bits in `low` and a third in `third`; when the third bit is 0,
- * 4 is subtracted. */
+/* Dequantizes Q3_K: 16 sub-blocks of 16 elements. The 6-bit scale of a sub-block has 4 bits in one
+ * byte and 2 in another. Each element has two bits in `low` and a third in `third`; when the third
+ * bit is 0, 4 is subtracted. */
 static void q3_k_block(const uint8_t *p, float *out)
 {
     const uint8_t *third = p, *low = p + 32, *scales = p + 96;
@@ -186,7 +186,7 @@ static void iq4_xs_block(const uint8_t *p, float *out)
     }
 }
 
-/* The values are doubled, so the scale is 2^(e - 128), which for e below 2 is a subnormal. */
+/* The table has doubled values, so the scale is 2^(e - 128), which is subnormal for e below 2. */
 static void mxfp4_block(const uint8_t *p, float *out)
 {
     static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -201,7 +201,7 @@ struct format {
     void (*block)(const uint8_t *p, float *out);
 };
 
-/* Returns NULL for an unknown type. */
+/* Returns the format of a type; NULL for an unknown type. */
 static const struct format *gguf_dequant_format_of(enum gguf_quant quant)
 {
     static const struct format formats[] = {

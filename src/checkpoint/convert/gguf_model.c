@@ -1,4 +1,4 @@
-/* GGUF metadata and names as a Hugging Face checkpoint. */
+/* Translates GGUF metadata and names into those of a Hugging Face checkpoint. */
 #include "checkpoint/convert/gguf_model.h"
 
 #include "base/mem.h"
@@ -14,7 +14,8 @@ struct arch_names {
     const char *gguf;         /* general.architecture, the prefix of its keys */
     const char *architecture; /* Hugging Face's class */
     const char *model_type;
-    const char *experts; /* the names of experts and their gate within a layer */
+    const char *experts; /* names, within a layer, of the experts' module and of an expert's
+                            linears */
     const char *gate_proj, *up_proj, *down_proj;
     bool paired;        /* q and k rows are stored in pairs */
     const char *router; /* the router's name after `experts`; NULL: "gate" */
@@ -45,8 +46,7 @@ static void key_full(const struct gguf_model *m, const char *key, char out[128])
     snprintf(out, 128, "%s.%s", arch_names[m->arch].gguf, key);
 }
 
-/* Reads a size; `otherwise` when the key is absent, which is an error if `otherwise` is negative.
- */
+/* Reads a size; without the key it is `otherwise`, or an error if that is negative. */
 static struct status size_get(const struct gguf_model *m, const char *key, int64_t otherwise,
                               int64_t *out)
 {
@@ -73,7 +73,7 @@ static struct status float_get(const struct gguf_model *m, const char *key, doub
     return status_ok();
 }
 
-/* Whether a key below the architecture's prefix is read, or does not change the arithmetic. */
+/* True when a key below the architecture's prefix is read, or does not change the arithmetic. */
 static bool key_is_known(const char *key)
 {
     static const char *const known[] = {
@@ -231,7 +231,7 @@ static const struct name_pair layer_names[] = {
 };
 
 /* Writes the name, within a layer, of a tensor of experts or of their router. False when the suffix
- * names no such tensor. */
+ * is not that of such a tensor. */
 static bool expert_name(const struct arch_names *a, const char *suffix, char *out, size_t n_max)
 {
     const struct name_pair pairs[] = {{"ffn_gate_exps", a->gate_proj},
@@ -319,7 +319,7 @@ static void put_float(struct strbuf *out, const char *key, double value)
     strbuf_puts(out, ",\n");
 }
 
-/* Appends "key": id if the file has that token. */
+/* Appends "key": id if the file has the GGUF key. */
 static void gguf_model_put_token(const struct gguf_model *m, struct strbuf *out, const char *key,
                                  const char *gguf_key)
 {
@@ -388,7 +388,7 @@ struct status gguf_model_generation_config(const struct gguf_model *m, struct st
     return strbuf_status(out);
 }
 
-/* Lists pointers to the strings of an array; they are borrowed from the file. */
+/* Lists the strings of an array; they are borrowed from the file. */
 static struct status texts_get(const struct gguf_model *m, const char *key, struct gguf_text **out,
                                size_t *n_out)
 {

@@ -41,7 +41,7 @@ struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, vo
     return status_ok();
 }
 
-/* The number of bytes that may still be read as metadata. */
+/* Returns the number of bytes that may still be read as metadata. */
 static uint64_t cursor_left(const struct cursor *c)
 {
     const uint64_t end = c->g->n_bytes < GGUF_META_MAX ? c->g->n_bytes : GGUF_META_MAX;
@@ -75,7 +75,7 @@ static struct status cursor_take(struct cursor *c, void *out, uint64_t n)
     return status_ok();
 }
 
-/* A little-endian unsigned integer of n_bytes. */
+/* Reads a little-endian unsigned integer of n_bytes. */
 static struct status cursor_uint(struct cursor *c, unsigned n_bytes, uint64_t *out)
 {
     unsigned char bytes[8];
@@ -125,7 +125,7 @@ unsigned gguf_type_bytes(enum gguf_type type)
     }
 }
 
-/* The integer of a stored scalar; false for floats and for u64 above int64. */
+/* Sets *out to the integer of a stored scalar; false for floats and for u64 values above int64. */
 bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out)
 {
     switch (type) {
@@ -208,7 +208,7 @@ void gguf_array_fini(struct gguf_array *a)
 
 static struct status array_take(struct cursor *c, struct gguf_array *a, unsigned depth);
 
-/* Skips arrays of arrays; no conversion needs them. */
+/* Skips an array of arrays, which no conversion needs. */
 static struct status nested_take(struct cursor *c, uint64_t n, unsigned depth)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -345,7 +345,8 @@ static struct status tensors_take(struct gguf *g, struct cursor *c, uint64_t n)
                          "the list of tensors"));
             g->n_tensors_capacity = n_new;
         }
-        g->n_tensors++; /* counted before it is filled, so that gguf_close frees its name */
+        g->n_tensors++; /* counted before it is filled, so that gguf_close frees its name even after
+                           an error */
         TRY(tensor_take(g, c, &g->tensors[g->n_tensors - 1]));
     }
     return status_ok();
@@ -372,7 +373,8 @@ static int value_key_compare(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
-/* Makes offsets absolute. Tensors must lie inside the file, be aligned, and not overlap. */
+/* Makes the tensors' offsets absolute. Tensors must lie inside the file, be aligned, and not
+ * overlap. */
 static struct status places_check(struct gguf *g, uint64_t alignment, struct gguf_tensor **sorted)
 {
     const uint64_t room = g->n_bytes - g->data;

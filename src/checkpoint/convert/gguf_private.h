@@ -27,17 +27,18 @@ struct gguf_value {
 struct gguf {
     char *path; /* owned */
     int fd;
-    uint64_t n_bytes;          /* of the file */
+    uint64_t n_bytes;          /* size of the file */
     struct gguf_value *values; /* owned [n_values] */
     size_t n_values, n_values_capacity;
     struct gguf_tensor *tensors; /* owned [n_tensors], names owned */
     size_t n_tensors, n_tensors_capacity;
-    uint64_t data; /* where the tensors' bytes start */
+    uint64_t data; /* offset of the tensors' bytes */
 };
 
-/* Local. Bytes of a stored scalar; 0 for strings and arrays. */
+/* Local. Returns the bytes of a stored scalar; 0 for strings and arrays. */
 unsigned gguf_type_bytes(enum gguf_type type);
-/* Local. The integer of a stored scalar; false for floats and for a u64 above int64. */
+/* Local. Sets *out to the integer of a stored scalar; false for floats and for a u64 above
+ * int64. */
 bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out);
 
 /* Local. Reads n bytes of the file at an offset. Errors: STATUS_INPUT. */

@@ -1,4 +1,4 @@
-/* Writes the RoPE of a GGUF file in the terms of config.json. */
+/* Writes a GGUF file's RoPE in config.json's terms. */
 #include "checkpoint/convert/gguf_model.h"
 
 #include "base/mem.h"
@@ -28,7 +28,7 @@ static void put_number(const struct gguf_model *m, const char *prefix, const cha
     strbuf_json_float(out, (float)x);
 }
 
-/* Llama 3's scaling is a tensor of divisors, one for each frequency. */
+/* Appends Llama 3's scaling, which is a tensor with a divisor for each frequency. */
 static struct status put_factors(const struct gguf_model *m, const struct gguf_tensor *t,
                                  struct strbuf *out)
 {

@@ -1,4 +1,4 @@
-/* Recognises quantized weights by their tensors' names, checks their shapes. */
+/* Recognises quantized weights by their tensors' names and checks their shapes. */
 #include "checkpoint/convert/hf_quant.h"
 
 #include "base/mem.h"
@@ -13,8 +13,9 @@ enum { N_OTHERS = 3, FP8_BLOCK = 128 };
 static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
-    const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales` the first that exists */
-    const char *others[N_OTHERS];          /* of activations, or not needed here */
+    const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales`, the first that exists is
+                                              used */
+    const char *others[N_OTHERS];          /* for activations, or not needed here */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
     {HF_PACKED,
@@ -55,7 +56,7 @@ static bool is_quantized_weight(const struct kind *k, const struct safetensors_t
     }
 }
 
-/* Finds the tensor whose name is `name` with `suffix` instead of the ending `own`; NULL when there
+/* Finds the tensor whose name is `name` with its ending `own` replaced by `suffix`; NULL when there
  * is none. */
 static const struct safetensors_tensor *sibling(const struct safetensors *s, const char *name,
                                                 const char *own, const char *suffix)
@@ -78,7 +79,7 @@ static bool is_part_of(const struct safetensors *s, const char *name, const stru
 
 bool hf_quant_is_part(const struct safetensors *s, const char *name)
 {
-    /* scales of a quantized KV cache; shoal makes its own */
+    /* scales of a quantized KV cache, which shoal computes itself */
     if (ends_with(name, ".self_attn.k_scale") || ends_with(name, ".self_attn.v_scale")) return true;
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind *k = &kinds[i];
@@ -106,7 +107,7 @@ static bool hint_is(const struct js_node *config, const char *key, const char *t
     return found != NULL && strcasecmp(found, text) == 0;
 }
 
-/* Checks a field that may be absent or must be one of `words` (a list ended by NULL). */
+/* Checks a field that may be absent, and otherwise must be one of `words` (NULL-terminated). */
 static struct status hint_check(const struct js_node *config, const char *key,
                                 const char *const *words, const char *expected)
 {
@@ -180,7 +181,8 @@ static uint64_t up(uint64_t n, uint64_t unit)
     return n / unit + (n % unit != 0);
 }
 
-/* GPTQ and AWQ: words along the inputs (GPTQ) or the outputs (AWQ), scales [groups, outputs]. */
+/* Describes GPTQ or AWQ: words along the inputs (GPTQ) or the outputs (AWQ), scales [groups,
+ * outputs]. */
 static struct status columns_find(const struct safetensors *s, const struct js_node *config,
                                   struct hf_quant *q)
 {
@@ -205,13 +207,12 @@ static struct status columns_find(const struct safetensors *s, const struct js_n
         q->zeros->dtype != DTYPE_I32) {
         return hf_quant_bad(s, t, "its scales and qzeros do not fit bits and group_size");
     }
-    /* zero points of 8 make symmetric int4; checked when they are read */
+    /* zero points of 8 make symmetric int4; they are checked when they are read */
     q->has_zeros = !(q->bits == 4 && js_bool(js_get(config, "sym"), &sym) && sym);
     return status_ok();
 }
 
-/* Reads the shape of scales of blocks [rows, cols]; the last block of each dimension may be
- * partial. */
+/* Describes scales for blocks of [rows, cols]; the last block of each dimension may be partial. */
 static struct status block_scales_find(const struct safetensors *s, struct hf_quant *q,
                                        uint64_t rows, uint64_t cols)
 {
@@ -223,7 +224,7 @@ static struct status block_scales_find(const struct safetensors *s, struct hf_qu
     return status_ok();
 }
 
-/* Reads the shape of scales: [outputs, groups], [outputs], one for the tensor, or of blocks. */
+/* Describes scales: [outputs, groups], [outputs], one for the tensor, or one for each block. */
 static struct status row_scales_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->scales;
@@ -246,7 +247,7 @@ static struct status row_scales_find(const struct safetensors *s, struct hf_quan
     return status_ok();
 }
 
-/* Reads the shape of compressed-tensors' zero points: bytes, or packed along the outputs. */
+/* Describes compressed-tensors' zero points: bytes, or packed along the outputs. */
 static struct status row_zeros_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->zeros;
@@ -283,7 +284,7 @@ static struct status packed_find(const struct safetensors *s, struct hf_quant *q
     return row_zeros_find(s, q);
 }
 
-/* Finds tensors quantized to one byte a value: E4M3, E5M2 or int8. */
+/* Describes tensors quantized to one byte per value: E4M3, E5M2 or int8. */
 static struct status bytes_find(const struct safetensors *s, const struct js_node *config,
                                 struct hf_quant *q)
 {
@@ -311,7 +312,7 @@ static struct status bytes_find(const struct safetensors *s, const struct js_nod
     return block_scales_find(s, q, (uint64_t)rows, (uint64_t)cols);
 }
 
-/* [E, out, groups, 16] bytes and [E, out, groups] scales. */
+/* Describes MXFP4: [E, out, groups, 16] bytes and [E, out, groups] scales. */
 static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->codes, *e = q->scales;
@@ -333,8 +334,9 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
 
 /* ---- the whole ---- */
 
-/* Chooses the format that holds these codes. The scale of a longer group is repeated. All 8-bit
- * integers get zero points: signed ones may be -128, which shoal's symmetric int8 lacks. */
+/* Chooses the format that can hold these quantized values. The scale of a longer group is repeated.
+ * All 8-bit integers get zero points: signed ones may be -128, which shoal's symmetric int8
+ * lacks. */
 static void format_choose(struct hf_quant *q)
 {
     struct quant_format f = {.has_zeros = q->has_zeros, .scale_dtype = DTYPE_F32};
@@ -358,7 +360,7 @@ static void format_choose(struct hf_quant *q)
     q->format = f;
 }
 
-/* Drops a g_idx that only numbers groups of consecutive inputs, or is -1 throughout. */
+/* Drops a g_idx that only numbers groups of consecutive inputs, or is -1 everywhere. */
 static struct status act_order_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->g_idx;

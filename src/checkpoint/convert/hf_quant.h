@@ -1,4 +1,4 @@
-/* Quantized weights of Hugging Face checkpoints, each stored as several tensors. Knows the
+/* Reads quantized weights of Hugging Face checkpoints, each stored as several tensors. Knows the
  * published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized, int-quantized,
  * float-quantized), fp8 with block scales (DeepSeek) and MXFP4 (gpt-oss). Returns them as codes of
  * shoal's formats or as values; never rounds. Called by source.c. Layouts: the repositories
@@ -29,16 +29,16 @@ struct hf_quant {
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t n_out, n_in;       /* outputs of all experts together; inputs */
     uint32_t bits;              /* bits of a code */
-    uint64_t group, n_groups;   /* inputs that share a scale in the source; number of groups */
+    uint64_t group, n_groups;   /* inputs that share a scale in the source; number of such groups */
     uint64_t block_rows;        /* outputs that share a scale */
     uint64_t step, first;       /* row r of the weight is the source's row first + r * step */
     bool zero_is_one_less;      /* GPTQ's first version stores zero - 1 */
     bool has_zeros;             /* some zero points differ from the middle of the range */
-    struct quant_format format; /* the format in which its quantized values can be kept;
-                                   QUANT_NONE: only values can be read */
+    struct quant_format format; /* the format in which the quantized values can be kept; QUANT_NONE:
+                                   they can only be read as floats */
     const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4" */
     /* Borrowed; NULL: none. g_idx is set only when the inputs of a group are not consecutive
-     * (act-order), which no format of shoal can hold. */
+     * (act-order), which none of shoal's formats can hold. */
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
 };
 
@@ -46,28 +46,30 @@ struct hf_quant {
  * above. `config` is the source's config.json. Errors: STATUS_INPUT names what was found. */
 struct status hf_quant_check(const struct js_node *config);
 
-/* Local. Fills *out if tensor t of s is the main part of a quantized weight; otherwise its kind is
- * HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not understood; STATUS_MEMORY. */
+/* Local. Fills *out if tensor t of s is the main tensor of a quantized weight; otherwise its layout
+ * is HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not supported; STATUS_MEMORY. */
 struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
                             const struct js_node *config, struct hf_quant *out);
 
-/* Local. True for the other tensors of a quantized weight of s (scales, zero points, ...). */
+/* Local. True when the name is that of another tensor (scales, zero points, ...) of a quantized
+ * weight of s. */
 bool hf_quant_is_part(const struct safetensors *s, const char *name);
 
 /* The raw bytes of one weight, or of some of its rows, in memory. Zeroed before the first use. */
 struct hf_raw {
-    const struct hf_quant *of; /* borrowed; the weight that the bytes belong to; NULL: none */
+    const struct hf_quant *of; /* borrowed; the weight to which the bytes belong; NULL: none */
     uint64_t row0, n_rows; /* the rows in memory: all rows when the layout stores inputs first */
     void *codes, *scales, *zeros; /* owned */
     int32_t *g_idx;               /* owned */
     uint8_t *row_codes;           /* owned [n_in]: quantized values of one row, one per byte */
-    uint8_t *row_zeros;           /* owned [n_groups]: zero points of that row */
-    float *row_scales;            /* owned [n_groups]: scales of that row (for MXFP4 as floats) */
+    uint8_t *row_zeros;           /* owned [n_groups]: zero points of the same row */
+    float *row_scales;            /* owned [n_groups]: scales of the same row, as floats even for
+                                     MXFP4 */
 };
 void hf_raw_fini(struct hf_raw *raw);
 
-/* Local. Reads rows [row0, row0 + n_rows). hf_quant_codes: as codes of `format`, which is q->format
- * or the same with a smaller group. hf_quant_values: as f32, out [n_rows, n_in]. Errors:
+/* Local. Reads rows [row0, row0 + n_rows): hf_quant_codes as quantized values of `format`, which is
+ * q->format or q->format with a smaller group; hf_quant_values as f32, out [n_rows, n_in]. Errors:
  * STATUS_INPUT, STATUS_MEMORY. */
 struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant *q,
                              struct hf_raw *raw, struct quant_format format, uint64_t row0,

@@ -1,5 +1,5 @@
-/* Reads rows of other programs' quantized weights, as codes in shoal's order or as values. A row of
- * any layout is first unpacked to one code per byte. */
+/* Reads rows of other programs' quantized weights, as quantized values in shoal's order or as
+ * floats. A row of any layout is first unpacked to one code per byte. */
 #include "base/mem.h"
 #include "checkpoint/convert/hf_quant.h"
 
@@ -26,7 +26,7 @@ static bool is_by_input(const struct hf_quant *q)
     return q->layout == HF_GPTQ || q->layout == HF_AWQ;
 }
 
-/* Reads all bytes of t; *out stays NULL when t is NULL. */
+/* Reads all bytes of t into new memory; *out stays NULL when t is NULL. */
 static struct status read_whole(const struct safetensors *s, const struct safetensors_tensor *t,
                                 void **out)
 {
@@ -80,7 +80,7 @@ static struct status codes_read(const struct safetensors *s, const struct hf_qua
     return status_ok();
 }
 
-/* Reads the rows, and their scales and zero points, unless they are in memory. */
+/* Reads the rows with their scales and zero points, unless they are in memory. */
 static struct status hf_quant_rows_fetch(const struct safetensors *s, const struct hf_quant *q,
                                          struct hf_raw *raw, uint64_t row0, uint64_t n_rows)
 {
@@ -95,8 +95,8 @@ static struct status hf_quant_rows_fetch(const struct safetensors *s, const stru
 
 /* ---- one row ---- */
 
-/* The number of the nibble that holds output n in a word of AWQ. Its 8 nibbles are the outputs 0 2
- * 4 6 1 3 5 7. */
+/* Returns the number of the nibble that holds output n in a word of AWQ. A word's 8 nibbles are the
+ * outputs 0 2 4 6 1 3 5 7. */
 static unsigned awq_place(uint64_t n)
 {
     return (unsigned)(n % 8 / 2 + n % 2 * 4);
@@ -148,7 +148,7 @@ static uint8_t zero_at(const struct hf_quant *q, const struct hf_raw *raw, uint6
     const uint32_t *words = raw->zeros;
     if (words == NULL) return (uint8_t)(1u << (q->bits - 1));
     if (is_by_input(q)) {
-        /* version 1 subtracted 1 from each code, as one subtraction from the whole word, with
+        /* version 1 subtracted 1 from each zero point by one subtraction from the whole word, with
          * borrows */
         const uint32_t ones = !q->zero_is_one_less ? 0 : q->bits == 4 ? 0x11111111u : 0x01010101u;
         const unsigned place = q->layout == HF_AWQ ? awq_place(n) : (unsigned)(n % per_word);
@@ -164,7 +164,7 @@ static uint8_t zero_at(const struct hf_quant *q, const struct hf_raw *raw, uint6
     return (uint8_t)(words[n / per_word * q->n_groups + g] >> n % per_word * q->bits & mask);
 }
 
-/* The index of the scale of row n and group g. */
+/* Returns the index of the scale of row n and group g. */
 static uint64_t scale_place(const struct hf_quant *q, uint64_t n, uint64_t g)
 {
     return is_by_input(q) ? g * q->n_out + n : n / q->block_rows * q->n_groups + g;
@@ -181,7 +181,7 @@ static float scale_at(const struct hf_quant *q, const struct hf_raw *raw, uint64
     return scale;
 }
 
-/* Unpacks row n of the source. */
+/* Unpacks row n of the source, with its scales and zero points. */
 static void row_take(const struct hf_quant *q, struct hf_raw *raw, uint64_t n)
 {
     row_codes(q, raw, n);
@@ -221,8 +221,8 @@ static struct status zeros_check(const struct safetensors *s, const struct hf_qu
     return status_ok();
 }
 
-/* Writes the scales and zero points of the row. A group of the source is a whole number of shoal's
- * groups, or all inputs. */
+/* Writes the scales and zero points of the row. One of the source's groups is a whole number of
+ * shoal's groups, or all inputs. */
 static void put_params(const struct hf_quant *q, const struct hf_raw *raw, struct quant_format f,
                        uint64_t n, uint64_t row, const struct quant_block *out)
 {

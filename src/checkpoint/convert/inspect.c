@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Tensors of one type or format. */
+/* The sums over tensors of one type or format. */
 struct inspect_sum {
     char name[40];
     uint64_t n_tensors, n_elems, n_bytes;
@@ -27,7 +27,7 @@ static double mib(uint64_t n_bytes)
     return (double)n_bytes / (1024.0 * 1024.0);
 }
 
-/* "bf16", or "int4-g32, scales f16". */
+/* Writes "bf16", or "int4-g32, scales f16". */
 static void type_print(const struct ckpt_tensor *t, char *text, size_t n)
 {
     if (t->quant.kind == QUANT_NONE) {
@@ -105,7 +105,7 @@ static void sums_take(struct inspect_sums *sums, const struct ckpt_tensor *t)
     }
 }
 
-/* The config's fields in the order of their text, one line each. */
+/* Prints the config's fields in the order of its text, one line each. */
 static struct status config_print(const struct ckpt *c, FILE *out)
 {
     size_t n;

@@ -1,4 +1,4 @@
-/* The tables of published forms, by architecture. */
+/* Tables of the forms in which families publish their tensors, by architecture. */
 #include "checkpoint/convert/published.h"
 
 #include "base/mem.h"
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The rows of a source tensor, one after the other. */
+/* How the rows of a source tensor are divided among shoal's tensors, which follow each other. */
 enum rows_kind {
     ROWS_ALL,
     ROWS_QKV,
@@ -14,7 +14,7 @@ enum rows_kind {
     ROWS_FLAT, /* [1, n] becomes [n] */
 };
 
-/* A tensor whose name ends with `from` becomes those that end with the names in `to`. */
+/* A tensor whose name ends with `from` becomes tensors whose names end with `to` instead. */
 struct published_form {
     const char *from, *to[PUBLISHED_PARTS_MAX];
     enum rows_kind rows;
@@ -22,9 +22,9 @@ struct published_form {
 
 struct published_family {
     const char *architecture;
-    bool norms_less_one; /* of weights whose names end with "norm.weight", but for gated norms */
-    bool pairs;          /* of q and k */
-    const struct published_form *forms; /* ends with an empty one; NULL: none */
+    bool norms_less_one; /* weights named "...norm.weight" are stored less 1, except gated norms */
+    bool pairs;          /* the rotated elements of q and k are stored in pairs */
+    const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
 static const struct published_form fused_all[] = {

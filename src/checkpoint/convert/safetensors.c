@@ -1,5 +1,5 @@
-/* The safetensors reader. Opens every shard once, parses its header, checks that the tensors cover
- * its data without overlap or gap, then reads ranges. */
+/* Reads safetensors: opens every shard once, parses its header, checks that the tensors cover its
+ * data without overlap or gap, then reads ranges. */
 #include "checkpoint/convert/safetensors.h"
 
 #include "base/file.h"
@@ -29,7 +29,7 @@ struct entry {
 struct safetensors {
     struct shard *shards; /* owned [n_shards] */
     size_t n_shards;
-    struct entry *entries; /* owned [n_entries], sorted by name when open is done */
+    struct entry *entries; /* owned [n_entries], sorted by name once open */
     size_t n_entries, n_entries_capacity;
 };
 
@@ -292,8 +292,8 @@ static struct status index_open(struct safetensors *s, const char *folder, const
     return status_ok();
 }
 
-/* Checks that every tensor of the index is in its shard, and that no shard has a tensor that the
- * index does not name. */
+/* Checks that every tensor of the index is in the shard named there, and that no shard has a tensor
+ * that the index does not name. */
 static struct status index_check(const struct safetensors *s, size_t folder_bytes,
                                  const char *index, const struct js_node *map)
 {

@@ -1,6 +1,6 @@
-/* Reading Hugging Face's safetensors: one file, or shards with model.safetensors.index.json.
+/* Reads Hugging Face's safetensors: one file, or shards with model.safetensors.index.json.
  * The bytes are untrusted: lengths, offsets, shapes, names and file types are checked before use.
- * Reads ranges of a tensor; never maps and never holds a whole tensor. Called by convert.
+ * Reads ranges of a tensor; never maps a file and never holds a whole tensor. Called by convert.
  * Format: https://github.com/huggingface/safetensors, README "Format". */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SAFETENSORS_H
 #define SHOAL_CHECKPOINT_CONVERT_SAFETENSORS_H
@@ -13,7 +13,7 @@
 
 enum {
     SAFETENSORS_DIMS_MAX = 8,
-    SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000, /* the format's own limit, bytes */
+    SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000, /* bytes; the format's own limit */
     SAFETENSORS_INDEX_MAX = 256 << 20,
 };
 
@@ -23,26 +23,26 @@ struct safetensors_tensor {
     uint32_t n_dims; /* 0..SAFETENSORS_DIMS_MAX */
     uint64_t dims[SAFETENSORS_DIMS_MAX];
     uint64_t n_bytes;
-    uint64_t offset; /* in its file, bytes */
+    uint64_t offset; /* byte offset in its file */
     uint32_t shard;
 };
 
 struct safetensors;
 
-/* Local. `path` is a .safetensors file, or a folder that holds model.safetensors or
+/* Local. Opens `path`, a .safetensors file, or a folder with model.safetensors or
  * model.safetensors.index.json. Errors: STATUS_INPUT names file, tensor and offset;
  * STATUS_MEMORY. */
 struct status safetensors_open(const char *path, struct safetensors **out);
 void safetensors_close(struct safetensors **s);
 
-/* Local. Tensors sorted by name (bytes). */
+/* Local. Return tensors in the byte order of their names. */
 size_t safetensors_count(const struct safetensors *s);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *s, size_t i);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name);
-/* Local. The path of the file that holds a tensor, for messages. */
+/* Local. Returns the path of the file that holds a tensor, for messages. */
 const char *safetensors_path(const struct safetensors *s, const struct safetensors_tensor *t);
 
-/* Local. Reads n bytes of a tensor from byte `first` of it. Errors: STATUS_INPUT. */
+/* Local. Reads n bytes of a tensor from its byte `first` on. Errors: STATUS_INPUT. */
 struct status safetensors_read(const struct safetensors *s, const struct safetensors_tensor *t,
                                uint64_t first, size_t n, void *out);
 

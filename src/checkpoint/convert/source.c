@@ -25,12 +25,14 @@ struct entry {
     char *name; /* owned */
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
-    struct hf_quant *quant;   /* owned; a quantized weight, stored as several tensors */
-    struct fused_part *fused; /* owned; a part of st; row_group rows are one expert */
-    uint32_t pair_rows;       /* see gguf_model_name; of each so many rows the first `rotated` */
+    struct hf_quant *quant;   /* owned; set for a quantized weight that is stored as several
+                                 tensors */
+    struct fused_part *fused; /* owned; set for a part of st; row_group rows are one expert */
+    uint32_t pair_rows;       /* head rows of which the first `rotated` are in pairs
+                                 (gguf_model_name); 0: none */
     uint32_t rotated;
     uint64_t row0; /* the first row in st */
-    bool adds_one; /* to each value */
+    bool adds_one; /* 1 is added to each value */
 };
 
 struct source {
@@ -39,12 +41,12 @@ struct source {
     struct gguf *gguf;
     struct strbuf texts[CKPT_TEXT_COUNT];
     struct js_doc *config;
-    struct published *published; /* owned; NULL: tensors are shoal's as they are */
+    struct published *published; /* owned; NULL: the tensors are already shoal's */
     bool is_text;                /* the text model of a multimodal checkpoint */
-    size_t n_vision;             /* tensors of its vision part, which are left out */
+    size_t n_vision;             /* tensors of the vision part, which are left out */
     struct entry *entries;       /* owned [n_entries] */
     size_t n_entries;
-    struct hf_raw *raw; /* owned; rows of one quantized weight */
+    struct hf_raw *raw; /* owned; the rows in memory of one quantized weight */
 };
 
 /* ---- tensors ---- */
@@ -74,7 +76,7 @@ static struct status entry_fill(struct source *s, const char *name, enum dtype d
     return status_ok();
 }
 
-/* Whether convert computes this tensor itself, although some checkpoints store it. */
+/* True for a tensor that convert computes itself, although some checkpoints store it. */
 static bool is_computed(const char *name)
 {
     static const char suffix[] = "rotary_emb.inv_freq";
@@ -82,7 +84,8 @@ static bool is_computed(const char *name)
     return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
 }
 
-/* The type that the config names: quantized weights that become floats are stored in it. */
+/* Returns the type that the config names, in which quantized weights are stored that become
+ * floats. */
 static enum dtype config_dtype(const struct source *s)
 {
     const struct js_node *config = js_root(s->config);
@@ -128,7 +131,7 @@ static struct status fused_add(struct source *s, const struct safetensors_tensor
     return status_ok();
 }
 
-/* As fused_add for a quantized tensor, whose rows are outputs already. */
+/* Adds a quantized tensor, or its parts if it has fused experts; its rows are outputs already. */
 static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
@@ -153,13 +156,14 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* Adds the tensors that a published one consists of; *found is false where it is shoal's. */
+/* Adds the tensors that a published one contains; *found is false when it is already one of
+ * shoal's. */
 static struct status published_add(struct source *s, const struct safetensors_tensor *t,
                                    const char *name, bool *found)
 {
     struct published_part parts[PUBLISHED_PARTS_MAX];
     size_t n;
-    const uint64_t one[1] = {1}; /* a number by itself is a vector of one */
+    const uint64_t one[1] = {1}; /* a number by itself is a vector of one element */
     *found = false;
     TRY(published_parts(s->published, name, t->n_dims == 0 ? 1 : t->n_dims,
                         t->n_dims == 0 ? one : t->dims, parts, &n));
@@ -225,11 +229,10 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         const struct gguf_tensor *t = gguf_at(s->gguf, i);
         char name[256];
         uint32_t pair_rows;
-        enum dtype dtype = DTYPE_F16; /* quantized tensors, unless another type is asked for */
+        enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless the user names another
+                                         type */
         struct entry *e;
-        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0)
-            continue; /* its content is in the config
-                         already */
+        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* already in the config */
         TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
         const bool is_float = gguf_quant_dtype(t->quant, &dtype);
         TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
@@ -265,7 +268,7 @@ static struct status text_file(struct source *s, const char *name, enum ckpt_tex
     return st;
 }
 
-/* Takes the template of a node: a string, or the list entry named "default". */
+/* Reads the template of a node: a string, or the entry named "default" of a list. */
 static void template_take(struct source *s, const struct js_node *node)
 {
     size_t n;
@@ -279,7 +282,8 @@ static void template_take(struct source *s, const struct js_node *node)
     if (text != NULL) strbuf_add(&s->texts[CKPT_TEXT_CHAT_TEMPLATE], text, n);
 }
 
-/* chat_template.jinja wins over chat_template.json and over tokenizer_config.json. */
+/* Reads the chat template. chat_template.jinja wins over chat_template.json and over
+ * tokenizer_config.json. */
 static struct status chat_template_read(struct source *s)
 {
     struct strbuf *text = &s->texts[CKPT_TEXT_CHAT_TEMPLATE];
@@ -459,7 +463,8 @@ static size_t stored_row_bytes(const struct entry *e)
     return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
 }
 
-/* Byte offset of the f32 rows in the scratch: the first cache line after the stored rows. */
+/* Returns the byte offset of the f32 rows in the scratch: the first cache line after the stored
+ * rows. */
 static size_t wide_offset(const struct entry *e, uint64_t n_rows)
 {
     return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
@@ -502,17 +507,16 @@ static struct status ordered_rows(const struct source *s, const struct entry *e,
     TRY(stored_rows(s, e, row0, n_rows, scratch));
     if (e->pair_rows == 0) return status_ok();
     char *ordered = (char *)scratch + wide_offset(e, n_rows);
-    if (e->tensor.n_dims == 1) /* a bias: its elements are the rows of the weight */
+    if (e->tensor.n_dims == 1) /* a bias: its elements correspond to the rows of the weight */
         rows_unpair(e, scratch, e->tensor.n_cols, row_bytes / e->tensor.n_cols, ordered);
     else
         rows_unpair(e, scratch, n_rows, row_bytes, ordered);
-    memcpy(scratch, ordered, n_bytes); /* fits: a stored row is never longer than the
-                                                     same row in f32 */
+    memcpy(scratch, ordered, n_bytes); /* fits: a stored row is never longer than the row in f32 */
     return status_ok();
 }
 
-/* Converts the stored rows of whole experts to f32 in `wide`, then copies the elements that belong
- * to the part. `wide` has room for both. Returns the part's elements. */
+/* Converts the stored rows of whole experts to f32 in `wide`, then copies the elements of this part
+ * after them. Returns the part's elements. */
 static const float *fused_rows(const struct entry *e, const void *stored, uint64_t n_rows,
                                float *wide)
 {

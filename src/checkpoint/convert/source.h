@@ -1,5 +1,5 @@
-/* The source of a conversion, a Hugging Face folder or a GGUF file: its texts, and its tensors
- * under Hugging Face's names, whose rows are read in the wanted float type. Called by convert. */
+/* The source of a conversion, a Hugging Face folder or a GGUF file: gives its texts, and its
+ * tensors under Hugging Face's names, with rows in the wanted float type. Called by convert. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 #define SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 
@@ -13,11 +13,11 @@ struct source_tensor {
     uint32_t n_dims;  /* 1..CKPT_DIMS_MAX */
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t n_rows, n_cols;
-    uint32_t row_group;        /* rows are read in multiples of it */
-    struct quant_format quant; /* format of source_codes; QUANT_NONE: only floats can be read */
-    bool needs_f32;            /* values that no narrower type may round */
-    const char *method;        /* quantization method, as the file names it; borrowed; NULL when
-                                  the tensor is not quantized */
+    uint32_t row_group;        /* rows are read in multiples of this */
+    struct quant_format quant; /* the format of source_codes; QUANT_NONE: only floats can be read */
+    bool needs_f32;            /* no narrower type may round its values */
+    const char *method;        /* quantization method as the file names it; borrowed; NULL when the
+                                  tensor is not quantized */
 };
 
 struct source;
@@ -27,27 +27,28 @@ struct source;
 struct status source_open(const char *path, struct source **out);
 void source_close(struct source **s);
 
-/* Local. The kind of source, for the checkpoint's root attribute. */
+/* Local. Returns the kind of source, for the checkpoint's root attribute. */
 const char *source_kind(const struct source *s);
-/* Local. A text, empty (n = 0) when the source has none; borrowed. */
+/* Local. Returns a text, empty (n = 0) when the source has none; borrowed. */
 const struct strbuf *source_text(const struct source *s, enum ckpt_text which);
-/* Local. The parsed config.json; borrowed. */
+/* Local. Returns the parsed config.json; borrowed. */
 const struct js_node *source_config(const struct source *s);
 
 size_t source_count(const struct source *s);
 const struct source_tensor *source_at(const struct source *s, size_t i);
 
-/* Local. Scratch that source_rows needs for this many rows, bytes. */
+/* Local. Returns the bytes of scratch that source_rows needs for this many rows. */
 size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
-/* Local. Rows [row0, row0 + n_rows) of tensor i as `dtype` into out [n_rows][n_cols]; row0 and
- * n_rows are multiples of row_group. *n_overflowed grows by the finite values that became infinite.
- * scratch [source_scratch_bytes]. Errors: STATUS_INPUT names file and tensor; STATUS_MEMORY. */
+/* Local. Reads rows [row0, row0 + n_rows) of tensor i as `dtype` into out [n_rows][n_cols]; row0
+ * and n_rows are multiples of row_group. Adds to *n_overflowed the number of finite values that
+ * became infinite. scratch [source_scratch_bytes]. Errors: STATUS_INPUT names file and tensor;
+ * STATUS_MEMORY. */
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
 
-/* Local. Reads the same rows as the source's codes; nothing is rounded. `format` is tensor i's
- * `quant`, or the same with a smaller group, whose scales are then repeated. Errors: STATUS_INPUT
- * names a value that the format cannot hold; STATUS_MEMORY. */
+/* Local. Reads rows like source_rows, as the source's quantized values; nothing is rounded.
+ * `format` is tensor i's `quant`, or that with a smaller group, whose scales are then repeated.
+ * Errors: STATUS_INPUT names a value that the format cannot hold; STATUS_MEMORY. */
 struct status source_codes(const struct source *s, size_t i, struct quant_format format,
                            uint64_t row0, uint64_t n_rows, void *scratch,
                            const struct quant_block *out);

@@ -1,4 +1,4 @@
-/* The text model inside a multimodal checkpoint: its config.json, and which tensors are its own. */
+/* Finds the text model inside a multimodal checkpoint: its config.json, and its tensors. */
 #include "checkpoint/convert/published.h"
 
 #include "base/mem.h"
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A field that the text model's object may leave out, and its value there. */
+/* A field that text_config may leave out, and its value then. */
 struct field_default {
     const char *key, *value;
 };
@@ -14,7 +14,7 @@ struct field_default {
 struct multimodal {
     const char *architecture, *text_architecture;
     const struct field_default *defaults; /* each ends with an empty one */
-    const struct field_default *rope;     /* of a config without rope_parameters */
+    const struct field_default *rope;     /* added when the config has no rope_parameters */
     bool tied;                            /* the head is always the embedding */
 };
 
@@ -35,7 +35,7 @@ static const struct multimodal models[] = {
     {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
 };
 
-/* Fields of the vision part, and those that stand in the text model's object too. */
+/* Fields of the vision part, and fields that text_config has too. */
 static const char *const outer_inert[] = {
     "architectures",      "text_config",          "vision_config",     "model_type",
     "boi_token_index",    "eoi_token_index",      "image_token_index", "mm_tokens_per_image",
@@ -43,8 +43,8 @@ static const char *const outer_inert[] = {
     "image_seq_length",   "vision_feature_layer", "video_token_id",    "vision_start_token_id",
     "vision_end_token_id"};
 
-/* Fields that stand beside the text model's object and are its own. Others there are not read by
- * the published code. */
+/* Fields beside text_config that belong to the text model too. Others are refused, except
+ * outer_inert and _*. */
 static const char *const outer_own[] = {
     "eos_token_id", "bos_token_id", "pad_token_id",        "tie_word_embeddings",
     "torch_dtype",  "dtype",        "quantization_config", "transformers_version"};
@@ -109,7 +109,7 @@ static struct status flatten(const struct multimodal *m, const struct js_node *r
     return strbuf_status(out);
 }
 
-/* The head is the embedding: a switch at either place must not say otherwise. */
+/* Checks that no switch, in either object, denies that the head is the embedding. */
 static struct status check_tied_text(const struct js_node *root, const char *what)
 {
     const struct js_node *objects[] = {root, js_get(root, "text_config")};
