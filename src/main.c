@@ -1,4 +1,4 @@
-/* shoal: one binary, one table of subcommands. */
+/* The entry point of shoal: one binary, one table of subcommands. */
 #include "checkpoint/file/ckpt.h"
 #include "cli/cmd.h"
 #include "kernels/device.h"
@@ -57,7 +57,7 @@ static const struct command *find(const char *name)
     return NULL;
 }
 
-/* `shoal help COMMAND` is `shoal COMMAND --help`. */
+/* Turns `shoal help COMMAND` into `shoal COMMAND --help`. */
 static void turn_help_round(int argc, char **argv)
 {
     static char help[] = "--help";
@@ -67,7 +67,7 @@ static void turn_help_round(int argc, char **argv)
 }
 
 /* Opens /dev/null in place of closed standard streams; otherwise the next opened file would take
- * the number and receive what is printed. It is opened for the other direction, so that reading or
+ * the number and receive what is printed. Each is opened in the wrong direction, so that reading or
  * printing fails. */
 static void hold_streams(void)
 {
@@ -76,7 +76,7 @@ static void hold_streams(void)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", WRONG_WAY[fd]);
 }
 
-/* Output that did not reach stdout is a failure. */
+/* Returns an error status if output did not reach stdout. */
 static int close_stdout(int status)
 {
     const bool is_out = fflush(stdout) == 0 && !ferror(stdout);
@@ -114,7 +114,7 @@ static int run(int argc, char **argv)
 int main(int argc, char **argv)
 {
     hold_streams();
-    signal(SIGXFSZ, SIG_IGN); /* a file at its limit is an error of writing, like a full disk */
+    signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is a write error, like a full disk */
     ckpt_before_mpi();
     return close_stdout(run(argc, argv));
 }

@@ -1,12 +1,12 @@
-/* From config.json to struct arch: derives values from the fields and checks the fields against
- * each other. arch_fields.c reads the fields themselves, arch_family.c lists the families. */
+/* Turns config.json into struct arch: derives values from the fields and checks the fields against
+ * each other. arch_fields.c reads the fields, arch_family.c lists the families. */
 #include "arch/arch_private.h"
 #include "base/strbuf.h"
 #include "tensor/dims.h"
 
 #include <string.h>
 
-/* The error for an architecture that no row names. */
+/* Makes the error for an architecture that is in no row of the table. */
 static struct status unknown_family(const char *what, const char *name)
 {
     struct strbuf known;
@@ -39,7 +39,7 @@ static struct status no_theta(const struct arch_reading *r)
                        r->what);
 }
 
-/* Two places for one value: other programs read one or the other. */
+/* Refuses two different values for RoPE in two places: other programs read one or the other. */
 static struct status check_rope_is_one(const struct arch_reading *r)
 {
     double theta, outer;
@@ -64,12 +64,13 @@ static struct status check_theta(const struct arch_reading *r)
     return is_given || !r->m.family->states_base ? status_ok() : no_theta(r);
 }
 
-/* The rope_theta that transformers gives the layers with a window where config.json has one
- * rope_theta for all layers, whatever its value. */
+/* The rope_theta that transformers uses in layers with a window when config.json has one rope_theta
+ * for all layers, whatever its value. */
 static const double LOCAL_THETA = 5e5;
 
-/* Layers with a window may have a RoPE of their own: rope_parameters then holds an object for each
- * kind of layer. In files without such objects, rope_scaling is of the other layers alone. */
+/* Finds the RoPE of layers with a window, which may differ: rope_parameters then holds an object
+ * for each kind of layer. In files without such objects, rope_scaling applies to the other layers
+ * alone. */
 static struct status find_local_rope(struct arch_reading *r)
 {
     const struct js_node *full = js_get(r->rope_parameters, "full_attention");
@@ -107,8 +108,8 @@ static struct status find_local_rope(struct arch_reading *r)
     return arch_fields_check_rope(r, r->local_rope, "rope_parameters.sliding_attention");
 }
 
-/* "no_rope_layers" has a 0 for each layer that is not rotated. Without the list, the last layer of
- * each interval is not. */
+/* Marks the layers without RoPE: those with a 0 in "no_rope_layers", or without that list the last
+ * layer of each interval. */
 static struct status derive_unrotated(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -124,7 +125,8 @@ static struct status derive_unrotated(struct arch_reading *r)
     return status_ok();
 }
 
-/* rope_theta and partial_rotary_factor stand at the top (older files) or inside rope_parameters. */
+/* Derives RoPE's parameters. rope_theta and partial_rotary_factor are at the top (older files) or
+ * inside rope_parameters. */
 static struct status derive_rope(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -156,9 +158,9 @@ static struct status derive_rope(struct arch_reading *r)
     return status_ok();
 }
 
-/* Latent attention. The cache holds one KV head per token: the latent, and the rotated key that all
- * heads share. The heads' own projections of keys and values are applied to the query and to the
- * output. */
+/* Derives the sizes of latent attention. The cache holds one KV head per token: the latent, and the
+ * rotated key that all heads share. The heads' own projections of keys and values are applied to
+ * the query and to the output. */
 static struct status derive_latent(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -175,14 +177,14 @@ static struct status derive_latent(struct arch_reading *r)
     }
     m->query_dim = r->query_own + m->rotary;
     m->head_dim = m->kv_lora + m->rotary;
-    m->latent_norm_eps = 1e-6f; /* in the published code, whatever rms_norm_eps says */
+    m->latent_norm_eps = 1e-6f; /* fixed in the published code, whatever rms_norm_eps says */
     m->n_kv_heads = 1;
     return status_ok();
 }
 
 /* Sets the number of rotated elements of a head. A family with partial rotation must give a
- * fraction or a number: without either, implementations differ (transformers rotates half of each
- * of GLM-4.5's heads). */
+ * fraction or a number, because implementations differ when both are missing (transformers then
+ * rotates half of each head of GLM-4.5). */
 static struct status derive_rotary(struct arch_reading *r)
 {
     static const char key[] = "partial_rotary_factor";
@@ -211,9 +213,9 @@ static struct status derive_rotary(struct arch_reading *r)
                        r->what, m->rotary);
 }
 
-enum { HEAD_DIM_MAX = 1024 }; /* also of the field "head_dim", in arch_fields.c */
+enum { HEAD_DIM_MAX = 1024 }; /* also the bound of the field "head_dim" in arch_fields.c */
 
-/* Head sizes of families without latent attention. */
+/* Derives the head sizes; latent attention has its own. */
 static struct status derive_heads(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -269,8 +271,8 @@ static void derive_attention(struct arch_reading *r)
     m->scale.logits = 1.0f / r->logits_divisor;
 }
 
-/* "layer_types" names each layer's attention. In a family whose window rule covers all layers or
- * none, it may only repeat that rule. */
+/* Reads each layer's attention from "layer_types". If a family's window rule covers all layers or
+ * none, the list may only repeat that rule. */
 static struct status derive_layer_types(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -300,7 +302,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     return status_ok();
 }
 
-/* Which layers have a window by the family's rule. */
+/* True when the layer has a window by the family's rule. */
 static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32_t period)
 {
     const struct arch_family *f = r->m.family;
@@ -320,7 +322,8 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     return false;
 }
 
-/* Of WINDOW_MOST. Some files repeat "layer_types" in it as a text, "LLLG". */
+/* Finds the period of WINDOW_MOST. Some files repeat "layer_types" in this field as a text,
+ * "LLLG". */
 static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
     int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
@@ -370,8 +373,8 @@ static struct status derive_window(struct arch_reading *r)
     return status_ok();
 }
 
-/* Marks the MoE layers as "mlp_layer_types" lists them; without the list, all but the first.
- * "first_k_dense_replace" may only repeat that: other programs do not read it. */
+/* Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first.
+ * "first_k_dense_replace" may only repeat that, because other programs do not read it. */
 static struct status derive_typed_mlps(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -418,7 +421,7 @@ static struct status derive_sparsity(struct arch_reading *r)
     return status_ok();
 }
 
-/* Refuses a text other than `wanted`; accepts an absent one. */
+/* Refuses a text other than `wanted`; accepts a missing one. */
 static struct status check_text(const struct arch_reading *r, const struct js_node *node,
                                 const char *key, const char *wanted)
 {
@@ -428,7 +431,8 @@ static struct status check_text(const struct arch_reading *r, const struct js_no
                        r->m.family->title);
 }
 
-/* Group-limited routing: a token chooses experts only in its best topk_group of n_group groups. */
+/* Derives group-limited routing: a token chooses experts only in its best topk_group of n_group
+ * groups. */
 static struct status derive_groups(struct arch_reading *r)
 {
     const struct arch *m = &r->m;
@@ -544,7 +548,7 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
     memset(out, 0, sizeof *out);
     struct js_doc *doc = NULL;
     TRY(js_parse(json, n, what, &doc));
-    /* values for a family without these fields */
+    /* defaults for a family without these fields */
     struct arch_reading r = {.m = {.scale = {.embed = 1, .residual = 1}},
                              .what = what,
                              .root = js_root(doc),

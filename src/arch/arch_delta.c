@@ -1,10 +1,10 @@
-/* Families with a gated delta rule: which layers have it, and whether its sizes fit together.
- * Called by arch.c. */
+/* Reads which layers have a gated delta rule, and checks that its sizes fit together. Called by
+ * arch.c. */
 #include "arch/arch_private.h"
 
 #include <string.h>
 
-enum { FULL_EVERY = 4 /* one layer in this many has attention, where the file does not say */ };
+enum { FULL_EVERY = 4 /* every so many layers one has attention, when the file does not say */ };
 
 static struct status check_sizes(const struct arch_reading *r)
 {

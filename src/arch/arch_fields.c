@@ -1,5 +1,5 @@
 /* The table of config.json's fields. A field without a row is refused by name unless it is off, so
- * that no model runs with arithmetic other than that of its training. */
+ * that no model runs with arithmetic that differs from its training. */
 #include "arch/arch_private.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ enum field_type {
     FIELD_INERT,  /* changes nothing in a forward pass */
     FIELD_COUNT,  /* uint32_t: an integer from 1, or from 0 with may_be_zero, to `most` */
     FIELD_FLOAT,  /* float: above `above`, or 0 with may_be_zero, up to `most` */
-    FIELD_DOUBLE, /* double: likewise */
+    FIELD_DOUBLE, /* double: as FIELD_FLOAT */
     FIELD_SWITCH, /* bool */
     FIELD_WORD,   /* must be `word` */
     FIELD_TRUE,   /* must be true */
@@ -17,18 +17,18 @@ enum field_type {
     FIELD_NODE,   /* const struct js_node *, for arch.c to read */
 };
 
-/* One field. A family for which `only` is false takes no value from it. */
+/* One field. A family whose member `only` is false takes no value from it. */
 struct field {
     const char *key;
     enum field_type type;
     bool required, may_be_zero;
-    bool refused_elsewhere; /* where `only` is false: refused, unless off, or 1 if `otherwise` is 1
-                             */
-    size_t at;              /* in struct arch_reading */
+    bool refused_elsewhere; /* if `only` is false, the field is refused, unless it is off, or 1
+                               where `otherwise` is 1 */
+    size_t at;              /* offset in struct arch_reading */
     double above, most;
-    double otherwise; /* value of an absent field; 0: the member keeps its value */
+    double otherwise; /* value when the field is absent; 0: the member keeps its value */
     const char *word;
-    size_t only; /* in struct arch_family, a bool; 0: all families */
+    size_t only; /* offset of a bool in struct arch_family; 0: all families */
 };
 
 #define AT(member)  .at = offsetof(struct arch_reading, member)
@@ -46,14 +46,14 @@ static const struct field fields[] = {
      ONLY(states_base)},
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      .otherwise = 1e-6},
-    {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* of older programs; hidden_activation says it */
+    {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* for older programs; hidden_activation decides */
     {"hidden_act", FIELD_WORD, .word = "xielu", ONLY(xielu)},
     {"hidden_act", FIELD_WORD, .word = "silu"},
     {"qk_norm", FIELD_TRUE, ONLY(xielu), .refused_elsewhere = true},
     {"lm_head_bias", FIELD_SWITCH, AT(m.head_bias), ONLY(head_bias), .refused_elsewhere = true},
     {"router_jitter_noise", FIELD_FLOAT, AT(jitter), .most = 1, .may_be_zero = true, ONLY(mixer),
      .required = true},
-    {.key = "input_jitter_noise", .type = FIELD_INERT}, /* of training */
+    {.key = "input_jitter_noise", .type = FIELD_INERT}, /* for training only */
     {"hidden_activation", FIELD_WORD, .word = "gelu_pytorch_tanh", ONLY(gelu),
      .refused_elsewhere = true},
     {"mlp_bias", FIELD_SWITCH, AT(m.ffn_bias), ONLY(mlp_bias), .refused_elsewhere = true},
@@ -160,7 +160,7 @@ static const struct field fields[] = {
      .refused_elsewhere = true}, /* the least sum of weights; that of a softmax's best is larger */
     {"moe_use_aux_free", FIELD_TRUE, ONLY(moe_range), .refused_elsewhere = true},
     {"moe_gate", FIELD_WORD, .word = "topk", ONLY(moe_range), .refused_elsewhere = true},
-    {.key = "moe_capacity", .type = FIELD_INERT}, /* of training */
+    {.key = "moe_capacity", .type = FIELD_INERT}, /* for training only */
     {"use_mixed_mlp_moe", FIELD_TRUE, ONLY(moe_topk), .refused_elsewhere = true},
     {"use_rotary_pos_emb", FIELD_TRUE, ONLY(ntk_alpha), .refused_elsewhere = true},
     {"shared_intermediate_size", FIELD_COUNT, AT(m.shared_ffn), .most = 1 << 24,
@@ -205,7 +205,7 @@ static const struct field fields[] = {
      ONLY(clamped)},
     {"swiglu_limit", FIELD_FLOAT, AT(m.swiglu.limit), .most = 1e6, .otherwise = 7, ONLY(clamped),
      .refused_elsewhere = true},
-    /* scales of rows, scores and logits */
+    /* multipliers of rows, scores and logits */
     {"embedding_multiplier", FIELD_FLOAT, AT(m.scale.embed), .most = 1e6, .otherwise = 1,
      ONLY(scales), .refused_elsewhere = true},
     {"residual_multiplier", FIELD_FLOAT, AT(m.scale.residual), .most = 1e6, .otherwise = 1,
@@ -219,7 +219,7 @@ static const struct field fields[] = {
      .refused_elsewhere = true},
     {.key = "mtp_num_hidden_layers", .type = FIELD_INERT},
     {.key = "mtp_use_dedicated_embeddings", .type = FIELD_INERT},
-    /* of training, of generation, of other programs */
+    /* for training, for generation, or for other programs */
     {.key = "architectures", .type = FIELD_INERT}, /* the family was found by it */
     {.key = "model_type", .type = FIELD_INERT},
     {.key = "torch_dtype", .type = FIELD_INERT},
@@ -287,7 +287,7 @@ static bool applies(const struct field *f, const struct arch_family *family)
     return f->only == 0 || *((const bool *)family + f->only);
 }
 
-/* The key's row that applies to the family, else any row of the key; NULL: none. */
+/* Returns the key's row that applies to the family, else any row of the key; NULL: none. */
 static const struct field *field_of(const char *key, const struct arch_family *family)
 {
     const struct field *found = NULL;
@@ -409,7 +409,7 @@ static struct status read_field(struct arch_reading *r, const struct field *f,
     }
 }
 
-/* Checks a field that does not apply to the family. */
+/* Refuses a field that does not apply to the family, unless it has no effect. */
 static struct status check_elsewhere(const struct arch_reading *r, const struct field *f,
                                      const struct js_node *node)
 {
@@ -495,7 +495,7 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
     };
     static const char *const more[] = {"short_factor", "long_factor", "alpha"};
     static const char *const scales[] = {"short_mscale", "long_mscale"};
-    /* of images: the positions of text are equal in all sections */
+    /* for images: a text token's positions are equal in all sections */
     static const char *const images[] = {"mrope_section", "mrope_interleaved"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);

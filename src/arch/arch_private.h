@@ -1,13 +1,13 @@
-/* The reading of a config.json, shared by arch.c (what follows from its fields) and arch_fields.c
- * (the table of its fields). Private to this room. */
+/* The state while a config.json is read, shared by arch.c (what follows from the fields) and
+ * arch_fields.c (the table of fields). Private to this folder. */
 #ifndef SHOAL_ARCH_ARCH_PRIVATE_H
 #define SHOAL_ARCH_ARCH_PRIVATE_H
 
 #include "arch/arch.h"
 #include "base/json.h"
 
-/* The description being read, and values that are needed only to derive it. An absent or null field
- * leaves 0 or its row's default. */
+/* The description being read, and values needed only to derive it. An absent or null field leaves 0
+ * or its row's default. */
 struct arch_reading {
     struct arch m;
     const char *what;           /* borrowed: names the file in sentences */
@@ -15,33 +15,34 @@ struct arch_reading {
     /* objects, lists and texts; NULL: absent */
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
     const struct js_node *no_rope_layers, *mlp_layer_types, *window_pattern;
-    const struct js_node *local_rope; /* of layers with a window; NULL: plain, with rope_theta */
+    const struct js_node *local_rope; /* RoPE of layers with a window; NULL: plain, with
+                                         rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     double rotary_part;      /* rotated fraction of a head */
-    uint32_t rotary_dim;     /* the same as a number of elements; 0: absent */
+    uint32_t rotary_dim;     /* the rotated part as a number of elements; 0: absent */
     uint32_t query_own;      /* latent attention: elements of a head of q that are not rotated */
     uint32_t n_shared;       /* shared experts, of expert_ffn columns each */
     uint32_t sparse_step;    /* one layer in sparse_step has experts */
-    uint32_t n_dense_layers; /* the first ones */
+    uint32_t n_dense_layers; /* the first layers, which have no experts */
     uint32_t moe_every;      /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t window, window_from;
     uint32_t chunk;           /* 0: absent, or null */
-    uint32_t full_every;      /* one layer in this many has attention; 0: absent */
-    uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
+    uint32_t full_every;      /* every so many layers one has attention; 0: absent */
+    uint32_t unrotated_every; /* without no_rope_layers: every so many layers one has no RoPE */
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;
     float query_scalar;                       /* 0: absent */
-    float jitter;                             /* of a router */
+    float jitter;                             /* of the router */
     const struct js_node *moe_topk, *moe_end; /* numbers, or lists of one number for each layer */
     uint32_t moe_last;                        /* no layer beyond it has experts */
     uint32_t original_context;                /* 0: absent */
     const struct js_node *tuning;             /* true, or a number that is not 0 */
-    const struct js_node *moe_layers;         /* a list of layers; NULL: each sparse_step-th */
-    uint32_t ffn_mlp;   /* of dense layers, where experts have intermediate_size */
-    uint32_t n_predict; /* published prediction layers; the first is used */
-    double unread;      /* of fields whose value is only checked */
-    double local_theta; /* of layers with a window; 0: absent */
+    const struct js_node *moe_layers;         /* a list of layers; NULL: every sparse_step-th */
+    uint32_t ffn_mlp;   /* F of dense layers, when intermediate_size is that of experts */
+    uint32_t n_predict; /* published prediction layers; the first one is used */
+    double unread;      /* receives fields whose value is only checked */
+    double local_theta; /* theta of layers with a window; 0: absent */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -49,25 +50,26 @@ struct arch_reading {
  * is unknown or not implemented for the family. */
 struct status arch_fields_read(struct arch_reading *r);
 
-/* Local. The error for a missing count. */
+/* Local. Makes the error for a missing count. */
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
-/* arch_special.c. Local. What few families alone have: derives the ways of Gemma. */
+/* arch_special.c. Local. Derives what only families like Gemma have: GEGLU, softcaps, scales, and
+ * so on. */
 struct status arch_derive_gemma(struct arch_reading *r);
 
-/* arch_delta.c. Local. The layers with a gated delta rule, by "layer_types" or
- * "full_attention_interval", and checks of its sizes. Errors: STATUS_INPUT. */
+/* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or
+ * "full_attention_interval", and checks the rule's sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
 
-/* Local. Llama-4: layers that see chunks, and how q grows; the layers that have experts. Errors:
- * STATUS_INPUT. */
+/* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
+ * experts. Errors: STATUS_INPUT. */
 struct status arch_derive_chunks(struct arch_reading *r);
 struct status arch_derive_moe_layers(struct arch_reading *r);
 
-/* Local. Longrope: the context within which the short factors hold. */
+/* Local. For LongRoPE: limits the context to that for which the short factors hold. */
 struct status arch_derive_longrope(struct arch_reading *r);
 
-/* Local. Experts whose fields have other names, before the fields are checked. */
+/* Local. Reads experts' fields that have other names, before the fields are checked. */
 struct status arch_derive_experts(struct arch_reading *r);
 
 /* Local. Checks the names in a RoPE object, r->rope_scaling or r->rope_parameters, named `where` in

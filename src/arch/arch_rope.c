@@ -1,4 +1,4 @@
-/* The size of heads; rotary frequencies, plain and scaled. */
+/* Computes the size of heads, and rotary frequencies, plain or scaled. */
 #include "arch/arch_rope.h"
 
 #include "arch/arch.h"
@@ -9,7 +9,7 @@
 
 static const double PI = 3.14159265358979323846;
 
-/* The inputs of all rules. */
+/* The inputs of every rule. */
 struct rope {
     const struct js_node *config, *scaling; /* scaling: NULL for plain RoPE */
     const char *rule;
@@ -56,7 +56,8 @@ static bool is_plain(const struct js_node *scaling, const char **rule)
     return *rule != NULL && strcmp(*rule, "default") == 0;
 }
 
-/* Of the layers without a window, or of those with one; in most families both are the same. */
+/* Reads the RoPE of layers without a window, or of layers with one; in most families both are the
+ * same. */
 static struct rope rope_read(const struct js_node *config, bool is_local)
 {
     const struct js_node *parameters = js_get(config, "rope_parameters");
@@ -80,8 +81,8 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     return r;
 }
 
-/* Reads a parameter of the rule, which must be in (least, 1e9]. An absent one is `otherwise`, or an
- * error if that is 0. */
+/* Reads a parameter of the rule, which must be in (least, 1e9]. If it is absent, *out is
+ * `otherwise`; that is an error if `otherwise` is 0. */
 static struct status parameter(const struct rope *r, const char *key, double least,
                                double otherwise, double *out)
 {
@@ -111,7 +112,7 @@ static struct status make_linear(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* The context length of the training before scaling: its own field, or max_position_embeddings. */
+/* Reads the context length before scaling: from its own field, or max_position_embeddings. */
 static struct status original_context(const struct rope *r, double *out)
 {
     const char *key = "original_max_position_embeddings";
@@ -136,7 +137,7 @@ static struct status make_llama3(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* The (fractional) dimension whose wave makes n_turns turns within the context. */
+/* Returns the (fractional) dimension whose wave makes n_turns turns within the context. */
 static double turning_dimension(const struct rope *r, double n_turns, double context)
 {
     return r->rotated * log(context / (n_turns * 2 * PI)) / (2 * log(r->theta));
@@ -190,7 +191,7 @@ static struct status make_yarn(const struct rope *r, struct arch_rope *out)
     return yarn_factors(r, factor, out);
 }
 
-/* LongRoPE (Ding et al. 2024) within the original context. */
+/* Makes LongRoPE's frequencies (Ding et al. 2024) for the original context. */
 static struct status make_long(const struct rope *r, struct arch_rope *out)
 {
     const struct js_node *factors = js_get(r->scaling, "short_factor");
@@ -216,7 +217,7 @@ static struct status make_long(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* The base grows by alpha^(d / (d - 2)), whatever the length of the sequence (Hunyuan). */
+/* Multiplies the base by alpha^(d / (d - 2)), whatever the length of the sequence (Hunyuan). */
 static struct status make_alpha(const struct rope *r, struct arch_rope *out)
 {
     struct rope grown = *r;

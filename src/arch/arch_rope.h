@@ -1,8 +1,8 @@
-/* The size of attention heads, and the rotary frequencies that a config.json asks for: plain, or
- * scaled by a rule that depends on the config alone (linear, llama3, yarn). Rules that depend on
- * the length of a sequence (dynamic, longrope) are not implemented. Also reads configs of models
- * that shoal does not run; for those that it runs, arch_parse finds the same sizes. Called when a
- * checkpoint is written, which stores the results; a running model reads them there. */
+/* Computes the size of attention heads, and the rotary frequencies that a config.json asks for:
+ * plain, or scaled by a rule that depends on the config alone. Rules that change with the length of
+ * a sequence are not implemented. Also reads configs of models that shoal does not run; for models
+ * that it runs, arch_parse finds the same sizes. Called when a checkpoint is written, which stores
+ * the results; a running model reads them there. */
 #ifndef SHOAL_ARCH_ARCH_ROPE_H
 #define SHOAL_ARCH_ARCH_ROPE_H
 
@@ -13,35 +13,38 @@
 
 enum { ARCH_ROPE_MAX = 65536 };
 
-/* Local. Elements of a head of o_proj's input, the unit of its K-blocks; 0 when the config does not
- * give it. */
+/* Local. Returns the elements of a head of o_proj's input, the unit of its K-blocks; 0 when the
+ * config does not give them. */
 uint32_t arch_value_dim(const struct js_node *config);
 
-/* Local. Likewise of a gated delta rule: elements of the value heads of one key head. */
+/* Local. As arch_value_dim, for a gated delta rule: the elements of the value heads of one key
+ * head. */
 uint32_t arch_delta_unit(const struct js_node *config);
 
 struct arch_rope {
     float *inv_freq;        /* owned [n], radians per position; mem_free */
     size_t n;               /* half the rotated dimensions; 0: none were made */
-    float attention_factor; /* multiplies cos and sin; 1 except with yarn */
-    float softmax_factor;   /* multiplies the scale of q.k; 1 except with yarn and mscale_all_dim.
+    float attention_factor; /* multiplies cos and sin; 1 except for yarn and longrope */
+    float softmax_factor;   /* multiplies the scale of q.k; 1 except for yarn with mscale_all_dim.
                                Only latent attention uses it (DeepSeek) */
 };
 
 /* Local. Computes the frequencies in double and rounds each once to f32. The number of rotated
  * elements is d = floor(head_dim * partial_rotary_factor), or rotary_dim; head_dim is
- * qk_rope_head_dim where the config has one.
+ * qk_rope_head_dim if the config has one.
  *     plain    theta^(-2i/d)                                   (Su et al. 2021, RoFormer)
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
  *     frequency_factors   plain / factors[i]                   (GGUF's Llama 3)
  *     yarn     a ramp from plain / factor to plain, and the factors (Peng et al. 2023, YaRN)
+ *     longrope (also "su")   plain / short_factor[i]        (Ding et al. 2024)
+ *     dynamic  plain, with theta * alpha^(d / (d - 2))         (Hunyuan)
  * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:
  * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */
 struct status arch_rope_make(const struct js_node *config, struct arch_rope *out);
 
-/* Local. The plain frequencies of layers with a window, in a family whose other layers may have
- * another rule; in other families out->n = 0. Errors: STATUS_MEMORY. */
+/* Local. Computes the plain frequencies of layers with a window, in a family whose other layers may
+ * have another rule; in other families out->n = 0. Errors: STATUS_MEMORY. */
 struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out);
 
 #endif

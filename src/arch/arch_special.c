@@ -1,7 +1,8 @@
 /* Derives what only a few families have. Called by arch.c. */
 #include "arch/arch_private.h"
 
-/* A softcap is null or a number: other programs have defaults for an absent one. */
+/* Checks that a softcap is given, as null or a number: other programs have defaults for an absent
+ * one. */
 static struct status softcap_given(const struct arch_reading *r, const char *key)
 {
     if (js_get(r->root, key) != NULL) return status_ok();
@@ -21,8 +22,8 @@ struct status arch_derive_gemma(struct arch_reading *r)
     return status_ok();
 }
 
-/* Sequences beyond the original context would change the factors of all their positions, also of
- * those in the cache. So the model's context is the original one, and the short factors hold. */
+/* Limits the model's context to the original one, for which the short factors hold: a longer
+ * sequence would change the factors of all its positions, even of those in the cache. */
 struct status arch_derive_longrope(struct arch_reading *r)
 {
     static const char key[] = "original_max_position_embeddings";
@@ -83,7 +84,7 @@ struct status arch_derive_moe_layers(struct arch_reading *r)
     return status_ok();
 }
 
-/* A number, or a list with the same number for each layer. */
+/* Reads a number, or a list with the same number for each layer. */
 static struct status one_number(const struct arch_reading *r, const struct js_node *node,
                                 const char *key, uint32_t *out)
 {

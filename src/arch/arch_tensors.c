@@ -17,7 +17,7 @@
 
 static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_EMBED, WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
-    /* before and behind a prediction layer */
+    /* before and after a prediction layer */
     {VECTOR(WEIGHT_PREDICT_TOKEN_NORM, PART_PREDICT, "enorm.weight", DIM_D)},
     {VECTOR(WEIGHT_PREDICT_ROW_NORM, PART_PREDICT, "hnorm.weight", DIM_D)},
     {MATRIX(CLASS_ROUTER, WEIGHT_PREDICT_JOIN, PART_PREDICT, "eh_proj.weight", DIM_D, DIM_PAIR)},
@@ -104,7 +104,7 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_GATE_BIAS, PART_FFN_BIAS, "mlp.gate_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_UP_BIAS, PART_FFN_BIAS, "mlp.up_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_DOWN_BIAS, PART_FFN_BIAS, "mlp.down_proj.bias", DIM_D)},
-    /* a dense FFN without a gate: its activation bends what a gate would have been */
+    /* a dense FFN without a gate: its activation is applied where the gate would be */
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_UNGATED, "mlp.up_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_UNGATED, "mlp.down_proj.weight", DIM_D, DIM_F),
      .has_leaves = true},
@@ -151,7 +151,7 @@ const struct arch_tensor *arch_tensor_at(size_t i)
     return i < sizeof tensors / sizeof tensors[0] ? &tensors[i] : NULL;
 }
 
-/* The family's prefix of the name; NULL: the family has no such tensor. */
+/* Returns the family's prefix of the name; NULL: the family has no such tensor. */
 static const char *prefix_of(const struct arch_tensor *t, const struct arch_family *family)
 {
     const char *prefix = NULL;
@@ -170,7 +170,7 @@ void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *fam
     snprintf(out, n, "%s%s%s", place, prefix == NULL ? "" : prefix, t->name);
 }
 
-/* Takes `end` off the end of name[0, *n); false when name[0, *n) does not end so. */
+/* Removes `end` from the end of name[0, *n); false when name[0, *n) does not end with it. */
 static bool take_end(const char *name, size_t *n, const char *end)
 {
     const size_t m = strlen(end);
@@ -317,7 +317,7 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
            (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
 
-/* Elements of a tensor, those of an expert times n_experts. */
+/* Returns the number of elements of a tensor; for experts, one expert's times n_experts. */
 static uint64_t elements_of(const struct arch *m, const struct arch_tensor *t, uint32_t n_experts)
 {
     return (uint64_t)arch_dim_size(m, t->rows) * arch_dim_size(m, t->cols) *
@@ -340,8 +340,8 @@ uint64_t arch_params(const struct arch *m)
     return n;
 }
 
-/* Elements of the layers' matrices that one token is multiplied with: all, or those of experts
- * alone. */
+/* Returns the elements of the layers' matrices by which one token is multiplied: of all, or only of
+ * experts. */
 static uint64_t token_elements(const struct arch *m, bool of_experts)
 {
     uint64_t n = 0;

@@ -1,16 +1,16 @@
 /* The tensors of a model: one table of roles, published names, shapes in the letters of
- * tensor/dims.h, and how ranks cut them. Lists of weights, the checks of a checkpoint and convert
- * read it. */
+ * tensor/dims.h, and the axes along which ranks divide them. Read by lists of weights, the checks
+ * of a checkpoint and convert. */
 #ifndef SHOAL_ARCH_ARCH_TENSORS_H
 #define SHOAL_ARCH_ARCH_TENSORS_H
 
 #include "arch/arch.h"
 
-/* The role of a tensor in the model. The roles of a layer stand together. */
+/* The role of a tensor in the model. The roles of a layer are next to each other. */
 enum weight_role {
     WEIGHT_EMBED,
-    WEIGHT_ATTN_NORM,     /* of attention's input */
-    WEIGHT_ATTN_OUT_NORM, /* of attention's output */
+    WEIGHT_ATTN_NORM,     /* norm of attention's input */
+    WEIGHT_ATTN_OUT_NORM, /* norm of attention's output */
     WEIGHT_Q,
     WEIGHT_K,
     WEIGHT_V,
@@ -28,22 +28,22 @@ enum weight_role {
     WEIGHT_O_BIAS,
     WEIGHT_SINKS,
     WEIGHT_O,
-    WEIGHT_DELTA_QKVZ, /* gated delta rule: for each key head q, k, its value heads' v, their z */
-    WEIGHT_DELTA_BA,   /* for each key head its value heads' b, their a */
-    WEIGHT_DELTA_Q,    /* the same in tensors of their own: all heads' q */
+    WEIGHT_DELTA_QKVZ, /* gated delta rule: for each key head q, k, and its value heads' v and z */
+    WEIGHT_DELTA_BA,   /* for each key head, its value heads' b and a */
+    WEIGHT_DELTA_Q,    /* the same as separate tensors: q of all heads */
     WEIGHT_DELTA_K,
     WEIGHT_DELTA_V,
     WEIGHT_DELTA_Z,
     WEIGHT_DELTA_B,
     WEIGHT_DELTA_A,
-    WEIGHT_CONV_Q, /* the convolution of the channels of q, k and v, which stand in this order */
+    WEIGHT_CONV_Q, /* the convolution of the channels of q, k and v, in this order */
     WEIGHT_CONV_K,
     WEIGHT_CONV_V,
     WEIGHT_DECAY_LOG,
     WEIGHT_STEP_BIAS,
     WEIGHT_DELTA_NORM,
     WEIGHT_DELTA_O,
-    WEIGHT_FFN_NORM, /* of the FFN's input */
+    WEIGHT_FFN_NORM, /* norm of the FFN's input */
     WEIGHT_FFN_OUT_NORM,
     WEIGHT_GATE,
     WEIGHT_UP,
@@ -51,29 +51,29 @@ enum weight_role {
     WEIGHT_GATE_BIAS,
     WEIGHT_UP_BIAS,
     WEIGHT_DOWN_BIAS,
-    WEIGHT_XIELU_P, /* of the activation, one number each, as the file has them */
+    WEIGHT_XIELU_P, /* the activation's parameters, one number each, as in the file */
     WEIGHT_XIELU_N,
     WEIGHT_XIELU_BETA,
     WEIGHT_XIELU_EPS,
     WEIGHT_ATTN_NORM_BIAS,
     WEIGHT_FFN_NORM_BIAS,
-    WEIGHT_SHARED_GATE, /* of the shared experts */
+    WEIGHT_SHARED_GATE, /* the gate projection of the shared experts */
     WEIGHT_SHARED_UP,
     WEIGHT_SHARED_DOWN,
     WEIGHT_SHARED_MIX, /* [1, D] the sigmoid gate of the shared experts */
     WEIGHT_ROUTER,
     WEIGHT_ROUTER_BIAS,
-    WEIGHT_SELECT_BIAS,      /* for the choice of experts only */
-    WEIGHT_EXPERT_GATE_BIAS, /* of the experts that a rank holds; is_vector and is_expert */
+    WEIGHT_SELECT_BIAS,      /* added only to choose experts */
+    WEIGHT_EXPERT_GATE_BIAS, /* for the experts that a rank holds; is_vector and is_expert */
     WEIGHT_EXPERT_UP_BIAS,
     WEIGHT_EXPERT_DOWN_BIAS,
     WEIGHT_EXPERT_GATE,
     WEIGHT_EXPERT_UP,
     WEIGHT_EXPERT_DOWN,
-    WEIGHT_PREDICT_TOKEN_NORM, /* of a prediction layer: of the token's embedding, */
-    WEIGHT_PREDICT_ROW_NORM,   /* of the hidden row beside it, */
-    WEIGHT_PREDICT_JOIN,       /* [D, 2 D] that joins both to the layer's input, */
-    WEIGHT_PREDICT_NORM,       /* of the head's input */
+    WEIGHT_PREDICT_TOKEN_NORM, /* in a prediction layer: norm of the token's embedding */
+    WEIGHT_PREDICT_ROW_NORM,   /* norm of the hidden row next to it */
+    WEIGHT_PREDICT_JOIN,       /* [D, 2 D], which joins both into the layer's input */
+    WEIGHT_PREDICT_NORM,       /* norm of the head's input */
     WEIGHT_FINAL_NORM,
     WEIGHT_FINAL_NORM_BIAS,
     WEIGHT_HEAD,
@@ -81,12 +81,12 @@ enum weight_role {
     WEIGHT_ROLE_COUNT
 };
 
-/* The tensors of a class are stored in one format, unless a file differs. */
+/* Tensors of one class are stored in one format, unless a file differs. */
 enum arch_class {
     CLASS_VECTOR, /* norms and biases: f32 in memory */
     CLASS_ATTENTION,
     CLASS_LATENT, /* KV_B: never quantized */
-    CLASS_FFN,    /* of a dense layer, and of the shared experts */
+    CLASS_FFN,    /* dense layers' FFN, and shared experts */
     CLASS_EXPERTS,
     CLASS_ROUTER,
     CLASS_EMBED,
@@ -94,9 +94,9 @@ enum arch_class {
     CLASS_COUNT
 };
 
-/* The dimension of a tensor that ranks divide. */
+/* The axis along which ranks divide a dimension of a tensor. */
 enum arch_axis {
-    AXIS_NONE, /* not cut: every rank that holds the tensor holds all of this dimension */
+    AXIS_NONE, /* not divided: every rank that holds the tensor holds all of this dimension */
     AXIS_HEADS,
     AXIS_KV_HEADS,
     AXIS_FFN,
@@ -114,9 +114,9 @@ enum arch_dim {
     DIM_D,
     DIM_PAIR,     /* 2 D */
     DIM_V,        /* AXIS_VOCAB */
-    DIM_HEAD,     /* query_dim: one head */
-    DIM_H,        /* one for each query head */
-    DIM_Q,        /* H query_dim, or with gates 2 H query_dim: outputs of q */
+    DIM_HEAD,     /* query_dim: one head's elements */
+    DIM_H,        /* one element for each query head */
+    DIM_Q,        /* H query_dim (2 H query_dim with gates): outputs of q */
     DIM_O,        /* H value_dim: inputs of o */
     DIM_KV,       /* G query_dim: outputs of k and of v */
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
@@ -126,32 +126,32 @@ enum arch_dim {
     DIM_F,        /* AXIS_FFN */
     DIM_SHARED_F, /* AXIS_SHARED_FFN */
     DIM_EXPERT_F, /* AXIS_EXPERT_FFN */
-    DIM_E,        /* all experts, as the router sees them: never cut */
-    DIM_DELTA_K,  /* all key heads' q, or k; AXIS_DELTA, as the next four */
-    DIM_DELTA_V,  /* all value heads */
-    DIM_DELTA_H,  /* one for each value head */
+    DIM_E,        /* all experts, as the router sees them: never divided */
+    DIM_DELTA_K,  /* q, or k, of all key heads; AXIS_DELTA, as the next four */
+    DIM_DELTA_V,  /* v of all value heads */
+    DIM_DELTA_H,  /* one element for each value head */
     DIM_DELTA_QKVZ,
     DIM_DELTA_BA,
-    DIM_DELTA_HEAD, /* one value head */
+    DIM_DELTA_HEAD, /* one value head's elements */
     DIM_DELTA_TAPS,
     DIM_COUNT
 };
 
-/* Parts that a model or a layer may have. A tensor exists where its part does. */
+/* The parts that a model or a layer may have. A tensor exists if its part does. */
 #define ARCH_PARTS(PART)                                                                           \
     PART(EMBED)                                                                                    \
-    PART(PREDICT) /* of a prediction layer alone */                                                \
-    PART(HEADS)   /* attention with keys and values of their own */                                \
+    PART(PREDICT) /* of a prediction layer only */                                                 \
+    PART(HEADS)   /* attention with its own keys and values */                                     \
     PART(QKV_BIAS)                                                                                 \
     PART(O_BIAS)                                                                                   \
     PART(QK_NORM)                                                                                  \
     PART(QK_NORM_WHOLE)                                                                            \
     PART(SINKS)                                                                                    \
     PART(LATENT)  /* latent attention */                                                           \
-    PART(Q_STEPS) /* with a latent of q */                                                         \
+    PART(Q_STEPS) /* with a latent for q */                                                        \
     PART(Q_STEP)  /* without one */                                                                \
     PART(DELTA)   /* a gated delta rule */                                                         \
-    PART(APART)   /* one whose projections are apart */                                            \
+    PART(APART)   /* a DELTA with separate projections */                                          \
     PART(DENSE)   /* a dense FFN */                                                                \
     PART(UNGATED) /* DENSE without a gate */                                                       \
     PART(FFN_BIAS)                                                                                 \
@@ -162,16 +162,16 @@ enum arch_dim {
     PART(EXPERT_BIAS)                                                                              \
     PART(IN_NORMS)                                                                                 \
     PART(OUT_NORMS)                                                                                \
-    PART(AFTER_NORMS)  /* OUT_NORMS under the names that stand beside IN_NORMS */                  \
-    PART(BEFORE_NORMS) /* IN_NORMS under the names that stand beside OUT_NORMS */                  \
+    PART(AFTER_NORMS)  /* OUT_NORMS under the names used with IN_NORMS */                          \
+    PART(BEFORE_NORMS) /* IN_NORMS under the names used with OUT_NORMS */                          \
     PART(NORM_BIAS)                                                                                \
     PART(FINAL)                                                                                    \
     PART(FINAL_BIAS)                                                                               \
     PART(HEAD)                                                                                     \
-    PART(HEAD_TIED) /* the embedding as the head */                                                \
+    PART(HEAD_TIED) /* the embedding, used as head */                                              \
     PART(HEAD_BIAS)
 
-/* Each part has a bit of its own. */
+/* Each part has its own bit. */
 enum arch_part_bit {
 #define PART_BIT(name) PART_BIT_##name,
     ARCH_PARTS(PART_BIT)
@@ -184,7 +184,7 @@ enum arch_part {
 #define PART_FLAG(name) PART_##name = 1 << PART_BIT_##name,
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
-        PART_ATTENTION = PART_HEADS | PART_LATENT, /* of any kind */
+        PART_ATTENTION = PART_HEADS | PART_LATENT, /* any kind of attention */
     PART_RECURRENT = PART_DELTA | PART_APART,
     PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
                     PART_HEAD_BIAS, /* outside layers */
@@ -196,51 +196,52 @@ struct arch_tensor {
     enum arch_class class;
     enum arch_part part;
     const char *name; /* after "model.layers.N." in a layer, and after the family's prefix */
-    bool is_named;    /* the name begins with a prefix of the family: */
+    bool is_named;    /* the name begins with one of the family's prefixes */
     size_t prefix;    /* offset of the prefix in struct arch_names, a const char * */
     enum arch_dim rows, cols;
     bool is_vector, is_expert;
-    bool has_leaves; /* row-parallel: cut along cols into K-blocks (tensor/leaf.h); else along rows
+    bool has_leaves; /* row-parallel: divided along cols into K-blocks (tensor/leaf.h); else along
+                        rows
                       */
-    /* The tensor in the file may hold the rows of two or three roles, one after the other: the
-     * dimensions of those before and behind this role's. For experts only where gate and up have
-     * the same name. */
+    /* The file's tensor may hold the rows of two or three roles, one after the other: the
+     * dimensions of those before and after this role's rows. Applies to experts only if gate and up
+     * have the same name. */
     enum arch_dim before[2], behind[2];
 };
 
-/* Local. The i-th row; NULL after the last. */
+/* Local. Returns the i-th row; NULL after the last. */
 const struct arch_tensor *arch_tensor_at(size_t i);
 
-/* Local. Writes the tensor's name in a checkpoint of the family, at most n bytes. `layer` counts
+/* Local. Writes the tensor's name in a checkpoint of the family, at most n bytes. `layer` is used
  * only for a tensor of a layer. */
 void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, uint32_t layer,
                       char *out, size_t n);
 
-/* Local. The row whose name, in any family, is the published name `name` or its end after a dot;
- * NULL: none. */
+/* Local. Returns the row whose name, in any family, is the published name `name` or its end after a
+ * dot; NULL: none. */
 const struct arch_tensor *arch_tensor_find(const char *name);
 
-/* Local. Whether the file's tensor also holds the rows of other roles, t->before and t->behind. */
+/* Local. True when the file's tensor also holds rows of other roles (t->before, t->behind). */
 bool arch_tensor_is_joined(const struct arch_tensor *t, const struct arch_family *family);
 
-/* Local. Elements of a dimension; the axis along which ranks cut it; the elements of one unit of
- * that axis (a head, say). */
+/* Local. Return a dimension's elements; the axis along which ranks divide it; the elements of one
+ * unit of that axis (such as a head). */
 uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim);
 enum arch_axis arch_dim_axis(enum arch_dim dim);
 uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
 
-/* Local. Parameters of the model: elements of all its tensors. */
+/* Local. Returns the parameters of the model: the elements of all its tensors. */
 uint64_t arch_params(const struct arch *m);
 
-/* Local. Elements of all matrices in layers that one token is multiplied with, counting the K
- * chosen experts; and those of the experts alone. */
+/* Local. Return the elements of all matrices in layers by which one token is multiplied, counting
+ * the K chosen experts; and those of the experts alone. */
 uint64_t arch_token_params(const struct arch *m);
 uint64_t arch_token_expert_params(const struct arch *m);
 
-/* Local. The parts after the last layer, without the head's matrix. */
+/* Local. Returns the parts after the last layer, without the head's matrix. */
 uint32_t arch_final_parts(const struct arch *m);
 
-/* Local. The parts of a layer. */
+/* Local. Returns the parts of a layer. */
 uint32_t arch_layer_parts(const struct arch *m, uint32_t layer);
 
 #endif

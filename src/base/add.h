@@ -1,5 +1,5 @@
 /* Adds arrays of integers with explicit vectors, so that the speed does not depend on the compiler.
- * Called where the partial sums of several ranks are added. No state. */
+ * Called where the partial sums of several ranks are added. Has no state. */
 #ifndef SHOAL_BASE_ADD_H
 #define SHOAL_BASE_ADD_H
 

@@ -1,4 +1,4 @@
-/* The thread, and the one job that it is handed. */
+/* The thread, and the one job that it may have. */
 #include "base/background.h"
 
 #include "base/mem.h"
@@ -10,7 +10,7 @@
 
 struct background {
     pthread_t thread;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t changed;
     background_fn *fn; /* NULL: no job, or the job is done */
     void *job;

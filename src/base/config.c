@@ -11,7 +11,7 @@ enum { N_LAUNCHERS = 4, THREADS_MAX = 4096 };
 static const char *const rank_names[N_LAUNCHERS] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                                     "SLURM_PROCID"};
 
-/* The number in the first variable that is set; `otherwise` when none is. */
+/* Returns the number in the first variable that is set; `otherwise` when none is. */
 static uint32_t launcher_number(const char *const names[N_LAUNCHERS], uint32_t otherwise)
 {
     for (size_t i = 0; i < N_LAUNCHERS; i++) {
@@ -29,7 +29,7 @@ static bool is_launched(void)
     return false;
 }
 
-/* The batch system's name of this job, for people. */
+/* Writes the name that the batch system gives this job, for people. */
 static void read_job(char *out, size_t n_bytes)
 {
     static const char *const names[][2] = {{"SLURM_JOB_ID", "Slurm"},  {"PBS_JOBID", "PBS"},

@@ -1,16 +1,16 @@
-/* The environment; nothing else in shoal calls getenv.
+/* Reads the environment; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
  *   SHOAL_CPU         the same names: instruction sets above it are treated as absent (for tests)
  *   OMP_NUM_THREADS   compute threads per rank, the first number of a list such as "8,2"
  *                     (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
- *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id, as
- *                     SLURM_JOB_ID: a second job on the same output is told
+ *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id;
+ *                     a second job on the same output is told it, or SLURM_JOB_ID
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
  *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers
  *   OMPI_MCA_pml, OMPI_MCA_ess_singleton_isolated, OMPI_MCA_orte_create_session_dirs
- *                     set by shoal where the user did not */
+ *                     set by shoal unless the user did */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 
@@ -38,7 +38,7 @@ struct status config_read(struct config *out);
 
 /* Local. Call before MPI starts. Sets Open MPI variables that save most of a short run's time,
  * unless the user has set them: without a launcher no daemon is started (only spawning needs one)
- * and no session folder is made; where all ranks are on one host no networks are searched for. */
+ * and no session folder is made; if all ranks are on one host, no networks are searched for. */
 void config_spare_mpi(void);
 
 #endif

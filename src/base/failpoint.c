@@ -1,4 +1,4 @@
-/* Failpoints. */
+/* Parses failpoints and counts passes. */
 #include "base/failpoint.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* Failpoints (--failpoint): a test makes the process die, or a call fail, when it passes a named
- * place for the n-th time. Outside tests the pointer is NULL and a pass costs one comparison.
- * Called by the journal, the result writer, the lead and the step loop. */
+ * point in the code for the n-th time. Outside tests the pointer is NULL and a pass costs one
+ * comparison. Called by the job, the journal, the result writer, the lead, and the readers of
+ * experts and KV blocks. */
 #ifndef SHOAL_BASE_FAILPOINT_H
 #define SHOAL_BASE_FAILPOINT_H
 
@@ -12,7 +13,7 @@
 #define FAILPOINT_LIST(X)                                                                          \
     X(LOAD, "load")                     /* before the weights are read */                          \
     X(JOURNAL_WRITE, "journal_write")   /* half of a group of records is written */                \
-    X(JOURNAL_FSYNC, "journal_fsync")   /* written, not yet durable */                             \
+    X(JOURNAL_FSYNC, "journal_fsync")   /* the records are written, not yet durable */             \
     X(JOURNAL_RENAME, "journal_rename") /* a new journal is complete and not yet in its place */   \
     X(OUTPUT_WRITE, "output_write")     /* half of a group of rows is written */                   \
     X(OUTPUT_FSYNC, "output_fsync")     /* all rows are written, not yet durable */                \
@@ -36,17 +37,17 @@ struct failpoint {
     int error;       /* errno of the call that fails; 0: SIGKILL */
 };
 
-/* Local. "NAME:N" (the process kills itself at pass N) or "NAME:N:EIO", "NAME:N:ENOSPC".
- * Errors: STATUS_USAGE. */
+/* Local. Parses "NAME:N" (the process kills itself at pass N), or "NAME:N:EIO", "NAME:N:ENOSPC"
+ * (the call fails). Errors: STATUS_USAGE. */
 struct status failpoint_parse(const char *text, struct failpoint *out);
 
-/* Local. Counts a pass; true when this is the pass that fires. NULL never fires. */
+/* Local. Counts a pass; true when this is the pass at which f fires. NULL never fires. */
 bool failpoint_due(struct failpoint *f, enum failpoint_name name);
 
-/* Local. Ends the process, or returns the errno to fail with. */
+/* Local. Kills the process, or returns the errno with which to fail. */
 int failpoint_strike(const struct failpoint *f);
 
-/* Local. failpoint_due and failpoint_strike in one call. Returns 0, or the errno to fail with. */
+/* Local. Calls failpoint_due and failpoint_strike. Returns 0, or the errno with which to fail. */
 int failpoint_pass(struct failpoint *f, enum failpoint_name name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Small-file reading and atomic replacement. */
+/* Reads small files and replaces files atomically. */
 #include "base/file.h"
 
 #include "base/mem.h"

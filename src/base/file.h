@@ -10,10 +10,10 @@
  * Errors: STATUS_INPUT names the path and why (missing, a FIFO, too large); STATUS_MEMORY. */
 struct status file_read(const char *path, size_t max_bytes, char **out, size_t *n);
 
-/* Local. True when the path exists and is a regular file. */
+/* Local. True when the path leads to a regular file. */
 bool file_exists(const char *path);
 
-/* Local. Finds the file that a write to `path` reaches: follows symlinks, also to a target that
+/* Local. Finds the file to which a write to `path` goes: follows symlinks, also to a target that
  * does not exist yet. A new file renamed to *out leaves the link in place. *out is freed with
  * mem_free. Errors: STATUS_IO (a loop of links), STATUS_MEMORY. */
 struct status file_target(const char *path, char **out);
@@ -27,7 +27,8 @@ struct status file_target_regular(const char *path, char **out);
  * write that must be all or nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status file_commit(const char *temporary, const char *path);
 
-/* Local. "folder/name" in new memory, to be freed with mem_free. Errors: STATUS_MEMORY. */
+/* Local. Sets *out to "folder/name" in new memory, to be freed with mem_free. Errors:
+ * STATUS_MEMORY. */
 struct status file_join(const char *folder, const char *name, char **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Taking, renewing and giving back leases. */
+/* Takes, renews and gives back leases. */
 #include "base/file_claims.h"
 
 #include "base/clock.h"
@@ -22,18 +22,18 @@ struct claim {
     char *path;       /* the real file; owned */
     char *lease;      /* path.lease; owned */
     char *own; /* lease.HOST.PID: a lease is made under this name, then linked or renamed; owned */
-    int fd;    /* of the lease, locked; -1: there is none */
+    int fd;    /* the lease, locked; -1: none */
 };
 
 struct file_claims {
     struct lease_owner self;
-    pthread_mutex_t mutex; /* over what follows */
+    pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t wake;
     pthread_t thread;
     bool has_thread, ends;
     struct claim claims[CLAIMS_MAX];
     size_t n;
-    uint64_t renewed_ns; /* on clock_ns */
+    uint64_t renewed_ns; /* time of clock_ns */
     struct status lost;
 };
 
@@ -77,7 +77,7 @@ static struct status file_claims_refuse(const struct claim *k, const struct leas
 struct taking {
     uint64_t since_ns;
     bool has_spoken;
-    int64_t renewed_ns; /* when the watched lease of another host was last renewed */
+    int64_t renewed_ns; /* when the other host's lease that is watched was last renewed */
 };
 
 static int waited_ms(const struct taking *t)
@@ -102,7 +102,7 @@ static struct status wait_for_end(const struct claim *k, struct taking *t,
     return status_ok();
 }
 
-/* Watches a lease of another host: refuses the claim once the lease is renewed, waits until it goes
+/* Watches another host's lease: refuses the claim if the lease is renewed, waits until it is
  * stale. */
 static struct status file_claims_watch(const struct claim *k, struct taking *t,
                                        const struct lease_view *v)
@@ -122,8 +122,8 @@ static struct status file_claims_watch(const struct claim *k, struct taking *t,
     return status_ok();
 }
 
-/* Renames this process's lease onto a void one. Without working locks several processes may do so
- * at once: the last rename wins, and the others notice WATCH_MS later. */
+/* Renames this process's lease over a void one. Without working locks several processes may do so
+ * at the same time: the last rename wins, and the others notice that WATCH_MS later. */
 static struct status replace(struct claim *k, const struct lease_view *v, bool *is_taken)
 {
     char who[256];
@@ -166,7 +166,7 @@ static struct status look_again(struct claim *k, struct taking *t, bool *is_take
 }
 
 /* Links the lease into its place, which is atomic even on NFS. There link() may fail with EEXIST
- * although it made the link, when the server's answer was lost; a link count of 2 tells. */
+ * although it made the link, when the server's answer was lost; a link count of 2 shows that. */
 static bool link_lease(const struct claim *k, int *error)
 {
     struct stat info;
@@ -195,7 +195,7 @@ static struct status file_claims_take(struct file_claims *c, struct claim *k)
         st = look_again(k, &t, &is_taken);
         if (!is_taken && !status_failed(&st) && access(k->own, F_OK) != 0) {
             close_lease(
-                k); /* this lease was renamed into place and then replaced by another process */
+                k); /* the lease was renamed into place and then replaced by another process */
             error = lease_make(k->own, &c->self, &k->fd);
         }
     }
@@ -233,7 +233,7 @@ static void renew(struct file_claims *c, struct claim *k)
     if (k->fd < 0) return;
     (void)futimens(k->fd, NULL);
     if (lease_is_at(k->lease, k->fd)) return;
-    if (access(k->lease, F_OK) != 0 && errno == ENOENT) { /* somebody removed it */
+    if (access(k->lease, F_OK) != 0 && errno == ENOENT) { /* somebody removed the lease */
         int fd;
         if (lease_make(k->own, &c->self, &fd) != 0) return;
         close_lease(k);
@@ -245,7 +245,7 @@ static void renew(struct file_claims *c, struct claim *k)
     file_claims_lose(c, k);
 }
 
-/* The caller holds the mutex. */
+/* Renews all leases. The caller holds the mutex. */
 static void renew_all(struct file_claims *c)
 {
     for (size_t i = 0; i < c->n; i++) renew(c, &c->claims[i]);
@@ -320,7 +320,8 @@ struct status file_claims_check(struct file_claims *c)
 {
     if (c == NULL) return status_ok();
     pthread_mutex_lock(&c->mutex);
-    /* this process or its renewing thread was suspended: another job may have taken a lease */
+    /* this process or its renewing thread was suspended: another job may have taken a lease
+     * meanwhile */
     if (c->n > 0 && clock_ns() - c->renewed_ns > (uint64_t)LEASE_STALE_S / 2 * 1000000000u) {
         renew_all(c);
     }

@@ -1,4 +1,4 @@
-/* Lease files: text, locks, judgement. */
+/* Lease files: their text, their locks, and the judgement on them. */
 #include "base/file_lease.h"
 
 #include "base/proc_thread.h"
@@ -22,8 +22,8 @@ static void read_line(const char *path, char *out, size_t n_bytes)
     fclose(f);
 }
 
-/* When the launcher was killed before this process read its parent's pid, that pid is 1. Such a
- * process is an orphan from the start. */
+/* Describes this process. If the launcher was killed before this process read its parent's pid,
+ * that pid is 1; then the process is an orphan from the start. */
 struct lease_owner lease_owner_self(const char *job, int32_t launcher)
 {
     enum { INIT = 1, NOBODY = -1 };
@@ -98,7 +98,7 @@ static int64_t renewed_ns(const struct stat *info)
     return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
 }
 
-/* The file system's clock, which may be another host's. */
+/* Returns the time of the file system's clock, which may be another host's. */
 static int64_t now_ns(int now_fd)
 {
     struct stat info;
@@ -112,7 +112,7 @@ static bool is_running(const struct lease_owner *o, struct proc_thread *out)
            out->state != 'Z' && out->state != 'X';
 }
 
-/* is_busy: another open file locks the lease. */
+/* Judges the lease. is_busy: another open file holds its lock. */
 static enum lease_state file_lease_judge(const struct lease_view *v, bool is_busy)
 {
     const struct lease_owner self = lease_owner_self(NULL, 0);
@@ -134,7 +134,7 @@ struct status lease_look(const char *path, int now_fd, struct lease_view *out)
     struct stat info;
     *out = (struct lease_view){.state = LEASE_GONE};
     out->fd = open(path, O_RDWR | O_CLOEXEC |
-                             O_NONBLOCK); /* opened again each time: then NFS asks its server */
+                             O_NONBLOCK); /* opened anew each time, so that NFS asks its server */
     if (out->fd < 0 && errno == ENOENT) return status_ok();
     if (out->fd < 0 || fstat(out->fd, &info) != 0) {
         const int error = errno;

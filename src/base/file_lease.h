@@ -11,8 +11,8 @@
  *       renewed within LEASE_STALE_S                unknown: perhaps no lock reaches that host
  *       older                                       void
  *
- * Where flock fails, /proc says whether an owner on this kernel still runs. A kernel is named by
- * its boot id, so that a container's host name does not matter. */
+ * If flock fails, /proc says whether an owner on this kernel still runs. A kernel is named by its
+ * boot id, so that a container's host name does not matter. */
 #ifndef SHOAL_BASE_FILE_LEASE_H
 #define SHOAL_BASE_FILE_LEASE_H
 
@@ -23,7 +23,7 @@
 
 enum { LEASE_RENEW_S = 10, LEASE_STALE_S = 60 };
 
-/* The owner of a lease. Texts are cut to fit. */
+/* The owner of a lease. Texts are truncated to fit. */
 struct lease_owner {
     char host[72], kernel[40], job[72]; /* job: "Slurm job 17"; empty: none */
     int32_t pid;                        /* 0: the lease could not be read */
@@ -32,11 +32,11 @@ struct lease_owner {
     uint64_t started; /* start time of the process, as in struct proc_thread */
 };
 
-/* Local. This process as an owner. job may be NULL; launcher: the parent process at the start of
- * the program, if it is a launcher, else 0. */
+/* Local. Describes this process as an owner. job may be NULL; launcher: the parent process at the
+ * start of the program, if it is a launcher, else 0. */
 struct lease_owner lease_owner_self(const char *job, int32_t launcher);
 
-/* Local. "host n017, pid 4242, Slurm job 17", for sentences. */
+/* Local. Writes "host n017, pid 4242, Slurm job 17", for sentences. */
 void lease_owner_describe(const struct lease_owner *o, char *out, size_t n_bytes);
 
 enum lease_state {
@@ -52,9 +52,9 @@ struct lease_view {
     enum lease_state state;
     struct lease_owner owner;
     int fd;         /* open, and locked where locks work; -1: LEASE_GONE */
-    bool is_locked; /* by fd */
+    bool is_locked; /* the lock is held by fd */
     ino_t inode;
-    int64_t renewed_ns; /* when, on the file system's clock */
+    int64_t renewed_ns; /* time of the last renewal, on the file system's clock */
     double age_s;
 };
 
@@ -66,7 +66,7 @@ struct status lease_look(const char *path, int now_fd, struct lease_view *out);
 void lease_view_close(struct lease_view *v);
 
 /* Local. Makes a locked file `path` that names `o`; *fd keeps the lock. The caller links or renames
- * it into place, so that no lease is ever empty or unlocked there. Returns 0 or the errno. */
+ * the file into place, so that no lease there is ever empty or unlocked. Returns 0 or the errno. */
 int lease_make(const char *path, const struct lease_owner *o, int *fd);
 
 /* Local. True when `path` is the open file fd. */

@@ -15,8 +15,8 @@ struct file_replace {
     char *temporary;  /* beside the target; owned; NULL: the target itself is open */
 };
 
-/* Local. Opens TARGET.tmp for writing; TARGET is the file that `path` leads to. A target that
- * exists and is not a regular file (a pipe, /dev/stderr) is opened itself. Errors: STATUS_IO,
+/* Local. Opens TARGET.tmp for writing; TARGET is the file to which `path` leads. A target that
+ * exists and is not a regular file (a pipe, /dev/stderr) is itself opened. Errors: STATUS_IO,
  * STATUS_MEMORY; then nothing is open. */
 struct status file_replace_begin(struct file_replace *f, const char *path);
 

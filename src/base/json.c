@@ -1,4 +1,4 @@
-/* JSON reading over jansson. */
+/* Reads JSON with jansson. */
 #include "base/json.h"
 
 #include "base/mem.h"
@@ -26,7 +26,7 @@ static const struct js_node *as_node(const json_t *json)
 }
 
 /* Set when an allocation of the library failed. The library reports some failed allocations as bad
- * JSON and ignores others, and its allocator takes no context, so the note is per thread. */
+ * JSON and ignores others; its allocator takes no context, so this is kept per thread. */
 static _Thread_local bool has_failed;
 
 static void *json_allocate(size_t n)
@@ -66,8 +66,8 @@ struct status js_parse(const char *text, size_t n, const char *what, struct js_d
     return json_parse(text, n, what, out, &ignored);
 }
 
-/* Writes the number (n bytes) in a form that the library accepts: unchanged, as a real number, or
- * as the largest one. */
+/* Appends the number (n bytes) in a form that the library accepts: unchanged, with ".0", or the
+ * largest real number of its sign. */
 static struct status add_number(struct strbuf *out, const char *number, size_t n)
 {
     char *copy = NULL;
@@ -85,7 +85,7 @@ static struct status add_number(struct strbuf *out, const char *number, size_t n
     return strbuf_status(out);
 }
 
-/* Copies the text with every number rewritten by add_number. Invalid JSON stays invalid. */
+/* Copies the text, with every number rewritten by add_number. Invalid JSON stays invalid. */
 static struct status round_numbers(const char *text, size_t n, struct strbuf *out)
 {
     bool in_string = false;

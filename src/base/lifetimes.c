@@ -1,4 +1,4 @@
-/* Greedy by size. */
+/* Places the arrays greedily by size. */
 #include "base/lifetimes.h"
 
 #include <assert.h>
@@ -15,7 +15,8 @@ static bool live_together(const struct lifetime *a, const struct lifetime *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest end of the placed arrays that overlap `a` at `offset`; `offset` when it fits there. */
+/* Returns the lowest end of the placed arrays that overlap `a` at `offset`; `offset` when `a` fits
+ * there. */
 static uint64_t pushed(struct lifetime *const *placed, size_t n_placed, const struct lifetime *a,
                        uint64_t offset)
 {
@@ -36,7 +37,7 @@ uint64_t lifetimes_place(struct lifetime *arrays, size_t n)
     uint64_t total = 0, sum = 0;
     assert(n <= LIFETIMES_MAX);
     for (size_t i = 0; i < n; i++) arrays[i].offset = 0;
-    for (size_t i = 0; i < n; i++) { /* sorted by size, equal ones as they came */
+    for (size_t i = 0; i < n; i++) { /* sorted by size; equal sizes keep their order */
         if (arrays[i].n_bytes > UINT64_MAX / 2 ||
             __builtin_add_overflow(sum, room_of(&arrays[i]), &sum))
             return UINT64_MAX;

@@ -1,4 +1,4 @@
-/* The log's sink and its line format. */
+/* The log's sink and the format of its lines. */
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -59,5 +59,5 @@ void log_line(enum log_level level, const char *format, ...)
     int n = format_line(line, sizeof line, level, message);
     if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
     if (write(STDERR_FILENO, line, (size_t)n) < 0)
-        return; /* stderr is gone: nothing can be reported */
+        return; /* stderr is gone: nowhere to report it */
 }

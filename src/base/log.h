@@ -1,5 +1,5 @@
-/* The log: rank-tagged lines on stderr. The only mutable global of the program is its sink.
- * Levels: error, warn, info (the lead's progress), debug. As text or, with log_json, JSON lines. */
+/* The log: lines on stderr, tagged with the rank. The sink is a mutable global. Levels: error,
+ * warn, info (the lead's progress), debug. Lines are text or (`json`) JSON. */
 #ifndef SHOAL_BASE_LOG_H
 #define SHOAL_BASE_LOG_H
 
@@ -12,8 +12,8 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_COUNT };
         "debug", LOG_DEBUG                                                                         \
     }
 
-/* Local. Sets the rank that lines are tagged with and the level. rank < 0: no MPI yet, no tag.
- * Ranks other than 0 print errors only, unless level is LOG_DEBUG. */
+/* Local. Sets the level, and the rank with which lines are tagged. rank < 0: no MPI yet, no tag.
+ * Ranks other than 0 print only errors, unless level is LOG_DEBUG. */
 void log_init(int rank, enum log_level level, bool json);
 
 /* Local. Writes one line (a newline is added) with one write call, so that lines never interleave.

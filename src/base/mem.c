@@ -1,4 +1,4 @@
-/* Checked allocation over aligned_alloc. */
+/* Allocates checked memory with aligned_alloc and mmap. */
 #include "base/mem.h"
 
 #include <stdatomic.h>
@@ -11,8 +11,8 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-/* Test hook; the only state here. Atomic: the watchdog's thread may allocate beside the main one.
- */
+/* Test hook, the only state here. Atomic because the watchdog's thread may allocate at the same
+ * time as the main one. */
 static _Atomic uint64_t n_allocations;
 static _Atomic uint64_t fail_at;
 
@@ -77,11 +77,11 @@ static void *map_aligned(size_t n_bytes)
     const size_t before = (HUGE_PAGE_BYTES - (uintptr_t)p % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
     if (before > 0) munmap(p, before);
     munmap(p + before + n_bytes, most - before - n_bytes);
-    (void)madvise(p + before, n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */
+    (void)madvise(p + before, n_bytes, MADV_HUGEPAGE); /* without huge pages: slower, not wrong */
     return p + before;
 }
 
-/* n_bytes rounded up to whole huge pages. */
+/* Returns n_bytes rounded up to whole huge pages. */
 static size_t whole_pages(size_t n_bytes)
 {
     size_t rounded;

@@ -1,4 +1,4 @@
-/* Reads /proc, by the fields' numbers in proc_pid_stat(5). */
+/* Reads /proc; fields have the numbers of proc_pid_stat(5). */
 #include "base/proc_thread.h"
 
 #include <dirent.h>
@@ -10,14 +10,14 @@ enum { PATH_BYTES = 64, STAT_BYTES = 1024 };
 
 bool proc_thread_read(int32_t pid, int32_t thread, struct proc_thread *out)
 {
-    enum { STATE = 3, STARTED = 22 }; /* numbers of fields; the second is the name */
+    enum { STATE = 3, STARTED = 22 }; /* field numbers; field 2 is the name */
     char path[PATH_BYTES], text[STAT_BYTES];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
     FILE *f = fopen(path, "re");
     if (f == NULL) return false;
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     fclose(f);
-    const char *at = strrchr(text, ')'); /* a name may hold anything */
+    const char *at = strrchr(text, ')'); /* a name may contain anything */
     if (at == NULL || sscanf(at, ") %c %d", &out->state, &out->parent) != 2) return false;
     for (int i = STATE; at != NULL && i <= STARTED; i++) at = strchr(at + 1, ' ');
     if (at == NULL) return false;

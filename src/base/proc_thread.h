@@ -14,7 +14,8 @@ struct proc_thread {
                          uniquely */
 };
 
-/* False when the thread does not exist or /proc hides it. The main thread's number is the pid. */
+/* Reads the state of a thread. False when the thread does not exist or /proc hides it. The main
+ * thread's number is the pid. */
 bool proc_thread_read(int32_t pid, int32_t thread, struct proc_thread *out);
 
 /* True when any thread of the process is not asleep: it runs, is ready to run, waits for a disk, or

@@ -1,4 +1,4 @@
-/* Status codes, their exit statuses and their sentences. */
+/* Makes statuses and their sentences; maps codes to exit statuses and names. */
 #include "base/status.h"
 
 #include <stdarg.h>

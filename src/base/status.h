@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* name, process exit status (README.md: "When it stops"), what it means */
+/* name, process exit status (README.md: "When it stops"), meaning */
 #define STATUS_LIST(X)                                                                             \
     X(OK, 0, "ok")                                                                                 \
     X(REQUEST, 0, "one request cannot be served; the batch goes on")                               \
@@ -33,18 +33,19 @@ struct status {
     char text[STATUS_TEXT_MAX]; /* empty when code is STATUS_OK */
 };
 
-/* Local. The status without an error. */
+/* Local. Returns the status without an error. */
 struct status status_ok(void);
 
-/* Local. A status with a printf-formatted sentence; a sentence that is too long is cut. */
+/* Local. Returns a status with a printf-formatted sentence, which is truncated if it is too
+ * long. */
 struct status status_make(enum status_code code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Local. `inner` with "what: " put before its sentence; code kept. OK stays OK. */
+/* Local. Returns `inner` with "what: " before its sentence and the same code. OK stays OK. */
 struct status status_wrap(struct status inner, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Local. The process exit status, and the code's name, of a code. */
+/* Local. Return the process exit status of a code, and the code's name. */
 int status_exit(enum status_code code);
 const char *status_name(enum status_code code);
 
@@ -60,7 +61,7 @@ static inline bool status_failed(const struct status *s)
         if (status_failed(&try_status_)) return try_status_;                                       \
     } while (0)
 
-/* Sets `st` and jumps to the cleanup ladder's `label` when expr fails. */
+/* Sets `st`, and jumps to `label` of the cleanup ladder when expr fails. */
 #define TRY_GOTO(st, expr, label)                                                                  \
     do {                                                                                           \
         (st) = (expr);                                                                             \

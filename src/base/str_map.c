@@ -1,4 +1,4 @@
-/* Open addressing with linear probing. */
+/* A hash table with open addressing and linear probing. */
 #include "base/str_map.h"
 
 #include "base/mem.h"
@@ -42,7 +42,7 @@ void str_map_fini(struct str_map *m)
     mem_free(&m->slots);
 }
 
-/* The slot of a key, or the empty slot where it belongs. */
+/* Returns the slot of a key, or the empty slot where it belongs. */
 static struct str_slot *str_map_find(const struct str_map *m, const char *key, size_t n,
                                      uint32_t hash)
 {

@@ -1,5 +1,5 @@
-/* A hash map from byte strings to non-negative ints. Keys are borrowed; nothing is ever removed.
- * The caller owns the bytes. */
+/* A hash map from byte strings to non-negative ints. Keys are borrowed: the caller owns their
+ * bytes. Nothing is ever removed. */
 #ifndef SHOAL_BASE_STR_MAP_H
 #define SHOAL_BASE_STR_MAP_H
 
@@ -20,18 +20,19 @@ struct str_map {
     size_t mask;
 };
 
-/* Local. Hash of n bytes, the same on every machine of one byte order; never stored. */
+/* Local. Returns a hash of n bytes, the same on every machine with one byte order; never written to
+ * a file. */
 uint64_t str_hash(const char *bytes, size_t n);
 
-/* Local. Room for n_keys. Errors: STATUS_MEMORY. */
+/* Local. Makes room for n_keys keys. Errors: STATUS_MEMORY. */
 struct status str_map_init(struct str_map *m, size_t n_keys);
 void str_map_fini(struct str_map *m);
 
-/* Local. Adds a key; when the key is there already, changes nothing and returns false. At most
- * n_keys may be added. */
+/* Local. Adds a key; if it is already there, changes nothing and returns false. At most n_keys may
+ * be added. */
 bool str_map_add(struct str_map *m, const char *key, size_t n, int32_t value);
 
-/* Local. The value, or -1. An uninitialised (zeroed) map holds nothing. */
+/* Local. Returns the key's value, or -1. An uninitialised (zeroed) map is empty. */
 int32_t str_map_get(const struct str_map *m, const char *key, size_t n);
 
 #endif

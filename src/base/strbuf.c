@@ -1,4 +1,4 @@
-/* Growing byte strings and JSON text. */
+/* Builds growing byte strings and JSON text. */
 #include "base/strbuf.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* A growing byte string, and the JSON writing that result lines need. Init/fini: caller's memory.
- * All Local. Errors stick: after a failed allocation every append does nothing, and strbuf_status
- * is STATUS_MEMORY. */
+/* A growing byte string, and the JSON writing that result lines need. The struct is the caller's
+ * memory (init, fini). All functions are Local. Errors stick: after a failed allocation every
+ * append does nothing, and strbuf_status is STATUS_MEMORY. */
 #ifndef SHOAL_BASE_STRBUF_H
 #define SHOAL_BASE_STRBUF_H
 
@@ -18,7 +18,7 @@ struct strbuf {
 
 void strbuf_init(struct strbuf *s);
 void strbuf_fini(struct strbuf *s);
-void strbuf_clear(struct strbuf *s); /* keeps the memory, forgets a failure */
+void strbuf_clear(struct strbuf *s); /* keeps the memory, clears a failure */
 struct status strbuf_status(const struct strbuf *s);
 
 void strbuf_add(struct strbuf *s, const char *bytes, size_t n);

@@ -1,5 +1,5 @@
 /* The team's threads. A new generation number announces a job. Each thread has one atomic word, its
- * claim: the range of its parts that no thread has begun:
+ * claim, with the range of its parts that no thread has begun:
  *
  *     claim of thread i:  [first ........ end)
  *                          ^ the thread itself takes from the front
@@ -18,20 +18,20 @@
 #include <sys/resource.h>
 
 enum {
-    SPINS = 64,        /* some microseconds: as long as the gap between two ops */
+    SPINS = 64,        /* a few microseconds: the gap between two ops */
     YIELD_NS = 300000, /* longer than an exchange between ranks, too short to be noticed */
-    LATE_NS = 20000,   /* a yield that takes longer gave the core to another process */
+    LATE_NS = 20000,   /* a yield that takes longer has given the core to another process */
     WAKE_NS = 40000,   /* the extra cost of a sleep over a yield */
     LATE_MOST_NS = 4 << 20,
     HURRY_MOST = 64,
     CALM_YIELDS = 64,
     CLAIM_END = 1 << 15, /* a claim is first + end * CLAIM_END, plus flags */
-    SPAN = 2             /* a span is one SPAN-th of the parts that are left */
+    SPAN = 2             /* a span is one SPAN-th of the remaining parts */
 };
 
 /* Flags of a claim. */
-static const uint32_t OWNER_ONLY = 1u << 30; /* other threads leave the parts alone */
-static const uint32_t SPANS = 1u << 31;      /* the owner takes a span of parts at once */
+static const uint32_t OWNER_ONLY = 1u << 30; /* other threads take none of the parts */
+static const uint32_t SPANS = 1u << 31;      /* the owner takes several parts at once */
 
 /* The parts [first, end) of one thread that no thread has begun. Their owner takes the first part,
  * or a span of them, so that it reads memory in order; other threads take the last one. A thread
@@ -43,27 +43,27 @@ struct claim {
 struct worker {
     _Alignas(MEM_ALIGN) struct team *team;
     uint32_t index;
-    uint32_t n_hurried; /* waits left that go to sleep without yielding first */
-    uint32_t hurry;     /* factor on n_hurried; doubled while it proves too small */
-    uint32_t n_calm;    /* waits since then that yielded and were not late */
+    uint32_t n_hurried; /* waits left that sleep without yielding first */
+    uint32_t hurry;     /* factor on n_hurried; doubled as long as it proves too small */
+    uint32_t n_calm;    /* waits since then that yielded in time */
     pthread_t thread;
 };
 
 struct team {
-    /* the job; written between two jobs */
+    /* the job; written between jobs */
     team_span_fn *fn;
     void *job;
     uint32_t parts_each, n_threads;
     _Atomic uint32_t n_used;
     struct claim *claims;   /* owned [n_threads] */
     struct worker *workers; /* owned [n_threads]; 0 is the owner */
-    bool is_running;        /* used by the owner: a job must not start another job */
+    bool is_running;        /* read and written by the owner: a job must not start another job */
     /* read by all threads while they wait */
     _Alignas(MEM_ALIGN) _Atomic uint32_t generation;
     _Atomic bool stops;
     _Alignas(MEM_ALIGN) _Atomic uint32_t n_undone;
     /* sleeping */
-    _Alignas(MEM_ALIGN) _Atomic uint32_t n_asleep; /* workers */
+    _Alignas(MEM_ALIGN) _Atomic uint32_t n_asleep; /* sleeping workers */
     _Atomic bool owner_asleep;
     pthread_mutex_t mutex;
     pthread_cond_t work, done;
@@ -79,10 +79,10 @@ static void team_pause_once(void)
 }
 
 /* A yield gave the core away for `late_ns`. The scheduler runs a woken thread before threads that
- * compute, and a yielding thread after them. So the next waits sleep at once: as many as together
- * cost the time that was lost, and twice as many each time that this was not enough. A core that is
- * taken away now and then costs little this way, and a core that others compute on is seldom
- * yielded. */
+ * compute, and a yielding thread after them. So the next waits sleep at once: so many that their
+ * cost equals the time lost, and twice as many each time that this was not enough. This way a core
+ * that is taken away now and then costs little, and a core on which other processes compute is
+ * seldom yielded. */
 static void hurry(struct worker *me, uint64_t late_ns)
 {
     const uint64_t lost_ns = late_ns < LATE_MOST_NS ? late_ns : LATE_MOST_NS;
@@ -98,9 +98,9 @@ static void calm(struct worker *me)
     me->hurry /= 2;
 }
 
-/* How often the scheduler gave this thread's core to another thread of this machine. A late yield
- * without such a switch lost the core to the host of a virtual machine; sleeping gains nothing
- * there and costs a wake-up. */
+/* Returns how often the scheduler has given this thread's core to another thread of this machine. A
+ * late yield without such a switch lost the core to the host of a virtual machine; sleeping gains
+ * nothing there and costs a wake-up. */
 static uint64_t times_switched(void)
 {
     struct rusage u;
@@ -108,7 +108,7 @@ static uint64_t times_switched(void)
     return (uint64_t)u.ru_nivcsw + (uint64_t)u.ru_nvcsw;
 }
 
-/* Waits awake for *what to differ from `was`. False when that took longer than it is worth. */
+/* Waits awake until *what differs from `was`. False when that takes longer than it is worth. */
 static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was)
 {
     for (int i = 0; i < SPINS; i++) {
@@ -135,7 +135,7 @@ static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was
 }
 
 /* Waits for the next generation; false when the team ends. Memory orders are sequentially
- * consistent where a sleeper and a waker each write one word and read the other's. */
+ * consistent where a sleeping and a waking thread each write one word and read the other's. */
 static bool next_work(struct worker *me, uint32_t *seen)
 {
     struct team *t = me->team;
@@ -180,7 +180,7 @@ static void parts_done(struct team *t, uint32_t n)
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* Takes parts of thread `owner` until none is left. */
+/* Runs parts of thread `owner` until none is left. */
 static void run_parts_of(struct team *t, uint32_t owner, bool mine)
 {
     _Atomic uint32_t *claim = &t->claims[owner].left;
@@ -230,7 +230,7 @@ static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_span_f
     t->is_running = false;
 }
 
-/* Adapts a function of one part to one of spans. */
+/* Adapts a function for one part to a function for spans. */
 struct single {
     team_fn *fn;
     void *job;
@@ -293,7 +293,7 @@ static void stop_workers(struct team *t, uint32_t n)
     for (uint32_t i = 1; i < n; i++) pthread_join(t->workers[i].thread, NULL);
 }
 
-/* Starts the workers with all signals blocked, so that the main thread handles them. */
+/* Starts the workers with all signals blocked, so that the main thread handles signals. */
 static struct status start_workers(struct team *t)
 {
     sigset_t all, before;
@@ -351,7 +351,7 @@ void team_destroy(struct team **t_)
     mem_free(t_);
 }
 
-/* Notes where a thread may run; masks [threads]. */
+/* Records where a thread may run, in masks [threads]. */
 static void note_cpus(void *masks, uint32_t thread)
 {
     cpu_set_t *mine = (cpu_set_t *)masks + thread;

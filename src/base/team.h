@@ -1,6 +1,6 @@
-/* A team of threads that runs one job at a time, cut into parts. Thread 0 is the caller. The other
- * threads wait for the next job: they spin for some microseconds, then yield, then sleep, so that
- * teams that share cores do not hold each other up. The compute threads of a rank are one team
+/* A team of threads that runs one job at a time, divided into parts. Thread 0 is the caller. The
+ * other threads wait for the next job: they spin for some microseconds, then yield, then sleep, so
+ * that teams that share cores do not hold each other up. The compute threads of a rank are one team
  * (kernels/part.h, parallel/comm/comm.h). */
 #ifndef SHOAL_BASE_TEAM_H
 #define SHOAL_BASE_TEAM_H
@@ -19,43 +19,43 @@ typedef void team_fn(void *job, uint32_t part);
 /* Runs the parts [first, first + n) of a job. */
 typedef void team_span_fn(void *job, uint32_t first, uint32_t n);
 
-/* Local. A team of n_threads (at least 1), the caller among them: n_threads - 1 are started.
- * Errors: STATUS_MEMORY. */
+/* Local. Makes a team of n_threads (at least 1), of which the caller is one: n_threads - 1 are
+ * started. Errors: STATUS_MEMORY. */
 struct status team_create(uint32_t n_threads, struct team **out);
 
 /* Local. Ends the threads and frees; accepts NULL. */
 void team_destroy(struct team **t);
 
-/* Local. From now on only the first n threads (at least 1, at most all) get parts; used by
+/* Local. From now on only the first n threads (at least 1, at most all) get parts; for
  * measurements. */
 void team_use(struct team *t, uint32_t n);
 
-/* Local. Threads that have parts; 1 for NULL. */
+/* Local. Returns the number of threads that get parts; 1 for NULL. */
 uint32_t team_size(const struct team *t);
 
 /* Local, by the thread that made the team. True when no thread of the team sleeps between jobs and
- * the caller did not lately lose its core to another process; true for NULL. When it is false, use
- * fewer and larger parts: a thread that takes over a small part may be descheduled in the middle of
- * it, and all others then wait. */
+ * the caller did not recently lose its core to another process; true for NULL. When it is false,
+ * use fewer and larger parts: a thread that takes over a small part may be descheduled in the
+ * middle of it, and then all others wait. */
 bool team_is_calm(const struct team *t);
 
 /* Local, by the thread that made the team, not from within a part. Runs fn(job, i) once for each
  * part i below team_size(t) * parts_each and returns when all are done. Part i belongs to thread i
  * / parts_each. A thread that has finished its own parts takes parts that other threads have not
- * begun, so a thread that has no core delays nobody. t NULL: the caller runs all parts. */
+ * begun, so a thread without a core delays nobody. t NULL: the caller runs all parts. */
 void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job);
 
-/* Local, as team_run, for parts so small that claiming each one would cost time: a thread claims
- * its own parts in spans of neighbours, long spans first and single parts last. Other threads still
- * take one part at a time. */
+/* Local. As team_run, for parts so small that claiming each one would take too long: a thread
+ * claims its own parts in spans of neighbours, long spans first and single parts last. Other
+ * threads still take one part at a time. */
 void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void *job);
 
-/* Local, as team_run, with exactly one part for each thread, which no other thread takes: for
- * binding threads, touching memory first, or measuring. */
+/* Local. As team_run, with exactly one part for each thread, which no other thread takes: for
+ * binding threads, first-touching memory, or measuring. */
 void team_run_each(struct team *t, team_fn *fn, void *job);
 
-/* Local, likewise. The processing units on which any of the team's threads may run: for a thread
- * that is to run on whichever is free. Errors: STATUS_MEMORY. */
+/* Local. As team_run_each: sets *out to the processing units on which any thread of the team may
+ * run, for a thread that is to run on whichever is free. Errors: STATUS_MEMORY. */
 struct status team_cpus(struct team *t, cpu_set_t *out);
 
 #endif

@@ -1,7 +1,8 @@
-/* UTF-8 checking, decoding and encoding. */
+/* Checks, decodes and encodes UTF-8. */
 #include "base/utf8.h"
 
-/* Length of the sequence that a lead byte announces, and the range of its second byte. */
+/* Returns the length of the sequence that a lead byte announces, and the range of the second
+ * byte. */
 static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *high)
 {
     *low = 0x80;
@@ -21,7 +22,8 @@ static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *h
     return 0;
 }
 
-/* How many bytes of p fit a well-formed sequence; *want is the whole sequence's length. */
+/* Returns how many bytes of p fit a well-formed sequence; *want is the length of the whole
+ * sequence. */
 static size_t matching(const char *p, size_t n, size_t *want)
 {
     unsigned char low, high;

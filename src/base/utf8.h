@@ -14,10 +14,10 @@ bool utf8_sequence(const char *p, size_t n, size_t *step);
 /* Local. True when p could still become well-formed with more bytes after its n (1..3) bytes. */
 bool utf8_incomplete(const char *p, size_t n);
 
-/* Local. The code point of a well-formed sequence; *step as above. */
+/* Local. Returns the code point of a well-formed sequence; *step is the sequence's length. */
 uint32_t utf8_decode(const char *p, size_t n, size_t *step);
 
-/* Local. Writes a code point's 1..4 bytes to out; returns how many. */
+/* Local. Writes a code point's 1 to 4 bytes to out; returns their number. */
 size_t utf8_encode(uint32_t code_point, char out[4]);
 
 /* Local. True when all n bytes are well-formed; *bad_at is the first bad offset otherwise. */

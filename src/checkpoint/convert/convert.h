@@ -25,8 +25,7 @@ typedef struct status convert_choose(void *ctx, struct ckpt *list, struct ckpt_t
 struct convert_options {
     const char *source; /* a Hugging Face directory or a .gguf file */
     const char *path;   /* the .h5 to be written */
-    bool keep_dtype;    /* use the source's own types; quantized tensors get config.json's type, or
-                           f16 */
+    bool keep_dtype;    /* the source's types; quantized tensors get config.json's type, or f16 */
     enum dtype dtype;   /* type of tensors stored as floats, unless keep_dtype */
     bool keep_codes;    /* keep quantized tensors unchanged if shoal has their format, except the
                            one that latent attention splits */

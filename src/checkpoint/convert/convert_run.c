@@ -161,9 +161,7 @@ static struct status round_init(struct convert *c, struct round *r)
 
 static void round_fini(struct round *r)
 {
-    if (r->writer != NULL)
-        (void)background_wait(r->writer); /* the writer may still read the
-                                             buffers */
+    if (r->writer != NULL) (void)background_wait(r->writer); /* it may still read the buffers */
     background_destroy(&r->own_writer);
     for (int i = 0; i < N_BUFFERS; i++) {
         mem_free(&r->own[i]);

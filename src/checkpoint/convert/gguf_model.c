@@ -14,8 +14,7 @@ struct arch_names {
     const char *gguf;         /* general.architecture, the prefix of its keys */
     const char *architecture; /* Hugging Face's class */
     const char *model_type;
-    const char *experts; /* names, within a layer, of the experts' module and of an expert's
-                            linears */
+    const char *experts; /* names within a layer: of the experts' module and its linears */
     const char *gate_proj, *up_proj, *down_proj;
     bool paired;        /* q and k rows are stored in pairs */
     const char *router; /* the router's name after `experts`; NULL: "gate" */

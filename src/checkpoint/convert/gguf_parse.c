@@ -345,8 +345,7 @@ static struct status tensors_take(struct gguf *g, struct cursor *c, uint64_t n)
                          "the list of tensors"));
             g->n_tensors_capacity = n_new;
         }
-        g->n_tensors++; /* counted before it is filled, so that gguf_close frees its name even after
-                           an error */
+        g->n_tensors++; /* counted before it is filled, so that gguf_close frees its name */
         TRY(tensor_take(g, c, &g->tensors[g->n_tensors - 1]));
     }
     return status_ok();

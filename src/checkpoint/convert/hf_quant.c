@@ -13,8 +13,7 @@ enum { N_OTHERS = 3, FP8_BLOCK = 128 };
 static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
-    const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales`, the first that exists is
-                                              used */
+    const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales` the first that exists is used */
     const char *others[N_OTHERS];          /* for activations, or not needed here */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},

@@ -62,9 +62,8 @@ struct hf_raw {
     void *codes, *scales, *zeros; /* owned */
     int32_t *g_idx;               /* owned */
     uint8_t *row_codes;           /* owned [n_in]: quantized values of one row, one per byte */
-    uint8_t *row_zeros;           /* owned [n_groups]: zero points of the same row */
-    float *row_scales;            /* owned [n_groups]: scales of the same row, as floats even for
-                                     MXFP4 */
+    uint8_t *row_zeros;           /* owned [n_groups]: the row's zero points */
+    float *row_scales;            /* owned [n_groups]: the row's scales (for MXFP4 as floats) */
 };
 void hf_raw_fini(struct hf_raw *raw);
 

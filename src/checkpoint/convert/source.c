@@ -25,11 +25,9 @@ struct entry {
     char *name; /* owned */
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
-    struct hf_quant *quant;   /* owned; set for a quantized weight that is stored as several
-                                 tensors */
+    struct hf_quant *quant;   /* owned; for a quantized weight, stored as several tensors */
     struct fused_part *fused; /* owned; set for a part of st; row_group rows are one expert */
-    uint32_t pair_rows;       /* head rows of which the first `rotated` are in pairs
-                                 (gguf_model_name); 0: none */
+    uint32_t pair_rows;       /* rows of a head; the first `rotated` are pairs; 0: none */
     uint32_t rotated;
     uint64_t row0; /* the first row in st */
     bool adds_one; /* 1 is added to each value */
@@ -229,8 +227,7 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         const struct gguf_tensor *t = gguf_at(s->gguf, i);
         char name[256];
         uint32_t pair_rows;
-        enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless the user names another
-                                         type */
+        enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless another is named */
         struct entry *e;
         if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* already in the config */
         TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));

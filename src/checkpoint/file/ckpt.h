@@ -104,7 +104,8 @@ const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
  * has others for these layers; else NULL and 0. */
 const float *ckpt_rope_local_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. Returns two factors that go with the frequencies; both are 1 except for YaRN. */
+/* Local. Returns two factors that go with the frequencies; both are 1 except for YaRN and, the
+ * first, LongRoPE. */
 struct ckpt_rope_factors {
     float attention; /* cos and sin are multiplied by it */
     float softmax;   /* the scale of q.k is multiplied by it */
