@@ -171,7 +171,7 @@ struct arch {
     bool may_predict;
     uint32_t n_predict;
     uint32_t head_dim;  /* Hd, elements of a head in the cache and in attention kernels: the
-                           published  head_dim, padded with zeros to a multiple of LANES */
+                           published head_dim, padded with zeros to a multiple of LANES */
     uint32_t rotary;    /* RoPE rotates the first `rotary` elements of a head */
     uint32_t query_dim; /* elements of a head of q in the weights: the published head_dim */
     uint32_t

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { FULL_EVERY = 4 /* every so many layers one has attention, when the file does not say */ };
+enum { FULL_EVERY = 4 /* one layer in this many has attention, if the file does not say */ };
 
 static struct status check_sizes(const struct arch_reading *r)
 {

@@ -27,8 +27,8 @@ struct arch_reading {
     uint32_t moe_every;      /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t window, window_from;
     uint32_t chunk;           /* 0: absent, or null */
-    uint32_t full_every;      /* every so many layers one has attention; 0: absent */
-    uint32_t unrotated_every; /* without no_rope_layers: every so many layers one has no RoPE */
+    uint32_t full_every;      /* one layer in this many has attention; 0: absent */
+    uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
     bool uses_window;
     bool attention_bias, attention_out_bias, qkv_bias, norm_topk_prob;
     float routed_scale, logits_divisor;

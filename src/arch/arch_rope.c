@@ -217,7 +217,8 @@ static struct status make_long(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* Multiplies the base by alpha^(d / (d - 2)), whatever the length of the sequence (Hunyuan). */
+/* Makes plain frequencies with the base times alpha^(d / (d - 2)), whatever the length of the
+ * sequence (Hunyuan). */
 static struct status make_alpha(const struct rope *r, struct arch_rope *out)
 {
     struct rope grown = *r;

@@ -1,4 +1,4 @@
-/* The thread, and the one job that it may have. */
+/* Runs the thread and the one job that it may have. */
 #include "base/background.h"
 
 #include "base/mem.h"

@@ -4,8 +4,8 @@
  *   OMP_NUM_THREADS   compute threads per rank, the first number of a list such as "8,2"
  *                     (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
- *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id;
- *                     a second job on the same output is told it, or SLURM_JOB_ID
+ *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id,
+ *                     shown, like SLURM_JOB_ID, to a second job on the same output
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
  *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers

@@ -37,7 +37,7 @@ struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted)
     return status_ok();
 }
 
-/* Rounds the values to quantized ones. */
+/* Quantizes the values by rounding. */
 static struct status codes_make(struct convert *c, uint64_t row0, bool again,
                                 const struct convert_rows *to)
 {

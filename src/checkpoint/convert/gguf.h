@@ -64,8 +64,7 @@ struct gguf_tensor {
     const char *name; /* borrowed */
     enum gguf_quant quant;
     uint32_t n_dims;              /* 1..GGUF_DIMS_MAX */
-    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is a row: the reverse of the file's
-                                     order */
+    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is a row: the file's order reversed */
     uint64_t n_rows, n_cols;
     uint64_t row_bytes; /* bytes of a stored row */
     uint64_t offset;    /* byte offset in the file */

@@ -1,4 +1,4 @@
-/* Opens checkpoints, and accessors of an open one. */
+/* Opens checkpoints, and gives access to the content of open ones. */
 #include "checkpoint/file/ckpt.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Writes datasets of logits that grow. */
+/* Writes datasets of logits, which grow. */
 #include "checkpoint/file/logits_file.h"
 
 #include "base/mem.h"

@@ -4,12 +4,8 @@
  * lane has two slots, used in turn, so the agreement of a round also says that the previous round's
  * slots are free.
  *
- *     round 0   lane reads slot 0
- * agree
- * take from slots 0
- *     round 1                       lane reads slot 1
- * agree
- * take from slots 1 */
+ *     round 0   lane reads slot 0 | agree | take from slots 0
+ *     round 1                       lane reads slot 1 | agree | take from slots 1 */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -24,13 +20,13 @@ enum {
     /* Bytes of a slot. Small blocks (the quantized values of an expert, its scales) share a slot,
      * because each round ends with an agreement, which on busy cores waits until the system has run
      * every rank. */
-    SLOT_BYTES = 8 << 20 /* unless one block is longer */
+    SLOT_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 
 /* The rounds of one call. */
 struct rounds {
     struct loader *l;
-    struct loader_place ahead; /* bytes of one slot */
+    struct loader_place ahead; /* the next round whose blocks the system is told to read */
     size_t slot_bytes;
     MPI_Win window; /* MPI_WIN_NULL: none */
     char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */

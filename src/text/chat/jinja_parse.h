@@ -21,8 +21,7 @@ enum jtoken_type {
     JT_EOF,
 };
 
-/* A two-character operator holds both bytes: '=' << 8
- * '='. */
+/* A two-character operator holds both bytes: '=' << 8 | '='. */
 #define JOP2(a, b) ((a) << 8 | (b))
 
 struct jtoken {

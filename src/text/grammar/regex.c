@@ -331,8 +331,7 @@ static struct status add_repeated(struct parser *p, uint32_t from, uint32_t *end
     return nfa_status(p->n);
 }
 
-/* Reads atoms with their quantifiers until the next
- * or ), or the end. */
+/* Reads atoms with their quantifiers until | or ), or the end. */
 static struct status add_branch(struct parser *p, uint32_t from, uint32_t *end)
 {
     const bool is_whole = p->depth == 0;

@@ -14,7 +14,7 @@ struct token_list {
     size_t capacity;
 };
 
-/* Local. Makes room for n_more more ids. Errors: STATUS_MEMORY. */
+/* Local. Makes room for n_more further ids. Errors: STATUS_MEMORY. */
 struct status token_list_reserve(struct token_list *l, size_t n_more);
 void token_list_fini(struct token_list *l);
 

@@ -124,7 +124,7 @@ bool unicode_is_word(uint32_t c)
 
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n)
 {
-    /* the lead byte of U+0300; or of any character beyond ASCII */
+    /* the lead byte of U+0300 (NFC), or the least byte beyond ASCII */
     const unsigned char from = form == UNICODE_NFC ? 0xCC : 0x80;
     for (size_t i = 0; i < n; i++) {
         if ((unsigned char)text[i] >= from) return false;
