@@ -157,7 +157,7 @@ static const struct field fields[] = {
      .required = true, .refused_elsewhere = true},
     {"moe_layer_end_index", FIELD_NODE, AT(moe_end), ONLY(moe_range), .refused_elsewhere = true},
     {"moe_norm_min", FIELD_DOUBLE, AT(unread), .most = 1e-9, ONLY(moe_range),
-     .refused_elsewhere = true}, /* the least sum of weights; that of a softmax's best is larger */
+     .refused_elsewhere = true}, /* the least sum of chosen weights; that of a softmax is larger */
     {"moe_use_aux_free", FIELD_TRUE, ONLY(moe_range), .refused_elsewhere = true},
     {"moe_gate", FIELD_WORD, .word = "topk", ONLY(moe_range), .refused_elsewhere = true},
     {.key = "moe_capacity", .type = FIELD_INERT}, /* for training only */
@@ -220,7 +220,7 @@ static const struct field fields[] = {
     {.key = "mtp_num_hidden_layers", .type = FIELD_INERT},
     {.key = "mtp_use_dedicated_embeddings", .type = FIELD_INERT},
     /* for training, for generation, or for other programs */
-    {.key = "architectures", .type = FIELD_INERT}, /* the family was found by it */
+    {.key = "architectures", .type = FIELD_INERT}, /* identified the family */
     {.key = "model_type", .type = FIELD_INERT},
     {.key = "torch_dtype", .type = FIELD_INERT},
     {.key = "dtype", .type = FIELD_INERT},

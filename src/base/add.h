@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Local. to[i] = a[i] + b[i], wrapping like MPI's sums; n elements; to may be a or b. */
+/* Local. Sets to[i] = a[i] + b[i] for n elements, wrapping like MPI's sums; to may be a or b. */
 static inline void add_i64_to(int64_t *to, const int64_t *a, const int64_t *b, size_t n)
 {
     typedef uint64_t lanes __attribute__((vector_size(32)));

@@ -14,7 +14,7 @@ struct background {
     pthread_cond_t changed;
     background_fn *fn; /* NULL: no job, or the job is done */
     void *job;
-    struct status status; /* of the last job */
+    struct status status; /* status of the last job */
     bool is_over;
 };
 

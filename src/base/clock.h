@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Local. Nanoseconds since an arbitrary start. */
+/* Local. Returns nanoseconds since an arbitrary start. */
 static inline uint64_t clock_ns(void)
 {
     struct timespec t;

@@ -151,7 +151,7 @@ static struct status look_again(struct claim *k, struct taking *t, bool *is_take
             break;
         case LEASE_HELD:
             if (waited_ms(t) >= GRACE_MS || t->has_spoken) st = file_claims_refuse(k, &v.owner);
-            pause_ms(POLL_MS); /* its owner may just have been killed */
+            pause_ms(POLL_MS); /* the lease's owner may just have been killed */
             break;
         case LEASE_ENDING:
             st = wait_for_end(k, t, &v);

@@ -1,4 +1,4 @@
-/* The state of a thread of this host, from /proc (proc_pid_stat(5)). All functions are local.
+/* Reads the state of a thread of this host from /proc (proc_pid_stat(5)). All functions are Local.
  * Called by the watchdog and by comm, to tell a starved process from a lost one, and by
  * file_lease.c. */
 #ifndef SHOAL_BASE_PROC_THREAD_H

@@ -11,7 +11,7 @@
  */
 bool utf8_sequence(const char *p, size_t n, size_t *step);
 
-/* Local. True when p could still become well-formed with more bytes after its n (1..3) bytes. */
+/* Local. True when p (n bytes, 1 to 3) could become well-formed with more bytes after it. */
 bool utf8_incomplete(const char *p, size_t n);
 
 /* Local. Returns the code point of a well-formed sequence; *step is the sequence's length. */

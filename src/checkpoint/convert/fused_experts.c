@@ -8,7 +8,7 @@
 static const struct fused_model {
     const char *architecture, *where;
     bool has_halves; /* gate's outputs all come before up's; otherwise they alternate */
-    bool by_output;  /* [experts, outputs, inputs] */
+    bool by_output;  /* stored as [experts, outputs, inputs] */
 } models[] = {
     {"GptOssForCausalLM", ".mlp.experts.", false, false},
     {"Llama4ForCausalLM", ".feed_forward.experts.", true, false},

@@ -9,8 +9,8 @@
 struct gguf_array {
     enum gguf_type type;
     uint64_t n;
-    uint64_t *offsets;   /* owned [n + 1], strings only: where string i starts in bytes */
-    struct strbuf bytes; /* strings with a NUL after each, or the elements as stored */
+    uint64_t *offsets;   /* owned [n + 1], strings only: offset of string i in `bytes` */
+    struct strbuf bytes; /* strings, each followed by a NUL, or the elements as stored */
 };
 
 struct gguf_value {

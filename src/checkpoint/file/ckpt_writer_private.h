@@ -30,8 +30,8 @@ struct ckpt_writer {
     char *temporary; /* owned */
     bool created;    /* the temporary file exists and is ours to remove */
     hid_t file;
-    hid_t group_plist;   /* no times */
-    hid_t dataset_plist; /* no times, contiguous, allocated early */
+    hid_t group_plist;   /* no time stamps */
+    hid_t dataset_plist; /* no time stamps, contiguous, allocated early */
     struct ckpt_stream streams[CKPT_STREAMS_MAX];
     uint32_t n_streams; /* streams of the tensor being written: 0 none, 1 plain, 2 or 3 quantized */
     bool is_quantized;
@@ -47,7 +47,7 @@ struct ckpt_writer {
 struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_tensor *t);
 
 /* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create
- * these groups itself, but only with times, which would change the bytes. */
+ * these groups itself, but only with time stamps, which would change the bytes. */
 struct status ckpt_dataset_create(struct ckpt_writer *w, const char *path, hid_t type, int n_dims,
                                   const hsize_t *dims, hid_t *out);
 /* Local. Creates the groups above the last component of `path`. */

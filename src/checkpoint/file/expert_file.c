@@ -38,7 +38,7 @@ struct head {
 };
 
 struct expert_file_writer {
-    struct expert_file_shape shape; /* without expert_bytes */
+    struct expert_file_shape shape; /* its expert_bytes is unset */
     struct head head;
     char *path, *temporary; /* owned */
     int fd;

@@ -63,7 +63,7 @@ static struct status rows_open(struct logits_file *f, const char *name, hsize_t 
     return status_ok();
 }
 
-/* Reads the reason of each failure at once, because the next HDF5 call discards it. */
+/* Reads the reason for each failure at once, because the next HDF5 call discards it. */
 struct status logits_file_write(struct logits_file *f, uint64_t line, int32_t row0,
                                 const float *rows, int32_t n_rows, int32_t vocab)
 {

@@ -90,9 +90,8 @@ static struct status wants_sort(struct loader *l)
     const size_t n_tensors = ckpt_stored_count(l->o->c);
     TRY(mem_alloc(&l->order, l->o->n_wants, sizeof l->order[0], "the order of slabs"));
     TRY(mem_alloc(&l->first_want, n_tensors + 2, sizeof l->first_want[0], "the order of slabs"));
-    size_t *next =
-        l->first_want +
-        1; /* filling moved each index to the end of its tensor, which is the start of the next */
+    size_t *next = l->first_want +
+                   1; /* filling moves each index to the end of its tensor: the next one's start */
     for (size_t i = 0; i < l->o->n_wants; i++) next[l->o->wants[i].tensor->index + 1]++;
     for (size_t i = 0; i < n_tensors; i++) next[i + 1] += next[i];
     for (size_t i = 0; i < l->o->n_wants; i++) l->order[next[l->o->wants[i].tensor->index]++] = i;

@@ -202,7 +202,7 @@ static void advise_round(struct rounds *r)
     skip_runs(r, &r->ahead, l->n_ranks * l->n_lanes);
 }
 
-/* ---- reads that go on during the rounds ---- */
+/* ---- reads in flight during the rounds ---- */
 
 /* Moves the lane to its run of the next round; false: there is none. */
 static bool direct_next_run(struct direct_lane *lane)

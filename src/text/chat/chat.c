@@ -1,4 +1,4 @@
-/* The variables of chat templates, and the spans of their output. */
+/* Sets the variables of chat templates, runs them and finds the spans of their output. */
 #include "text/chat/chat.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Attributes, subscripts and slices, as far as Jinja's sandbox allows them. */
+/* Evaluates attributes, subscripts and slices, as far as Jinja's sandbox allows them. */
 #include "text/chat/jinja_value.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Python's binary operators on numbers, strings and lists. */
+/* Applies Python's binary operators to numbers, strings and lists. */
 #include "text/chat/jinja_run.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Filters on strings and numbers. */
+/* Jinja's filters for strings and numbers. */
 #include "text/chat/jinja_json.h"
 #include "text/chat/jinja_value.h"
 

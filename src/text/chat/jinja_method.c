@@ -258,7 +258,7 @@ static bool split_words(struct pieces *p, const struct jtext *t, int64_t max, bo
     size_t at = back ? run_start(t, t->n, true) : run_end(t, 0, true);
     while (back ? at > 0 : at < t->n) {
         size_t from = at, to = at;
-        if (max == 0) { /* the rest keeps its blanks, also at the far end */
+        if (max == 0) { /* the rest keeps its blanks, even at the far end */
             return jinja_method_add_piece(p, t, back ? 0 : at, back ? at : t->n);
         }
         if (back) {

@@ -168,7 +168,7 @@ static bool body_to(struct jparse *p, const char *end, struct jnode **out)
 {
     const char *const ends[] = {end, NULL};
     if (!expect(p, JT_BLOCK_END, "'%}'") || !body(p, ends, out)) return false;
-    p->at++; /* the end's name */
+    p->at++; /* the name of the end tag */
     return true;
 }
 
@@ -359,7 +359,7 @@ static struct jnode *body_part(struct jparse *p)
         if (node == NULL || (node->a = jparse_tuple(p, true)) == NULL) return NULL;
         if (!expect(p, JT_VARIABLE_END, "'}}'")) return NULL;
     } else {
-        p->at++; /* the block's begin */
+        p->at++; /* the opening of the block */
         node = statement(p);
     }
     return node;

@@ -154,7 +154,7 @@ void jlist_add(struct jlist *l, struct jnode *node);
 
 /* Local. Each parses one construct and returns NULL on failure. */
 struct jnode *jparse_expression(struct jparse *p);
-/* An expression or a tuple without parentheses; `cond` allows `x if y`. */
+/* Parses an expression, or a tuple without parentheses; `cond` allows `x if y`. */
 struct jnode *jparse_tuple(struct jparse *p, bool cond);
 struct jnode *jparse_target(struct jparse *p, bool with_attr);
 /* Parses the filters after a `|` and applies them to node. `first`: the first filter has no bar. */

@@ -238,8 +238,8 @@ static enum flow run_list(struct jrun *r, struct jscope *s, const struct jnode *
     return flow;
 }
 
-/* The value of a macro's parameter: given by position or by name, else the default, else undefined.
- */
+/* Binds a macro's parameter to the argument given by position or by name, else to its default, else
+ * to undefined. */
 static bool bind_param(struct jrun *r, struct jscope *s, const struct jnode *param, size_t i,
                        const struct jargs *args, size_t *n_named)
 {

@@ -232,7 +232,7 @@ bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **item
 bool jprint(struct jbuild *b, const struct jvalue *v);
 bool jrepr(struct jbuild *b, const struct jvalue *v);
 bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
-/* Local. Python's repr of a float, NUL-terminated. */
+/* Local. Writes Python's repr of a float, NUL-terminated. */
 void jfloat_text(double f, char out[48]);
 /* Local. Formats like Python's "%s and %d" % values. */
 bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v, size_t n,

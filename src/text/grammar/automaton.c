@@ -27,7 +27,7 @@ struct builder {
     uint32_t *seen;   /* [n_states] the last round in which the state was reached */
     uint32_t *stack;  /* [n_states] */
     uint32_t round;
-    uint32_t *set; /* [n_states] the set that is being made */
+    uint32_t *set; /* [n_states] the set being made */
     size_t n_set;
     const struct nfa_edge **begun;  /* [n_edges] edges of the current state, by their first class */
     const struct nfa_edge **active; /* [n_edges] those that take the current class */
@@ -143,8 +143,8 @@ static void sort_set(struct builder *b)
     nfa_spend(b->n, b->n_set * n_levels);
 }
 
-/* *out = the automaton's state for the set, which is not empty. Makes the state if there is none.
- */
+/* Sets *out to the automaton's state for the set, which is not empty. Makes the state if there is
+ * none. */
 static struct status state_of_set(struct builder *b, uint16_t *out)
 {
     struct dfa *d = b->d;

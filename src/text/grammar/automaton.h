@@ -22,7 +22,7 @@ enum {
 
 /* The work of compiling one grammar. A step is a unit of work that costs about the same everywhere:
  * an edge added, an edge or a state visited, a byte read again. The number of steps depends on the
- * grammar alone. The caller's memory; zero except for n_bytes. */
+ * grammar alone. The struct is the caller's memory, zero except for n_bytes. */
 struct grammar_work {
     size_t n_bytes; /* the grammar's size, which errors name */
     uint64_t n_steps;
@@ -38,7 +38,8 @@ struct nfa_edge {
     bool is_empty;     /* no byte at all */
 };
 
-/* The caller's memory. The first error stays in `status`; later calls then add nothing. */
+/* The struct is the caller's memory. The first error stays in `status`; later calls then add
+ * nothing. */
 struct nfa {
     struct nfa_edge *edges; /* owned, [n_edges] */
     size_t n_edges, capacity;

@@ -103,7 +103,7 @@ static struct status add_property(struct json_walk *w, const struct json_parts *
     return nfa_status(n);
 }
 
-/* Adds the members part by part, in the order of each part. */
+/* Adds the members in the order of the parts, and of their properties. */
 static struct status add_members(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                  const char *const *required, size_t n_required, uint32_t *end)
 {

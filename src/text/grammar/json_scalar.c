@@ -19,8 +19,8 @@ struct string_rules {
     int64_t least, most; /* characters; most < 0: no limit */
 };
 
-/* Dates of the Gregorian calendar (RFC 3339), from year 1 on: the days that every year has, and
- * 29 February of the years that 4 divides, but not 100 unless 400 does. */
+/* Dates of the Gregorian calendar (RFC 3339) from year 1 on: the days that every year has, and 29
+ * February of leap years (divisible by 4 but not by 100, or divisible by 400). */
 #define YEAR        "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 #define DAYS_OF_31  "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
 #define DAYS_OF_30  "(0[469]|11)-(0[1-9]|[12][0-9]|30)"

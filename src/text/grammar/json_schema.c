@@ -1,5 +1,5 @@
 /* Walks a schema and adds paths for its keywords. A schema is walked again for each place that
- * refers to it. At each place the schemas that hold together are gathered first ("parts"). */
+ * refers to it. At each place, all schemas that must hold there are gathered first ("parts"). */
 #include "text/grammar/json_schema.h"
 
 #include "base/mem.h"
@@ -399,8 +399,8 @@ static struct status open_part(struct json_walk *w, const struct js_node *part)
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all);
 
-/* Adds the schema of $ref. A schema that leads back to itself may be open JSON_ANY_DEPTH times; one
- * level deeper it accepts no text, so only texts that need no deeper level are left. */
+/* Adds the schema of $ref. A schema may refer to itself JSON_ANY_DEPTH times; one level deeper it
+ * accepts no text, so only texts that need no deeper level are left. */
 static struct status gather_ref(struct json_walk *w, const struct js_node *schema, uint32_t chain,
                                 struct json_parts *all)
 {

@@ -1,4 +1,4 @@
-/* Leftmost-longest search by binary narrowing in the sorted tokens. */
+/* Finds the leftmost, longest token by bisection in the sorted tokens. */
 #include "text/tokenizer/added.h"
 
 #include "base/utf8.h"

@@ -16,7 +16,7 @@ struct added_token {
     bool single_word; /* found only where no word character is next to it */
     bool lstrip;      /* includes the blanks before it */
     bool rstrip;      /* includes the blanks after it */
-    bool normalized;  /* its normalized content is searched for in the normalized text */
+    bool normalized;  /* searched for, normalized, in the normalized text */
 };
 
 /* Tokens that are searched for at the same time. */
@@ -33,7 +33,7 @@ size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_
 /* A piece of text between added tokens, or one of them. */
 struct added_piece {
     size_t start, n; /* unset for tokens */
-    int32_t id;      /* -1: plain text */
+    int32_t id;      /* the token's id; -1: plain text */
 };
 
 struct added_walk {

@@ -21,7 +21,7 @@ enum decoder_kind {
 /* Removes up to n_max copies of one character from the front. */
 struct decoder_strip {
     char bytes[4];
-    size_t n_bytes; /* of the character; 0: removes nothing */
+    size_t n_bytes; /* bytes of the character; 0: removes nothing */
     size_t n_max;
 };
 

@@ -18,7 +18,7 @@ struct detokenizer {
     char held[4];         /* [n_held]; each ill-formed maximal part becomes one U+FFFD */
     size_t n_stripped;    /* characters stripped from the front of the text */
     struct strbuf run;    /* owned: bytes of byte-fallback tokens; text, or one U+FFFD for each */
-    size_t n_run_valid;   /* how many of its first bytes are whole sequences */
+    size_t n_run_valid;   /* how many of the run's first bytes are whole sequences */
 };
 
 /* Local. Makes a fresh state; skip_special leaves special tokens out of the text. */

@@ -42,7 +42,7 @@ struct normal_text {
     const char *bytes;         /* borrowed: the caller's, then the normalizer's scratch */
     const unsigned char *user; /* [n]: 1 where the byte comes from a user; NULL: not tracked */
     size_t n;
-    bool at_start; /* its first character comes from the first character of the whole text */
+    bool at_start; /* the text begins with what the whole text's first character became */
 };
 
 /* Local. Reads the JSON node (NULL or null: no steps); `what` names the file in errors. Errors:

@@ -35,14 +35,14 @@ struct tokenizer {
     bool ignore_merges;   /* a piece that is itself a token is not merged */
     bool byte_level;      /* the model works on bytes; otherwise on characters */
     bool is_unigram;      /* Unigram instead of BPE */
-    bool is_tiktoken;     /* BPE at the byte level whose merges follow from the ids */
+    bool is_tiktoken;     /* BPE at the byte level, with merges that follow from the ids */
     struct bpe bpe;
     struct unigram unigram;
     struct normalizer normalizer;
     struct decoder decoder;
     struct strbuf spoken; /* owned: the texts that tokens decode to, when not at the byte level */
     struct pretokenizer pretokenizer;
-    struct added_token *added; /* owned, [n_added]: those for raw text, then for normalized text */
+    struct added_token *added; /* owned, [n_added]: tokens for raw text, then for normalized text */
     size_t n_added;
     char **normal_contents; /* owned, [n_added], each owned or NULL: normalized contents */
     struct added_set raw_set, normalized_set;

@@ -1,4 +1,4 @@
-/* Blanks, word characters, categories, case and normal forms, over utf8proc. */
+/* Blanks, word characters, categories, case and normal forms, with utf8proc. */
 #include "text/unicode/unicode.h"
 
 #include "base/mem.h"
