@@ -69,8 +69,7 @@ static struct status check_theta(const struct arch_reading *r)
 static const double LOCAL_THETA = 5e5;
 
 /* Finds the RoPE of layers with a window, which may differ: rope_parameters then holds an object
- * for each kind of layer. In files without such objects, rope_scaling applies to the other layers
- * alone. */
+ * for each kind of layer. Without such objects, rope_scaling applies to the other layers alone. */
 static struct status find_local_rope(struct arch_reading *r)
 {
     const struct js_node *full = js_get(r->rope_parameters, "full_attention");
@@ -125,8 +124,7 @@ static struct status derive_unrotated(struct arch_reading *r)
     return status_ok();
 }
 
-/* Derives RoPE's parameters. rope_theta and partial_rotary_factor are at the top (older files) or
- * inside rope_parameters. */
+/* Derives RoPE's parameters, which are at the top (older files) or inside rope_parameters. */
 static struct status derive_rope(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -322,8 +320,7 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     return false;
 }
 
-/* Finds the period of WINDOW_MOST. Some files repeat "layer_types" in this field as a text,
- * "LLLG". */
+/* Finds the period of WINDOW_MOST; some files have "layer_types" in that field, as "LLLG". */
 static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
     int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
@@ -431,8 +428,7 @@ static struct status check_text(const struct arch_reading *r, const struct js_no
                        r->m.family->title);
 }
 
-/* Derives group-limited routing: a token chooses experts only in its best topk_group of n_group
- * groups. */
+/* Derives group-limited routing: a token's experts are in its best topk_group of n_group groups. */
 static struct status derive_groups(struct arch_reading *r)
 {
     const struct arch *m = &r->m;

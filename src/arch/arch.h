@@ -22,7 +22,7 @@ struct arch_names {
     const char *select_bias; /* [E], added to the router's scores only to choose experts */
     const char *shared;      /* the shared experts' prefix, before "gate_proj.weight" and the
                                 like */
-    const char *shared_mix;  /* [1, D], the gate of the shared experts: their output is multiplied
+    const char *shared_mix;  /* [1, D], the gate of the shared experts, whose output is multiplied
                                 by sigmoid(x . gate) */
 };
 
@@ -230,8 +230,7 @@ static inline uint32_t arch_delta_per_key(const struct arch *m)
     return m->delta.n_key_heads > 0 ? m->delta.n_value_heads / m->delta.n_key_heads : 0;
 }
 
-/* Local. Returns the widest input of an output projection, of attention or of a gated delta
- * rule. */
+/* Local. Returns the widest input of an output projection, attention's or a gated delta rule's. */
 static inline uint64_t arch_mixed_inputs(const struct arch *m)
 {
     const uint64_t o = (uint64_t)m->n_heads * m->value_dim;

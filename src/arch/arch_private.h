@@ -15,8 +15,7 @@ struct arch_reading {
     /* objects, lists and texts; NULL: absent */
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
     const struct js_node *no_rope_layers, *mlp_layer_types, *window_pattern;
-    const struct js_node *local_rope; /* RoPE of layers with a window; NULL: plain, with
-                                         rope_theta */
+    const struct js_node *local_rope; /* of layers with a window; NULL: plain, with rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     double rotary_part;      /* rotated fraction of a head */
     uint32_t rotary_dim;     /* the rotated part as a number of elements; 0: absent */
@@ -53,8 +52,7 @@ struct status arch_fields_read(struct arch_reading *r);
 /* Local. Makes the error for a missing count. */
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
-/* arch_special.c. Local. Derives what only families like Gemma have: GEGLU, softcaps, scales, and
- * so on. */
+/* arch_special.c. Local. Derives what only families like Gemma have (GEGLU, softcaps, scales). */
 struct status arch_derive_gemma(struct arch_reading *r);
 
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or

@@ -56,8 +56,7 @@ static bool is_plain(const struct js_node *scaling, const char **rule)
     return *rule != NULL && strcmp(*rule, "default") == 0;
 }
 
-/* Reads the RoPE of layers without a window, or of layers with one; in most families both are the
- * same. */
+/* Reads the RoPE of layers without a window, or with one; in most families both are the same. */
 static struct rope rope_read(const struct js_node *config, bool is_local)
 {
     const struct js_node *parameters = js_get(config, "rope_parameters");
@@ -217,8 +216,7 @@ static struct status make_long(const struct rope *r, struct arch_rope *out)
     return status_ok();
 }
 
-/* Makes plain frequencies with the base times alpha^(d / (d - 2)), whatever the length of the
- * sequence (Hunyuan). */
+/* Makes plain frequencies with the base times alpha^(d / (d - 2)), for any length (Hunyuan). */
 static struct status make_alpha(const struct rope *r, struct arch_rope *out)
 {
     struct rope grown = *r;

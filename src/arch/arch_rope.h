@@ -17,8 +17,7 @@ enum { ARCH_ROPE_MAX = 65536 };
  * config does not give them. */
 uint32_t arch_value_dim(const struct js_node *config);
 
-/* Local. As arch_value_dim, for a gated delta rule: the elements of the value heads of one key
- * head. */
+/* Local. As arch_value_dim, for a gated delta rule: the value heads of one key head together. */
 uint32_t arch_delta_unit(const struct js_node *config);
 
 struct arch_rope {

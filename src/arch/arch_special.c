@@ -1,8 +1,7 @@
 /* Derives what only a few families have. Called by arch.c. */
 #include "arch/arch_private.h"
 
-/* Checks that a softcap is given, as null or a number: other programs have defaults for an absent
- * one. */
+/* Checks that a softcap is given, as null or a number: other programs' defaults differ. */
 static struct status softcap_given(const struct arch_reading *r, const char *key)
 {
     if (js_get(r->root, key) != NULL) return status_ok();

@@ -27,8 +27,7 @@ struct status file_target_regular(const char *path, char **out);
  * write that must be all or nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status file_commit(const char *temporary, const char *path);
 
-/* Local. Sets *out to "folder/name" in new memory, to be freed with mem_free. Errors:
- * STATUS_MEMORY. */
+/* Local. Sets *out to "folder/name" in new memory (mem_free). Errors: STATUS_MEMORY. */
 struct status file_join(const char *folder, const char *name, char **out);
 
 #endif

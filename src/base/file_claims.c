@@ -320,8 +320,7 @@ struct status file_claims_check(struct file_claims *c)
 {
     if (c == NULL) return status_ok();
     pthread_mutex_lock(&c->mutex);
-    /* this process or its renewing thread was suspended: another job may have taken a lease
-     * meanwhile */
+    /* this process or its renewing thread was suspended: another job may have a lease now */
     if (c->n > 0 && clock_ns() - c->renewed_ns > (uint64_t)LEASE_STALE_S / 2 * 1000000000u) {
         renew_all(c);
     }

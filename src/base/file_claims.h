@@ -2,8 +2,8 @@
  * is refused at once, with a sentence that names the first job's host, pid and job id. A claim is a
  * lease: a file named FILE.lease beside the real file (symlinks are followed), locked, and renewed
  * by a thread (file_lease.h). When a job is killed, later jobs on the same host may take over its
- * lease at once, jobs on other hosts after LEASE_STALE_S. Does not lock the file itself: its writer
- * does that. Called by jobs and by `shoal merge`; the lead checks its claims before each
+ * lease at once, jobs on other hosts after LEASE_STALE_S. Does not lock the file itself; its writer
+ * does. Called by jobs and by `shoal merge`; the lead checks its claims before each
  * write. */
 #ifndef SHOAL_BASE_FILE_CLAIMS_H
 #define SHOAL_BASE_FILE_CLAIMS_H

@@ -15,8 +15,8 @@ static bool live_together(const struct lifetime *a, const struct lifetime *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Returns the lowest end of the placed arrays that overlap `a` at `offset`; `offset` when `a` fits
- * there. */
+/* Returns the lowest end of the placed arrays that overlap `a` at `offset`; without any,
+ * `offset`. */
 static uint64_t pushed(struct lifetime *const *placed, size_t n_placed, const struct lifetime *a,
                        uint64_t offset)
 {

@@ -47,8 +47,7 @@ uint64_t mem_peak_bytes(void);
 /* Local. Returns the resident size of this process now, in bytes; 0 when unknown. */
 uint64_t mem_resident_bytes(void);
 
-/* Local. Returns the bytes that can still be allocated on this host without swapping; 0 when
- * unknown. */
+/* Local. Returns the bytes that this host can still allocate without swapping; 0 when unknown. */
 uint64_t mem_available_bytes(void);
 
 #endif

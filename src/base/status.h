@@ -36,8 +36,7 @@ struct status {
 /* Local. Returns the status without an error. */
 struct status status_ok(void);
 
-/* Local. Returns a status with a printf-formatted sentence, which is truncated if it is too
- * long. */
+/* Local. Returns a status with a printf-formatted sentence, truncated if it is too long. */
 struct status status_make(enum status_code code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -20,8 +20,8 @@ struct str_map {
     size_t mask;
 };
 
-/* Local. Returns a hash of n bytes, the same on every machine with one byte order; never written to
- * a file. */
+/* Local. Returns a hash of n bytes, equal on all machines of one byte order; never put in a
+ * file. */
 uint64_t str_hash(const char *bytes, size_t n);
 
 /* Local. Makes room for n_keys keys. Errors: STATUS_MEMORY. */

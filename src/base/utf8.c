@@ -1,8 +1,7 @@
 /* Checks, decodes and encodes UTF-8. */
 #include "base/utf8.h"
 
-/* Returns the length of the sequence that a lead byte announces, and the range of the second
- * byte. */
+/* Returns the length of a sequence with this lead byte, and the range of its second byte. */
 static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *high)
 {
     *low = 0x80;
@@ -22,8 +21,7 @@ static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *h
     return 0;
 }
 
-/* Returns how many bytes of p fit a well-formed sequence; *want is the length of the whole
- * sequence. */
+/* Returns how many bytes of p fit a well-formed sequence; *want: the length of all of it. */
 static size_t matching(const char *p, size_t n, size_t *want)
 {
     unsigned char low, high;

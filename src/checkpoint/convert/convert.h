@@ -37,8 +37,7 @@ struct convert_options {
     struct background *writer; /* borrowed: writes the file on rank 0; NULL: convert makes one. It
                                   must be made before the team, which binds the calling thread */
     struct team *team;         /* dequantizes and rounds; NULL: the calling thread */
-    /* Returns the free bytes of the file system of `path`, for tests; NULL: asks the file
-     * system. */
+    /* For tests: returns the free bytes on the file system of `path`; NULL: asks it. */
     struct status (*free_bytes)(const char *path, uint64_t *n_free);
     /* Called after each block of rows; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);

@@ -60,8 +60,7 @@ struct convert_rows {
     char *bytes; /* [convert_rows_bytes] */
 };
 
-/* Local. Return the bytes of n_rows rows, and where each dataset lies; a plain tensor has only
- * `codes`. */
+/* Local. Return the bytes of n_rows rows, and where each dataset lies (plain: only `codes`). */
 uint64_t convert_rows_bytes(const struct ckpt_tensor_spec *spec, uint64_t n_rows);
 struct quant_block convert_rows_block(const struct convert_rows *r);
 

@@ -169,8 +169,7 @@ static void round_fini(struct round *r)
     }
 }
 
-/* Finds this rank's chunk of the round that begins at `at`; false when the round has none for
- * it. */
+/* Finds this rank's chunk of the round that begins at `at`; false when there is none. */
 static bool chunk_mine(const struct convert *c, struct cursor at, struct chunk *out)
 {
     for (int rank = 0; rank <= c->rank; rank++) {

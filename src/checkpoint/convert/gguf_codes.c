@@ -89,8 +89,7 @@ struct layout {
     bool (*codes)(const uint8_t *block, uint8_t *codes, void *scales);
 };
 
-/* Returns the type's layout in shoal; NULL when none of shoal's formats can hold its quantized
- * values. */
+/* Returns the type's layout in shoal; NULL when no format of shoal can hold its values. */
 static const struct layout *layout_of(enum gguf_quant quant)
 {
     static const struct layout layouts[] = {

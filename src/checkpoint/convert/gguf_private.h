@@ -37,8 +37,7 @@ struct gguf {
 
 /* Local. Returns the bytes of a stored scalar; 0 for strings and arrays. */
 unsigned gguf_type_bytes(enum gguf_type type);
-/* Local. Sets *out to the integer of a stored scalar; false for floats and for a u64 above
- * int64. */
+/* Local. Sets *out to the integer of a stored scalar; false for floats and u64 above int64. */
 bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out);
 
 /* Local. Reads n bytes of the file at an offset. Errors: STATUS_INPUT. */

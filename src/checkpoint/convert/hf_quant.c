@@ -180,8 +180,7 @@ static uint64_t up(uint64_t n, uint64_t unit)
     return n / unit + (n % unit != 0);
 }
 
-/* Describes GPTQ or AWQ: words along the inputs (GPTQ) or the outputs (AWQ), scales [groups,
- * outputs]. */
+/* Describes GPTQ or AWQ: words along inputs (GPTQ) or outputs (AWQ), scales [groups, outputs]. */
 static struct status columns_find(const struct safetensors *s, const struct js_node *config,
                                   struct hf_quant *q)
 {
@@ -333,9 +332,8 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
 
 /* ---- the whole ---- */
 
-/* Chooses the format that can hold these quantized values. The scale of a longer group is repeated.
- * All 8-bit integers get zero points: signed ones may be -128, which shoal's symmetric int8
- * lacks. */
+/* Chooses the format that can hold these values. The scale of a longer group is repeated. All 8-bit
+ * integers get zero points: signed ones may be -128, which symmetric int8 lacks. */
 static void format_choose(struct hf_quant *q)
 {
     struct quant_format f = {.has_zeros = q->has_zeros, .scale_dtype = DTYPE_F32};

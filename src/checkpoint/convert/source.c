@@ -82,8 +82,7 @@ static bool is_computed(const char *name)
     return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
 }
 
-/* Returns the type that the config names, in which quantized weights are stored that become
- * floats. */
+/* Returns the type that the config names, to which quantized weights are widened. */
 static enum dtype config_dtype(const struct source *s)
 {
     const struct js_node *config = js_root(s->config);
@@ -154,8 +153,7 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* Adds the tensors that a published one contains; *found is false when it is already one of
- * shoal's. */
+/* Adds the tensors that a published one contains; *found is false when it is shoal's own. */
 static struct status published_add(struct source *s, const struct safetensors_tensor *t,
                                    const char *name, bool *found)
 {
@@ -279,7 +277,7 @@ static void template_take(struct source *s, const struct js_node *node)
     if (text != NULL) strbuf_add(&s->texts[CKPT_TEXT_CHAT_TEMPLATE], text, n);
 }
 
-/* Reads the chat template. chat_template.jinja wins over chat_template.json and over
+/* Reads the chat template: chat_template.jinja, else chat_template.json, else
  * tokenizer_config.json. */
 static struct status chat_template_read(struct source *s)
 {
@@ -460,8 +458,7 @@ static size_t stored_row_bytes(const struct entry *e)
     return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
 }
 
-/* Returns the byte offset of the f32 rows in the scratch: the first cache line after the stored
- * rows. */
+/* Returns the offset of the f32 rows in the scratch: the first cache line after the stored rows. */
 static size_t wide_offset(const struct entry *e, uint64_t n_rows)
 {
     return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;

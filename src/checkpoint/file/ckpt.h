@@ -86,8 +86,7 @@ const char *ckpt_path(const struct ckpt *c);
 const char *ckpt_source(const struct ckpt *c); /* root attribute `source` */
 uint64_t ckpt_file_bytes(const struct ckpt *c);
 
-/* Local. Returns a text, NUL-terminated after its *n bytes (n may be NULL); NULL when the file has
- * none. */
+/* Local. Returns a text, NUL-terminated after *n bytes (n may be NULL); NULL: the file has none. */
 const char *ckpt_text(const struct ckpt *c, enum ckpt_text which, size_t *n);
 const char *ckpt_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_tokenizer_json(const struct ckpt *c, size_t *n);

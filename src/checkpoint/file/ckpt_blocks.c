@@ -52,8 +52,7 @@ static uint64_t block_offset(const struct ckpt_tensor *t, uint64_t block)
     return t->offset + block * t->rows_per_block * t->n_cols * dtype_bytes(t->dtype);
 }
 
-/* True when the system's cache holds a byte of the file; if not, the system may begin to read
- * it. */
+/* True when the system's cache holds a byte of the file; if not, the system may read it now. */
 static bool byte_is_cached(int fd, uint64_t at)
 {
     char byte;

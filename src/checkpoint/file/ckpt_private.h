@@ -1,6 +1,5 @@
-/* The state of an open checkpoint, shared by ckpt.c (accessors), ckpt_list.c (without a file),
- * ckpt_blocks.c and ckpt_reader.c (reading blocks), ckpt_walk.c and ckpt_quant.c (checking the
- * structure). */
+/* The state of an open checkpoint: ckpt.c (accessors), ckpt_list.c (without a file), ckpt_blocks.c
+ * and ckpt_reader.c (reading), ckpt_walk.c and ckpt_quant.c (checking the structure). */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 
@@ -44,7 +43,7 @@ struct ckpt {
     int fd; /* HDF5's own descriptor, to read weights without HDF5 */
 };
 
-/* Local. Writes "/weights/a/b" for the name "a.b" to out [CKPT_PATH_MAX]; root is "/weights" or
+/* Local. Writes "/weights/a/b" for "a.b" to out [CKPT_PATH_MAX]; root is "/weights" or
  * "/checksums". */
 void ckpt_tensor_path(const char *root, const char *name, char *out);
 
@@ -89,8 +88,7 @@ uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n
  * has no such attribute. */
 struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
                                  const char *name, uint64_t max, uint64_t *out);
-/* Local. Reads a string attribute of 1 to max bytes into new memory. Owner of *out: the caller,
- * mem_free. */
+/* Local. Reads a string attribute of 1 to max bytes into new memory, *out (mem_free). */
 struct status ckpt_string_attribute(const struct ckpt *c, const char *path, hid_t object,
                                     const char *name, size_t max, char **out);
 /* Local. Reads the attributes leaf and grid_bits of a dataset or group into t. */

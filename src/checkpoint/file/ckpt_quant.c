@@ -89,8 +89,7 @@ static void sort(struct ckpt *c)
     for (size_t i = 0; i < c->n_entries; i++) c->entries[i].tensor.index = (uint32_t)i;
 }
 
-/* Finds the entry of a part among entries [low, high), which are sorted by name; NULL when
- * absent. */
+/* Finds a part's entry among entries [low, high), which are sorted by name; NULL when absent. */
 static struct ckpt_entry *part_find(struct ckpt *c, size_t low, size_t high,
                                     const struct ckpt_tensor *t, enum ckpt_part part)
 {
@@ -116,8 +115,7 @@ static struct status bad_part(const struct ckpt *c, const struct ckpt_tensor *t,
                        ckpt_part_name(part), what);
 }
 
-/* Checks a part's type, its outer dimensions against those of the codes, and its number of
- * columns. */
+/* Checks a part's type, its number of columns, and its outer dimensions, which are the codes'. */
 static struct status part_check(const struct ckpt *c, const struct ckpt_tensor *t,
                                 enum ckpt_part part)
 {

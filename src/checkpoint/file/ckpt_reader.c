@@ -104,8 +104,7 @@ static bool series_ask(struct ckpt_reader *r)
     return true;
 }
 
-/* Returns the number of rows of the next portion: direct reads are bounded and end at the end of a
- * panel. */
+/* Returns the next portion's number of rows: direct reads are bounded, and end at a panel's end. */
 static uint64_t portion_rows(const struct ckpt_reader *r)
 {
     const struct portion *ahead = &r->ahead;

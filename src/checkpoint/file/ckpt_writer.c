@@ -190,8 +190,8 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
     return st;
 }
 
-/* Writes the rotary frequencies, those of layers with a window, and the factors, as far as there
- * are any. */
+/* Writes the rotary frequencies, those of layers with a window, and the factors, if there are
+ * any. */
 static struct status rope_write(struct ckpt_writer *w, const struct js_node *config)
 {
     struct arch_rope r;

@@ -1,5 +1,4 @@
-/* Uses Linux's asynchronous I/O through system calls, which need no library, no thread and no
- * lock. */
+/* Uses Linux's asynchronous I/O by system calls, without a library, threads or locks. */
 #include "checkpoint/file/direct_reads.h"
 
 #include "base/mem.h"

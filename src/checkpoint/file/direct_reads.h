@@ -24,8 +24,7 @@ void direct_reads_destroy(struct direct_reads **d);
 
 /* Local. Starts to read n bytes at `offset` into a slot without a read in flight. */
 void direct_reads_start(struct direct_reads *d, uint32_t slot, uint64_t offset, size_t n);
-/* Local. As direct_reads_start, into the caller's memory. Memory, offset and n are multiples of
- * 4,096. */
+/* Local. As direct_reads_start, into `memory`. memory, offset and n are multiples of 4,096. */
 void direct_reads_start_into(struct direct_reads *d, uint32_t slot, char *memory, uint64_t offset,
                              size_t n);
 /* Local. Waits for the slot's read. *bytes points to its n bytes until the next read starts in the

@@ -52,8 +52,7 @@ struct status h5_error(enum status_code code, const char *path, const char *what
                                       : "");
 }
 
-/* Makes a binary float type of 2 bytes: from the top, a sign, e bits of exponent and m of
- * mantissa. */
+/* Makes a float type of 2 bytes: from the top, sign, e bits of exponent, m bits of mantissa. */
 static hid_t half_create(size_t e, size_t m)
 {
     const hid_t type = H5Tcopy(H5T_IEEE_F32LE);

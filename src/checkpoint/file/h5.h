@@ -17,8 +17,7 @@ void h5_quiet(void);
 struct status h5_error(enum status_code code, const char *path, const char *what, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Local. Returns the HDF5 type of a dtype, little endian; the caller closes it. Negative on
- * failure. */
+/* Local. Returns a dtype's HDF5 type, little endian; the caller closes it. Negative on failure. */
 hid_t h5_dtype_create(enum dtype t);
 /* Local. True when `type` is exactly the HDF5 type of a dtype, to which *out is set. */
 bool h5_dtype_match(hid_t type, enum dtype *out);

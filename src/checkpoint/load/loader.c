@@ -18,8 +18,7 @@ struct slab_want slab_whole(const struct ckpt_tensor *t)
     return want;
 }
 
-/* Returns the number of rows of one expert: `out` of a tensor [E, out, in]; of other tensors all
- * rows. */
+/* Returns the rows of one expert: `out` of a tensor [E, out, in]; of other tensors all rows. */
 static uint64_t loader_inner_rows(const struct ckpt_tensor *t)
 {
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;
@@ -154,8 +153,7 @@ static uint64_t bytes_of(const struct loader *l, const unsigned char *bits)
     return n;
 }
 
-/* **Collective (host)**. Decides, for all ranks of the host, whether to bypass the system's file
- * cache. */
+/* **Collective (host)**. Decides for the whole host whether to bypass the system's file cache. */
 static void choose_cache(struct loader *l)
 {
     const struct loader_job *job = l->o;

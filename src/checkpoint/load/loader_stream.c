@@ -51,8 +51,7 @@ static uint64_t loader_stream_block_of(const struct stream *s, uint64_t i)
     return s->list[i].block - s->l->first_block[s->list[i].tensor];
 }
 
-/* Returns the number of blocks from index i on, before `end`, that are consecutive in one
- * tensor. */
+/* Returns how many blocks from index i on, before `end`, are consecutive in one tensor. */
 static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
 {
     uint64_t n = 1;

@@ -1,7 +1,6 @@
 /* A template engine for the part of Jinja that chat templates use (Jinja 3.1, sandboxed, immutable,
  * trim_blocks, lstrip_blocks, loop controls); other constructs are refused. Every byte of the
- * output is marked as coming from the template or from a user. Knows nothing of conversations;
- * text/chat/chat.h does. */
+ * output is marked as the template's or as a user's. Knows no conversations (text/chat/chat.h). */
 #ifndef SHOAL_TEXT_CHAT_JINJA_H
 #define SHOAL_TEXT_CHAT_JINJA_H
 
@@ -24,8 +23,7 @@ enum jinja_var_kind {
     JINJA_VAR_NONE,
     JINJA_VAR_BOOL,
     JINJA_VAR_TEXT, /* from the model: trusted */
-    JINJA_VAR_JSON, /* from a user: every byte of its strings, numbers, true, false and null is
-                       marked */
+    JINJA_VAR_JSON, /* from a user: every byte of its printed form is marked */
 };
 
 struct jinja_var {
@@ -49,8 +47,7 @@ enum { JINJA_STEPS_MAX = 1 << 24 };
 
 /* A zero means the default. */
 struct jinja_limits {
-    uint64_t max_steps;      /* JINJA_STEPS_MAX. A step is a node evaluated, or 4 to 16 bytes
-                                touched */
+    uint64_t max_steps;      /* JINJA_STEPS_MAX; one per node, and one per 4 to 16 bytes touched */
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */

@@ -106,8 +106,7 @@ bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, str
     return !status_failed(&r->st);
 }
 
-/* Sets *out to the position of index i; negative indexes count from the end. False: outside [0,
- * n). */
+/* Sets *out to the position of index i; negative ones count from the end. False: outside [0, n). */
 static bool place(int64_t i, size_t n, size_t *out)
 {
     if (i < 0) i += (int64_t)n;

@@ -102,8 +102,7 @@ static bool global_range(struct jrun *r, const struct jvalue *self, const struct
     return true;
 }
 
-/* Makes the value of dict(...) or namespace(...): the pairs of a mapping, then the named
- * arguments. */
+/* Makes dict(...) or namespace(...) from the pairs of a mapping and the named arguments. */
 static bool jinja_call_fill(struct jrun *r, const struct jargs *args, enum jvalue_type type,
                             struct jvalue *out)
 {

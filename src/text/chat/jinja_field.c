@@ -61,7 +61,7 @@ static bool find_in_vars(const struct jrun *r, struct walk *w)
     return false;
 }
 
-/* Returns a value's JSON type for a sentence ("nothing" when undefined); NULL if JSON has no such
+/* Returns a value's JSON type for a sentence (undefined: "nothing"); NULL if JSON has no such
  * type. */
 static const char *json_type(const struct jvalue *v)
 {

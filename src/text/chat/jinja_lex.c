@@ -127,8 +127,7 @@ static bool lex_comment(struct lexer *x, size_t at)
     return fail_at(x, at, "a comment that does not end");
 }
 
-/* If `{% name %}` is at `at`, returns the offset after it (its own trimming not applied); else
- * 0. */
+/* If `{% name %}` is at `at`, returns the offset after it, before it trims blanks; else 0. */
 static size_t word_tag(const struct lexer *x, size_t at, const char *name, char *open, char *close)
 {
     if (!starts(x, at, "{%")) return 0;

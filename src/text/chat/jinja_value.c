@@ -1,5 +1,4 @@
-/* The arena, texts under construction, sequences, dictionaries; truthiness, equality and order as
- * in Python. */
+/* The arena, texts under construction, sequences, dictionaries; Python's truthiness and order. */
 #include "text/chat/jinja_value.h"
 
 #include "base/mem.h"

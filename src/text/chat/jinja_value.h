@@ -174,8 +174,7 @@ struct jvalue jbool(bool b);
 struct jvalue jint(int64_t i);
 struct jvalue jfloat(double f);
 
-/* Local. Makes and compares texts. A literal must outlive the run. jtext_cut shares the bytes of
- * [from, to). */
+/* Local. Texts. A literal must outlive the run; jtext_cut shares the bytes of [from, to). */
 bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
 bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
 bool jtext_is(const struct jvalue *v, const char *text);
@@ -196,8 +195,7 @@ bool jbuild_text(struct jbuild *b, const struct jtext *t);
 bool jbuild_cut(struct jbuild *b, const struct jtext *t, size_t from, size_t to);
 bool jbuild_end(struct jbuild *b, struct jvalue *out);
 
-/* Local. Makes a sequence of n elements, which the caller fills through *v; type LIST, TUPLE,
- * ... */
+/* Local. Makes a sequence of n elements (type LIST, TUPLE, ...), to be filled through *v. */
 bool jseq_new(struct jrun *r, enum jvalue_type type, size_t n, struct jvalue **v,
               struct jvalue *out);
 static inline bool jis_seq(const struct jvalue *v)

@@ -28,8 +28,7 @@ struct grammar_work {
     uint64_t n_steps;
 };
 
-/* Local. Returns STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as
- * "edges". */
+/* Local. STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as "edges". */
 struct status grammar_too_large(const struct grammar_work *work, int most, const char *unit);
 
 struct nfa_edge {
@@ -38,8 +37,7 @@ struct nfa_edge {
     bool is_empty;     /* no byte at all */
 };
 
-/* The struct is the caller's memory. The first error stays in `status`; later calls then add
- * nothing. */
+/* In the caller's memory. The first error stays in `status`; later calls then add nothing. */
 struct nfa {
     struct nfa_edge *edges; /* owned, [n_edges] */
     size_t n_edges, capacity;
@@ -53,13 +51,12 @@ struct char_range {
     uint32_t first, last;
 };
 
-/* Local. Makes n a graph without states, whose steps are added to `work` (borrowed until
+/* Local. Makes n a graph without states; its steps are added to `work` (borrowed until
  * nfa_fini). */
 void nfa_init(struct nfa *n, struct grammar_work *work);
 void nfa_fini(struct nfa *n);
 
-/* Local. Returns the first error: STATUS_REQUEST when the grammar is too large, or
- * STATUS_MEMORY. */
+/* Local. The first error: STATUS_REQUEST when the grammar is too large, or STATUS_MEMORY. */
 struct status nfa_status(const struct nfa *n);
 
 /* Local. Adds n_steps to the work; beyond GRAMMAR_STEPS_MAX n keeps an error. */

@@ -13,8 +13,7 @@
 struct status json_known_fields(const struct js_node *object, const char *where,
                                 const char *const *known);
 
-/* Local. Reads a boolean field; `absent` is its value when it is missing or null. Errors:
- * STATUS_INPUT. */
+/* Local. Reads a boolean field; `absent` when it is missing or null. Errors: STATUS_INPUT. */
 struct status json_bool_field(const struct js_node *object, const char *key, const char *where,
                               bool absent, bool *out);
 

@@ -307,8 +307,7 @@ static struct status add_value(struct nfa *n, uint32_t from, const struct value_
     return nfa_status(n);
 }
 
-/* Sets *rest to an automaton of the texts that all keywords accept, except enum and const; NULL: no
- * text. */
+/* Sets *rest to an automaton of what all keywords accept, except enum and const; NULL: no text. */
 static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
                                   struct dfa **rest)
 {

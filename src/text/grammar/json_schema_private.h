@@ -15,8 +15,7 @@ uint32_t json_word(struct nfa *n, uint32_t from, const char *text);
 /* Local. Adds paths for `text` followed by one blank or none. */
 uint32_t json_mark(struct nfa *n, uint32_t from, const char *text);
 
-/* Local. Adds paths for `least` to `most` characters of a string (most -1: no limit), without
- * quotes. */
+/* Local. Adds paths for `least` to `most` characters (most -1: no limit), without quotes. */
 uint32_t json_chars(struct nfa *n, uint32_t from, int64_t least, int64_t most);
 
 /* Local. Add paths for any string, number or boolean. A number has at most 18 digits before the
@@ -25,14 +24,12 @@ uint32_t json_string(struct nfa *n, uint32_t from);
 struct status json_number(struct nfa *n, uint32_t from, uint32_t *end);
 uint32_t json_boolean(struct nfa *n, uint32_t from);
 
-/* Local. Adds paths for the integers of [low, high] that have at most JSON_INTEGER_DIGITS
- * digits. */
+/* Local. Adds paths for the integers in [low, high] of at most JSON_INTEGER_DIGITS digits. */
 uint32_t json_integer(struct nfa *n, uint32_t from, int64_t low, int64_t high);
 
 enum { JSON_INTEGER_DIGITS = 18 };
 
-/* Local. Add paths for any value, object or array with at most `depth` levels of objects and
- * arrays. */
+/* Local. Add paths for any value, object or array with at most `depth` levels of nesting. */
 struct status json_any(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_object(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_array(struct nfa *n, uint32_t from, int depth, uint32_t *end);

@@ -37,8 +37,7 @@ struct pattern_walk {
 void pattern_walk_init(struct pattern_walk *w, const char *text, size_t n);
 
 /* Local. Finds the next match, text[*start, *end); *found is false when there is none. An empty
- * match directly after the last match is skipped. Errors: STATUS_REQUEST when the match limit is
- * reached. */
+ * match directly after the last match is skipped. Errors: STATUS_REQUEST at the match limit. */
 struct status pattern_next(struct pattern *p, struct pattern_walk *w, size_t *start, size_t *end,
                            bool *found);
 

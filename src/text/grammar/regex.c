@@ -1,5 +1,5 @@
-/* Parses a regular expression and adds edges while it reads. A repeated part is parsed again for
- * each copy. */
+/* Parses a regular expression, adding edges as it reads; a repeated part is parsed once per
+ * copy. */
 #include "text/grammar/regex.h"
 
 #include "base/utf8.h"

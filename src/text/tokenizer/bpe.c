@@ -142,8 +142,7 @@ static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Writes the symbols of a character's bytes to `to`; false without byte_fallback or when a byte has
- * no id. */
+/* Writes the symbols of a character's bytes to `to`; false without byte_fallback or a byte's id. */
 static bool fall_back(const struct bpe *b, const char *character, size_t n, struct bpe_symbol *to)
 {
     if (!b->byte_fallback) return false;

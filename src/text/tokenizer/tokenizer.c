@@ -81,8 +81,7 @@ void tokenizer_destroy(struct tokenizer **t)
     mem_free(t);
 }
 
-/* Refuses a tokenizer whose pre-tokenizer, model and decoder do not all work on bytes, or all on
- * characters. */
+/* Refuses a tokenizer whose parts do not all work on bytes, or all on characters. */
 static struct status check_level(const struct tokenizer *t, const char *what)
 {
     const bool decodes_bytes = t->decoder.kind == DECODER_BYTE_LEVEL;
@@ -154,8 +153,7 @@ static struct status encode_plain(struct tokenizer *t, const char *text, size_t 
     return status_ok();
 }
 
-/* Empties scratch memory. An allocation that failed for an earlier text does not affect later
- * texts. */
+/* Empties scratch memory, and clears a failed allocation of an earlier text. */
 static void scratch_clear(struct strbuf *s)
 {
     if (s->failed) {

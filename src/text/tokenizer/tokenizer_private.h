@@ -59,8 +59,7 @@ struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *
                                      const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
-/* Adds merges for all ways to make a token from two others, ranked by its id, as tiktoken
- * merges. */
+/* Adds merges for all ways to make a token from two, ranked by its id, as tiktoken merges. */
 struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pre-tokenizers that GGUF's "pre" names, with the definitions in the families' own
- * tokenizer.json files. */
+/* The pre-tokenizers that GGUF's "pre" names, defined as in the families' tokenizer.json files. */
 struct family {
     const char *pre;
     const char *normalizer;
@@ -243,8 +242,7 @@ static int compare_merges(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* Appends all splits of token i into two ordinary tokens to `merges`, which has room. Returns their
- * number. */
+/* Appends all splits of token i into two ordinary tokens to `merges`; returns their number. */
 static size_t split_token(const struct gguf_vocab *v, const struct str_map *ordinary, size_t i,
                           struct spm_merge *merges)
 {

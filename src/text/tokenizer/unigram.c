@@ -1,6 +1,5 @@
-/* Viterbi over a trie that is kept in a hash table. Sums and ties are the reference library's:
- * scores are added left to right in double precision, and of equal paths the one found first
- * stays. */
+/* Viterbi over a trie in a hash table. Sums and ties are the reference library's: scores are added
+ * left to right in double precision, and of equal paths the one found first stays. */
 #include "text/tokenizer/unigram.h"
 
 #include "base/mem.h"

@@ -94,8 +94,7 @@ bool unicode_is_space(uint32_t c)
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* True for symbols with the property Other_Alphabetic: circled, squared and negative Latin
- * letters. */
+/* True for Other_Alphabetic symbols: circled, squared and negative Latin letters. */
 static bool is_letter_symbol(uint32_t c)
 {
     return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
@@ -276,8 +275,7 @@ static void sort_run(int32_t *run, size_t n, int32_t *scratch)
     memcpy(run, scratch, n * sizeof run[0]);
 }
 
-/* Applies the canonical ordering algorithm. utf8proc's own takes time quadratic in the length of a
- * run. */
+/* The canonical ordering algorithm; utf8proc's own is quadratic in the length of a run. */
 static void sort_marks(int32_t *points, size_t n, int32_t *scratch)
 {
     for (size_t i = 0; i < n;) {
