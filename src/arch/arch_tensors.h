@@ -200,8 +200,7 @@ struct arch_tensor {
     size_t prefix;    /* offset of the prefix in struct arch_names, a const char * */
     enum arch_dim rows, cols;
     bool is_vector, is_expert;
-    bool
-        has_leaves; /* row-parallel: K-blocks along cols (tensor/leaf.h); else divided along rows */
+    bool has_leaves; /* row-parallel: K-blocks along cols (tensor/leaf.h); else divided by rows */
     /* The file's tensor may hold the rows of two or three roles, one after the other: the
      * dimensions of those before and after this role's rows. Applies to experts only if gate and up
      * have the same name. */
