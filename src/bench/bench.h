@@ -1,6 +1,6 @@
-/* shoal bench: what the machine can do, and what shoal does on it. Synthetic prompts run through
- * the scheduler and engine that jobs use, in process and without files. bench_machine.c measures
- * the machine's peaks. */
+/* shoal bench: measures what the machine can do, and what shoal does on it. Synthetic prompts run
+ * through the scheduler and engine that jobs use, in process and without files. bench_machine.c
+ * measures the machine's peaks. */
 #ifndef SHOAL_BENCH_BENCH_H
 #define SHOAL_BENCH_BENCH_H
 
@@ -79,8 +79,9 @@ struct bench_options {
 /* Peaks of all ranks together, which measure at the same time with n_threads threads each. */
 struct bench_machine {
     uint32_t n_threads;
-    double read_gbs;         /* bytes read from memory, 1e9 a second */
-    double gops[PEAK_COUNT]; /* 1e9 operations a second; 0: the CPU lacks the instructions */
+    double read_gbs;         /* reads from memory, in units of 1e9 bytes per second */
+    double gops[PEAK_COUNT]; /* in units of 1e9 operations per second; 0: the CPU lacks the
+                                instructions */
 };
 
 /* Local. How many bytes to read to measure a host's memory: well beyond the capacity of the
@@ -92,10 +93,11 @@ size_t bench_read_bytes(const struct topo *t, size_t least);
 struct status bench_machine_measure(struct comm *c, const struct topo *t, struct team *team,
                                     bool all, struct bench_machine *out);
 
-/* Local. Appends the row as a JSON object. */
+/* Local. Appends the peaks as a JSON object. */
 void bench_machine_json(const struct bench_machine *m, struct strbuf *s);
 
-/* Local. The best f32 rate of the measured instruction sets, in 1e9 operations a second. */
+/* Local. The best f32 rate of the measured instruction sets, in units of 1e9 operations per
+ * second. */
 double bench_machine_fma(const struct bench_machine *m);
 
 /* **Collective (all processes of the launcher)**. `shoal bench --machine`. Returns the process's

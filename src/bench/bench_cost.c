@@ -1,5 +1,5 @@
 /* Counts the bytes and operations of a step from the model's shape and the plan: the numerators of
- * every fraction that shoal bench prints. */
+ * the fractions that shoal bench prints. */
 #include "bench/bench_private.h"
 
 #include "arch/arch_tensors.h"
@@ -73,15 +73,15 @@ void bench_cost_fini(struct bench_cost *cost)
     mem_free(&cost->load);
 }
 
-/* Positions that a row at `position` sees, on average over the layers. */
+/* Returns the number of positions that a row at `position` sees, on average over the layers. */
 static double seen(const struct bench_cost *cost, double position)
 {
     const double n = position + 1;
     return n > cost->window ? n - cost->windowed * (n - cost->window) : n;
 }
 
-/* Expected number of experts of one layer that n_rows rows choose, if all experts are equally
- * likely. */
+/* Returns the expected number of experts of one layer that n_rows rows choose, if all experts are
+ * equally likely. */
 static double spread(const struct bench_cost *cost, double n_rows)
 {
     const double e = cost->n_experts;

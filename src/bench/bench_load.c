@@ -1,5 +1,5 @@
-/* shoal bench --load: loading the weights and a plain read of the same file, in turns. The plain
- * read copies the file into fresh memory with all threads and does nothing with it. With --cold it
+/* shoal bench --load: loads the weights and reads the same file plainly, in turns. The plain read
+ * copies the file into fresh memory with all threads and does nothing with it. With --cold it
  * measures the disk: large direct reads (O_DIRECT), always into the same memory. */
 #include "bench/bench_private.h"
 
@@ -39,7 +39,7 @@ static void plain_read(void *ctx, uint32_t part)
         char *to = p->to + (p->is_cold ? part * p->read_bytes : at - p->begin);
         const uint64_t end = p->end - at < p->read_bytes ? p->end : at + p->read_bytes;
         while (at < end) {
-            /* direct reads ask for whole sectors, also at the file's end */
+            /* direct reads must ask for whole sectors, even at the file's end */
             const ssize_t got =
                 pread(p->fd, to, (size_t)(p->is_cold ? p->read_bytes : end - at), (off_t)at);
             if (got < 0 && errno == EINTR) continue;
@@ -68,7 +68,7 @@ static struct status plain_open(struct plain *p, const char *path, uint32_t n_th
     return status_ok();
 }
 
-/* **Collective (world)**. The time of the slowest rank, in seconds. */
+/* **Collective (world)**. Returns the time of the slowest rank in seconds. */
 static double slowest(struct job *j, uint64_t ns)
 {
     comm_max_u64(j->comm, COMM_WORLD, &ns, 1);
@@ -114,7 +114,8 @@ static struct status turn_plain(struct job *j, double *seconds)
     return comm_agree(j->comm, st);
 }
 
-/* **Collective (world)**. Loads the weights. The job's own have been destroyed before. */
+/* **Collective (world)**. Loads the weights once more; the job's own have been destroyed before the
+ * turns. */
 static struct status turn_load(struct job *j, double *seconds)
 {
     struct layout own = *j->layout;

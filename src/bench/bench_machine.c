@@ -1,5 +1,5 @@
-/* shoal bench --machine: read bandwidth, arithmetic peaks and collective latencies of this machine,
- * as a table and as JSON. Nothing here knows a model. */
+/* shoal bench --machine: measures read bandwidth, arithmetic peaks and collective latencies of this
+ * machine, and writes them as a table and as JSON. Nothing here knows a model. */
 #include "bench/bench.h"
 
 #include "arch/arch.h"
@@ -42,8 +42,8 @@ static double pass(const struct probe *p)
                              : peak_run(p->team, (enum peak_kind)p->which);
 }
 
-/* **Collective (world)**. The rate of the fastest pass, in 1e9 a second. All ranks run together,
- * and a pass takes as long as its slowest rank. */
+/* **Collective (world)**. Returns the rate of the fastest pass in units of 1e9 per second. All
+ * ranks run together, and a pass takes as long as its slowest rank. */
 static double best_rate(struct comm *c, const struct probe *p)
 {
     uint64_t best = UINT64_MAX, total = 0;
@@ -113,7 +113,7 @@ struct sum_latency {
     struct latency calls; /* measured on the lead */
 };
 
-/* **Collective (host)** */
+/* **Collective (host)**. Measures sums of out->n_bytes. */
 static void measure_sum(struct comm *c, int64_t *buf, struct sum_latency *out)
 {
     for (int i = 0; i < SUM_WARMUP + SUM_ROUNDS; i++) {
@@ -127,7 +127,7 @@ static void measure_sum(struct comm *c, int64_t *buf, struct sum_latency *out)
 struct machine_report {
     struct comm *comm;
     struct topo *topo;
-    struct arch arch; /* the layout's */
+    struct arch arch; /* the one that the layout needs */
     struct layout layout;
     uint32_t *order; /* [ranks] */
     uint32_t n_threads;
@@ -163,7 +163,7 @@ static struct status bench_machine_split(struct machine_report *r)
     return comm_split(r->comm, &r->layout, r->order);
 }
 
-/* 1, 2, 4, ... and all threads of a rank. */
+/* Measures with 1, 2, 4, ... and all threads of a rank. */
 static struct status measure_threads(struct machine_report *r)
 {
     uint32_t n = 1;

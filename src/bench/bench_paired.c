@@ -25,7 +25,8 @@ static uint64_t pass_ns(const struct bench_paired *p, int variant)
     return clock_ns() - since + 1;
 }
 
-/* The variant with the smallest median, which occasional disturbances do not change. */
+/* Returns the variant with the smallest median time, which occasional disturbances do not
+ * change. */
 static int fastest(const struct bench_paired *p)
 {
     uint64_t all[PEAK_READS][TRIALS];
@@ -44,7 +45,7 @@ static int fastest(const struct bench_paired *p)
     return best;
 }
 
-/* Operations a second, over at least least_ns. */
+/* Returns operations per second, measured over at least least_ns. */
 static double arithmetic_pass(const struct bench_paired *p, enum peak_kind kind, uint64_t least_ns)
 {
     const uint64_t since = clock_ns();
@@ -104,7 +105,7 @@ static struct status add_ratio(struct bench_ratios *r, double value)
     return status_ok();
 }
 
-/* The step's rate divided by the harmonic mean of the rates before and after it. */
+/* Returns the step's rate divided by the harmonic mean of the rates before and after it. */
 static double by_both(double rate, double before, double after)
 {
     return rate * (1 / before + 1 / after) / 2;
@@ -134,8 +135,8 @@ static int by_size(const void *a_, const void *b_)
     return (a > b) - (a < b);
 }
 
-/* The largest k for which at most k - 1 of n values lie below the median with a probability of at
- * most 0.025; 1 when there is none. */
+/* Returns the largest k for which at most k - 1 of n values lie below the median with a probability
+ * of at most 0.025; 1 if there is none. */
 static size_t rank_below(size_t n)
 {
     double below = 0;

@@ -12,11 +12,11 @@
 /* Bytes and operations of steps, over all ranks. */
 struct bench_cost {
     double dense_bytes;     /* weights that every step reads: all but experts and the embedding */
-    double expert_bytes;    /* of one expert of one layer */
-    double kv_token_bytes;  /* of one position, all layers */
+    double expert_bytes;    /* bytes of one expert of one layer */
+    double kv_token_bytes;  /* bytes of one position in all layers */
     double row_flops;       /* linears of one row, the chosen experts only; a multiply-add is two */
-    double head_flops;      /* of one row whose logits are asked for */
-    double attention_flops; /* of one row and one position that it sees */
+    double head_flops;      /* of one row whose logits are wanted */
+    double attention_flops; /* for one row and one position that it sees */
     uint32_t n_moe_layers, n_experts, n_chosen, window;
     double windowed;     /* fraction of the layers that have the window */
     bool counts_experts; /* one rank sees every choice; otherwise the number of experts that a step
@@ -37,14 +37,14 @@ struct bench_phase {
     double bytes, flops;
 };
 
-/* Rates of steps divided by those of the passes around them. */
+/* Rates of steps, each divided by the rate of the passes before and after it. */
 struct bench_ratios {
     double *all; /* owned [n] */
     size_t n, cap;
 };
 
-/* Ratios of decoding steps (bytes a second, by those of reads) and of prompt steps (operations a
- * second, by those of f32 arithmetic). */
+/* Ratios for decoding steps (bytes per second, divided by those of reads) and for prompt steps
+ * (operations per second, divided by those of f32 arithmetic). */
 struct bench_parts {
     struct bench_ratios reads, f32;
 };
@@ -87,18 +87,18 @@ struct bench_result {
 
 enum { BENCH_PASS_LEAST = 96 << 20 };
 
-/* Local. Allocates memory for passes of about step_bytes, capped, but at least `least` bytes so
- * that no cache keeps it between passes, and finds the fastest way to read it. The team must
- * outlive it. Errors: STATUS_MEMORY. */
+/* Local. Allocates memory for passes of about step_bytes, capped, but at least `least` bytes, so
+ * that no cache keeps them between passes, and finds the fastest way to read it. The team must
+ * outlive *p. Errors: STATUS_MEMORY. */
 struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes,
                                 size_t least);
 void bench_paired_fini(struct bench_paired *p);
 
-/* Local. Runs both passes, before the first step of a repetition. */
+/* Local. Runs both passes; call it before the first step of a repetition. */
 void bench_paired_begin(struct bench_paired *p);
 
-/* Local. Runs passes after a step of `s` seconds, and adds the ratio of the step's rate to the
- * rates before and after it. A step with rows of both prompts and answers adds none. Errors:
+/* Local. Runs passes after a step of `s` seconds, and adds to *out the ratio of the step's rate to
+ * the rates before and after it; nothing for a step with rows of both prompts and answers. Errors:
  * STATUS_MEMORY. */
 struct status bench_paired_step(struct bench_paired *p, enum bench_phase_kind kind,
                                 const struct bench_phase *step, double s, struct bench_parts *out);
@@ -108,16 +108,17 @@ void bench_parts_fini(struct bench_parts *parts);
 /* Local. The median of at least one ratio. Errors: STATUS_MEMORY. */
 struct status bench_ratios_median(const struct bench_ratios *ratios, struct bench_median *out);
 
-/* **Collective (world)** init: computes the costs of the job's model. Errors: STATUS_MEMORY. */
+/* init is **Collective (world)** and computes the costs of the job's model. Errors:
+ * STATUS_MEMORY. */
 struct status bench_cost_init(struct bench_cost *cost, struct job *j);
 void bench_cost_fini(struct bench_cost *cost);
 
-/* Local. Bytes of the weights that a step of one row reads. */
+/* Local. The bytes of weights that a step of one row reads. */
 double bench_cost_token(const struct bench_cost *cost);
 
 /* Local, lead. Adds a plan's steps, rows, bytes and operations to *step, but no time, and returns
  * the kind of step; prompts have n_prompt tokens. Call it before the plan is submitted;
- * bench_cost_experts afterwards adds the bytes of the experts, if they are counted. */
+ * bench_cost_experts, called afterwards, adds the bytes of the experts if these are counted. */
 enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step_plan *plan,
                                       uint32_t n_prompt, const struct job *j,
                                       struct bench_phase *step);
@@ -131,7 +132,7 @@ uint32_t bench_token(uint32_t i, uint32_t position, uint32_t vocab);
 struct bench_report {
     const struct job *j;
     struct bench_machine machine;
-    uint64_t peak_bytes_max, peak_bytes_all; /* resident, of one rank and of all */
+    uint64_t peak_bytes_max, peak_bytes_all; /* resident: the most of any rank, and the sum */
     const struct bench_result *results;      /* [n] */
     size_t n;
 };

@@ -98,7 +98,7 @@ static void bench_report_print_latency(const char *name, const struct latency *l
     printf(" %9.2f  %llu\n", (double)l->max_ns * 1e-6, (unsigned long long)l->n);
 }
 
-/* Prints the fraction of the time of steps that collectives took. */
+/* Prints which fraction of the steps' time the collectives took. */
 static void print_comm(const char *name, const struct bench_phase *p)
 {
     if (p->s == 0 || p->comm_s == 0) return;

@@ -1,7 +1,8 @@
-/* The repetitions of shoal bench: requests of synthetic tokens through scheduler and engine. Each
- * sampled token is computed and then replaced by a synthetic one, so that answers have the given
- * length and the tokens (and with them the experts) are the same with any model and in any program.
- */
+/* The repetitions of shoal bench: runs requests of synthetic tokens through scheduler and engine.
+ * Each sampled token is computed and then replaced by a synthetic one, so that answers have the
+ * given length and the tokens (and with them the experts) are the same with any model and in any
+ * program.
+ * */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -36,12 +37,12 @@ struct run {
     struct bench *b;
     const struct bench_case *c;
     struct scheduler *scheduler;
-    struct request **requests; /* [n], owned; those not yet submitted, else NULL */
+    struct request **requests; /* [n], owned; NULL once submitted */
     uint64_t *submitted_ns;    /* [n] */
     uint32_t *n_sampled;       /* [n] */
     size_t n, n_submitted, n_done;
-    uint64_t mark_ns, cpu_ns; /* time of the last results, and the process's CPU time then */
-    struct comm_stats comm;   /* the lead's statistics then */
+    uint64_t mark_ns, cpu_ns; /* when the last results came; CPU time of the process then */
+    struct comm_stats comm;   /* the lead's statistics at that moment */
     struct bench_repetition *out;
     struct latency *ttft, *e2e; /* NULL: a warm-up */
     struct bench_parts *parts;  /* NULL: no passes between steps */
@@ -261,7 +262,7 @@ static struct status bench_run_steps(struct run *r)
 }
 
 /* Runs one repetition into *out and adds its latencies to `into` (NULL: they are not kept). parts:
- * gets the peaks that are measured between the steps (NULL: none are measured). */
+ * gets the steps' ratios to the peaks measured between them (NULL: none are measured). */
 static struct status bench_run_repeat(struct bench *b, const struct bench_case *c,
                                       struct bench_repetition *out, struct bench_result *into,
                                       struct bench_parts *parts)
@@ -339,7 +340,8 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
     return bench_run_repeat(b, c, out, NULL, parts);
 }
 
-/* Called after all counted repetitions, which passes would disturb. */
+/* Runs repetitions that take turns with passes. Called after all counted repetitions, which the
+ * passes would disturb. */
 static struct status run_paired(struct bench *b, struct bench_result *out)
 {
     struct bench_repetition r;
@@ -415,7 +417,7 @@ static void bench_fini(struct bench *b)
     mem_free(&b->groups);
 }
 
-/* The lead's part. Tells the other ranks to stop, whatever happens. */
+/* Does the lead's part; at the end tells the other ranks to stop, whatever happened. */
 static struct status lead(struct bench *b, struct bench_result *results)
 {
     struct status st = bench_init(b);
@@ -426,7 +428,8 @@ static struct status lead(struct bench *b, struct bench_result *results)
     return st;
 }
 
-/* **Collective (world)**. Call it before the peaks are measured, which allocate memory. */
+/* **Collective (world)**. Gathers the ranks' peak memory. Call it before measuring the machine's
+ * peaks, which allocates memory. */
 static void gather_peak_bytes(const struct bench *b, struct bench_report *r)
 {
     uint64_t most = b->peak_bytes;

@@ -1,4 +1,4 @@
-/* shoal bench: its flags. */
+/* The flags of shoal bench. */
 #include "bench/bench.h"
 #include "cli/cmd.h"
 

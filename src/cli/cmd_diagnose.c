@@ -1,4 +1,4 @@
-/* shoal diagnose: its flags. */
+/* The flags of shoal diagnose. */
 #include "cli/cmd.h"
 #include "diagnose/diagnose.h"
 

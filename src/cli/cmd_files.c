@@ -1,4 +1,4 @@
-/* shoal convert, by as many ranks as a launcher starts, and shoal inspect, by one. */
+/* shoal convert, run by as many ranks as a launcher starts, and shoal inspect, run by one. */
 #include "base/background.h"
 #include "base/log.h"
 #include "calibrate/quantize_plan.h"
@@ -146,7 +146,7 @@ static void convert_say(const struct convert_options *o, const struct convert_re
     }
 }
 
-/* Converts with the threads that rounding needs. */
+/* Creates the threads that rounding needs, and converts. */
 static struct status convert_with_team(struct convert_options *o, uint32_t n_threads,
                                        struct config env, struct comm *comm,
                                        struct convert_result *result)
@@ -162,7 +162,7 @@ static struct status convert_with_team(struct convert_options *o, uint32_t n_thr
     return st;
 }
 
-/* The ranks that the launcher started share the work; without a launcher MPI is not started. */
+/* Converts with all ranks that the launcher started; without a launcher, does not start MPI. */
 static struct status convert_shared(struct convert_options *o, uint32_t n_threads,
                                     struct config env, int *argc, char ***argv,
                                     struct convert_result *result)

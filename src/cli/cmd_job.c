@@ -1,4 +1,4 @@
-/* shoal generate and shoal score: reading their flags (job/job_options.h). */
+/* shoal generate and shoal score: read their flags (job/job_options.h). */
 #include "cli/cmd.h"
 #include "job/drain.h"
 #include "job/dry_run.h"
@@ -27,7 +27,7 @@ static const char score_text[] =
     "(natural log; the first has none), their sum, and at the end the perplexity of the whole "
     "input.";
 
-/* An audit only reads: flags that write or change something are refused. */
+/* Refuses flags that write or change something beside --audit, which only reads. */
 static struct status check_audit(const struct job_options *o)
 {
     const struct {

@@ -1,4 +1,5 @@
-/* shoal merge: joins the outputs of a job array, and proves that no row is missing or double. */
+/* shoal merge: joins the outputs of a job array, and proves that no row is missing or
+ * duplicated. */
 #include "base/file_claims.h"
 #include "cli/cmd.h"
 #include "options/flags.h"
@@ -39,7 +40,7 @@ static const char text[] =
     "that an earlier part has, which no part could know, becomes the error row that it would have "
     "been there.";
 
-/* Claims the output while writing it, so that no job and no other merge writes it too. */
+/* Claims the output while writing it, so that no job or other merge writes it too. */
 static struct status run_alone(const struct merge_options *o, const struct config *env,
                                struct merge_result *result)
 {

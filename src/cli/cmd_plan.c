@@ -1,4 +1,4 @@
-/* shoal plan: topology, layout and memory, without loading weights and without MPI. */
+/* shoal plan: shows topology, layout and memory, without loading weights and without MPI. */
 #include "attention/kv_pool.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
@@ -55,7 +55,7 @@ static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 
 enum {
     GPU_GIB_ASSUMED = 80,
-    PROGRAM_BYTES = 40 << 20, /* of a rank before it loads anything; a job measures it */
+    PROGRAM_BYTES = 40 << 20, /* of a rank before it loads anything; a job measures this */
 };
 
 static struct status find_topology(const struct plan_flags *f, struct topo **out)
@@ -86,7 +86,7 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-/* Memory of the smallest GPU of a node. */
+/* Returns the memory of the smallest GPU of a node. */
 static uint64_t gpu_memory(const struct plan_flags *f, const struct topo_node *node)
 {
     uint64_t least = 0;
@@ -98,7 +98,7 @@ static uint64_t gpu_memory(const struct plan_flags *f, const struct topo_node *n
     return least > 0 ? least : (uint64_t)GPU_GIB_ASSUMED << 30;
 }
 
-/* Bytes of GPU memory for the rank with the least; 0: ranks compute on CPUs. */
+/* Returns the bytes of GPU memory of the rank that has the least; 0: ranks compute on CPUs. */
 static uint64_t gpu_bytes(const struct plan_flags *f, const struct topo *t)
 {
     uint64_t least = UINT64_MAX;
@@ -113,7 +113,7 @@ static uint64_t gpu_bytes(const struct plan_flags *f, const struct topo *t)
     return least;
 }
 
-/* Bytes that --memory leaves beside the program, about; 0: no bound. */
+/* Returns roughly the bytes of --memory that remain besides the program; 0: no bound. */
 static uint64_t plan_bound(const struct plan_options *o)
 {
     const uint64_t all = o->job.weights.memory_bytes;

@@ -129,7 +129,7 @@ static bool is_calibrated(const struct quantize_flags *f)
     return f->method != CALIBRATE_RTN || f->auto_bits > 0 || f->calibration != NULL;
 }
 
-/* Flags that the method does not use are refused. */
+/* Refuses flags that the method does not use. */
 static struct status check_method_flags(const struct quantize_flags *f,
                                         const struct flags_given *given)
 {

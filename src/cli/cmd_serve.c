@@ -1,4 +1,4 @@
-/* shoal serve: reading its flags (job/job_options.h). */
+/* shoal serve: reads its flags (job/job_options.h). */
 #include "cli/cmd.h"
 #include "job/drain.h"
 #include "job/job.h"

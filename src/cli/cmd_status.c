@@ -116,7 +116,8 @@ static void print_json(const struct view *v)
            v->left_s);
 }
 
-/* Errors: STATUS_INPUT. out->settings is NULL when the file is no journal. */
+/* Reads the facts of a journal; out->settings is NULL if the file is not one. Errors:
+ * STATUS_INPUT. */
 static struct status status_read_journal(const char *path, bool *is_running,
                                          struct journal_facts *out)
 {
@@ -128,7 +129,7 @@ static struct status status_read_journal(const char *path, bool *is_running,
     return st;
 }
 
-/* Reads the journal `path` or, when that is an output file, the journal beside it. */
+/* Reads the journal `path` or, if that is an output file, the journal beside it. */
 static struct status find_journal(const char *path, bool *is_running, struct journal_facts *out)
 {
     struct strbuf beside;

@@ -1,4 +1,4 @@
-/* Starts the threads of convert and quantize. */
+/* Starts the threads of convert, quantize and pack. */
 #include "cli/cmd_team.h"
 
 #include "parallel/topology/topo.h"

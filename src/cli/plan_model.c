@@ -1,5 +1,5 @@
-/* A config.json becomes a list of tensors, as a file without weights would have, and the code that
- * decides about the tensors of a file decides about these. */
+/* Turns a config.json into the list of tensors that a file without weights would have, to which the
+ * code that decides about a file's tensors then applies. */
 #include "cli/plan_model.h"
 
 #include "base/file.h"
@@ -69,8 +69,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Sorts by name and keeps one of equal names: halves of a tensor are listed one by one. Returns how
- * many are left. */
+/* Sorts by name and keeps one tensor of each name, because the halves of a tensor are listed
+ * separately. Returns how many it keeps. */
 static size_t sort_specs(struct ckpt_tensor_spec *specs, size_t n)
 {
     size_t n_kept = 0;
@@ -94,7 +94,7 @@ done:
     return st;
 }
 
-/* *out: as the model stands in memory when its file has the formats of the policy. */
+/* Describes in *out how the model would be in memory if its file had the formats of the policy. */
 static struct status quantized_model(const struct plan_source *source, const char *config,
                                      const struct arch *m, struct layout_model *out)
 {

@@ -1,4 +1,4 @@
-/* shoal diagnose: what on these hosts would make a job slow, or end it. */
+/* shoal diagnose: finds what on these hosts would make a job slow, or end it. */
 #ifndef SHOAL_DIAGNOSE_DIAGNOSE_H
 #define SHOAL_DIAGNOSE_DIAGNOSE_H
 
@@ -18,7 +18,7 @@ struct diagnose_flags {
 };
 
 /* **Collective (world)**. Starts MPI, gathers the facts, and prints them and the findings on the
- * lead. Returns the exit status: findings do not make it fail. */
+ * lead. Returns the exit status: findings are not an error. */
 int diagnose_run(const struct diagnose_flags *f, int *argc, char ***argv);
 
 #endif

@@ -1,6 +1,6 @@
-/* What a host and its ranks say of themselves, before any rule judges it: the system's files, and
- * what diagnose_measure measured. Plain bytes, so that ranks can gather them. 0 means not known
- * unless said otherwise. */
+/* Facts about hosts and ranks, before any rule judges them: from the system's files, and from what
+ * diagnose_measure measured. Plain bytes, so that ranks can gather them. 0 means not known unless
+ * said otherwise. */
 #ifndef SHOAL_DIAGNOSE_FACTS_H
 #define SHOAL_DIAGNOSE_FACTS_H
 
@@ -21,7 +21,7 @@ struct facts_port {
     bool is_active;
 };
 
-/* What the system's files say of a host. */
+/* What the system's files say about a host. */
 struct facts_system {
     uint64_t memory_bytes, swap_used_bytes;
     uint32_t n_numa;
@@ -34,32 +34,33 @@ struct facts_system {
     struct facts_port ports[FACTS_PORTS_MAX];
     uint32_t n_gpu_files; /* device files of NVIDIA GPUs */
     uint32_t n_modules;   /* memory modules */
-    double modules_gbs;   /* what they give at most, together */
+    double modules_gbs;   /* the most that they can give together, in GB/s */
 };
 
 /* What was measured on a host, by all its ranks together. */
 struct facts_measured {
-    double read_gbs;                   /* of memory */
-    double others_cores, stolen_cores; /* busy for other processes; kept by the hypervisor */
-    double mhz_part;                   /* frequency under load, of the highest one */
+    double read_gbs;                   /* reads from memory */
+    double others_cores, stolen_cores; /* cores busy with other processes; kept by the hypervisor */
+    double mhz_part;                   /* frequency under load, as a fraction of the highest */
     double link_gbit, link_us;         /* between the first rank's host and this one */
     double write_mbs, read_mbs;        /* of --directory */
 };
 
 /* One rank. */
 struct facts_rank {
-    uint32_t n_threads; /* that it would compute with */
+    uint32_t n_threads; /* with which it would compute */
     char cpu[FACTS_NAME_BYTES];
     struct facts_system system;
-    struct facts_measured measured; /* of its host: only the host's first rank's is used */
+    struct facts_measured measured; /* of its host; only the entry of the host's first rank is used
+                                     */
 };
 
-/* All of it, as the rules read it. */
+/* All facts, as the rules read them. */
 struct facts {
     const struct topo *topo;        /* borrowed */
     const struct facts_rank *ranks; /* [topo->n_ranks], borrowed, in the launcher's order */
     const uint32_t *first;          /* [topo->n_nodes], borrowed: the first rank of each host */
-    const char *directory;          /* that was measured; NULL: none */
+    const char *directory;          /* the folder that was measured; NULL: none */
 };
 
 /* Local. Reads the files below `root` ("" for this machine). What cannot be read stays 0. */
@@ -67,8 +68,8 @@ void facts_read_system(const char *root, struct facts_system *out);
 
 /* Local. Reads a table of memory modules (DMTF SMBIOS 3.7, section 7.18, structures of type 17):
  * the number of modules that are there, and the sum of their configured transfer rates times 8
- * bytes. Two modules of one channel count twice, so the sum is an upper bound. A damaged table
- * gives what stands before the damage. */
+ * bytes. Two modules of one channel count twice, so the sum is an upper bound. Of a damaged table,
+ * the modules before the damage count. */
 void facts_read_modules(const uint8_t *table, size_t n_bytes, struct facts_system *out);
 
 /* Local. first[h] = the first rank of host h, for all hosts. */

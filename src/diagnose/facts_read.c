@@ -12,12 +12,12 @@
 
 enum { PATH_BYTES = 512, LINE_BYTES = 256, TABLE_BYTES_MAX = 1 << 20, KIB = 1024 };
 
-/* A folder below `root`, and the entry of it that is read. */
+/* A folder below `root`, and the entry in it that is read. */
 struct place {
     const char *root, *folder, *entry;
 };
 
-/* The first line of a file in a place, without its end; false when there is none. */
+/* Reads the first line of a file in a place, without its line end; false if there is none. */
 static bool read_line(const struct place *p, const char *file, char line[LINE_BYTES])
 {
     char path[PATH_BYTES];
@@ -53,8 +53,8 @@ static void for_entries(const char *root, const char *folder, const char *prefix
     closedir(dir);
 }
 
-/* Bytes of a line "Name:   123 kB" of a file like /proc/meminfo; 0 when it has none. `name` is the
- * last word before the colon. */
+/* Returns the bytes of a line "Name:   123 kB" in a file like /proc/meminfo; 0 if it has none.
+ * `name` is the last word before the colon. */
 static uint64_t kib_line(const char *path, const char *name)
 {
     FILE *f = fopen(path, "re");
@@ -94,7 +94,7 @@ static void read_numa(const struct place *p, struct facts_system *out)
     if (out->n_numa <= i) out->n_numa = (uint32_t)i + 1;
 }
 
-/* The word in brackets: "always [madvise] never". */
+/* Reads the word in brackets: "always [madvise] never". */
 static enum facts_pages read_pages(const char *root)
 {
     const struct place p = {root, "/sys/kernel/mm", "transparent_hugepage"};
@@ -116,7 +116,8 @@ static void read_frequency(const char *root, struct facts_system *out)
         snprintf(out->driver, sizeof out->driver, "%.60s", line);
 }
 
-/* A device of /sys/class/infiniband; its first port. The rate reads "100 Gb/sec (4X EDR)". */
+/* Reads the first port of a device of /sys/class/infiniband. The rate looks like "100 Gb/sec (4X
+ * EDR)". */
 static void read_port(const struct place *p, struct facts_system *out)
 {
     char line[LINE_BYTES];
@@ -156,7 +157,7 @@ static void read_modules(const char *root, struct facts_system *out)
     char path[PATH_BYTES];
     uint8_t *table = NULL;
     snprintf(path, sizeof path, "%s/sys/firmware/dmi/tables/DMI", root);
-    FILE *f = fopen(path, "re"); /* for root only on most systems */
+    FILE *f = fopen(path, "re"); /* only root may read it on most systems */
     struct status st = status_ok();
     if (f != NULL) st = mem_alloc(&table, TABLE_BYTES_MAX, 1, "table of memory modules");
     if (f != NULL && !status_failed(&st))
@@ -199,7 +200,7 @@ static uint32_t word_at(const uint8_t *structure, size_t at)
     return has ? (uint32_t)structure[at] | (uint32_t)structure[at + 1] << 8 : 0;
 }
 
-/* The strings of a structure end with two zero bytes. */
+/* Returns the position after the strings of a structure, which end with two zero bytes. */
 static size_t after_strings(const uint8_t *table, size_t at, size_t n_bytes)
 {
     while (at + 1 < n_bytes && (table[at] != 0 || table[at + 1] != 0)) at++;

@@ -1,4 +1,4 @@
-/* The measurements, one after another: other processes first, while nothing of ours runs. */
+/* Makes the measurements one after another: other processes first, while nothing of ours runs. */
 #include "diagnose/measure.h"
 
 #include "base/clock.h"
@@ -50,7 +50,8 @@ static struct cpu_times cpu_times_now(void)
                               (double)v[7] / ticks};
 }
 
-/* **Collective (world)**. Every rank sleeps, so what is busy is not ours. */
+/* **Collective (world)**. Measures how busy the cores are while every rank sleeps, i.e. with other
+ * processes. */
 static void watch_others(struct comm *c, struct facts_measured *out)
 {
     comm_barrier(c, COMM_WORLD);
@@ -78,7 +79,7 @@ static double cpufreq(int core, const char *file)
     return khz;
 }
 
-/* The frequency of the core on which this thread runs, as a part of its highest one. */
+/* Returns the frequency of the core on which this thread runs, as a fraction of its highest one. */
 static double frequency_part(void)
 {
     const int core = sched_getcpu();
@@ -86,7 +87,7 @@ static double frequency_part(void)
     return most > 0 ? cpufreq(core, "scaling_cur_freq") / most : 0;
 }
 
-/* **Collective (world)**. All ranks read their own memory together. */
+/* **Collective (world)**. Measures reads: all ranks read their own memory at the same time. */
 static struct status measure_reads(const struct machine *m, struct facts_measured *out)
 {
     struct peak_memory memory;
@@ -111,7 +112,7 @@ static struct status measure_reads(const struct machine *m, struct facts_measure
     return status_ok();
 }
 
-/* **Collective (world)**. Adds the rates of a host's ranks. */
+/* **Collective (world)**. Replaces the read rate by the sum over the ranks of the host. */
 static struct status add_host_reads(const struct machine *m, struct facts_measured *out)
 {
     double *all;
@@ -128,7 +129,7 @@ static struct status add_host_reads(const struct machine *m, struct facts_measur
 
 /* --- links ---------------------------------------------------------------------------------- */
 
-/* One side of an exchange of n messages there and short answers back. Returns its seconds. */
+/* Runs one side of an exchange of n messages, each with a short answer. Returns the seconds. */
 static double exchange(MPI_Comm world, int other, bool is_sender, char *buf, int n_bytes, int n)
 {
     const uint64_t since = clock_ns();
@@ -155,7 +156,8 @@ static void measure_link(MPI_Comm world, int other, bool is_sender, char *buf,
     out->link_gbit = 8e-9 * MESSAGE_BYTES * N_MESSAGES / s;
 }
 
-/* **Collective (world)**. The first host with each other one, one link at a time. */
+/* **Collective (world)**. Measures the links between the first host and each other host, one at a
+ * time. */
 static struct status measure_links(const struct machine *m, struct facts_measured *out)
 {
     char *buf;
@@ -189,7 +191,7 @@ static double move_file(int fd, char *chunk, bool is_write)
     return (double)(clock_ns() - since) * 1e-9;
 }
 
-/* Opens without the page cache where the file system can. */
+/* Opens a file so that reads and writes bypass the page cache, if the file system allows that. */
 static int open_past_cache(const char *path, int flags)
 {
     const int fd = open(path, flags | O_DIRECT | O_CLOEXEC, 0600);

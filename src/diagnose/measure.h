@@ -14,10 +14,10 @@ struct machine {
     const uint32_t *first; /* [topo->n_nodes] the first rank of each host */
 };
 
-/* **Collective (world)**. Fills *out on every rank; links and the folder are measured by the first
- * rank of each host. `directory` may be NULL; a file "shoal-diagnose.RANK" is written there, read
- * and removed. Errors, agreed on: STATUS_MEMORY, STATUS_IO (the folder), STATUS_USAGE (its path).
- */
+/* **Collective (world)**. Fills *out on every rank; the first rank of each host measures links and
+ * the folder. `directory` may be NULL; writes, reads and removes a file "shoal-diagnose.RANK"
+ * there. Errors, agreed on: STATUS_MEMORY, STATUS_IO (the folder), STATUS_USAGE (its path).
+ * */
 struct status diagnose_measure(const struct machine *m, const char *directory,
                                struct facts_measured *out);
 

@@ -1,4 +1,4 @@
-/* The rules, one function each, and their table. A rule says nothing where it does not know. */
+/* The rules, one function each, and their table. A rule says nothing if it lacks the facts. */
 #include "diagnose/rules.h"
 
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 
 #define GIB ((double)(1 << 30))
 
-/* Where a rule begins to speak. */
+/* The thresholds beyond which rules report a finding. */
 static const double OTHERS_LEAST_CORES = 0.5, OTHERS_LEAST_PART = 0.05, STOLEN_LEAST_PART = 0.05,
                     MEMORY_LIMIT_PART = 0.9, SWAP_LEAST_GIB = 1, NUMA_FREE_PART = 0.5,
                     MHZ_LEAST_PART = 0.6, MODULES_LEAST_PART = 0.4, LINK_LEAST_PART = 0.5,
@@ -38,7 +38,8 @@ static bool say(struct finding *out, const char *remedy, const char *format, ...
 
 /* --- cores ---------------------------------------------------------------------------------- */
 
-/* Threads of the ranks that share the cores of rank r, and their number. */
+/* Returns how many threads the ranks that share the cores of rank r have; *n_ranks = the number of
+ * these ranks. */
 static uint32_t threads_on_cores_of(const struct facts *f, uint32_t r, uint32_t *n_ranks)
 {
     uint32_t n_threads = 0;
@@ -119,7 +120,7 @@ static bool governor_saves(const struct host *h, struct finding *out)
 {
     const struct facts_system *s = &h->first->system;
     const bool is_own =
-        strstr(s->driver, "pstate") != NULL; /* there the word means another thing */
+        strstr(s->driver, "pstate") != NULL; /* to these drivers the word means something else */
     if (strcmp(s->governor, "powersave") != 0 || is_own) return false;
     return say(out, "cpupower frequency-set -g performance, or srun --cpu-freq=Performance",
                "the cores' governor is powersave: they stay at their lowest frequency");
@@ -161,7 +162,7 @@ static bool numa_uneven(const struct host *h, struct finding *out)
         if (s->numa_free_bytes[i] < s->numa_free_bytes[least]) least = i;
     }
     const double mean = s->n_numa > 0 ? sum / s->n_numa : 0;
-    const bool is_large = (double)s->numa_bytes[least] > mean; /* a small node is meant so */
+    const bool is_large = (double)s->numa_bytes[least] > mean; /* a small node may be intended */
     if (s->n_numa < 2 || !is_large || (double)s->numa_free_bytes[least] >= NUMA_FREE_PART * mean)
         return false;
     return say(out, "end what holds it (ipcs, /dev/shm, /tmp in memory), or reboot the node",
@@ -198,7 +199,7 @@ static bool shm_small(const struct host *h, struct finding *out)
 
 /* --- networks ------------------------------------------------------------------------------- */
 
-/* The fastest active port; NULL: none. */
+/* Returns the fastest active port; NULL: none. */
 static const struct facts_port *best_port(const struct facts_system *s)
 {
     const struct facts_port *best = NULL;
@@ -233,7 +234,8 @@ static bool port_down(const struct host *h, struct finding *out)
     return false;
 }
 
-/* Whether a measured member is far below that of most other hosts; *mean: theirs. */
+/* Whether a measured member is far below that of most other hosts; *mean = the mean of the
+ * others. */
 static bool below_others(const struct host *h, size_t offset, double *mine, double *mean)
 {
     uint32_t n = 0, n_far_above = 0;

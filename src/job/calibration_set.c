@@ -1,4 +1,4 @@
-/* Calibration prompts to tokens. */
+/* Turns calibration prompts into tokens. */
 #include "job/calibration_set.h"
 
 #include "base/log.h"

@@ -14,9 +14,9 @@ struct calibration_set {
     size_t n_skipped; /* lines without a usable prompt */
 };
 
-/* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each is
- * cut to max_tokens tokens. Lines that cannot be read are logged and skipped. Errors, on all ranks:
- * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. fini frees; accepts a zeroed set. */
+/* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each
+ * prompt is truncated to max_tokens tokens. Logs and skips lines that cannot be read. Errors, on
+ * all ranks: STATUS_INPUT, STATUS_IO, STATUS_MEMORY. fini frees; accepts a zeroed set. */
 struct status calibration_set_read(struct calibration_set *s, const char *path, size_t max_tokens,
                                    const struct ckpt *c, const struct arch *m, struct comm *comm);
 void calibration_set_fini(struct calibration_set *s);

@@ -1,4 +1,4 @@
-/* Signals and time limits. */
+/* Handles signals and time limits. */
 #include "job/drain.h"
 
 #include "base/clock.h"
@@ -6,8 +6,8 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-/* Whether a signal is ignored. nohup ignores SIGHUP, and it must stay ignored: if it were blocked,
- * it would be queued all the same. */
+/* Whether a signal is ignored. Under nohup SIGHUP is ignored and must stay so: if it were blocked,
+ * it would be queued nevertheless. */
 static bool is_ignored(int number)
 {
     struct sigaction now;
@@ -27,8 +27,9 @@ void drain_hold_signals(bool is_launched)
     sigset_t set;
     signal_set(&set, is_launched);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    /* a script that ignores them (trap '' USR1) passes that on, and ignored signals are discarded
-     */
+    /* a script that ignores them (trap '' USR1) passes that on to its children, and ignored signals
+     * are discarded
+     * */
     signal(SIGUSR1, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
 }

@@ -1,8 +1,8 @@
-/* Decides when a job ends early: SIGUSR1, SIGTERM, without a launcher SIGHUP (a terminal that was
- * closed), or a margin before the time limit. All threads block these signals, and drain_poll takes
- * them between steps, so that no handler runs and no call is interrupted. Every rank may receive
- * them; during the step loop only the lead acts on them. Polled by job.c, dry_run.c and
- * bench_run.c. */
+/* Decides when a job ends early: after SIGUSR1 or SIGTERM, after SIGHUP if there is no launcher
+ * (the terminal was closed), or some time before the time limit. All threads block these signals,
+ * and drain_poll takes them between steps, so that no handler runs and no call is interrupted.
+ * Every rank may receive them; during the step loop only the lead acts on them. Polled by job.c,
+ * dry_run.c and bench_run.c. */
 #ifndef SHOAL_JOB_DRAIN_H
 #define SHOAL_JOB_DRAIN_H
 
@@ -24,25 +24,24 @@ struct drain {
 enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
 
 /* Local. Updates the longest recent step: longest_ns before, step_ns the time of the step that just
- * ended. A long step is forgotten after 128 times its own time, not after a number of steps,
- * because a step of a prompt may follow hundreds of short ones and the time limit must leave room
- * for it. */
+ * ended. A long step fades over 128 times its own time, not over a number of steps, because a step
+ * of a prompt may follow hundreds of short ones and the time limit must leave room for it. */
 uint64_t drain_longest(uint64_t longest_ns, uint64_t step_ns);
 
-/* Local. Blocks the signals, so that they wait for drain_poll. Call it first in a job: before, they
- * end the process. is_launched: an MPI launcher started this process, and SIGHUP is left to it. An
- * ignored SIGHUP (nohup) stays ignored. */
+/* Local. Blocks the signals, so that they wait for drain_poll. A job calls it first, because until
+ * then they end the process. is_launched: an MPI launcher started this process, so SIGHUP is left
+ * to the launcher. An ignored SIGHUP (nohup) stays ignored. */
 void drain_hold_signals(bool is_launched);
 
-/* Local. Unblocks the signals; for when no job follows. */
+/* Local. Unblocks the signals; for a process that runs no job after all. */
 void drain_let_signals(void);
 
 /* Local. Makes an empty drain and blocks the signals. Call it before MPI starts, so that MPI's
  * threads inherit the mask. */
 void drain_init(struct drain *d, bool is_launched);
 
-/* Local. Sets a limit of `seconds` from `start_ns` on (clock_ns); of several limits the earliest
- * counts. */
+/* Local. Sets a limit of `seconds` from `start_ns` on (clock_ns); if there are several limits, the
+ * earliest counts. */
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 
 /* Local. Parses "SECONDS", "M:S", "H:M:S", "D-H", "D-H:M" or "D-H:M:S". After the first number,
@@ -50,8 +49,8 @@ void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
 /* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.
- * end_s: how long the job takes to end; the margin before the limit is 2 s plus four steps plus
- * this. */
+ * end_s: how long the job takes to end; the margin before the limit is 2 s plus the time of four
+ * steps plus end_s. */
 enum drain_ask drain_poll(struct drain *d, double end_s);
 
 /* Local. The reason of the drain, for messages: a signal's name, or "the time limit". */

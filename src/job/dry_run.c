@@ -14,13 +14,13 @@
 
 enum { STUB_CONTEXT = 4096, STUB_VOCAB = 1 << 20, DRY_CONTEXTS = 64, REPORT_LINES = 1000000 };
 
-/* The stub that replaces the ranks. As with ranks, a step's results are held until their turn. */
+/* The stub that replaces the ranks. Like ranks, it holds a step's results until their turn. */
 struct stub {
     uint32_t n_groups, n_replicas;
     struct step_result *results; /* [pp, dp], owned */
     bool *in_flight;             /* [pp] */
     uint32_t n_in_flight;
-    uint64_t n_rows; /* rows that a model would have computed */
+    uint64_t n_rows; /* rows of steps that a model would have computed */
     uint64_t n_reported;
 };
 
@@ -46,7 +46,7 @@ static int32_t stub_token(const struct job *j, const struct plan_seq *s)
     return token;
 }
 
-/* The log-probabilities that a plan asks for, made up like the tokens. */
+/* Makes up the log-probabilities that a plan asks for: all are ln 0.5. */
 static struct status stub_logprobs(const struct plan_seq *seq, struct step_result *result,
                                    struct result_seq *out)
 {

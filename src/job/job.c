@@ -1,4 +1,5 @@
-/* The life of a generate or score job: phases that all ranks end together, then the step loop. */
+/* The life of a generate, score or serve job: phases that all ranks end together, then the step
+ * loop. */
 #include "job/job.h"
 
 #include "base/clock.h"
@@ -52,7 +53,7 @@ static struct status choose_layout(struct job *j)
     }
     TRY(st);
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
-    /* a server's address, too, should be known before the layout is */
+    /* a server's address should also be known before the layout is */
     if (j->o->serves || strcmp(j->o->files.input, "-") == 0) lead_by_first(j->order, n_ranks);
     return status_ok();
 }
@@ -127,8 +128,8 @@ static struct status open_lead(struct job *j)
     return job_open_lead(j);
 }
 
-/* The watchdog calls it before this rank leaves because another rank is lost. Writes finished rows
- * to the journal, and this rank's timeline to its file. */
+/* Writes finished rows to the journal, and this rank's timeline to its file. The watchdog calls it
+ * before this rank leaves because another rank is lost. */
 static void job_say_last_words(void *user)
 {
     struct job *j = user;
@@ -170,7 +171,7 @@ static struct status check_drain(struct job *j)
  * themselves. */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
-/* Bytes that can be allocated on this host before anything is loaded; 0: unknown. */
+/* Returns the bytes that can be allocated on this host before anything is loaded; 0: unknown. */
 static uint64_t host_bytes(const struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];

@@ -32,9 +32,8 @@ struct job_times {
 };
 
 struct job {
-    const struct job_options
-        *o; /* the settled options; until job_read_limits has run, partly as given */
-    struct job_options options; /* where o points; only job_init and job_open.c change it */
+    const struct job_options *o; /* the options; settled once job_read_limits has run */
+    struct job_options options;  /* where o points; only job_init and job_open.c change it */
     struct config env;
     struct comm *comm;
     struct watchdog *watchdog;
@@ -46,19 +45,19 @@ struct job {
     struct layout_model layout_model;
     struct layout *layout;
     int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */
-    struct expert_places *expert_places; /* the layout's places of experts, chosen by that load */
+    struct expert_places *expert_places; /* the layout's places of experts, chosen by expert_load */
     struct team *team;                   /* the compute threads; NULL: the calling thread only */
     struct kern_table kern;
     struct device *device; /* the device that kern works on; NULL: the CPU */
     bool is_near_device; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
-    char *expert_path;   /* the packed copy of the experts that are streamed; owned; NULL: none */
-    uint64_t program_bytes; /* resident before anything is loaded, the most of all ranks */
-    uint64_t device_bytes;  /* a rank's part of its GPU's memory, the least of all; 0: CPUs */
+    char *expert_path;   /* path of the packed copy of the streamed experts; owned; NULL: none */
+    uint64_t program_bytes; /* resident before anything is loaded; maximum over all ranks */
+    uint64_t device_bytes;  /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;
-    struct drafting_cost draft_cost; /* of --speculate auto and ngram */
-    bool no_repeats;                 /* of --speculate mtp */
+    struct drafting_cost draft_cost; /* set for --speculate auto and ngram */
+    bool no_repeats;                 /* set for --speculate mtp */
     uint32_t n_threads, n_kv_blocks;
     uint32_t n_tier_slots;  /* KV blocks in a rank's file of --kv-tier; 0: none */
     uint32_t n_state_slots; /* 0: the model has no recurrent states */
@@ -94,7 +93,7 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l);
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv);
 
 /* **Collective (all processes of the launcher)**, together with job_run on the ranks whose flags
- * are right. Prints once which flags are wrong, or which rank has other flags. Returns the exit
+ * are right. One rank prints which flags are wrong, or which rank has other flags. Returns the exit
  * status, the same on all ranks. Without a launcher, or with one rank: Local. */
 int job_refuse(struct status flags, struct config env, int *argc, char ***argv);
 

@@ -32,7 +32,7 @@ static enum device_arithmetic arithmetic_of(const struct device_flags *o)
     return o->fast_reductions ? DEVICE_FREE : DEVICE_LAW;
 }
 
-/* Options to open this rank's device with; *numas is the caller's to free. */
+/* Makes the options for opening this rank's device; the caller frees *numas. */
 static struct status options_of(const struct job *j, struct device_options *out, int32_t **numas)
 {
     const struct topo_rank *here = job_device_place_of(j);
@@ -72,7 +72,7 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
 }
 
-/* One rank's device, as the ranks tell each other. */
+/* What a rank tells the others about its device. */
 struct rank_device {
     uint64_t memory_bytes;
     uint32_t host;

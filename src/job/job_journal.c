@@ -1,4 +1,4 @@
-/* Paths and settings. */
+/* Makes a journal's path and settings. */
 #include "job/job_journal.h"
 
 #include "base/file.h"

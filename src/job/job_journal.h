@@ -13,11 +13,11 @@
 struct status job_journal_path(const struct job_options *o, char **out);
 
 /* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the
- * checkpoint's digest, the device's order of sums, the input part, and the flags whose rows say so,
- * with effective values. Layout, batch and threads are not among them. */
+ * checkpoint's digest, the device's order of sums, the input part, and the effective values of the
+ * flags whose table rows have .journal. Layout, batch and threads are not among these. */
 struct status job_journal_settings(const struct job *j, struct strbuf *out);
 
-/* Local. Appends who runs the job, for `shoal status`: command, model, ranks and layout. */
+/* Local. Appends a description of the job, for `shoal status`: command, model, ranks and layout. */
 struct status job_journal_session(const struct job *j, struct strbuf *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* How a job divides a rank's memory: weights that stay, experts that stream, KV blocks, workspace.
- */
+/* Divides a rank's memory among weights that stay, experts that stream, KV blocks, and workspace.
+ * */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -15,7 +15,7 @@
 
 enum {
     UNCOUNTED_BYTES = 8 << 20,
-    WINDOW_BYTES_MOST = 512 << 20, /* of experts that are packed at a time */
+    WINDOW_BYTES_MOST = 512 << 20, /* experts that are packed at a time */
     WINDOW_BYTES_LEAST = 16 << 20,
 };
 
@@ -37,7 +37,7 @@ void job_measure_program(struct job *j)
 
 /* --- before loading ----------------------------------------------------------------------- */
 
-/* rank_bytes: 0: no bound. */
+/* Makes the budget for choosing a layout. rank_bytes 0: no bound. */
 static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
 {
     return (struct layout_budget){
@@ -50,18 +50,19 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .network_bytes_s = j->o->layout.network_gbit_s * 1e9 / 8};
 }
 
-/* The program, and what no plan counts: lists, messages, the loader's reads, small tables. */
+/* Returns the bytes of the program and of what no plan counts: lists, messages, the loader's reads,
+ * small tables. */
 static uint64_t uncounted_bytes(const struct job *j)
 {
     return j->program_bytes + UNCOUNTED_BYTES;
 }
 
-/* Bytes that a rank may use beside the program; 0: no bound. */
+/* Returns the bytes that a rank may use besides uncounted_bytes; 0: no bound. */
 static uint64_t bound_of(const struct job *j)
 {
     if (j->o->weights.memory_bytes == 0) return 0;
     const uint64_t left = less(j->o->weights.memory_bytes, uncounted_bytes(j));
-    return left > 4 ? left : 4; /* at least one byte also for parts of it */
+    return left > 4 ? left : 4; /* so that parts of it have at least one byte */
 }
 
 static struct status refuse_bound(const struct job *j)
@@ -94,10 +95,10 @@ struct status job_fit_layout(struct job *j, bool *fits)
     struct layout_budget budget = budget_of(j, bound_of(j));
     j->layout_model.keeps_windows =
         j->o->device.device != DEVICE_CPU || j->o->model.max_model_len <= j->model.window ||
-        j->o->tier.prefix_store.n_bytes > 0; /* stored blocks are of all layers */
+        j->o->tier.prefix_store.n_bytes > 0; /* stored blocks have all layers */
     TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
     if (j->layout_model.streams_experts && j->model.n_predict > 0) {
-        j->model.n_predict = 0; /* the packed copy has the experts of the other layers alone */
+        j->model.n_predict = 0; /* the packed copy has only the experts of the other layers */
         budget = budget_of(j, bound_of(j));
         TRY(weights_fit_layout(&fit, &j->layout_model, &budget, j->layout, j->order, fits));
     }
@@ -107,7 +108,8 @@ struct status job_fit_layout(struct job *j, bool *fits)
 
 /* --- the packed copy ---------------------------------------------------------------------- */
 
-/* --expert-file, or a name beside the checkpoint that says how experts are cut. */
+/* Sets j->expert_path to --expert-file, or to a name beside the checkpoint that tells how experts
+ * are cut. */
 static struct status name_copy(struct job *j)
 {
     struct strbuf s;
@@ -148,8 +150,8 @@ struct status job_pack_experts(struct job *j)
 
 /* --- after loading ------------------------------------------------------------------------ */
 
-/* Bytes that the job can still allocate on this host: free memory, within the limit of a container
- * or batch job. */
+/* Returns the bytes that the job can still allocate on this host: free memory, within the limit of
+ * a container or batch job. */
 static uint64_t free_bytes(const struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
@@ -161,8 +163,8 @@ static uint64_t free_bytes(const struct job *j)
     return available < left ? available : left;
 }
 
-/* Bytes that this rank may still take for KV blocks and streamed experts. Without a bound a part of
- * the host's memory stays free. */
+/* Returns the bytes that this rank may still take for KV blocks and streamed experts. Without
+ * --memory, part of the host's memory stays free. */
 static uint64_t bytes_to_divide(const struct job *j)
 {
     if (j->device != NULL) return device_free_bytes(j->device) / 10 * 6;
@@ -178,7 +180,8 @@ static uint64_t bytes_to_divide(const struct job *j)
     return less(j->o->weights.memory_bytes, taken);
 }
 
-/* KV blocks that running sequences can use: a step gives each of them a row. */
+/* Returns the number of KV blocks that running sequences can use: as many sequences run as the
+ * steps in flight have rows for. */
 static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
 {
     const struct schedule_flags *f = &j->o->schedule;
@@ -188,7 +191,7 @@ static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
 }
 
 /* Chooses the number of slots for recurrent states, the same on all ranks: those wanted, within a
- * part of the room for KV and states. Returns this rank's bytes of them. */
+ * part of the room for KV and states. Returns this rank's bytes for them. */
 static uint64_t size_states(struct job *j, uint64_t room)
 {
     const struct layout_budget budget = budget_of(j, 0);
@@ -238,7 +241,7 @@ struct status job_store_root(const struct job *j, uint64_t *root)
     strbuf_printf(&s, "kv %d, activations %d, fp8 activations %d, layers %u",
                   (int)j->o->model.kv_dtype, (int)j->o->model.activations,
                   (int)j->o->model.fp8_activations,
-                  layout_layers(j->layout, j->layout->pp - 1).end); /* a prediction layer is one */
+                  layout_layers(j->layout, j->layout->pp - 1).end); /* counts a prediction layer */
     const struct status st = strbuf_status(&s);
     if (!status_failed(&st)) {
         const XXH128_hash_t h = XXH3_128bits(s.data, s.n);
@@ -249,7 +252,7 @@ struct status job_store_root(const struct job *j, uint64_t *root)
     return st;
 }
 
-/* The slots of each rank's file: as many as all ranks have room for. */
+/* Sets the number of slots in each rank's file: as many as all ranks have room for. */
 static struct status size_tier(struct job *j, uint64_t block_bytes)
 {
     const uint64_t bytes = j->o->tier.kv_tier.n_bytes;

@@ -1,4 +1,4 @@
-/* --metrics: what was run and measured, as JSON. docs/metrics.md describes the schema. */
+/* Writes --metrics: what was run and measured, as JSON. docs/metrics.md describes the schema. */
 #include "base/clock.h"
 #include "base/file_replace.h"
 #include "base/log.h"
@@ -11,7 +11,7 @@
 
 static const uint64_t update_ns = 10000000000u;
 
-/* "name":value, */
+/* Appends "name":value, */
 static void job_metrics_put(struct strbuf *s, const char *name, uint64_t value)
 {
     strbuf_printf(s, "\"%s\":%" PRIu64 ",", name, value);
@@ -27,7 +27,7 @@ static void put_bool(struct strbuf *s, const char *name, bool value)
     strbuf_printf(s, "\"%s\":%s,", name, value ? "true" : "false");
 }
 
-/* Ends an object or array: replaces the comma after its last member by `close`. */
+/* Ends an object or array: replaces the comma after the last member by `close`. */
 static void job_metrics_end(struct strbuf *s, const char *close)
 {
     if (s->n > 0 && s->data[s->n - 1] == ',') s->data[--s->n] = '\0';
@@ -147,7 +147,7 @@ static void put_stages(const struct job *j, const struct engine_stats *all, stru
     job_metrics_end(s, "],");
 }
 
-/* A rank's streamed experts. */
+/* Appends the numbers of a rank's streamed experts. */
 static void put_experts(const struct expert_stream_stats *e, struct strbuf *s)
 {
     strbuf_puts(s, "\"experts\":{");
@@ -161,7 +161,7 @@ static void put_experts(const struct expert_stream_stats *e, struct strbuf *s)
     job_metrics_end(s, "},");
 }
 
-/* A rank's KV blocks on disk. */
+/* Appends the numbers of a rank's KV blocks on disk. */
 static void put_tier(const struct kv_tier_stats *t, struct strbuf *s)
 {
     strbuf_puts(s, "\"tier\":{");
@@ -205,7 +205,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
     job_metrics_end(s, "],");
 }
 
-/* How even the experts' work was; nothing without expert parallelism. */
+/* Appends how evenly the experts' work was spread; nothing without expert parallelism. */
 static void put_evenness(const struct job *j, const struct engine_stats *all, struct strbuf *s)
 {
     const struct moe_traffic t = job_moe_traffic(j->layout, all);
@@ -220,7 +220,7 @@ static void put_evenness(const struct job *j, const struct engine_stats *all, st
     job_metrics_end(s, "},");
 }
 
-/* The bytes of tokens between hosts; nothing where no token went to another host. */
+/* Appends the bytes of tokens between hosts; nothing if no token went to another host. */
 static void put_traffic(const struct job *j, const struct engine_stats *all, struct strbuf *s)
 {
     const struct moe_traffic t = job_moe_traffic(j->layout, all);
@@ -234,7 +234,7 @@ static void put_traffic(const struct job *j, const struct engine_stats *all, str
     job_metrics_end(s, "},");
 }
 
-/* The object that --expert-load reads. */
+/* Appends the member that --expert-load reads. */
 static void put_expert_load(const struct job *j, const int64_t *load, struct strbuf *s)
 {
     strbuf_puts(s, "\"expert_load\":[");

@@ -1,5 +1,5 @@
-/* Before anything is loaded: settles the flags, reads the checkpoint's config, opens the lead's
- * files. */
+/* What happens before anything is loaded: settles the flags, reads the checkpoint's config, opens
+ * the lead's files. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "job/job_journal.h"
@@ -9,10 +9,10 @@
 #include <limits.h>
 #include <string.h>
 
-enum { AUTO_DRAFTS = 15 }; /* most draft tokens of --speculate auto */
+enum { AUTO_DRAFTS = 15 }; /* most draft tokens with --speculate auto */
 static const uint64_t piped_step_ns = 2000000000u, served_step_ns = 200000000u;
 
-/* Bytes of a result message without its logits: per row, and of the headers. */
+/* Bytes of a result message besides its logits: per row, and for the headers. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
 
 static struct status check_device(const struct device_flags *f)
@@ -50,23 +50,25 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* The fraction of the weights a row is multiplied with, including the head, that is in experts. */
+/* Returns the fraction in experts of the weights by which a row is multiplied, including the
+ * head. */
 static float experts_part(const struct arch *m)
 {
     const double all = (double)arch_token_params(m) + (double)m->width * m->vocab;
     return (float)((double)arch_token_expert_params(m) / all);
 }
 
-/* The part of a step's weights, about, that the prediction layer and its head read beside it. */
+/* Returns roughly how many weights the prediction layer and its head read, as a fraction of a
+ * step's weights. */
 static float prediction_part(const struct arch *m)
 {
     const double d = m->width, head = d * m->vocab, all = (double)arch_token_params(m);
     return m->n_predict == 0 ? 0 : (float)((all / m->n_layers + 2 * d * d + head) / (all + head));
 }
 
-/* The cost of a step by its rows, from measurements on two cores (bench/README.md, "Guessed
- * tokens"), rounded up. With 8 rows of quantized values the arithmetic takes as long as reading the
- * weights. */
+/* Returns how the cost of a step depends on its rows, from measurements on two cores
+ * (bench/README.md, "Guessed tokens"), rounded up. With 8 rows of quantized values the arithmetic
+ * takes as long as reading the weights. */
 static struct drafting_cost draft_cost(const struct layout_model *m)
 {
     const struct arch *a = m->arch;
@@ -80,9 +82,9 @@ static struct drafting_cost draft_cost(const struct layout_model *m)
                     : (struct drafting_cost){.row = 0.3f, .full_rows = 8};
 }
 
-/* Loads the prediction layer where the checkpoint has one and its guesses may be used: not where a
- * row depends on its batch, where experts stand on disk or elsewhere than by number, whose lists
- * are of the other layers, nor on a device. */
+/* Decides whether to load the prediction layer: only if the checkpoint has one and its guesses may
+ * be used. They may not if a row depends on its batch, with --expert-load, whose lists have only
+ * the other layers, or on a device. If experts stream, job_fit_layout drops the layer again. */
 static struct status settle_prediction(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -99,10 +101,10 @@ static struct status settle_prediction(struct job *j)
     return status_ok();
 }
 
-/* Sets the number of draft tokens. A number given by the user is used as it is, and so is every
- * guess with `mtp`; `auto` and `ngram` draft as many as are worth their cost. On a device `auto`
- * must be asked for: its steps were never timed, and drafts change the shapes of steps, which
- * recorded graphs replay. */
+/* Sets the number of draft tokens. A number given by the user is used as it is, and `mtp` uses
+ * every guess; `auto` and `ngram` draft as many as are worth their cost. On a device `auto` must be
+ * asked for: its steps were never timed, and drafts change the shapes of steps, which recorded
+ * graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;
@@ -244,7 +246,7 @@ static struct status claim_outputs(struct job *j)
                                   : status_ok();
 }
 
-/* What a job of lines has beside its input: part, journal, claims, audit. */
+/* Opens what a job of lines has besides its input and output: part, journal, claims, audit. */
 static struct status open_lines(struct job *j)
 {
     const struct job_options *o = j->o;

@@ -1,4 +1,4 @@
-/* The rows of all flags of a job. */
+/* The table rows of all flags of a job. */
 #include "job/job_options.h"
 
 #include "job/drain.h"
@@ -26,7 +26,7 @@ static bool read_size(const char *text, void *bytes)
     return weights_size_parse(text, bytes);
 }
 
-/* DIR:SIZE; DIR may have colons of its own. */
+/* Parses DIR:SIZE; DIR may contain colons. */
 static bool read_place(const char *text, void *place)
 {
     struct tier_place *p = place;

@@ -1,5 +1,5 @@
-/* The options of a job: one nested struct for each list of flags, and the table that a command
- * reads them with. Passed on by const pointer. job_open.c settles the job's copy before anything
+/* The options of a job: one nested struct for each list of flags, and the table with which a
+ * command reads them. Passed on by const pointer. job_open.c settles the job's copy before anything
  * else reads it, so that each value below is the one in use. A command may extend job_options by a
  * struct of its own whose first member it is (shoal bench, shoal plan). */
 #ifndef SHOAL_JOB_JOB_OPTIONS_H

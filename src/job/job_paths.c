@@ -62,7 +62,7 @@ struct status job_paths_check_written(const char *flag, const char *path)
     return status_make(STATUS_IO, "--%s %s: cannot be written: %s", flag, path, strerror(errno));
 }
 
-/* Refuses an empty name: a script gives one when its variable is not set. */
+/* Refuses an empty name: a script passes one if its variable is not set. */
 static struct status check_named(const char *flag, const char *path)
 {
     if (path == NULL || *path != '\0') return status_ok();

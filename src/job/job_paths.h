@@ -1,17 +1,17 @@
-/* Checks the files that a command line names, before any of them is opened: a result file must not
- * replace the model, for instance. Called by job_open.c, bench and the commands that read or write
+/* Checks the files that a command line names, before any of them is opened: for instance, a result
+ * file must not replace the model. Called by job_open.c, bench and the commands that read or write
  * checkpoints. */
 #ifndef SHOAL_JOB_JOB_PATHS_H
 #define SHOAL_JOB_JOB_PATHS_H
 
 #include "job/job_options.h"
 
-/* Local. Errors: STATUS_USAGE when a name is empty, or two flags name one file and one of them
- * would write it; STATUS_IO when a file cannot be written where it should be. */
+/* Local. Checks all files of a job. Errors: STATUS_USAGE when a name is empty, or two flags name
+ * one file and one of them would write it; STATUS_IO when a file cannot be written. */
 struct status job_paths_check(const struct job_options *options);
 
-/* Local. Checks that a file can be written there, now rather than hours later. Errors: STATUS_IO
- * names the flag. */
+/* Local. Checks that a file can be written at `path`, now rather than hours later. Errors:
+ * STATUS_IO names the flag. */
 struct status job_paths_check_written(const char *flag, const char *path);
 
 /* Local. Checks the name of a checkpoint. Errors: STATUS_INPUT when it is a folder, or a file that

@@ -1,4 +1,4 @@
-/* Functions that the files of a job share; job.c and dry_run.c call them. */
+/* Functions that the files of a job share. */
 #ifndef SHOAL_JOB_JOB_PRIVATE_H
 #define SHOAL_JOB_JOB_PRIVATE_H
 
@@ -18,22 +18,22 @@ struct status job_read_model(struct job *j);
 struct status job_read_limits(struct job *j);
 
 /* Local, lead. Opens the job's files and creates j->lead. Called before the weights are loaded, so
- * that a job that cannot run fails early and a finished job loads nothing. Errors: of the files'
- * checks, and lead_create's. */
+ * that a job that cannot run fails early and a finished job loads nothing. Errors: those of the
+ * files' checks, and lead_create's. */
 struct status job_open_lead(struct job *j);
 
 /* --- job_device.c: does nothing without --device cuda --- */
 
-/* **Collective (world)**. Before the layout is chosen: j->device_bytes, a rank's part of its GPU's
- * memory, the least of all. Errors: device_locate's; STATUS_USAGE when the GPU's kernels cannot run
- * the model; STATUS_MEMORY. */
+/* **Collective (world)**. Called before the layout is chosen. Sets j->device_bytes: a rank's part
+ * of its GPU's memory, the minimum over all ranks. Errors: device_locate's; STATUS_USAGE if the
+ * GPU's kernels cannot run the model; STATUS_MEMORY. */
 struct status job_measure_devices(struct job *j);
 
 /* Local. Binds this rank near its GPU. Call it before threads and large memory are made, because
  * those are placed where the rank runs. Errors: device_locate's; STATUS_MEMORY. */
 struct status job_place_by_device(struct job *j);
 
-/* Local. Opens this rank's GPU: j->device, j->kern.device. Errors: device_open's. */
+/* Local. Opens this rank's GPU: sets j->device and j->kern.device. Errors: device_open's. */
 struct status job_open_device(struct job *j);
 
 /* **Collective (world)**. Connects the GPUs, and logs the GPU and its connections. Errors:
@@ -41,7 +41,7 @@ struct status job_open_device(struct job *j);
 struct status job_open_device_comm(struct job *j);
 
 /* **Collective (world)**. Checks that the GPUs of all ranks compute alike: once before they are
- * connected, and once after loading, which chooses algorithms. Errors: device_comm_same's. */
+ * connected, and again after loading, which chooses algorithms. Errors: device_comm_same's. */
 struct status job_devices_same(struct job *j);
 
 /* **Collective (world)**. The number of rows from which a step runs in halves (model/stage.h); 0:
@@ -50,34 +50,35 @@ size_t job_halves_from(struct job *j);
 
 /* --- job_memory.c --- */
 
-/* **Collective (world)**. Notes how much memory the program has before it loads anything. */
+/* **Collective (world)**. Records how much memory the program has before it loads anything. */
 void job_measure_program(struct job *j);
 
-/* Local. Chooses j->layout and j->order within --memory, whether experts stream, and then how many
- * rows a step has, where --step-tokens was not given. *fits false: only without --memory. Errors:
- * layout_choose's; STATUS_USAGE with the number that is needed, where --memory is too small. */
+/* Local. Chooses j->layout and j->order within --memory, whether experts stream, and, if
+ * --step-tokens was not given, how many rows a step has. *fits is false only without --memory.
+ * Errors: layout_choose's; STATUS_USAGE names the memory that is needed if --memory is too
+ * small. */
 struct status job_fit_layout(struct job *j, bool *fits);
 
-/* **Collective (world)**. Where experts stream: names their packed copy, j->expert_path, and makes
- * it if it is missing: rank 0 first, then the first rank of each host that does not see that file.
- * Errors: expert_pack_make's. */
+/* **Collective (world)**. If experts stream, names their packed copy, j->expert_path, and makes it
+ * if it is missing: first on rank 0, then on the first rank of each host that does not see that
+ * file. Errors: expert_pack_make's. */
 struct status job_pack_experts(struct job *j);
 
-/* Local. Refuses --kv-tier where it cannot work. Errors: STATUS_USAGE. */
+/* Local. Refuses --kv-tier and --prefix-store if they cannot work. Errors: STATUS_USAGE. */
 struct status job_check_tier(const struct job *j);
 
-/* Local. root [2] = a hash of all that K and V follow from beside the tokens: the checkpoint, the
- * KV type and the flags that change the arithmetic. Errors: STATUS_MEMORY. */
+/* Local. root [2] = a hash of all that K and V depend on besides the tokens: the checkpoint, the KV
+ * type and the flags that change the arithmetic. Errors: STATUS_MEMORY. */
 struct status job_store_root(const struct job *j, uint64_t *root);
 
-/* **Collective (world)**, once the weights are loaded. Divides the memory that is left: chooses
- * j->n_kv_blocks, the same on all ranks, so that every replica can run the same requests, and
- * starts the stream of experts in the rest. Errors: STATUS_USAGE, STATUS_MEMORY. */
+/* **Collective (world)**, once the weights are loaded. Divides the remaining memory: chooses
+ * j->n_kv_blocks, the same on all ranks, so that every replica can run the same requests, and gives
+ * the rest to the stream of experts. Errors: STATUS_USAGE, STATUS_MEMORY. */
 struct status job_size_memory(struct job *j);
 
 /* --- job.c --- */
 
-/* Local. Copies the options; nothing is open yet. */
+/* Local. Copies the options; opens nothing. */
 void job_init(struct job *j, const struct job_options *options, struct config env);
 
 /* Local. Frees everything except comm and watchdog. */
@@ -88,30 +89,31 @@ void job_close(struct job *j);
 /* Local, lead. Logs the layout that was chosen and what was loaded. */
 void job_report_start(const struct job *j);
 
-/* **Collective (world)**. After the last step: the lead prints the summary, the time per stage, the
- * experts' load when asked for, and writes --metrics. Errors: STATUS_IO, STATUS_MEMORY. */
+/* **Collective (world)**. Called after the last step: the lead prints the summary, the time per
+ * stage and, with --moe-stats, the experts' load, and writes --metrics. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
 struct status job_report_end(struct job *j);
 
-/* Times of the ranks of one pipeline stage: means over the ranks in seconds; the peak is the
- * largest. The parts add up to about elapsed_s. */
+/* Times of the ranks of one pipeline stage: means over the ranks, in seconds; peak_bytes is their
+ * maximum. The parts add up to about elapsed_s. */
 struct stage_times {
     double compute_s, communication_s, waiting_s, planning_s, elapsed_s;
     uint64_t peak_bytes;
 };
 
-/* Local, these two; all [ranks]. job_moe_traffic: the ranks' traffic together. */
+/* Both are Local; all [ranks]. job_moe_traffic: the sum over all ranks. */
 struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
-/* Local. Of the ranks' traffic together: the rows of the busiest rank of each block by the mean of
- * its ranks, over all blocks. 0: no rows. */
+/* Local. Over all blocks, the rows of a block's busiest rank divided by the mean of its ranks, from
+ * the traffic of all ranks together; 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
 /* --- job_metrics.c --- */
 
-/* Local, lead. Replaces the file of --metrics (docs/metrics.md). all [ranks]; load [L, E] of the
- * experts. Both are NULL during the run, and load also for dense models. Errors: STATUS_IO,
+/* Local, lead. Replaces the file of --metrics (docs/metrics.md). all [ranks]; load [L, E]: the
+ * experts' load. Both are NULL during the run, and load also for dense models. Errors: STATUS_IO,
  * STATUS_MEMORY. */
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
                                 const struct engine_stats *all, const int64_t *load);

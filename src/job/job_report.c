@@ -1,4 +1,4 @@
-/* The report of a job on stderr, at its start and at its end. */
+/* Reports on a job on stderr, at its start and at its end. */
 #include "job/job_private.h"
 
 #include "base/log.h"
@@ -89,7 +89,8 @@ static void print_stages(const struct job *j, const struct engine_stats *all)
     }
 }
 
-/* Bytes that all ranks read of streamed experts; the rank that waited longest. */
+/* Prints how many bytes of streamed experts all ranks read, and the longest time that a rank waited
+ * for them. */
 static void print_streaming(const struct job *j, const struct engine_stats *all)
 {
     uint64_t n_bytes = 0, n_needed = 0, n_held = 0, n_rows = 0, wait_ns = 0, elapsed_ns = 0;
@@ -127,11 +128,11 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
 
 double job_rows_evenness(const struct moe_traffic *t)
 {
-    /* every rank counted the busiest one of its group */
+    /* every rank counted the rows of its group's busiest rank */
     return t->n_rows > 0 ? (double)t->busiest_rows / (double)t->n_rows : 0;
 }
 
-/* How even the experts' work was. */
+/* Prints how evenly the experts' work was spread. */
 static void print_evenness(const struct job *j, const struct engine_stats *all)
 {
     const struct moe_traffic t = job_moe_traffic(j->layout, all);
@@ -152,7 +153,7 @@ static void print_traffic(const struct job *j, const struct engine_stats *all)
              (double)(t.dispatch_bytes + t.combine_bytes) / 1e9);
 }
 
-/* The lead's work and the messages, which may grow with the number of ranks. */
+/* Prints the lead's work and the numbers of messages, which may grow with the number of ranks. */
 static void print_lead(const struct job *j, const struct engine_stats *all)
 {
     double sent = 0, collectives = 0;
@@ -170,7 +171,7 @@ static void print_lead(const struct job *j, const struct engine_stats *all)
              (double)all[0].plan_ns * us, (double)all[0].lead_ns * us, sent, collectives);
 }
 
-/* **Collective (world)**. load [L, E] summed over all ranks. */
+/* **Collective (world)**. Sets load [L, E] to the experts' load summed over all ranks. */
 static void sum_expert_load(struct job *j, int64_t *load)
 {
     const uint32_t n_experts = j->model.n_experts;

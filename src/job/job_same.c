@@ -1,4 +1,4 @@
-/* Digests of the program and its flags, gathered and compared. */
+/* Gathers and compares digests of the program and its flags. */
 #include "job/job_same.h"
 
 #include "base/log.h"
@@ -24,8 +24,8 @@ struct identity {
 };
 _Static_assert(sizeof(struct identity) == 128, "the same on the wire in every version");
 
-/* Computes the digest of the running program's file, from /proc: the file on disk may have been
- * replaced. */
+/* Computes the digest of the running program's file from /proc, because the file on disk may have
+ * been replaced. */
 static struct status digest_program(uint64_t *out)
 {
     char *buf = NULL;
@@ -66,8 +66,8 @@ static struct status compare_programs(const struct identity *all, int n_ranks)
     return status_ok();
 }
 
-/* The error for the first argument in which this rank differs from rank 0, whose arguments are the
- * n bytes at `first`. */
+/* Makes the error for the first argument in which this rank differs from rank 0, whose arguments
+ * are the n bytes at `first`. */
 static struct status name_flag(int rank, const char *host, const char *first, size_t n, int argc,
                                char **argv)
 {
@@ -86,7 +86,7 @@ static struct status name_flag(int rank, const char *host, const char *first, si
                        rank, host, before, expected, found);
 }
 
-/* Called when some ranks' flags differ: each compares its own with rank 0's, word by word. */
+/* Called if some ranks' flags differ: each rank compares its own with rank 0's, word by word. */
 static struct status compare_flags(struct comm *c, const struct identity *all, int argc,
                                    char **argv, const struct strbuf *flags)
 {

@@ -1,4 +1,4 @@
-/* Tokenizer, end ids, sampling defaults. */
+/* Reads the tokenizer, end ids, chat template and sampling defaults. */
 #include "job/job_text.h"
 
 #include "base/json.h"
@@ -16,7 +16,7 @@ static void add_end_id(struct job_text *t, int64_t id)
     t->end_ids[t->n_end_ids++] = (int32_t)id;
 }
 
-/* A single id or a list of them. */
+/* Adds a single id or a list of ids. */
 static void add_end_ids(struct job_text *t, const struct js_node *node)
 {
     int64_t id;
@@ -26,7 +26,7 @@ static void add_end_ids(struct job_text *t, const struct js_node *node)
     }
 }
 
-/* Whether the user left a flag open. given NULL: no flags. */
+/* Whether the user did not give a flag. given NULL: there are no flags. */
 static bool is_open(const struct flags_given *given, const char *flag)
 {
     return given == NULL || !flags_is_given(given, flag);
@@ -66,7 +66,7 @@ static struct status read_generation_config(struct job_text *t, const struct ckp
     return status_ok();
 }
 
-/* tokenizer_config.json's eos_token: a string, or an object with "content". */
+/* Adds the eos_token of tokenizer_config.json: a string, or an object with "content". */
 static void read_end_token(struct job_text *t, const struct js_node *config)
 {
     size_t n;
@@ -76,7 +76,7 @@ static void read_end_token(struct job_text *t, const struct js_node *config)
     if (content != NULL) add_end_id(t, tokenizer_token_id(t->tokenizer, content, n));
 }
 
-/* Sets bos_token and eos_token for templates from the ids in config.json, when there is no
+/* Sets templates' bos_token and eos_token from the ids in config.json; for checkpoints without
  * tokenizer_config.json (GGUF). */
 static struct status name_tokens(struct job_text *t, const struct ckpt *c)
 {
@@ -97,8 +97,8 @@ static struct status name_tokens(struct job_text *t, const struct ckpt *c)
 }
 
 /* Reads the chat template. A template that cannot be run is not an error, because plain prompts do
- * not need it: lines with messages become error rows that say why. config is tokenizer_config.json,
- * or NULL. */
+ * not need it; lines with messages then become error rows that say why. config is
+ * tokenizer_config.json, or NULL. */
 static struct status read_chat_template(struct job_text *t, const struct ckpt *c,
                                         const struct js_node *config)
 {

@@ -1,6 +1,6 @@
 /* Reads a checkpoint's texts: the tokenizer, the tokens that end a sequence, the chat template, and
- * the sampling defaults of generation_config.json, which flags override. Called by the lead's job
- * and by `shoal quantize`, which tokenizes its calibration texts. */
+ * the sampling defaults of generation_config.json, which flags override. Called by the lead of a
+ * job and by `shoal quantize`, which tokenizes its calibration texts. */
 #ifndef SHOAL_JOB_JOB_TEXT_H
 #define SHOAL_JOB_JOB_TEXT_H
 
@@ -11,9 +11,9 @@
 enum { JOB_END_IDS_MAX = 64 };
 
 struct job_text {
-    struct tokenizer *tokenizer;        /* owned; NULL when the checkpoint has none */
-    struct chat *chat;                  /* owned; NULL when there is none, or it cannot be run: */
-    char chat_missing[STATUS_TEXT_MAX]; /* why */
+    struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
+    struct chat *chat;           /* owned; NULL: the checkpoint has none, or it cannot be run */
+    char chat_missing[STATUS_TEXT_MAX]; /* why chat is NULL */
     struct jinja_date date;
     struct request_defaults defaults;
     int32_t end_ids[JOB_END_IDS_MAX];

@@ -44,7 +44,7 @@ struct lead_span job_span_begin(const struct job *j)
                               .n_admissions = lead_stats(j->lead)->n_admissions};
 }
 
-/* Ends a span of the lead. */
+/* Ends a span of the lead and adds its event. */
 static void add_span(struct job *j, const struct lead_span *span, struct trace_event e)
 {
     e.begin_ns = span->begin_ns;

@@ -1,4 +1,4 @@
-/* Calibrated quantizing as a job of MPI ranks. */
+/* Quantizes with calibration, as a job of MPI ranks. */
 #include "job/quantize_job.h"
 
 #include "base/clock.h"
@@ -104,7 +104,7 @@ static struct quant_format quantize_job_format_of(void *ctx, const struct ckpt_t
 static struct status begin_tensor(void *ctx, const struct ckpt_tensor *t, struct quant_format f)
 {
     struct quantize_job *j = ctx;
-    (void)f; /* already in the choice */
+    (void)f; /* choices[t->index] has it already */
     const struct ckpt_tensor_spec spec =
         quantize_spec(t, &j->choices[t->index],
                       flag_word_of(FLAG_WORDS(METHOD_WORDS), (int32_t)j->o->flags.method));
@@ -150,7 +150,7 @@ static struct status quantize_job_open_file(struct quantize_job *j)
 }
 
 /* Writes the tensors that calibration did not write: the embedding, kept tensors, and others
- * outside the layers' linears. Quantizes them by RTN. */
+ * besides the layers' linears. Rounds those to be quantized to nearest (RTN). */
 static struct status finish_file(struct quantize_job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
@@ -164,8 +164,8 @@ static struct status finish_file(struct quantize_job *j)
 
 enum { N_TRIED = 4 };
 
-/* The formats that are tried, from few bits to many. The last choice is to keep the tensor, which
- * has no error. */
+/* Lists the formats to try, from few bits to many. The last choice is always to keep the tensor,
+ * which has no error. */
 static struct status tried_formats(struct quant_format *out)
 {
     static const char *const names[N_TRIED - 1] = {"int4-g128", "int4-g32", "int8-g128"};

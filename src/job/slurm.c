@@ -77,7 +77,7 @@ bool slurm_time_left(const char *job_id, uint64_t *seconds)
     close(ends[1]);
     if (started) {
         read_answer(ends[0], answer, sizeof answer);
-        kill(pid, SIGKILL); /* it has answered, or it is too late */
+        kill(pid, SIGKILL); /* it has answered, or has had its time */
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) continue;
     }
     close(ends[0]);

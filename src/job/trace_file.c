@@ -92,7 +92,8 @@ static const struct kind_text kinds[TRACE_KIND_COUNT] = {
 #undef X
 };
 
-/* Microseconds with three decimals: whole nanoseconds, so that spans stay nested. */
+/* Appends a time in microseconds with three decimals, i.e. in whole nanoseconds, so that spans stay
+ * nested. */
 static void print_us(struct strbuf *out, const char *name, int64_t ns)
 {
     const uint64_t size = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
@@ -141,7 +142,7 @@ void trace_event_print(const struct trace_event *e, uint32_t rank,
 
 /* --- the file ----------------------------------------------------------------------------- */
 
-/* The state of writing; all text is collected in `text` first. */
+/* The state of the writing; `text` collects all text first. */
 struct writer {
     FILE *file;
     struct strbuf text;
@@ -238,7 +239,7 @@ struct status trace_file_write(struct comm *c, const struct layout *l, const str
     if (!status_failed(&st) && writes) st = file_replace_begin(&out, path);
     st = comm_agree(c, st);
     if (status_failed(&st)) goto done;
-    mine.n_events = trace_count(t); /* counted now, because gathering adds further events */
+    mine.n_events = trace_count(t); /* counted now, because gathering adds more events */
     mine.n_lost = trace_n_lost(t);
     trace_copy(t, events);
     w.file = out.file;

@@ -1,6 +1,6 @@
-/* The timelines of all ranks in one file, on one clock: Chrome's trace format (JSON), which
- * chrome://tracing and ui.perfetto.dev show. Source: the "Trace Event Format" description. Called
- * by job_trace.c around a job's steps. */
+/* Writes the timelines of all ranks into one file, on one clock, in Chrome's trace format (JSON),
+ * which chrome://tracing and ui.perfetto.dev show. Source: the "Trace Event Format" description.
+ * Called by job_trace.c around a job's steps. */
 #ifndef SHOAL_JOB_TRACE_FILE_H
 #define SHOAL_JOB_TRACE_FILE_H
 
@@ -10,18 +10,18 @@
 
 /* How far this rank's clock is ahead of rank 0's, and when that was measured. */
 struct trace_clock {
-    uint64_t at_ns;    /* on this rank's clock */
+    uint64_t at_ns;    /* when it was measured, on this rank's clock */
     int64_t offset_ns; /* subtract it to get rank 0's clock */
-    uint64_t error_ns; /* bound of the error: half of the fastest round trip */
+    uint64_t error_ns; /* bound of the error: half the fastest round trip */
 };
 
 /* **Collective (world)**. Measures this rank's clock against rank 0's by round trips, of which the
- * fastest counts. An offset smaller than its error bound is set to 0, as between ranks of one host.
+ * fastest counts. Sets an offset within its error bound, as between ranks of one host, to 0.
  * Source: Mills, RFC 5905, section 8. */
 struct trace_clock trace_clock_measure(struct comm *c);
 
-/* Local. Converts a time of this rank to rank 0's clock. Offsets were measured twice; between and
- * beyond these two times they are taken to change linearly. */
+/* Local. Converts a time of this rank to rank 0's clock. The offset was measured twice; it is taken
+ * to change linearly between and beyond these two times. */
 uint64_t trace_clock_map(const struct trace_clock clocks[2], uint64_t ns);
 
 /* One rank's timeline, mapped to times from `origin_ns` on rank 0's clock. */
@@ -30,7 +30,7 @@ struct trace_part {
     uint64_t n_events, n_lost;
 };
 
-/* Local. Appends an event as a line of JSON, with its comma before it. */
+/* Local. Appends an event as a line of JSON, preceded by a comma. */
 void trace_event_print(const struct trace_event *e, uint32_t rank,
                        const struct trace_clock clocks[2], uint64_t origin_ns, struct strbuf *out);
 
@@ -46,9 +46,9 @@ struct trace_alone {
     const struct trace *trace;
     const struct layout *layout;
     uint32_t rank;
-    struct trace_clock start; /* as above; the offset is taken to stay the same */
+    struct trace_clock start; /* as in trace_file_write; its offset is taken to stay the same */
     uint64_t origin_ns;       /* on rank 0's clock */
-    const char *path;         /* of the job's trace */
+    const char *path;         /* of the job's trace file */
 };
 
 /* Local, any thread; events may still be added meanwhile. Writes PATH.rankN with this rank's events

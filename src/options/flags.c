@@ -1,4 +1,4 @@
-/* Reading arguments by a table of flags, and printing it as help, manual page and settings. */
+/* Reads arguments by a table of flags, and prints the table as help, manual page and settings. */
 #include "options/flags.h"
 
 #include <assert.h>
@@ -43,14 +43,14 @@ static bool next_row(struct row_walk *w)
 
 /* --- values ---------------------------------------------------------------------------------- */
 
-/* Appends `text`, cut to the room that is left. */
+/* Appends `text`, truncated to the room that is left. */
 static void flags_say(char out[SENTENCE_BYTES], const char *text)
 {
     const size_t n = strlen(out);
     snprintf(out + n, SENTENCE_BYTES - n, "%s", text);
 }
 
-/* "a, b or c"; `more`, unless NULL, stands last. */
+/* Appends "a, b or c", with `more` (unless NULL) as the last word. */
 static void say_words(const struct flag_word *words, const char *more, char out[SENTENCE_BYTES])
 {
     for (const struct flag_word *w = words; w->name != NULL; w++) {
@@ -92,7 +92,7 @@ static bool in_limits(const struct flag *f, double value)
     return (f->least == 0 && f->most == 0) || (value >= f->least && value <= f->most);
 }
 
-/* Digits with an optional sign, nothing else: no blanks, no hexadecimal. */
+/* Whether the text is digits with an optional sign and nothing else: no blanks, no hexadecimal. */
 static bool is_decimal(const char *text)
 {
     const char *digits = *text == '-' || *text == '+' ? text + 1 : text;
@@ -148,7 +148,7 @@ static bool set_number(const struct flag *f, const char *text, char *at)
 {
     char *end;
     const double value = strtod(text, &end);
-    const bool is_plain = text[strspn(text, "0123456789+-.eE")] == '\0'; /* strtod takes more */
+    const bool is_plain = text[strspn(text, "0123456789+-.eE")] == '\0'; /* strtod accepts more */
     if (!is_plain || *text == '\0' || *end != '\0' || !isfinite(value) || !in_limits(f, value))
         return false;
     memcpy(at, &value, sizeof value);
@@ -197,7 +197,7 @@ static bool set_plain(const struct flag *f, const char *text, char *at)
     }
 }
 
-/* at: the row's field. */
+/* Sets the row's field `at` to a value. */
 static struct status set_value(const struct flag *f, const char *text, char *at)
 {
     if (f->kind == FLAG_LIST) return add_to_list(f, text, (struct flag_list *)at);
@@ -250,8 +250,8 @@ static bool is_name(const char *name, const char *text, size_t n)
     return name != NULL && strlen(name) == n && memcmp(name, text, n) == 0;
 }
 
-/* A walk that stands at the named flag; its `flag` is NULL when there is none. Abbreviations are
- * not accepted, because new flags would change their meaning. */
+/* Returns a walk that stands at the named flag; its `flag` is NULL if there is none. Abbreviations
+ * are not accepted, because new flags would change their meaning. */
 static struct row_walk find_flag(const struct flag_table *t, const char *name, size_t n)
 {
     struct row_walk row = {.table = t};
@@ -261,7 +261,8 @@ static struct row_walk find_flag(const struct flag_table *t, const char *name, s
     return row;
 }
 
-/* The edit distance of a and b: letters to change, add or remove. Both are shorter than 64. */
+/* Returns the edit distance of a and b: the number of letters to change, add or remove. Both are
+ * shorter than 64. */
 static size_t flags_distance(const char *a, size_t n, const char *b, size_t m)
 {
     size_t row[64];
@@ -280,7 +281,7 @@ static size_t flags_distance(const char *a, size_t n, const char *b, size_t m)
     return row[m];
 }
 
-/* The only flag whose name begins with name[0, n); NULL: none or several. */
+/* Returns the only flag whose name begins with name[0, n); NULL: none or several. */
 static const struct flag *longer_flag(const struct flag_table *t, const char *name, size_t n)
 {
     const struct flag *found = NULL;
@@ -292,7 +293,7 @@ static const struct flag *longer_flag(const struct flag_table *t, const char *na
     return found;
 }
 
-/* The flag that was probably meant; NULL: none is similar. */
+/* Returns the flag that was probably meant; NULL: none is similar. */
 static const struct flag *near_flag(const struct flag_table *t, const char *name, size_t n)
 {
     if (n <= 3) return NULL;
@@ -392,7 +393,7 @@ struct status flags_parse(const struct flag_table *table, int argc, char **argv,
 
 /* --- a journal's settings -------------------------------------------------------------------- */
 
-/* "a","b" */
+/* Writes a list as "a","b". */
 static void write_list(const struct flag_list *list, struct strbuf *out)
 {
     for (size_t i = 0; i < list->n; i++) {
@@ -401,7 +402,7 @@ static void write_list(const struct flag_list *list, struct strbuf *out)
     }
 }
 
-/* The number after a choice, a count or a switch. */
+/* Returns the value of a choice, a count or a switch as a number. */
 static int32_t small_value(const struct flag *f, const char *at)
 {
     int32_t value;
@@ -471,7 +472,8 @@ void flags_settings(const struct flag_group *group, const void *options, const c
 
 /* --- help and manual pages ------------------------------------------------------------------- */
 
-/* "N", or the words that a flag takes, "a|b|c"; "" for a switch. */
+/* Appends the name of a flag's value: "N", or the words that it takes, "a|b|c"; nothing for a
+ * switch. */
 static void name_argument(const struct flag *f, char out[SENTENCE_BYTES])
 {
     for (const struct flag_word *w = f->words; w != NULL && w->name != NULL; w++) {
@@ -497,8 +499,8 @@ static void flags_print_help(const struct flags_page *p, FILE *out)
     }
 }
 
-/* Text for man(7): a line must not begin with a control character, hyphens and backslashes are
- * escaped. */
+/* Prints text for man(7): keeps control characters from beginning a line, and escapes hyphens and
+ * backslashes. */
 static void print_roff(const char *text, FILE *out)
 {
     for (const char *c = text; *c != '\0'; c++) {

@@ -75,11 +75,11 @@ enum flag_command {
 
 struct flag {
     const char *name;       /* without the dashes */
-    size_t offset, n_bytes; /* of the field in its struct */
+    size_t offset, n_bytes; /* position and size of the field in its struct */
     enum flag_kind kind;
     double least, most;            /* bounds of numbers, inclusive; both 0: any */
     uint64_t unit;                 /* of FLAG_U64: the field holds value * unit; 0: 1 */
-    const struct flag_word *words; /* of choices, and of counts that take words, too; ended by a
+    const struct flag_word *words; /* of choices, and of counts that also take words; ended by a
                                       NULL name */
     bool (*parse)(const char *text, void *field); /* of FLAG_PARSED; false: not understood */
     const char *expected;                         /* of FLAG_PARSED: completes "expected ..." */
@@ -112,7 +112,7 @@ struct flag {
 #define FLAG_ROW(type, field, flag, ...)                                                           \
     {.name = flag, .offset = offsetof(FLAG_OWNER, field), .n_bytes = sizeof(type), __VA_ARGS__},
 
-/* Rows whose fields stand in a struct at `offset` of the options. */
+/* Rows whose fields are in a struct at `offset` of the options. */
 struct flag_group {
     const struct flag *rows;
     size_t n, offset;
@@ -130,7 +130,7 @@ struct flag_table {
     uint32_t command; /* an enum flag_command; 0: every row is taken */
 };
 
-/* Arguments that are no flags: at most n_wanted. */
+/* Arguments that are not flags: at most n_wanted. */
 struct positionals {
     const char *values[POSITIONALS_MAX];
     size_t n, n_wanted;
@@ -142,7 +142,7 @@ struct flags_given {
     size_t n;
 };
 
-/* The arguments ask to run the command, or to print its help or manual page. */
+/* What the arguments ask for: to run the command, or to print its help or manual page. */
 enum flags_ask { FLAGS_RUN, FLAGS_HELP, FLAGS_MAN };
 
 struct flags_parsed {
@@ -158,7 +158,7 @@ struct flags_page {
     const struct flag_table *table;
 };
 
-/* Local. Sets the field of every row to its preset, also of rows that this command does not take.
+/* Local. Sets the field of every row to its preset, even of rows that this command does not take.
  * Fields without a preset keep their values. */
 void flags_preset(const struct flag_table *table, void *out);
 
@@ -181,8 +181,8 @@ void flags_settings(const struct flag_group *group, const void *options, const c
                     struct strbuf *out);
 
 /* Local. Prints st's sentence about a command's flags and returns the exit status. Flags are
- * usually wrong on all ranks, and the launcher ends the job when its first rank exits. So the other
- * ranks wait some seconds for that, and print only if they still run. */
+ * usually wrong on all ranks, and the launcher ends the job when its first rank exits. The other
+ * ranks therefore wait some seconds for that, and print only if they still run. */
 int flags_refuse(const char *command, uint32_t launcher_rank, const struct status *st);
 
 /* Local. Prints the page as help text or, for FLAGS_MAN, as a man(7) source. */

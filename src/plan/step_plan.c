@@ -1,4 +1,4 @@
-/* Packing and unpacking of plans and results. */
+/* Packs and unpacks plans and results. */
 #include "plan/step_plan.h"
 
 #include "base/mem.h"
@@ -193,7 +193,7 @@ struct status plan_message_reserve(struct plan_message *m, size_t n_words)
 }
 
 /* A position in an array of words, for writing and for reading. short_read stays set once a read
- * went past the end. */
+ * has gone past the end. */
 struct cursor {
     int32_t *at;
     size_t left; /* words */
@@ -224,7 +224,7 @@ static void get(struct cursor *c, void *to, size_t n_bytes)
     c->left -= n;
 }
 
-/* The counts that stand before the arrays; uint64 each so that both sides agree on the layout. */
+/* The counts before the arrays; uint64 each, so that both sides agree on the layout. */
 struct plan_header {
     uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, n_moves,
         predicts;

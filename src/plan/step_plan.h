@@ -14,13 +14,13 @@
 
 enum plan_kind { PLAN_RUN, PLAN_STOP };
 
-/* The block tables of a sequence. In most models there is one. Where some layers have a window and
- * others have none, each group of layers has a table of its own (parallel/layout/kv_groups.h), and
- * blocks behind the window are freed; the ids are those of one pool. */
+/* The block tables of a sequence. Most models have one. If some layers have a window and others
+ * have none, each group of layers has a table of its own (parallel/layout/kv_groups.h), and blocks
+ * that have left the window are freed; all ids are those of one pool. */
 struct plan_tables {
     int32_t n_full;     /* tables with a block for every position */
-    int32_t n_windowed; /* tables in which only the positions that a row can still see have one */
-    int32_t window;     /* positions that a row sees there */
+    int32_t n_windowed; /* tables with blocks only for the positions that a row can still see */
+    int32_t window;     /* positions that a row sees in the windowed layers */
 };
 
 enum { PLAN_TABLES_MAX = 8 };
@@ -31,14 +31,14 @@ static inline int32_t plan_tables_count(const struct plan_tables *t)
 }
 
 /* Orders to move KV blocks between a replica's pool and its ranks' files (attention/kv_tier.h).
- * They are carried out in their order, before the step's rows are computed. */
+ * Ranks carry them out in order, before they compute the step's rows. */
 enum plan_move_kind {
     PLAN_MOVE_OUT, /* copy the block to the slot */
-    PLAN_MOVE_IN,  /* read the slot into the block, beside this and later steps */
+    PLAN_MOVE_IN,  /* read the slot into the block, during this and later steps */
     PLAN_MOVE_PUT, /* copy the block to the prefix store, under its key */
-    PLAN_MOVE_GET, /* read it from there, as PLAN_MOVE_IN does */
-    PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number `slot` on; with
-                      block 1 after all of them have ended */
+    PLAN_MOVE_GET, /* read it from the prefix store, as PLAN_MOVE_IN does */
+    PLAN_MOVE_ASK  /* after the step, report the replica's reads from read number `slot` on; if
+                      `block` is 1, wait until all of them have ended */
 };
 
 struct plan_move {
@@ -47,18 +47,18 @@ struct plan_move {
     uint32_t key[4]; /* in the prefix store, low word first */
 };
 
-/* The results that the last stage computes of a sequence's rows: bits of plan_seq.want. */
+/* The results that the last stage computes from a sequence's rows: bits of plan_seq.want. */
 enum plan_want {
     PLAN_SAMPLE = 1,  /* sample one token from the last row */
     PLAN_SCORE = 2,   /* log-probability of each row's next token */
     PLAN_LOGITS = 4,  /* send every row's logits back */
-    PLAN_LOGPROB = 8, /* the sampled token's log-probability, and the n_logprobs largest */
+    PLAN_LOGPROB = 8, /* log-probabilities of the sampled token and of the n_logprobs most likely */
 };
 
 enum {
     PLAN_BLOCK_TOKENS =
         64, /* B, tokens in a KV block; equal to KV_BLOCK_TOKENS (the engine asserts it) */
-    PLAN_TOPS_MAX = 64, /* most log-probabilities that a request can ask for per row */
+    PLAN_TOPS_MAX = 64, /* the most log-probabilities that a request can ask for per row */
 };
 
 /* Penalties on tokens that occurred before. 1, 0 and 0 change nothing. */
@@ -76,7 +76,7 @@ enum { PLAN_IN_PROMPT = 1, PLAN_FORBIDDEN = 2 };
 /* A change of one token's logit before a token is sampled. */
 struct plan_adjust {
     int32_t id;
-    int32_t n_sampled; /* how often it was sampled so far */
+    int32_t n_sampled; /* how often it has been sampled so far */
     uint32_t flags;
     float bias; /* added before the penalties */
 };
@@ -85,12 +85,12 @@ struct plan_adjust {
 struct plan_seq {
     int32_t id;          /* the lead's own number, returned in the result */
     int32_t n_rows;      /* tokens computed in this step */
-    int32_t pos0;        /* absolute position of the first of them */
+    int32_t pos0;        /* absolute position of the first of these tokens */
     int32_t n_blocks;    /* entries of its block tables: with n = ceil((pos0 + n_rows) / B), first n
                             of each full table, then n - first_block of each windowed one */
-    int32_t first_block; /* of its windowed tables: block first_block of the sequence is their first
-                            entry; 0 where there are none */
-    int32_t slot;        /* of its recurrent states; 0 where the model has none */
+    int32_t first_block; /* the block of the sequence that is the first entry of its windowed
+                            tables; 0 if there are none */
+    int32_t slot;        /* of its recurrent states; 0 if the model has none */
     int32_t want;        /* plan_want bits */
     int32_t next_token;  /* the token after the last row, -1: none, or to be sampled */
     int32_t top_k;       /* 0: off */
@@ -106,9 +106,9 @@ struct plan_seq {
     uint32_t choice; /* counter: (choice, position of the sampled token) */
 };
 
-/* Owned arrays that grow; init/fini are the caller's. Replica r has the sequences
- * [replica_begin[r], replica_begin[r + 1]); tokens, blocks, adjusts and allowed stand in the order
- * of the sequences. */
+/* The arrays are owned and grow; the caller calls init and fini. Replica r has the sequences
+ * [replica_begin[r], replica_begin[r + 1]); tokens, blocks, adjusts and allowed are in the order of
+ * the sequences. */
 struct step_plan {
     enum plan_kind kind;
     bool predicts; /* the prediction layer guesses the token after each sampled one */
@@ -119,8 +119,7 @@ struct step_plan {
     int32_t *tokens;             /* [n_tokens] */
     int32_t *blocks;             /* [n_blocks] */
     struct plan_adjust *adjusts; /* [n_adjusts] */
-    uint32_t
-        *allowed; /* [n_allowed] words; of each sequence, bit i is set when token i may be drawn */
+    uint32_t *allowed;       /* [n_allowed]; in a sequence's words, bit i: token i may be drawn */
     struct plan_move *moves; /* [n_moves] */
     size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed, n_moves;
     size_t moves_capacity;
@@ -128,13 +127,13 @@ struct step_plan {
     size_t allowed_capacity;
 };
 
-/* Local. An empty plan for n_replicas; clear empties it again and keeps its memory. Errors:
- * STATUS_MEMORY. */
+/* Local. init makes an empty plan for n_replicas; clear empties a plan again and keeps its memory.
+ * Errors: STATUS_MEMORY. */
 struct status step_plan_init(struct step_plan *p, int32_t n_replicas);
 void step_plan_fini(struct step_plan *p);
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
 
-/* The arrays of one sequence, whose lengths are in plan_seq. Borrowed; NULL where a length is 0. */
+/* The arrays of one sequence, whose lengths are in plan_seq. Borrowed; NULL if the length is 0. */
 struct plan_lists {
     const int32_t *tokens;             /* [n_rows] */
     const int32_t *blocks;             /* [n_blocks] */
@@ -142,8 +141,8 @@ struct plan_lists {
     const uint32_t *allowed;           /* [n_allowed_words] */
 };
 
-/* Local. Appends a sequence to replica `replica`; replicas are filled in ascending order. The lists
- * are copied. Errors: STATUS_MEMORY. */
+/* Local. Appends a sequence to replica `replica` and copies the lists. Fill the replicas in
+ * ascending order. Errors: STATUS_MEMORY. */
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
                             const struct plan_lists *lists);
 
@@ -156,12 +155,12 @@ void step_plan_end_replica(struct step_plan *p, int32_t replica);
 /* One sequence's result. */
 struct result_seq {
     int32_t id;
-    int32_t token;     /* sampled, -1 when none was asked for */
-    int32_t draft;     /* a guess of the token after it, -1: none */
-    float logprob;     /* PLAN_LOGPROB: natural log of the sampled token's probability, from the
-                          unchanged logits */
-    int32_t n_bad;     /* rows with a sum beyond the integer grid or a value that is not finite: any
-                          makes an error row */
+    int32_t token; /* sampled; -1 if none was asked for */
+    int32_t draft; /* a guess of the token after it; -1: none */
+    float logprob; /* PLAN_LOGPROB: natural log of the sampled token's probability, from the
+                      unchanged logits */
+    int32_t n_bad; /* rows with a sum beyond the integer grid or a value that is not finite; one is
+                      enough for an error row */
     int32_t n_dropped; /* expert choices dropped by a capacity factor */
     int32_t n_scores;  /* entries in `scores` (PLAN_SCORE), one per row that has a next token */
     int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
@@ -175,8 +174,9 @@ struct plan_top {
     float logprob;
 };
 
-/* The report of a replica's ranks on PLAN_MOVE_ASK, as numbers whose least over the ranks counts:
- * these, then for each read from `from` on 1, or 0 if it has failed. */
+/* The report of a replica's ranks on PLAN_MOVE_ASK. The minimum of each number over the ranks
+ * counts. After these numbers, there is one for each read from number PLAN_MOVED_FROM on: 1, or 0
+ * if it has failed. */
 enum plan_moved {
     PLAN_MOVED_FROM,
     PLAN_MOVED_N_ENDED,
@@ -186,8 +186,9 @@ enum plan_moved {
 };
 
 struct step_result {
-    uint64_t *moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The
-                        engine adds it to the message of the last stage. n_moved 0: not asked */
+    uint64_t *
+        moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The engine
+                  adds it to the message of the last stage. n_moved 0: no report was asked for */
     size_t n_moved, moved_capacity;
     uint64_t step;
     int32_t replica;
@@ -207,14 +208,14 @@ void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
 
 /* Local. Append copies: first a sequence, then its scores [n], its tops [n] and its logits [n_rows,
- * V]; its result_seq says how many. Errors: STATUS_MEMORY. */
+ * V]; its result_seq says how many of each. Errors: STATUS_MEMORY. */
 struct status step_result_add(struct step_result *r, const struct result_seq *seq);
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
 struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows);
 
-/* Local. Takes the report of some ranks, moved [n]: the least of it and of those taken before.
- * Errors: STATUS_MEMORY. */
+/* Local. Takes the report of some ranks, moved [n]: keeps the minimum of it and of those taken
+ * before. Errors: STATUS_MEMORY. */
 struct status step_result_take_moved(struct step_result *r, const uint64_t *moved, size_t n);
 
 /* A message buffer, empty when it is all zeros. */

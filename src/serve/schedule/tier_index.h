@@ -17,7 +17,7 @@ struct tier_entry {
 };
 
 struct tier_index {
-    struct tier_entry *entries; /* [n_slots], owned; each entry in use should have a slot */
+    struct tier_entry *entries; /* [n_slots], owned; enough, because each one in use has a slot */
     int32_t *buckets;           /* [n_buckets], owned */
     int32_t *free_slots;        /* [n_free_slots] of n_slots, owned */
     int32_t n_slots, n_free_slots, n_buckets, n_tables;
