@@ -84,7 +84,7 @@ struct bench_machine {
                                 instructions */
 };
 
-/* Local. How many bytes to read to measure a host's memory: well beyond the capacity of the
+/* Local. Returns how many bytes to read to measure a host's memory: well beyond the capacity of the
  * last-level caches of the largest host (hundreds of MiB on some CPUs), and at least `least`. */
 size_t bench_read_bytes(const struct topo *t, size_t least);
 
@@ -96,12 +96,12 @@ struct status bench_machine_measure(struct comm *c, const struct topo *t, struct
 /* Local. Appends the peaks as a JSON object. */
 void bench_machine_json(const struct bench_machine *m, struct strbuf *s);
 
-/* Local. The best f32 rate of the measured instruction sets, in units of 1e9 operations per
+/* Local. Returns the best f32 rate of the measured instruction sets, in units of 1e9 operations per
  * second. */
 double bench_machine_fma(const struct bench_machine *m);
 
-/* **Collective (all processes of the launcher)**. `shoal bench --machine`. Returns the process's
- * exit status. */
+/* **Collective (all processes of the launcher)**. Runs `shoal bench --machine`. Returns the
+ * process's exit status. */
 int bench_machine_run(const struct bench_options *o, int *argc, char ***argv);
 
 struct job;
@@ -112,7 +112,7 @@ struct job;
  * STATUS_INPUT (a line of stdin; a model whose arithmetic fails), STATUS_DRAINED (a signal). */
 struct status bench_run(struct job *j);
 
-/* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns. Each turn is a
+/* **Collective (world)**. Runs `shoal bench --load`: n_warmup + n_repetitions turns. Each turn is a
  * plain read of the file by all ranks of a host, then a load whose memory is freed; with `cold`
  * both read from the disk. Destroys the job's own weights first. Prints medians over the counted
  * turns. Errors, the same on all ranks: STATUS_IO, STATUS_MEMORY, and those of weights_load. */

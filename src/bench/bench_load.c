@@ -90,7 +90,7 @@ static struct status bench_load_forget(struct job *j)
     return comm_agree(j->comm, st);
 }
 
-/* **Collective (world)**. The ranks of each host together read the whole file. */
+/* **Collective (world)**. Reads the whole file plainly on each host, whose ranks share the work. */
 static struct status turn_plain(struct job *j, double *seconds)
 {
     const uint64_t n = ckpt_file_bytes(j->ckpt);

@@ -1,8 +1,8 @@
-/* Compares each step with the machine's peaks at that very time: after each decoding step the same
- * threads read memory that no cache holds; after each prompt step they also run multiply-adds. The
- * speed of a machine may change from one second to the next, above all that of a virtual machine,
- * so a peak measured once says little about a step that ran at another time. A read empties the
- * caches, which a step whose weights exceed them does anyway. Called by bench_run.c. */
+/* Compares each step with the machine's peaks at the time of the step: after each decoding step the
+ * same threads read memory that no cache holds; after each prompt step they also run multiply-adds.
+ * The speed of a machine, above all of a virtual one, may change from one second to the next, so a
+ * peak measured once says little about a step that ran at another time. A read empties the caches,
+ * which a step whose weights exceed them does anyway. Called by bench_run.c. */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"

@@ -79,7 +79,7 @@ struct bench_repetition {
 struct bench_result {
     struct bench_case c;
     struct latency ttft, e2e;     /* from a request's submission */
-    struct serve_summary stats;   /* its tpot and itl are shown */
+    struct serve_summary stats;   /* the report shows its tpot and itl */
     struct bench_repetition *all; /* [n], owned */
     size_t n;
     struct bench_parts parts; /* with --paired-peaks */
@@ -105,7 +105,8 @@ struct status bench_paired_step(struct bench_paired *p, enum bench_phase_kind ki
 
 void bench_parts_fini(struct bench_parts *parts);
 
-/* Local. The median of at least one ratio. Errors: STATUS_MEMORY. */
+/* Local. Computes the median of the ratios, of which there is at least one. Errors:
+ * STATUS_MEMORY. */
 struct status bench_ratios_median(const struct bench_ratios *ratios, struct bench_median *out);
 
 /* init is **Collective (world)** and computes the costs of the job's model. Errors:
@@ -113,7 +114,7 @@ struct status bench_ratios_median(const struct bench_ratios *ratios, struct benc
 struct status bench_cost_init(struct bench_cost *cost, struct job *j);
 void bench_cost_fini(struct bench_cost *cost);
 
-/* Local. The bytes of weights that a step of one row reads. */
+/* Local. Returns the bytes of weights that a step of one row reads. */
 double bench_cost_token(const struct bench_cost *cost);
 
 /* Local, lead. Adds a plan's steps, rows, bytes and operations to *step, but no time, and returns
@@ -125,7 +126,8 @@ enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step
 void bench_cost_experts(const struct bench_cost *cost, const struct job *j,
                         struct bench_phase *step);
 
-/* Local. The synthetic token at `position` of request `i`: spread evenly over the vocabulary. */
+/* Local. Returns the synthetic token at `position` of request `i`: spread evenly over the
+ * vocabulary. */
 uint32_t bench_token(uint32_t i, uint32_t position, uint32_t vocab);
 
 /* A report: the results, and the facts shown beside them. */
@@ -139,7 +141,7 @@ struct bench_report {
 
 /* Local, lead. Prints the table on stdout. */
 void bench_report_print(const struct bench_report *r);
-/* Local, lead. */
+/* Local, lead. Appends the report as JSON. */
 void bench_report_json(const struct bench_report *r, struct strbuf *s);
 /* Local, lead. Prints one repetition as a line of JSON on stdout; parts NULL: without
  * --paired-peaks. */

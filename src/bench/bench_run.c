@@ -161,7 +161,7 @@ static struct status pause_for_peaks(struct run *r, const struct in_flight *f, d
     return st;
 }
 
-/* Replaces sampled tokens by synthetic ones, so that every answer has its full length. */
+/* Replaces sampled tokens with synthetic ones, so that every answer has its full length. */
 static void exchange_tokens(struct run *r, struct step_result *result)
 {
     for (size_t k = 0; k < result->n_seqs; k++) {

@@ -185,7 +185,7 @@ void facts_read_system(const char *root, struct facts_system *out)
 
 /* --- memory modules ------------------------------------------------------------------------- */
 
-enum { /* of a structure of SMBIOS */
+enum { /* fields of an SMBIOS structure */
        MODULE_TYPE = 17,
        HEADER_BYTES = 4,
        AT_SIZE = 0x0C, /* 16 bits; 0: an empty socket, 0xFFFF: not known */

@@ -70,7 +70,8 @@ static bool cores_shared(const struct host *h, struct finding *out)
     return false;
 }
 
-/* Open MPI gives each of one or two ranks a single core unless told otherwise. */
+/* Finds cores without threads: Open MPI gives each of one or two ranks a single core unless told
+ * otherwise. */
 static bool cores_idle(const struct host *h, struct finding *out)
 {
     uint32_t n_threads = 0;

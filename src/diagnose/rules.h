@@ -22,7 +22,7 @@ enum { FINDINGS_MAX = 1024 };
  * `most`. */
 size_t rules_apply(const struct facts *f, struct finding *out, size_t most);
 
-/* Local. The number of rules, and the name of each, for tests and the page. */
+/* Local. Return the number of rules, and the name of each, for tests and the page. */
 size_t rules_count(void);
 const char *rules_name(size_t i);
 

@@ -48,12 +48,12 @@ void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
  * hours must be below 24, and minutes and seconds below 60. False for any other text. */
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
-/* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.
- * end_s: how long the job takes to end; the margin before the limit is 2 s plus the time of four
- * steps plus end_s. */
+/* Local. Returns DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second
+ * signal. end_s: how long the job takes to end; the margin before the limit is 2 s plus the time of
+ * four steps plus end_s. */
 enum drain_ask drain_poll(struct drain *d, double end_s);
 
-/* Local. The reason of the drain, for messages: a signal's name, or "the time limit". */
+/* Local. Returns the reason of the drain, for messages: a signal's name, or "the time limit". */
 const char *drain_reason(const struct drain *d);
 
 #endif

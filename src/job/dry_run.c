@@ -1,7 +1,7 @@
 /* shoal generate --dry-run: a job without a model, which shows what the job would cost and checks
  * its input. Reads, checks, orders, plans, journals and writes as the job would with the given --dp
- * and --pp. A stub replaces the ranks: it makes up tokens and never ends an answer before
- * max_tokens. One process, no MPI. Called by cmd_job.c. */
+ * and --pp. A stub replaces the ranks: it makes up tokens, which are never end tokens. One process,
+ * no MPI. Called by cmd_job.c. */
 #include "job/dry_run.h"
 
 #include "base/clock.h"
@@ -212,7 +212,7 @@ static struct status dry_run_run(struct job *j)
 
 int dry_run(const struct job_options *options, struct config env)
 {
-    if (env.launcher_rank != 0) return 0; /* the first process alone runs it */
+    if (env.launcher_rank != 0) return 0; /* only the first process runs it */
     struct job j;
     job_init(&j, options, env);
     signal(SIGPIPE, SIG_IGN);

@@ -58,7 +58,7 @@ static struct status choose_layout(struct job *j)
     return status_ok();
 }
 
-/* The lead reads --expert-load; all ranks allocate memory for it. */
+/* Reads --expert-load on the lead; all ranks allocate memory for it. */
 static struct status read_expert_load(struct job *j)
 {
     const size_t n = (size_t)j->model.n_layers * j->model.n_experts;
@@ -68,7 +68,7 @@ static struct status read_expert_load(struct job *j)
     return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
 }
 
-/* **Collective (world)**. Every rank places the experts by the load that the lead read. */
+/* **Collective (world)**. Places the experts, on every rank, by the load that the lead read. */
 static struct status place_experts(struct job *j)
 {
     if (j->o->layout.expert_load == NULL) return status_ok();
@@ -466,8 +466,8 @@ static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
     if (seconds > 0) drain_limit(&j->drain, since_ns, seconds);
 }
 
-/* **Collective (world)**. The first communication of the ranks. flags: the status of this rank's
- * flags. */
+/* **Collective (world)**. Does the first communication of the ranks: compares their programs and
+ * flags, and agrees on `flags`, the status of this rank's flags. */
 static struct status meet(struct comm *c, int argc, char **argv, struct status flags)
 {
     TRY(job_same(c, argc, argv));

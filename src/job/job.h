@@ -81,7 +81,7 @@ struct job {
     struct strbuf settings, session;
 };
 
-/* Local. The block tables of the job's sequences. */
+/* Local. Returns the block tables of the job's sequences. */
 struct plan_tables job_tables(const struct job *j);
 
 /* Local. Describes this rank's weights in layout l, from the job's checkpoint. Pointers are

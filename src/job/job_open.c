@@ -118,8 +118,8 @@ static void settle_drafts(struct job *j, bool may_share)
         f->n_drafts = 0; /* answers of a dry run are made up, so drafts would be wrong */
 }
 
-/* With a capacity factor or --fast-reductions a row depends on its batch, so its results may not be
- * reused for another request. */
+/* Settles the caches, the drafts and the order. With a capacity factor or --fast-reductions a row
+ * depends on its batch, so results may not be reused for other requests. */
 static void settle_scheduling(struct job *j)
 {
     struct schedule_flags *f = &j->options.schedule;
@@ -134,9 +134,9 @@ static void settle_scheduling(struct job *j)
         f->order = ORDER_INPUT; /* also fixes the order of the datasets */
 }
 
-/* When the input is a file, nobody waits for a single answer, so a step may take as long as its
- * rows need; a giant's weights are then read once for many rows. A program that writes to a pipe
- * may be waiting for answers, and so is a server's client. */
+/* Settles --step-ms. If the input is a file, nobody waits for a single answer, so a step may take
+ * as long as its rows need; a giant's weights are then read once for many rows. A program that
+ * writes to a pipe may be waiting for answers, and a server's client is. */
 static void settle_step_time(struct job *j)
 {
     const char *input = j->o->files.input;

@@ -13,8 +13,8 @@ struct status job_check_options(struct job *j);
  * Errors: STATUS_INPUT, STATUS_USAGE, STATUS_MEMORY. */
 struct status job_read_model(struct job *j);
 
-/* Local. The part of job_read_model that needs only j->model: context, caches, step size. A dry run
- * without a checkpoint calls it directly. Errors: STATUS_USAGE. */
+/* Local. Does the part of job_read_model that needs only j->model: context, caches, step size. A
+ * dry run without a checkpoint calls it directly. Errors: STATUS_USAGE. */
 struct status job_read_limits(struct job *j);
 
 /* Local, lead. Opens the job's files and creates j->lead. Called before the weights are loaded, so
@@ -22,7 +22,7 @@ struct status job_read_limits(struct job *j);
  * files' checks, and lead_create's. */
 struct status job_open_lead(struct job *j);
 
-/* --- job_device.c: does nothing without --device cuda --- */
+/* --- job_device.c: all do nothing without --device cuda --- */
 
 /* **Collective (world)**. Called before the layout is chosen. Sets j->device_bytes: a rank's part
  * of its GPU's memory, the minimum over all ranks. Errors: device_locate's; STATUS_USAGE if the
@@ -44,8 +44,8 @@ struct status job_open_device_comm(struct job *j);
  * connected, and again after loading, which chooses algorithms. Errors: device_comm_same's. */
 struct status job_devices_same(struct job *j);
 
-/* **Collective (world)**. The number of rows from which a step runs in halves (model/stage.h); 0:
- * never. */
+/* **Collective (world)**. Returns the number of rows from which a step runs in halves
+ * (model/stage.h); 0: never. */
 size_t job_halves_from(struct job *j);
 
 /* --- job_memory.c --- */

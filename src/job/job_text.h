@@ -20,8 +20,8 @@ struct job_text {
     size_t n_end_ids;
 };
 
-/* Local. c NULL: no checkpoint, so no tokenizer. Errors: STATUS_INPUT, STATUS_USAGE (a sampling
- * flag out of range), STATUS_MEMORY. */
+/* Local. Reads the texts. c NULL: there is no checkpoint, and thus no tokenizer. Errors:
+ * STATUS_INPUT, STATUS_USAGE (a sampling flag out of range), STATUS_MEMORY. */
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m);
 

@@ -421,7 +421,8 @@ static void write_small(const struct flag *f, const char *at, struct strbuf *out
         strbuf_printf(out, "%d", value);
 }
 
-/* A journal resumes only if all its settings have the same text: do not change these formats. */
+/* Writes a flag's value. A journal resumes only if all its settings have the same text, so do not
+ * change these formats. */
 static void write_value(const struct flag *f, const char *at, struct strbuf *out)
 {
     switch (f->kind) {

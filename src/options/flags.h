@@ -60,7 +60,7 @@ enum flag_journal {
                           bytes */
 };
 
-/* Bits of the commands that share rows; a row names the commands that take it. */
+/* Bits for the commands that share rows; a row lists the commands that take it. */
 enum flag_command {
     IN_GENERATE = 1,
     IN_SCORE = 2,
@@ -81,7 +81,7 @@ struct flag {
     uint64_t unit;                 /* of FLAG_U64: the field holds value * unit; 0: 1 */
     const struct flag_word *words; /* of choices, and of counts that also take words; ended by a
                                       NULL name */
-    bool (*parse)(const char *text, void *field); /* of FLAG_PARSED; false: not understood */
+    bool (*parse)(const char *text, void *field); /* of FLAG_PARSED; false: not valid */
     const char *expected;                         /* of FLAG_PARSED: completes "expected ..." */
     const char *argument;                         /* the value's name in help; NULL: the words */
     const char *preset; /* the value, as text, of a flag that is not given; NULL: zero */
@@ -171,7 +171,7 @@ struct status flags_parse(const struct flag_table *table, int argc, char **argv,
 /* Local. True when the user gave the flag. `name` is a row's name, never an alias. */
 bool flags_is_given(const struct flags_given *given, const char *name);
 
-/* Local. The word that stands for a value; NULL: none. */
+/* Local. Returns the word that stands for a value; NULL: none. */
 const char *flag_word_of(const struct flag_word *words, int32_t value);
 
 /* Local. Appends a line "--name=value" for each of the group's rows that a journal keeps, in their

@@ -92,7 +92,8 @@ struct plan_seq {
                             tables; 0 if there are none */
     int32_t slot;        /* of its recurrent states; 0 if the model has none */
     int32_t want;        /* plan_want bits */
-    int32_t next_token;  /* the token after the last row, -1: none, or to be sampled */
+    int32_t next_token;  /* the token after the last row; -1: there is none, or it is to be sampled
+                          */
     int32_t top_k;       /* 0: off */
     int32_t n_logprobs;  /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
     int32_t
@@ -186,9 +187,8 @@ enum plan_moved {
 };
 
 struct step_result {
-    uint64_t *
-        moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The engine
-                  adds it to the message of the last stage. n_moved 0: no report was asked for */
+    uint64_t *moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The
+                        engine adds it to the message of the last stage. n_moved 0: nobody asked */
     size_t n_moved, moved_capacity;
     uint64_t step;
     int32_t replica;

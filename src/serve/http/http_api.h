@@ -39,11 +39,12 @@ enum http_status {
  * HTTP_BAD_METHOD (*out = the endpoint of the path). */
 enum http_status http_route(const char *method, const char *path, enum http_endpoint *out);
 
-/* Local. The method that an endpoint expects, and whether it needs no key. */
+/* Local. Return the method that an endpoint expects, and tell whether it needs no key. */
 const char *http_method_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
 
-/* Local. The HTTP status of a call whose request has the error `code` (serve/request/request.h). */
+/* Local. Returns the HTTP status of a call whose request has the error `code`
+ * (serve/request/request.h). */
 enum http_status http_status_of(const char *code);
 
 /* Local. Appends {"error":{"message","type","param","code"}} as OpenAI writes it. Errors stay in

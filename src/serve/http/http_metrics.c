@@ -1,4 +1,4 @@
-/* Prometheus' text format, version 0.0.4. */
+/* Writes the measurements in Prometheus' text format, version 0.0.4. */
 #include "serve/http/http_text.h"
 
 #include <inttypes.h>

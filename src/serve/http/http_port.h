@@ -1,5 +1,5 @@
-/* The server as the lead's port (serve/lead/lead_port.h): calls become requests, and answers go
- * back to the connections that wait for them. Called by job_open.c and job.c. */
+/* The server as the lead's port (serve/lead/lead_port.h): turns calls into requests, and sends
+ * answers back to the connections that wait for them. Called by job_open.c and job.c. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_PORT_H
 #define SHOAL_SERVE_HTTP_HTTP_PORT_H
 
@@ -19,10 +19,10 @@ struct status http_port_create(const struct http_flags *flags, const char *model
  * STATUS_IO, STATUS_MEMORY. */
 struct status http_port_start(struct http_port *p, struct team *team);
 
-/* Local. Call it after lead_destroy. Accepts NULL. */
+/* Local. Destroys the port; call it after lead_destroy. Accepts NULL. */
 void http_port_destroy(struct http_port **p);
 
-/* Local. The functions for lead_options.port. */
+/* Local. Returns the functions for lead_options.port. */
 struct lead_port http_port_of(struct http_port *p);
 
 #endif

@@ -19,7 +19,7 @@ struct exchange; /* a call and its answer */
 struct status http_server_create(const struct http_flags *flags, const char *model_name,
                                  struct http_server **out);
 
-/* Local. The port that was bound; 0: unknown. */
+/* Local. Returns the port that was bound; 0: unknown. */
 uint16_t http_server_port(const struct http_server *s);
 
 /* Local. Begins to serve, and logs the address. Errors: STATUS_IO. */
@@ -42,10 +42,11 @@ void http_server_look(struct http_server *s);
  * call once. NULL: none. */
 struct exchange *http_server_take_gone(struct http_server *s);
 
-/* From now on, refuses calls that generate with 503; /health also answers 503. */
+/* Makes the server refuse calls that generate with 503 from now on; /health then also answers
+ * 503. */
 void http_server_refuse(struct http_server *s);
 
-/* The number of posted calls that the lead has not ended. */
+/* Returns the number of posted calls that the lead has not ended. */
 size_t http_server_n_open(struct http_server *s);
 
 /* Waits until all answers have been sent, at most wait_ns. */
@@ -55,7 +56,7 @@ void http_server_flush(struct http_server *s, uint64_t wait_ns);
  * end. The lead must not write to the calls afterwards. */
 void http_server_fail_all(struct http_server *s, const char *message);
 
-/* The parts of a taken call. id: the X-Request-Id header, "" if there was none. */
+/* Return the parts of a taken call. id: the X-Request-Id header, "" if there was none. */
 enum http_endpoint exchange_endpoint(const struct exchange *x);
 const char *exchange_id(const struct exchange *x);
 const char *exchange_body(const struct exchange *x, size_t *n);

@@ -38,8 +38,8 @@ struct status byte_source_read(struct byte_source *s, bool may_block, void *to, 
  * read yet; reads a compressed file up to there. Errors: as byte_source_read. */
 struct status byte_source_go_to(struct byte_source *s, uint64_t at);
 
-/* Local. The number of decompressed bytes of a regular file; reads all of a compressed one. Errors:
- * as byte_source_open and byte_source_read. */
+/* Local. *out = the number of decompressed bytes of a regular file; reads all of a compressed one.
+ * Errors: as byte_source_open and byte_source_read. */
 struct status byte_source_length(const char *path, uint64_t *out);
 
 /* Local. Whether the input is a regular file; its size in bytes on the disk (0: not a regular

@@ -44,7 +44,7 @@ static struct status gzip_start(struct decoder *d)
                                                                      : no_memory("gzip");
 }
 
-/* A member ends with its checksum; a following byte begins the next member. */
+/* Decompresses gzip. A member ends with its checksum; a following byte begins the next member. */
 static struct status gzip_run(struct decoder *d, struct decoder_io *io)
 {
     z_stream *z = &d->gzip;

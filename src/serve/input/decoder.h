@@ -38,7 +38,7 @@ struct status decoder_run(struct decoder *d, struct decoder_io *io);
  * here. */
 bool decoder_is_whole(const struct decoder *d);
 
-/* Local. "gzip", "zstd" or "xz". */
+/* Local. Returns "gzip", "zstd" or "xz". */
 const char *decoder_name(const struct decoder *d);
 
 #endif

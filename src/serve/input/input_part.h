@@ -32,8 +32,8 @@ bool input_part_parse(const char *text, struct input_part *out);
  * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status input_part_find(const char *path, struct input_part *part);
 
-/* Local. The first byte of part `index`, before it is moved to the next start of a line. index
- * counts from 1; n + 1 gives the end of the last part. */
+/* Local. Returns the first byte of part `index`, before it is moved to the next start of a line.
+ * index counts from 1; n + 1 gives the end of the last part. */
 uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
 
 /* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. The setting

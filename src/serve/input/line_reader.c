@@ -180,8 +180,8 @@ static void skip_byte_order_mark(struct line_reader *r)
     r->offset += 3;
 }
 
-/* Whether skipping has taken long: an endless line from a device, a pipe or a small compressed file
- * must not keep the caller from draining. */
+/* Whether skipping has taken too long: an endless line from a device, a pipe or a small compressed
+ * file must not keep the caller from draining. */
 static bool skips_for_long(const struct line_reader *r, uint64_t since)
 {
     const bool is_bounded =

@@ -50,11 +50,11 @@ struct status line_reader_next(struct line_reader *r, bool may_block, struct lin
  * UTF-16 or Parquet, where every line would become an error row. */
 struct status line_reader_check(const struct line_reader *r);
 
-/* Local. The number of decompressed bytes of the lines so far, counted from the start of the
- * part. */
+/* Local. Returns the number of decompressed bytes of the lines so far, counted from the start of
+ * the part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 
-/* Local. How far the reader is: `done` of `size` bytes. These count the bytes of the file,
+/* Local. Return how far the reader is: `done` of `size` bytes. These count the bytes of the file,
  * compressed or not, but in a part the decompressed bytes. size is 0 if the input is not a regular
  * file. */
 uint64_t line_reader_size(const struct line_reader *r);

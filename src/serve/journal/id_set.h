@@ -40,7 +40,7 @@ struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX]);
 /* Local. Whether id_set_add_line might give line `line` this name. */
 bool id_set_may_name(uint64_t line, const char *id, size_t n);
 
-/* Local. The hash of an id; never ID_HASH_NONE. */
+/* Local. Returns the hash of an id; never ID_HASH_NONE. */
 struct id_hash id_hash_of(const char *id, size_t n);
 
 /* Local. Adds the next line by the hash of its id, which may repeat an earlier one; ID_HASH_NONE is

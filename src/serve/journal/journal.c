@@ -1,10 +1,10 @@
-/* Opening and locking, rewriting, checking the input, group commit.
+/* Opens, locks and rewrites a journal, checks the input, and commits records in groups.
  *
  *   journal_add ----> gathered (memory) ----> one write, one fdatasync ----> the file
  *                     journal_commit: after a COMMIT record, when due
  *
  *   a new file, or one without its error rows:  FILE.new ----> fdatasync, rename ----> FILE
- *   so the file in its place always has a whole header. */
+ *   so FILE always has a whole header. */
 #include "serve/journal/journal.h"
 
 #include "base/clock.h"

@@ -41,7 +41,7 @@ void journal_destroy(struct journal **j);
  * journal_index_find. */
 struct status journal_find(struct journal *j, uint64_t line, struct journal_hit *hit);
 
-/* Local. The sums over the journal when it was opened; borrowed. */
+/* Local. Returns the sums over the journal when it was opened; borrowed. */
 const struct journal_facts *journal_facts_of(const struct journal *j);
 
 /* Local. Checks that each line of the input file (or of its part; NULL: the whole file) that has a
@@ -79,12 +79,12 @@ struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read
  * Later commits do nothing. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_save(struct journal *j);
 
-/* Local. The time of a slow commit in seconds: a maximum that decays by 1/16 with each faster
- * commit.
+/* Local. Returns the time of a slow commit in seconds: a maximum that decays by 1/16 with each
+ * faster commit.
  * */
 double journal_commit_s(const struct journal *j);
 
-/* Local. The number of commits so far. */
+/* Local. Returns the number of commits so far. */
 uint64_t journal_n_commits(const struct journal *j);
 
 #endif

@@ -1,4 +1,5 @@
-/* The bytes of records and their checksums; one pass over a journal; comparing settings. */
+/* Packs and reads records with their checksums, sums up a journal in one pass, and compares
+ * settings. */
 #include "serve/journal/journal_format.h"
 
 #include "base/mem.h"

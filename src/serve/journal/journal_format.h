@@ -75,8 +75,8 @@ struct journal_row {
 void journal_row_pack(const struct journal_row *row, uint64_t values[5]);
 struct journal_row journal_row_unpack(const uint64_t values[5]);
 
-/* Local. Appends the record's bytes to out. offset: where they will stand in the file. Errors:
- * STATUS_MEMORY; STATUS_REQUEST when the record has 4 GiB or more. */
+/* Local. Appends the record's bytes to out. offset: their place in the file. Errors: STATUS_MEMORY;
+ * STATUS_REQUEST when the record has 4 GiB or more. */
 struct status journal_record_add(struct strbuf *out, const struct journal_record *r,
                                  uint64_t offset);
 

@@ -1,7 +1,7 @@
 /* Merges the BASE records, which are in order, with the later records (the tail), which nearly are:
  *
- *   base cursor   one record ahead of the line asked for
- *   tail cursor   read as far as needed; lines that were not asked for yet wait in a ring of slots
+ *   base cursor one record ahead of the requested line
+ *   tail cursor read as far as needed; lines not requested yet wait in a ring of slots
  *                 [line, line + n_slots), each with its row's offset or its saved tokens */
 #include "serve/journal/journal_index.h"
 
@@ -27,7 +27,7 @@ struct journal_index {
     struct journal_cursor base, tail, random;
     struct journal_record base_next;
     bool base_has;
-    struct slot *slots; /* [n_slots], a power of two; line l stands in slots[l % n_slots] */
+    struct slot *slots; /* [n_slots], a power of two; line l is in slots[l % n_slots] */
     size_t n_slots;
     uint64_t line; /* the last one requested; slots of lower lines are free */
     struct journal_hit hit;
@@ -248,8 +248,7 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     return status_ok();
 }
 
-/* When journal_index_find finds no row, it has read the tail to its end, so all later lines of the
- * tail are in slots. */
+/* Needs only the slots: when journal_index_find finds no row, it has read the tail to its end. */
 uint64_t journal_index_next(const struct journal_index *x)
 {
     const uint64_t next = x->base_has ? x->base_next.line : UINT64_MAX;

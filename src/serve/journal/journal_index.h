@@ -30,8 +30,8 @@ struct journal_hit {
     size_t n_parts;
 };
 
-/* Local. fd is borrowed and must stay open as long as the index is used. facts: those of the same
- * file. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Makes an index. fd is borrowed and must stay open as long as the index is used. facts:
+ * those of the same file. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);

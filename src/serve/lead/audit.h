@@ -49,7 +49,7 @@ bool audit_has_all_lines(const struct audit *a);
  * the first ten differences. The line must be a chosen one (assert). */
 void audit_compare(struct audit *a, uint64_t line, const char *text, size_t n);
 
-/* Local. The counts so far. */
+/* Local. Returns the counts so far. */
 struct audit_result audit_result(const struct audit *a);
 
 #endif

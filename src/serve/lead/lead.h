@@ -127,17 +127,17 @@ struct status lead_drain(struct lead *lead);
  * before the process ends. */
 void lead_save(struct lead *lead);
 
-/* Local. How many seconds before a time limit the job must be asked to drain, so that lead_may_stop
- * and lead_drain have the time that they need. */
+/* Local. Returns how many seconds before a time limit the job must be asked to drain, so that
+ * lead_may_stop and lead_drain have the time that they need. */
 double lead_end_s(const struct lead *lead);
 
 /* Local. Copies the counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
 
-/* Local. The scheduler's counts only, borrowed instead of copied. */
+/* Local. Returns the scheduler's counts only, borrowed instead of copied. */
 const struct serve_summary *lead_stats(const struct lead *lead);
 
-/* Local. The numbers of requests that run and wait now. Call it after lead_start. */
+/* Local. Returns the numbers of requests that run and wait now. Call it after lead_start. */
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display and fills *summary. After the last

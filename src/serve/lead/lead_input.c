@@ -106,7 +106,7 @@ static struct status lead_input_take_line(struct lead *l, const struct line *lin
                                        : take_request(l, line, &digest, &hit);
 }
 
-/* The number, in the whole input, of the last line that was read. */
+/* Returns the number, in the whole input, of the last line that was read. */
 static uint64_t lines_taken(const struct lead *l)
 {
     return (l->o.part != NULL ? l->o.part->n_before : 0) + l->lines.n_read;

@@ -173,7 +173,7 @@ static struct status lines_commit(void *user, struct lead *l, int32_t group)
     return lead_flush(l, false);
 }
 
-/* The journal keeps unfinished answers, so a drain waits for none of them. */
+/* Always true: the journal keeps unfinished answers, so a drain waits for none of them. */
 static bool lines_may_stop(void *user, struct lead *l)
 {
     (void)user;

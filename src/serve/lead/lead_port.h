@@ -79,7 +79,7 @@ bool lead_is_idle(const struct lead *l);
 struct status lead_visit(struct lead *l, int32_t group,
                          struct status (*visit)(void *user, struct request *r), void *user);
 
-/* The rules by which the lead checks requests; borrowed. */
+/* Returns the rules by which the lead checks requests; borrowed. */
 const struct request_rules *lead_rules(const struct lead *l);
 
 #endif

@@ -68,8 +68,8 @@ struct lead {
 /* Gives the finished request r to the port. */
 struct status lead_put(struct lead *l, const struct request *r);
 
-/* As lead_take (lead_port.h), for a request of which an earlier run may have saved tokens (hit;
- * NULL: none). */
+/* As lead_take (lead_port.h), for a request whose tokens an earlier run may have saved (hit; NULL:
+ * none). */
 struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* Adds a request to the window of those that wait to be ordered. The request must be unfinished,

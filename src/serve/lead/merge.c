@@ -190,7 +190,7 @@ static void close_part(struct merge *m)
     m->rows = NULL;
 }
 
-/* Refuses a part with left-over rows or bytes that belong to no line, and closes it. */
+/* Closes a part; refuses one with left-over rows, or with bytes that belong to no line. */
 static struct status end_part(struct merge *m)
 {
     if (m->at == 0) return status_ok();

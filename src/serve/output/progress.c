@@ -17,8 +17,8 @@ void progress_init(struct progress *p, bool quiet)
     p->last_ns = p->start_ns;
 }
 
-/* The fraction of the job that is done: rows done over rows read, times the fraction of the input
- * that has been read. Negative if the input's size is unknown. */
+/* Returns the fraction of the job that is done: rows done over rows read, times the fraction of the
+ * input that has been read. Negative if the input's size is unknown. */
 static double fraction(const struct progress_view *v)
 {
     if (v->n_read == 0) return v->all_read ? 1 : 0;

@@ -10,10 +10,11 @@
 
 struct result_cache;
 
-/* Local. max_bytes: bound on the memory of finished results; 0: 64 MiB. Errors: STATUS_MEMORY. */
+/* Local. Makes an empty cache. max_bytes: bound on the memory of finished results; 0: 64 MiB.
+ * Errors: STATUS_MEMORY. */
 struct status result_cache_create(size_t max_bytes, struct result_cache **out);
 
-/* Local. Also destroys the requests that wait in it. NULL is accepted. */
+/* Local. Destroys the cache and the requests that wait in it. Accepts NULL. */
 void result_cache_destroy(struct result_cache **c);
 
 enum result_answer {

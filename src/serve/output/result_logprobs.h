@@ -9,10 +9,10 @@
  * errors.
  * */
 
-/* r's sampled tokens: [{"id","logprob","top":[[id,logprob],..]},..]. */
+/* Appends r's sampled tokens: [{"id","logprob","top":[[id,logprob],..]},..]. */
 void result_logprobs_plain(const struct request *r, struct strbuf *out);
 
-/* r's prompt tokens in the same form; the first is null. */
+/* Appends r's prompt tokens in the same form; the first is null. */
 void result_logprobs_prompt(const struct request *r, struct strbuf *out);
 
 /* The next two append the sampled tokens from number `from` on; 0: all of them. */

@@ -22,7 +22,7 @@ void result_row_head(const struct request *r, const char *object, const char *mo
                      struct strbuf *out);
 void result_row_usage(const struct request *r, struct strbuf *out);
 
-/* Local. The finish_reason of a finished answer: "stop" or "length". */
+/* Local. Returns the finish_reason of a finished answer: "stop" or "length". */
 const char *result_row_finish(const struct request *r);
 
 /* Local. Copies the custom_id of a row that result_row_write wrote, decoded, into new memory that
@@ -37,14 +37,14 @@ bool result_row_is_batch(const char *text, size_t n);
  * STATUS_MEMORY. */
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
-/* Local. The sum of a scored request's log-probabilities, added in order of position; *n_scored:
- * their number. */
+/* Local. Returns the sum of a scored request's log-probabilities, added in order of position;
+ * *n_scored = their number. */
 double result_row_sum(const struct request *r, uint64_t *n_scored);
 
 /* Local. Returns answer i of a finished request, borrowed. */
 const struct request *result_row_choice(const struct request *r, int32_t i);
 
-/* Local. The number of generated tokens of all answers together. */
+/* Local. Returns the number of generated tokens of all answers together. */
 size_t result_row_n_generated(const struct request *r);
 
 #endif

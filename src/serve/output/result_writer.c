@@ -149,7 +149,7 @@ static struct status result_writer_cut(struct result_writer *w)
     return status_ok();
 }
 
-/* Skips the bytes that the file already has at `offset`; *n_same is their number. */
+/* Skips those of the bytes that the file already has at `offset`; *n_same is their number. */
 static struct status result_writer_compare(struct result_writer *w, const char *bytes, size_t n,
                                            size_t *n_same)
 {
@@ -172,7 +172,7 @@ static struct status result_writer_compare(struct result_writer *w, const char *
     return status_ok();
 }
 
-/* The failpoint, when due, writes half of the bytes and then fails or kills. */
+/* If the failpoint is due, writes half of the bytes and then fails or kills the process. */
 static struct status strike(struct result_writer *w, const char *bytes, size_t n)
 {
     if (!failpoint_due(w->failpoint, FAILPOINT_OUTPUT_WRITE)) return status_ok();

@@ -74,11 +74,11 @@ struct status result_writer_flush(struct result_writer *w);
 /* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. Errors: as flush. */
 struct status result_writer_close(struct result_writer *w);
 
-/* Local. The number of bytes written to the file. */
+/* Local. Returns the number of bytes written to the file. */
 uint64_t result_writer_offset(const struct result_writer *w);
 
-/* Local. The number of open rows; the number of those that are done and wait for an earlier row;
- * the sums over all written rows. */
+/* Local. Return the number of open rows; the number of those that are done and wait for an earlier
+ * row; the sums over all written rows. */
 size_t result_writer_n_open(const struct result_writer *w);
 size_t result_writer_n_waiting(const struct result_writer *w);
 struct result_totals result_writer_totals(const struct result_writer *w);

@@ -15,7 +15,7 @@ enum { TOOL_CALLS_MAX = 128 };
 
 struct tool_call {
     char *name;      /* owned, NUL-terminated */
-    char *arguments; /* owned, [n_arguments]: a JSON object, compact */
+    char *arguments; /* owned, [n_arguments]: a compact JSON object */
     size_t n_arguments;
 };
 
@@ -31,8 +31,8 @@ struct tool_calls {
 struct status tool_calls_find(const struct request *c, struct tool_calls *out);
 void tool_calls_fini(struct tool_calls *t);
 
-/* Local. How many leading bytes of the unfinished answer c are content, whatever follows; all of
- * them if the request names no tools. */
+/* Local. Returns how many leading bytes of the unfinished answer c are content, whatever follows;
+ * all of them if the request names no tools. */
 size_t tool_calls_n_sure(const struct request *c);
 
 /* Local. Appends the list of calls as OpenAI writes it, with ids made from the request's custom_id.

@@ -22,11 +22,11 @@ struct status beam_create(struct request *r, const struct request_rules *rules,
                           struct beam_search **out);
 void beam_destroy(struct beam_search **b);
 
-/* Local. How many of the most likely tokens a step needs, at most PLAN_TOPS_MAX: one for each
- * hypothesis that may go on, plus all end tokens. */
+/* Local. Returns how many of the most likely tokens a step needs, at most PLAN_TOPS_MAX: one for
+ * each hypothesis that may go on, plus all end tokens. */
 int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
 
-/* Local. The number of running hypotheses; each needs a probe. 0: the search has ended. */
+/* Local. Returns the number of running hypotheses; each needs a probe. 0: the search has ended. */
 int32_t beam_n_running(const struct beam_search *b);
 
 /* Local. Makes the request that finds the most likely tokens after hypothesis i. Owner of *out: the
@@ -37,7 +37,7 @@ struct status beam_make_probe(const struct beam_search *b, int32_t i, struct req
  * are in the order of the hypotheses. Errors: STATUS_MEMORY. */
 struct status beam_advance(struct beam_search *b, struct request *const *probes);
 
-/* Local. The number of steps so far, which is the number of sampled tokens of each running
+/* Local. Returns the number of steps so far, which is the number of sampled tokens of each running
  * hypothesis. */
 size_t beam_n_steps(const struct beam_search *b);
 

@@ -28,8 +28,8 @@ void guides_destroy(struct guides **guides);
 struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
                          struct guide **out);
 
-/* Local. The work done so far: the steps of compiling (text/grammar/automaton.h), and for each mask
- * one step for each token. */
+/* Local. Returns the work done so far: the steps of compiling (text/grammar/automaton.h), and for
+ * each mask one step for each token. */
 uint64_t guides_steps(const struct guides *g);
 
 /* Local. guide_share adds a user and returns the guide. guide_release removes a user and sets the
@@ -37,14 +37,14 @@ uint64_t guides_steps(const struct guides *g);
 struct guide *guide_share(struct guide *guide);
 void guide_release(struct guide **guide);
 
-/* Local. The guide's memory in bytes, without masks, divided by the number of its users. */
+/* Local. Returns the guide's memory in bytes, without masks, divided by the number of its users. */
 size_t guide_cost_bytes(const struct guide *guide);
 
-/* Local. A hash of the grammar. */
+/* Local. Returns a hash of the grammar. */
 uint64_t guide_hash(const struct guide *guide);
 
-/* Local. The state after a token; GUIDE_LOST when the grammar does not allow the token. An answer
- * starts in GUIDE_START. begins: the token is the answer's first. */
+/* Local. Returns the state after a token; GUIDE_LOST when the grammar does not allow the token. An
+ * answer starts in GUIDE_START. begins: the token is the answer's first. */
 enum { GUIDE_START = 1, GUIDE_LOST = 0 };
 uint16_t guide_next(const struct guide *guide, uint16_t state, int32_t token, bool begins);
 
@@ -53,7 +53,7 @@ bool guide_accepts(const struct guide *guide, uint16_t state);
 bool guide_goes_on(const struct guide *guide, uint16_t state);
 
 /* Local. *mask [ceil(vocab_size / 32)] = a bit for each token that the grammar allows next;
- * borrowed until the next call for any guide. *n_tokens: the number of these tokens. Errors:
+ * borrowed until the next call for any guide. *n_tokens = the number of these tokens. Errors:
  * STATUS_MEMORY. */
 struct status guide_mask(struct guide *guide, uint16_t state, bool begins, const uint32_t **mask,
                          size_t *n_tokens);

@@ -1,5 +1,5 @@
-/* Defaults, memory, keys and errors of requests. request_parse.c reads lines; request_answer.c
- * takes tokens. */
+/* Handles defaults, memory, keys and errors of requests. request_parse.c reads lines;
+ * request_answer.c takes tokens. */
 #include "serve/request/request.h"
 
 #include "base/mem.h"

@@ -37,8 +37,8 @@ enum {
     REQUEST_BEAMS_MAX = 32,
 };
 
-/* Local. The flags' presets (serve/request/sampling_flags.h): 128 tokens, one answer, temperature
- * 1, everything else off. */
+/* Local. Sets *d to the flags' presets (serve/request/sampling_flags.h): 128 tokens, one answer,
+ * temperature 1, everything else off. */
 void request_defaults_init(struct request_defaults *d);
 
 /* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
@@ -144,7 +144,7 @@ struct request {
     uint64_t index;                 /* place in the order of reading, from 0 */
     uint64_t order;                 /* place in the order of running within its priority; unique */
     uint64_t line_digest[2];        /* the line's digest for the journal */
-    struct request_bytes custom_id; /* if the line gives none, its number until request_rename */
+    struct request_bytes custom_id; /* without one, the line's number until request_rename */
     bool is_named;                  /* the line gives a custom_id */
     uint64_t n_template_steps;      /* steps that the chat template took for the prompt */
     const struct request_ask *ask;  /* owned; an answer's ask borrows its lists */
@@ -233,7 +233,7 @@ struct status request_create_bare(uint64_t line_number, struct request **out,
 /* Local. Accepts NULL. Does not destroy r's beam search. */
 void request_destroy(struct request **r);
 
-/* The error row of a line that repeats a custom_id; merge.c writes it, too. */
+/* The error row of a line that repeats a custom_id; merge.c also writes it. */
 #define REQUEST_DUPLICATE_CODE    "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
 
@@ -264,11 +264,11 @@ struct status request_take_token(struct request *r, const struct request_rules *
  * tokens. Errors: STATUS_MEMORY. */
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
 
-/* Local. True when r's row follows from its tokens alone, so that they can be taken from another
- * run or request. */
+/* Local. True when r's row depends only on r's tokens, so that these can be taken from another run
+ * or request. */
 bool request_is_replayable(const struct request *r);
 
-/* Local. An upper bound on the bytes that r takes until its result line is written. */
+/* Local. Returns an upper bound on the bytes that r takes until its result line is written. */
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
 
 /* Local. request_key_of_seed sets the key of a line with a seed: the seed's low and high words.

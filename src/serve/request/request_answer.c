@@ -80,7 +80,7 @@ struct status request_allow(const struct request *r, const struct request_rules 
     return status_ok();
 }
 
-/* Called after a token that did not end r. If no token may follow, sets *is_done if r's guide
+/* Checks r after a token that did not end it. If no token may follow, sets *is_done if r's guide
  * accepts the text; otherwise r becomes an error row. */
 static struct status check_left(struct request *r, const struct request_rules *rules, bool *is_done)
 {
@@ -107,7 +107,7 @@ uint64_t request_words_hash(const struct request *r)
 
 /* ---- taking a token ---- */
 
-/* Adds what the detokenizer gave (`piece`) to the text, up to a stop string. */
+/* Adds `piece`, which the detokenizer gave, to the text, up to a stop string. */
 static struct status add_text(struct request *r, const struct strbuf *piece, bool *stopped)
 {
     *stopped = false;

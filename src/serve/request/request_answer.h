@@ -19,7 +19,7 @@ struct status request_allow(const struct request *r, const struct request_rules 
  * STATUS_MEMORY. */
 struct status request_allows_none(struct request *r, const struct request_rules *rules, bool *none);
 
-/* Local. A hash of allowed_token_ids and bad_words; 0 when there are none. */
+/* Local. Returns a hash of allowed_token_ids and bad_words; 0 when there are none. */
 uint64_t request_words_hash(const struct request *r);
 
 #endif

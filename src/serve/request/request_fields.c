@@ -13,7 +13,7 @@
 struct refused_field {
     const char *key;
     double neutral;  /* the value that changes nothing; NAN: only null does */
-    const char *use; /* what to use instead; NULL: nothing here does the same */
+    const char *use; /* what to use instead; NULL: there is nothing */
 };
 
 static const struct refused_field not_implemented[] = {
@@ -44,8 +44,8 @@ static const struct refused_field not_implemented[] = {
     {"continue_final_message", 0, "prompt, with the template applied"},
 };
 
-/* Refused only in the body of a batch line or a call (which may have "stream"); in a plain line
- * such a field is a note. */
+/* Fields that are refused only in the body of a batch line or a call (which may have "stream"); in
+ * a plain line they are notes. */
 static const struct refused_field not_in_body[] = {
     {"stream", 0, NULL},      {"audio", 0, NULL},
     {"prediction", 0, NULL},  {"reasoning_effort", NAN, "chat_template_kwargs"},
@@ -168,9 +168,9 @@ static size_t request_fields_least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The number of insertions, deletions, substitutions and swaps of neighbours that turn a [n] into b
- * [m]: the restricted Damerau-Levenshtein distance. Row i of the table holds the distances of a's
- * first i bytes to the prefixes of b. */
+/* Returns the number of insertions, deletions, substitutions and swaps of neighbours that turn a
+ * [n] into b [m]: the restricted Damerau-Levenshtein distance. Row i of the table holds the
+ * distances of a's first i bytes to the prefixes of b. */
 static size_t edits(const char *a, size_t n, const char *b, size_t m)
 {
     size_t table[NAME_MAX_BYTES + 1][NAME_MAX_BYTES + 1];
@@ -258,7 +258,7 @@ static bool is_string(const struct js_node *node, const char *text)
     return found != NULL && strcmp(found, text) == 0;
 }
 
-/* A body may neither force tool calls nor request modalities other than text. */
+/* Refuses a body that forces tool calls or requests modalities other than text. */
 static struct status check_choices(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *tool = js_get(fields, "tool_choice");
@@ -302,7 +302,7 @@ static struct status check_body(struct request_parser *p, const struct js_node *
     return status_ok();
 }
 
-/* Unknown fields of a plain line are notes. Warns of notes whose name is close to a field's. */
+/* Warns of notes (unknown fields of a plain line) whose names are close to those of fields. */
 static void warn_of_notes(const struct request_parser *p, const struct js_node *fields)
 {
     const void *it = NULL;

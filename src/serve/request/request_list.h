@@ -1,4 +1,4 @@
-/* A doubly linked list of requests through their own prev and next, kept in the order in which they
+/* A doubly linked list of requests, through their members prev and next, in the order in which they
  * run. Called by the scheduler, the lead and the result cache. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_LIST_H
 #define SHOAL_SERVE_REQUEST_REQUEST_LIST_H

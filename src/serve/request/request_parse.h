@@ -30,26 +30,28 @@ struct request_parser {
  * body of a batch line also unknown fields. Warns of likely misspellings (p->rules->warnings). */
 struct status request_check_fields(struct request_parser *p, const struct js_node *fields);
 
-/* request_fields.c: the field that an unknown name probably means ("temprature", or another
+/* request_fields.c: finds the field that an unknown name probably means ("temprature", or another
  * library's name); NULL: none. */
 const char *request_field_meant(const char *key);
 
-/* request_prompt.c: the tokens of prompt, prompt_token_ids or messages. */
+/* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages. */
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields);
 
-/* request_sampling.c: how tokens are drawn, and when a text ends. */
+/* request_sampling.c: reads how tokens are drawn, when a text ends, and how many answers there
+ * are. */
 struct status request_read_sampling(struct request_parser *p, const struct js_node *fields);
 
-/* request_guide.c: response_format, guided_regex, guided_choice, guided_json, structured_outputs.
- */
+/* request_guide.c: reads response_format, guided_regex, guided_choice, guided_json,
+ * structured_outputs.
+ * */
 struct status request_read_guide(struct request_parser *p, const struct js_node *fields);
 
-/* request_words.c: allowed_token_ids and bad_words, after all other sampling. As in vLLM, a word is
- * banned as a sequence of tokens, with and without a leading blank: its last token cannot follow
- * the others. */
+/* request_words.c: reads allowed_token_ids and bad_words, after all other sampling fields. As in
+ * vLLM, a word is banned as a sequence of tokens, with and without a leading blank: its last token
+ * cannot follow the others. */
 struct status request_read_words(struct request_parser *p, const struct js_node *fields);
 
-/* request_tools.c: the tools of the body of a chat, unless tool_choice is "none". */
+/* request_tools.c: reads the names of a chat's tools, unless tool_choice is "none". */
 struct status request_read_tools(struct request_parser *p, const struct js_node *fields);
 
 /* request_parse.c: single fields */
@@ -58,7 +60,8 @@ struct status request_read_tools(struct request_parser *p, const struct js_node 
 struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The type of a found value, for an error sentence: "a boolean", "a number beyond 64 bits". */
+/* Returns the type of a found value, for an error sentence: "a boolean", "a number beyond 64
+ * bits". */
 const char *request_type_name(const struct js_node *node);
 
 /* request_read_id reads a token id from the list `key`; request_check_id checks that `id` is a

@@ -1,15 +1,15 @@
-/* The prompt of a line: text, token ids, or a conversation through the model's chat template.
+/* Reads the prompt of a line: text, token ids, or a conversation through the model's chat template.
  *
  *   prompt             -> tokenizer ---------------------------------+
  *   prompt_token_ids   -> checked against the vocabulary ------------+-> p->r->tokens [n_prompt]
  *   messages           -> content parts -> template -> tokenizer ----+
- */
+ * */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
 
 #include <string.h>
 
-/* Generating needs room for one more token; scoring does not. */
+/* Checks that the context holds n prompt tokens and, unless scoring, one more. */
 static struct status check_length(struct request_parser *p, size_t n)
 {
     if (n == 0) {

@@ -1,4 +1,4 @@
-/* How a line's tokens are drawn, when its text ends, and how many answers it gets. The line's
+/* Reads how a line's tokens are drawn, when its text ends, and how many answers it gets. The line's
  * values override those of the flags. */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
@@ -85,7 +85,7 @@ static struct status check_stop(struct request_parser *p, const struct js_node *
                        REQUEST_STOP_BYTES_MAX, *n);
 }
 
-/* A line's stops replace those of the flags; an empty list means none. */
+/* Reads the stop strings. A line's replace those of the flags; an empty list means none. */
 static struct status read_stops(struct request_parser *p, const struct js_node *fields)
 {
     const char *texts[REQUEST_STOPS_MAX];
@@ -195,9 +195,9 @@ static struct status read_biases(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* `logprobs` is a number of alternatives or a switch. The number 0 means no log-probabilities,
- * except in /v1/completions, where it means only those of the sampled tokens; the switch goes with
- * top_logprobs. */
+/* Reads the fields of log-probabilities. `logprobs` is a number of alternatives or a switch. The
+ * number 0 means no log-probabilities, except in /v1/completions, where it means only those of the
+ * sampled tokens; the switch goes with top_logprobs. */
 static struct status read_logprobs(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *node = js_get(fields, "logprobs");

@@ -59,7 +59,7 @@ struct drafting_step {
 
 void drafting_fini(struct drafting *d);
 
-/* Local. The most memory that a text of n tokens takes, in bytes. */
+/* Local. Returns the most memory that a text of n tokens takes, in bytes. */
 size_t drafting_bytes(size_t n);
 
 /* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. Since the last call the
@@ -76,8 +76,8 @@ void drafting_times(const struct drafting_cost *cost, float *times);
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
-/* Local. The probability that the first draft token that drafting_look found is right (0: it found
- * none), and that a guess of the prediction layer is right. */
+/* Local. Return the probability that the first draft token that drafting_look found is right (0: it
+ * found none), and that a guess of the prediction layer is right. */
 float drafting_odds(const struct drafting *d);
 float drafting_predicted_odds(const struct drafting *d);
 

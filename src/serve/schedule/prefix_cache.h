@@ -56,8 +56,8 @@ struct status prefix_cache_init(struct prefix_cache *c, int32_t n_nodes,
                                 const struct plan_tables *tables);
 void prefix_cache_fini(struct prefix_cache *c);
 
-/* Local. The key of a node: a hash of its B tokens and of the key before it (0: none). Two
- * prompts with equal keys are very likely, but not surely, equal up to there. */
+/* Local. Returns the key of a node: a hash of its B tokens and of the key before it (0: none). Two
+ * prompts with equal keys are very likely, but not certainly, equal up to there. */
 uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 
 /* Local. Finds the node with these B tokens after node `parent` (-1: at the start); -1 if there is
@@ -72,7 +72,7 @@ int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t
 int32_t prefix_cache_add(struct prefix_cache *c, int32_t parent, uint64_t key,
                          const int32_t *tokens, const int32_t *blocks, bool has_windows);
 
-/* Local. A node's blocks, [tables], borrowed. */
+/* Local. Returns a node's blocks, [tables], borrowed. */
 int32_t *prefix_cache_blocks(const struct prefix_cache *c, int32_t node);
 
 /* Local. Adds or removes a holder of a node. A holder of a node holds all nodes before it, and
@@ -88,7 +88,7 @@ void prefix_cache_hold_windows(struct prefix_cache *c, int32_t node);
 void prefix_cache_release_windows(struct prefix_cache *c, int32_t node);
 void prefix_cache_give_windows(struct prefix_cache *c, int32_t node, const int32_t *blocks);
 
-/* Local. The number of blocks without a holder. */
+/* Local. Returns the number of blocks without a holder. */
 int32_t prefix_cache_n_idle(const struct prefix_cache *c);
 
 /* Local. Evicts the least recently used: a node without a holder, or only the windowed blocks of a
@@ -104,10 +104,10 @@ struct prefix_victim {
     int32_t table_begin, table_end;
 };
 
-/* Local. */
+/* Local. Returns what prefix_cache_evict would take next. */
 struct prefix_victim prefix_cache_victim(const struct prefix_cache *c);
 
-/* Local. The B tokens of a node; borrowed. */
+/* Local. Returns the B tokens of a node; borrowed. */
 const int32_t *prefix_cache_tokens(const struct prefix_cache *c, int32_t node);
 
 #endif

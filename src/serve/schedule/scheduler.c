@@ -236,7 +236,8 @@ static struct sequence *youngest(const struct scheduler *s, const struct replica
 }
 
 /* Gets blocks for all tokens of a running request, and windowed ones for its next n_rows, by
- * preempting younger requests. If q itself is the youngest, q waits again (q->state tells). */
+ * preempting younger requests. If q itself is the youngest, it waits again, and q->state is not
+ * SEQUENCE_RUNNING. */
 static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t n_rows)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -296,8 +297,9 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
     return status_ok();
 }
 
-/* The number of sequences that a group of a replica may run: an even share of all sequences, so
- * that every group in flight has work, but no more than its share of the batch limit. */
+/* Returns the number of sequences that a group of a replica may run: an even share of all
+ * sequences, so that every group in flight has work, but no more than its share of the batch
+ * limit. */
 static size_t group_share(const struct scheduler *s)
 {
     const size_t n_groups = (size_t)s->o.n_groups;

@@ -76,7 +76,7 @@ struct scheduler_load {
 struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
                                struct scheduler **out);
 
-/* Local. Also destroys the requests that it still holds. */
+/* Local. Destroys the scheduler and the requests that it still holds. */
 void scheduler_destroy(struct scheduler **s);
 
 /* Local. Takes ownership of a checked request without an error, until scheduler_take_finished gives

@@ -130,8 +130,8 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
     return status_ok();
 }
 
-/* A step without guesses raises the estimated probability a little, so that guesses are tried
- * again, but in few steps only if they never pay. */
+/* If guesses do not pay now, raises their estimated probability a little, so that they are tried
+ * again from time to time. */
 bool scheduler_predicts(struct scheduler *s, int32_t group)
 {
     static const float recovery = 1.0f / 8192;

@@ -34,9 +34,10 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
                              q->r->tokens + b * block_tokens);
 }
 
-/* The number of blocks that q may take from others: none of a prompt whose log-probabilities are
- * requested; never the block of the last token, whose row must be computed to draw the next token.
- */
+/* Returns the number of blocks that q may take from others: none of a prompt whose
+ * log-probabilities are requested; never the block of the last token, whose row must be computed to
+ * draw the next token.
+ * */
 size_t scheduler_prefix_sharable(const struct sequence *q)
 {
     if (q->r->ask->n_prompt_logprobs >= 0) return 0;

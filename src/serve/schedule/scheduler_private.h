@@ -66,26 +66,27 @@ struct scheduler {
                           being planned */
 };
 
-/* The number of entries of a table for n_tokens. */
+/* Returns the number of entries of a table for n_tokens. */
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
 {
     return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
 }
 
-/* The first block of a windowed table that the row at `position`, or a later one, can see. */
+/* Returns the first block of a windowed table that the row at `position`, or a later one, can
+ * see. */
 static inline size_t scheduler_window_begin(const struct scheduler *s, size_t position)
 {
     const size_t window = (size_t)s->o.tables.window;
     return position + 1 > window ? (position + 1 - window) / PLAN_BLOCK_TOKENS : 0;
 }
 
-/* The number of blocks that can be taken: those without a holder. */
+/* Returns the number of blocks that can be taken: those without a holder. */
 static inline int32_t replica_n_free(const struct replica *r)
 {
     return r->pool.n_free + prefix_cache_n_idle(&r->cache);
 }
 
-/* q's blocks at place b, one for each table. */
+/* Returns q's blocks at place b, one for each table. */
 static inline int32_t *sequence_blocks_at(const struct scheduler *s, const struct sequence *q,
                                           size_t b)
 {
@@ -97,12 +98,12 @@ static inline int32_t *sequence_blocks_at(const struct scheduler *s, const struc
 /* Makes room in q's tables for n_needed entries. Errors: STATUS_MEMORY. */
 struct status scheduler_grow_table(const struct scheduler *s, struct sequence *q, size_t n_needed);
 
-/* The number of blocks, over all tables, that q lacks for entries up to n_full of its full tables
- * and up to n_window of the windowed ones. */
+/* Returns the number of blocks, over all tables, that q lacks for entries up to n_full of its full
+ * tables and up to n_window of the windowed ones. */
 int64_t scheduler_blocks_lacking(const struct scheduler *s, const struct sequence *q, size_t n_full,
                                  size_t n_window);
 
-/* The most blocks, over all tables, that a sequence of n_tokens holds at a time. */
+/* Returns the most blocks, over all tables, that a sequence of n_tokens holds at a time. */
 int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens);
 
 /* Give up q's own blocks at place b: those of the full tables, and those of the windowed ones if it
@@ -200,7 +201,7 @@ struct prefix_match {
 /* Counts the prompt tokens up to q->n_computed that q has without computing them. */
 void scheduler_count_jump(struct scheduler *s, struct sequence *q);
 
-/* The number of blocks that q may take from others. */
+/* Returns the number of first blocks that q may take from others. */
 size_t scheduler_prefix_sharable(const struct sequence *q);
 
 /* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:

@@ -9,7 +9,7 @@
 #include "serve/schedule/adjusts.h"
 #include "serve/schedule/drafting.h"
 
-enum { SEQUENCE_DRAFTS_MAX = 31 }; /* most drafts of a sequence in one step */
+enum { SEQUENCE_DRAFTS_MAX = 31 }; /* the most drafts of a sequence in one step */
 
 enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
 
@@ -19,7 +19,7 @@ struct sequence {
     enum sequence_state state;
     int32_t replica, group; /* where it runs, or ran last */
 
-    /* its tokens, those of r */
+    /* its tokens, which r has */
     size_t n_computed; /* tokens whose KV rows are in its blocks */
     size_t n_high;     /* the largest value that n_computed has had */
     size_t pos0;       /* its rows in the step being planned or in flight: [pos0, pos0 + n_rows) */
@@ -66,7 +66,8 @@ struct sequence {
  * caller's). */
 struct status sequence_create(struct request *r, struct sequence **out);
 
-/* Local. Also destroys its request, unless that was taken (r NULL). Accepts NULL. */
+/* Local. Destroys a sequence and its request, unless the request was taken (r NULL). Accepts
+ * NULL. */
 void sequence_destroy(struct sequence **q);
 
 /* Local. True when a runs before b. */

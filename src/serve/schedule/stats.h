@@ -20,7 +20,7 @@ struct serve_summary {
     uint64_t n_prompt_tokens;  /* prompt tokens of requests that ran; each counted once, cached or
                                   computed */
     uint64_t n_generated_tokens;  /* sampled tokens kept */
-    uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
+    uint64_t n_recomputed_tokens; /* rows recomputed after preemptions */
     uint64_t n_prefix_hits;       /* times that a request continued after cached blocks */
     uint64_t n_prefix_hit_tokens; /* rows not computed because of prefix hits, including after
                                      preemptions */
@@ -55,11 +55,11 @@ struct serve_summary {
     struct latency itl;       /* between two tokens of a request, one sample per token */
     struct latency e2e;       /* from a request's first step being planned to its end */
     uint64_t n_scored;        /* score: tokens with a log-probability */
-    double sum_logprob;       /* score: per request by position, then requests in input order */
+    double sum_logprob;       /* score: summed per request, then over requests in input order */
     double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
-/* Local. The fraction of the prompts' rows that the prefix cache saved, 0 to 1. */
+/* Local. Returns the fraction of the prompts' rows that the prefix cache saved, 0 to 1. */
 double serve_summary_hit_rate(const struct serve_summary *s);
 
 /* Local. Prints the summary as lines of text for people. */
