@@ -27,7 +27,7 @@ static const char score_text[] =
     "(natural log; the first has none), their sum, and at the end the perplexity of the whole "
     "input.";
 
-/* Refuses flags that write or change something beside --audit, which only reads. */
+/* Refuses flags that write or change something together with --audit, which only reads. */
 static struct status check_audit(const struct job_options *o)
 {
     const struct {

@@ -51,8 +51,7 @@ struct facts_rank {
     uint32_t n_threads; /* with which it would compute */
     char cpu[FACTS_NAME_BYTES];
     struct facts_system system;
-    struct facts_measured measured; /* of its host; only the entry of the host's first rank is used
-                                     */
+    struct facts_measured measured; /* of its host; used only from the host's first rank */
 };
 
 /* All facts, as the rules read them. */

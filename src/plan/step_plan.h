@@ -92,8 +92,7 @@ struct plan_seq {
                             tables; 0 if there are none */
     int32_t slot;        /* of its recurrent states; 0 if the model has none */
     int32_t want;        /* plan_want bits */
-    int32_t next_token;  /* the token after the last row; -1: there is none, or it is to be sampled
-                          */
+    int32_t next_token;  /* the token after the last row; -1: none, or yet to be sampled */
     int32_t top_k;       /* 0: off */
     int32_t n_logprobs;  /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
     int32_t

@@ -89,8 +89,8 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
     }
 }
 
-/* Finds the begin and end of the part. A long line may move its begin past its end; then it is
- * empty. */
+/* Finds the start and the end of the part. A long line may move the start past the end; then the
+ * part is empty. */
 static struct status find(struct scan *s, struct input_part *part)
 {
     const uint64_t first = input_part_cut(part->size, part->index, part->n);

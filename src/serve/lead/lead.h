@@ -33,7 +33,7 @@ struct lead_options {
         *part; /* the part of the input, with its byte range (input_part_find); NULL: all of it */
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows, */
-    const char *chat_missing; /* which say this; NULL: a general sentence */
+    const char *chat_missing; /* the message of these error rows; NULL: a general one */
     struct jinja_date date;   /* the time that templates see */
     struct request_defaults defaults; /* from the flags, then generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */

@@ -34,8 +34,8 @@ struct lead_port {
     /* Called after the results of a step of `group` have been committed. */
     struct status (*commit)(void *user, struct lead *l, int32_t group);
 
-    /* Called before each step once the job has been asked to drain, until it returns true: no more
-     * steps are to be planned. */
+    /* Called before each step once the job has been asked to drain, until it returns true, which
+     * means that no more steps are to be planned. */
     bool (*may_stop)(void *user, struct lead *l);
 
     /* The run ends early, and no plan is in flight: saves or ends unfinished requests. */

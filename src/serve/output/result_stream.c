@@ -5,7 +5,7 @@
 #include "serve/output/result_row.h"
 #include "serve/output/tool_calls.h"
 
-/* Returns the request whose answer c is. */
+/* Returns the request to which c is an answer. */
 static const struct request *line_of(const struct request *c)
 {
     return c->parent != NULL ? c->parent : c;
@@ -19,7 +19,7 @@ static void begin_event(const struct request *r, const char *model_name, struct 
     strbuf_puts(out, ",\"choices\":[");
 }
 
-/* A piece of an answer: bytes [from, end) of its text, and after the last piece the tool calls. */
+/* A piece of an answer: bytes [from, end) of its text, and, in the last piece, the tool calls. */
 struct answer_piece {
     size_t from, end;
     struct tool_calls calls;

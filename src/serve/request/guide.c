@@ -54,7 +54,7 @@ struct guide {
     struct guides *owner;
     struct spec spec; /* without its node */
     size_t n_users;
-    char *error;        /* owned: why the grammar cannot be compiled; NULL: it was */
+    char *error;        /* owned: why the grammar cannot be compiled; NULL: it could be */
     struct dfa *dfa;    /* owned */
     struct mask *masks; /* [dfa->n_states], owned */
     struct mask first;  /* for an answer's first token */

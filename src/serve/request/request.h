@@ -57,7 +57,7 @@ struct request_rules {
     struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
     const struct chat *chat;  /* the model's chat template; NULL: lines with `messages` become error
                                  rows, */
-    const char *chat_missing; /* which say this; NULL: a general sentence */
+    const char *chat_missing; /* the message of these error rows; NULL: a general one */
     struct jinja_date date;   /* the time that chat templates see */
     const int32_t *end_ids;   /* [n_end_ids] */
     size_t n_end_ids;

@@ -29,8 +29,7 @@ struct drafting {
                            last place in the text; 0: none */
     size_t n_slots;     /* a power of 2 */
     size_t n_seen;      /* positions below are listed as followers */
-    float odds[DRAFTING_LENGTHS]; /* probability that a draft token is right, by length of the match
-                                   */
+    float odds[DRAFTING_LENGTHS];      /* probability that a draft is right, by length of match */
     uint8_t n_tried[DRAFTING_LENGTHS]; /* trials behind odds; stops growing at a limit */
     size_t from;                       /* position of the first draft token in the text */
     size_t n_same;                     /* length of the match before `from`; 0: no drafts */
@@ -76,8 +75,8 @@ void drafting_times(const struct drafting_cost *cost, float *times);
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
-/* Local. Return the probability that the first draft token that drafting_look found is right (0: it
- * found none), and that a guess of the prediction layer is right. */
+/* Local. Return the probability that the first draft token from drafting_look is right (0: it found
+ * none), and the probability that a guess of the prediction layer is right. */
 float drafting_odds(const struct drafting *d);
 float drafting_predicted_odds(const struct drafting *d);
 

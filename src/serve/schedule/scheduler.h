@@ -51,8 +51,8 @@ struct scheduler_options {
                               none. Needs the prefix cache */
     struct scheduler_store store;    /* needs the prefix cache, and one full table */
     struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
-                                        SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 if a row
-                                        depends on the batch (neither is used when scoring) */
+                                        SEQUENCE_DRAFTS_MAX; prefix_cache off, n_drafts 0 if a row
+                                        depends on the batch (scoring uses neither) */
     struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
     bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
     bool no_repeats; /* these guesses are the only drafts: none come from the request's own text */

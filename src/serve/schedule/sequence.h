@@ -86,7 +86,8 @@ struct sequence_list {
 void sequence_list_put(struct sequence_list *l, struct sequence *q, struct sequence *next);
 void sequence_list_take(struct sequence_list *l, struct sequence *q);
 
-/* Local. Insert q at its place in the order; they search for it from the head or from the tail. */
+/* Local. Insert q at its place in the order; one searches for it from the head, one from the
+ * tail. */
 void sequence_list_put_from_head(struct sequence_list *l, struct sequence *q);
 void sequence_list_put_from_tail(struct sequence_list *l, struct sequence *q);
 

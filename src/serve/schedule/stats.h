@@ -12,14 +12,13 @@
 struct serve_summary {
     uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
-    uint64_t n_resumed_rows;   /* those of n_rows taken over from the journal */
-    uint64_t n_resumed_tokens; /* sampled tokens of unfinished requests taken over from the journal
-                                */
-    uint64_t n_commits;        /* of the journal */
-    double commit_s;           /* the longest of the recent commits */
-    uint64_t n_prompt_tokens;  /* prompt tokens of requests that ran; each counted once, cached or
-                                  computed */
-    uint64_t n_generated_tokens;  /* sampled tokens kept */
+    uint64_t n_resumed_rows;     /* those of n_rows taken over from the journal */
+    uint64_t n_resumed_tokens;   /* sampled tokens of unfinished requests, taken over likewise */
+    uint64_t n_commits;          /* of the journal */
+    double commit_s;             /* the longest of the recent commits */
+    uint64_t n_prompt_tokens;    /* prompt tokens of requests that ran; each counted once, cached or
+                                    computed */
+    uint64_t n_generated_tokens; /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows recomputed after preemptions */
     uint64_t n_prefix_hits;       /* times that a request continued after cached blocks */
     uint64_t n_prefix_hit_tokens; /* rows not computed because of prefix hits, including after
@@ -31,8 +30,7 @@ struct serve_summary {
                                      rows */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
     uint64_t n_right_drafts;      /* those equal to the sampled token, so each saved a step */
-    uint64_t n_guesses; /* guesses of the prediction layer that were compared with the sampled token
-                         */
+    uint64_t n_guesses;           /* guesses of the prediction layer that were compared */
     uint64_t n_right_guesses;
     uint64_t n_preemptions;
     uint64_t n_tier_out, n_tier_in; /* blocks ordered to and from --kv-tier, per rank */
