@@ -1,5 +1,5 @@
-/* The report of shoal bench: a block of latencies for each case, one table of all cases, and JSON.
- */
+/* The report of shoal bench: a block of latencies for each case, one table of all cases, and
+ * JSON. */
 #include "bench/bench_private.h"
 
 #include <math.h>

@@ -1,8 +1,7 @@
 /* The repetitions of shoal bench: runs requests of synthetic tokens through scheduler and engine.
  * Each sampled token is computed and then replaced by a synthetic one, so that answers have the
  * given length and the tokens (and with them the experts) are the same with any model and in any
- * program.
- * */
+ * program. */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -375,8 +374,8 @@ static struct status run_turn(struct bench *b, const struct bench_case *c)
     return st;
 }
 
-/* Runs one repetition for each line of stdin, so that other programs can take turns with this one.
- */
+/* Runs one repetition for each line of stdin, so that other programs can take turns with this
+ * one. */
 static struct status run_turns(struct bench *b)
 {
     char line[128];

@@ -16,8 +16,8 @@ struct machine {
 
 /* **Collective (world)**. Fills *out on every rank; the first rank of each host measures links and
  * the folder. `directory` may be NULL; writes, reads and removes a file "shoal-diagnose.RANK"
- * there. Errors, agreed on: STATUS_MEMORY, STATUS_IO (the folder), STATUS_USAGE (its path).
- * */
+ * there. Errors, agreed on: STATUS_MEMORY, STATUS_IO (the folder), STATUS_USAGE (its
+ * path). */
 struct status diagnose_measure(const struct machine *m, const char *directory,
                                struct facts_measured *out);
 

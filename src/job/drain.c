@@ -28,8 +28,7 @@ void drain_hold_signals(bool is_launched)
     signal_set(&set, is_launched);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     /* a script that ignores them (trap '' USR1) passes that on to its children, and ignored signals
-     * are discarded
-     * */
+     * are discarded */
     signal(SIGUSR1, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
 }

@@ -458,8 +458,8 @@ void job_init(struct job *j, const struct job_options *options, struct config en
         j->options.run.log_level = LOG_WARN;
 }
 
-/* **Collective (world)**. Gives all ranks the time limit that the launcher's first process found.
- */
+/* **Collective (world)**. Gives all ranks the time limit that the launcher's first process
+ * found. */
 static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
 {
     comm_max_u64(j->comm, COMM_WORLD, &seconds, 1);

@@ -1,5 +1,5 @@
-/* Divides a rank's memory among weights that stay, experts that stream, KV blocks, and workspace.
- * */
+/* Divides a rank's memory among weights that stay, experts that stream, KV blocks, and
+ * workspace. */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

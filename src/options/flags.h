@@ -175,8 +175,8 @@ bool flags_is_given(const struct flags_given *given, const char *name);
 const char *flag_word_of(const struct flag_word *words, int32_t value);
 
 /* Local. Appends a line "--name=value" for each of the group's rows that a journal keeps, in their
- * order, except the row named `leave_out` (NULL: none). The group's offset counts from `options`.
- */
+ * order, except the row named `leave_out` (NULL: none). The group's offset counts from
+ * `options`. */
 void flags_settings(const struct flag_group *group, const void *options, const char *leave_out,
                     struct strbuf *out);
 

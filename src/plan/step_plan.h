@@ -167,8 +167,8 @@ struct result_seq {
     int32_t n_tops;    /* entries in `tops`: n_prompt_logprobs for each score, then n_logprobs */
 };
 
-/* One of a row's most likely tokens. They are ordered by logit, descending, then by id, ascending.
- */
+/* One of a row's most likely tokens. They are ordered by logit, descending, then by id,
+ * ascending. */
 struct plan_top {
     int32_t id;
     float logprob;

@@ -14,8 +14,7 @@ static struct status fail(enum http_status *status, const char *code, const char
 }
 
 /* Whether the body has "messages". A body that is not JSON counts as that of a completion, whose
- * parser reports the error.
- * */
+ * parser reports the error. */
 static struct status is_chat(const char *body, size_t n, bool *out)
 {
     struct js_doc *doc = NULL;

@@ -25,8 +25,8 @@ struct id_set {
 void id_set_spill_beside(struct id_set *s, const char *path);
 
 /* Local. Adds the next line's id, of n bytes. *fresh is false when an earlier line has it. Two
- * different ids have equal hashes with a probability of 2^-128. Errors: STATUS_MEMORY, STATUS_IO.
- */
+ * different ids have equal hashes with a probability of 2^-128. Errors: STATUS_MEMORY,
+ * STATUS_IO. */
 struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh);
 
 enum { ID_NAME_MAX = 48 };

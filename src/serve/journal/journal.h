@@ -65,8 +65,8 @@ struct status journal_add(struct journal *j, const struct journal_record *r);
 bool journal_is_dirty(const struct journal *j);
 
 /* Local. True when it is time to commit: commit_bytes are gathered, or 200 ms have passed since the
- * last commit (longer if commits are slow, so that they take at most a twentieth of the time).
- * */
+ * last commit (longer if commits are slow, so that they take at most a twentieth of the
+ * time). */
 bool journal_is_due(const struct journal *j);
 
 /* Local. Appends a COMMIT record, writes all gathered records and makes them durable; does nothing
@@ -80,8 +80,7 @@ struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read
 struct status journal_save(struct journal *j);
 
 /* Local. Returns the time of a slow commit in seconds: a maximum that decays by 1/16 with each
- * faster commit.
- * */
+ * faster commit. */
 double journal_commit_s(const struct journal *j);
 
 /* Local. Returns the number of commits so far. */

@@ -89,8 +89,7 @@ static struct status journal_index_grow(struct journal_index *x)
 }
 
 /* Finds or takes the slot of `line`, which is at least x->line. Lines in [x->line, x->line +
- * n_slots) never collide.
- * */
+ * n_slots) never collide. */
 static struct status journal_index_slot_of(struct journal_index *x, uint64_t line,
                                            struct slot **out)
 {

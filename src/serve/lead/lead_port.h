@@ -27,8 +27,7 @@ struct lead_port {
     bool (*is_at_end)(const void *user);
 
     /* Takes the answers to r, or its error. The lead owns r, which lives until the function
-     * returns.
-     * */
+     * returns. */
     struct status (*put)(void *user, struct lead *l, const struct request *r);
 
     /* Called after the results of a step of `group` have been committed. */

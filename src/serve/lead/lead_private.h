@@ -119,8 +119,8 @@ struct status lead_save_search(struct lead *l, struct request *p, size_t n_least
 struct status lead_save_all(struct lead *l);
 
 /* Gives r the tokens that an earlier run saved (hit; NULL: none). If they do not belong to r, it
- * starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary, STATUS_MEMORY.
- * */
+ * starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary,
+ * STATUS_MEMORY. */
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* Does the same for the beam search of p, which has just been made. */

@@ -255,8 +255,8 @@ static bool has_run(const struct journal_hit *hit)
     return is_late;
 }
 
-/* Replaces a row with the error row that a single job would have written for a repeated custom_id.
- */
+/* Replaces a row with the error row that a single job would have written for a repeated
+ * custom_id. */
 static struct status mend_row(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
 {
     char code[] = REQUEST_DUPLICATE_CODE, message[] = REQUEST_DUPLICATE_MESSAGE;

@@ -64,8 +64,7 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out)
 }
 
 /* Returns a token's bytes; without a tokenizer, or for an id without bytes, a substitute made in
- * `scratch`.
- * */
+ * `scratch`. */
 static const char *result_logprobs_bytes_of(const struct request_rules *rules, int32_t id,
                                             char scratch[32], size_t *n)
 {

@@ -6,8 +6,7 @@
 #include "serve/request/request.h"
 
 /* All functions are Local and append a JSON value, without its key, to `out`, which also keeps
- * errors.
- * */
+ * errors. */
 
 /* Appends r's sampled tokens: [{"id","logprob","top":[[id,logprob],..]},..]. */
 void result_logprobs_plain(const struct request *r, struct strbuf *out);
@@ -18,8 +17,8 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out);
 /* The next two append the sampled tokens from number `from` on; 0: all of them. */
 
 /* As in OpenAI chat completions: {"content":[{"token","logprob","bytes","top_logprobs"}],
- * "refusal":null}. A token that holds part of a character has U+FFFD in "token"; "bytes" are exact.
- */
+ * "refusal":null}. A token that holds part of a character has U+FFFD in "token"; "bytes" are
+ * exact. */
 void result_logprobs_chat(const struct request *r, const struct request_rules *rules, size_t from,
                           struct strbuf *out);
 

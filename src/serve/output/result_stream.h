@@ -1,7 +1,6 @@
 /* Writes an answer piece by piece as server-sent events, in the forms of OpenAI's streams. The
  * pieces of an answer, joined, are the text that result_row.h writes as a whole. Called by the
- * server.
- * */
+ * server. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_STREAM_H
 #define SHOAL_SERVE_OUTPUT_RESULT_STREAM_H
 

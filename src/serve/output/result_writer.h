@@ -42,8 +42,7 @@ struct status result_writer_create(const char *path, size_t window_rows, size_t 
  * it compares flushed rows with the file's bytes, and rewrites the file from the first difference
  * on. After that, rows reach the file only in result_writer_flush, so that the caller can first
  * make them durable in the journal. failpoint: borrowed, NULL: none. Errors: as
- * result_writer_create.
- * */
+ * result_writer_create. */
 struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
                                    struct failpoint *failpoint, struct result_writer **out);
 

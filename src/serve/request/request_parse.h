@@ -42,8 +42,7 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
 struct status request_read_sampling(struct request_parser *p, const struct js_node *fields);
 
 /* request_guide.c: reads response_format, guided_regex, guided_choice, guided_json,
- * structured_outputs.
- * */
+ * structured_outputs. */
 struct status request_read_guide(struct request_parser *p, const struct js_node *fields);
 
 /* request_words.c: reads allowed_token_ids and bad_words, after all other sampling fields. As in

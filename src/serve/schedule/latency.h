@@ -24,14 +24,12 @@ extern const int latency_quantiles[LATENCY_QUANTILE_COUNT];
 void latency_add(struct latency *l, uint64_t ns);
 
 /* Local. Returns the value in seconds below which a fraction p of the samples lies (0 <= p <= 1); 0
- * if empty.
- * */
+ * if empty. */
 double latency_percentile_s(const struct latency *l, double p);
 double latency_mean_s(const struct latency *l);
 
 /* Local. Returns the number of samples up to `seconds`; a sample within 1/64 of that value may be
- * counted or not.
- * */
+ * counted or not. */
 uint64_t latency_n_below(const struct latency *l, double seconds);
 
 #endif

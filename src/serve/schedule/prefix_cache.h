@@ -93,8 +93,7 @@ int32_t prefix_cache_n_idle(const struct prefix_cache *c);
 
 /* Local. Evicts the least recently used: a node without a holder, or only the windowed blocks of a
  * node. Writes the blocks, now the caller's, to out [tables] and returns their number; 0: none is
- * idle.
- * */
+ * idle. */
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out);
 
 /* What prefix_cache_evict would take next, if preempted sequences want it: a node, and the tables

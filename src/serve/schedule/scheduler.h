@@ -28,8 +28,8 @@ typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, co
 /* Writes up to n_most draft tokens that may follow r's, and returns how many. */
 typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
-/* KV blocks that other jobs have computed, by the hash of all their tokens (attention/kv_store.h).
- */
+/* KV blocks that other jobs have computed, by the hash of all their tokens
+ * (attention/kv_store.h). */
 struct scheduler_store {
     bool (*has)(void *user, const uint64_t *key); /* key [2]; NULL: there is no store */
     void (*key)(const uint64_t *before, const int32_t *tokens, uint64_t *key);

@@ -29,8 +29,7 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
 }
 
 /* Ends the sequences of r and of its answers in a list. Those in flight end with their result,
- * because later plans may reuse their blocks only then.
- * */
+ * because later plans may reuse their blocks only then. */
 static struct status cancel_in(struct scheduler *s, struct sequence_list *list,
                                const struct request *r, const char *code, const char *message)
 {

@@ -35,8 +35,7 @@ static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int
 }
 
 /* Returns how many of q's n drafts its guide allows; ends before a draft after which no token can
- * follow.
- * */
+ * follow. */
 static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
     const struct request *r = q->r;

@@ -36,8 +36,7 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
 
 /* Returns the number of blocks that q may take from others: none of a prompt whose
  * log-probabilities are requested; never the block of the last token, whose row must be computed to
- * draw the next token.
- * */
+ * draw the next token. */
 size_t scheduler_prefix_sharable(const struct sequence *q)
 {
     if (q->r->ask->n_prompt_logprobs >= 0) return 0;
@@ -134,8 +133,7 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
 }
 
 /* Replaces block b of q by that of the cached node `id`, which q holds from now on, except its
- * windowed blocks.
- * */
+ * windowed blocks. */
 static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;

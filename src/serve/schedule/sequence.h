@@ -28,8 +28,8 @@ struct sequence {
     bool is_scored; /* that step gives log-probabilities of prompt tokens */
 
     /* its KV blocks. The first n_cached are in nodes of the prefix cache and may have other
-     * holders. Full tables have the blocks [0, n_blocks), windowed ones [window_begin, window_end).
-     */
+     * holders. Full tables have the blocks [0, n_blocks), windowed ones [window_begin,
+     * window_end). */
     int32_t *blocks; /* [blocks_capacity, tables], owned memory */
     int32_t *nodes;  /* [n_cached] of blocks_capacity, owned memory */
     size_t n_blocks, blocks_capacity;
