@@ -33,8 +33,7 @@ struct mma_rows {
     float max[ROWS_MAX], sum[ROWS_MAX];           /* over all tiles so far and the current one */
     float tile_max[ROWS_MAX], tile_sum[ROWS_MAX]; /* of the current tile */
     bool sees[ROWS_MAX];                          /* the row sees some slot of the current tile */
-    float old_factor[ROWS_MAX],
-        factor[ROWS_MAX]; /* factors of the old o and of the current tile's o */
+    float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* factors of the old o; of the tile's o */
 };
 
 /* Returns the index of a warp's first lane in arrays of THREAD_SLOTS. */
@@ -236,8 +235,7 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
         return;
     }
     BLOCK_UNROLL
-    for (uint32_t k = 0; k < 2;
-         k++) { /* selects instead of branching, as this is between tensor-core products */
+    for (uint32_t k = 0; k < 2; k++) { /* no branches between tensor-core products: select */
         const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
         o[k] = row->sees[r] ? next : o[k];
     }
@@ -431,8 +429,7 @@ BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, s
     const uint32_t left = n > a->tile0 ? n - a->tile0 : 0;
     const uint32_t n_now = left < a->n_tiles ? left : a->n_tiles;
     float *total = a->totals + ((size_t)b.y * a->n_heads + b.x) * (hd + 2);
-    float *folded =
-        (float *)shared; /* maximum and sum of earlier passes; 1 if an element of o is not finite */
+    float *folded = (float *)shared; /* earlier maximum and sum; 1: an o is not finite */
     float *out = a->out + (row * a->n_heads + b.x) * hd;
     if (n_now == 0) return;
     FOR_THREADS(t)

@@ -1,20 +1,21 @@
-/* From logits to tokens in integer arithmetic: argmax, logit bias and penalties, and the draw under
- * top-k, top-p and min-p. Tokens are ordered by keys. Each limit is the largest key such that the
- * sum over all keys at or above it is large enough. The search finds that key one byte at a time,
- * from sums for each value of the byte; integer sums do not depend on their order. */
+/* Computes tokens from logits in integer arithmetic: argmax, logit bias and penalties, and the
+ * draw under top-k, top-p and min-p. Tokens are ordered by keys. Each limit is the largest key for
+ * which the sum over all keys at or above it is large enough. The search finds that key one byte
+ * at a time, from a sum for each value of the byte; integer sums do not depend on their order. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 #include "kernels/logit_body.h"
 
 typedef unsigned __int128 uint128;
 
-/* (ordered bits, ~id): the largest key is the greatest logit, and among equals the smallest id. */
+/* Returns the key (ordered bits, ~id): the largest key belongs to the greatest logit, and of equal
+ * logits to the smallest id. */
 BLOCK_INLINE uint64_t sample_key(float logit, uint32_t id)
 {
     return (uint64_t)kern_ordered_bits(logit + 0.0f) << 32 | (uint32_t)~id;
 }
 
-/* One block per CUDA_ARGMAX_SPAN logits. */
+/* Finds the largest key of up to CUDA_ARGMAX_SPAN logits, and counts those that are not finite. */
 BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b, void *shared)
 {
     uint64_t *best = (uint64_t *)shared;
@@ -50,8 +51,8 @@ BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b,
 }
 CUDA_KERNEL(argmax, argmax_args)
 
-/* One block per CUDA_ARGMAX_SPAN logits. The masses are integers, so their order does not matter.
- */
+/* Adds the masses of up to CUDA_ARGMAX_SPAN logits. They are integers, so their order does not
+ * matter. */
 BLOCK_INLINE void score_block(const struct score_args *a, struct cuda_block b, void *shared)
 {
     int64_t *total = (int64_t *)shared;
@@ -106,9 +107,9 @@ struct pick_part {
     const float *logits;
     size_t n;
     float max, inv_t;
-    uint64_t least;  /* tokens with smaller keys are out */
+    uint64_t least;  /* tokens with smaller keys are excluded */
     bool counts;     /* a token counts 1 instead of its mass */
-    int64_t *sums;   /* shared [BYTE_VALUES]: a sum per value of the key's current byte */
+    int64_t *sums;   /* shared [BYTE_VALUES]: a sum for each value of the key's current byte */
     uint64_t *key;   /* shared: the bytes of the key found so far */
     uint64_t *above; /* shared: the sum over keys above *key */
 };
@@ -119,9 +120,9 @@ BLOCK_INLINE uint64_t pick_mass(const struct pick_part *p, float logit)
     return e <= 1.0f ? (uint64_t)((double)e * 0x1p32) : 0;
 }
 
-/* Adds to sums[value] every key that is in and agrees with *key above this byte. Neighbouring
- * tokens seldom differ in the first byte, so each thread adds up equal values before it adds to
- * shared memory. */
+/* Adds every token that is not excluded, and whose key agrees with *key above this byte, to
+ * sums[its byte]. Consecutive tokens seldom differ in the first byte, so each thread adds up equal
+ * values before it adds to shared memory. */
 BLOCK_INLINE void pick_add_byte(const struct pick_part *p, int shift)
 {
     FOR_THREADS(t)
@@ -147,8 +148,8 @@ BLOCK_INLINE void pick_add_byte(const struct pick_part *p, int shift)
     BLOCK_SYNC();
 }
 
-/* The largest key such that 2^shift times the sum over all keys at or above it is at least `want`;
- * 0: the whole sum is too small. */
+/* Returns the largest key for which 2^want_shift times the sum over all keys at or above it is at
+ * least `want`; 0: even the whole sum is too small. */
 BLOCK_INLINE uint64_t pick_largest(const struct pick_part *p, int want_shift, uint128 want)
 {
     BLOCK_SYNC();
@@ -178,7 +179,7 @@ BLOCK_INLINE uint64_t pick_largest(const struct pick_part *p, int want_shift, ui
     return *p->key;
 }
 
-/* The mass of all tokens that are in. */
+/* Returns the mass of all tokens that are not excluded. */
 BLOCK_INLINE uint64_t pick_sum(const struct pick_part *p)
 {
     BLOCK_SYNC();
@@ -199,8 +200,8 @@ BLOCK_INLINE uint64_t pick_sum(const struct pick_part *p)
     return (uint64_t)p->sums[0];
 }
 
-/* The largest key that is in and has a mass below least_mass, which is where min-p cuts; 0: none.
- */
+/* Returns the largest key that is not excluded and has a mass below least_mass, from which on
+ * min-p excludes tokens; 0: none. */
 BLOCK_INLINE uint64_t pick_first_below(const struct pick_part *p, uint64_t least_mass)
 {
     BLOCK_SYNC();
@@ -228,7 +229,7 @@ BLOCK_INLINE uint64_t pick_fixed(float fraction)
     return (uint64_t)((double)fraction * 0x1p32);
 }
 
-/* Draws a token. Returns its key; 0: no token is in. */
+/* Draws a token. Returns its key; 0: all tokens are excluded. */
 BLOCK_INLINE uint64_t pick_draw(struct pick_part *p, const struct pick_row *o)
 {
     if (o->top_k > 0 && (size_t)o->top_k < p->n) {

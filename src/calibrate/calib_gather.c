@@ -1,5 +1,5 @@
 /* Passes over the calibration set. The inputs of linears are captured and sent to every rank,
- * sequence by sequence, and each rank adds them to its rows of the second moments. */
+ * sequence by sequence, and each rank adds them to its own rows of the second moments. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -23,7 +23,7 @@ static struct status calib_gather_reserve(struct calib_capture *k, size_t n_seen
     return status_ok();
 }
 
-/* The stage's hook: captures the input rows of a linear. */
+/* Captures the input rows of a linear; the stage's hook. */
 static void see(void *ctx, enum tap_site site, uint32_t expert, const float *x, size_t n_rows,
                 size_t n)
 {
@@ -49,7 +49,7 @@ static void add_seen(struct calib *c, const struct calib_capture *k)
     }
 }
 
-/* Gives all ranks the captured rows of every rank, in the order of the ranks. */
+/* Sends the captured rows of every rank to all ranks, in the order of the ranks, and adds them. */
 static struct status calib_gather_exchange(struct calib *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
@@ -86,7 +86,8 @@ static struct status forward_one(struct calib *c, size_t seq, struct hidden *h)
     return status_ok();
 }
 
-/* One pass that keeps the hidden rows unchanged. In each round every rank runs one sequence. */
+/* Makes one pass that leaves the hidden rows unchanged. In each round every rank runs one
+ * sequence. */
 static struct status calib_gather_watch(struct calib *c)
 {
     c->tap = (struct tap){.see = see, .ctx = c};
@@ -123,7 +124,7 @@ struct status calib_forward(struct calib *c)
     return comm_agree(c->o->comm, st);
 }
 
-/* ---- bunches ---- */
+/* ---- the units of a pass ---- */
 
 void calib_forget(struct calib *c)
 {
@@ -134,7 +135,7 @@ void calib_forget(struct calib *c)
     c->is_gathered = false;
 }
 
-/* This rank's rows of a unit's H; none when the unit is not quantized. */
+/* Finds this rank's rows of a unit's H; none if the unit is not quantized. */
 static void calib_gather_rows_of(const struct calib *c, const struct calib_unit *u, uint32_t *begin,
                                  uint32_t *end)
 {
@@ -142,9 +143,9 @@ static void calib_gather_rows_of(const struct calib *c, const struct calib_unit 
     *end = u->is_quantized ? hessian_cut(u->n_in, c->n_ranks, c->rank + 1) : 0;
 }
 
-/* Chooses the units [first, *end) that are gathered in one pass: at least one, and no more than
- * memory allows. Counts the bytes of the last rank, which has the most rows, so that all ranks
- * choose alike. */
+/* Chooses the units [first, *end) that are gathered in one pass: at least one quantized unit, and
+ * no more than the memory allows. Counts the bytes of the last rank, which has the most rows, so
+ * that all ranks choose the same units. */
 static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
 {
     uint64_t used = 0;
@@ -158,8 +159,8 @@ static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
     }
 }
 
-/* Gathers the second moments of units [begin, end). Of units that are not quantized, and of the
- * FFN's, whose scale is that of the experts in every pass, gathers the statistics in any case. */
+/* Gathers the second moments of units [begin, end). In every pass also gathers the statistics of
+ * units that are not quantized, and of the FFN's, because the experts share its scale. */
 static struct status calib_gather_gather(struct calib *c, uint32_t begin, uint32_t end)
 {
     struct status st = status_ok();

@@ -1,4 +1,4 @@
-/* One layer: its weights, its stage, and the list of matrices that are quantized together. */
+/* Loads one layer: its weights, its stage, and the list of matrices that are quantized together. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { SEARCH_ROWS = 512 }; /* outputs of a linear that a search looks at */
+enum { SEARCH_ROWS = 512 }; /* outputs of a linear that a search uses */
 
 /* ---- members ---- */
 
@@ -51,7 +51,7 @@ struct status calib_some_rows(const struct calib_member *m, float **rows, size_t
 
 /* ---- units ---- */
 
-/* Finds the layer's tensors by role in the list of a rank's weights. */
+/* Collects the layer's tensors by role from the list of a rank's weights. */
 struct finder {
     const struct ckpt *ckpt;
     const struct ckpt_tensor *of_role[WEIGHT_ROLE_COUNT];
@@ -120,7 +120,8 @@ static void add_experts(struct calib *c, const struct finder *f, struct layer *w
     }
 }
 
-/* The router and the shared experts read the same rows; each expert reads some of them. */
+/* Adds the units of the FFN. The router and the shared experts read the same rows; each expert
+ * reads some of them. */
 static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 {
     const bool shared = w->is_moe && c->o->model->shared_ffn > 0;
@@ -139,7 +140,7 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 
 static struct status add_units(struct calib *c, struct layout_place place)
 {
-    enum { MEMBERS = 10, UNITS = 5 }; /* without those of experts */
+    enum { MEMBERS = 10, UNITS = 5 }; /* not counting experts */
     struct layer *w = &c->weights->stage_layers[0];
     const size_t n_experts = w->is_moe ? w->moe.n_experts : 0;
     struct finder f = {.ckpt = c->o->ckpt};

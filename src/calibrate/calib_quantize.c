@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The method by which a unit is rounded. */
+/* How the members of a unit are rounded. */
 struct rounding {
     const struct gptq *gptq; /* NULL: not by GPTQ */
-    bool clipped;            /* AWQ's search of ranges */
+    bool clipped;            /* clipping ranges are searched (AWQ) */
     struct status st;
 };
 
@@ -24,7 +24,7 @@ static size_t rows_begin(const struct calib *c, size_t n_out, uint32_t rank)
     return n_out * rank / c->n_ranks;
 }
 
-/* Rows [row0, row0 + n_rows) of a block. */
+/* Returns the rows of a member's block from row0 on. */
 static struct quant_block block_at(const struct calib_member *m, size_t row0)
 {
     const size_t n_in = m->w->n_in, groups = quant_groups(m->format, n_in);
@@ -93,8 +93,8 @@ static struct status round_member(struct calib *c, const struct rounding *how,
     return status_ok();
 }
 
-/* Adds a member's error, on evenly spread rows, to the report. Every rank has all values, so all
- * ranks add the same numbers in the same order. */
+/* Adds a member's output error, on evenly spread rows, to the report. Every rank has all values,
+ * so all ranks add the same numbers in the same order. */
 static struct status calib_quantize_add_error(struct calib *c, const struct calib_member *m)
 {
     enum { ROWS = 64 };
@@ -121,7 +121,7 @@ out:
     return st;
 }
 
-/* Replaces w by f32 values: dequantized ones, or plain rows with scales folded in. */
+/* Replaces w by f32 values: dequantized ones, or plain rows into which scales are folded. */
 static struct status show_values(struct calib_member *m)
 {
     const size_t n_out = m->w->n_out, n_in = m->w->n_in;
@@ -168,7 +168,8 @@ static void count_experts(struct calib *c, const struct calib_unit *u)
              (unsigned long long)c->o->min_tokens);
 }
 
-/* Rounds a unit's members. c->full is the unit's H, of the scaled input if there are scales. */
+/* Rounds a unit's members. c->full is the unit's H; if there are scales, it becomes that of the
+ * scaled input. */
 static struct status round_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;
@@ -204,7 +205,7 @@ struct status calib_quantize(struct calib *c)
     return comm_agree(c->o->comm, st);
 }
 
-/* ---- handing over ---- */
+/* ---- passing tensors to the sink ---- */
 
 static struct status emit_plain(struct calib *c, const struct calib_member *m)
 {
@@ -217,9 +218,9 @@ static struct status emit_plain(struct calib *c, const struct calib_member *m)
     return st;
 }
 
-/* Hands over the tensor of member `first`, unless an earlier member has the same tensor. Members
- * are in the order of the tensor's rows: expert by expert, gate before up where both are one
- * tensor. */
+/* Passes the tensor of member `first` to the sink, unless an earlier member has the same tensor.
+ * Members are in the order of the tensor's rows: expert by expert, and gate before up if one
+ * tensor holds both. */
 static struct status emit_tensor(struct calib *c, uint32_t first)
 {
     const struct calib_member *m = &c->members[first];
@@ -238,7 +239,7 @@ static struct status emit_tensor(struct calib *c, uint32_t first)
     return status_ok();
 }
 
-/* The row of a role in the layer; NULL: it has none. */
+/* Returns the description of the layer's tensor with a role; NULL if the layer has none. */
 static const struct arch_tensor *layer_tensor(const struct calib *c, enum weight_role role)
 {
     const uint32_t parts = arch_layer_parts(c->o->model, c->layer);

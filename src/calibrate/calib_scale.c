@@ -1,13 +1,13 @@
 /* Scales between a layer's linears: the output on the left is divided by a scale, the weights on
- * the right are multiplied by it. AWQ searches the scales, SmoothQuant computes them.
+ * the right are multiplied by it. AWQ searches for the scales, SmoothQuant computes them.
  *
  *     norm -> q, k, v
  *     norm -> latents             latent attention
- *     norm of q's latent -> q     likewise
+ *     norm of q's latent -> q     latent attention
  *     norm -> gate, up            and the router; experts and shared experts have one scale
  *     v -> o                      an input of o is a channel of v; query heads that share a KV
  *                                 head share its scales
- *     up -> down                  in each expert on its own
+ *     up -> down                  in each expert separately
  *
  * A scale is used only if every tensor that it changes is quantized (the router becomes f32):
  * rounding scaled floats back to a narrow type would add another error. */
@@ -40,8 +40,8 @@ static bool after_norm(const struct calib_unit *u)
     return u->site == TAP_ATTENTION || u->site == TAP_Q_LATENT || u->site == TAP_FFN;
 }
 
-/* The member whose outputs are the inputs of `u`; NULL when a norm or no single member makes them.
- */
+/* Returns the member whose outputs are the inputs of `u`; NULL if a norm makes them, or no single
+ * member does. */
 static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u)
 {
     if (u->site == TAP_O) return calib_member_of(calib_unit_of(c, TAP_ATTENTION, 0), WEIGHT_V);
@@ -61,7 +61,7 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     const struct arch *m = c->o->model;
     const struct calib_member *maker = maker_of(c, u);
     if (u->site == TAP_EXPERT) return false;                   /* experts share the FFN's scale */
-    if (m->family->out_norms && after_norm(u)) return false;   /* no norm stands before it */
+    if (m->family->out_norms && after_norm(u)) return false;   /* no norm precedes it */
     if (m->family->layer_norms && after_norm(u)) return false; /* its bias would be scaled too */
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
     if (after_norm(u)) return all_quantized(u);
@@ -96,7 +96,8 @@ static void scales_of_try(const struct calib *c, const struct calib_unit *u, int
 
 /* ---- AWQ's search ---- */
 
-/* Adds to `errors` the error on one member of each try that falls to this rank. */
+/* Adds to `errors`, for each try that falls to this rank, the error that it causes in one member.
+ */
 static struct status try_member(struct calib *c, const struct calib_unit *scaled,
                                 const struct calib_member *m, double *errors)
 {
@@ -119,8 +120,8 @@ out:
     return st;
 }
 
-/* Shares the errors of all tries with all ranks and takes the best try. Takes none when not scaling
- * is best, or when too few tokens reached the unit. */
+/* Broadcasts the errors of all tries to all ranks and takes the scales of the best try. Takes none
+ * if not scaling is best, or if too few tokens reached the unit. */
 static struct status take_best(struct calib *c, struct calib_unit *u)
 {
     for (int step = 0; step < AWQ_TRIED; step++) {
@@ -134,8 +135,8 @@ static struct status take_best(struct calib *c, struct calib_unit *u)
     return comm_agree(c->o->comm, st);
 }
 
-/* The experts share the FFN's scale, so it is chosen after the errors of all experts have been
- * added. */
+/* Adds the errors of a unit's tries and takes the best one. Experts share the FFN's scale, which
+ * choose_awq takes after the errors of all experts have been added. */
 static struct status try_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;
@@ -197,7 +198,7 @@ static struct status choose_smooth(struct calib *c)
 
 /* ---- folding ---- */
 
-/* Keeps each kv head's scales once: v has fewer outputs than o has inputs. */
+/* Keeps each kv head's scales only once, because v has fewer outputs than o has inputs. */
 static void compact_heads(const struct arch *m, const float *s, float *out)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;

@@ -1,5 +1,5 @@
-/* The loop over the layers: statistics, scales, codes, then the layer's outputs for the next one.
- */
+/* The loop over the layers: statistics, scales, quantized values, then the layer's outputs for the
+ * next layer. */
 #include "calibrate/calibrate.h"
 
 #include "base/log.h"
@@ -141,13 +141,13 @@ struct status calibrate_run(const struct calibrate_options *o, struct calibrate_
 struct sensing {
     const struct quant_format *formats;
     uint32_t n_formats;
-    struct calibrate_error *out; /* owned [n] until handed over */
+    struct calibrate_error *out; /* owned [n], until it is passed to the caller */
     double *energy;              /* owned [n] */
     size_t n, capacity;
 };
 
-/* Finds or adds the entry of a tensor. Experts are visited one by one and share the entry of their
- * tensor. */
+/* Finds or adds the entry of a tensor. Experts are visited one by one; those of one tensor share
+ * its entry. */
 static struct status entry_of(struct sensing *s, const struct ckpt_tensor *t, size_t *at)
 {
     for (*at = s->n; *at > 0; (*at)--) {
@@ -166,8 +166,8 @@ static struct status entry_of(struct sensing *s, const struct ckpt_tensor *t, si
     return status_ok();
 }
 
-/* d [n_rows, n_in] becomes the change of the weights by RTN in format f; *error is its output
- * error. */
+/* d [n_rows, n_in] = the change of the weights by RTN in format f; *error = the output error of d.
+ */
 static struct status rtn_error(struct calib *c, struct quant_format f, const float *rows,
                                size_t n_rows, size_t n_in, float *d, double *error)
 {

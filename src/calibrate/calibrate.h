@@ -1,6 +1,6 @@
-/* Quantization with calibration. Prompts run through shoal's own forward pass, one layer at a time.
- * Each linear is rounded according to its inputs, and the quantized layer's outputs are the inputs
- * of the next layer (as in GPTQ). Memory holds one layer's weights, the hidden rows of the
+/* Quantization with calibration. Prompts run through shoal's own forward pass, one layer at a
+ * time. Each linear is rounded according to its inputs, and the quantized layer's outputs are the
+ * inputs of the next layer (as in GPTQ). Memory holds one layer's weights, the hidden rows of the
  * calibration set, and as many second moments as memory_bytes allows; further passes gather the
  * rest. Ranks divide the sequences of a pass, the rows of second moments and the outputs of
  * linears; none of this changes a bit (numerics law, rule 10). Reads no prompts and writes no
@@ -17,20 +17,20 @@ enum { CALIBRATE_FORMATS_MAX = 8 };
 
 enum calibrate_method { CALIBRATE_RTN, CALIBRATE_GPTQ, CALIBRATE_AWQ, CALIBRATE_SMOOTHQUANT };
 
-/* Receives the finished tensors, on rank 0 alone. Each tensor comes whole before the next one
+/* Receives the finished tensors, only on rank 0. Each tensor arrives whole before the next one
  * begins. */
 struct calibrate_sink {
     /* Begins a quantized tensor; its rows come next. */
     struct status (*begin)(void *ctx, const struct ckpt_tensor *t, struct quant_format f);
     struct status (*rows)(void *ctx, const struct quant_block *block, size_t n_rows);
-    /* Takes a whole plain tensor with scales folded in: rows [t->n_rows, t->n_cols]. */
+    /* Takes a whole plain tensor into which scales were folded: rows [t->n_rows, t->n_cols]. */
     struct status (*plain)(void *ctx, const struct ckpt_tensor *t, const float *rows);
     void *ctx;
 };
 
 struct calibrate_options {
-    /* borrowed; comm is split by calibrate_layout's layout, and all ranks have opened the same file
-     */
+    /* borrowed; comm is split by calibrate_layout's layout, and all ranks have opened the same
+     * file */
     struct comm *comm;
     const struct kern_table *kern;
     struct ckpt *ckpt;
@@ -41,13 +41,13 @@ struct calibrate_options {
     const size_t *first; /* [n_seqs + 1] */
     size_t n_seqs;
     enum calibrate_method method;
-    /* the wanted format of a tensor; QUANT_NONE: unchanged */
+    /* returns the wanted format of a tensor; QUANT_NONE: unchanged */
     struct quant_format (*format_of)(void *ctx, const struct ckpt_tensor *t);
     void *format_ctx;
     struct gptq_options gptq;
-    unsigned alpha_64ths;  /* SmoothQuant's */
+    unsigned alpha_64ths;  /* of SmoothQuant */
     uint64_t min_tokens;   /* a linear that fewer tokens reach is rounded by RTN */
-    uint64_t memory_bytes; /* of second moments at once, per rank */
+    uint64_t memory_bytes; /* of second moments at one time, per rank */
     struct calibrate_sink sink;
 };
 
@@ -60,25 +60,25 @@ struct calibrate_report {
     double error, energy;
 };
 
-/* Local. The layout of calibration: every rank is a replica that holds whole layers. Errors:
- * STATUS_INPUT, STATUS_USAGE, as layout_build. */
+/* Local. Builds the layout of calibration, in which every rank is a replica that holds whole
+ * layers. Errors: STATUS_INPUT, STATUS_USAGE, as layout_build. */
 struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, struct layout *out);
 
-/* **Collective (world)**. Hands the sink each tensor of the layers that is quantized or changed;
- * the caller copies or rounds all others. Errors, the same on all ranks: STATUS_USAGE (a source
- * that is already quantized; an empty calibration set), STATUS_INPUT (values that are not finite),
- * STATUS_MEMORY, the sink's. */
+/* **Collective (world)**. Passes to the sink each tensor of the layers that is quantized or
+ * changed; the caller copies or rounds all others. Errors, the same on all ranks: STATUS_USAGE (a
+ * source that is already quantized; a model with a gated delta rule; an empty calibration set),
+ * STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's. */
 struct status calibrate_run(const struct calibrate_options *o, struct calibrate_report *report);
 
 /* One tensor's measured sensitivity. */
 struct calibrate_error {
     const struct ckpt_tensor *tensor; /* borrowed */
-    double error[8]; /* of RTN in each of the given formats: output error divided by energy */
+    double error[8];                  /* of RTN in each given format: output error / energy */
 };
 
-/* **Collective (world)**. Measures the output error of every linear of the layers under RTN in each
- * of n_formats, on the activations of the unquantized model. *out [*n], in the order of the layers,
- * is freed with mem_free. Errors as above. */
+/* **Collective (world)**. Measures the output error of every linear of the layers under RTN in
+ * each of n_formats, on the activations of the unquantized model. *out [*n], in the order of the
+ * layers, is freed with mem_free. Errors: as calibrate_run. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

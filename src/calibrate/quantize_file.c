@@ -1,4 +1,4 @@
-/* Copies, converts and rounds (RTN) tensors, a run of rows at a time. */
+/* Copies, converts and rounds (RTN) tensors, one run of rows at a time. */
 #include "calibrate/quantize_file.h"
 
 #include "base/background.h"
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { RUN_BYTES = 8 << 20 }; /* of f32 rows in memory at once */
+enum { RUN_BYTES = 8 << 20 }; /* bytes of f32 rows in memory at one time */
 
 struct status quantize_texts(struct quantize_file *q)
 {
@@ -33,8 +33,8 @@ static uint64_t run_rows(const struct ckpt_tensor *t)
     return n < t->n_rows ? n : t->n_rows;
 }
 
-/* Bytes of a run as floats. Runs are mapped, not allocated: allocating and freeing megabytes for
- * each tensor fragments the heap by gigabytes. */
+/* Returns the bytes of a run as floats. Runs are mapped, not allocated, because allocating and
+ * freeing megabytes for each tensor fragments the heap by gigabytes. */
 static size_t rows_bytes(const struct ckpt_tensor *t)
 {
     return (size_t)(run_rows(t) * t->n_cols * sizeof(float));
@@ -126,7 +126,8 @@ static struct status rounded_wait(const struct quantize_file *q)
     return q->background == NULL ? status_ok() : background_wait(q->background);
 }
 
-/* Starts writing the rows after the previous ones are written; may return before they are. */
+/* Starts writing the rows, once the previous ones are written; may return before the writing ends.
+ */
 static struct status rounded_start(const struct quantize_file *q, struct rounded *r,
                                    const struct quant_block *block, uint64_t n_rows)
 {
@@ -137,7 +138,7 @@ static struct status rounded_start(const struct quantize_file *q, struct rounded
     return status_ok();
 }
 
-/* A run of rows and the buffers for it. */
+/* A run of rows, and its buffers. */
 struct run {
     uint64_t row, n;
     float *x; /* [n, n_cols], the values */

@@ -33,7 +33,8 @@ static struct status parse_format(const char *word, const char *where, struct qu
     return status_ok();
 }
 
-/* Reads the next word of a list, up to the character `end`; false at the end of the list. */
+/* Reads the next word of a list, up to the character `end`. False: the list has ended, or the word
+ * is too long. */
 static bool next_word(const char **at, char end, char *word)
 {
     const size_t n = strcspn(*at, end == '=' ? "=," : ",");
@@ -66,7 +67,7 @@ static struct status parse_classes(const char *policy, struct quantize_policy *o
     return status_ok();
 }
 
-/* The choice that --format implies for a class; the header gives the reasons. */
+/* Returns the choice that --format implies for a class; quantize_policy_parse gives the reasons. */
 static struct quantize_choice default_choice(const struct quantize_choice *all,
                                              enum quantize_class class)
 {
@@ -124,7 +125,7 @@ static void fit_groups(const struct arch *m, const struct weight_spec *s, struct
     if (fit < group) c->format.group = fit;
 }
 
-/* Whether both formats have the same name for users; the type of their scales may differ. */
+/* True when both formats have the same name for users; the types of their scales may differ. */
 static bool quantize_plan_same_format(struct quant_format a, struct quant_format b)
 {
     return a.kind == b.kind && a.has_zeros == b.has_zeros && a.group == b.group;
@@ -186,7 +187,7 @@ done:
 
 /* ---- leaves ---- */
 
-/* The group whose multiples a tensor's leaves must be; 0 when it is plain. */
+/* Returns the group of which a tensor's leaves must be multiples; 0 for a plain tensor. */
 static uint32_t quantize_plan_group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
     const struct quant_format f = c->keep ? t->quant : c->format;

@@ -1,6 +1,6 @@
 /* Decides what `shoal quantize` does with each tensor: turns a policy, given per class of tensor,
- * into a format and leaves for every tensor of a file. Reads only the checkpoint's list of tensors.
- */
+ * into a format and leaves for every tensor of a file. Reads only the checkpoint's list of
+ * tensors. */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 #define SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 
@@ -8,9 +8,8 @@
 #include "checkpoint/file/ckpt_writer.h"
 #include "weights/weights.h"
 
-/* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are never quantized:
- * norms, and tensors that no model reads.
- */
+/* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are always kept: norms,
+ * latent attention's kv_b, and tensors that no model reads. */
 #define QUANTIZE_CLASS_LIST(X)                                                                     \
     X(EMBEDDING, "embedding")                                                                      \
     X(ATTENTION, "attention")                                                                      \
@@ -33,55 +32,58 @@ struct quantize_choice {
     enum weight_role role;      /* undefined for QUANTIZE_OTHER */
     bool keep;                  /* the tensor is copied as it is */
     bool again;                 /* not kept: quantized from another quantized format */
-    struct quant_format format; /* not kept; QUANT_NONE: converted to dtype */
+    struct quant_format format; /* if not kept; QUANT_NONE: converted to dtype */
     enum dtype dtype;
     uint32_t leaf_elems, grid_bits; /* stored with the tensor; 0: not row-parallel */
 };
 
-/* A choice for each class; `keep` or one of the formats. */
+/* A choice for each class: `keep`, or one of the formats. */
 struct quantize_policy {
     struct quantize_choice classes[QUANTIZE_CLASS_COUNT];
 };
 
-/* Local. The policy of --format F, then changed by `policy`.
- *   - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention and
+/* Local. Makes the policy of --format F, changed by `policy`.
+ *   - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention
+ *   and
  *     of 64 for ffn and experts: activations are quantized in the same groups as the weights, and
  *     after a norm short groups gain most (bench/README.md, "Quality").
  *   - Embedding and head get F if F is a float type or fp8; else int8, in groups of 32 if F is
- * int8, and of 128 if F has 4 bits and so a larger error of its own. They decide about rare tokens
- * and are a small part of all bytes.
- *   - Router and norms are kept: they are small, and the router chooses experts.
- *   - A float type converts every tensor to that type, quantized ones too.
- * `policy` ("class=format,..."; NULL: none) sets the format of single classes. There "keep" is
- * allowed, and "int8" means one scale per output. Errors: STATUS_USAGE names the word, what was
- * expected and what was found. */
+ *   int8,
+ *     and of 128 if F has 4 bits and so a larger error itself. They matter most for rare tokens
+ *     and
+ *     are a small part of all bytes.
+ *   - The router is kept, because it is small and chooses experts.
+ *   - A float type converts the tensors of every class to that type, quantized ones too.
+ * `policy` ("class=format,..."; NULL: none) sets the format of single classes, or "keep"; its
+ * "int8" means one scale per output. Errors: STATUS_USAGE names the word, what was expected and
+ * what was found. */
 struct status quantize_policy_parse(const char *format, const char *policy,
                                     struct quantize_policy *out);
 
 /* Local. Applies a policy: *out [ckpt_tensor_count], freed with mem_free. A row-parallel tensor
- * that would have fewer than 4 leaves (2 in experts) gets smaller groups. A tensor that already has
- * the wanted format is kept; one in another quantized format is quantized again. Leaves are as in
- * quantize_leaves. Errors: STATUS_INPUT, STATUS_MEMORY. */
+ * that would have fewer than 4 leaves (2 in experts) gets smaller groups. A tensor that already
+ * has the wanted format is kept; one in another quantized format is quantized again. Leaves are
+ * set as by quantize_leaves. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 
-/* Local. Sets the leaves of all choices from their formats. All row-parallel tensors of a role have
- * the same leaves, multiples of value_dim and of the largest group among them: 256 to 512 columns
- * if the tensor is long enough, else at least 4 leaves (2 in experts) so that ranks can divide
- * them. A role whose tensors are all kept or plain keeps its stored leaves. Call it again after
- * changing a choice. Errors: STATUS_INPUT. */
+/* Local. Sets the leaves of all choices from their formats. All row-parallel tensors of a role
+ * have the same leaves, multiples of the largest group among them and, in o_proj, of value_dim:
+ * 256 to 512 columns if the tensor is long enough, else at least 4 leaves (2 in experts) so that
+ * ranks can divide them. A role whose tensors are all kept or plain keeps its stored leaves. Call
+ * it again after changing a choice. Errors: STATUS_INPUT. */
 struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices);
 
-/* Local. Gives each tensor of `list` the format, leaves and method that the policy chooses by
+/* Local. Gives each tensor of `list` the format, leaves and method that the policy chooses for
  * rounding to nearest: specs [ckpt_tensor_count] keep name and shape. The config of `list` says
- * which model it is. Errors: as quantize_choose; STATUS_INPUT for a config that shoal does not run.
- */
+ * which model it is. Errors: as quantize_choose; STATUS_INPUT for a config that shoal does not
+ * run. */
 struct status quantize_specs(struct ckpt *list, const struct quantize_policy *policy,
                              struct ckpt_tensor_spec *specs);
 
-/* Local. Describes a tensor with this choice for the writer. `method` names the quantization method
- * of a tensor that is quantized now; a kept tensor keeps its own. */
+/* Local. Returns the description, for the writer, of a tensor with this choice. `method` names the
+ * quantization method of a tensor that is quantized now; a kept tensor keeps its own method. */
 struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,
                                       const struct quantize_choice *choice, const char *method);
 

@@ -45,7 +45,7 @@ static struct status tensor_rows_fetch(struct tensor_rows *r, struct tensor_bloc
     return status_ok();
 }
 
-/* *from: the rows from row0 on that are in row0's block; *n: their number, at most n_rows. */
+/* *from = the rows from row0 on that are in row0's block; *n = their number, at most n_rows. */
 static struct status block_rows(struct tensor_rows *r, struct tensor_block *b, uint64_t row0,
                                 uint64_t n_rows, const char **from, uint64_t *n)
 {

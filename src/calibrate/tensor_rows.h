@@ -1,5 +1,5 @@
 /* Reads the rows of a checkpoint's tensor in ascending order, as floats or as stored, across the
- * file's blocks. One verified block of each dataset is in memory at a time. */
+ * file's blocks. Memory holds one verified block of each dataset at a time. */
 #ifndef SHOAL_CALIBRATE_TENSOR_ROWS_H
 #define SHOAL_CALIBRATE_TENSOR_ROWS_H
 
@@ -14,7 +14,7 @@ struct tensor_block {
 };
 
 struct tensor_rows {
-    struct ckpt *c;                              /* borrowed, as is: */
+    struct ckpt *c;                              /* borrowed, as are the next two */
     const struct ckpt_tensor *t;                 /* plain or quantized */
     struct team *team;                           /* dequantizes; may be NULL */
     struct tensor_block blocks[CKPT_PART_COUNT]; /* a plain tensor uses the first */
@@ -22,17 +22,17 @@ struct tensor_rows {
     uint64_t n_scratch;
 };
 
-/* Local. fini also accepts the result of a failed init. Errors: STATUS_MEMORY. */
+/* Local. tensor_rows_fini also accepts the result of a failed init. Errors: STATUS_MEMORY. */
 struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t,
                                struct team *team);
 void tensor_rows_fini(struct tensor_rows *r);
 
-/* Local. Rows [row0, row0 + n_rows) as f32, dequantized if need be: out [n_rows, n_cols]. Errors:
- * STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Reads rows [row0, row0 + n_rows) as f32, dequantized if need be, into out [n_rows,
+ * n_cols]. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows, float *out);
 
-/* Local. Rows [row0, row0 + n_rows) of one dataset as stored: of a part of a quantized tensor, or
- * (part 0) of the plain tensor itself. Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Reads rows [row0, row0 + n_rows) of one dataset as stored: of a part of a quantized
+ * tensor, or (part 0) of the plain tensor itself. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
                                  uint64_t n_rows, void *out);
 

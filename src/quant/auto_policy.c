@@ -1,7 +1,8 @@
 /* The greedy choice of formats. */
 #include "quant/auto_policy.h"
 
-/* The error that a change to format `to` removes per added bit; negative when it removes none. */
+/* Returns the error that a change to format `to` removes per added bit; not positive when it
+ * removes none. */
 static double worth(const struct auto_item *item, uint32_t to)
 {
     const uint32_t now = item->choice;
@@ -10,7 +11,7 @@ static double worth(const struct auto_item *item, uint32_t to)
            (double)(item->n_bits[to] - item->n_bits[now]);
 }
 
-/* Finds the best change that fits into `left` bits; false when no change removes any error. */
+/* Finds the best change that fits into `left` bits. False: no change removes any error. */
 static bool find_change(const struct auto_item *items, size_t n_items, uint32_t n_formats,
                         uint64_t left, size_t *item, uint32_t *to)
 {

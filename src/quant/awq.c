@@ -27,7 +27,7 @@ void awq_scales(const double *sum_abs, uint64_t n_tokens, uint32_t n, int step, 
     }
 }
 
-/* d = Q(w s) / s - w of one row. */
+/* Computes d = Q(w s) / s - w for one row. */
 static void difference(struct quant_format f, const float *w, uint32_t n, const float *s,
                        float *scaled, float *d)
 {

@@ -1,5 +1,5 @@
-/* Blocked Cholesky and triangular inverse. A block continues the sums where the previous block left
- * them, so neither blocking nor threading changes the order of additions. */
+/* Blocked Cholesky factor and triangular inverse. A block continues the sums where the previous
+ * block left them, so neither blocking nor threading changes the order of additions. */
 #include "quant/cholesky.h"
 
 #include "base/mem.h"
@@ -18,8 +18,8 @@ static size_t cholesky_least(size_t a, size_t b)
 }
 
 /* Computes row i of the factor in columns [k0, k1) from the rows of the diagonal block. The
- * products of columns before k0 have been subtracted. Columns at and beyond the row's own diagonal
- * do not change. */
+ * products of columns before k0 are already subtracted. Columns from the row's own diagonal on do
+ * not change. */
 static void solve_row(double *a, size_t n, size_t i, size_t k0, size_t k1)
 {
     double *row = a + i * n;
@@ -62,7 +62,7 @@ QUANT_CLONES static void subtract_panel(double *row, const double *l, const doub
     }
 }
 
-/* The job for columns [k0, k1) of the factor; its parts are runs of the rows below k1. */
+/* The job for columns [k0, k1) of the factor; it is divided into runs of the rows below k1. */
 struct factor_job {
     double *a, *panel;
     size_t n, k0, k1;
@@ -111,7 +111,7 @@ struct status cholesky_factor(struct team *team, double *a, size_t n, bool *defi
     return status_ok();
 }
 
-/* Columns [j0, j1) of the inverse into m [n, STRIP]:
+/* Writes columns [j0, j1) of the inverse to m [n, STRIP]:
  * m[i] = (e_i - sum over k in [j0, i) of l[i][k] m[k]) / l[i][i], k ascending. */
 QUANT_CLONES static void invert_strip(const double *l, size_t n, size_t j0, size_t j1, double *m)
 {
@@ -132,7 +132,7 @@ struct invert_job {
     atomic_bool failed;
 };
 
-/* Columns [j0, j1), at most STRIP. */
+/* Computes columns [j0, j1) of the inverse, at most STRIP. */
 static void invert_piece(void *ctx, size_t j0, size_t j1)
 {
     struct invert_job *job = ctx;
@@ -175,7 +175,7 @@ struct status cholesky_inverse_factor(struct team *team, double *a, size_t n, bo
 {
     double *inverse = NULL;
     struct status st;
-    /* reversing turns the given upper triangle into a lower one, which the factor needs */
+    /* reversing turns the given upper triangle into a lower one, which cholesky_factor needs */
     reverse(a, n);
     TRY_GOTO(st, cholesky_factor(team, a, n, definite), out);
     if (!*definite) goto out;

@@ -15,13 +15,14 @@
  * and `a` is undefined. Errors: STATUS_MEMORY. */
 struct status cholesky_factor(struct team *team, double *a, size_t n, bool *definite);
 
-/* Local. The inverse of the lower triangle l [n, n] into the lower triangle of inverse [n, n]; the
- * elements above the diagonal are not touched. Errors: STATUS_MEMORY. */
+/* Local. Writes the inverse of the lower triangle l [n, n] into the lower triangle of inverse [n,
+ * n]; does not touch the elements above the diagonal. Errors: STATUS_MEMORY. */
 struct status cholesky_invert_lower(struct team *team, const double *l, size_t n, double *inverse);
 
 /* Local. a [n, n] holds the upper triangle of a symmetric A, and becomes U, upper triangular, with
  * inverse(A) = U^T U; the elements below the diagonal become zero. Factors A in reversed order, so
- * that no inverse of A is ever formed. *definite as above. Errors: STATUS_MEMORY. */
+ * that the inverse of A itself is never formed. *definite as in cholesky_factor. Errors:
+ * STATUS_MEMORY. */
 struct status cholesky_inverse_factor(struct team *team, double *a, size_t n, bool *definite);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* d^T H d of one block of at most FIT_BLOCK inputs. */
+/* Returns d^T H d of one block of at most FIT_BLOCK inputs. */
 static double block_error(const float *d, size_t n, const double *h, size_t stride)
 {
     double sum = 0;
@@ -32,7 +32,8 @@ static double group_error(struct quant_format f, struct quant_param p, const flo
     return sum;
 }
 
-/* The plain choice for values cut to [-limit, limit]: it only looks at the extremes. */
+/* Returns quant_fit's parameters for values clipped to [-limit, limit]; quant_fit looks only at
+ * the extremes. */
 static struct quant_param fit_limited(struct quant_format f, const float *x, size_t n, float limit)
 {
     float low = 0, high = 0, largest = 0;

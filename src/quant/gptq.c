@@ -1,4 +1,4 @@
-/* GPTQ: factors the inverse, then walks over the columns for a few outputs at a time. */
+/* GPTQ: factors the inverse, then goes through the columns for a few outputs at a time. */
 #include "quant/gptq.h"
 
 #include "base/mem.h"
@@ -21,7 +21,7 @@ enum {
 
 /* ---- the factor ---- */
 
-/* Orders the columns by decreasing diagonal, ties by number (a stable insertion sort). */
+/* Orders the columns by descending diagonal, ties by number (a stable insertion sort). */
 static void order_columns(const double *full, uint32_t n, bool by_moment, uint32_t *order)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -43,7 +43,8 @@ static void fill_damped(struct gptq *g, const double *full, double lambda)
     }
 }
 
-/* Doubles lambda until the matrix is positive definite in spite of rounding. */
+/* Factors H + lambda I, doubling lambda until the matrix is positive definite in spite of
+ * rounding. */
 static struct status factor(struct gptq *g, const double *full)
 {
     double mean = 0;
@@ -97,7 +98,7 @@ void gptq_destroy(struct gptq *g)
 
 /* ---- outputs ---- */
 
-/* The state of a few outputs: columns in GPTQ's order, outputs interleaved. */
+/* The state of a few outputs, with columns in GPTQ's order and outputs interleaved. */
 struct walk {
     const struct gptq *g;
     struct quant_format f;
@@ -106,7 +107,7 @@ struct walk {
     double *w;           /* [n, LANES] values with the corrections so far */
     double *error;       /* rounding errors of the block's columns, divided by U's diagonal */
     struct quant_param *params; /* [groups, LANES] */
-    float *values;              /* [n] of one group */
+    float *values;              /* [n] values of one group */
     uint32_t *place;            /* [n]: a column's position in the order */
 };
 
@@ -115,7 +116,7 @@ static size_t gptq_group_of(const struct walk *k, size_t column)
     return k->f.group == 0 ? 0 : column / k->f.group;
 }
 
-/* Fits group `group` of each output to its current values. */
+/* Fits group `group` of each output to the current values. */
 static void fit_group(const struct walk *k, size_t group)
 {
     const size_t n = k->g->n, size = k->f.group == 0 ? n : k->f.group;
@@ -132,8 +133,8 @@ static void fit_group(const struct walk *k, size_t group)
     }
 }
 
-/* Quantizes the i-th column of the order. error [LANES]: the rounding errors, divided by U[i][i].
- */
+/* Quantizes the i-th column of the order. error [LANES] gets the rounding errors, divided by
+ * U[i][i]. */
 static void quantize_column(const struct walk *k, size_t i, double *error)
 {
     const size_t n = k->g->n, column = k->g->order[i], group = gptq_group_of(k, column);
@@ -146,7 +147,8 @@ static void quantize_column(const struct walk *k, size_t i, double *error)
     }
 }
 
-/* w[j] -= error of column i * U[i][j] for the columns i of the block, ascending, j in [j0, j1). */
+/* w[j] -= (error of column i) * U[i][j], for the block's columns i, ascending, and j in [j0, j1).
+ */
 QUANT_CLONES static void correct(double *w, const double *error, const double *u, size_t n,
                                  size_t i0, size_t n_i, size_t j0, size_t j1)
 {
@@ -218,7 +220,7 @@ struct rows_job {
     atomic_bool failed;
 };
 
-/* At most LANES outputs. */
+/* Quantizes at most LANES outputs. */
 static void rows_piece(void *ctx, size_t begin, size_t end)
 {
     struct rows_job *j = ctx;

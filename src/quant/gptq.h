@@ -3,13 +3,14 @@
  * Generative Pre-trained Transformers", algorithm 1).
  *
  * Outputs are independent of each other once H is factored, so ranks and threads divide outputs.
- * All arithmetic on values is f64. An output's updates are made in the order of the columns;
- * working in blocks of columns changes when an update is made, never its bits.
+ * All arithmetic on values is f64. An output's updates are made in the order of the columns.
+ * Working in blocks of columns changes when an update is made, but never its bits.
  *
- * With act_order, columns are quantized by falling H_kk, ties by number. Groups still consist of
- * neighbouring columns and are fitted before any column is quantized ("static groups"), so that the
+ * With act_order, columns are quantized by descending H_kk, ties by number. Groups still consist
+ * of neighbouring columns and are fitted before any column is quantized ("static groups"), so the
  * file needs no permutation and a group's inputs stay side by side (numerics law, rule 4). Without
- * it, a group is fitted when its first column is reached, to the values as corrected so far. */
+ * act_order, a group is fitted when its first column is reached, to the values as corrected so
+ * far. */
 #ifndef SHOAL_QUANT_GPTQ_H
 #define SHOAL_QUANT_GPTQ_H
 
@@ -35,19 +36,19 @@ struct gptq {
     uint32_t *order;   /* owned [n]: the i-th column to be quantized */
     bool *dead;        /* owned [n]: the input was 0 in every token; its weights become 0 */
     double *moments;   /* owned [n, n]: H as given, for fitting; NULL without options.clip */
-    double *u;         /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in the order above */
+    double *u;         /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in `order` */
     double damped;     /* the lambda used: doubled until H + lambda I is positive definite */
 };
 
-/* Local, the team's threads. Factors H, full [n, n] (hessian.h), and leaves `full` unchanged.
- * destroy also accepts the result of a failed create. Errors: STATUS_MEMORY; STATUS_INPUT when H is
- * not finite, or not positive definite with any lambda tried. */
+/* Local, on the team's threads. Factors H, full [n, n] (hessian.h), and leaves `full` unchanged.
+ * gptq_destroy also accepts the result of a failed create. Errors: STATUS_MEMORY; STATUS_INPUT
+ * when H is not finite, or not positive definite with any lambda tried. */
 struct status gptq_create(struct team *team, const double *full, uint32_t n,
                           const struct gptq_options *options, struct gptq *out);
 void gptq_destroy(struct gptq *g);
 
-/* Local, the team's threads over outputs. Quantizes the weights rows [n_rows, n] into the rows of
- * `out`. Errors: STATUS_MEMORY. */
+/* Local, on the team's threads over outputs. Quantizes the weights rows [n_rows, n] into the rows
+ * of `out`. Errors: STATUS_MEMORY. */
 struct status gptq_rows(const struct gptq *g, struct quant_format f, const float *rows,
                         size_t n_rows, const struct quant_block *out);
 

@@ -1,4 +1,4 @@
-/* Accumulation of second moments: tiles of H in registers, tokens in their order. */
+/* Accumulates second moments: tiles of H in registers, tokens in their order. */
 #include "quant/hessian.h"
 
 #include "base/mem.h"
@@ -54,7 +54,8 @@ void hessian_fini(struct hessian *h)
     mem_free(&h->max_abs);
 }
 
-/* H rows [i, i + n_i), columns [j, j + n_j); constant sizes make the tile stay in registers. */
+/* Adds tokens to rows [i, i + n_i) and columns [j, j + n_j) of H. Constant sizes keep the tile in
+ * registers. */
 static inline __attribute__((always_inline)) void hessian_tile(double *h, size_t n, const float *x,
                                                                size_t stride, size_t n_tokens,
                                                                size_t i, size_t n_i, size_t j,
@@ -76,8 +77,8 @@ static inline __attribute__((always_inline)) void hessian_tile(double *h, size_t
     }
 }
 
-/* Rows [i, i + n_i) of H from column i on, in whole tiles: some elements left of the diagonal are
- * computed and never used. */
+/* Adds tokens to rows [i, i + n_i) of H from column i on, in whole tiles: some elements left of
+ * the diagonal are computed but never used. */
 QUANT_CLONES static void hessian_strip(double *h, size_t n, const float *x, size_t stride,
                                        size_t n_tokens, size_t i, size_t n_i)
 {
@@ -109,7 +110,8 @@ struct add_job {
     size_t x_stride, n_tokens;
 };
 
-/* Rows [begin, end) of H, counted from h->begin: TILE_ROWS of them, fewer at the end. */
+/* Adds tokens to rows [begin, end) of H, counted from h->begin: TILE_ROWS rows, fewer at the end.
+ */
 static void hessian_add_piece(void *ctx, size_t begin, size_t end)
 {
     const struct add_job *j = ctx;
@@ -153,7 +155,7 @@ QUANT_CLONES void hessian_norms(const double *full, uint32_t n, const double *v,
     memcpy(out, sum, sizeof sum);
 }
 
-/* Rows [row, row + n_lanes) of d, interleaved; lanes without a row are zeros. */
+/* Interleaves rows [row, row + n_lanes) of d; lanes without a row get zeros. */
 static void interleave(const float *d, uint32_t n, size_t row, size_t n_lanes, double *v)
 {
     for (size_t k = 0; k < n; k++) {
@@ -171,7 +173,7 @@ struct error_job {
     atomic_bool failed;
 };
 
-/* At most HESSIAN_LANES rows. */
+/* Computes the errors of at most HESSIAN_LANES rows. */
 static void hessian_error_piece(void *ctx, size_t begin, size_t end)
 {
     struct error_job *j = ctx;

@@ -1,4 +1,4 @@
-/* Second moments of a linear's input: H = sum over tokens of x x^T, and each input's mean and
+/* Second moments of a linear's input: H = the sum over tokens of x x^T; and each input's mean and
  * largest magnitude. The calibrated methods use nothing else of the calibration set. Ranks divide
  * the rows of H, never the tokens, so that every element is one chain over all tokens in their
  * order, with any number of ranks and threads (numerics law, rule 10). Products of two f32 are
@@ -14,26 +14,27 @@
 
 struct hessian {
     uint32_t n;          /* inputs of the linear */
-    uint32_t begin, end; /* rows of H held here */
+    uint32_t begin, end; /* rows of H held by this rank */
     uint64_t n_tokens;   /* added so far */
     double *h;           /* owned [end - begin, n]; of row i only columns from i on are defined */
     double *sum_abs;     /* owned [n] */
     float *max_abs;      /* owned [n] */
 };
 
-/* Local. Bytes that a rank needs for rows [begin, end) of H over n inputs. */
+/* Local. Returns the bytes that a rank needs for rows [begin, end) of H over n inputs. */
 uint64_t hessian_bytes(uint32_t n, uint32_t begin, uint32_t end);
 
-/* Local. The first row of part i of n_parts (i = n_parts: n). Parts are runs of rows with about the
- * same number of elements on and above the diagonal. */
+/* Local. Returns the first row of part i of n_parts (i = n_parts: n). Parts are runs of rows with
+ * about the same number of elements on and above the diagonal. */
 uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
 
-/* Local. Starts at zero. Errors: STATUS_MEMORY. fini also accepts a zeroed struct. */
+/* Local. hessian_init starts with zeros. Errors: STATUS_MEMORY. hessian_fini also accepts a zeroed
+ * struct. */
 struct status hessian_init(struct hessian *h, uint32_t n, uint32_t begin, uint32_t end);
 void hessian_fini(struct hessian *h);
 
-/* Local, the team's threads over rows of H. Adds the next n_tokens tokens of the calibration set:
- * rows x [n_tokens, n], x_stride elements apart. */
+/* Local, on the team's threads over rows of H. Adds the next n_tokens tokens of the calibration
+ * set: rows x [n_tokens, n], x_stride elements apart. */
 void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
                  size_t n_tokens);
 
@@ -42,12 +43,13 @@ void hessian_mirror(double *full, uint32_t n);
 
 enum { HESSIAN_LANES = 16 };
 
-/* Local. v^T H v of HESSIAN_LANES vectors at once (H full): v [n, HESSIAN_LANES], interleaved. Each
- * is a chain over i ascending of v_i * (a chain over k ascending of H_ik v_k). */
+/* Local. Computes v^T H v of HESSIAN_LANES vectors at once (`full` is H): v [n, HESSIAN_LANES],
+ * interleaved. Each result is a chain over i ascending of v_i * (a chain over k ascending of H_ik
+ * v_k). */
 void hessian_norms(const double *full, uint32_t n, const double *v, double *out);
 
-/* Local. The output error of rows' differences d [n_rows, n]: the sum over the rows, ascending, of
- * d^T H d. The team's threads over rows. Errors: STATUS_MEMORY. */
+/* Local, on the team's threads over rows. *out = the output error of the rows' differences d
+ * [n_rows, n]: the sum over the rows, ascending, of d^T H d. Errors: STATUS_MEMORY. */
 struct status hessian_error(struct team *team, const double *full, uint32_t n, const float *d,
                             size_t n_rows, double *out);
 

@@ -1,5 +1,5 @@
-/* Powers with exponents in 64ths, from square roots alone: accurate to the last few bits and the
- * same on every CPU, unlike pow of the C library (numerics law, rule 8). */
+/* Powers with exponents in 64ths, computed with square roots alone: accurate to the last few bits,
+ * and the same on every CPU, unlike the C library's pow (numerics law, rule 8). */
 #ifndef SHOAL_QUANT_POWER_H
 #define SHOAL_QUANT_POWER_H
 
@@ -7,7 +7,7 @@
 
 enum { POWER_ONE = 64 };
 
-/* Local. x^(k / 64), x >= 0, k <= 64. */
+/* Local. Returns x^(k / 64) for x >= 0 and k <= 64. */
 static inline double power_64ths(double x, unsigned k)
 {
     double root = x, product = 1;

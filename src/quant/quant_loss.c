@@ -7,8 +7,8 @@
 #include <math.h>
 
 enum {
-    LOSS_ROWS = 4,    /* rows that a thread takes at once */
-    LOSS_SPAN = 1024, /* inputs that are dequantized at once */
+    LOSS_ROWS = 4,    /* rows that a thread takes at a time */
+    LOSS_SPAN = 1024, /* inputs that are dequantized at a time */
     LOSS_CHAINS = 16, /* partial sums of a span, so that additions do not wait for each other */
 };
 

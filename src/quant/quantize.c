@@ -1,4 +1,4 @@
-/* Quantizes single values and groups, and places the quantized values in a stored block. */
+/* Quantizes single values and groups, and puts the quantized values into a stored block. */
 #include "quant/quantize.h"
 
 #include "base/mem.h"
@@ -11,18 +11,18 @@ static const float f16_most = 65504.0f, e4m3_most = 448.0f;
 
 static float quantize_clamp(float x, float least, float most)
 {
-    if (!(x > least)) return least; /* a NaN, too */
+    if (!(x > least)) return least; /* also for a NaN */
     return x < most ? x : most;
 }
 
-/* 2^e as E8M0 would store it. */
+/* Returns 2^e, limited to what E8M0 can store. */
 static float power_of_two(int e)
 {
     const int biased = e + 127;
     return f32_from_e8m0((uint8_t)(biased < 0 ? 0 : biased > 254 ? 254 : biased));
 }
 
-/* floor(log2(x)) of a positive finite float. */
+/* Returns floor(log2(x)) of a positive finite float. */
 static int exponent_of(float x)
 {
     if (x < 0x1p-126f) return exponent_of(x * 0x1p24f) - 24;
@@ -70,7 +70,7 @@ static struct quant_extremes extremes_of(const float *x, size_t n)
 static struct quant_param fit_asymmetric(struct quant_format f, struct quant_extremes e)
 {
     const float top = f.kind == QUANT_INT8 ? 255.0f : 15.0f;
-    /* halves, for the difference of two floats may overflow */
+    /* halves, because the difference of two floats may overflow */
     const float range = (e.most * 0.5f - e.least * 0.5f) / (top * 0.5f);
     struct quant_param p = quant_param_of(f, range, 0);
     if (p.scale > 0)
@@ -99,7 +99,7 @@ struct quant_param quant_fit(struct quant_format f, const float *x, size_t n)
     return quant_fit_extremes(f, extremes_of(x, n));
 }
 
-/* Round to nearest, ties to the even code, saturating at 6. */
+/* Rounds to nearest, ties to the even code, saturating at 6. */
 static uint8_t e2m1_from_f32(float x)
 {
     static const float middles[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};

@@ -2,7 +2,7 @@
  * matrices; the result never depends on the number of threads. Knows no files, no models and no
  * calibration. Called by the quantizing methods, `shoal quantize` and `shoal convert`.
  *
- * All arithmetic is f32, round to nearest even; quotients are x / scale with the scale as
+ * All arithmetic is f32, rounded to nearest even; quotients are x / scale with the scale as
  * stored. */
 #ifndef SHOAL_QUANT_QUANTIZE_H
 #define SHOAL_QUANT_QUANTIZE_H
@@ -11,15 +11,15 @@
 #include "base/team.h"
 #include "tensor/quant_format.h"
 
-/* A group's scale, exactly as it is stored, and its zero point (8 for int4 and 0 for all others
- * without zeros). */
+/* A group's scale, exactly as stored, and its zero point (without zeros: 8 for int4, 0 for all
+ * others). */
 struct quant_param {
     float scale; /* mxfp4: 2^(e - 127) */
     int32_t zero;
 };
 
-/* Local. Scale and zero point by round-to-nearest ("RTN") for the values x[n] of one group. Values
- * that are not finite are ignored.
+/* Local. Returns scale and zero point by round-to-nearest ("RTN") for the values x[n] of one
+ * group. Values that are not finite are ignored.
  *     int8        max|x| / 127
  *     int8-asym   (hi - lo) / 255, zero rne(-lo / scale)
  *     int4        (x of largest magnitude) / -8
@@ -30,35 +30,36 @@ struct quant_param {
  * largest magnitude. */
 struct quant_param quant_fit(struct quant_format f, const float *x, size_t n);
 
-/* Local. Rounds a scale chosen elsewhere to the stored type (mxfp4: to the power of two below) and
- * clamps its zero point. */
+/* Local. Rounds a scale that was chosen elsewhere to the stored type (mxfp4: to the next lower
+ * power of two), and clamps its zero point. */
 struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero);
 
-/* Local. quant_encode: the nearest code of a value, saturating, as stored (nibbles: 0..15); with a
- * scale of 0 the code of zero. quant_decode: the value of a code, rounded once. */
+/* Local. quant_encode returns the nearest code of a value, saturating, as stored (nibbles: 0..15);
+ * with a scale of 0 it returns the code of zero. quant_decode returns the value of a code, rounded
+ * once. */
 uint8_t quant_encode(struct quant_format f, struct quant_param p, float x);
 float quant_decode(struct quant_format f, struct quant_param p, uint8_t code);
 
-/* Local. One element of a stored block: input k of row `row`, rows of n_in inputs. quant_put_code
- * changes only its own half of a byte that holds two codes. */
+/* Local. Write and read one element of a stored block with rows of n_in inputs: input k of row
+ * `row`. quant_put_code changes only its own half of a byte that holds two codes. */
 void quant_put_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
                     size_t k, uint8_t code);
 uint8_t quant_get_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
                        size_t k);
-/* Local. The parameters of group g of a row. */
+/* Local. Write and read the parameters of group g of a row. */
 void quant_put_param(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
                      size_t g, struct quant_param p);
 struct quant_param quant_get_param(struct quant_format f, const struct quant_block *b, size_t n_in,
                                    size_t row, size_t g);
 
-/* Local. A zeroed block for n_rows rows of n_in inputs; destroy frees what create made and accepts
- * an empty one. Errors: STATUS_MEMORY. */
+/* Local. Allocates a zeroed block for n_rows rows of n_in inputs. quant_block_destroy frees it and
+ * also accepts an empty one. Errors: STATUS_MEMORY. */
 struct status quant_block_create(struct quant_format f, size_t n_rows, size_t n_in,
                                  struct quant_block *out);
 void quant_block_destroy(struct quant_block *b);
 
-/* Local, the team's threads over rows. RTN of rows [n_rows, n_in] into a block. Returns how many
- * values were not finite: if there are any, the weight cannot be quantized. */
+/* Local, on the team's threads over rows. Quantizes rows [n_rows, n_in] into a block by RTN.
+ * Returns how many values were not finite: if there are any, the weight cannot be quantized. */
 uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
                         size_t n_in, const struct quant_block *out);
 
@@ -75,16 +76,17 @@ struct quant_values {
     size_t n_rows, n_in;
 };
 
-/* Local, the team's threads over rows. Adds to *loss the loss of rounding the values `from` to the
- * codes `b`. The sums do not depend on the number of threads. Errors: STATUS_MEMORY. */
+/* Local, on the team's threads over rows. Adds to *loss the loss of rounding the values `from` to
+ * the codes `b`. The sums do not depend on the number of threads. Errors: STATUS_MEMORY. */
 struct status quant_loss_add(struct team *team, struct quant_format f,
                              const struct quant_values *from, const struct quant_block *b,
                              struct quant_loss *loss);
 
-/* Local. The relative root mean square error: sqrt(error / energy); 0 for values that are all 0. */
+/* Local. Returns the relative root mean square error sqrt(error / energy); 0 for values that are
+ * all 0. */
 double quant_loss_rms(const struct quant_loss *loss);
 
-/* Local, the team's threads over rows. out [n_rows, n_in] = the values of a block, bit for bit
+/* Local, on the team's threads over rows. out [n_rows, n_in] = the values of a block, bit for bit
  * those that the kernels' weight-only arithmetic uses. */
 void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,
                            size_t n_rows, size_t n_in, float *out);

@@ -1,4 +1,4 @@
-/* Shared by the files that quantize single values and whole rows. */
+/* Shared by the files that quantize single values and those that quantize whole rows. */
 #ifndef SHOAL_QUANT_QUANTIZE_PRIVATE_H
 #define SHOAL_QUANT_QUANTIZE_PRIVATE_H
 
@@ -6,17 +6,17 @@
 
 /* The extreme values of a group. */
 struct quant_extremes {
-    float least, most; /* with 0 between them */
-    float largest;     /* of largest magnitude, with its sign; the first of equals */
+    float least, most; /* least <= 0 <= most */
+    float largest;     /* the value of largest magnitude, with its sign; the first of equals */
 };
 
-/* Local. Scale and zero point for a group with these extremes, as quant_fit. */
+/* Local. Returns scale and zero point for a group with these extremes, as quant_fit does. */
 struct quant_param quant_fit_extremes(struct quant_format f, struct quant_extremes e);
 
 /* The values of all codes, before zero point and scale. */
 struct quant_table {
     float bytes[256];      /* fp8 */
-    float nibbles[256][2]; /* int4, mxfp4: of the low and the high half of a byte */
+    float nibbles[256][2]; /* int4, mxfp4: for the low and the high half of a byte */
 };
 void quant_table_init(struct quant_format f, struct quant_table *out);
 
@@ -28,8 +28,8 @@ struct quant_decoder {
     struct quant_table table;
 };
 
-/* Local. Values of inputs [begin, end) of a row, out [end - begin]; begin is a multiple of
- * QUANT_CODE_ALIGN. */
+/* Local. Writes the values of inputs [begin, end) of a row to out [end - begin]; begin is a
+ * multiple of QUANT_CODE_ALIGN. */
 void quant_dequantize_span(const struct quant_decoder *d, size_t row, size_t begin, size_t end,
                            float *out);
 

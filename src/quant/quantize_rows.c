@@ -1,4 +1,4 @@
-/* Quantizes and dequantizes whole rows; threads share the rows. */
+/* Quantizes and dequantizes whole rows; threads divide the rows. */
 #include "quant/fp_reset.h"
 #include "quant/quantize_private.h"
 #include "quant/share.h"
@@ -9,24 +9,24 @@
 #include <string.h>
 
 enum {
-    PIECE_ELEMS = 1 << 14, /* about this many elements are taken by a thread at once */
+    PIECE_ELEMS = 1 << 14, /* a thread takes about this many elements at a time */
     LANES = 16,            /* values that are rounded side by side */
 };
 
-/* Rows that a thread takes at once. */
+/* Returns the number of rows that a thread takes at a time. */
 static size_t quantize_piece_rows(size_t n_in)
 {
     return n_in < PIECE_ELEMS ? PIECE_ELEMS / n_in : 1;
 }
 
-/* The inputs of group g: [begin, end). */
+/* Finds the inputs [*begin, *end) of group g. */
 static void group_bounds(struct quant_format f, size_t n_in, size_t g, size_t *begin, size_t *end)
 {
     *begin = f.group == 0 ? 0 : g * f.group;
     *end = f.group == 0 || *begin + f.group > n_in ? n_in : *begin + f.group;
 }
 
-/* The extremes of n values; those that are not finite count as 0. */
+/* Returns the extremes of n values; those that are not finite count as 0. */
 QUANT_INLINE struct quant_extremes rtn_extremes(const float *x, size_t n)
 {
     float least[LANES] = {0}, most[LANES] = {0};
@@ -60,10 +60,10 @@ QUANT_INLINE struct quant_extremes rtn_extremes(const float *x, size_t n)
     return e;
 }
 
-/* How a group's values become integer codes. */
+/* The constants that turn a group's values into integer codes. */
 struct int_coder {
     float scale, zero;
-    float low, high; /* of the codes, before zero is added */
+    float low, high; /* limits of the codes, before zero is added */
 };
 
 QUANT_INLINE struct int_coder int_coder_of(struct quant_format f, struct quant_param p)
@@ -74,9 +74,9 @@ QUANT_INLINE struct int_coder int_coder_of(struct quant_format f, struct quant_p
     return (struct int_coder){p.scale != 0 ? p.scale : INFINITY, zero, least - zero, most - zero};
 }
 
-/* Integer codes of LANES values: x / scale to the nearest integer, plus zero. The quotient is
- * clamped before it is rounded; as the bounds are integers, the result is the same. Below 2^22
- * adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
+/* Computes integer codes of LANES values: x / scale to the nearest integer, plus zero. The
+ * quotient is clamped before it is rounded; the bounds are integers, so the result is the same.
+ * Below 2^22, adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
 QUANT_INLINE void encode_ints(struct int_coder c, const float *restrict x, uint8_t *restrict codes)
 {
     int32_t wide[LANES];
@@ -89,7 +89,7 @@ QUANT_INLINE void encode_ints(struct int_coder c, const float *restrict x, uint8
     for (size_t i = 0; i < LANES; i++) codes[i] = (uint8_t)wide[i];
 }
 
-/* Codes of n values of a group, one in each byte. `codes` has room for whole LANES. */
+/* Computes the codes of n values of a group, one in each byte. `codes` has room for whole LANES. */
 QUANT_INLINE void encode(struct quant_format f, struct quant_param p, const float *x, size_t n,
                          uint8_t *codes)
 {
@@ -147,7 +147,7 @@ static void rtn_row(struct quant_format f, const float *x, size_t n_in,
 QUANT_CLONES
 static uint64_t quantize_rows_count_bad(const float *x, size_t n)
 {
-    uint32_t n_bad[LANES] = {0}, sum = 0; /* a row has at most 64 MiB */
+    uint32_t n_bad[LANES] = {0}, sum = 0; /* 32 bits suffice: a row has at most 64 MiB */
     size_t k = 0;
     for (; k + LANES <= n; k += LANES) {
         for (size_t i = 0; i < LANES; i++) n_bad[i] += !(__builtin_fabsf(x[k + i]) <= FLT_MAX);
@@ -196,7 +196,7 @@ void quant_table_init(struct quant_format f, struct quant_table *out)
     }
 }
 
-/* Values of LANES codes, each rounded once, as quant_value does. */
+/* Computes the values of LANES codes, each rounded once, as quant_value does. */
 QUANT_INLINE void decode_bytes(struct quant_format f, const float *table, struct quant_param p,
                                const uint8_t *restrict codes, float *restrict out)
 {
@@ -211,7 +211,7 @@ QUANT_INLINE void decode_bytes(struct quant_format f, const float *table, struct
     }
 }
 
-/* Values of n codes of 4 bits: looks up both codes of a byte, then scales. */
+/* Computes the values of n codes of 4 bits: looks up both codes of a byte, then scales them. */
 QUANT_INLINE void decode_nibbles(struct quant_format f, const struct quant_table *table,
                                  struct quant_param p, const uint8_t *restrict codes, size_t n,
                                  float *restrict out)
@@ -227,7 +227,7 @@ QUANT_INLINE void decode_nibbles(struct quant_format f, const struct quant_table
     for (; k < n; k++) out[k] = (out[k] - zero) * scale;
 }
 
-/* Values of n codes of a group; the first belongs to an even input. */
+/* Computes the values of n codes of a group; the first code belongs to an even input. */
 QUANT_INLINE void decode(struct quant_format f, const struct quant_table *table,
                          struct quant_param p, const uint8_t *codes, size_t n, float *out)
 {

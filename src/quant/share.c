@@ -1,4 +1,4 @@
-/* Runs the parts of a loop as the parts of a team's job. */
+/* Runs the pieces of a loop as the parts of a team's job. */
 #include "quant/share.h"
 
 #include "quant/fp_reset.h"

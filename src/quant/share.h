@@ -1,6 +1,6 @@
-/* Shares a loop with independent iterations among the threads of a team. The floating-point
- * environment is set for every part (numerics law, rule 8), so results do not depend on the threads
- * or on what they ran before. Called by this room's loops over rows. */
+/* Divides a loop with independent iterations among the threads of a team. The floating-point
+ * environment is set for every part (numerics law, rule 8), so results do not depend on the
+ * threads or on what they ran before. Called by this room's loops over rows. */
 #ifndef SHOAL_QUANT_SHARE_H
 #define SHOAL_QUANT_SHARE_H
 
@@ -11,9 +11,9 @@
 /* Runs iterations [begin, end), on any thread. */
 typedef void share_fn(void *ctx, size_t begin, size_t end);
 
-/* Local, by the thread that made the team, not from within a piece. Runs fn over parts of `piece`
- * iterations (the last may be shorter) that cover [0, n), on the threads of the team (NULL: the
- * calling thread). */
+/* Local; only for the thread that made the team, and not from within a piece. Runs fn over pieces
+ * of `piece` iterations (the last may be shorter) that cover [0, n), on the threads of the team
+ * (NULL: on the calling thread). */
 void share_run(struct team *team, size_t n, size_t piece, share_fn *fn, void *ctx);
 
 #endif

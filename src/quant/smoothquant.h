@@ -1,19 +1,19 @@
 /* SmoothQuant: makes large activations smaller and their weights larger, so that both can be
  * rounded to 8 bits (Xiao et al. 2022, "SmoothQuant: Accurate and Efficient Post-Training
  * Quantization for Large Language Models", equation 4). The caller folds the scales into the
- * preceding norm. Pure; called by calibrate. */
+ * preceding norm. Pure functions; called by calibrate. */
 #ifndef SHOAL_QUANT_SMOOTHQUANT_H
 #define SHOAL_QUANT_SMOOTHQUANT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Local. s_k = max|x_k|^alpha / max|w_k|^(1 - alpha), at least 1e-5, over the n inputs; alpha in
- * 64ths. An input without activations or without weights gets 1. */
+/* Local. For each of the n inputs s_k = max|x_k|^alpha / max|w_k|^(1 - alpha), at least 1e-5;
+ * alpha in units of 1/64. An input without activations or without weights gets 1. */
 void smoothquant_scales(const float *max_x, const float *max_w, uint32_t n, unsigned alpha_64ths,
                         float *s);
 
-/* Local. Raises max_w[k] to the largest |w_k| of rows [n_rows, n], where that is larger. */
+/* Local. Raises each max_w[k] to the largest |w_k| of rows [n_rows, n], if that is larger. */
 void smoothquant_see_weights(const float *rows, size_t n_rows, uint32_t n, float *max_w);
 
 #endif

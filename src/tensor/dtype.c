@@ -1,4 +1,4 @@
-/* Type traits and conversions. */
+/* Traits and conversions of element types. */
 #include "tensor/dtype.h"
 
 #if defined(__FAST_MATH__)

@@ -1,5 +1,5 @@
-/* Element types: traits, and conversions that are exact or round to nearest even in integer code,
- * the same on every CPU. Does no arithmetic. */
+/* Element types: traits, and conversions in integer code, which are exact or round to nearest
+ * even, with the same bits on every CPU. Does no arithmetic. */
 #ifndef SHOAL_TENSOR_DTYPE_H
 #define SHOAL_TENSOR_DTYPE_H
 
@@ -10,9 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* name, bytes per element. First the float types that kernels compute with, then types of stored
- * values only: quantized weights, zero points (bytes in shoal's files, larger words in other
- * programs') and KV caches. */
+/* Columns: id, name, bytes per element. First the float types with which kernels compute, then
+ * types of stored values only: quantized weights, zero points (bytes in shoal's files, larger
+ * words in other programs') and KV caches. */
 #define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
 #define DTYPE_STORED_LIST(X)                                                                       \
     X(I8, "i8", 1)                                                                                 \
@@ -33,15 +33,15 @@ enum dtype {
         DTYPE_STORED_COUNT
 };
 
-/* The float types as flags name them. */
+/* The names of the float types in flags. */
 #define FLOAT_WORDS                                                                                \
     {"f32", DTYPE_F32}, {"f16", DTYPE_F16},                                                        \
     {                                                                                              \
         "bf16", DTYPE_BF16                                                                         \
     }
 
-/* Local. "f32", "f16", "bf16", "i8", ...; bytes of one element. parse knows the float types only
- * and gives false for any other name. */
+/* Local. dtype_name returns "f32", "f16", "bf16", "i8", ...; dtype_bytes the bytes of one element.
+ * dtype_parse knows only the float types and returns false for any other name. */
 const char *dtype_name(enum dtype t);
 size_t dtype_bytes(enum dtype t);
 bool dtype_parse(const char *name, enum dtype *out);
@@ -65,7 +65,7 @@ DEVICE_INLINE float f32_from_bf16(uint16_t h)
     return f32_from_bits((uint32_t)h << 16);
 }
 
-/* IEEE 754 binary16 to binary32, exact; NaN payloads kept (quieted by shifting). */
+/* Converts IEEE 754 binary16 to binary32, exactly; keeps NaN payloads (made quiet). */
 DEVICE_INLINE float f32_from_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
@@ -83,7 +83,7 @@ DEVICE_INLINE float f32_from_f16(uint16_t h)
     return f32_from_bits(sign | (113 - shift) << 23 | (mantissa & 0x3FFu) << 13);
 }
 
-/* value >> shift, rounded to nearest even; 1 <= shift <= 31 */
+/* Returns value >> shift, rounded to nearest even; 1 <= shift <= 31. */
 DEVICE_INLINE uint32_t f32_shift_rne(uint32_t value, uint32_t shift)
 {
     const uint32_t rest = value & ((1u << shift) - 1);
@@ -92,7 +92,7 @@ DEVICE_INLINE uint32_t f32_shift_rne(uint32_t value, uint32_t shift)
     return down + (rest > half || (rest == half && (down & 1)));
 }
 
-/* Round to nearest even; overflow gives infinity; NaN stays NaN. Equals VCVTPS2PH bit for bit. */
+/* Rounds to nearest even; overflow gives infinity; NaN stays NaN. Equals VCVTPS2PH bit for bit. */
 DEVICE_INLINE uint16_t f16_from_f32(float x)
 {
     const uint32_t u = f32_bits(x);
@@ -121,8 +121,8 @@ DEVICE_INLINE uint16_t bf16_from_f32(float x)
 void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out);
 /* Local. out[n] = in[n] rounded to t. */
 void dtype_from_f32(enum dtype t, const float *in, size_t n, void *out);
-/* Local. How many finite values of in[n] became infinite in out[n] of type t (F16 or BF16; 0 for
- * F32). */
+/* Local. Returns how many finite values of in[n] became infinite in out[n] of type t (F16 or BF16;
+ * 0 for F32). */
 size_t dtype_count_overflowed(enum dtype t, const float *in, size_t n, const void *out);
 
 #endif

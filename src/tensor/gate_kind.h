@@ -1,5 +1,4 @@
-/* How the inner rows of a gated FFN follow from its two linears: a part of a model's description.
- */
+/* How a gated FFN computes its inner rows from its two linears: a part of a model's description. */
 #ifndef SHOAL_TENSOR_GATE_KIND_H
 #define SHOAL_TENSOR_GATE_KIND_H
 

@@ -9,7 +9,8 @@ uint64_t leaf_count(uint64_t n_columns, uint32_t leaf_elems)
     return n_columns / leaf_elems + (n_columns % leaf_elems != 0);
 }
 
-/* The largest multiple of unit up to limit with at least n_least leaves; 0 when there is none. */
+/* Returns the largest multiple of unit up to limit that gives at least n_least leaves; 0 if there
+ * is none. */
 static uint32_t largest_with(uint64_t n_columns, uint32_t unit, uint32_t limit, uint64_t n_least)
 {
     for (uint32_t leaf = limit - limit % unit; leaf >= unit; leaf -= unit) {
@@ -18,8 +19,8 @@ static uint32_t largest_with(uint64_t n_columns, uint32_t unit, uint32_t limit, 
     return 0;
 }
 
-/* The length that gives n leaves or a few more, as equal as multiples of the unit allow; at least
- * n_least leaves where there are that many units. */
+/* Returns the length that gives n leaves or a few more, as equal as multiples of the unit allow;
+ * at least n_least leaves if there are that many units. */
 static uint64_t even_leaf(uint64_t n_columns, uint32_t unit, uint64_t n, uint64_t n_least)
 {
     const uint64_t even = n_columns / n + (n_columns % n != 0);

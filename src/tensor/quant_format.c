@@ -7,7 +7,7 @@
 static const struct {
     const char *name;
     enum quant_kind kind;
-    uint32_t group; /* used when the name gives none */
+    uint32_t group; /* used when the name has none */
     bool may_have_zeros, may_have_groups;
 } kinds[] = {
     {"int8", QUANT_INT8, 0, true, true},

@@ -9,8 +9,8 @@
  *     scales  [.., out, quant_groups(in)]      f16 or f32 (u8 E8M0 for mxfp4)
  *     zeros   [.., out, quant_groups(in)]      u8, only with has_zeros
  * so that every shard is three plain hyperslabs. A scale of a whole tensor, or of a block of
- * outputs (DeepSeek's 128 x 128), is stored again for each output. That takes 3 % of an fp8
- * weight, and every shard has all scales that it needs. */
+ * outputs (DeepSeek's 128 x 128), is repeated for each output. That takes 3 % of an fp8 weight,
+ * and every shard then has all the scales that it needs. */
 #ifndef SHOAL_TENSOR_QUANT_FORMAT_H
 #define SHOAL_TENSOR_QUANT_FORMAT_H
 
@@ -31,8 +31,7 @@
 enum quant_kind { QUANT_NONE, QUANT_INT8, QUANT_INT4, QUANT_FP8, QUANT_MXFP4, QUANT_KIND_COUNT };
 
 enum {
-    QUANT_GROUP_MAX = 128, /* inputs whose products kernels add as integers before they apply a
-                              scale */
+    QUANT_GROUP_MAX = 128, /* most inputs whose products are summed as integers */
     QUANT_INT4_ZERO = 8,
     QUANT_CODE_ALIGN = 32, /* a group is a multiple of this; only the last group of a row may be
                               shorter */
@@ -45,14 +44,14 @@ struct quant_format {
     uint32_t group;         /* inputs with one scale: 32, 64 or 128; 0: all inputs (per channel) */
 };
 
-/* Inputs of one group in the kernels. A weight with per-channel scales is computed in groups of
- * 128, each with its own activation scale. */
+/* Returns the inputs of one group in the kernels. A weight with per-channel scales is computed in
+ * groups of 128, each with its own activation scale. */
 DEVICE_INLINE uint32_t quant_kernel_group(struct quant_format f)
 {
     return f.group == 0 ? (uint32_t)QUANT_GROUP_MAX : f.group;
 }
 
-/* Stored scales of a row of n inputs. */
+/* Returns the number of stored scales of a row of n_in inputs. */
 DEVICE_INLINE uint64_t quant_groups(struct quant_format f, uint64_t n_in)
 {
     return f.group == 0 ? 1 : (n_in + f.group - 1) / f.group;
@@ -63,13 +62,13 @@ DEVICE_INLINE bool quant_is_nibbles(enum quant_kind k)
     return k == QUANT_INT4 || k == QUANT_MXFP4;
 }
 
-/* Stored bytes of a row of n codes. */
+/* Returns the stored bytes of a row of n_in codes. */
 DEVICE_INLINE uint64_t quant_code_bytes(enum quant_kind k, uint64_t n_in)
 {
     return quant_is_nibbles(k) ? (n_in + 1) / 2 : n_in;
 }
 
-/* The element types of the stored codes and scales (zeros are u8). */
+/* Return the element types of the stored codes and scales (zeros are u8). */
 DEVICE_INLINE enum dtype quant_code_dtype(struct quant_format f)
 {
     return f.kind == QUANT_INT8 && !f.has_zeros ? DTYPE_I8 : DTYPE_U8;
@@ -80,14 +79,14 @@ DEVICE_INLINE enum dtype quant_scale_dtype(struct quant_format f)
     return f.kind == QUANT_MXFP4 ? DTYPE_U8 : f.scale_dtype;
 }
 
-/* Rows of a quantized weight as they are stored, row after row, in memory of the caller. */
+/* Rows of a quantized weight as they are stored, row after row, in the caller's memory. */
 struct quant_block {
     void *codes;    /* [n_rows, quant_code_bytes(in)] */
     void *scales;   /* [n_rows, quant_groups(in)] of quant_scale_dtype */
     uint8_t *zeros; /* [n_rows, quant_groups(in)], or NULL without zeros */
 };
 
-/* E4M3 to f32, exact. */
+/* Converts E4M3 to f32, exactly. */
 DEVICE_INLINE float f32_from_e4m3(uint8_t c)
 {
     const uint32_t sign = (uint32_t)(c & 0x80u) << 24;
@@ -100,7 +99,8 @@ DEVICE_INLINE float f32_from_e4m3(uint8_t c)
     return f32_from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
 }
 
-/* f32 to E4M3: round to nearest even, saturating at 448; x finite. OCP 8-bit floating point. */
+/* Converts f32 to E4M3: rounds to nearest even, saturating at 448; x must be finite. OCP 8-bit
+ * floating point. */
 DEVICE_INLINE uint8_t e4m3_from_f32(float x)
 {
     const uint8_t sign = (uint8_t)(f32_bits(x) >> 24 & 0x80u);
@@ -111,13 +111,13 @@ DEVICE_INLINE uint8_t e4m3_from_f32(float x)
     return (uint8_t)(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-/* E5M2 to f32, exact: the upper byte of a binary16. */
+/* Converts E5M2, the upper byte of a binary16, to f32, exactly. */
 static inline float f32_from_e5m2(uint8_t c)
 {
     return f32_from_f16((uint16_t)(c << 8));
 }
 
-/* Twice an E2M1 number: an integer in [-12, 12], so that mxfp4 sums exactly like int8. */
+/* Returns twice an E2M1 number: an integer in [-12, 12], so that mxfp4 sums exactly like int8. */
 DEVICE_INLINE int8_t e2m1_doubled(uint8_t nibble)
 {
     static const int8_t magnitude[8] = {0, 1, 2, 3, 4, 6, 8, 12};
@@ -125,14 +125,15 @@ DEVICE_INLINE int8_t e2m1_doubled(uint8_t nibble)
     return nibble & 8 ? (int8_t)-m : m;
 }
 
-/* 2^(e - 127); e = 255 is NaN (E8M0). */
+/* Returns 2^(e - 127); e = 255 gives NaN (E8M0). */
 DEVICE_INLINE float f32_from_e8m0(uint8_t e)
 {
     if (e == 255) return f32_from_bits(0x7FC00000u);
     return f32_from_bits(e == 0 ? 0x00400000u : (uint32_t)e << 23);
 }
 
-/* The value of a stored code (nibbles: 0..15), rounded once. mxfp4: scale is 2^(e - 127). */
+/* Returns the value of a stored code (nibbles: 0..15), rounded once. mxfp4: scale is 2^(e - 127).
+ */
 static inline float quant_value(struct quant_format f, uint8_t code, int32_t zero, float scale)
 {
     switch (f.kind) {
@@ -147,9 +148,10 @@ static inline float quant_value(struct quant_format f, uint8_t code, int32_t zer
     }
 }
 
-/* Local. "int8", "int8-asym-g64", "int4-g32", "int4-asym-g128", "fp8", "fp8-g128", "mxfp4": the
- * name of a format as users write it and reports print it. Without -gN: int4 g32, int8 and fp8 per
- * channel. parse gives false for anything else; name writes at most n bytes, NUL included. */
+/* Local. Parse and write the name of a format as users write it and reports print it: "int8",
+ * "int8-asym-g64", "int4-g32", "int4-asym-g128", "fp8", "fp8-g128", "mxfp4". Without -gN: int4
+ * g32, int8 and fp8 per channel. quant_format_parse returns false for anything else;
+ * quant_format_name writes at most n bytes, NUL included. */
 bool quant_format_parse(const char *name, struct quant_format *out);
 void quant_format_name(struct quant_format f, char *out, size_t n);
 

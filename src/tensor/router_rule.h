@@ -7,23 +7,23 @@
 /* How the router chooses experts from logits l[E] (f32). Each expert gets a score and a key:
  *   softmax:  p_e = exp(l_e - max); score = p_e / sum over all E (chain of plain adds, e
  *             ascending, from +0); key = l_e
- *   sigmoid:  score = 1 / (1 + exp(-l_e)); key = score, or score + bias_e with a bias
- *   after:    (Llama-4) the score of sigmoid; key = l_e
- *   biased:   the score of softmax; key = score, or score + bias_e with a bias
- * If n_groups is above 1, the experts are divided into n_groups groups of consecutive ids and equal
- * size. The key of a group is the largest key in it, for sigmoids the sum of the two largest. Only
- * experts of the n_groups_chosen groups with the largest keys (ties: the first group) can be
+ *   sigmoid:  score = 1 / (1 + exp(-l_e)); key = score, or score + bias_e if there is a bias
+ *   after:    (Llama-4) score as for sigmoid; key = l_e
+ *   biased:   score as for softmax; key = score, or score + bias_e if there is a bias
+ * If n_groups is above 1, the experts are divided into n_groups groups of consecutive ids and
+ * equal size. The key of a group is its largest key, for sigmoid the sum of its two largest keys.
+ * Only experts of the n_groups_chosen groups with the largest keys (ties: the first group) can be
  * chosen.
  *
  * The K experts with the largest keys (ties: the smallest id) are chosen and listed by ascending
  * id. Their weights are their scores.
- *   ..._RENORM: the weights are divided by their sum (chosen ids ascending, from +0; for sigmoids
+ *   ..._RENORM: the weights are divided by their sum (chosen ids ascending, from +0; for sigmoid
  *               the sum + 1e-20)
- *   biased:     likewise, without the 1e-20
- *   mixer:    (Phi-3.5-MoE) K times: m = the largest l of the experts that are not chosen yet
- * (ties: the smallest id); its weight = 1 / sum of exp(l_e - m) over those of them for which not (m
- * - l_e) / max(|l_e|, m) > scale, e ascending, from +0. There are no groups. At the end the
- * weights, but not those of the mixer, are multiplied by `scale` unless it is 0. */
+ *   mixer:      (Phi-3.5-MoE) K times, among the experts not chosen yet: the one with the largest
+ *               l (ties: the smallest id) is chosen. With m its l, its weight is 1 / the sum of
+ *               exp(l_e - m) over those of these experts for which not
+ *               (m - l_e) / max(|l_e|, m) > scale, e ascending, from +0. There are no groups.
+ * At the end all weights except the mixer's are multiplied by `scale` unless it is 0. */
 enum router_kind {
     ROUTER_SOFTMAX,
     ROUTER_SOFTMAX_RENORM,
@@ -40,7 +40,7 @@ enum { ROUTER_EXPERTS_MAX = 4096, ROUTER_CHOSEN_MAX = 256, ROUTER_GROUPS_MAX = 2
 struct router_rule {
     enum router_kind kind;
     uint32_t n_groups, n_groups_chosen; /* up to 1: no groups */
-    float scale;                        /* 0: none; of the mixer twice the router's jitter */
+    float scale;                        /* 0: none; for the mixer, twice the router's jitter */
 };
 
 #endif

@@ -41,7 +41,8 @@ static int drv_device_facts(int device, struct cuda_facts *out)
     return 0;
 }
 
-/* The memory pool keeps what is released, so that later allocations are quick. */
+/* Sets the device. Its memory pool then keeps released memory, so that later allocations are
+ * quick. */
 static int drv_device_use(int device)
 {
     cudaError_t error = cudaSetDevice(device);
@@ -161,7 +162,7 @@ static dim3 blocks_of(struct cuda_grid grid)
     return dim3(grid.y, grid.x, grid.z);
 }
 
-/* CUDA wants to be told before a kernel uses more shared memory than the default. */
+/* Permits a kernel more shared memory than the default, which CUDA requires before the launch. */
 static int allow_shared(enum cuda_kernel kernel, uint32_t n_bytes)
 {
     if (n_bytes <= CUDA_SHARED_PLAIN) return 0;
@@ -179,20 +180,20 @@ static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void
                             grid.shared_bytes, stream_of(stream));
 }
 
-/* --- graphs: what a capture of the stream gives --------------------------------------------- */
+/* --- graphs: captured from the stream ------------------------------------------------------- */
 
 struct cuda_graph {
-    cudaGraph_t graph; /* has the nodes that graph_change is given */
+    cudaGraph_t graph; /* owns the nodes that are passed to graph_change */
     cudaGraphExec_t exec;
 };
 
-/* Captures this thread's calls only: other threads, NCCL's among them, may call CUDA meanwhile. */
+/* Captures only this thread's calls: other threads, such as NCCL's, may call CUDA meanwhile. */
 static int drv_graph_begin(void *stream)
 {
     return cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal);
 }
 
-/* The last node of the capture. There is exactly one, because one stream is captured. */
+/* Finds the last node of the capture. There is exactly one, because only one stream is captured. */
 static int drv_graph_node(void *stream, void **node)
 {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -1,7 +1,7 @@
-/* Dense products by cuBLASLt. In the arithmetic of the numerics law: the n-th algorithm that the
- * library lists for a fixed shape with the product's type and inputs, used for every number of rows
- * and outputs; without split-K or TF32, with f32 sums. gemm_cuda.c tests whether rows and outputs
- * then change a bit. */
+/* Dense products by cuBLASLt. In the arithmetic of the numerics law, for every number of rows and
+ * outputs it uses the n-th algorithm that the library lists for one fixed shape with the product's
+ * type and inputs; without split-K or TF32, with f32 sums. gemm_cuda.c tests whether the rows or
+ * outputs then change a bit. */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -33,7 +33,8 @@ extern "C" {
     X(MatrixLayoutDestroy)                                                                         \
     X(MatrixLayoutSetAttribute)
 
-/* Loaded when a device is opened, so that the program also runs where cuBLASLt is missing. */
+/* The library's functions. Loaded when a device is opened, so that the program also runs where
+ * cuBLASLt is missing. */
 struct library {
     void *handle;
 #define X(name) decltype(&cublasLt##name) name;
@@ -43,14 +44,14 @@ struct library {
 
 enum {
     WORKSPACE_BYTES = 32 << 20,
-    LIST_ROWS = 128, /* the shape for which the law's algorithms are listed */
+    LIST_ROWS = 128, /* the shape for which algorithms of the law are listed */
     LIST_OUTPUTS = 4096,
     LIST_MAX = 16,
     KNOWN_MAX = 256,
 };
 
-/* An algorithm chosen before, so that steps do not ask the library again. rows, n and batch are 0
- * for the law's algorithms. */
+/* An algorithm that was chosen before, so that steps do not ask the library again. rows, n and
+ * batch are 0 for algorithms of the numerics law. */
 struct known {
     enum dtype dtype;
     size_t rows, n, k, batch;
@@ -63,7 +64,7 @@ struct gemm_cublas {
     cublasLtHandle_t handle;
     cudaStream_t stream;
     void *workspace;
-    struct known known[KNOWN_MAX]; /* the latest KNOWN_MAX */
+    struct known known[KNOWN_MAX]; /* the latest KNOWN_MAX algorithms */
     uint32_t n_known;
 };
 
@@ -131,7 +132,7 @@ static int shape_init(const struct library *lib, struct shape *s, const struct c
     return wrong(st);
 }
 
-/* The shape whose list of algorithms serves all shapes of a type and k. */
+/* Returns the shape whose list of algorithms serves all shapes of a type and k. */
 static struct cuda_gemm listed_shape(const struct cuda_gemm *g)
 {
     struct cuda_gemm of = *g;
@@ -166,7 +167,7 @@ static cublasStatus_t list(struct gemm_cublas *b, const struct shape *s, bool fr
     return st;
 }
 
-/* Whether an algorithm sums each output in one place (no split-K). */
+/* True when an algorithm sums each output in one place (no split-K). */
 static bool is_whole(const struct library *lib, const cublasLtMatmulAlgo_t *algo)
 {
     int32_t split = 1;

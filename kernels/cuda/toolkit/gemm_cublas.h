@@ -7,15 +7,16 @@
 struct cuda_gemm;
 
 enum {
-    GEMM_ERROR_BASE = 1 << 20, /* added to cuBLAS's errors, above all of CUDA's */
+    GEMM_ERROR_BASE = 1 << 20, /* added to cuBLAS's errors, above all those of CUDA */
     GEMM_NO_LIBRARY = GEMM_ERROR_BASE + 1000,
 };
 
-/* Local. Loads the library from the machine that runs the program and allocates its workspace. */
+/* Local. Loads the library from the machine on which the program runs, and allocates its
+ * workspace. */
 int gemm_cublas_open(void *stream, void **out, char *library, size_t n);
 int gemm_cublas_close(void *gemm);
 
-/* Local. As gemm_run of driver.h. */
+/* Local. Multiplies as gemm_run of driver.h does. */
 int gemm_cublas_run(void *gemm, const struct cuda_gemm *g);
 
 const char *gemm_cublas_error_text(int error);

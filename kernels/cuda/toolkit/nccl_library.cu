@@ -1,5 +1,5 @@
 /* NCCL behind the table of nccl_table.h. The library is loaded when a job needs it, so that the
- * program also starts where it is missing. C++ only because nvcc compiles it. */
+ * program also starts where NCCL is missing. C++ only because nvcc compiles it. */
 #include <nccl.h>
 
 #include <dlfcn.h>
@@ -13,8 +13,8 @@ extern "C" {
 #define NUMBER(x)  TEXT_OF(x)
 #define NCCL_HERE  NUMBER(NCCL_MAJOR) "." NUMBER(NCCL_MINOR) "." NUMBER(NCCL_PATCH)
 
-/* shoal's own error numbers, beside those of NCCL */
-enum { NOT_LOADED = -1, TOO_OLD = -2, OLDEST = 21400 /* non-blocking communicators */ };
+/* shoal's own error numbers, besides those of NCCL */
+enum { NOT_LOADED = -1, TOO_OLD = -2, OLDEST = 21400 /* has non-blocking communicators */ };
 
 static_assert(NCCL_UNIQUE_ID_BYTES == NCCL_ID_BYTES, "the size of an id");
 
@@ -35,7 +35,7 @@ static_assert(NCCL_UNIQUE_ID_BYTES == NCCL_ID_BYTES, "the size of an id");
     X(ncclRecv)                                                                                    \
     X(ncclGetErrorString)
 
-/* Filled once by lib_load, which is called first. */
+/* Filled once by lib_load, which must be called first. */
 static struct {
 #define X(name) decltype(&name) p_##name;
     NCCL_FUNCTIONS(X)
@@ -46,7 +46,7 @@ static struct {
 static int lib_load(void)
 {
     if (lib.is_loaded) return 0;
-    /* first the system's library or that of LD_LIBRARY_PATH, then the one of the build */
+    /* first the system's library or that of LD_LIBRARY_PATH, then the one found at build time */
     void *handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) handle = dlopen(SHOAL_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) return NOT_LOADED;
@@ -61,7 +61,7 @@ static int lib_load(void)
     return 0;
 }
 
-/* A call that is still in progress has not failed. */
+/* Returns the error of a call; one that is still in progress has not failed. */
 static int begun(ncclResult_t result)
 {
     return result == ncclInProgress ? 0 : (int)result;
