@@ -93,7 +93,7 @@ struct linear_group {
 
 /* A linear with float weights:
  * y[row][n] = fma chain over k ascending from +0 of x[row][k] * w[n][k]          (no leaves)
- * With leaves each leaf has such a chain from +0, and its f32 partial sum p goes to the grid:
+ * With leaves, each leaf has its own chain from +0, and its f32 partial sum p goes to the grid:
  *     llrint(p * 2^g); a leaf with !(|p| < 2^(51-g)) counts as 0 and adds 1 to the row's counter.
  *     sums[row][n] = the integer sum over the local leaves.
  * With leaves and sums NULL (CPU only): y[row][n] = (float)((double)sum * 2^-g), and the row's
@@ -101,8 +101,7 @@ struct linear_group {
  * All groups have the same N and K.
  *
  * With quantized weights of an integer kind (int8, int4, mxfp4) and xq given:
- *     acc = fma((float)isum, sw * sx, acc), groups ascending, from +0 (with leaves: per leaf),
- *     where
+ *     acc = fma((float)isum, sw * sx, acc), groups ascending, from +0 (again in each leaf), where
  *     isum = the exact integer sum over the group of (code - zero) * activation code, sw is the
  *     group's weight scale in f32 and sx its activation scale; a leaf is whole groups.
  *     mxfp4: isum of doubled codes, sw = 2^(e - 128).
@@ -111,18 +110,18 @@ struct linear_group {
  *     w = (float)(code - zero) * sw, rounded once; for fp8 and mxfp4 (float)value * sw.
  *
  * On tensor cores, a device of DEVICE_LAW or DEVICE_FREE multiplies f16 and bf16 weights, and
- * quantized ones with float activations, unless `exact` is set or a leaf is no multiple of 32. x
- * is rounded to the weight's type (for quantized weights: to bf16). For quantized weights, chain =
+ * quantized ones with float activations, unless `exact` is set or a leaf is no multiple of 32. x is
+ * rounded to the weight's type (for quantized weights: to bf16). For quantized weights, chain =
  * fma(sum over the group, sw, chain). With S = the sum of |x w| over the K inputs (of a leaf) of
- * rounded x, an output is within (K + 8) * 2^-23 * S of the exact sum of x w; its bits never
- * depend on other rows or outputs. */
+ * rounded x, an output is within (K + 8) * 2^-23 * S of the exact sum of x w; its bits never depend
+ * on other rows or outputs. */
 struct linear_args {
     const struct linear_group *groups;
     size_t n_groups;
     const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
     const struct quant_rows *xq; /* x as codes, x is not read; NULL: floats */
-    float *y;                    /* [rows, y_stride], y_stride >= N; written unless sums is */
+    float *y;                    /* [rows, y_stride], y_stride >= N; written unless sums are */
     size_t y_stride;
     size_t y_row, y_panel; /* kernels without leaves: the row and panel with which y begins */
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
@@ -147,8 +146,7 @@ typedef void linear_slice_fn(const struct linear_args *a, const struct linear_sl
  *     i8:      codes, and after them [KV_BLOCK_TOKENS] scales in f32, one for each token and head,
  *              both as struct quant_rows with a group of Hd; an element is (float)code * scale,
  *              rounded once
- *     f8_e4m3: rounded to nearest even; magnitudes above 448 become 448, infinities and NaN become
- *     NaN */
+ *     f8_e4m3: rounded to nearest even; magnitudes above 448 become 448; what is not finite, NaN */
 struct kv_view {
     void *base; /* borrowed; the blocks of this layer */
     enum dtype dtype;

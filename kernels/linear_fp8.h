@@ -20,8 +20,8 @@ struct fp8_piece {
     struct v16 scales[FP8_PIECE_SCALES]; /* [group][n_panels], enlarged unless `large` */
 };
 
-/* to[p] = the scales of a group of inputs in panels panel + p * apart. Returns whether one of them
- * is too large to be enlarged. */
+/* to[p] = the scales of a group of inputs in panels panel + p * apart. Returns nonzero if any of
+ * them is too large to be enlarged. */
 ALWAYS_INLINE fp8_large fp8_load_scales(const struct packed *w, size_t panel, size_t apart,
                                         size_t n_panels, size_t group, struct v16 *to)
 {

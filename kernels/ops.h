@@ -63,7 +63,7 @@ void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 /* Copies the rotary part of each head from x to out and rotates the copy (rope). */
 struct rope_tails {
     const float *x; /* [T, n_heads], x_stride apart, rot elements each */
-    float *out;     /* the same, out_stride apart */
+    float *out;     /* likewise, out_stride apart */
     size_t x_stride, out_stride;
     const float *cos, *sin; /* [T, rot / 2] */
     size_t n_rows, n_heads, rot;

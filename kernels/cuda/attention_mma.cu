@@ -9,11 +9,9 @@
  * visible slots:
  *   q and the cache's elements as f16 (f16 and e4m3 exact; i8's (float)code * scale rounded to
  *   nearest even; what lies beyond f16 becomes infinite, and the row NaN)
- *   x_j = dot(q, k_j) * (scale log2 e)   dot: f32 from +0, by steps of 16 elements, ascending,
- *   each
+ *   x_j = dot(q, k_j) * (scale log2 e)   dot: f32 from +0, by steps of 16 elements, ascending, each
  *                                        added as the tensor core does
- *   m = max x_j; e_j = 2^(x_j - m); l: lane i of 4 adds j = 2i, 2i + 1, 8 + 2i, ... ascending,
- *   then
+ *   m = max x_j; e_j = 2^(x_j - m); l: lane i of 4 adds j = 2i, 2i + 1, 8 + 2i, ... ascending, then
  *       (0 + 1) + (2 + 3); o_d: e_j as f16 times v_jd, f32 from +0, by steps of 16 slots
  *   fold, from (-infinity, 0, 0) on, tiles ascending: M' = max(M, m), a = 2^(M - M'),
  *       b = 2^(m - M'), L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a)

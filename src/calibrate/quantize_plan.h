@@ -43,15 +43,12 @@ struct quantize_policy {
 };
 
 /* Local. Makes the policy of --format F, changed by `policy`.
- *   - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention
- *   and
+ *   - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention and
  *     of 64 for ffn and experts: activations are quantized in the same groups as the weights, and
  *     after a norm short groups gain most (bench/README.md, "Quality").
  *   - Embedding and head get F if F is a float type or fp8; else int8, in groups of 32 if F is
- *   int8,
- *     and of 128 if F has 4 bits and so a larger error itself. They matter most for rare tokens
- *     and
- *     are a small part of all bytes.
+ *     int8, and of 128 if F has 4 bits and so a larger error itself. They matter most for rare
+ *     tokens and are a small part of all bytes.
  *   - The router is kept, because it is small and chooses experts.
  *   - A float type converts the tensors of every class to that type, quantized ones too.
  * `policy` ("class=format,..."; NULL: none) sets the format of single classes, or "keep"; its
