@@ -212,10 +212,9 @@ struct attn_args {
     const uint8_t *kv_of_head; /* [H] local kv head of each local head */
     uint32_t n_heads;          /* H: the query heads of this rank */
     float scale;
-    const float *
-        sinks; /* [H] a score that adds to the sum of weights but has no value vector; NULL: none */
-    uint32_t window; /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C */
-    float softcap;   /* 0: none */
+    const float *sinks; /* [H] scores that add to the sum but have no value vector; NULL: none */
+    uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C */
+    float softcap;      /* 0: none */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
     float *parts; /* results of tiles that several threads compute for one row; NULL: each row

@@ -53,15 +53,13 @@ struct quant_tile {
     size_t start_stride;
     const uint8_t *w; /* the first panel's quantized values; w_stride bytes to the next panel */
     size_t w_stride;
-    const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* [panel][group] */
-    const int32_t (*zeros)[QUANT_PIECE_GROUPS]
-                          [PANEL_COLUMNS]; /* the same shape: bias - zero point, in 16 bits */
+    const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
+    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* bias - zero point, in 16 bits */
     const uint8_t *ahead; /* quantized values to prefetch meanwhile: ahead_stride bytes to the
                              next panel, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
     bool begins;                     /* with SET_ENDS: the chains begin with this K-slice, at +0 */
-    const struct quant_end *
-        end; /* with SET_ENDS: where to store the chains if they end with this K-slice; else NULL */
+    const struct quant_end *end;     /* SET_ENDS: where to store ended chains; NULL: none end */
 };
 
 /* The instruction set also defines these constants:

@@ -135,8 +135,7 @@ struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t 
         return status_make(STATUS_MEMORY, "the array of %zu bytes to be read could not be had",
                            m->n_bytes);
     }
-    (void)madvise(m->base, m->n_bytes,
-                  MADV_HUGEPAGE); /* if refused, pages are small: slower, not wrong */
+    (void)madvise(m->base, m->n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */
     struct touch_job job = {m->base, read_job_of(m, team).n * pieces_of(m, team)};
     team_run_each(team, touch_slice, &job);
     return status_ok();

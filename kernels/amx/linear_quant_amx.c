@@ -197,9 +197,7 @@ ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant
     const size_t n = n_tiles * t->n_panels * n_groups, n_first = quant_min(n, AHEAD);
     struct codes codes = {t->x, t->w};
     struct chain multiplied = {0};
-    size_t
-        n_left = n_groups,
-        g = 0; /* groups left in the chain being multiplied; group of the chain being continued */
+    size_t n_left = n_groups, g = 0; /* groups left to multiply; group whose chain continues */
     const size_t n_lines = n_groups * t->ahead_step / QUANT_LINE;
     struct finish f = {.ahead = {.n = (n_lines + n_tiles - 1) / n_tiles}};
     tile_sums ring[RING] __attribute__((aligned(64)));

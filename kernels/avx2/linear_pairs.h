@@ -44,8 +44,7 @@ struct pairs_work {
 struct pairs_piece {
     size_t n_rows, g, n_groups, n_quads; /* n_quads: of one group */
     bool begins;
-    const uint8_t
-        *ahead; /* n_ahead cache lines of weights to prefetch, twice: also of the next panel */
+    const uint8_t *ahead; /* n_ahead cache lines to prefetch, and as many of the next panel */
     size_t n_ahead, ahead_stride;
 };
 

@@ -72,8 +72,7 @@ ALWAYS_INLINE __m512 scales_of(__m512i max_bits, __m512 *factors)
 ALWAYS_INLINE __m512i codes_of(const float *x, size_t begin, size_t end, size_t n, float factor,
                                int8_t *codes)
 {
-    const __mmask16 any =
-        factor != 0.0f ? 0xFFFF : 0; /* 0: quantized values are 0, even where x is infinite */
+    const __mmask16 any = factor != 0.0f ? 0xFFFF : 0; /* 0: all 0, even where x is infinite */
     const __m512 f = _mm512_set1_ps(factor);
     __m512i sum = _mm512_setzero_si512();
     for (size_t i = begin; i < end; i += 16) {
