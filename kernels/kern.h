@@ -31,11 +31,11 @@
  *     k=0: n0 n1 ... n15               k=0: n16 n17 ... n31
  *     k=1: n0 n1 ... n15               k=1: n16 n17 ... n31
  *     ...
- * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves (K-blocks):
- * its first input is the first of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
+ * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves (K-blocks),
+ * from the start of a leaf on, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
  *
  * A quantized weight (quant.kind is not QUANT_NONE) has panels of 16 outputs too. K is padded to a
- * multiple of the kernel group G. The padding's content is free, because the activations' codes
+ * multiple of the kernel group G. The padding may hold anything, because the activations' codes
  * there are zero; but a NaN in the padding of fp8 would make its tile slow:
  *     int8, fp8:    data[panel][K / 4][16][4]      input k = 4i + j of output c at [i][c][j];
  *                   int8 without zeros holds code + 128, so that all int8 codes are u8

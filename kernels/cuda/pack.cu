@@ -1,4 +1,4 @@
-/* Packs weights into panels (packed tiles), or into flat weights, as their rows arrive on the
+/* Packs weights into panels (packed tiles), and rows also into flat weights, as they arrive on the
  * device. kern.h describes the layout. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
