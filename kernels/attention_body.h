@@ -142,7 +142,7 @@ ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct til
         v16_store(f->e[i / n_vectors] + j + i % n_vectors * 16, one[i]);
 }
 
-/* Computes the `scores`, but from transposed keys (floats [d][slot]). */
+/* Computes the same as `scores`, from transposed keys (floats [d][slot]). */
 ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile_fold *f)
 {
     size_t j = f->first;

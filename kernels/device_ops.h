@@ -106,7 +106,8 @@ struct device_ops {
     void (*change_logits)(struct device *d, const struct change_logits_args *a);
     void (*pick_rows)(struct device *d, const struct pick_args *a);
 
-    /* For collectives (src/collective) of a device. `stream`: NULL is the compute stream. */
+    /* For collectives (src/collective), which only a device has. `stream`: NULL is the compute
+     * stream. */
     void (*grid_words)(struct device *d, const struct grid_words_args *a, void *stream);
     void (*take_words)(struct device *d, const struct take_words_args *a);
 

@@ -171,7 +171,7 @@ ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, const struct tile_work 
 #undef PIECE_TILE
 }
 
-/* piece_tile for each number of panels, compiled once for all types of weights. */
+/* Runs piece_tile for one number of panels; compiled once for all types of weights. */
 typedef void piece_tile_fn(size_t n, const struct tile_work *o, struct v16 *c);
 
 #define PIECE_TILES(name, n_panels)                                                                \

@@ -1,4 +1,5 @@
-/* Quantized values as floats on AVX2, eight outputs at a time. Included by linear_avx2.c. */
+/* Converts quantized values to floats on AVX2, eight outputs at a time. Included by linear_avx2.c.
+ */
 #ifndef SHOAL_KERNELS_AVX2_DEQUANTIZE_H
 #define SHOAL_KERNELS_AVX2_DEQUANTIZE_H
 

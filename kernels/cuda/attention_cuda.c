@@ -15,7 +15,7 @@ enum {
     TILES_MOST = 1024,    /* most tiles in one pass */
 };
 
-/* The most tiles that any row of the step may see. */
+/* Returns the most tiles that any row of the step may see. */
 static uint32_t most_tiles(const struct device *d, const struct attn_args *a)
 {
     const uint32_t in_window = a->window / KV_BLOCK_TOKENS + 2;

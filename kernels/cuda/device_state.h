@@ -14,7 +14,7 @@ enum {
     RESULT_BYTES = 1 << 20,  /* bytes of results fetched in one wait */
     DEVICE_GETS = 16,        /* most results fetched in one wait */
     STATES_BYTES = 64 << 20, /* attention states of tiles; partial sums of products */
-    GEMM_X_BYTES = 32 << 20, /* rows rounded for products */
+    GEMM_X_BYTES = 32 << 20, /* bytes of rows rounded for products */
     DEVICE_ALGORITHMS = 64,  /* most known algorithms, by element type and number of inputs */
 };
 

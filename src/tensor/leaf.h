@@ -1,8 +1,8 @@
 /* Leaves: the K-blocks of a row-parallel weight. Each leaf is a run of columns (inputs) whose
  * products are summed in f32 and then rounded to an integer (docs/numerics.md, "The sum over
- * ranks"). The length of leaves is a pure function of the tensor's shape, so that every layout has
- * the same leaves. convert chooses it and stores it in the checkpoint; everything else reads the
- * stored length. */
+ * ranks"). The length of leaves is a pure function of the tensor's shape, format and role, so that
+ * every layout has the same leaves. It is chosen when a file is written and stored in the
+ * checkpoint; everything else reads the stored length. */
 #ifndef SHOAL_TENSOR_LEAF_H
 #define SHOAL_TENSOR_LEAF_H
 
