@@ -7,8 +7,8 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-/* Whether a shared segment for lent experts lies in huge pages. In small pages, reading the weights
- * of another rank costs more than its help gains. */
+/* True when a shared segment for lent experts lies in huge pages. In small pages, reading another
+ * rank's weights costs more time than the help saves. */
 static bool has_huge_lane(struct comm *c)
 {
     return comm_lane(c, COMM_EP, COMM_LANE_EXPERTS, HUGE_PAGE_BYTES) != NULL &&

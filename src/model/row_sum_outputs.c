@@ -117,7 +117,7 @@ static struct outputs row_sum_outputs_of(const struct stage *s, uint32_t tp)
     return (struct outputs){y, bad, columns};
 }
 
-/* Copies all ranks' outputs of rows `own` to y [T, D], or adds them to y. */
+/* Copies the outputs that all ranks have for rows `own` to y [T, D], or adds them to y. */
 static void row_sum_outputs_take(const struct stage *s, struct range own, float *y, bool adds)
 {
     const size_t d = s->o.model->width;
@@ -133,7 +133,7 @@ static void row_sum_outputs_take(const struct stage *s, struct range own, float 
     }
 }
 
-/* Adds all ranks' counters of rows `own`, up to INT32_MAX. */
+/* Adds the counters that all ranks have for rows `own` to `bad`, up to INT32_MAX. */
 static void row_sum_outputs_count_bad(const struct stage *s, struct range own, int32_t *bad)
 {
     for (uint32_t r = 0; r < s->o.layout->tp; r++) {

@@ -197,7 +197,7 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
         op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
 }
 
-/* The step's rows [row0, row0 + n_rows) as a part, all but its sequences. */
+/* Describes rows [row0, row0 + n_rows) of the step as a part, without its sequences. */
 static struct part stage_part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
                                  size_t n_rows, int lane)
 {
@@ -299,7 +299,7 @@ static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t 
     return device_status(s->o.kern->device);
 }
 
-/* The stage's layers without the prediction layer, which is the last of all. */
+/* The number of the stage's layers without the prediction layer, which comes last. */
 static uint32_t n_own_layers(const struct stage *s)
 {
     const struct range layers = s->o.weights->layers;

@@ -41,7 +41,7 @@ struct stage_options {
     const struct tap *tap; /* hook for calibration; NULL: none */
 };
 
-/* Local. Whether quantized weights are multiplied with f32 activations. */
+/* Local. True when quantized weights are multiplied with f32 activations. */
 static inline bool stage_is_weight_only(const struct stage_options *o)
 {
     return o->flags->activations == ACTIVATIONS_F32;
@@ -66,12 +66,12 @@ void stage_destroy(struct stage **s);
 /* **Collective (TP)**. First stage: h = the embeddings of tokens [T], counters zero. */
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 
-/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them, and
- * stand there once for each block table of the model (parallel/layout/kv_groups.h), max_rows apart:
- * equal but for their blocks, of which only those that the rows see need be valid. With
- * in_halves (the same on all ranks) two halves of the rows take turns in each layer, so that on a
- * device one half's sums over tp are exchanged while the other half is computed; the bytes are the
- * same. Errors: STATUS_MEMORY. */
+/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover the rows. The
+ * array has a copy of them for each block table of the model (parallel/layout/kv_groups.h),
+ * max_rows apart; the copies differ only in their blocks, of which those that the rows see must be
+ * valid. With in_halves (the same on all ranks) two halves of the rows take turns in each layer, so
+ * that on a device one half's sums over tp are exchanged while the other half is computed; the
+ * bytes are the same. Errors: STATUS_MEMORY. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden);
 
@@ -86,8 +86,8 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
 struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, const int32_t *next, const struct hidden *hidden);
 
-/* Local. As stage_final_norm, of the prediction layer's rows: the head then gives the logits of the
- * tokens after `next`. */
+/* Local. As stage_final_norm, for the prediction layer's rows: the head then gives the logits of
+ * the tokens after `next`. */
 void stage_predicted_norm(struct stage *s, const size_t *rows, size_t n, float *out);
 
 /* Local. [layers of this stage, E] how often this rank's tokens chose each expert, so far;

@@ -27,7 +27,7 @@ void stage_describe_attention(struct stage *s)
     }
 }
 
-/* The growth of q with the position (struct arch_tuning). */
+/* The factor by which q grows with the position (struct arch_tuning). */
 static float tuned(const struct arch_tuning *t, int32_t position)
 {
     const uint32_t n = ((uint32_t)position + 1) / t->step;
@@ -230,8 +230,8 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     if (gated) apply_gates(s, n_rows);
 }
 
-/* The linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice, it must
- * be the same on all ranks, also on those that hold no part of it. */
+/* The linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice, the
+ * linear must be the same on all ranks, even on those that hold no part of it. */
 static const struct packed *first_mixer(const struct stage *s, const struct layer *layer,
                                         const struct part *p)
 {

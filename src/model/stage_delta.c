@@ -25,7 +25,7 @@ struct status stage_make_states(struct stage *s)
     return state_pool_create(&shape, &s->states);
 }
 
-/* Of each key head q, k, v, z; b, a: one linear each. */
+/* Projects with two linears: one gives q, k, v, z of each key head, the other b, a. */
 static void project_joined(struct stage *s, const struct delta_weights *w, struct delta_args *a,
                            struct act_rows *in)
 {
@@ -43,7 +43,7 @@ static void project_joined(struct stage *s, const struct delta_weights *w, struc
     a->a = (struct head_view){ba + a->shape.per_key, gates, 2 * a->shape.per_key};
 }
 
-/* All heads' q, then k, v, z, and b, a: each from a linear of its own. */
+/* Projects with six linears: each gives one of q, k, v, z, b, a for all heads. */
 static void project_apart(struct stage *s, const struct delta_weights *w, struct delta_args *a,
                           struct act_rows *in)
 {

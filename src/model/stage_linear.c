@@ -65,7 +65,7 @@ void stage_add(struct stage *s, const struct block_output *out, struct act_rows 
         return;
     }
     const size_t d = s->o.model->width, n_rows = range_count(p->own), first = p->own.begin * d;
-    float *y = s->x + first; /* x of the block was read */
+    float *y = s->x + first; /* the block has already read x */
     s->row_sum->assign(s, out->w, in, s->x, p);
     if (out->bias != NULL) op_add_bias(s->o.kern, y, out->bias, n_rows, d);
     op_rmsnorm(

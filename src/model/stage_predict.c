@@ -1,6 +1,7 @@
-/* Around a prediction layer (multi-token prediction of DeepSeek-V3, arXiv 2412.19437, section 2.2):
- * from a hidden row and the token after it to the row that the layer begins with; and from the
- * layer's row to the head's input. Its results are guesses, which a later step checks. */
+/* The work before and after a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
+ * 2412.19437, section 2.2): joins a hidden row with the token after it to the row that the layer
+ * begins with, and turns the layer's row into the head's input. The results are guesses, which a
+ * later step checks. */
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"

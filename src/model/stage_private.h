@@ -16,7 +16,7 @@ struct part_sum {
     const float *bias; /* [D] or NULL; added to the sum */
 };
 
-/* The rotations of rows, of layers with a window where they differ. */
+/* The rotations of rows in layers with a window, where these differ from other layers'. */
 struct local_rotation {
     float *cos, *sin; /* [T, rotary / 2] */
 };
@@ -24,7 +24,7 @@ struct local_rotation {
 /* Rows that go through the layers together: all of a step, or one half of it, so that a half
  * computes while the sums of the other are exchanged. */
 struct part {
-    struct hidden hidden; /* of these rows only, as all members */
+    struct hidden hidden; /* of these rows only, like all members */
     size_t row0;          /* first row, counted in the step */
     struct range own;     /* rows, counted in the part, whose h and bad this rank holds */
     const struct seq_rows *seqs;
@@ -37,7 +37,7 @@ struct part {
 };
 enum { STAGE_PARTS = GRID_SUM_LANES };
 
-/* Whether this rank holds a slice of the part's rows only. */
+/* True when this rank holds only a slice of the part's rows. */
 static inline bool part_is_cut(const struct part *p)
 {
     return range_count(p->own) < p->hidden.n_rows;
@@ -79,13 +79,14 @@ static inline struct norm_weights stage_norm(const float *w, const float *bias)
 struct prediction {
     void *hidden;  /* hidden_bytes of T rows: the layer's rows */
     float *joined; /* [T, 2 D] the normed embedding of a row's next token, and the normed row */
-    float *half;   /* [T, D] one of both */
+    float *half;   /* [T, D] one of these two at a time */
 };
 
 struct row_sum;
 struct stage;
 
-/* **Collective (TP)**. s->attended = attention of the normed rows `in` of a layer and a part. */
+/* **Collective (TP)**. Sets s->attended to the attention of a part's normed rows `in` in a layer.
+ */
 typedef void stage_attend(struct stage *s, const struct layer *layer, const struct part *p,
                           struct act_rows *in);
 
@@ -119,19 +120,19 @@ struct stage {
     /* latent attention */
     float *q_low;                /* [T, q_lora] */
     float *k_rope;               /* [T, rotary] */
-    struct linear_args *heads;   /* [H] of the heads' own linears */
+    struct linear_args *heads;   /* [H] the heads' own linears */
     struct linear_group *groups; /* [H] */
     struct prediction prediction;
     float *gate, *up;    /* [T, F] */
     float *shared;       /* [T, D] output of the shared experts */
-    float *mix;          /* [T] its gate */
+    float *mix;          /* [T] the shared experts' gate */
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over whole projections, as bits */
     struct by_outputs by_outputs;
     struct grid_sums grid;
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;
-    float *q_scale;     /* [T] of q in layers without RoPE; NULL: 1 */
+    float *q_scale;     /* [T] factors on q in layers without RoPE; NULL: 1 */
     float *ones;        /* [query_dim] the weights of norms without weights; NULL: there are none */
     int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
@@ -139,7 +140,7 @@ struct stage {
     void *inner_codes; /* likewise, for inner rows [T, F] */
 };
 
-/* Block tables of a sequence. */
+/* The number of block tables of a sequence. */
 static inline size_t stage_n_tables(const struct stage *s)
 {
     return s->kv_groups.n_full + s->kv_groups.n_windowed;
@@ -203,8 +204,8 @@ const struct row_sum *row_sum_choose(const struct stage *s);
 void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
                     float *y, const struct part *p);
 
-/* row_sum.c. Local. Whether the model multiplies what is added to h. Then the sum of a linear goes
- * to y first, otherwise directly into h. row_sum_add_rest comes after it: y += bias; if scaled, h
+/* row_sum.c. Local. row_sum_is_scaled: whether the model scales what is added to h. If so, the sum
+ * of a linear goes to y first, else directly into h. Then row_sum_add_rest: y += bias; if scaled, h
  * += scale * y. */
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
@@ -257,7 +258,7 @@ void stage_show(const struct stage *s, enum tap_site site, const float *x, size_
 /* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);
 
-/* Local. Whether heads are padded with zeros to the width that they have in the cache. */
+/* Local. True when heads are padded with zeros to the width that they have in the cache. */
 bool stage_is_padded(const struct stage *s);
 
 /* Local. Computes the positions of all rows, and the rotations that all layers share. */
@@ -266,16 +267,16 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
 /* **Collective (TP)**. h += attention of the normed h. */
 void stage_attention(struct stage *s, const struct layer *layer, struct part *p);
 
-/* stage_latent.c. Local. Memory for latent attention, if the model has it. Errors: STATUS_MEMORY.
- */
+/* stage_latent.c. Local. Allocates memory for latent attention, if the model has it. Errors:
+ * STATUS_MEMORY. */
 struct status stage_make_latent(struct stage *s);
 void stage_free_latent(struct stage *s);
 
 /* Local. Latent attention: a stage_attend. */
 stage_attend stage_latent;
 
-/* stage_delta.c. Local. Slots of recurrent states, if the stage has such layers. Errors:
- * STATUS_MEMORY. */
+/* stage_delta.c. Local. Allocates the slots of recurrent states, if the stage has such layers.
+ * Errors: STATUS_MEMORY. */
 struct status stage_make_states(struct stage *s);
 
 /* Gated delta rule: a stage_attend. */
@@ -285,13 +286,13 @@ stage_attend stage_delta;
 void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights *norm,
                      const size_t *rows, size_t n, float *out);
 
-/* stage_predict.c. Local. Memory for the prediction layer, if the stage has it. Errors:
+/* stage_predict.c. Local. Allocates memory for the prediction layer, if the stage has it. Errors:
  * STATUS_MEMORY. */
 struct status stage_make_prediction(struct stage *s);
 void stage_free_prediction(struct stage *s);
 
 /* **Collective (TP)**. Returns the rows that the prediction layer begins with, in its own memory.
- * next [T] as for stage_predict; hidden: the rows behind the last other layer. */
+ * next [T] as for stage_predict; hidden: the rows after the model's last ordinary layer. */
 struct hidden stage_join(struct stage *s, const int32_t *next, const struct hidden *hidden);
 
 /* stage_ffn.c. Local. Creates the MoE block, if the model has experts. Errors: STATUS_MEMORY,
