@@ -1,4 +1,4 @@
-/* Steps on one rank: messages around the stage. */
+/* Runs steps on one rank: the messages around its stage. */
 #include "engine/engine_private.h"
 
 #include "base/clock.h"
@@ -354,8 +354,8 @@ static void share_words(struct engine *e, size_t from, size_t to)
 }
 
 /* Puts the plan of the stage's root into e->shared on all ranks of the stage: its number of words,
- * then the words. One broadcast does where the plan is at most a quarter longer than the last one,
- * whose length all ranks know. For other ranks than the root the time counts as waiting. */
+ * then the words. One broadcast is enough if the plan is at most a quarter longer than the last
+ * one, whose length all ranks know. For other ranks than the root the time counts as waiting. */
 static void share_plan(struct engine *e, const struct plan_message *m)
 {
     enum { LENGTH = 1, FIRST = 255 };

@@ -11,13 +11,14 @@
 
 struct engine;
 
-/* This rank's file for KV blocks that wait (attention/kv_tier.h); n_slots 0: none. */
+/* This rank's file for KV blocks of waiting sequences (attention/kv_tier.h), n_slots 0: none; and
+ * the prefix store. */
 struct engine_tier {
     const char *dir;
     uint32_t n_slots;      /* the same on all ranks */
-    const char *store_dir; /* the prefix store (attention/kv_store.h) */
+    const char *store_dir; /* the prefix store's folder (attention/kv_store.h) */
     uint64_t store_bytes;  /* 0: none */
-    bool keeps_bound;      /* this rank removes what is beyond the bound */
+    bool keeps_bound;      /* this rank removes files beyond store_bytes */
     struct failpoint *failpoint;
 };
 
@@ -39,8 +40,8 @@ struct engine_stats {
     uint64_t n_rows;
     uint64_t n_sent;                    /* messages to one rank: plans, hidden rows and results */
     uint64_t n_collectives;             /* calls of collectives over the stage and its axes */
-    uint64_t peak_bytes;                /* resident */
-    struct expert_stream_stats experts; /* streamed ones */
+    uint64_t peak_bytes;                /* most resident memory */
+    struct expert_stream_stats experts; /* of streamed experts */
     struct moe_traffic moe;
     struct kv_tier_stats tier;
 };
@@ -70,8 +71,9 @@ struct engine_stats engine_stats_of(const struct engine *e);
  * busiest ranks. */
 void engine_count_busiest(struct engine *e);
 
-/* Local. The prefix store, for the scheduler (serve/schedule/scheduler.h): whether it has key [2];
- * and key [2] = that of 64 tokens behind those of key `before` [2]. */
+/* Local. The prefix store, for the scheduler (serve/schedule/scheduler.h). has: whether it holds
+ * the block of key [2]. key: sets key [2] to that of the 64 tokens after those of key `before` [2].
+ */
 bool engine_store_has(void *engine, const uint64_t *key);
 void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *key);
 

@@ -20,12 +20,12 @@ static bool goes_on(const struct seq_rows *run, const struct plan_seq *s, const 
 
 /* The blocks of a plan's entry, table after table. */
 struct entry_tables {
-    const int32_t *at[KV_GROUPS_MAX]; /* by a position's block; of windowed tables valid from the
-                                         entry's first block on */
+    const int32_t *at[KV_GROUPS_MAX]; /* indexed by a position's block; windowed tables are valid
+                                         from the entry's first block on */
 };
 
-/* A windowed table has no entries before first_block. So that it can be read by a position's block
- * anyway, it is copied behind at least as many unused ones: *free is where in e->windowed. */
+/* A windowed table has no entries before first_block. So that it can be indexed by a position's
+ * block anyway, it is copied to e->windowed at *free, after at least as many unused entries. */
 static struct status find_tables(struct engine *e, const struct plan_seq *s, const int32_t *blocks,
                                  size_t *free, struct entry_tables *out)
 {
@@ -47,7 +47,7 @@ static struct status find_tables(struct engine *e, const struct plan_seq *s, con
     return status_ok();
 }
 
-/* Room for the windowed tables of a plan's entries. *free: where the first one goes. */
+/* Makes room for the windowed tables of a plan's entries. *free: where the first one goes. */
 static struct status place_windowed(struct engine *e, const struct plan_seq *seqs, size_t n_seqs,
                                     size_t *free)
 {
@@ -155,7 +155,7 @@ static struct vocab_want sampled_want(const struct plan_seq *s, const struct pla
                                .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
 }
 
-/* The want of a row that scores a known next token, or sends its logits back. */
+/* The want of a row that scores a known next token, or whose logits are sent back. */
 static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
 {
     const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;
@@ -164,7 +164,7 @@ static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
                                .n_top = has_tops ? s->n_prompt_logprobs : 0};
 }
 
-/* Room for the rows' most likely tokens. */
+/* Makes room for the rows' most likely tokens. */
 static struct status place_tops(struct engine *e, size_t n_wants)
 {
     size_t n = 0;

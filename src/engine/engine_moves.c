@@ -1,10 +1,10 @@
-/* A plan's orders to move KV blocks between the pool and this rank's file, and the report of how
- * far its replica's ranks are. */
+/* Carries out a plan's orders to move KV blocks between the pool and this rank's file or the prefix
+ * store, and reports how far its replica's ranks are. */
 #include "engine/engine_private.h"
 
 #include "base/mem.h"
 
-/* The store of this rank's layers and heads. */
+/* Opens the prefix store for this rank's layers and heads. */
 static struct status create_store(struct engine *e, const struct engine_tier *o)
 {
     const struct kv_shape *shape = &stage_kv_pool(e->stage)->shape;

@@ -1,5 +1,5 @@
-/* The engine's state, shared by engine.c (messages, steps) and engine_batch.c (a plan's sequences
- * and their results). Private to this room. */
+/* The engine's state, shared by engine.c (messages, steps), engine_batch.c (a plan's sequences and
+ * their results) and engine_moves.c (KV blocks on disk). Private to this room. */
 #ifndef SHOAL_ENGINE_ENGINE_PRIVATE_H
 #define SHOAL_ENGINE_ENGINE_PRIVATE_H
 
@@ -40,7 +40,7 @@ struct engine {
     struct comm_request result_sends[N_RESULTS];
 
     /* [max_rows] each: the step's runs of rows, and what the last stage computes of its rows */
-    struct seq_rows *seqs; /* likewise, once for each block table */
+    struct seq_rows *seqs; /* [max_rows] for each block table */
     struct kv_groups groups;
     int32_t *windowed; /* [windowed_capacity] the windowed tables of the step's runs, owned */
     size_t windowed_capacity;
@@ -61,11 +61,11 @@ struct engine {
     /* blocks on disk: NULL and 0 without a tier */
     struct kv_tier *tier;
     struct kv_store *store;
-    uint64_t n_reads; /* ordered so far */
+    uint64_t n_reads; /* reads ordered so far */
     uint64_t *moved;  /* [moved_capacity] the report that is being sent */
     size_t moved_capacity;
     struct comm_request moved_send;
-    bool *asked;           /* lead: [pp + 1, dp] of the plans in flight, who reports */
+    bool *asked;           /* lead: [pp + 1, dp] which replicas report, for each plan in flight */
     uint64_t *n_collected; /* lead: [dp] results so far */
     uint64_t *collected;   /* lead: [collected_capacity] a report received */
     size_t collected_capacity;
@@ -104,8 +104,8 @@ struct status engine_run_moves(struct engine *e, const struct step_plan *plan, s
 /* **Collective (TP)** where b->ask is set. Reports to the lead. Errors: STATUS_MEMORY. */
 struct status engine_report_moves(struct engine *e, const struct batch *b);
 
-/* Lead. Remembers which replicas a plan asks; and collects a replica's reports of its oldest plan.
- * Errors: STATUS_BUG, STATUS_MEMORY. */
+/* Lead. Remembers which replicas a plan asks for a report; and collects the reports of a replica's
+ * ranks for its oldest plan. Errors: STATUS_BUG, STATUS_MEMORY. */
 void engine_note_asked(struct engine *e, const struct step_plan *plan);
 struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out);
 
