@@ -28,7 +28,7 @@ static bool spec_is_empty(const struct weight_spec *s)
     return range_count(s->rows) == 0 || range_count(s->cols) == 0;
 }
 
-/* The slabs of a layer and part, of all experts. */
+/* Finds the slabs of all experts for a layer and a part. */
 static struct status slabs_of(const struct weights_source *from, uint32_t layer, uint32_t part,
                               struct slabs *out)
 {
@@ -55,7 +55,7 @@ static struct status slabs_of(const struct weights_source *from, uint32_t layer,
     return n > 0 && is_whole ? expert_shape_place(&out->shape) : status_ok();
 }
 
-/* The shape of a copy; its expert_bytes, owned, are *bytes. */
+/* Computes the shape of a copy; its expert_bytes are *bytes, which the caller frees. */
 static struct status shape_of(const struct weights_source *from, uint64_t **bytes,
                               struct expert_file_shape *out)
 {
@@ -209,7 +209,7 @@ struct status expert_pack_make(const struct weights_source *from, const char *pa
 
 /* --- a rank's stream ---------------------------------------------------------------------- */
 
-/* The MoE layers of the stage, and their weights, which learn of the stream. */
+/* Adds the MoE layers of the stage, and tells their weights of the stream. */
 static struct status add_layers(struct expert_stream *s, struct weights *w,
                                 const struct weights_source *from)
 {

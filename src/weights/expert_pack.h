@@ -1,5 +1,5 @@
-/* The packed copy of a checkpoint's experts (checkpoint/file/expert_file.h): what a layout needs
- * one to hold, and making one. */
+/* The packed copy of a checkpoint's experts (checkpoint/file/expert_file.h): what it must hold for
+ * a layout, and how it is made. */
 #ifndef SHOAL_WEIGHTS_EXPERT_PACK_H
 #define SHOAL_WEIGHTS_EXPERT_PACK_H
 
@@ -14,7 +14,7 @@ struct status expert_pack_sizes_of(const struct weights_source *from,
                                    struct expert_pack_sizes *out);
 
 /* Local. Makes `path` from the checkpoint, if there is none yet, with the threads of from->comm's
- * team: window by window of at most window_bytes, or one expert. An existing file is compared only.
+ * team: window by window of at most window_bytes, or one expert. An existing file is only checked.
  * Errors: expert_file.h's, loader_run's. */
 struct status expert_pack_make(const struct weights_source *from, const char *path,
                                size_t window_bytes);

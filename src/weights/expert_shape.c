@@ -1,4 +1,4 @@
-/* The places of an expert's arrays. */
+/* Places an expert's arrays. */
 #include "weights/expert_shape.h"
 
 #include "base/mem.h"

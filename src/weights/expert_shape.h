@@ -1,7 +1,7 @@
 /* Where the arrays of one expert stand in its bytes: gate, up and down, each as codes (or
  * elements), scales and zeros, aligned for the kernels. The packed copy of the experts
- * (checkpoint/file/expert_file.h) has them so, and so has the memory that it is read into. Private
- * to src/weights. */
+ * (checkpoint/file/expert_file.h) has this form, and so has the memory that it is read into.
+ * Private to src/weights. */
 #ifndef SHOAL_WEIGHTS_EXPERT_SHAPE_H
 #define SHOAL_WEIGHTS_EXPERT_SHAPE_H
 

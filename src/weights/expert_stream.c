@@ -12,7 +12,7 @@
 
 enum {
     HOME_PASSES = 8,    /* blocks of a layer until its home is chosen again */
-    RATE_HALF_LIFE = 8, /* about so many blocks a rate remembers */
+    RATE_HALF_LIFE = 8, /* a rate is a mean over about so many blocks */
 };
 
 struct rated {
@@ -27,8 +27,8 @@ static int by_rate(const void *left, const void *right)
     return a->expert < b->expert ? -1 : 1;
 }
 
-/* A layer's home: its experts with the highest rates. An expert that is there stays unless another
- * one is needed clearly more often, since a change costs a read. */
+/* Chooses a layer's home: its experts with the highest rates. An expert that is there stays unless
+ * another one is needed clearly more often, because a change costs a read. */
 static void choose_home(struct expert_stream *s, uint32_t layer)
 {
     struct rated list[4096];
@@ -187,8 +187,8 @@ uint64_t expert_stream_one_bytes(const struct expert_stream *s)
     return s->slot_bytes;
 }
 
-/* The ring's part of the slots: a quarter, but of few slots half, so that several reads go on while
- * the reader waits for a core. */
+/* The number of slots for the ring: a quarter, but at least the smaller of half and 2 STREAM_DEPTH,
+ * so that several reads are in flight while the reader waits for a core. */
 static uint64_t ring_slots(uint64_t n_slots)
 {
     const uint64_t half = n_slots / 2, most = 2 * STREAM_DEPTH, quarter = n_slots / 4;

@@ -1,14 +1,15 @@
-/* Experts that stand on disk, in a packed copy (checkpoint/file/expert_file.h), and pass through a
- * bounded memory: read when rows need them, those of later layers while earlier ones compute.
+/* Experts that stay on disk, in a packed copy (checkpoint/file/expert_file.h), and pass through a
+ * bounded memory: they are read when rows need them, those of later layers while earlier layers
+ * compute.
  *
  *     memory   [ home: the same share of each layer's experts, those used most | ring ]
  *     ring     the experts of this layer and the next ones, replaced by the next use
  *
  * A layer's experts come up once per step, in the layers' order, so what was used last is needed
  * last: plain LRU would drop each expert just before its next use. Experts without rows are not
- * read, except ahead of their layer, when half of the last steps needed them. A thread of its own
- * reads, several reads at a time, past the system's file cache, and verifies each expert's
- * checksum. Called by the MoE block; one thread calls. */
+ * read, except ahead of their layer, when about half of the recent steps needed them. A separate
+ * thread reads, several experts at a time, bypassing the system's file cache, and verifies each
+ * expert's checksum. Called by the MoE block; one thread calls. */
 #ifndef SHOAL_WEIGHTS_EXPERT_STREAM_H
 #define SHOAL_WEIGHTS_EXPERT_STREAM_H
 
@@ -36,15 +37,16 @@ struct expert_run {
 
 struct expert_stream_stats {
     uint64_t n_bytes, n_reads; /* from the packed copy */
-    uint64_t n_needed, n_held; /* experts with rows, over all blocks; of these, in memory before */
+    uint64_t n_needed, n_held; /* experts with rows, over all blocks; of these, in memory or being
+                                  read when their block began */
     uint64_t n_rows;           /* rows of these experts */
     uint64_t n_blocks;         /* calls of begin with at least one need */
     uint64_t wait_ns;          /* that the caller waited for the disk */
     uint64_t held_bytes;       /* memory for experts */
 };
 
-/* Local. Takes n_bytes of memory, or as many as EXPERT_STREAM_LEAST experts need, or as all of them
- * need, and starts the reader, which fills the memory. Errors: STATUS_MEMORY. */
+/* Local. Takes n_bytes of memory, but at least what EXPERT_STREAM_LEAST experts need and at most
+ * what all need, and starts the reader, which fills the memory. Errors: STATUS_MEMORY. */
 struct status expert_stream_start(struct expert_stream *s, uint64_t n_bytes);
 
 /* Local. Bytes of the largest expert; 0: this rank has none. */
@@ -65,7 +67,7 @@ struct status expert_stream_next(struct expert_stream *s, struct expert_run *run
 /* Local. */
 struct expert_stream_stats expert_stream_stats_of(struct expert_stream *s);
 
-/* Local. Waits for reads that go on, ends the thread and frees; accepts NULL. */
+/* Local. Waits for reads in flight, ends the thread and frees; accepts NULL. */
 void expert_stream_destroy(struct expert_stream **s);
 
 #endif

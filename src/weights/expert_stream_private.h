@@ -1,5 +1,5 @@
 /* The state of a stream of experts, for expert_stream.c, expert_stream_read.c and expert_pack.c.
- * `lock` guards everything below it; the reader's thread alone reads, drops and replaces. */
+ * `lock` guards everything below it; only the reader's thread reads, drops and replaces experts. */
 #ifndef SHOAL_WEIGHTS_EXPERT_STREAM_PRIVATE_H
 #define SHOAL_WEIGHTS_EXPERT_STREAM_PRIVATE_H
 
@@ -13,7 +13,7 @@
 #include <sched.h>
 
 enum {
-    STREAM_DEPTH = 16, /* reads that go on at a time */
+    STREAM_DEPTH = 16, /* most reads in flight */
     STREAM_NONE = -1,
 };
 
@@ -77,7 +77,7 @@ static inline struct stream_entry *stream_entry_of(struct expert_stream *s, uint
     return &s->entries[(size_t)layer * s->n_local + expert];
 }
 
-/* Local. An empty stream; and, once file, layers, n_local and slot_bytes are set, its lists.
+/* Local. Makes an empty stream; and, once file, layers, n_local and slot_bytes are set, its lists.
  * Errors: STATUS_MEMORY. */
 struct status expert_stream_create(struct expert_stream **out);
 struct status expert_stream_set(struct expert_stream *s);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* A read that goes on, or has arrived and waits to be verified. */
+/* A read that is in flight, or has arrived and waits to be verified. */
 struct flight {
     int32_t entry;
     uint32_t read; /* its number in s->direct */
@@ -18,8 +18,8 @@ struct reader {
     uint32_t first, n;
 };
 
-/* Blocks until an expert of `layer` comes up again, as expected: a pass through all layers for each
- * step that goes by without it. */
+/* The expected number of blocks until an expert of `layer` is needed again, with a pass through all
+ * layers for each step that does not need it. */
 static float distance(const struct expert_stream *s, uint32_t layer, const struct stream_entry *e)
 {
     const uint32_t n = s->n_layers, at = s->layer < n ? s->layer : n - 1;
@@ -28,9 +28,9 @@ static float distance(const struct expert_stream *s, uint32_t layer, const struc
     return (float)ahead + (1 / rate - 1) * (float)n;
 }
 
-/* The entry of the ring to drop for a read: the one that comes up last. limit: only entries that
- * come up later than this. Homes stay: the ring always has room again once the caller has computed
- * its experts. */
+/* The entry of the ring to drop for a read: the one that is needed last. limit: only entries whose
+ * distance is greater. Homes stay: the ring always has room again once the caller has computed its
+ * experts. */
 static int32_t victim(struct expert_stream *s, float limit)
 {
     int32_t best = STREAM_NONE;
@@ -61,7 +61,7 @@ static int32_t later_need(struct expert_stream *s, int32_t need)
     return STREAM_NONE;
 }
 
-/* Gives the entry a slot: a free one, or another entry's. */
+/* Gives the entry a slot: a free one, or another entry's. False: there is none. */
 static bool claim_slot(struct expert_stream *s, struct stream_entry *e, float limit)
 {
     uint32_t slot = 0;
@@ -117,7 +117,7 @@ static struct stream_entry *claim(struct expert_stream *s)
     return claim_ahead(s);
 }
 
-/* Called and returns with the lock held. */
+/* Starts to read an entry. Called and returns with the lock held. */
 static void start_read(struct reader *r, const struct stream_entry *e)
 {
     struct expert_stream *s = r->s;
@@ -152,7 +152,7 @@ static struct status end_read(const struct expert_stream *s, const struct flight
     return expert_file_read(s->file, &f->place, f->to);
 }
 
-/* Takes the oldest read off the ring; called and returns with the lock held. */
+/* Ends the oldest read. Called and returns with the lock held. */
 static void take_read(struct reader *r)
 {
     struct expert_stream *s = r->s;

@@ -18,8 +18,9 @@ struct latent_weights {
 struct delta_weights {
     struct packed qkvz;           /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
     struct packed ba;             /* [key heads * 2 per_key, D] */
-    struct packed q, k, v, z;     /* in place of both, where they are apart: q and k [key heads * */
-    struct packed b, a;           /* key_dim, D], v and z as o's inputs, b and a [value heads, D] */
+    struct packed q, k, v, z;     /* where they are apart: q, k [key heads * key_dim, D], v, z [o's
+                                     inputs, D] */
+    struct packed b, a;           /* likewise: [value heads, D] each */
     struct packed o;              /* [D, value heads * value_dim], K-blocks */
     float *conv;                  /* [n_taps, channels]: those of q, of k, of v */
     float *decay_log, *step_bias; /* [value heads] */
@@ -39,8 +40,8 @@ struct attention_weights {
 struct ffn_weights {
     struct packed gate, up; /* [F, D] */
     struct packed down;     /* [D, F], K-blocks */
-    float xielu[4];    /* alpha_p, alpha_n, beta, eps of an FFN without a gate, whose `gate` is what
-                          the    activation bends and whose `up` is empty; in host memory */
+    float xielu[4];    /* alpha_p, alpha_n, beta, eps of an FFN without a gate, where `gate` is the
+                          linear before the activation and `up` is empty; in host memory */
     struct packed mix; /* [1, D] gate of the shared experts, or empty */
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
 };

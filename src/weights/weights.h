@@ -18,7 +18,7 @@
  * ignored. STATUS_MEMORY. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
-/* Local. Whether the checkpoint has the prediction layer that the model may have. */
+/* Local. True when the checkpoint has the prediction layer that the model may have. */
 bool weights_may_predict(const struct arch *m, const struct ckpt *c);
 
 /* Mapped memory that tensors are cut from. */
@@ -43,10 +43,11 @@ struct weights {
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
-    /* the experts' matrices stand on disk: `stream` brings them; owned; NULL: this rank has none */
+    /* the experts' matrices stay on disk and `stream` brings them; owned; NULL: this rank has none
+     */
     bool streams_experts;
     struct expert_stream *stream;
-    const struct kern_table *kern; /* borrowed: in its memory are matrices, vectors and inv_freq */
+    const struct kern_table *kern; /* borrowed; matrices, vectors and inv_freq are in its memory */
     /* if the layout lends experts: the communicator whose shared segment holds them, borrowed,
      * outlives the weights; else NULL. lent_bytes: their bytes in COMM_LANE_EXPERTS */
     struct comm *lends_by;
@@ -66,10 +67,10 @@ struct weights_source {
     enum loader_cache cache;
     uint64_t free_bytes; /* of the host; 0: unknown (loader.h) */
     /* the packed copy of the experts, which then stream from it; NULL: all weights stay in memory.
-     * Not where the layout lends experts, and not on a device */
+     * Must be NULL where the layout lends experts, and on a device */
     const char *expert_file;
     struct failpoint *failpoint; /* of the stream's reads; tests only; NULL: none */
-    bool fp8_as_int8; /* express fp8 weights as int8 (kernels/fp8_int8.h), but embedding, head,
+    bool fp8_as_int8; /* express fp8 weights as int8 (kernels/fp8_int8.h), except embedding, head,
                          router and those whose leaves are not whole groups; on the CPU */
 };
 

@@ -103,7 +103,7 @@ static struct status take_weight(const struct checking *k, const struct weight_s
     if (s->is_vector) return status_ok();
     const struct layout_weight found = weight_of(t);
     struct layout_weight *held = &k->out->weights[s->tensor->class];
-    /* group_bytes / group, the larger one */
+    /* keeps the larger group_bytes / group */
     if (held->group == 0 ||
         (uint64_t)found.group_bytes * held->group > (uint64_t)held->group_bytes * found.group) {
         *held = found;
@@ -142,7 +142,7 @@ static struct status check_one(void *ctx, const struct weight_spec *s)
     return take_leaf(k, s, t);
 }
 
-/* Whether a tensor is of the prediction layer. */
+/* True when a tensor belongs to the prediction layer. */
 static bool is_of_prediction(const struct arch *m, const char *name)
 {
     char prefix[32];
@@ -150,8 +150,8 @@ static bool is_of_prediction(const struct arch *m, const char *name)
     return m->may_predict && strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* Tensors that some publishers keep beside the weights and that no forward pass reads, and those of
- * a prediction layer that this run does not use. */
+/* True for tensors that some publishers keep beside the weights and that no forward pass reads, and
+ * for those of a prediction layer that this run does not use. */
 static bool is_inert(const struct arch *m, const char *name)
 {
     if (is_of_prediction(m, name) && m->n_predict == 0) return true;
@@ -161,8 +161,8 @@ static bool is_inert(const struct arch *m, const char *name)
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-/* A tied model's file may repeat the embedding as the head. If they differ, other programs run one
- * or the other. */
+/* A tied model's file may repeat the embedding as the head. Refuses a head that differs, because
+ * other programs use one or the other. */
 static struct status check_tied(const struct arch *m, const struct ckpt *c)
 {
     const struct ckpt_tensor *head = ckpt_find(c, "lm_head.weight");

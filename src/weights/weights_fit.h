@@ -1,5 +1,5 @@
-/* Where the weights of a job stand, in memory or on disk, and the layout that goes with it. Pure
- * functions: all ranks decide the same. Called by the job and by `shoal plan`. */
+/* Decides whether the weights of a job are in memory or on disk, and chooses the layout for it.
+ * Pure functions: all ranks decide the same. Called by the job and by `shoal plan`. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_FIT_H
 #define SHOAL_WEIGHTS_WEIGHTS_FIT_H
 
@@ -8,7 +8,7 @@
 
 struct weights_fit {
     enum weights_place place;
-    bool may_stream;         /* the device's memory cannot */
+    bool may_stream;         /* false for a device */
     bool step_is_given;      /* budget.step_tokens stays as it is */
     const struct topo *topo; /* this and the next: borrowed */
     const struct layout_flags *flags;

@@ -1,4 +1,4 @@
-/* Sizes of memory on the command line. */
+/* Reads sizes of memory from the command line. */
 #include "weights/weights_flags.h"
 
 #include <stdlib.h>

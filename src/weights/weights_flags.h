@@ -1,5 +1,5 @@
-/* The flags that say where weights stand (options/flags.h says how a row is read). None changes a
- * byte of a row. */
+/* The flags that say where weights are kept (options/flags.h says how a row is read). None changes
+ * a byte of a row. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_FLAGS_H
 #define SHOAL_WEIGHTS_WEIGHTS_FLAGS_H
 

@@ -1,4 +1,4 @@
-/* Allocates the weights that a rank holds and fills them from the checkpoint. Slabs are packed when
+/* Allocates the weights that a rank holds and fills them from the checkpoint. Slabs are packed as
  * they arrive. */
 #include "weights/weights.h"
 
@@ -36,8 +36,8 @@ static struct status new_block(struct weights *w, size_t n_bytes, bool on_device
     return status_ok();
 }
 
-/* Memory that lives as long as the weights: zeroed, behind what was taken before, so that few pages
- * hold all of it. */
+/* Gives zeroed memory that lives as long as the weights, right after what was given before, so that
+ * few pages hold all of it. */
 static struct status weights_load_keep(struct weights *w, void *out, size_t n_bytes)
 {
     size_t rounded;
@@ -56,7 +56,7 @@ static struct status weights_load_keep(struct weights *w, void *out, size_t n_by
     return status_ok();
 }
 
-/* The same where the ops work. */
+/* The same in the memory that the ops work on. */
 static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
 {
     if (w->kern->device == NULL) return weights_load_keep(w, out, n_bytes);
@@ -66,8 +66,8 @@ static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
     return status_ok();
 }
 
-/* The same where the other ranks can read it, too, if the layout lends experts and there is room.
- */
+/* The same in memory that the other ranks can read, too, if the layout lends experts and there is
+ * room. */
 static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
 {
     void *lent = w->lends_by != NULL ? weights_lend_memory(w, n_bytes) : NULL;
@@ -169,7 +169,7 @@ static size_t weights_load_aligned(size_t n_bytes)
     return (n_bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* The three arrays of n_packed quantized weights, each kind in one block. */
+/* Allocates the three arrays of n_packed quantized weights, each kind in one block. */
 static struct status make_quantized(struct weights *w, keep_fn *keep_in, uint32_t n_packed,
                                     struct packed *out)
 {
@@ -204,8 +204,8 @@ static struct status weights_load_make_plain(struct weights *w, keep_fn *keep_in
     return op_check_weight(w->kern, &out[0]);
 }
 
-/* The linears of all tokens, which a library may multiply with. A router's choices are of the
- * runtime's own arithmetic everywhere. */
+/* True for linears that all tokens pass, which a device's library may compute. A router always uses
+ * the runtime's own arithmetic. */
 static bool is_dense(const struct weight_spec *s)
 {
     switch (s->role) {
@@ -231,7 +231,7 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
     return weights_load_make_plain(w, keep_in, n_packed, out);
 }
 
-/* n zeroed weights [n_out, n_in] of a type, in one block. */
+/* Makes n zeroed weights like `like`, in one block. */
 static struct status make_heads(struct weights *w, const struct packed *like, uint32_t n,
                                 struct packed **out)
 {
@@ -240,8 +240,8 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
     return weights_load_make_plain(w, keep_array, n, *out);
 }
 
-/* kv_b's rows, head by head: what takes q into the latents, transposed, and what takes the output
- * out of them. */
+/* Makes, from each head's rows of kv_b, k_b (transposed), which takes q into the space of the
+ * latents, and v_b, which takes the output out of it. */
 static struct status make_latent(struct weights *w, const struct arch *m, struct target *t)
 {
     struct latent_weights *latent = &layer_of(w, &t->spec)->attention.latent;
@@ -252,7 +252,7 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
-/* The convolution's weights come in three parts; the first one makes the memory of all. */
+/* The convolution's weights come in three parts; the first one allocates the memory of all. */
 static struct status make_conv(struct loading *ld, struct target *t)
 {
     struct delta_weights *d = &layer_of(ld->w, &t->spec)->delta;
@@ -299,7 +299,8 @@ static struct status make_target(struct loading *ld, struct target *t)
     return status_ok();
 }
 
-/* Experts that stand in another order than in the file: each run of them by itself. */
+/* Asks for experts that are placed in another order than in the file: for each run of consecutive
+ * ids by itself. */
 static struct status want_placed(struct loading *ld, const struct target *t)
 {
     const struct range places = t->spec.is_vector ? t->spec.rows : t->spec.outer;
@@ -483,7 +484,7 @@ static float softplus(float x)
     return x > 20 ? x : (float)el_log(1.0 + (double)el_expf(x));
 }
 
-/* From the numbers in the file to those that the op takes. */
+/* Turns the numbers of the file into those that the op takes. */
 static void finish_xielu(struct weights *w)
 {
     for (uint32_t i = 0; i < range_count(w->layers); i++) {

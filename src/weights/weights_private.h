@@ -32,8 +32,8 @@ static inline struct layer *layer_of(struct weights *w, const struct weight_spec
     return &w->stage_layers[s->layer - w->layers.begin];
 }
 
-/* Local. Whether the slab is a part of a convolution's weights; the channels of it that this rank
- * holds. */
+/* Local. True for a slab of a convolution's weights; and how many of the channels this rank holds.
+ */
 static inline bool weights_is_conv(const struct weight_spec *s)
 {
     return s->role == WEIGHT_CONV_Q || s->role == WEIGHT_CONV_K || s->role == WEIGHT_CONV_V;
@@ -46,14 +46,14 @@ static inline size_t weights_channels(const struct loading *ld)
     return range_count(ld->w->delta_heads) * per_head;
 }
 
-/* Local. Whether a role is one of the numbers of xIELU. */
+/* Local. True when a role is one of the numbers of xIELU. */
 static inline bool weights_is_xielu(enum weight_role role)
 {
     return role >= WEIGHT_XIELU_P && role <= WEIGHT_XIELU_EPS;
 }
 
-/* Local. Wants the slab of a target, whose memory is set: of a quantized tensor each part. Errors:
- * STATUS_MEMORY. */
+/* Local. Asks the loader for the slab of a target, whose memory is set; for each part of a
+ * quantized tensor. Errors: STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);
 
 /* Local. The loader's sink; ctx: the loading. */

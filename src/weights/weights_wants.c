@@ -25,7 +25,7 @@ static struct status weights_wants_reserve(struct loading *ld, size_t n)
     return status_ok();
 }
 
-/* Wants one stored dataset for a target: columns [col0, col0 + n_cols) of it. */
+/* Asks the loader for columns [col0, col0 + n_cols) of a stored dataset, for a target. */
 static void want(struct loading *ld, struct target t, const struct ckpt_tensor *stored,
                  uint64_t col0, uint64_t n_cols)
 {
@@ -39,7 +39,7 @@ static void want(struct loading *ld, struct target t, const struct ckpt_tensor *
     ld->targets[ld->n_targets++] = t;
 }
 
-/* The part's columns that hold the inputs of the target, which begin with a whole group. */
+/* Asks for the columns of a part that hold the target's inputs, which begin at a group. */
 static void want_part(struct loading *ld, struct target t, enum ckpt_part part)
 {
     const struct ckpt_tensor *stored = t.tensor->parts[part];
@@ -107,14 +107,14 @@ static void weights_wants_put_rows(const struct kern_table *k, const struct targ
         op_pack_quant(k, p, weights_wants_part_of(t->part), &rows);
 }
 
-/* Rows of the convolution's weights, which are the taps of a channel each, into columns. */
+/* Puts a row of the convolution's weights, the taps of one channel, into a column. */
 static void put_conv(const struct loading *ld, float *to, const float *taps)
 {
     const size_t n = weights_channels(ld);
     for (size_t j = 0; j < ld->m->delta.n_taps; j++) to[j * n] = taps[j];
 }
 
-/* Rows of a vector, of the experts' biases or of a convolution. */
+/* Takes rows of a vector, of the experts' biases or of a convolution. */
 static struct status take_floats(const struct loading *ld, const struct target *t,
                                  const struct slab_piece *piece)
 {
