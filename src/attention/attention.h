@@ -32,7 +32,8 @@ struct attention_work {
     size_t n_part_floats;
 };
 
-/* Local. Writes the rows' K and V to the cache, then attends; the cache alone is read. */
+/* Local. Writes the rows' K and V to the cache, then attends, reading K and V from the cache alone.
+ */
 void attention_run(const struct kern_table *kern, const struct attention_shape *shape,
                    const struct attention_work *work);
 

@@ -38,14 +38,14 @@ struct layout_kv kv_layout(enum dtype t);
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype, bool latent);
 
-/* Local. Blocks where kern's ops work; kern is borrowed. Errors: STATUS_MEMORY. destroy accepts
- * NULL. */
+/* Local. Allocates the blocks in the memory that kern's ops work on; borrows kern. Errors:
+ * STATUS_MEMORY. destroy accepts NULL. */
 struct status kv_pool_create(const struct kern_table *kern, const struct kv_shape *shape,
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 
-/* Local. Bytes of one block, and copies of it, layer after layer, in host memory; the pool must lie
- * there, too. */
+/* Local. Bytes of one block over all layers; and copies of it, layer after layer, to and from host
+ * memory. The pool must be in host memory, too. */
 uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);

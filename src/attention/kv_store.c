@@ -1,4 +1,5 @@
-/* KV blocks of shared beginnings in a folder: FOLDER/xx/KEY.PART, xx being the key's first byte. */
+/* Keeps KV blocks of shared prefixes in a folder: FOLDER/xx/KEY.PART, xx being the key's first
+ * byte. */
 #include "attention/kv_store.h"
 
 #include "base/mem.h"
@@ -119,7 +120,7 @@ void kv_store_destroy(struct kv_store **store)
     mem_free(store);
 }
 
-/* Calls visit for the names of a block's files; it returns false to end. */
+/* Calls visit for the path of each of a block's files until visit returns false. */
 static void for_files(const struct kv_store *s, struct kv_store_key key,
                       bool (*visit)(void *user, const char *path), void *user)
 {
@@ -274,7 +275,7 @@ static bool read_piece(const struct reading *r, int fd, uint64_t at, uint64_t su
     return true;
 }
 
-/* Takes all that a file has of what is missing. False: it is damaged. */
+/* Takes the missing heads that a file has. False: it is damaged. */
 static bool take_pieces(struct reading *r, int fd, const struct store_header *h, const char *index)
 {
     const struct kv_store_part *p = &r->s->part;
@@ -381,7 +382,7 @@ void kv_store_sweep(struct kv_store *s)
     for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++)
         st = list_folder(s, i, &files, &n, &capacity);
     for (size_t i = 0; i < n; i++) sum += files[i].n_bytes;
-    /* leaves room for what is written until the next time */
+    /* leaves room for what is written until the next sweep */
     const uint64_t most = s->most_bytes - s->most_bytes / 8;
     if (n > 0 && sum > most) qsort(files, n, sizeof *files, compare_used);
     for (size_t i = 0; i < n && sum > most; i++) {

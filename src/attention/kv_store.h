@@ -1,10 +1,10 @@
-/* KV blocks of shared beginnings in a folder, for later jobs and for jobs beside this one. A
- * block's name is a hash of all that its bytes follow from: checkpoint, arithmetic, KV type and all
- * tokens up to its end (KV_STORE_NUMERICS counts changes of the arithmetic). A rank writes its
- * layers and heads as one file, and finds those that it needs in the files of any layout. Files
- * appear whole, by a rename, with checksums: a torn or damaged file is a miss, and is removed. The
- * longest unused go when the folder is full. Called by kv_tier.c on its thread, and by the lead's
- * rank. */
+/* Keeps KV blocks of shared prefixes in a folder, for later jobs and for jobs that run at the same
+ * time. A block's name is a hash of all that its bytes depend on: checkpoint, arithmetic, KV type
+ * and all tokens up to its end (KV_STORE_NUMERICS counts changes of the arithmetic). A rank writes
+ * its layers and heads as one file, and finds those that it needs in the files of any layout. Files
+ * appear whole, by a rename, with checksums: a torn or damaged file is a miss, and is removed. When
+ * the folder is full, the least recently used files are removed. Called by kv_tier.c on its thread,
+ * and by the lead's rank. */
 #ifndef SHOAL_ATTENTION_KV_STORE_H
 #define SHOAL_ATTENTION_KV_STORE_H
 
@@ -34,10 +34,10 @@ struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_boun
                               const struct kv_store_part *part, struct kv_store **out);
 void kv_store_destroy(struct kv_store **s);
 
-/* Local. The key of 64 tokens behind those of key `before`. */
+/* Local. The key of the 64 tokens that follow those of key `before`. */
 struct kv_store_key kv_store_key_of(struct kv_store_key before, const int32_t *tokens);
 
-/* Local. Whether any rank of any job has written a part of this block. */
+/* Local. True when any rank of any job has written a part of this block. */
 bool kv_store_has(const struct kv_store *s, struct kv_store_key key);
 
 /* Local. Writes this rank's part [n_layers, n_halves, heads] of half_bytes, unless it is there.
@@ -48,7 +48,8 @@ bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
  * damaged. */
 bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part);
 
-/* Local. Removes files until the folder holds at most n_bytes, the longest unused first. */
+/* Local. Removes files, the least recently used first, until the folder holds at most 7/8 of
+ * n_bytes. */
 void kv_store_sweep(struct kv_store *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* KV blocks on local disk. */
+/* Keeps KV blocks on local disk. */
 #include "attention/kv_tier.h"
 
 #include "base/clock.h"
@@ -15,12 +15,12 @@
 
 static const uint64_t WAITING_BYTES_MOST = 256 << 20; /* copies that wait to be written */
 
-/* An order; `copy` of a block to be written, owned. */
+/* An order to write a block, or to read one. */
 struct tier_order {
     uint32_t block, slot;
     bool is_stored; /* in the store, by `key`; else in the file, in `slot` */
     struct kv_store_key key;
-    char *copy; /* NULL: a read */
+    char *copy; /* of the block to write, owned; NULL: a read */
 };
 
 struct kv_tier {
@@ -31,7 +31,7 @@ struct kv_tier {
     uint32_t n_slots;
     int fd;
     uint64_t *sums;   /* [n_slots]; the thread's */
-    bool *is_written; /* [n_slots] without an error; the thread's */
+    bool *is_written; /* [n_slots] written without an error; the thread's */
     char *buffer;     /* [block_bytes]; the thread's */
 
     pthread_t thread;
@@ -42,13 +42,13 @@ struct kv_tier {
     size_t capacity, n_begun, n_ordered;
     uint64_t waiting_bytes;
     uint64_t n_reads, n_reads_ended;
-    bool *is_good;      /* [KV_TIER_READS] of read i at i modulo that */
+    bool *is_good;      /* [KV_TIER_READS] read i is at i modulo this */
     uint32_t *n_on_way; /* [n_blocks] reads into the block that have not ended */
     bool stops;
     struct kv_tier_stats stats;
 };
 
-/* A file that ends with its last descriptor. */
+/* Opens a file that goes away with its last descriptor. */
 static struct status open_file(const char *dir, int *fd)
 {
     char path[4096];
@@ -106,8 +106,8 @@ static void do_write(struct kv_tier *t, const struct tier_order *o)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The thread reads a slot into its block. A block that is not as it was stays unknown: nobody reads
- * it before it is computed again. */
+/* The thread reads a slot into its block. When the data is not as it was, the block stays
+ * undefined: nobody reads it before it is computed again. */
 static void do_read(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();

@@ -1,6 +1,6 @@
-/* KV blocks on local disk: a rank's own file, without a name, of slots of one block each. A thread
- * writes and reads the blocks in the order of the orders, beside the steps. Each slot's checksum
- * stays in memory; a block that does not come back as it went fails, and the lead has its tokens
+/* KV blocks on local disk: a rank's own file, without a name, of slots of one block each. While
+ * steps run, a thread writes and reads the blocks in the order in which it was told to. Each slot's
+ * checksum stays in memory; a block that comes back changed has failed, and the lead has its tokens
  * computed again. Knows no sequences: the lead's plan says which block goes where. Called by the
  * engine. */
 #ifndef SHOAL_ATTENTION_KV_TIER_H
@@ -14,10 +14,10 @@ struct kv_tier;
 
 struct kv_tier_stats {
     uint64_t n_out, n_in;         /* blocks written and read */
-    uint64_t out_bytes, in_bytes; /* of them */
-    uint64_t out_ns, in_ns;       /* of the thread that does it */
-    uint64_t wait_ns;             /* steps that waited for a block, or for room to write */
-    uint64_t n_failed;            /* blocks that could not be read, or with another checksum */
+    uint64_t out_bytes, in_bytes; /* bytes of these blocks */
+    uint64_t out_ns, in_ns;       /* the thread's time for them */
+    uint64_t wait_ns;             /* time that steps waited for a block, or for room to write */
+    uint64_t n_failed;            /* blocks that could not be read, or came with another checksum */
 };
 
 struct kv_tier_options {
@@ -28,7 +28,8 @@ struct kv_tier_options {
     struct failpoint *failpoint; /* tests only; NULL: none */
 };
 
-/* Local. Errors: STATUS_IO names the folder, STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Errors: STATUS_IO names the folder, STATUS_USAGE (its name is too long), STATUS_MEMORY.
+ * destroy accepts NULL. */
 struct status kv_tier_create(const struct kv_tier_options *options, struct kv_tier **out);
 void kv_tier_destroy(struct kv_tier **t);
 
@@ -50,8 +51,8 @@ void kv_tier_await_block(struct kv_tier *t, uint32_t block);
 /* Local. The number of reads that have ended; with `all` it waits for those that were ordered. */
 uint64_t kv_tier_n_ended(struct kv_tier *t, bool all);
 
-/* Local. Whether read i, which has ended, brought the block as it was written. Asked for the last
- * KV_TIER_READS reads only. */
+/* Local. True when read i, which has ended, brought the block as it was written. i must be among
+ * the last KV_TIER_READS reads. */
 enum { KV_TIER_READS = 1 << 16 };
 bool kv_tier_is_good(struct kv_tier *t, uint64_t i);
 
