@@ -19,7 +19,7 @@ struct adjust {
     const uint32_t *allowed; /* bit i: token i may be drawn; NULL: all may */
 };
 
-/* Local. Whether it changes any logit. */
+/* Local. True when it may change a logit. */
 bool adjust_is_any(const struct adjust *a);
 
 /* Local. Elements of `saved` that a row of `width` logits needs. */
@@ -27,7 +27,7 @@ size_t adjust_n_saved(const struct adjust *a, size_t width);
 
 /* Local. Changes one logit, in f32 and in this order: adds the bias; for tokens of prompt and
  * answer divides a positive logit by the repetition penalty (Keskar et al. 2019) and multiplies any
- * other with it; for tokens of the answer subtracts the frequency penalty times n_sampled, then the
+ * other by it; for tokens of the answer subtracts the frequency penalty times n_sampled, then the
  * presence penalty. The result is the nearest finite float; a forbidden token gets the lowest one.
  */
 float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit);

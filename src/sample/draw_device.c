@@ -1,5 +1,5 @@
-/* Finds the largest logits over all shards by keys; sends the rows of draws whole to their owners.
- */
+/* Finds the largest logits over all shards by keys, and brings each row that needs a draw whole to
+ * its owner. */
 #include "sample/draw_device.h"
 
 #include "base/mem.h"
@@ -78,7 +78,7 @@ bool draw_device_serves(const struct vocab_want *wants, size_t n_rows)
     return true;
 }
 
-/* keys [n_rows] of all shards. */
+/* Finds keys [n_rows], the largest over all shards, and n_bad [n_rows] of this shard. */
 static void draw_device_find_maxima(struct draw_device *d, const float *logits, size_t n_rows)
 {
     const struct argmax_args a = {.logits = logits,

@@ -1,6 +1,6 @@
-/* Tokens and scores from logits in a device's memory, for rows that need nothing else: the same
- * bytes as vocab_parallel.c computes on the host, but only a few numbers per row come to the host.
- * Called by vocab_parallel.c only. */
+/* Computes tokens and scores from logits in a device's memory, for rows that need nothing else:
+ * with the same bytes as vocab_parallel.c on the host, but only a few numbers per row come to the
+ * host. Called by vocab_parallel.c only. */
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
@@ -14,7 +14,7 @@ struct status draw_device_create(const struct kern_table *kern, const struct sha
                                  struct draw_device **out);
 void draw_device_destroy(struct draw_device **d);
 
-/* Local. Whether no row wants more than a token and a score. */
+/* Local. True when no row wants more than a token and a score. */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
 /* **Collective (TP)**. logits: an array [n_rows, shard], which is changed; wants equal on all tp

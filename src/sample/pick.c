@@ -71,7 +71,7 @@ static int32_t walk_at(struct walk *w, size_t i)
     return (int32_t)(uint32_t)w->keys[i];
 }
 
-/* A fraction of 1 as a number of 2^-32: exact for a float in (0, 1]. */
+/* A fraction of 1 in units of 2^-32, rounded down. */
 static uint64_t fixed(float fraction)
 {
     return (uint64_t)((double)fraction * 0x1p32);

@@ -1,4 +1,4 @@
-/* The largest logits of a row, by insertion: few are wanted. */
+/* Finds the largest logits of a row by insertion, because few are wanted. */
 #include "sample/top.h"
 
 #include "kernels/kern.h"

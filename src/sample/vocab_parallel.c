@@ -1,4 +1,4 @@
-/* Vocab-parallel logits: argmax, scores and draws over shards. */
+/* Vocab-parallel logits: finds maxima, scores and draws over shards. */
 #include "sample/vocab_parallel.h"
 
 #include "base/mem.h"

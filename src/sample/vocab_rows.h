@@ -1,5 +1,5 @@
-/* How each row of logits is sampled, and the results; for vocab_parallel.h, and for draw_device.h
- * when the logits are on a device. */
+/* What is wanted of each row of logits, and the results, for vocab_parallel.h, and for
+ * draw_device.h when the logits are on a device. */
 #ifndef SHOAL_SAMPLE_VOCAB_ROWS_H
 #define SHOAL_SAMPLE_VOCAB_ROWS_H
 
