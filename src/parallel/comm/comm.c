@@ -218,9 +218,9 @@ static bool is_crowded(struct comm *c)
     return c->sizes[COMM_HOST] > CPU_COUNT(&units);
 }
 
-/* **Collective (host)**. How many ranks may be in this process: all of the world when two ranks of
- * this host have the same 16 random bytes, which the system gives each program that it starts; else
- * this one alone. Some MPI libraries run ranks as threads of one process. */
+/* **Collective (host)**. Returns how many ranks may be in this process: all of the world when two
+ * ranks of this host have the same 16 random bytes, which the system gives each program that it
+ * starts; else this one alone. Some MPI libraries run ranks as threads of one process. */
 static int ranks_of_process(struct comm *c)
 {
     const size_t n = (size_t)c->sizes[COMM_HOST];
@@ -238,7 +238,7 @@ static int ranks_of_process(struct comm *c)
     return same ? c->sizes[COMM_WORLD] : 1;
 }
 
-/* The hosts of an axis; those of an earlier axis with the same ranks, if there is one. */
+/* Returns the hosts of an axis; those of an earlier axis with the same ranks, if there is one. */
 static struct comm_hosts *hosts_of_axis(struct comm *c, int axis, int host_id,
                                         struct host_group_waiting w)
 {
@@ -330,7 +330,7 @@ void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane,
     return host_group_lane_at(g, lane, 0);
 }
 
-/* The host group that an operation uses; NULL: it uses MPI. */
+/* Returns the host group that an operation uses; NULL: it uses MPI. */
 struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis)
 {
     return c->uses_memory[axis] ? c->groups[axis] : NULL;

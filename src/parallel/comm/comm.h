@@ -73,7 +73,7 @@ void comm_use_team(struct comm *c, struct team *team);
  * how ranks wait, and most libraries spin. */
 void comm_wait_asleep(struct comm *c);
 
-/* Local. The team set by comm_use_team; borrowed. */
+/* Local. Returns the team set by comm_use_team; borrowed. */
 struct team *comm_team(const struct comm *c);
 
 /* **Collective (world)**. Ends MPI, if comm_start began it, and frees; accepts NULL. When the
@@ -99,7 +99,7 @@ struct comm_stats {
                             collectives send is not known here */
 };
 
-/* Local. The counts of one axis; and their sum over the axes that steps use (COMM_STAGE to
+/* Local. Returns the counts of one axis; and their sum over the axes that steps use (COMM_STAGE to
  * COMM_ETP). */
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
 struct comm_stats comm_stats_of_steps(const struct comm *c);
@@ -124,12 +124,12 @@ bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane
  * nothing when there is none. */
 void comm_release_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane);
 
-/* Local. The shared segment of another rank. Read it after a barrier that the other rank entered
- * after writing; it is valid until that rank writes again. */
+/* Local. Returns the shared segment of another rank. Read it after a barrier that the other rank
+ * entered after writing; it is valid until that rank writes again. */
 const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank);
 
-/* **Collective (axis)**. The first rank's shared segment, of at least n_bytes, which all ranks of
- * the axis may write and read. The callers order their accesses by barriers. */
+/* **Collective (axis)**. Returns the first rank's shared segment, of at least n_bytes, which all
+ * ranks of the axis may write and read. The callers order their accesses by barriers. */
 void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
 /* Local. For callers that move data by other means (src/collective). comm_begin records the start
@@ -138,7 +138,7 @@ void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane,
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);
 void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes);
 
-/* Local. The name of an enum comm_axis, for messages; any number is accepted. */
+/* Local. Returns the name of an enum comm_axis, for messages; any number is accepted. */
 const char *comm_axis_name(uint32_t axis);
 
 /* Local. Sets the step, or the layer, to which the flight recorder assigns communication from now

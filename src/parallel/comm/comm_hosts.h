@@ -26,7 +26,7 @@ struct comm_hosts {
 struct comm_hosts *comm_hosts_open(MPI_Comm axis, int host_id, struct host_group_waiting w);
 void comm_hosts_close(struct comm_hosts **h);
 
-/* Local. The axis rank with number `local` on a host; -1: none. */
+/* Local. Returns the axis rank with number `local` on a host; -1: none. */
 int comm_hosts_rank_of(const struct comm_hosts *h, int host, int local);
 
 #endif

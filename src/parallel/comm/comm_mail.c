@@ -169,7 +169,7 @@ const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, i
     return memory + p->offset;
 }
 
-/* The number, on its host, of the rank that sends to and receives from the host `other`. */
+/* Returns the number, on its host, of the rank that sends to and receives from the host `other`. */
 static int sender_for(const struct comm_mail *m, int host, int other)
 {
     const int n_hosts = m->h->n_hosts;

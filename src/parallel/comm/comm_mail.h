@@ -66,11 +66,11 @@ void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
  * *sent_bytes: what this rank sent to other hosts. */
 void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes);
 
-/* Local, until the next comm_mail_start. The message of another host, and its bytes. */
+/* Local, until the next comm_mail_start. Returns the message of another host, and its bytes. */
 const void *comm_mail_message(const struct comm_mail *m, int host, size_t *n_bytes);
 
-/* Local, after comm_mail_start, until that rank may write its memory again. A rank's first piece
- * for a host, and its bytes. */
+/* Local, after comm_mail_start, until that rank may write its memory again. Returns a rank's first
+ * piece for a host, and its bytes. */
 const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, int local, int host,
                                size_t *n_bytes);
 

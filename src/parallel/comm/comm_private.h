@@ -63,7 +63,7 @@ void comm_end(struct comm *c, uint64_t now);
 void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
                         size_t elem_bytes, int root);
 
-/* Local. The host group that an operation uses; NULL: it uses MPI. */
+/* Local. Returns the host group that an operation uses; NULL: it uses MPI. */
 struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis);
 
 #endif

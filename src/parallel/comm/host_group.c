@@ -221,7 +221,8 @@ static char *begin_staging(struct host_group *g, size_t n_bytes)
     return staging;
 }
 
-/* Whether `data` lies in one of this rank's shared segments, where the other ranks can read it. */
+/* True when `data` lies in one of this rank's shared segments, where the other ranks can read it.
+ */
 static bool host_group_in_lane(const struct host_group *g, const void *data)
 {
     const uintptr_t first = (uintptr_t)host_memory_lane(&g->memory, g->rank, STAGING_LANES);

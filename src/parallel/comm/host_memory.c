@@ -80,8 +80,8 @@ static int host_memory_open_file(const struct ticket *t)
     return -1;
 }
 
-/* The address space to take for the lanes (shared segments): ADDRESS_BYTES, halved until the
- * process could map four times as much. 0: not even ADDRESS_BYTES_MIN fits so. */
+/* Returns the address space to take for the lanes (shared segments): ADDRESS_BYTES, halved until
+ * the process could map four times as much. 0: not even ADDRESS_BYTES_MIN fits so. */
 static size_t address_bytes(void)
 {
     for (size_t n = ADDRESS_BYTES; n >= ADDRESS_BYTES_MIN; n /= 2) {
@@ -93,7 +93,7 @@ static size_t address_bytes(void)
     return 0;
 }
 
-/* **Collective (comm)**. The minimum of address_bytes over all ranks; 0 on failure. */
+/* **Collective (comm)**. Returns the minimum of address_bytes over all ranks; 0 on failure. */
 static size_t common_address_bytes(MPI_Comm comm)
 {
     uint64_t n = address_bytes();
@@ -208,8 +208,7 @@ static void make_huge(void *job, uint32_t part)
 
 /* Makes huge pages of those that end in [from, to) of a lane. Sums are written by columns, one page
  * for each row, and weights are read throughout, so small pages would miss the TLB at nearly every
- * access.
- */
+ * access. */
 static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,
                       struct team *team)
 {

@@ -85,8 +85,8 @@ static struct span window_at(const struct host_sum *j, size_t w)
     return (struct span){first, left < j->window ? left : j->window};
 }
 
-/* The part of a window that a host totals for all hosts, in a channel's slice. In one round every
- * host totals the whole slice. */
+/* Returns the part of a window that a host totals for all hosts, in a channel's slice. In one round
+ * every host totals the whole slice. */
 static struct span part_of(const struct host_sum *j, size_t w, int host, int channel)
 {
     const struct span all = window_at(j, w);
@@ -136,7 +136,7 @@ static int peer_host(const struct host_sum *j, int peer)
 
 /* --- the host's own sums --------------------------------------------------------------------- */
 
-/* The host's sums of some values: `acc` [n], or this rank's own sums where it is alone. */
+/* Returns the host's sums of some values: `acc` [n], or this rank's own sums where it is alone. */
 static const int64_t *host_sums(const struct host_sum *j, struct span v, int64_t *acc)
 {
     const int64_t *sums = j->s->sums + v.first;
@@ -336,8 +336,8 @@ static void take_words(struct host_sum *j, size_t w)
 
 /* --- memory, and the whole ------------------------------------------------------------------- */
 
-/* The next array of n_bytes, in whole cache lines, after `*at` bytes of the memory; only counts
- * when `base` is NULL. */
+/* Returns the next array of n_bytes, in whole cache lines, after `*at` bytes of the memory; only
+ * counts when `base` is NULL. */
 static void *carve(char *base, size_t *at, size_t n_bytes)
 {
     void *p = base != NULL ? base + *at : NULL;

@@ -21,7 +21,7 @@ enum host_sum_way {
     HOST_SUM_TWO_ROUNDS
 };
 
-/* Local. How n sums of the axis are added, the same on all its ranks. */
+/* Local. Returns how n sums of the axis are added, the same on all its ranks. */
 enum host_sum_way host_sum_way_of(const struct comm *c, enum comm_axis axis, size_t n);
 
 /* **Collective (axis)**. Adds s->sums over the ranks; the way is not HOST_SUM_FLAT. word_bytes: the

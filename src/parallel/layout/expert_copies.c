@@ -27,7 +27,8 @@ struct candidates {
     const int64_t *part_rows;
 };
 
-/* Whether rows may go to place[i]: it is near, and the first of the expert's places in its part. */
+/* True when rows may go to place[i]: it is near, and the first of the expert's places in its part.
+ */
 static bool is_candidate(const struct candidates *k, uint32_t i)
 {
     const struct expert_copies *c = k->c;
@@ -35,7 +36,7 @@ static bool is_candidate(const struct candidates *k, uint32_t i)
            (i == k->begin || c->part_of[c->place[i]] != c->part_of[c->place[i - 1]]);
 }
 
-/* How many rows fit when no part may have more than `level`. */
+/* Returns how many rows fit when no part may have more than `level`. */
 static int64_t room_below(const struct candidates *k, int64_t level)
 {
     int64_t n = 0;
@@ -46,7 +47,7 @@ static int64_t room_below(const struct candidates *k, int64_t level)
     return n;
 }
 
-/* The lowest level at which n rows fit. */
+/* Returns the lowest level at which n rows fit. */
 static int64_t level_for(const struct candidates *k, int64_t n)
 {
     int64_t low = INT64_MAX;

@@ -46,7 +46,7 @@ static bool needs_more(const struct deal *d, uint32_t a, uint32_t b)
     return x != y ? x > y : d->n_copies[a] < d->n_copies[b];
 }
 
-/* The expert whose copies have the most load each, among those that may get more; E: none.
+/* Returns the expert whose copies have the most load each, among those that may get more; E: none.
  * in_rounds: it would get copies_at_once copies, not one. */
 static uint32_t neediest(const struct deal *d, uint32_t left, bool in_rounds)
 {
@@ -86,7 +86,7 @@ static void make_items(struct deal *d)
     qsort(d->items, d->n_items, sizeof *d->items, by_load);
 }
 
-/* The places of a part. */
+/* Returns the number of places of a part. */
 static uint32_t places_of(const struct deal *d, uint32_t part)
 {
     return range_count(layout_experts(d->l, part));
@@ -129,7 +129,7 @@ static void deal_greedily(struct deal *d)
         put(d, &d->items[i], best_with_room(d, d->items[i].expert));
 }
 
-/* Whether an expert may move to another part: one without it, on a host that then has no more
+/* True when an expert may move to another part: one without it, on a host that then has no more
  * copies than the old host had. */
 static bool may_move(const struct deal *d, const struct item *x, uint32_t part)
 {
@@ -184,7 +184,7 @@ static void deal_and_swap(struct deal *d)
 
 /* --- copies that take what is over ----------------------------------------------------------- */
 
-/* The item of a part with the most load; NULL: the part has none. */
+/* Returns the item of a part with the most load; NULL: the part has none. */
 static struct item *heaviest_of(const struct deal *d, uint32_t part)
 {
     struct item *best = NULL;
@@ -195,7 +195,8 @@ static struct item *heaviest_of(const struct deal *d, uint32_t part)
     return best;
 }
 
-/* The emptiest part that has room and lacks the expert; with `near` only on this host. ep: none. */
+/* Returns the emptiest part that has room and lacks the expert; with `near` only on this host. ep:
+ * none. */
 static uint32_t emptiest_without(const struct deal *d, uint32_t e, uint32_t host, bool near)
 {
     uint32_t best = d->l->ep;

@@ -94,7 +94,7 @@ static double power(double x, uint32_t n)
     return y;
 }
 
-/* Whether part i is the first one on its host. */
+/* True when part i is the first one on its host. */
 static bool is_first_on_host(const struct layout *l, const struct expert_places *p, uint32_t pp,
                              uint32_t i)
 {

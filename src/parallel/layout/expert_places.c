@@ -23,7 +23,7 @@ static void take_places(const struct deal *d, struct expert_places *p, uint32_t 
     first[0] = 0;
 }
 
-/* The hosts of the parts in a stage, numbered from 0 on: host [ep]. Returns how many. */
+/* Numbers the hosts of the parts in a stage, from 0 on: host [ep]. Returns how many. */
 static uint32_t hosts_of_parts(const struct layout *l, const struct expert_places *p, uint32_t pp,
                                uint32_t *host)
 {

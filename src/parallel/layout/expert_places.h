@@ -46,7 +46,7 @@ void expert_places_destroy(struct expert_places **p);
 struct status expert_places_on(const struct layout *l, const int64_t *load, const struct topo *t,
                                const uint32_t *order, struct expert_places **out);
 
-/* Local. A layer's places, with all parts equally near and no rows from other sources. */
+/* Local. Returns a layer's places, with all parts equally near and no rows from other sources. */
 struct expert_copies expert_copies_of(const struct layout *l, const struct expert_places *p,
                                       uint32_t layer);
 
@@ -87,13 +87,13 @@ struct expert_evenness {
 struct status expert_evenness_of(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, struct expert_evenness *out);
 
-/* Local. A lower bound of the fullest part's rows / the mean for any placement, given that an
- * expert's rows go to at most as many parts as it has copies. load [E]: of one layer; n_copies:
+/* Local. Returns a lower bound of the fullest part's rows / the mean for any placement, given that
+ * an expert's rows go to at most as many parts as it has copies. load [E]: of one layer; n_copies:
  * beyond one of each expert. 0: no load. */
 double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts,
                        uint32_t n_copies);
 
-/* Local. The same bound over the layers of a load [L, E], with the layout's copies. */
+/* Local. Returns the same bound over the layers of a load [L, E], with the layout's copies. */
 struct expert_evenness expert_least_of(const struct layout *l, const int64_t *load);
 
 #endif

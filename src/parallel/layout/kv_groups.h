@@ -25,25 +25,26 @@ struct kv_place {
     uint32_t table, in_block;
 };
 
-/* Local. The groups of a layout, the same for all its stages: those that leave the least room in
- * blocks unused, on any stage at most a sixth of what its layers need. One group of all layers when
- * there are no such groups, when the model's context is no longer than its window, or with
- * model.keeps_windows. */
+/* Local. Returns the groups of a layout, the same for all its stages: those that leave the least
+ * room in blocks unused, on any stage at most a sixth of what its layers need. One group of all
+ * layers when there are no such groups, when the model's context is no longer than its window, or
+ * with model.keeps_windows. */
 struct kv_groups kv_groups_of(const struct layout *l);
 
 /* Local. Layers that a block of a stage holds. */
 uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uint32_t pp);
 
-/* Local. The place of a stage's n-th layer with KV of its kind: `windowed`, or not. n counts the
- * layers of the kind, or all of them where there is only one group. */
+/* Local. Returns the place of a stage's n-th layer with KV of its kind: `windowed`, or not. n
+ * counts the layers of the kind, or all of them where there is only one group. */
 struct kv_place kv_groups_place(const struct kv_groups *g, uint32_t n_in_block, bool windowed,
                                 uint32_t n);
 
-/* Local. The most blocks, over all tables, that a sequence of n_positions holds in a step of at
- * most step_rows of its rows. */
+/* Local. Returns the most blocks, over all tables, that a sequence of n_positions holds in a step
+ * of at most step_rows of its rows. */
 uint64_t kv_groups_blocks(const struct kv_groups *g, uint64_t n_positions, uint64_t step_rows);
 
-/* Local. The blocks of one full context, of b->min_kv_blocks times 64 positions. */
+/* Local. Returns the number of blocks of one full context, of b->min_kv_blocks times 64 positions.
+ */
 uint64_t kv_groups_context(const struct layout *l, const struct layout_budget *b);
 
 #endif

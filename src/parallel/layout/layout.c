@@ -40,15 +40,15 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 
 /* --- the units that attention is cut in --------------------------------------------------- */
 
-/* The heads of one o_proj leaf. A rank that sums by inputs may not hold fewer, because a leaf's sum
- * must not be split. */
+/* Returns the number of heads in one o_proj leaf. A rank that sums by inputs may not hold fewer,
+ * because a leaf's sum must not be split. */
 static uint32_t leaf_heads(const struct layout_model *m)
 {
     return m->o_leaf / m->arch->value_dim;
 }
 
-/* The unit in which inputs of a row-parallel linear are cut: leaves, whose sums must not be split;
- * or whole quantization groups, if each rank adds all leaves of its outputs. */
+/* Returns the unit in which inputs of a row-parallel linear are cut: leaves, whose sums must not be
+ * split; or whole quantization groups, if each rank adds all leaves of its outputs. */
 static uint32_t inner_unit(const struct layout *l, bool cuts_outputs, uint32_t leaf)
 {
     const uint32_t unit = l->model.inner_unit;
@@ -78,10 +78,10 @@ static uint32_t most_kv_heads(const struct layout_model *m, uint32_t unit, uint3
     return most;
 }
 
-/* The unit in which query heads are cut: the heads of a whole kv head while there are enough kv
- * heads; otherwise the smallest unit, and every rank holds the kv heads that it reads. Also the
- * smallest unit if the fullest rank then has fewer heads and no more kv heads: 9 heads of 3 kv
- * heads on two ranks are 5 and 4 instead of 6 and 3. */
+/* Returns the unit in which query heads are cut: the heads of a whole kv head while there are
+ * enough kv heads; otherwise the smallest unit, and every rank holds the kv heads that it reads.
+ * Also the smallest unit if the fullest rank then has fewer heads and no more kv heads: 9 heads of
+ * 3 kv heads on two ranks are 5 and 4 instead of 6 and 3. */
 static uint32_t head_unit(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
@@ -246,7 +246,8 @@ static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
     return bytes;
 }
 
-/* The number of stages when each takes layers until `cap` is full; 0 when a layer exceeds it. */
+/* Returns the number of stages when each takes layers until `cap` is full; 0 when a layer exceeds
+ * it. */
 static uint32_t stages_under(const uint64_t *cost, uint32_t n_layers, uint64_t cap)
 {
     uint32_t n = 1;
@@ -262,7 +263,7 @@ static uint32_t stages_under(const uint64_t *cost, uint32_t n_layers, uint64_t c
     return n;
 }
 
-/* The smallest possible cost of the most expensive of pp contiguous stages. */
+/* Returns the smallest possible cost of the most expensive of pp contiguous stages. */
 static uint64_t smallest_cap(const uint64_t *cost, uint32_t n_layers, uint32_t pp)
 {
     uint64_t low = 1, high = 1;
@@ -420,7 +421,7 @@ static struct status check_limits(const struct layout *l, const struct layout_fl
     return status_ok();
 }
 
-/* The largest divisor of n that is at most `most` (n, most >= 1). */
+/* Returns the largest divisor of n that is at most `most` (n, most >= 1). */
 static uint32_t largest_divisor(uint32_t n, uint32_t most)
 {
     uint32_t d = min_u32(n, most);

@@ -95,7 +95,7 @@ struct layout {
     char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
 
-/* Local. The largest tp: query heads in units of o_proj's leaves. */
+/* Local. Returns the largest tp: query heads in units of o_proj's leaves. */
 uint32_t layout_tp_max(const struct layout_model *model);
 
 /* Local. Builds the layout of n_ranks ranks. STATUS_USAGE with a sentence: tp above the query heads
@@ -108,8 +108,8 @@ uint32_t layout_tp_max(const struct layout_model *model);
 struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 
-/* Local. Whether the layout allows cutting by outputs, for dense linears and for experts. The ranks
- * must also share a host's memory and compute on CPUs. */
+/* Local. True when the layout allows cutting by outputs, for dense linears and for experts. The
+ * ranks must also share a host's memory and compute on CPUs. */
 bool layout_may_cut_outputs(const struct layout *l);
 bool layout_may_cut_expert_outputs(const struct layout *l);
 
@@ -117,22 +117,24 @@ bool layout_may_cut_expert_outputs(const struct layout *l);
  * the same rows, and each has an expert. */
 bool layout_may_lend_experts(const struct layout *l);
 
-/* Local. The place of a rank in the reordered world, and the rank at a place. */
+/* Local. Returns the place of a rank in the reordered world, and the rank at a place. */
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
 uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);
-/* The first of the etp ranks of stage pp that hold part ep of the given replica of the experts. */
+/* Returns the first of the etp ranks of stage pp that hold part ep of the given replica of the
+ * experts. */
 uint32_t layout_expert_rank(const struct layout *l, uint32_t pp, uint32_t replica, uint32_t ep);
 
-/* Local. The parts that a place holds. A range may be empty if there are more ranks than units. */
+/* Local. Returns the parts that a place holds. A range may be empty if there are more ranks than
+ * units. */
 struct range layout_layers(const struct layout *l, uint32_t pp);
 struct range layout_heads(const struct layout *l, uint32_t tp);
-/* The kv heads that these query heads read: [floor(h0 / (H/G)), ceil(h1 / (H/G))); kv heads that
- * several ranks need are held by each of them. */
+/* Returns the kv heads that these query heads read: [floor(h0 / (H/G)), ceil(h1 / (H/G))); kv heads
+ * that several ranks need are held by each of them. */
 struct range layout_kv_heads(const struct layout *l, uint32_t tp);
 struct range layout_ffn(const struct layout *l, uint32_t tp);
 struct range layout_vocab(const struct layout *l, uint32_t tp);
-/* The places of part ep of the experts (without expert_places, a place is an id); and the number of
- * places in a layer. */
+/* Returns the places of part ep of the experts (without expert_places, a place is an id); and the
+ * number of places in a layer. */
 struct range layout_experts(const struct layout *l, uint32_t ep);
 uint32_t layout_n_places(const struct layout *l);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
@@ -144,8 +146,8 @@ struct range layout_delta_heads(const struct layout *l, uint32_t tp);
 struct range layout_outputs(const struct layout *l, uint32_t tp);
 struct range layout_expert_outputs(const struct layout *l, uint32_t etp);
 
-/* Local. The even split in whole units that most of the above use: part `i` of `n_parts` of [0,
- * total), cut at multiples of `unit`; earlier parts get the remainders. */
+/* Local. Returns the even split in whole units that most of the above use: part `i` of `n_parts` of
+ * [0, total), cut at multiples of `unit`; earlier parts get the remainders. */
 struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint32_t i);
 
 /* Bytes that a rank needs: weights as packed for the kernels, KV per block of 64 tokens. */
@@ -165,18 +167,18 @@ enum { LAYOUT_STREAM_LEAST = 4 /* experts that the least memory holds */ };
 /* Local. Describes the exchange between the experts' hosts, so that its bytes can be counted. */
 struct wire_shape layout_wire_shape(const struct layout *l);
 
-/* Local. The mean number of rows that reach the experts of a place in one layer of a step in which
- * each replica has step_tokens rows. */
+/* Local. Returns the mean number of rows that reach the experts of a place in one layer of a step
+ * in which each replica has step_tokens rows. */
 double layout_expert_rows(const struct layout *l, struct layout_place place, uint64_t step_tokens);
 
-/* Local. The value of exchange_bytes, and the part of it that a MoE block allocates
+/* Local. Returns the value of exchange_bytes, and the part of it that a MoE block allocates
  * (moe_memory_bytes). Counts twice the rows that evenly choosing routers send, but no more than
  * there can be; where experts stream, all that there can be, because a plan is then a bound. */
 uint64_t layout_exchange_bytes(const struct layout *l, struct layout_place place,
                                uint64_t step_tokens);
 uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uint64_t step_tokens);
 
-/* Local. The bytes of everything but the KV cache and the recurrent states. */
+/* Local. Returns the bytes of everything but the KV cache and the recurrent states. */
 uint64_t layout_fixed_bytes(const struct layout_memory *m);
 
 enum {
@@ -185,8 +187,8 @@ enum {
     LAYOUT_STATES_PART = 4, /* the states take at most a quarter of the room for KV and states */
 };
 
-/* Local. How many slots of recurrent states a replica wants (0: the model has no such states); and
- * how many of n_wanted fit in the room that the fixed bytes leave, at least one. */
+/* Local. Returns how many slots of recurrent states a replica wants (0: the model has no such
+ * states); and how many of n_wanted fit in the room that the fixed bytes leave, at least one. */
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch);
 uint32_t layout_slots_in(uint64_t room_bytes, uint64_t slot_bytes, uint32_t n_wanted);
 

@@ -148,7 +148,7 @@ static double linear_s(const struct rates *r, double rows, double params, double
     return compute > load ? compute : load;
 }
 
-/* An all-reduce of int64 [rows, width]: reduce-scatter and all-gather. */
+/* Returns the seconds of an all-reduce of int64 [rows, width]: reduce-scatter and all-gather. */
 static double sum_s(const struct group *g, double rows, double width)
 {
     if (g->n < 2) return 0;

@@ -25,11 +25,11 @@ enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget);
 
-/* Local. The longest link inside any group of n consecutive ranks; groups start at multiples of n.
- * order [n_ranks]: see layout_choose. */
+/* Local. Returns the longest link inside any group of n consecutive ranks; groups start at
+ * multiples of n. order [n_ranks]: see layout_choose. */
 enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
 
-/* Local. The bandwidth of a host's network in bytes per second. */
+/* Local. Returns the bandwidth of a host's network in bytes per second. */
 double layout_network_bytes_s(const struct layout_budget *budget);
 
 /* Local. Sets l->expert_hosts from the hosts of the ranks. */

@@ -32,7 +32,7 @@ static enum way way_of(const struct layout *l)
     return in_host && (l->etp == 1 || l->cuts_expert_outputs) ? WAY_IN_HOST : WAY_BETWEEN_HOSTS;
 }
 
-/* How many replicas of the model share one replica of the experts. */
+/* Returns how many replicas of the model share one replica of the experts. */
 static uint64_t batches(const struct layout *l)
 {
     return max_u64((uint64_t)l->ep * l->etp / l->tp, 1);
@@ -60,14 +60,14 @@ double layout_expert_rows(const struct layout *l, struct layout_place place, uin
            range_count(layout_experts(l, place.ep)) / layout_n_places(l);
 }
 
-/* The number to plan for when `mean` are expected and there can be at most `most`. */
+/* Returns the number to plan for when `mean` are expected and there can be at most `most`. */
 static uint64_t planned(const struct layout *l, double mean, uint64_t most)
 {
     if (l->model.streams_experts) return most;
     return min_u64((uint64_t)(SPREAD * mean) + 1, most);
 }
 
-/* The rows to plan for at the place's experts. */
+/* Returns the rows to plan for at the place's experts. */
 static uint64_t rows_in(const struct layout *l, struct layout_place place, uint64_t step_tokens)
 {
     const uint64_t held = range_count(layout_experts(l, place.ep));
@@ -75,8 +75,8 @@ static uint64_t rows_in(const struct layout *l, struct layout_place place, uint6
                    batches(l) * step_tokens * min_u64(l->model.arch->n_chosen, held));
 }
 
-/* The experts' own arrays: their inputs, gate and up. One run of streamed experts has at most as
- * many rows as the step. */
+/* Returns the bytes of the experts' own arrays: their inputs, gate and up. One run of streamed
+ * experts has at most as many rows as the step. */
 static uint64_t expert_bytes(const struct layout *l, struct layout_place place, uint64_t n_in,
                              uint64_t step_tokens)
 {
@@ -91,7 +91,8 @@ static uint64_t expert_bytes(const struct layout *l, struct layout_place place, 
     return n;
 }
 
-/* The arrays that move rows between hosts, each as moe/exchange_hosts.c allocates it. */
+/* Returns the bytes of the arrays that move rows between hosts, as moe/exchange_hosts.c allocates
+ * them. */
 static uint64_t between_hosts_bytes(const struct layout *l, uint64_t n_routed, uint64_t n_in,
                                     uint64_t step_tokens)
 {

@@ -21,7 +21,7 @@ double layout_weight_bytes(const struct layout_model *m, enum arch_class c)
     return w.group == 0 ? m->weight_bytes : (double)w.group_bytes / w.group;
 }
 
-/* A weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
+/* Returns the bytes of a weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
 static uint64_t layout_memory_packed_bytes(const struct layout_model *m, enum arch_class c,
                                            uint64_t n_out, uint64_t k)
 {

@@ -10,12 +10,13 @@
 
 #include <stdint.h>
 
-/* Local. The group of a step, and the step whose result the lead must have before it plans `step`
- * (-1: none). */
+/* Local. Returns the group of a step, and the step whose result the lead must have before it plans
+ * `step` (-1: none). */
 uint32_t pipe_group(uint64_t step, uint32_t pp);
 int64_t pipe_result_due(uint64_t step, uint32_t pp);
 
-/* Local. The step that stage `stage` runs at `tick`, or -1 when it idles (warm-up, cool-down). */
+/* Local. Returns the step that stage `stage` runs at `tick`, or -1 when it idles (warm-up,
+ * cool-down). */
 int64_t pipe_step_at(uint32_t stage, uint64_t tick, uint32_t pp, uint64_t n_steps);
 
 /* Local. Prints an ASCII timeline: a line per stage, a column per tick, with the group (0-9, a-z)

@@ -445,7 +445,8 @@ static void add_kv(const struct layout *l, const struct layout_budget *b,
                   INDENT, "States", bytes, fit->n_state_slots);
 }
 
-/* The line of a stage whose ranks need the most, n when none of the stage's lines lacks memory. */
+/* Returns the line of a stage whose ranks need the most, table->n when none of the stage's lines
+ * lacks memory. */
 static uint32_t worst_line(const struct table *table, uint32_t stage, uint64_t n_blocks,
                            uint64_t rank_bytes)
 {

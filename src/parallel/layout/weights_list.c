@@ -20,7 +20,7 @@ struct weights_cut weights_cut_of(const struct layout *l, struct layout_place pl
                                 .experts = layout_experts(l, place.ep)};
 }
 
-/* The elements of a dimension that the place holds. */
+/* Returns the elements of a dimension that the place holds. */
 static struct range held(const struct weights_cut *cut, enum arch_dim dim)
 {
     const struct arch *m = cut->l->model.arch;

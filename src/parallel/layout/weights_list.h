@@ -29,12 +29,12 @@ struct weights_cut {
 /* Local. Computes what a place holds of each axis. */
 struct weights_cut weights_cut_of(const struct layout *l, struct layout_place place);
 
-/* Local. The slab of a tensor, without its name and layer. A place that holds nothing of the tensor
- * gets an empty range. */
+/* Local. Returns the slab of a tensor, without its name and layer. A place that holds nothing of
+ * the tensor gets an empty range. */
 struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch_tensor *t);
 
-/* Local. The parts (enum arch_part) outside the layers that a place holds. A tied head is listed on
- * a last stage that is not also the first, which holds the embedding. */
+/* Local. Returns the parts (enum arch_part) outside the layers that a place holds. A tied head is
+ * listed on a last stage that is not also the first, which holds the embedding. */
 uint32_t weights_outer_parts(const struct layout *l, struct layout_place place);
 
 /* Called for each slab; ctx is the argument of weights_list. */

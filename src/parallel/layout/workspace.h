@@ -72,8 +72,8 @@ struct workspace_shape {
     uint64_t code_inputs, inner_code_inputs;
 };
 
-/* Local. The arrays of the stage of a place for steps of n_rows rows. The only computation of these
- * sizes: model/stage.c allocates by it, layout_memory_of plans by it. */
+/* Local. Returns the sizes of a stage's arrays on a place, for steps of n_rows rows. The only
+ * computation of these sizes: model/stage.c allocates by it, layout_memory_of plans by it. */
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows);
 

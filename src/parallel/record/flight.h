@@ -76,19 +76,19 @@ static inline void flight_mark_layer(struct flight *f, int32_t layer)
     atomic_store_explicit(&f->layer, layer, memory_order_relaxed);
 }
 
-/* Local, writer. An event begins; it ends at the next flight_end. Events do not nest. */
+/* Local, writer. Begins an event, which ends at the next flight_end. Events do not nest. */
 void flight_begin(struct flight *f, enum flight_op op, uint32_t axis, uint64_t count,
                   uint64_t now_ns);
 void flight_end(struct flight *f, uint64_t now_ns);
 
-/* Local, reader, any thread. The event of this number; false when it was overwritten, is being
- * written, or is yet to come. */
+/* Local, reader, any thread. Reads the event of this number; false when it was overwritten, is
+ * being written, or is yet to come. */
 bool flight_read(const struct flight *f, uint64_t number, struct flight_event *out);
 
-/* Local, reader, any thread. The newest event; number 0 when there is none. */
+/* Local, reader, any thread. Returns the newest event; number 0 when there is none. */
 struct flight_event flight_last(const struct flight *f);
 
-/* Local. The name of an enum flight_op, for messages; any number is accepted. */
+/* Local. Returns the name of an enum flight_op, for messages; any number is accepted. */
 const char *flight_op_name(uint32_t op);
 
 /* Local. Prints, for example, "all-reduce over tp, count 4160, step 17, layer 3 (event 9, done)";

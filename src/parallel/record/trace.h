@@ -65,8 +65,8 @@ void trace_add_comm(struct trace *t, const struct flight *f);
 /* Local. CPU time of this thread in ns; 0 when t is NULL, which saves the system call. */
 uint64_t trace_cpu_ns(const struct trace *t);
 
-/* Local. How many events are kept at most (the same on all ranks), how many are kept, and how many
- * older ones were overwritten. */
+/* Local. Returns how many events are kept at most (the same on all ranks), how many are kept, and
+ * how many older ones were overwritten. */
 size_t trace_capacity(const struct trace *t);
 size_t trace_count(const struct trace *t);
 uint64_t trace_n_lost(const struct trace *t);

@@ -12,7 +12,8 @@
 struct status gpu_place(const int32_t *gpu_numa, uint32_t n_gpus, const int32_t *rank_numa,
                         uint32_t n_ranks, uint32_t *gpu_of);
 
-/* Local. The NUMA node of the GPU with this PCI bus id (upper or lower case); -1 when unknown. */
+/* Local. Returns the NUMA node of the GPU with this PCI bus id (upper or lower case); -1 when
+ * unknown. */
 int32_t gpu_numa_of(const struct topo_node *n, const char *pci);
 
 /* Local. Writes the section "GPUs" of a plan: the GPUs of the first node of each kind that has any,

@@ -69,8 +69,8 @@ struct status topo_self_read(struct topo_self *out);
  * entries with the same node name are on one host. *out: topo_destroy. Errors: STATUS_MEMORY. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
-/* Local. The number of compute threads for this rank, at least 1: its share of the cores that the
- * launcher gave. Ranks of a host with the same CPU set divide its cores. */
+/* Local. Returns the number of compute threads for this rank, at least 1: its share of the cores
+ * that the launcher gave. Ranks of a host with the same CPU set divide its cores. */
 uint32_t topo_threads(const struct topo *t, uint32_t rank);
 
 /* Local. Binds each thread of a team (NULL: the calling thread) to one core of this rank's share of

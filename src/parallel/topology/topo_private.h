@@ -22,7 +22,7 @@ void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t m
 /* Local. Counts a node's parts; name is left empty. */
 void topo_read_node(hwloc_topology_t h, struct topo_node *out);
 
-/* Local. The place of a set of processing units; host and local ranks are left 0. Errors:
+/* Local. Finds the place of a set of processing units; leaves host and local ranks 0. Errors:
  * STATUS_MEMORY. */
 struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, struct topo_rank *out);
 
@@ -30,8 +30,8 @@ struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, stru
  * parts get the same core. */
 void topo_share(uint32_t n_cores, uint32_t n, uint32_t i, uint32_t *begin, uint32_t *end);
 
-/* Local. The next core that intersects `set`, or the next processing unit when the machine shows no
- * cores. */
+/* Local. Returns the next core that intersects `set`, or the next processing unit when the machine
+ * shows no cores. */
 hwloc_obj_t topo_next_core(hwloc_topology_t h, hwloc_const_cpuset_t set, hwloc_obj_t previous);
 
 #endif

@@ -58,7 +58,7 @@ bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor)
     return pci_vendor == NVIDIA || pci_vendor == AMD;
 }
 
-/* The NUMA node of an object; -1 when it has none or several. */
+/* Returns the NUMA node of an object; -1 when it has none or several. */
 static int32_t numa_near(hwloc_topology_t h, hwloc_obj_t o)
 {
     const hwloc_obj_t holder = hwloc_get_non_io_ancestor_obj(h, o);
@@ -69,7 +69,8 @@ static int32_t numa_near(hwloc_topology_t h, hwloc_obj_t o)
     return numa != NULL ? (int32_t)numa->logical_index : -1;
 }
 
-/* A GPU's memory, as its vendor's library reported it when the XML file was made. */
+/* Returns a GPU's memory in bytes, as its vendor's library reported it when the XML file was made.
+ */
 static uint64_t memory_of(hwloc_obj_t pci)
 {
     for (hwloc_obj_t o = pci->io_first_child; o != NULL; o = o->next_sibling) {
@@ -121,7 +122,7 @@ void topo_read_node(hwloc_topology_t h, struct topo_node *out)
     out->memory_bytes = hwloc_get_root_obj(h)->total_memory;
 }
 
-/* The index of the only object of this type that touches the set, else -1. */
+/* Returns the index of the only object of this type that touches the set, else -1. */
 static int32_t only_object(hwloc_topology_t h, hwloc_obj_type_t type, hwloc_const_cpuset_t set)
 {
     int32_t found = -1;

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The number at the start of a small system file; `none` when there is no number ("max") or no
- * file. */
+/* Returns the number at the start of a small system file; `none` when there is no number ("max") or
+ * no file. */
 static uint64_t topo_self_read_number(const char *path, int base, uint64_t none)
 {
     FILE *file = fopen(path, "re");
@@ -25,7 +25,7 @@ static uint64_t topo_self_read_number(const char *path, int base, uint64_t none)
     return end == line ? none : n;
 }
 
-/* The smallest limit of a control group and the groups around it. */
+/* Returns the smallest limit of a control group and the groups around it. */
 static uint64_t group_limit(const char *mount, const char *group, const char *file)
 {
     char folder[512], path[640];
@@ -72,7 +72,7 @@ static uint32_t read_pci(const char *device, const char *file)
     return (uint32_t)topo_self_read_number(path, 16, 0);
 }
 
-/* The NUMA node of a device, as an index inside the host; -1 when unknown. */
+/* Returns the NUMA node of a device, as an index inside the host; -1 when unknown. */
 static int32_t numa_of(hwloc_topology_t h, const char *device)
 {
     char path[512];
@@ -161,9 +161,9 @@ uint32_t topo_threads(const struct topo *t, uint32_t rank)
     return end > begin ? end - begin : 1;
 }
 
-/* Whether threads should be bound. Not when there are more threads than cores, which the system
- * balances better. Not when the launcher bound nothing and cores would be left idle: another job of
- * this host could bind its threads to the same cores. */
+/* True when threads should be bound: not when there are more threads than cores, which the system
+ * balances better, and not when the launcher bound nothing and cores would be left idle: another
+ * job of this host could bind its threads to the same cores. */
 static bool worth_binding(const struct topo *t, uint32_t rank, uint32_t n_sharers,
                           uint32_t n_threads, bool bound_by_launcher)
 {

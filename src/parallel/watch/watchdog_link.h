@@ -36,7 +36,7 @@ void link_home_of(int fd, struct link_home *out);
 void link_send(int fd, const struct sockaddr_in *to, const struct link_packet *p);
 void link_send_home(int fd, const struct link_home *home, const struct link_packet *p);
 
-/* Local. The next packet of this job; false when there is none. */
+/* Local. Receives the next packet of this job; false when there is none. */
 bool link_receive(int fd, uint64_t key, struct link_packet *out, struct sockaddr_in *from);
 
 #endif

@@ -27,7 +27,7 @@ static size_t token_bytes(const struct exchange_shape *s, size_t n_rows, size_t 
            n_blocks * TOKEN_PARTS * LINE;
 }
 
-/* The same for blocks of sums, each packed by n_runs threads. */
+/* Returns the same for blocks of sums, each packed by n_runs threads. */
 static size_t sum_bytes(const struct exchange_shape *s, size_t n_rows, size_t n_blocks)
 {
     return n_rows * (wire_ints_bound(s->format.width + 1) + sizeof(uint64_t)) +

@@ -41,7 +41,7 @@ enum { EXCHANGE_PIECE_BYTES = 16 };
 /* Local. Bytes of that list with n_pieces pieces for each host, a multiple of 64. */
 size_t exchange_head_bytes(size_t n_hosts, size_t n_pieces);
 
-/* Local. The most bytes that one array can need. */
+/* Local. Returns the most bytes that one array can need. */
 size_t exchange_array_bytes(const struct exchange_shape *s, enum exchange_array which);
 
 /* Local. Bytes that are allocated where n_bytes are needed: a quarter more, so that slowly growing

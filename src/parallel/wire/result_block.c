@@ -27,7 +27,7 @@ void result_block_write_head(size_t n_rows, size_t n_bytes, void *at)
     memset(behind, 0, (size_t)((char *)at + result_head_bytes(n_rows) - behind));
 }
 
-/* Whether the ends ascend and lie in the block. */
+/* True when the ends ascend and lie in the block. */
 static bool ends_fit(const struct result_block *b, size_t n_packed)
 {
     uint64_t last = 0;

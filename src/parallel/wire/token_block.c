@@ -28,7 +28,7 @@ size_t token_row_bytes(const struct token_format *f)
     return token_row_values(f) * value_bytes(f) + token_row_groups(f) * sizeof(float);
 }
 
-/* The next part, of n_bytes, after *n_all bytes of the block. */
+/* Returns the next part, of n_bytes, after *n_all bytes of the block. */
 static void *part_at(char *at, size_t *n_all, size_t n_bytes)
 {
     void *part = at != NULL ? at + *n_all : NULL;
@@ -58,7 +58,7 @@ void token_block_write_head(const struct token_block *b, void *at)
     memcpy(at, &head, sizeof head);
 }
 
-/* Whether each row's choices add up to those of the block. */
+/* True when the rows' choices add up to those of the block. */
 static bool counts_fit(const struct token_block *b)
 {
     size_t n = 0;

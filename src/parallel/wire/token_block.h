@@ -28,8 +28,8 @@ struct token_block {
     float *weights;     /* [n_choices] */
 };
 
-/* Local. The number of values of a row, with the last group padded; and of its groups (0 for
- * floats). */
+/* Local. Returns the number of values of a row, with the last group padded; and of its groups (0
+ * for floats). */
 size_t token_row_values(const struct token_format *f);
 size_t token_row_groups(const struct token_format *f);
 

@@ -15,7 +15,7 @@ static double choose(uint32_t n, uint32_t k)
     return c;
 }
 
-/* The probability that k of n experts, chosen at random, are none of `held`. */
+/* Returns the probability that k of n experts, chosen at random, are none of `held`. */
 static double none_chosen(uint32_t n, uint32_t held, uint32_t k)
 {
     double p = 1;
@@ -26,8 +26,8 @@ static double none_chosen(uint32_t n, uint32_t held, uint32_t k)
     return p;
 }
 
-/* The probability that a token has no expert among the `held` of a host. The host's experts are
- * those of `mine` router groups, in equal parts. */
+/* Returns the probability that a token has no expert among the `held` of a host. The host's experts
+ * are those of `mine` router groups, in equal parts. */
 static double none_on_host(const struct wire_shape *s, uint32_t held)
 {
     const uint32_t groups = s->router.n_groups, chosen = s->router.n_groups_chosen;

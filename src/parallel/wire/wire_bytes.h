@@ -31,8 +31,8 @@ struct wire_bytes wire_bytes_of(const struct wire_shape *s);
  * there; w.rows is 0. Reads only format and n_chosen of the shape. */
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
 
-/* Local. The fraction of all tokens that have an expert on the first host, which holds the most
- * experts. */
+/* Local. Returns the fraction of all tokens that have an expert on the first host, which holds the
+ * most experts. */
 double wire_host_share(const struct wire_shape *s);
 
 #endif
