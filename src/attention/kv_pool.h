@@ -29,9 +29,9 @@ struct kv_pool {
         "fp8", DTYPE_F8_E4M3                                                                       \
     }
 
-/* Local. The name of a cache's element type. */
+/* Local. Returns the name of a cache's element type. */
 const char *kv_dtype_name(enum dtype t);
-/* Local. The bytes of an element and of a scale, for the layout. */
+/* Local. Returns the bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);
 
 /* Local. Bytes that one block takes over all layers of a rank. */
@@ -50,7 +50,7 @@ uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);
 
-/* Local. The view of local layer `layer` that the kernels read and write. */
+/* Local. Returns the view of local layer `layer` that the kernels read and write. */
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer);
 
 #endif

@@ -27,14 +27,14 @@ struct kv_store_part {
 
 struct kv_store;
 
-/* Local. A store in folder `dir`, which is made if it is missing; the parts are copied. n_bytes:
- * the most that the folder holds; keeps_bound: this process removes files beyond it, now and while
- * it writes. Errors: STATUS_IO, STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Opens a store in folder `dir`, which is made if it is missing; copies `part`. n_bytes: the
+ * most that the folder holds; keeps_bound: this process removes files beyond it, now and while it
+ * writes. Errors: STATUS_IO, STATUS_MEMORY. destroy accepts NULL. */
 struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_bound,
                               const struct kv_store_part *part, struct kv_store **out);
 void kv_store_destroy(struct kv_store **s);
 
-/* Local. The key of the 64 tokens that follow those of key `before`. */
+/* Local. Returns the key of the 64 tokens that follow those of key `before`. */
 struct kv_store_key kv_store_key_of(struct kv_store_key before, const int32_t *tokens);
 
 /* Local. True when any rank of any job has written a part of this block. */

@@ -48,7 +48,8 @@ struct status kv_tier_get(struct kv_tier *t, struct kv_store_key key, uint32_t b
 /* Local. Waits if a read into this block is under way. */
 void kv_tier_await_block(struct kv_tier *t, uint32_t block);
 
-/* Local. The number of reads that have ended; with `all` it waits for those that were ordered. */
+/* Local. Returns the number of reads that have ended; with `all`, first waits for all that were
+ * ordered. */
 uint64_t kv_tier_n_ended(struct kv_tier *t, bool all);
 
 /* Local. True when read i, which has ended, brought the block as it was written. i must be among
@@ -56,7 +57,7 @@ uint64_t kv_tier_n_ended(struct kv_tier *t, bool all);
 enum { KV_TIER_READS = 1 << 16 };
 bool kv_tier_is_good(struct kv_tier *t, uint64_t i);
 
-/* Local. The file, for tests that damage it. */
+/* Local. Returns the descriptor of the file, for tests that damage it. */
 int kv_tier_fd(const struct kv_tier *t);
 struct kv_tier_stats kv_tier_stats_of(struct kv_tier *t);
 

@@ -22,11 +22,11 @@ struct state_pool {
 /* Local. Bytes of one slot over all layers of a rank. */
 uint64_t state_pool_slot_bytes(const struct state_shape *shape);
 
-/* Local. A pool in host memory. Errors: STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Allocates a pool in host memory. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status state_pool_create(const struct state_shape *shape, struct state_pool **out);
 void state_pool_destroy(struct state_pool **p);
 
-/* Local. The states of the i-th layer that has some. */
+/* Local. Returns the states of the i-th layer that has some. */
 struct delta_states state_pool_layer(const struct state_pool *p, uint32_t i);
 
 #endif

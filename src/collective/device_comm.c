@@ -36,7 +36,7 @@ static void device_comm_describe(const struct device *d, const struct comm *c, s
     }
 }
 
-/* **Collective (host)**. How many ranks opened this rank's device. */
+/* **Collective (host)**. Counts the ranks that opened this rank's device. */
 static struct status count_sharers(struct device *d, struct comm *c)
 {
     enum { PCI_BYTES = sizeof d->facts.pci };

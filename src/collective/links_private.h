@@ -58,7 +58,7 @@ struct links {
     bool aborted;
 };
 
-/* Local. Whether the ranks world[n] can form one communicator: all have NCCL, and no two of them
+/* Local. True when the ranks world[n] can form one communicator: all have NCCL, and no two of them
  * use the same GPU. If not, writes the reason to `why`. */
 bool links_possible(const struct link_member *members, const int *world, int n, char *why,
                     size_t why_bytes);
@@ -122,7 +122,7 @@ void links_send(struct device *d, uint32_t slot, const void *from, size_t n_byte
 void links_release(struct device *d, uint32_t slot);
 void links_claim(struct device *d, uint32_t slot);
 
-/* Local. Whether the rows of the last links_send have left. */
+/* Local. True when the rows of the last links_send have left. */
 bool links_all_sent(struct device *d);
 
 #endif

@@ -33,7 +33,7 @@ void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n)
                 n * sizeof *buf);
 }
 
-/* Whether all parts have the same size and follow each other without gaps. */
+/* True when all parts have the same size and follow each other without gaps. */
 static bool is_even(const int *counts, const int *displs, int n)
 {
     for (int r = 0; r < n; r++) {

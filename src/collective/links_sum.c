@@ -37,7 +37,7 @@ static size_t n_of(const struct grid_sum *s)
     return s->n_rows * (s->n_out + 1);
 }
 
-/* Whether the sums are added as parts. Parts save a quarter of an all-reduce's bytes but cost a
+/* True when the sums are added as parts. Parts save a quarter of an all-reduce's bytes but cost a
  * second call and a kernel, about 20 us. At 25 GB/s (a network port of 200 Gbit/s) that is the time
  * of 0.5 MB, a quarter of the 2 MB that an all-reduce of 1 MiB, the default limit, sends.
  * Calculated, not measured. */

@@ -184,7 +184,7 @@ void engine_destroy(struct engine **engine)
     mem_free(engine);
 }
 
-/* Whether the step runs in halves. The largest replica decides, because all ranks of a stage must
+/* True when the step runs in halves. The largest replica decides, because all ranks of a stage must
  * agree: replicas share experts. */
 static bool in_halves(const struct engine *e, const struct step_plan *plan)
 {

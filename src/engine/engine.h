@@ -65,7 +65,7 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
 /* All ranks but the lead: runs steps until the plan says stop. */
 struct status engine_follow(struct engine *e);
 
-/* Local. The counts of this rank so far, without plan_ns and elapsed_ns. */
+/* Local. Returns the counts of this rank so far, without plan_ns and elapsed_ns. */
 struct engine_stats engine_stats_of(const struct engine *e);
 /* **Collective (EP)**, after the last step; before engine_stats_of, which then has the rows of the
  * busiest ranks. */
@@ -77,7 +77,7 @@ void engine_count_busiest(struct engine *e);
 bool engine_store_has(void *engine, const uint64_t *key);
 void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *key);
 
-/* Local. The stage, for its expert load and sizes. */
+/* Local. Returns the stage, for its expert load and sizes. */
 const struct stage *engine_stage(const struct engine *e);
 
 #endif

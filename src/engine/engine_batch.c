@@ -9,8 +9,8 @@
 _Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
                "plans and caches have one block size");
 
-/* Whether the entry s continues the run of rows before it. Each draft token is an entry of one row;
- * joined to one run, their attention reads the cache once, as for a chunk of a prompt. Two
+/* True when the entry s continues the run of rows before it. Each draft token is an entry of one
+ * row; joined to one run, their attention reads the cache once, as for a chunk of a prompt. Two
  * sequences never write into the same block, so equal last blocks mean the same sequence. */
 static bool goes_on(const struct seq_rows *run, const struct plan_seq *s, const int32_t *blocks)
 {
@@ -24,8 +24,9 @@ struct entry_tables {
                                          from the entry's first block on */
 };
 
-/* A windowed table has no entries before first_block. So that it can be indexed by a position's
- * block anyway, it is copied to e->windowed at *free, after at least as many unused entries. */
+/* Finds an entry's tables. A windowed table has no entries before first_block. So that it can be
+ * indexed by a position's block anyway, it is copied to e->windowed at *free, after at least as
+ * many unused entries. */
 static struct status find_tables(struct engine *e, const struct plan_seq *s, const int32_t *blocks,
                                  size_t *free, struct entry_tables *out)
 {
@@ -129,13 +130,13 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
     return status_ok();
 }
 
-/* The token that follows row r of a sequence, -1 when the plan does not know it. */
+/* Returns the token that follows row r of a sequence, -1 when the plan does not know it. */
 static int32_t next_token(const struct plan_seq *s, const int32_t *tokens, int32_t r)
 {
     return r + 1 < s->n_rows ? tokens[r + 1] : s->next_token;
 }
 
-/* The want of a row that samples a token. */
+/* Returns the want of a row that samples a token. */
 static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts,
                                       const uint32_t *allowed)
 {
@@ -155,7 +156,7 @@ static struct vocab_want sampled_want(const struct plan_seq *s, const struct pla
                                .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
 }
 
-/* The want of a row that scores a known next token, or whose logits are sent back. */
+/* Returns the want of a row that scores a known next token, or whose logits are sent back. */
 static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
 {
     const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;

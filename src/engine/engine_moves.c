@@ -93,7 +93,7 @@ struct status engine_run_moves(struct engine *e, const struct step_plan *plan, s
     return status_ok();
 }
 
-/* Bytes per ms, at least 1; UINT64_MAX: not measured yet. */
+/* Returns bytes per ms, at least 1; UINT64_MAX: not measured yet. */
 static uint64_t rate(uint64_t n_bytes, uint64_t ns)
 {
     if (n_bytes == 0) return UINT64_MAX;

@@ -71,7 +71,7 @@ void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct
     comm_poll(s->o.comm);
 }
 
-/* The quantized rows from row `row` on. */
+/* Returns the quantized rows from row `row` on. */
 static struct quant_rows codes_from(const struct quant_rows *all, size_t row)
 {
     struct quant_rows from = *all;

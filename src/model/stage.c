@@ -299,7 +299,7 @@ static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t 
     return device_status(s->o.kern->device);
 }
 
-/* The number of the stage's layers without the prediction layer, which comes last. */
+/* Returns the number of the stage's layers without the prediction layer, which comes last. */
 static uint32_t n_own_layers(const struct stage *s)
 {
     const struct range layers = s->o.weights->layers;

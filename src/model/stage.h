@@ -99,7 +99,7 @@ struct moe_traffic stage_moe_traffic(const struct stage *s);
 /* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
 void stage_count_busiest(struct stage *s);
 
-/* Local. The KV pool; borrowed. */
+/* Local. Returns the KV pool; borrowed. */
 const struct kv_pool *stage_kv_pool(const struct stage *s);
 
 /* Local. Bytes of the KV pool, of the recurrent states and of the workspace. */

@@ -27,7 +27,7 @@ void stage_describe_attention(struct stage *s)
     }
 }
 
-/* The factor by which q grows with the position (struct arch_tuning). */
+/* Returns the factor by which q grows with the position (struct arch_tuning). */
 static float tuned(const struct arch_tuning *t, int32_t position)
 {
     const uint32_t n = ((uint32_t)position + 1) / t->step;
@@ -230,8 +230,8 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     if (gated) apply_gates(s, n_rows);
 }
 
-/* The linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice, the
- * linear must be the same on all ranks, even on those that hold no part of it. */
+/* Returns the linear for which the norm quantizes rows; NULL: none. If each rank quantizes a slice,
+ * the linear must be the same on all ranks, even on those that hold no part of it. */
 static const struct packed *first_mixer(const struct stage *s, const struct layer *layer,
                                         const struct part *p)
 {
@@ -244,7 +244,7 @@ static const struct packed *first_mixer(const struct stage *s, const struct laye
     return !part_is_cut(p) || all_have ? first : NULL;
 }
 
-/* The inputs of the output projection that this rank has computed into s->attended. */
+/* Returns the inputs of the output projection that this rank has computed into s->attended. */
 static struct inner_rows mixed_rows(const struct stage *s, const struct layer *layer, size_t n_rows)
 {
     const struct arch *m = s->o.model;

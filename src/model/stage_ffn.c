@@ -93,9 +93,10 @@ static const float *shared_block(struct stage *s, const struct layer *layer, str
     return s->shared;
 }
 
-/* The linear for which the norm quantizes rows; NULL: it quantizes none. If each rank quantizes a
- * slice, the linear must be the same on all ranks, and a rank that holds no part of it has no
- * format to quantize for. Experts read rows that the norm quantized only if these are slices. */
+/* Returns the linear for which the norm quantizes rows; NULL: it quantizes none. If each rank
+ * quantizes a slice, the linear must be the same on all ranks, and a rank that holds no part of it
+ * has no format to quantize for. Experts read rows that the norm quantized only if these are
+ * slices. */
 static const struct packed *first_linear(const struct stage *s, const struct layer *layer,
                                          const struct part *p)
 {

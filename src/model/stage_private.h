@@ -43,7 +43,7 @@ static inline bool part_is_cut(const struct part *p)
     return range_count(p->own) < p->hidden.n_rows;
 }
 
-/* The part's sequences with the blocks of a layer's table. */
+/* Returns the part's sequences with the blocks of a layer's table. */
 static inline const struct seq_rows *part_seqs(const struct part *p, const struct layer *layer)
 {
     return p->seqs + layer->kv_table * p->table_stride;
@@ -140,13 +140,13 @@ struct stage {
     void *inner_codes; /* likewise, for inner rows [T, F] */
 };
 
-/* The number of block tables of a sequence. */
+/* Returns the number of block tables of a sequence. */
 static inline size_t stage_n_tables(const struct stage *s)
 {
     return s->kv_groups.n_full + s->kv_groups.n_windowed;
 }
 
-/* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
+/* stage_linear.c. Local. Describes rows x [n_rows, n] as linears read them. */
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n);
 
 /* This rank's inputs of a row-parallel linear. */

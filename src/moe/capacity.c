@@ -41,7 +41,7 @@ static bool has_chosen(const int32_t *ids, uint32_t n_chosen, int32_t e)
     return false;
 }
 
-/* The token's best expert with room that it has neither chosen nor been given; -1: none. */
+/* Returns the token's best expert with room that it has neither chosen nor been given; -1: none. */
 static int32_t next_with_room(const struct capacity_work *w, size_t t, uint32_t capacity)
 {
     const float *logits = w->logits + t * w->n_experts;

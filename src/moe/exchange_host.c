@@ -73,7 +73,7 @@ static bool is_cut(const struct pass *p)
     return range_count(p->rows->own) < p->n_tokens;
 }
 
-/* A rank that holds the rows of all tokens routes all tokens, as the other ranks do. */
+/* Returns the tokens whose rows this rank holds. If these are all tokens, each rank routes all. */
 static struct range exchange_host_routed(const struct moe *m, const struct pass *p)
 {
     (void)m;
@@ -172,8 +172,8 @@ static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* The blocks of a model use two shared segments in turn, so that the next block may begin while
- * another rank still reads the outputs of this block. */
+/* Returns the segment for this block's outputs. Blocks use two segments in turn, so that the next
+ * block may begin while another rank still reads the outputs of this block. */
 static enum comm_lane outputs_lane(const struct moe *m)
 {
     return m->sharing.turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;

@@ -67,7 +67,7 @@ static struct range run_of(size_t n_rows, size_t n_runs, size_t run)
                           (uint32_t)(n_rows * (run + 1) / n_runs)};
 }
 
-/* The rows of a host that this rank adds up. */
+/* Returns the rows of a host that this rank adds up. */
 static struct range share_of(const struct by_host *b, int host, int local)
 {
     const size_t n = b->from[host + 1].row - b->from[host].row;

@@ -61,14 +61,14 @@ struct moe_traffic {
 struct moe_traffic moe_traffic_of(const struct moe *m);
 /* **Collective (EP)**, between steps. Sets busiest_rows. */
 void moe_count_busiest(struct moe *m);
-/* Local. The name of the exchange, for reports. */
+/* Local. Returns the name of the exchange, for reports. */
 const char *moe_exchange_name(const struct moe *m);
 
 /* Local. Bytes that this rank has allocated for the rows of steps: buffers, and shared memory for
  * messages between hosts. */
 uint64_t moe_memory_bytes(const struct moe *m);
 
-/* Local. Whether a call's rows may be slices: the exchange is "in one host". The same on all tp
+/* Local. True when a call's rows may be slices: the exchange is "in one host". The same on all tp
  * ranks. */
 bool moe_takes_slices(const struct moe *m);
 

@@ -62,7 +62,8 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
     }
 }
 
-/* Memory for the quantized values of n_in rows of n inputs; NULL when no expert is quantized. */
+/* Gets memory for the quantized values of n_in rows of n inputs; NULL when no expert is quantized.
+ */
 static struct status codes_memory(struct moe *m, const struct pass *p, enum buffer which, size_t n,
                                   void **out)
 {
@@ -100,7 +101,7 @@ struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_r
     return status_ok();
 }
 
-/* The inputs of the down projection when this rank has all of those that it reads: gate [n_in, f].
+/* Describes the inputs of the down projection when this rank has all that it reads: gate [n_in, f].
  */
 static struct status own_inner_rows(struct moe *m, const struct pass *p, const float *gate,
                                     size_t f, struct act_rows *out)
@@ -118,7 +119,7 @@ static void read_own_inner(struct moe *m, const struct act_rows *inner, struct l
 
 static const struct expert_inner inner_own = {.rows = own_inner_rows, .read = read_own_inner};
 
-/* The same when the ranks of an expert share these inputs: each reads all of them, and gate
+/* Describes them when the ranks of an expert share these inputs: each reads all of them, and gate
  * [n_in, f] holds this rank's columns. */
 static struct status shared_inner_rows(struct moe *m, const struct pass *p, const float *gate,
                                        size_t f, struct act_rows *out)

@@ -266,10 +266,10 @@ struct expert_inner {
 extern const struct expert_exchange exchange_local, exchange_in_host, exchange_between_hosts,
     exchange_of_rows;
 
-/* Local. Whether the layout and the machine allow exchange_in_host: the same on all ranks. */
+/* Local. True when the layout and the machine allow exchange_in_host; the same on all ranks. */
 bool exchange_may_stay_in_host(const struct moe *m);
 
-/* Local. Whether exchange_between_hosts works: by_host.mail is open, and the ranks of each expert
+/* Local. True when exchange_between_hosts works: by_host.mail is open, and the ranks of each expert
  * are on one host. The same on all ranks. */
 bool exchange_may_go_by_host(const struct moe *m);
 
@@ -279,10 +279,11 @@ struct status exchange_hosts_combine(struct moe *m, struct pass *p);
 /* Local. Ends the job, because a host's message is damaged: the others wait for this rank. */
 void moe_damaged(const struct moe *m, int host) __attribute__((noreturn));
 
-/* Local. The buffer with room for n elements; its content is not kept. Errors: STATUS_MEMORY. */
+/* Local. Gives a buffer room for n elements, without keeping its content, and sets *out to it.
+ * Errors: STATUS_MEMORY. */
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out);
 
-/* Local. The same, but in a shared segment of the axis, if the ranks of the axis share memory.
+/* Local. As moe_grow, but in a shared segment of the axis, if the ranks of the axis share memory.
  * Errors: STATUS_MEMORY. */
 struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
                               enum comm_lane lane, size_t n_bytes, void *out);
@@ -295,7 +296,8 @@ void word_counts_fini(struct word_counts *w);
 /* Local. Sets m->tp to the numbers of words in each tp rank's slice of n_tokens tokens. */
 void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token);
 
-/* Local. The number of rows of the listed tokens whose expert has a place before `expert`. */
+/* Local. Returns the number of rows of the listed tokens whose expert has a place before `expert`.
+ */
 int32_t moe_rows_before(const struct moe *m, uint32_t expert);
 
 /* Local. Copies each listed token's row to `to` [rows, D], once for each choice, to the row that
@@ -337,9 +339,9 @@ void moe_take_places(struct moe *m, struct pass *p);
 /* moe_rows.c. Local. Counts the rows that this rank computes in a block. Errors: STATUS_MEMORY. */
 struct status moe_note_rows(struct moe *m, size_t n_rows);
 
-/* moe_experts.c. Local. Whether the experts read only quantized rows, and there are no more tokens
- * than rows. If so, each token is quantized once, and moe_spread_codes, as p->spread, copies its
- * values to the rows p->to_slots. */
+/* moe_experts.c. Local. True when the experts read only quantized rows, and there are no more
+ * tokens than rows. If so, each token is quantized once, and moe_spread_codes, as p->spread, copies
+ * its values to the rows p->to_slots. */
 bool moe_takes_codes(const struct moe *m, const struct pass *p);
 struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows);
 
@@ -351,8 +353,8 @@ void moe_choose_sums(struct moe *m);
  * p->bad [n_in] with this rank. Errors: STATUS_MEMORY. */
 struct status moe_compute(struct moe *m, struct pass *p);
 
-/* moe_experts.c. **Collective (ETP)**. The same with p->y and p->bad set by the caller; their
- * content is undefined before. */
+/* moe_experts.c. **Collective (ETP)**. As moe_compute, but with p->y and p->bad set by the caller;
+ * their content is undefined before. */
 struct status moe_run_experts(struct moe *m, struct pass *p);
 
 /* moe_experts.c. **Collective (ETP)**. sums [n_in, D + 1] = this rank's part of the experts' FFN

@@ -64,20 +64,20 @@ static void walk_bucket(struct walk *w)
     w->n_sorted += n;
 }
 
-/* The i-th id in sorted order. */
+/* Returns the i-th id in sorted order. */
 static int32_t walk_at(struct walk *w, size_t i)
 {
     while (w->n_sorted <= i) walk_bucket(w);
     return (int32_t)(uint32_t)w->keys[i];
 }
 
-/* A fraction of 1 in units of 2^-32, rounded down. */
+/* Converts a fraction of 1 to units of 2^-32, rounded down. */
 static uint64_t fixed(float fraction)
 {
     return (uint64_t)((double)fraction * 0x1p32);
 }
 
-/* How many of the sorted tokens are kept; *kept_mass is their mass. total: mass of all. */
+/* Returns how many of the sorted tokens are kept; *kept_mass is their mass. total: mass of all. */
 static size_t pick_keep(struct walk *w, const struct pick_options *o, uint64_t total,
                         uint64_t *kept_mass)
 {

@@ -24,7 +24,7 @@ struct pick_scratch {
     uint64_t *keys; /* (inverted ordered bits, id), sorted as far as a draw needs */
 };
 
-/* Local. The 64 random bits of a counter. */
+/* Local. Returns the 64 random bits of a counter. */
 uint64_t pick_random(const struct pick_options *o);
 
 /* Local. Draws from logits [V], all finite; max is the largest of them (after + 0.0f). In the order

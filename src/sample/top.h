@@ -16,7 +16,7 @@ void top_of_shard(const float *logits, size_t width, uint32_t id0, size_t n_top,
  * keys of each list are sorted, descending. */
 void top_merge(const uint64_t *all, size_t n_lists, size_t stride, size_t n_top, uint64_t *keys);
 
-/* Local. The token id and the logit that a key encodes. */
+/* Local. Returns the token id and the logit that a key encodes. */
 int32_t top_id(uint64_t key);
 float top_logit(uint64_t key);
 

@@ -136,7 +136,7 @@ static void vocab_parallel_find_maxima(struct vocab_parallel *v, size_t n_rows,
     }
 }
 
-/* The bits of a token's logit on the rank that holds it, 0 on the others. */
+/* Returns the bits of a token's logit on the rank that holds it, 0 on the others. */
 static uint32_t bits_of(struct vocab_parallel *v, size_t i, int32_t token)
 {
     const uint32_t t = (uint32_t)token;

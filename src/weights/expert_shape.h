@@ -19,7 +19,7 @@ struct expert_shape {
  * size overflows). */
 struct status expert_shape_place(struct expert_shape *s);
 
-/* Local. The matrix with its arrays in an expert's bytes at `base`. */
+/* Local. Returns the matrix with its arrays in an expert's bytes at `base`. */
 struct packed expert_shape_at(const struct expert_shape *s, enum expert_matrix which,
                               const char *base);
 

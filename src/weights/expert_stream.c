@@ -93,7 +93,7 @@ static bool is_ready(struct expert_stream *s, size_t i)
            stream_entry_of(s, s->layer, s->needs[i].expert)->state == STREAM_READY;
 }
 
-/* The first need that is in memory, and its neighbours; n = 0: none is. */
+/* Returns the first need that is in memory, and its neighbours; n = 0: none is. */
 static struct expert_run find_run(struct expert_stream *s)
 {
     struct expert_run run = {s->first_left, 0};
@@ -187,8 +187,8 @@ uint64_t expert_stream_one_bytes(const struct expert_stream *s)
     return s->slot_bytes;
 }
 
-/* The number of slots for the ring: a quarter, but at least the smaller of half and 2 STREAM_DEPTH,
- * so that several reads are in flight while the reader waits for a core. */
+/* Returns the number of slots for the ring: a quarter, but at least the smaller of half and 2
+ * STREAM_DEPTH, so that several reads are in flight while the reader waits for a core. */
 static uint64_t ring_slots(uint64_t n_slots)
 {
     const uint64_t half = n_slots / 2, most = 2 * STREAM_DEPTH, quarter = n_slots / 4;

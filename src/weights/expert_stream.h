@@ -59,9 +59,9 @@ void expert_stream_begin(struct expert_stream *s, uint32_t in_stage,
                          const struct expert_need *needs, size_t n, bool in_order,
                          size_t most_rows);
 
-/* Local. The next run, when its weights are in memory; they stay until the next call. Each need
- * comes once; n = 0: all have come. Sets the data of the layer's packed weights. Errors: STATUS_IO
- * and STATUS_INPUT, when an expert cannot be read or is damaged. */
+/* Local. Waits for the next run whose weights are in memory; they stay until the next call. Each
+ * need comes once; n = 0: all have come. Sets the data of the layer's packed weights. Errors:
+ * STATUS_IO and STATUS_INPUT, when an expert cannot be read or is damaged. */
 struct status expert_stream_next(struct expert_stream *s, struct expert_run *run);
 
 /* Local. */

@@ -18,8 +18,8 @@ struct reader {
     uint32_t first, n;
 };
 
-/* The expected number of blocks until an expert of `layer` is needed again, with a pass through all
- * layers for each step that does not need it. */
+/* Returns the expected number of blocks until an expert of `layer` is needed again, with a pass
+ * through all layers for each step that does not need it. */
 static float distance(const struct expert_stream *s, uint32_t layer, const struct stream_entry *e)
 {
     const uint32_t n = s->n_layers, at = s->layer < n ? s->layer : n - 1;
@@ -28,9 +28,9 @@ static float distance(const struct expert_stream *s, uint32_t layer, const struc
     return (float)ahead + (1 / rate - 1) * (float)n;
 }
 
-/* The entry of the ring to drop for a read: the one that is needed last. limit: only entries whose
- * distance is greater. Homes stay: the ring always has room again once the caller has computed its
- * experts. */
+/* Returns the entry of the ring to drop for a read: the one that is needed last. limit: only
+ * entries whose distance is greater. Homes stay: the ring always has room again once the caller has
+ * computed its experts. */
 static int32_t victim(struct expert_stream *s, float limit)
 {
     int32_t best = STREAM_NONE;
@@ -83,7 +83,7 @@ static bool claim_slot(struct expert_stream *s, struct stream_entry *e, float li
     return true;
 }
 
-/* The block's next need that is not in memory. */
+/* Returns the block's next need that is not in memory. */
 static struct stream_entry *next_need(struct expert_stream *s)
 {
     for (size_t i = s->first_left; i < s->n_needs; i++) {
@@ -109,7 +109,7 @@ static struct stream_entry *claim_ahead(struct expert_stream *s)
     return NULL;
 }
 
-/* The expert to read next, with a slot of its own; NULL: none, or no room. */
+/* Returns the expert to read next, with a slot of its own; NULL: none, or no room. */
 static struct stream_entry *claim(struct expert_stream *s)
 {
     struct stream_entry *e = next_need(s);

@@ -42,8 +42,8 @@ static struct status check_shape(const struct checking *k, const struct weight_s
                        ckpt_path(k->c), s->name, expected, found);
 }
 
-/* All row-parallel tensors of a role must have the same leaf length, because a layout has one per
- * role. */
+/* Records a tensor's leaf length. All row-parallel tensors of a role must have the same, because a
+ * layout has one per role. */
 static struct status take_leaf(const struct checking *k, const struct weight_spec *s,
                                const struct ckpt_tensor *t)
 {
@@ -73,8 +73,8 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
                        ckpt_path(k->c), s->name, *leaf, head);
 }
 
-/* The packed bytes of a group of inputs: codes, scale and zero point. A plain tensor has groups of
- * one element. */
+/* Returns the packed bytes of a group of inputs: codes, scale and zero point. A plain tensor has
+ * groups of one element. */
 static struct layout_weight weight_of(const struct ckpt_tensor *t)
 {
     const struct quant_format f = t->quant;

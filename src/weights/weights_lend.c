@@ -70,7 +70,7 @@ static bool weights_lend_in_lane(const struct weights *w, const struct packed *p
     return scales && zeros && (uintptr_t)p->data - lane < w->lent_bytes;
 }
 
-/* Whether the other ranks can read a layer's experts; false when this rank holds none. */
+/* True when the other ranks can read a layer's experts; false when this rank holds none. */
 static bool is_lent(const struct weights *w, const struct moe_weights *moe)
 {
     return moe->down != NULL && weights_lend_in_lane(w, &moe->gate[0]) &&

@@ -56,7 +56,7 @@ static struct status weights_load_keep(struct weights *w, void *out, size_t n_by
     return status_ok();
 }
 
-/* The same in the memory that the ops work on. */
+/* As weights_load_keep, in the memory that the ops work on. */
 static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
 {
     if (w->kern->device == NULL) return weights_load_keep(w, out, n_bytes);
@@ -66,8 +66,8 @@ static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
     return status_ok();
 }
 
-/* The same in memory that the other ranks can read, too, if the layout lends experts and there is
- * room. */
+/* As keep_array, in memory that the other ranks can read, too, if the layout lends experts and
+ * there is room. */
 static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
 {
     void *lent = w->lends_by != NULL ? weights_lend_memory(w, n_bytes) : NULL;
@@ -252,7 +252,8 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
-/* The convolution's weights come in three parts; the first one allocates the memory of all. */
+/* Sets the memory of one of the three parts of the convolution's weights; the first one allocates
+ * it for all. */
 static struct status make_conv(struct loading *ld, struct target *t)
 {
     struct delta_weights *d = &layer_of(ld->w, &t->spec)->delta;
@@ -330,8 +331,8 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : weights_want(ld, t);
 }
 
-/* A rank without K-blocks of a row-parallel linear still rounds the sums of the others, so it needs
- * the tensor's grid. */
+/* Sets the grids of row-parallel linears: a rank without K-blocks of one still rounds the sums of
+ * the others. */
 static void fill_grids(struct loading *ld, const struct arch *m)
 {
     const struct range layers = ld->w->layers;
@@ -417,7 +418,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     return status_ok();
 }
 
-/* The weights of a place, of which nothing is allocated yet. */
+/* Returns the weights of a place, of which nothing is allocated yet. */
 static struct weights weights_of(const struct weights_source *from)
 {
     const struct layout *l = from->layout;

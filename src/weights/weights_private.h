@@ -26,7 +26,7 @@ struct loading {
     size_t n_targets, capacity;
 };
 
-/* Local. The layer of a slab. */
+/* Local. Returns the layer of a slab. */
 static inline struct layer *layer_of(struct weights *w, const struct weight_spec *s)
 {
     return &w->stage_layers[s->layer - w->layers.begin];
@@ -56,10 +56,10 @@ static inline bool weights_is_xielu(enum weight_role role)
  * quantized tensor. Errors: STATUS_MEMORY. */
 struct status weights_want(struct loading *ld, struct target t);
 
-/* Local. The loader's sink; ctx: the loading. */
+/* Local. Takes a piece from the loader, as its sink; ctx: the loading. */
 struct status weights_take_piece(void *ctx, const struct slab_piece *piece);
 
-/* Local. A matrix of a slab without its memory, as the tensor is stored. */
+/* Local. Returns a matrix of a slab without its memory, as the tensor is stored. */
 struct packed weights_packed_like(const struct weight_spec *s, const struct ckpt_tensor *t);
 
 /* Local. Opens the packed copy of the experts from->expert_file and makes w's stream of this
