@@ -28,7 +28,8 @@ uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t he
     return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_half_bytes(dtype, head_dim);
 }
 
-/* On the host the system gives a page when it is first written, so unused blocks cost nothing. */
+/* Allocates the blocks. On the host a page takes memory when it is first written, so unused blocks
+ * cost nothing. */
 static struct status make_blocks(struct kv_pool *p)
 {
     if (p->n_bytes == 0) return status_ok();

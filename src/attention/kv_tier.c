@@ -86,7 +86,7 @@ static bool read_all(int fd, char *to, uint64_t n, uint64_t at)
     return true;
 }
 
-/* The thread writes a block's copy. */
+/* Writes a block's copy, on the thread. */
 static void do_write(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();
@@ -106,8 +106,8 @@ static void do_write(struct kv_tier *t, const struct tier_order *o)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* The thread reads a slot into its block. When the data is not as it was, the block stays
- * undefined: nobody reads it before it is computed again. */
+/* Reads a block from its slot or the store, on the thread. When the data is not as it was, the
+ * block stays undefined: nobody reads it before it is computed again. */
 static void do_read(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();

@@ -70,7 +70,8 @@ static struct status compare_choice(const struct device_ways *all, struct met fi
                        all[first.rank].host, there);
 }
 
-/* Stages have different layers, so a rank may lack kinds that another rank has. */
+/* Compares the choices for each kind. Stages have different layers, so a rank may lack kinds that
+ * another rank has. */
 static struct status compare_algorithms(const struct device_ways *all, int n_ranks,
                                         struct met *list)
 {

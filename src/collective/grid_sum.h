@@ -7,8 +7,8 @@
 
 #include "collective/collective.h"
 
-/* Local. Elements to allocate for `sums`: enough to cut them into one part for each rank of the
- * axis, all of the same size. */
+/* Local. Returns how many elements to allocate for `sums`: enough to cut them into one part for
+ * each rank of the axis, all of the same size. */
 size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum comm_axis axis);
 
 /* **Collective (axis)**. y = the sums' values. */

@@ -209,8 +209,9 @@ static void open_axis(struct device *d, struct link *link)
     if (!device_is_lost(d)) open_one(d, link, &invitation);
 }
 
-/* The lower rank of a pair invites the upper one; all ranks send before they receive, and open
- * their lower pair first, so that the pipeline opens from its first stage on. */
+/* Opens the communicators of pairs. The lower rank of a pair invites the upper one; all ranks send
+ * before they receive, and open their lower pair first, so that the pipeline opens from its first
+ * stage on. */
 static void open_pairs(struct device *d)
 {
     struct links *l = d->links;

@@ -67,7 +67,7 @@ bool links_possible(const struct link_member *members, const int *world, int n, 
  * Errors: device_comm_open's. */
 struct status links_open(struct device *d, struct comm *c, const struct device_comm_options *o);
 
-/* Local. This rank's communicator of an axis; NULL: none. */
+/* Local. Returns this rank's communicator of an axis; NULL: none. */
 struct link *links_of(struct device *d, enum comm_axis axis);
 
 /* Local. Logs the device's failure and ends the job with the status of a lost rank: a rank without

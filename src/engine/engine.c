@@ -90,8 +90,8 @@ static int rank_in_pipe(const struct engine *e, uint32_t pp)
     return (int)layout_rank_of(e->o.layout, e->place.dp, pp, e->place.tp);
 }
 
-/* Index of the buffer for a run's hidden rows. Without a pipeline no rows are in transfer, and
- * using the same buffer each time lets a device replay its recorded work. */
+/* Returns the index of the buffer for a run's hidden rows. Without a pipeline no rows are in
+ * transfer, and using the same buffer each time lets a device replay its recorded work. */
 static size_t hidden_slot(const struct engine *e, uint64_t run)
 {
     return e->is_first && e->is_last ? 0 : run % N_HIDDEN;

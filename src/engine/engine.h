@@ -46,7 +46,7 @@ struct engine_stats {
     struct kv_tier_stats tier;
 };
 
-/* Local. Errors: as stage_create. destroy accepts NULL. */
+/* Local. Errors: stage_create's, kv_tier_create's and kv_store_create's. destroy accepts NULL. */
 struct status engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine **e);
 

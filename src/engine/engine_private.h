@@ -94,7 +94,7 @@ struct batch {
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out);
 
 /* engine_moves.c; Local where not said otherwise. Opens the tier, if there is one. Errors:
- * kv_tier_create's. */
+ * kv_tier_create's, kv_store_create's. */
 struct status engine_create_tier(struct engine *e, const struct engine_tier *o);
 
 /* Gives the plan's orders to the tier, and waits for blocks of the batch that are on their way.

@@ -92,7 +92,7 @@ static struct act_rows norm_slices(struct stage *s, const struct part *p, struct
     return rows;
 }
 
-/* Each rank's inputs are some columns of the shared inputs. */
+/* Describes this rank's inputs, which are some columns of the shared inputs. */
 static struct act_rows share_input(const struct stage *s, const struct inner_rows *x)
 {
     struct act_rows in = row_sum_own_input(s, x);

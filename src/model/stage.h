@@ -63,7 +63,8 @@ struct stage;
 struct status stage_create(const struct stage_options *options, struct stage **out);
 void stage_destroy(struct stage **s);
 
-/* **Collective (TP)**. First stage: h = the embeddings of tokens [T], counters zero. */
+/* **Collective (TP)**. First stage: sets h to the embeddings of tokens [T] and the counters to
+ * zero. */
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 
 /* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover the rows. The
@@ -90,11 +91,11 @@ struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t
  * the tokens after `next`. */
 void stage_predicted_norm(struct stage *s, const size_t *rows, size_t n, float *out);
 
-/* Local. [layers of this stage, E] how often this rank's tokens chose each expert, so far;
- * borrowed. */
+/* Local. Returns [layers of this stage, E]: how often this rank's tokens have chosen each expert so
+ * far; borrowed. */
 const uint64_t *stage_expert_load(const struct stage *s);
 
-/* Local. What this rank's MoE block did, over all layers so far; zeros without experts. */
+/* Local. Returns what this rank's MoE block did, over all layers so far; zeros without experts. */
 struct moe_traffic stage_moe_traffic(const struct stage *s);
 /* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
 void stage_count_busiest(struct stage *s);

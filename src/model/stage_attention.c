@@ -60,8 +60,9 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
     op_rope_table(s->o.kern, &a);
 }
 
-/* RMSNorm of q and k over all their heads, which may be on several ranks: any rank that holds a
- * head supplies its sum of squares, and all ranks add the sums in the order of the heads. */
+/* Applies RMSNorm to q and k over all their heads, which may be on several ranks: any rank that
+ * holds a head supplies its sum of squares, and all ranks add the sums in the order of the heads.
+ */
 static void norm_whole(struct stage *s, const struct attention_weights *w, size_t n_rows)
 {
     const struct arch *m = s->o.model;
@@ -115,7 +116,7 @@ bool stage_is_padded(const struct stage *s)
     return s->o.model->kv_lora == 0 && s->o.model->query_dim != s->o.model->head_dim;
 }
 
-/* RMSNorm of each of n heads [query_dim] by w, in place; nothing if w is NULL. */
+/* Applies RMSNorm with w to each of n heads [query_dim], in place; does nothing if w is NULL. */
 static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
 {
     if (w == NULL) return;
@@ -127,7 +128,7 @@ static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
                                               .y = x});
 }
 
-/* to [n, Hd] = heads from [n, query_dim], padded with zeros. */
+/* Sets `to` [n, Hd] to the heads of `from` [n, query_dim], padded with zeros. */
 static void widen(struct stage *s, const float *from, size_t n, float *to)
 {
     const size_t wide = s->o.model->head_dim;

@@ -28,7 +28,8 @@ struct head_rows {
     size_t stride;
 };
 
-/* For each head h: y [T, outputs of w[h]] = x [T, inputs of w[h]] of the head, times w[h]^T. */
+/* Computes for each head h: y [T, outputs of w[h]] = x [T, inputs of w[h]] of the head, times
+ * w[h]^T. */
 static void head_linears(struct stage *s, const struct packed *w, struct head_rows x,
                          struct head_rows y, size_t n_rows)
 {

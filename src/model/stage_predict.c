@@ -32,7 +32,7 @@ void stage_free_prediction(struct stage *s)
     mem_ops_free(s->o.kern, &s->prediction.half);
 }
 
-/* half = norm of x by w, [n_rows, D]. */
+/* Sets half [n_rows, D] to the norm of x by w. */
 static void norm_half(struct stage *s, const float *x, const float *w, size_t n_rows)
 {
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = x,

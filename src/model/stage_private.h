@@ -199,8 +199,8 @@ extern const struct row_sum row_sum_whole, row_sum_by_outputs, row_sum_by_grid;
 /* row_sum.c. Local. Chooses the way that the layout and the ranks allow. */
 const struct row_sum *row_sum_choose(const struct stage *s);
 
-/* row_sum.c. Local. sums [T, D + 1] = this rank's K-blocks of x w^T; if sums is NULL, y [T, D]
- * instead, and the K-blocks that left the grid are added to the part's counters. */
+/* row_sum.c. Local. Computes sums [T, D + 1] = this rank's K-blocks of x w^T; if sums is NULL, y
+ * [T, D] instead, and the K-blocks that left the grid are added to the part's counters. */
 void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
                     float *y, const struct part *p);
 
@@ -242,8 +242,8 @@ struct column {
     const float *bias; /* [N] or NULL */
 };
 
-/* Local. At most three column-parallel linears of one input, in one op unless their quantization
- * groups differ. */
+/* Local. Computes at most three column-parallel linears of one input, in one op unless their
+ * quantization groups differ. */
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
 /* Local. y of gate_up[0] = op_gated of gate_up[0] and gate_up[1], which have no biases and one

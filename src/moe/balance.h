@@ -21,10 +21,10 @@ enum {
     BALANCE_LEAST_ROWS = 16, /* an expert is cut into pieces of at least this many rows */
 };
 
-/* Local. pieces [n], sorted by expert: one for each expert that has rows, with the rank that holds
- * it. Moves whole experts from the fullest rank to the emptiest, the best fit first, and cuts an
- * expert where none fits well, as long as the two loads come closer. pieces has room for n +
- * n_ranks; load [n_ranks] is scratch. Returns the number of pieces, sorted by expert, then first
+/* Local. Balances pieces [n], sorted by expert: one for each expert that has rows, with the rank
+ * that holds it. Moves whole experts from the fullest rank to the emptiest, the best fit first, and
+ * cuts an expert where none fits well, as long as the two loads come closer. pieces has room for n
+ * + n_ranks; load [n_ranks] is scratch. Returns the number of pieces, sorted by expert, then first
  * row. */
 size_t balance_pieces(struct expert_piece *pieces, size_t n, uint32_t n_ranks, uint64_t *load);
 

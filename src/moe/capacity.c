@@ -20,7 +20,7 @@ static bool preferred(const float *logits, int32_t a, int32_t b)
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
 }
 
-/* order[j] = the slot (in ids) of the token's j-th preference. */
+/* Sets order[j] to the slot (in ids) of the token's j-th preference. */
 static void rank_choices(const float *logits, const int32_t *ids, uint32_t n_chosen,
                          uint16_t *order)
 {

@@ -24,7 +24,7 @@ enum capacity_policy {
         "top1", CAPACITY_TOP1                                                                      \
     }
 
-/* Local. C = ceil(factor * n_tokens * n_chosen / n_experts), at least 1. */
+/* Local. Returns C = ceil(factor * n_tokens * n_chosen / n_experts), at least 1. */
 uint32_t capacity_of(double factor, size_t n_tokens, uint32_t n_chosen, uint32_t n_experts);
 
 /* The router's choices for a microbatch, and the choices that remain within the capacity. */

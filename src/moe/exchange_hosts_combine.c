@@ -218,7 +218,7 @@ struct packed_row {
     size_t left;
 };
 
-/* Row `row` of those that this host sent to host h. */
+/* Returns what came back for row `row` of those that this host sent to host h. */
 static struct packed_row result_of(const struct by_host *b, int h, size_t row)
 {
     const struct result_block *in = &b->results[b->to[h].first_result];

@@ -209,7 +209,7 @@ static void count_load(const struct moe *m, const struct pass *p)
         if (p->ids[i] >= 0) p->rows->load[p->ids[i]]++;
 }
 
-/* p->slots = the number of each choice when choices are sorted by place, then by token.
+/* Sets p->slots to the number of each choice when choices are sorted by place, then by token.
  * m->per_expert[e] = the number of rows of places 0 to e. */
 static void assign_slots(struct moe *m, struct pass *p)
 {

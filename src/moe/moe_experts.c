@@ -42,7 +42,7 @@ static void add_biases(const struct moe *m, const float *bias, size_t n, float *
     }
 }
 
-/* gate [n_in, F] = the activation function of gate and up. */
+/* Sets gate [n_in, F] to the activation function of gate and up. */
 static void activate(const struct moe *m, const struct pass *p, size_t f, float *gate, float *up)
 {
     add_biases(m, p->w->gate_bias, f, gate);
@@ -295,15 +295,15 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums)
     return status_ok();
 }
 
-/* This rank computes all K-blocks of its experts' outputs, so the last K-block rounds the sums to
- * floats. */
+/* Rounds the sums to floats at the last K-block, because this rank computes all K-blocks of its
+ * experts' outputs. */
 static struct status moe_experts_add_whole(struct moe *m, struct pass *p)
 {
     return moe_expert_sums(m, p, NULL);
 }
 
-/* Several ranks share an expert, or there is a device: integer sums are added over the ranks, then
- * rounded. */
+/* Adds integer sums over the ranks, then rounds. For experts that several ranks share, and for
+ * devices. */
 static struct status add_on_grid(struct moe *m, struct pass *p)
 {
     const size_t d = m->o.model->width;

@@ -55,8 +55,8 @@ enum buffer {
     BUF_ROW_WEIGHTS,
     BUF_GROUP_SUMS,
     BUF_PIECES,
-    BUF_WEIGHED, /* [T, D] rows times their weights, where experts read these; and the weights that
-                    are left */
+    BUF_WEIGHED, /* [T, D] rows times their weights, for experts that read such rows; BUF_ONES:
+                    their new weights */
     BUF_ONES,
     BUF_COUNT
 };
@@ -357,8 +357,8 @@ struct status moe_compute(struct moe *m, struct pass *p);
  * their content is undefined before. */
 struct status moe_run_experts(struct moe *m, struct pass *p);
 
-/* moe_experts.c. **Collective (ETP)**. sums [n_in, D + 1] = this rank's part of the experts' FFN
- * over p->x (not read when p->spread is set), with the counters last. With sums NULL it writes
+/* moe_experts.c. **Collective (ETP)**. Sets sums [n_in, D + 1] to this rank's part of the experts'
+ * FFN over p->x (not read when p->spread is set), with the counters last. With sums NULL it writes
  * p->y and p->bad instead: the columns of layout_expert_outputs, if the down projection is cut by
  * outputs, or all. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums);

@@ -22,7 +22,7 @@ struct adjust {
 /* Local. True when it may change a logit. */
 bool adjust_is_any(const struct adjust *a);
 
-/* Local. Elements of `saved` that a row of `width` logits needs. */
+/* Local. Returns how many elements of `saved` a row of `width` logits needs. */
 size_t adjust_n_saved(const struct adjust *a, size_t width);
 
 /* Local. Changes one logit, in f32 and in this order: adds the bias; for tokens of prompt and

@@ -17,8 +17,8 @@ void draw_device_destroy(struct draw_device **d);
 /* Local. True when no row wants more than a token and a score. */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
-/* **Collective (TP)**. logits: an array [n_rows, shard], which is changed; wants equal on all tp
- * ranks. got [n_rows]. Errors: STATUS_MEMORY, and the status of the device. */
+/* **Collective (TP)**. Finds the results got [n_rows]. logits: an array [n_rows, shard], which is
+ * changed; wants: equal on all tp ranks. Errors: STATUS_MEMORY, and the status of the device. */
 struct status draw_device_run(struct draw_device *d, float *logits, const struct vocab_want *wants,
                               size_t n_rows, struct vocab_got *got);
 

@@ -34,8 +34,8 @@ uint64_t pick_random(const struct pick_options *o);
 int32_t pick_token(const struct kern_table *kern, const struct pick_options *o, const float *logits,
                    size_t n_vocab, float max, const struct pick_scratch *scratch);
 
-/* Local. Natural logarithm of a logit's probability, from the integer mass of all logits at
- * temperature 1. */
+/* Local. Returns the natural logarithm of a logit's probability, from the integer mass of all
+ * logits at temperature 1. */
 float pick_logprob(float logit, float max, uint64_t total_mass);
 
 #endif

@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Local. keys [n_top] = the largest keys of logits [width], descending; the first logit has id id0.
- * Keys are 0 if there are fewer logits. All logits are finite. */
+/* Local. Sets keys [n_top] to the largest keys of logits [width], descending; the first logit has
+ * id id0. Keys are 0 if there are fewer logits. All logits are finite. */
 void top_of_shard(const float *logits, size_t width, uint32_t id0, size_t n_top, uint64_t *keys);
 
-/* Local. keys [n_top] = the largest keys of `all` [n_lists, stride], descending. The first n_top
- * keys of each list are sorted, descending. */
+/* Local. Sets keys [n_top] to the largest keys of `all` [n_lists, stride], descending. The first
+ * n_top keys of each list are sorted, descending. */
 void top_merge(const uint64_t *all, size_t n_lists, size_t stride, size_t n_top, uint64_t *keys);
 
 /* Local. Returns the token id and the logit that a key encodes. */

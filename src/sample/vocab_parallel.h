@@ -19,9 +19,9 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
                                     const float *head_bias, struct vocab_parallel **out);
 void vocab_parallel_destroy(struct vocab_parallel **v);
 
-/* **Collective (TP)**. x [n_rows, D] (normed), equal on all tp ranks; head: this rank's rows of the
- * vocabulary. got [n_rows]. The logits of PLAN_LOGITS rows are appended to `logits` on tp rank 0,
- * in order. Adjusted logits affect draws only. Errors: STATUS_MEMORY. */
+/* **Collective (TP)**. Finds the results got [n_rows]. x [n_rows, D] (normed), equal on all tp
+ * ranks; head: this rank's rows of the vocabulary. The logits of PLAN_LOGITS rows are appended to
+ * `logits` on tp rank 0, in order. Adjusted logits affect draws only. Errors: STATUS_MEMORY. */
 struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *head,
                                  const float *x, const struct vocab_want *wants, size_t n_rows,
                                  struct vocab_got *got, struct step_result *logits);

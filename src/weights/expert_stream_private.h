@@ -82,7 +82,7 @@ static inline struct stream_entry *stream_entry_of(struct expert_stream *s, uint
 struct status expert_stream_create(struct expert_stream **out);
 struct status expert_stream_set(struct expert_stream *s);
 
-/* The reader's thread; arg: the stream. */
+/* Runs the reader, as its thread's function; arg: the stream. */
 void *expert_stream_read(void *arg);
 
 #endif

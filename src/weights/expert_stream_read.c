@@ -49,8 +49,9 @@ static int32_t victim(struct expert_stream *s, float limit)
     return best;
 }
 
-/* Among needs that must be computed in order, one that comes after `need` and is in memory: when
- * all slots hold such needs, the only way on is to drop one and read it again later. */
+/* Returns, among needs that must be computed in order, one that comes after `need` and is in
+ * memory: when all slots hold such needs, the only way on is to drop one and read it again later.
+ */
 static int32_t later_need(struct expert_stream *s, int32_t need)
 {
     for (size_t i = s->n_needs; i-- > (size_t)need + 1;) {

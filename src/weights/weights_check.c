@@ -161,8 +161,8 @@ static bool is_inert(const struct arch *m, const char *name)
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-/* A tied model's file may repeat the embedding as the head. Refuses a head that differs, because
- * other programs use one or the other. */
+/* Refuses a tied model's file whose head differs from its embedding, because other programs use one
+ * or the other. */
 static struct status check_tied(const struct arch *m, const struct ckpt *c)
 {
     const struct ckpt_tensor *head = ckpt_find(c, "lm_head.weight");

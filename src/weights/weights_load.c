@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WEIGHTS_BLOCK_BYTES = 64 << 20 }; /* of address space: pages come when they are filled */
+enum { WEIGHTS_BLOCK_BYTES = 64 << 20 }; /* address space; a page takes memory once it is filled */
 
 static struct status new_block(struct weights *w, size_t n_bytes, bool on_device)
 {

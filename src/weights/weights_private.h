@@ -67,7 +67,8 @@ struct packed weights_packed_like(const struct weight_spec *s, const struct ckpt
  * STATUS_INPUT when there is no file. */
 struct status weights_open_stream(struct weights *w, const struct weights_source *from);
 
-/* Local. Zeroed memory for experts in the shared segment that other ranks read; NULL: no room. */
+/* Local. Gives zeroed memory for experts in the shared segment that other ranks read; NULL: no
+ * room. */
 void *weights_lend_memory(struct weights *w, size_t n_bytes);
 
 /* **Collective (EP)**, once the weights are loaded. Finds the other ranks' experts in each layer

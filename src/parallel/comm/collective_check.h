@@ -24,9 +24,9 @@ struct collective_call {
 /* Local. Fills *out; keeps only the last component of the path `file`. */
 void collective_call_init(struct collective_call *out, const char *op, const char *file, int line);
 
-/* **Collective (comm)**. OK when all ranks make the same call from the same place; else STATUS_BUG
- * on all ranks, with a sentence that names the first two ranks that differ, their calls and places.
- * Errors: STATUS_MEMORY, STATUS_LOST when MPI failed. */
+/* **Collective (comm)**. Returns OK when all ranks make the same call from the same place, else
+ * STATUS_BUG on all ranks, with a sentence that names the first two ranks that differ, their calls
+ * and places. Errors: STATUS_MEMORY, STATUS_LOST when MPI failed. */
 struct status collective_check(MPI_Comm comm, const struct collective_call *mine);
 
 #endif

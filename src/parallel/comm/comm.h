@@ -84,8 +84,8 @@ void comm_stop(struct comm **c);
 /* Local. Ends the whole job at once with this exit status. */
 void comm_abort(struct comm *c, int exit_status) __attribute__((noreturn));
 
-/* Local. This rank's number within an axis, the axis's number of ranks, and its communicator
- * (borrowed). */
+/* Local. Returns this rank's number within an axis, the axis's number of ranks, and its
+ * communicator (borrowed). */
 int comm_rank(const struct comm *c, enum comm_axis axis);
 int comm_size(const struct comm *c, enum comm_axis axis);
 MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis);
@@ -110,9 +110,9 @@ struct comm_stats comm_stats_of_steps(const struct comm *c);
 bool comm_shares_memory(const struct comm *c, enum comm_axis axis);
 void comm_use_memory(struct comm *c, enum comm_axis axis, bool on);
 
-/* Local. This rank's shared segment for one purpose: at least n_bytes, zeroed at first, owned by c
- * until comm_stop. A later, larger call returns the same address and keeps the content. NULL when
- * the axis shares no memory or none is left; then use your own. comm_sum_words and
+/* Local. Returns this rank's shared segment for one purpose: at least n_bytes, zeroed at first,
+ * owned by c until comm_stop. A later, larger call returns the same address and keeps the content.
+ * NULL when the axis shares no memory or none is left; then use your own. comm_sum_words and
  * comm_exchange_rows read a shared segment without copying it. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
@@ -151,7 +151,7 @@ void comm_mark_layer(struct comm *c, int32_t layer);
 void comm_trace_in(struct comm *c, struct trace *t);
 struct trace *comm_trace(const struct comm *c);
 
-/* Local. This rank's flight recorder; any thread may read it. Borrowed. */
+/* Local. Returns this rank's flight recorder, borrowed; any thread may read it. */
 const struct flight *comm_flight(const struct comm *c);
 
 /* Local. Copies the flight recorder to `f` and records there from now on (borrowed, must outlive
@@ -197,7 +197,7 @@ void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_e
 void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes);
 void comm_barrier(struct comm *c, enum comm_axis axis);
 
-/* Local. Point to point in the world; buffers are borrowed until the wait. */
+/* Local. Starts a transfer between two ranks of the world; buffers are borrowed until the wait. */
 void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf, size_t n_bytes,
                      struct comm_request *r);
 void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,

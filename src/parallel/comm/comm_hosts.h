@@ -21,8 +21,8 @@ struct comm_hosts {
     struct host_group *group; /* of this host's ranks; NULL: this rank is alone there */
 };
 
-/* **Collective (axis)**. `host_id`, at least 0, is the same for the ranks of one host. NULL when
- * there is no memory or MPI failed. */
+/* **Collective (axis)**. Opens the hosts of an axis. `host_id`, at least 0, is the same for the
+ * ranks of one host. NULL when there is no memory or MPI failed. */
 struct comm_hosts *comm_hosts_open(MPI_Comm axis, int host_id, struct host_group_waiting w);
 void comm_hosts_close(struct comm_hosts **h);
 

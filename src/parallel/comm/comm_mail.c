@@ -267,7 +267,7 @@ void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
 
 /* --- receiving -------------------------------------------------------------------------------- */
 
-/* Where a message of n_bytes goes; *at: the bytes of this rank's messages so far. */
+/* Returns where a message of n_bytes goes; *at: the bytes of this rank's messages so far. */
 static void *place_message(struct comm_mail *m, int host, size_t n_bytes, size_t *at)
 {
     if (m->h->group == NULL) {

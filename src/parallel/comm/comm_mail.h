@@ -32,10 +32,10 @@ struct comm_mail_places {
 /* Local. */
 struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
 
-/* Local. This rank's memory for one purpose, at least n_bytes, which the ranks of its host can
- * read; a larger call may lose the content and, on a host of one rank, move the memory. Ends the
- * job when there is no memory. comm_mail_memory_of: that of a rank of this host. Barriers order the
- * accesses. */
+/* Local. Returns this rank's memory for one purpose, at least n_bytes, which the ranks of its host
+ * can read; a larger call may lose the content and, on a host of one rank, move the memory. Ends
+ * the job when there is no memory. comm_mail_memory_of: that of a rank of this host. Barriers order
+ * the accesses. */
 void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes);
 const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local);
 

@@ -1,4 +1,4 @@
-/* Point-to-point messages, for the stages of a pipeline. */
+/* Point-to-point messages, such as those between the stages of a pipeline. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 

@@ -230,8 +230,8 @@ static bool host_group_in_lane(const struct host_group *g, const void *data)
     return (uintptr_t)data >= first && (uintptr_t)data - first < n_bytes;
 }
 
-/* From the next post on the others read `data`, in a segment of this rank, instead of the staging
- * segment. */
+/* Makes the others read `data`, in a segment of this rank, instead of the staging segment from the
+ * next post on. */
 static void publish(struct host_group *g, const void *data)
 {
     const uintptr_t lanes = (uintptr_t)host_memory_lane(&g->memory, g->rank, 0);
@@ -254,7 +254,7 @@ static uint64_t *table_of(const struct host_group *g, int rank)
     return g->tables + ((size_t)rank * STAGING_LANES + g->turn) * (size_t)g->n_ranks;
 }
 
-/* Rank r's part of n 8-byte elements, in whole cache lines. */
+/* Computes rank r's part of n 8-byte elements, in whole cache lines. */
 static void host_group_part_of(const struct host_group *g, int r, size_t n, size_t *begin,
                                size_t *end)
 {

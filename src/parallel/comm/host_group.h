@@ -22,7 +22,7 @@ struct host_group_waiting {
     void *ctx;
 };
 
-/* **Collective (comm)**. NULL on all ranks when the ranks cannot share memory. */
+/* **Collective (comm)**. Opens the group; NULL on all ranks when the ranks cannot share memory. */
 struct host_group *host_group_open(MPI_Comm comm, struct host_group_waiting w);
 void host_group_close(struct host_group **g);
 
@@ -30,8 +30,8 @@ void host_group_close(struct host_group **g);
  * thread alone. */
 void host_group_use_team(struct host_group *g, struct team *team);
 
-/* Local. This rank's shared segment `lane` (enum comm_lane), with memory for n_bytes; NULL when
- * there is no memory. Its address never changes. */
+/* Local. Returns this rank's shared segment `lane` (enum comm_lane), with memory for n_bytes; NULL
+ * when there is no memory. Its address never changes. */
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 
 /* Local. host_group_lane_bytes: the segment's bytes. host_group_lane_is_huge: whether all of the
@@ -44,7 +44,7 @@ void host_group_release_lane(struct host_group *g, unsigned lane);
 /* Local. Nanoseconds that this rank waited for others since the last call. */
 uint64_t host_group_take_wait(struct host_group *g);
 
-/* Local. Another rank's shared segment. */
+/* Local. Returns another rank's shared segment. */
 void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank);
 
 enum host_reduction { HOST_SUM_I64, HOST_OR_U32, HOST_MAX_U64, HOST_MIN_U64 };

@@ -111,7 +111,7 @@ static struct span item_of(struct span part, size_t item)
     return (struct span){part.first + at, left < ITEM ? left : ITEM};
 }
 
-/* Where a channel of this host puts the words of a window. */
+/* Returns where a channel of this host puts the words of a window. */
 static char *words_of(const struct host_sum *j, size_t w, int channel)
 {
     if (j->h->group == NULL) return j->slots[w % SLOTS].words;

@@ -77,7 +77,7 @@ struct status expert_flow(const struct layout *l, const struct expert_places *p,
 /* --- its evenness ------------------------------------------------------------------------------
  */
 
-/* The parts' loads when experts stand in the order of their ids, split by layout_split. */
+/* Computes the parts' loads when experts stand in the order of their ids, split by layout_split. */
 static void expect_by_id(const struct layout *l, const int64_t *load, int64_t *of_part)
 {
     for (uint32_t i = 0; i < l->ep; i++) {

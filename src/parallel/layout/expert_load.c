@@ -8,7 +8,7 @@
 
 enum { FILE_BYTES_MAX = 64 << 20 };
 
-/* One layer's counts into load [E], halved until the largest fits. */
+/* Reads one layer's counts into load [E], halved until the largest fits. */
 static struct status read_layer(const struct js_node *counts, const struct layout_model *m,
                                 uint32_t layer, int64_t *load)
 {

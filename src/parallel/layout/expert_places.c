@@ -37,7 +37,7 @@ static uint32_t hosts_of_parts(const struct layout *l, const struct expert_place
     return n;
 }
 
-/* *most = the expected rows of the fullest part of a layer. sent [ep, ep]: scratch. */
+/* Sets *most to the expected rows of the fullest part of a layer. sent [ep, ep]: scratch. */
 static struct status fullest_of(const struct deal *d, const struct expert_places *p, uint32_t layer,
                                 int64_t *sent, int64_t *most)
 {

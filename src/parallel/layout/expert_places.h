@@ -42,7 +42,8 @@ struct status expert_places_create(const struct layout *l, const int64_t *load,
                                    const uint32_t *host_of, struct expert_places **out);
 void expert_places_destroy(struct expert_places **p);
 
-/* Local. The same on a machine: order [n_ranks] = the launcher's number of each rank. */
+/* Local. As expert_places_create, with the hosts of a topology: order [n_ranks] = the launcher's
+ * number of each rank. */
 struct status expert_places_on(const struct layout *l, const int64_t *load, const struct topo *t,
                                const uint32_t *order, struct expert_places **out);
 
@@ -50,15 +51,15 @@ struct status expert_places_on(const struct layout *l, const int64_t *load, cons
 struct expert_copies expert_copies_of(const struct layout *l, const struct expert_places *p,
                                       uint32_t layer);
 
-/* Local. distance [ep] = enum copy_distance of each part from a rank of the layout, in the rank's
- * own replica of the experts. */
+/* Local. Sets distance [ep] to the enum copy_distance of each part from a rank of the layout, in
+ * the rank's own replica of the experts. */
 void expert_distances(const struct layout *l, const struct expert_places *p, uint32_t rank,
                       uint8_t *distance);
 
-/* Local. sent [ep, ep]: the rows of a layer that a rank of each part sends to each part, when all
- * have as many tokens and these choose experts as the load [E] says. Each source fills the parts
- * that get the fewest rows from all sources. So every rank knows before a step, without a message,
- * what each part gets from the others. Errors: STATUS_MEMORY. */
+/* Local. Computes sent [ep, ep], the rows of a layer that a rank of each part sends to each part,
+ * when all have as many tokens and these choose experts as the load [E] says. Each source fills the
+ * parts that get the fewest rows from all sources. So every rank knows before a step, without a
+ * message, what each part gets from the others. Errors: STATUS_MEMORY. */
 struct status expert_flow(const struct layout *l, const struct expert_places *p,
                           const int64_t *load, uint32_t layer, int64_t *sent);
 
@@ -71,8 +72,8 @@ struct expert_rows_expected {
                         independent */
 };
 
-/* Local. p NULL: experts stand in the order of their ids, without copies; then, or with one host,
- * all but of_part is 0. Errors: STATUS_MEMORY. */
+/* Local. Computes a layer's expected rows. p NULL: experts stand in the order of their ids, without
+ * copies; then, or with one host, all but of_part is 0. Errors: STATUS_MEMORY. */
 struct status expert_rows_expect(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, uint32_t layer,
                                  struct expert_rows_expected *out);
@@ -83,7 +84,8 @@ struct expert_evenness {
     double mean, worst; /* 1: perfectly even; 0: no layer has a load */
 };
 
-/* Local. p NULL: in the order of ids. Errors: STATUS_MEMORY. */
+/* Local. Computes the evenness of a placement. p NULL: in the order of ids. Errors: STATUS_MEMORY.
+ */
 struct status expert_evenness_of(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, struct expert_evenness *out);
 

@@ -31,7 +31,7 @@ struct kv_place {
  * with model.keeps_windows. */
 struct kv_groups kv_groups_of(const struct layout *l);
 
-/* Local. Layers that a block of a stage holds. */
+/* Local. Returns how many layers a block of a stage holds. */
 uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uint32_t pp);
 
 /* Local. Returns the place of a stage's n-th layer with KV of its kind: `windowed`, or not. n

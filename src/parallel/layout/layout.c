@@ -230,7 +230,7 @@ uint32_t layout_expert_rank(const struct layout *l, uint32_t pp, uint32_t replic
 
 /* --- stages ------------------------------------------------------------------------------- */
 
-/* Weight bytes that one token reads in a layer; the head counts with the last layer. */
+/* Returns the weight bytes that one token reads in a layer; the head counts with the last layer. */
 static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
 {
     const struct arch *a = m->arch;
@@ -280,9 +280,9 @@ static uint64_t smallest_cap(const uint64_t *cost, uint32_t n_layers, uint32_t p
     return low;
 }
 
-/* Among the partitions under `cap`, the one with the smallest sum of squared stage costs (so that
- * the other stages are balanced too), by dynamic programming over (stages, layers); on equal sums
- * earlier stages get more layers. best: [(pp + 1) * (n_layers + 1)] sums; from: same shape. */
+/* Finds, among the partitions under `cap`, the one with the smallest sum of squared stage costs (so
+ * that the other stages are balanced too), by dynamic programming over (stages, layers); on equal
+ * sums earlier stages get more layers. best: [(pp + 1) * (n_layers + 1)] sums; from: same shape. */
 static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint64_t cap,
                       uint64_t *best, uint16_t *from, uint32_t *stage_begin)
 {

@@ -139,10 +139,10 @@ struct range layout_experts(const struct layout *l, uint32_t ep);
 uint32_t layout_n_places(const struct layout *l);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
-/* Key heads of a gated delta rule, with their value heads. */
+/* Returns the key heads of a gated delta rule, with their value heads. */
 struct range layout_delta_heads(const struct layout *l, uint32_t tp);
-/* Outputs of o_proj and down, and of the experts' down: all, or whole panels when cut by outputs.
- */
+/* Returns the outputs of o_proj and down, and of the experts' down: all, or whole panels when cut
+ * by outputs. */
 struct range layout_outputs(const struct layout *l, uint32_t tp);
 struct range layout_expert_outputs(const struct layout *l, uint32_t etp);
 
@@ -212,7 +212,7 @@ struct layout_budget {
 uint64_t layout_row_bytes(const struct layout_model *m, enum arch_class c, uint64_t k);
 double layout_weight_bytes(const struct layout_model *m, enum arch_class c);
 
-/* Local. step_tokens: rows of the largest step. */
+/* Local. Returns what a place needs. step_tokens: rows of the largest step. */
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
                                       struct layout_kv kv, uint32_t step_tokens);
 

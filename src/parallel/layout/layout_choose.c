@@ -33,8 +33,8 @@ static int compare_seats(const void *left, const void *right)
     return by != 0 ? by : compare_i64(a->launcher_rank, b->launcher_rank);
 }
 
-/* Neighbours in the order are neighbours in the machine. topo numbers hosts by their first rank,
- * so rank 0's host comes first. */
+/* Orders ranks so that neighbours in the order are neighbours in the machine. topo numbers hosts by
+ * their first rank, so rank 0's host comes first. */
 static struct status order_ranks(const struct topo *t, uint32_t *order)
 {
     struct seat *seats = NULL;

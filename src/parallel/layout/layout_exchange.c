@@ -159,8 +159,8 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
 /* --- all ---------------------------------------------------------------------------------------
  */
 
-/* Elements of 4 bytes per row of a row-parallel linear, for the larger of the two ways to cut it:
- * which one is used depends on the hosts. */
+/* Returns the elements of 4 bytes per row of a row-parallel linear, for the larger of the two ways
+ * to cut it: which one is used depends on the hosts. */
 static uint64_t row_sum_elements(const struct layout *l)
 {
     const struct arch *m = l->model.arch;

@@ -97,7 +97,7 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Columns of the widest FFN that is not an expert's. */
+/* Returns the columns of the widest FFN that is not an expert's. */
 static uint64_t dense_columns(const struct layout *l, struct layout_place place)
 {
     return max_u64(range_count(layout_ffn(l, place.tp)),

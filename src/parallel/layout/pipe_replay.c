@@ -11,8 +11,8 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* done [pp]: when each stage was done with the step before; results [pp]: when the results of the
- * last pp steps were at the lead. */
+/* Simulates one step. done [pp]: when each stage was done with the step before; results [pp]: when
+ * the results of the last pp steps were at the lead. */
 static void pipe_replay_run_step(const struct pipe_replay *r, uint64_t step, uint64_t *done,
                                  uint64_t *results, struct pipe_stage_time *out)
 {

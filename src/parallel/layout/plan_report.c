@@ -69,7 +69,7 @@ static struct status plain_bytes(const struct layout_model *m, uint32_t element,
     return status_ok();
 }
 
-/* "2 bytes each", or the mean of a quantized model: its norms, which stay f32, are left out. */
+/* Appends "2 bytes each", or the mean of a quantized model, without its norms, which stay f32. */
 static struct status add_weight_size(const struct layout_model *m, uint64_t all_bytes,
                                      struct strbuf *line)
 {
@@ -142,7 +142,7 @@ static void add_count(struct strbuf *out, uint32_t n, const char *one, const cha
     if (n > 0) strbuf_printf(out, ", %u %s", n, n == 1 ? one : many);
 }
 
-/* One line: how many nodes are of this kind, and what each has. */
+/* Appends one line: how many nodes are of this kind, and what each has. */
 static void plan_report_add_kind(const struct topo_node *n, uint32_t count, uint32_t n_ranks,
                                  struct strbuf *out)
 {

@@ -13,7 +13,7 @@ struct streaming {
     double on_disk, in_memory, read;
 };
 
-/* Half of the memory that weights, arrays and a context leave goes to experts, as in a job
+/* Gives experts half of the memory that weights, arrays and a context leave, as a job does
  * (job_memory.c). */
 static struct streaming streaming_of(const struct layout *l, const struct layout_budget *budget,
                                      const struct layout_fit *fit)

@@ -82,7 +82,8 @@ struct workspace_place {
     uint64_t n_bytes; /* UINT64_MAX: the sum overflows */
 };
 
-/* Local. Arrays that are alive in different steps share memory (base/lifetimes.h). */
+/* Local. Places the arrays; those that are alive in different steps share memory
+ * (base/lifetimes.h). */
 struct workspace_place workspace_place(const struct workspace_shape *shape);
 
 #endif

@@ -62,7 +62,8 @@ void trace_add(struct trace *t, const struct trace_event *e);
  * engine adds them, because it knows what it waited for. */
 void trace_add_comm(struct trace *t, const struct flight *f);
 
-/* Local. CPU time of this thread in ns; 0 when t is NULL, which saves the system call. */
+/* Local. Returns the CPU time of this thread in ns; 0 when t is NULL, which saves the system call.
+ */
 uint64_t trace_cpu_ns(const struct trace *t);
 
 /* Local. Returns how many events are kept at most (the same on all ranks), how many are kept, and

@@ -101,7 +101,7 @@ static void description_fini(struct description *d)
     mem_free(&d->synthetic);
 }
 
-/* `16x"pack:2 ..."`, `16 x pack:2 ...` or `pack:2 ...`. */
+/* Parses `16x"pack:2 ..."`, `16 x pack:2 ...` or `pack:2 ...`. */
 static struct status parse_synthetic(const char *spec, struct description *out)
 {
     char *end;

@@ -144,7 +144,7 @@ hwloc_obj_t topo_next_core(hwloc_topology_t h, hwloc_const_cpuset_t set, hwloc_o
     return o;
 }
 
-/* FNV-1a, 64 bit, of the set's text. */
+/* Computes FNV-1a, 64 bit, of a CPU set's text. */
 static uint64_t hash_text(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325u;

@@ -42,7 +42,8 @@ static uint64_t group_limit(const char *mount, const char *group, const char *fi
     return least;
 }
 
-/* Lines of /proc/self/cgroup: "0::/group" (version 2) or "7:memory:/group" (version 1). */
+/* Returns the smallest limit of this process's groups. /proc/self/cgroup has lines "0::/group"
+ * (version 2) or "7:memory:/group" (version 1). */
 static uint64_t memory_limit(void)
 {
     FILE *file = fopen("/proc/self/cgroup", "re");
@@ -64,7 +65,7 @@ static uint64_t memory_limit(void)
     return least;
 }
 
-/* One hexadecimal number of a PCI device; 0 when it cannot be read. */
+/* Reads one hexadecimal number of a PCI device; 0 when it cannot be read. */
 static uint32_t read_pci(const char *device, const char *file)
 {
     char path[512];
@@ -137,8 +138,8 @@ destroy_topology:
 
 /* --- binding ------------------------------------------------------------------------------ */
 
-/* This rank's number among the ranks of its host with the same CPU set; *n: the number of these
- * ranks. */
+/* Returns this rank's number among the ranks of its host with the same CPU set; *n: the number of
+ * these ranks. */
 static uint32_t sharers(const struct topo *t, uint32_t rank, uint32_t *n)
 {
     const struct topo_rank *me = &t->ranks[rank];

@@ -187,7 +187,7 @@ static bool is_silent(const struct watchdog *w, struct watch *v)
     return w->watched_ns - v->starved_ns > w->limit_ns;
 }
 
-/* True when a rank has been silent for too long; *loss names the lowest of them. */
+/* True when a rank has been silent for too long; *loss names the first of them in w->watches. */
 static bool watchdog_judge(struct watchdog *w, struct watchdog_loss *loss)
 {
     const struct watch *first = NULL;

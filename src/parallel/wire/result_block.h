@@ -21,7 +21,7 @@ struct result_block {
 /* Local. Bytes of head and ends, a multiple of 64; the packed rows follow. */
 size_t result_head_bytes(size_t n_rows);
 
-/* Local. Where the ends [n_rows] of a block that begins at `at` are, for its writer. */
+/* Local. Returns where the ends [n_rows] of a block that begins at `at` are, for its writer. */
 uint64_t *result_block_ends(void *at);
 
 /* Local. Writes the head. n_bytes: of the whole block, a multiple of 64. */

@@ -24,11 +24,11 @@ struct wire_bytes {
                         another host, as by the plain all-to-all */
 };
 
-/* Local. For a router that chooses at random. */
+/* Local. Computes the bytes for a router that chooses at random. */
 struct wire_bytes wire_bytes_of(const struct wire_shape *s);
 
-/* Local. For tokens that go to `hosts` other hosts, with the fraction `others` of their choices
- * there; w.rows is 0. Reads only format and n_chosen of the shape. */
+/* Local. Computes them for tokens that go to `hosts` other hosts, with the fraction `others` of
+ * their choices there; w.rows is 0. Reads only format and n_chosen of the shape. */
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
 
 /* Local. Returns the fraction of all tokens that have an expert on the first host, which holds the
