@@ -12,11 +12,10 @@ struct exchange_shape {
     size_t n_hosts, n_chosen;   /* of the ep ranks; K */
     size_t n_runs;              /* threads that pack the sums */
     size_t n_routed;            /* tokens that this rank routes and sends */
-    size_t n_sent,
-        n_choices; /* rows in its blocks for all hosts, even its own; and their choices */
-    size_t n_came; /* rows in all blocks for this host */
-    size_t n_in;   /* rows of this rank's experts */
-    size_t n_back; /* rows of other hosts whose sums this rank sends back */
+    size_t n_sent, n_choices;   /* rows in its blocks for all hosts, its own too; their choices */
+    size_t n_came;              /* rows in all blocks for this host */
+    size_t n_in;                /* rows of this rank's experts */
+    size_t n_back;              /* rows of other hosts whose sums this rank sends back */
     /* rows of messages that this rank receives: of tokens, and of sums */
     size_t n_mailed, n_returned;
 };
