@@ -26,8 +26,8 @@ enum device_way {
     }
 
 /* device-overlap: both halves read the weights, so each half must still have the few hundred rows
- * from which on a GPU computes its products for longer than it reads their weights. Estimated, not
- * measured. */
+ * from which on computing its products takes a GPU longer than reading their weights. Estimated,
+ * not measured. */
 #define DEVICE_FLAGS(FLAG)                                                                         \
     FLAG(enum device_kind, device, "device", OF_CHOICE(DEVICE_WORDS), .preset = "cpu",             \
          .commands = IN_JOBS | IN_BENCH,                                                           \
