@@ -114,7 +114,7 @@ class SpeculateTest:
         expect(found["drafts"] == 0 and found["speculate"] == 0, "capacity factor")
         for wrong in ("yes", "-1", "7x", "32", ""):
             done = self.shoal(*self.argv(wrong, "--restart"))
-            expect(done.status == 2 and "--speculate: expected auto, off or" in done.err, str(done))
+            expect(done.status == 2 and "--speculate: expected auto, mtp, ngram, off or" in done.err, str(done))
 
     def main(self):
         few, base = ["--max-batch", "2"], None
