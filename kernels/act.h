@@ -15,7 +15,7 @@ struct act_rows {
      * groups begin and end, and `memory` holds the quantized values of all n_all inputs; other
      * ranks make the rest. */
     size_t first, n_all;
-    struct quant_rows codes; /* of all inputs, once act_codes made them; group 0: not made yet */
+    struct quant_rows codes; /* of all inputs; group 0: not made yet */
     struct quant_rows own;   /* the part that is made from x */
 };
 

@@ -88,7 +88,8 @@ ALWAYS_INLINE void meanwhile(size_t n_rows, size_t n_panels, const struct tile_w
     convert(n_panels, o->conversion);
 }
 
-/* Continues a[row][panel] with n (constant) inputs. x[i] points to row i * ROWS_TOGETHER. */
+/* Adds the products of n (constant) more inputs to the sums a[row][panel]. x[i] points to row i *
+ * ROWS_TOGETHER. */
 ALWAYS_INLINE void multiply(size_t n_rows, size_t n_panels, size_t n, const float *const *x,
                             size_t x_stride, const float *w, struct v16 *a)
 {

@@ -52,8 +52,8 @@ void peak_memory_fini(struct peak_memory *m);
 enum { PEAK_READS = 3 };
 double peak_read(const struct peak_memory *m, struct team *team, int variant);
 
-/* Local. Returns the bytes of one last-level cache of this CPU; 0 if the CPU does not say. A host
- * may have several such caches (struct topo_node, n_l3). */
+/* Local. Returns the size in bytes of one last-level cache of this CPU; 0 if the CPU does not say.
+ * A host may have several such caches (struct topo_node, n_l3). */
 size_t peak_cache_bytes(void);
 
 enum { PEAK_CPU_NAME_BYTES = 49 };

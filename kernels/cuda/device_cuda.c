@@ -1,5 +1,5 @@
 /* A device's life: choosing and opening it, allocating its memory, waiting for it with a deadline.
- * Knows no op. Copies are in copies.c, launches and graphs in graphs.c. */
+ * Knows nothing of ops. Copies are in copies.c, launches and graphs in graphs.c. */
 #include "kernels/cuda/device_state.h"
 
 #include "base/clock.h"

@@ -268,8 +268,9 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
            outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
 }
 
-/* Lists the parts of a weight that the library multiplies, and returns their number: one part with
- * all inputs; or one with the whole leaves (K-blocks) and one with the shorter last leaf. */
+/* Lists the parts of a weight for which the library has an algorithm, and returns their number, 0
+ * to 2: without leaves (K-blocks) one part with all inputs; otherwise one with the whole leaves,
+ * and one with the shorter last leaf. */
 static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
 {
     const bool free = d->arithmetic == DEVICE_FREE;

@@ -26,7 +26,7 @@ struct graphs_count {
     uint64_t n_plain, n_in_graphs; /* launches put one by one; launches in replayed graphs */
 };
 
-/* Local. With `on` false, all work is put on the stream at once. Errors: STATUS_MEMORY.
+/* Local. With `on` false, work is put on the stream immediately. Errors: STATUS_MEMORY.
  * graphs_close waits for running graphs; it also accepts a device without graphs. */
 struct status graphs_open(struct device *d, bool on);
 void graphs_close(struct device *d);

@@ -13,8 +13,8 @@
 
 enum { ARCH_ROPE_MAX = 65536 };
 
-/* Local. Returns the elements of a head of o_proj's input, the unit of its K-blocks; 0 when the
- * config does not give them. */
+/* Local. Returns the number of elements of a head in o_proj's input, which is the unit of its
+ * K-blocks; 0 when the config does not give it. */
 uint32_t arch_value_dim(const struct js_node *config);
 
 /* Local. As arch_value_dim, for a gated delta rule: the value heads of one key head together. */

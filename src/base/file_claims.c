@@ -320,7 +320,8 @@ struct status file_claims_check(struct file_claims *c)
 {
     if (c == NULL) return status_ok();
     pthread_mutex_lock(&c->mutex);
-    /* this process or its renewing thread was suspended: another job may have a lease now */
+    /* leases that were not renewed in time: this process was suspended, and another job may have
+     * them */
     if (c->n > 0 && clock_ns() - c->renewed_ns > (uint64_t)LEASE_STALE_S / 2 * 1000000000u) {
         renew_all(c);
     }

@@ -1,4 +1,5 @@
-/* Writes a temporary file beside the target, then renames it. */
+/* Writes a temporary file beside the target, then renames it; writes in place to a target that is
+ * no regular file. */
 #include "base/file_replace.h"
 
 #include "base/file.h"

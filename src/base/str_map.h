@@ -20,8 +20,8 @@ struct str_map {
     size_t mask;
 };
 
-/* Local. Returns a hash of n bytes, equal on all machines of one byte order; never put in a
- * file. */
+/* Local. Returns a hash of n bytes. Machines of one byte order get the same hash. Do not store it
+ * in a file. */
 uint64_t str_hash(const char *bytes, size_t n);
 
 /* Local. Makes room for n_keys keys. Errors: STATUS_MEMORY. */

@@ -29,7 +29,7 @@ static const size_t sum_bytes[N_SUMS] = {4096, 65536};
 static const size_t read_bytes_max = (size_t)4
                                      << 30; /* limit for a CPU that reports absurdly large caches */
 
-/* The work of one pass; its amount is in operations or bytes. */
+/* What one pass runs: arithmetic, counted in operations, or a read of memory, in bytes. */
 struct probe {
     struct team *team;
     const struct peak_memory *memory; /* NULL: arithmetic */

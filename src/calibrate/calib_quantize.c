@@ -1,5 +1,5 @@
-/* Quantizes a layer's matrices. Ranks divide the outputs; then every rank gets all quantized
- * values, because the next pass computes with them. */
+/* Quantizes a layer's matrices. The ranks split the outputs among themselves; then every
+ * rank gets all quantized values, because the next pass computes with them. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/log.h"

@@ -81,8 +81,8 @@ size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum com
     return n_rows * (n_out + 1) + (size_t)comm_size(c, axis) - 1;
 }
 
-/* Starts the sums' travel on a device. On the CPU grid_sum_finish does all the work: adding them
- * uses the same threads as any op that could run meanwhile. */
+/* Starts exchanging the sums between ranks on a device. On the CPU grid_sum_finish does all the
+ * work, because adding the sums uses the same threads as any op that could run meanwhile. */
 void grid_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
 {
     if (s->kern->device != NULL) device_sum_start(s, c, axis, lane);

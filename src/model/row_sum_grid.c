@@ -11,8 +11,8 @@
 #include "kernels/device.h"
 #include "model/stage_private.h"
 
-/* Allocates the sums of all parts: in a shared segment if the tp ranks share memory, else in this
- * rank's own memory. */
+/* Allocates the sums of all parts: on the CPU in a shared segment if the tp ranks have one, else in
+ * this rank's own memory or its device's. */
 static struct status row_sum_grid_create(struct stage *s)
 {
     const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);

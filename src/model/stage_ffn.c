@@ -25,8 +25,8 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->gate [T, F] = the FFN's inner rows for the rows `in`. Returns them as the input of the down
- * projection. */
+/* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
+ * the down projection: in s->gate [T, F], or as quantized values alone. */
 static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in)
 {
     const struct ffn_weights *w = &layer->ffn;

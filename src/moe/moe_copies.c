@@ -69,9 +69,10 @@ void moe_copies_destroy(struct moe *m)
     mem_free(&c->others);
 }
 
-/* Divides the counted rows of the experts among their copies. Ranks that list all tokens' choices
- * must choose the same copies, so to them all parts are equally near. Other ranks know their own
- * rows, and expect the other ranks' rows as in the load that the experts were placed by. */
+/* Divides the counted rows of the experts among their copies. If the exchange lists all tokens'
+ * choices on every rank, all ranks must choose the same copies, so all parts count as equally near.
+ * Otherwise a rank knows its own rows only, and estimates the other ranks' rows from the load by
+ * which the experts were placed. */
 static void share_rows(struct moe *m, const struct pass *p, int64_t n_rows)
 {
     struct copies *c = &m->copies;

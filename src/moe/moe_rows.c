@@ -1,5 +1,5 @@
-/* Counts the rows of this rank's experts in each block, so that a job can report how even the
- * ranks' work was: the busiest rank of each block sets its time. */
+/* Counts the rows that this rank's experts compute in each pass through a layer's experts, so that
+ * a job can report how even the ranks' work was: the busiest rank of each pass sets its time. */
 #include "base/mem.h"
 #include "moe/moe_private.h"
 

@@ -11,7 +11,8 @@ static double worth(const struct auto_item *item, uint32_t to)
            (double)(item->n_bits[to] - item->n_bits[now]);
 }
 
-/* Finds the best change that fits into `left` bits. False: no change removes any error. */
+/* Finds the best change that fits into `left` bits. False: no change that fits removes any error.
+ */
 static bool find_change(const struct auto_item *items, size_t n_items, uint32_t n_formats,
                         uint64_t left, size_t *item, uint32_t *to)
 {

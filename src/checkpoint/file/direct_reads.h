@@ -1,4 +1,4 @@
-/* Reads one file while the reading thread does other work. The reads bypass the system's file cache
+/* Reads one file while the calling thread does other work. The reads bypass the system's file cache
  * (O_DIRECT, Linux's io_submit(2)), so no byte is copied and the cache takes no memory from the
  * weights. Knows bytes and offsets, no tensors. Called by ckpt_reader.c and by the stream of
  * experts (weights/expert_stream.c). */

@@ -196,7 +196,7 @@ static void lane_end(void *ctx, uint32_t part)
     ckpt_reader_destroy(&s->lanes[part].reader);
 }
 
-/* Adds up the lanes' counts; returns the failure that is first in the file. */
+/* Adds up the threads' counts; returns the failure that comes first in the file. */
 static struct status lanes_sum(const struct stream *s, struct loader_stats *stats)
 {
     struct status st = status_ok();

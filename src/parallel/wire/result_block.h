@@ -1,5 +1,5 @@
-/* The bytes that a rank sends back to the host of some tokens: the integer sums of each token's
- * experts on this host, with the token's counter, packed (parallel/wire/wire_ints.h). A pure
+/* The bytes that a rank sends back to a host that sent it tokens: for each token the integer sums
+ * of this host's experts and its counter of bad leaves, packed (parallel/wire/wire_ints.h). A pure
  * format.
  *
  *     head | end of each row's bytes | packed rows: D sums and a counter each

@@ -94,7 +94,7 @@ size_t wire_ints_pack(const int64_t *values, size_t n, void *to)
     return (size_t)(at - (char *)to);
 }
 
-/* Loads n values of w bytes; reads up to 7 bytes after them. */
+/* Loads n values of w bytes each into v, or adds them to v; reads up to 7 bytes after them. */
 INLINE void load(const char *from, size_t n, size_t w, bool adds, int64_t *v)
 {
     for (size_t i = 0; i < n; i++) {

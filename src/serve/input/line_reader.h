@@ -54,9 +54,9 @@ struct status line_reader_check(const struct line_reader *r);
  * the part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 
-/* Local. Return how far the reader is: `done` of `size` bytes. These count the bytes of the file,
- * compressed or not, but in a part the decompressed bytes. size is 0 if the input is not a regular
- * file. */
+/* Local. Return how far the reader is: `done` of `size` bytes. Both count the file's bytes as they
+ * are stored; when the reader is restricted to a part, they count decompressed bytes. size is 0 if
+ * the input is not a regular file. */
 uint64_t line_reader_size(const struct line_reader *r);
 uint64_t line_reader_done(const struct line_reader *r);
 

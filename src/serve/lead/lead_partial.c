@@ -4,7 +4,7 @@
  *            i32 token | f32 log-probability | n x { i32 id, f32 log-probability }   (if asked for)
  *   search   one part; its whole state, written anew each time
  *
- * Little-endian. The state of a search is that of beam_pack. */
+ * Little-endian. The state of a search is in beam_pack's format. */
 #include "serve/lead/lead_private.h"
 #include "serve/request/beam.h"
 

@@ -33,8 +33,8 @@ int32_t beam_n_running(const struct beam_search *b);
  * caller. Errors: STATUS_MEMORY. */
 struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out);
 
-/* Local. Takes one step from the probes [beam_n_running], which have finished without errors and
- * are in the order of the hypotheses. Errors: STATUS_MEMORY. */
+/* Local. Advances the search by one step with the results of the probes [beam_n_running], which
+ * have finished without errors and are in the order of the hypotheses. Errors: STATUS_MEMORY. */
 struct status beam_advance(struct beam_search *b, struct request *const *probes);
 
 /* Local. Returns the number of steps so far, which is the number of sampled tokens of each running

@@ -60,8 +60,8 @@ static int compare_sizes(const void *left, const void *right)
     return compare_numbers(a->order, b->order);
 }
 
-/* Returns the number of full blocks at the start of both that r could take from the prefix
- * cache. */
+/* Returns the number of full blocks that both requests have at their start, and that r could so
+ * take from the prefix cache. */
 static size_t n_shared_blocks(const struct request *before, const struct request *r)
 {
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;

@@ -235,9 +235,9 @@ static struct sequence *youngest(const struct scheduler *s, const struct replica
     return found;
 }
 
-/* Gets blocks for all tokens of a running request, and windowed ones for its next n_rows, by
- * preempting younger requests. If q itself is the youngest, it waits again, and q->state is not
- * SEQUENCE_RUNNING. */
+/* Gets the blocks of a running request: in full tables for all its tokens, in windowed tables up to
+ * its next n_rows. While too few are free, preempts the youngest request; if that is q itself, q
+ * waits again and q->state is not SEQUENCE_RUNNING. */
 static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t n_rows)
 {
     struct replica *replica = &s->replicas[q->replica];

@@ -14,7 +14,8 @@ enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
  * number of characters. */
 size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
 
-/* Local. True when c has the property Cased, or Case_Ignorable (DerivedCoreProperties.txt). */
+/* Local. True when c has the property Cased (jinja_cased) or Case_Ignorable (jinja_case_ignorable)
+ * of DerivedCoreProperties.txt. */
 bool jinja_cased(uint32_t c);
 bool jinja_case_ignorable(uint32_t c);
 

@@ -59,8 +59,8 @@ static size_t n_user(const unsigned char *user, size_t n)
 
 /* Returns the longest token that starts at `at`, or NULL. If a special token's bytes come only
  * partly from a user, the next shorter token is tried, so that a user's text cannot consume text of
- * the template. A special token whose bytes all come from a user is returned: where special tokens
- * are plain text, it hides the tokens inside it. */
+ * the template. A special token whose bytes all come from a user is still returned: a caller that
+ * treats special tokens as plain text must not find the shorter tokens inside it. */
 static const struct added_token *longest_at(const struct added_set *s, const struct added_walk *w,
                                             size_t at)
 {

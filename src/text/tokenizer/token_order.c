@@ -1,5 +1,5 @@
 /* Tokens are sorted by their bytes, so tokens with the same first bytes are neighbours: if the
- * automaton refuses these bytes, all of them are skipped. */
+ * automaton refuses those first bytes, all these tokens are skipped. */
 #include "text/tokenizer/token_order.h"
 
 #include "base/mem.h"
