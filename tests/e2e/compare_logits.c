@@ -1,10 +1,12 @@
-/* Compares the logits that `shoal score --logits` wrote with raw golden files.
- * usage: compare_logits LOGITS.h5 BOUND NAME=GOLDEN.f32...
+/* Compares the logits that `shoal score --logits` wrote with golden files.
+ * usage: compare_logits LOGITS.h5 BOUND NAME=GOLDEN.i24...
+ * tests/golden/logits_file.py defines the golden files: a unit, then integers of three bytes.
  * Every |difference| of dataset NAME must be at most BOUND times the golden's largest |logit|.
  * Exit status: 0 all within, 1 some are not, 2 a file cannot be used. Called by golden.py. */
 #include <hdf5.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,14 +38,30 @@ static bool read_found(hid_t file, struct pair *p)
     return ok;
 }
 
+/* codes: n times three bytes, little-endian, signed. */
+static void widen(const unsigned char *codes, size_t n, float unit, float *values)
+{
+    for (size_t i = 0; i < n; i++, codes += 3) {
+        const uint32_t bits = codes[0] | (uint32_t)codes[1] << 8 | (uint32_t)codes[2] << 16;
+        const int32_t code = (int32_t)bits - (bits >> 23 != 0 ? 1 << 24 : 0);
+        values[i] = (float)code * unit;
+    }
+}
+
 static bool read_golden(const char *path, struct pair *p)
 {
     const size_t n = p->n_tokens * p->n_vocab;
+    float unit = 0;
+    bool ok = false;
     FILE *f = fopen(path, "rb");
     if (f == NULL) return false;
+    unsigned char *codes = malloc(3 * n);
     p->golden = malloc(n * sizeof *p->golden);
-    const bool ok =
-        p->golden != NULL && fread(p->golden, sizeof *p->golden, n, f) == n && fgetc(f) == EOF;
+    if (codes != NULL && p->golden != NULL) {
+        ok = fread(&unit, sizeof unit, 1, f) == 1 && fread(codes, 3, n, f) == n && fgetc(f) == EOF;
+        if (ok) widen(codes, n, unit, p->golden);
+    }
+    free(codes);
     fclose(f);
     return ok;
 }
@@ -95,7 +113,7 @@ static int compare_one(hid_t file, char *arg, double bound)
     if (!read_found(file, &p)) {
         fprintf(stderr, "dataset '%s' of the logits file cannot be read as [T, V] f32\n", p.name);
     } else if (!read_golden(equals + 1, &p)) {
-        fprintf(stderr, "%s does not hold %zu x %zu f32\n", equals + 1, p.n_tokens, p.n_vocab);
+        fprintf(stderr, "%s does not hold %zu x %zu logits\n", equals + 1, p.n_tokens, p.n_vocab);
     } else {
         result = compare(&p, bound) ? 0 : 1;
     }
@@ -107,7 +125,7 @@ static int compare_one(hid_t file, char *arg, double bound)
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "usage: compare_logits LOGITS.h5 BOUND NAME=GOLDEN.f32...\n");
+        fprintf(stderr, "usage: compare_logits LOGITS.h5 BOUND NAME=GOLDEN.i24...\n");
         return 2;
     }
     const hid_t file = H5Fopen(argv[1], H5F_ACC_RDONLY, H5P_DEFAULT);

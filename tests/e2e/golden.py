@@ -103,7 +103,7 @@ class GoldenTest:
         self.shoal.must("score", "--model", model, "--input", self.golden / "sequences.jsonl",
                         "--output", self.work / "scores.jsonl", "--logits", logits,
                         "--kv-dtype", "f32", *flags, ranks=ranks)
-        pairs = [f"{i + 1}={self.golden / f'logits.{i}.f32'}"
+        pairs = [f"{i + 1}={self.golden / f'logits.{i}.i24'}"
                  for i in range(len(self.facts["sequences"]))]
         return run([self.compare, logits, BOUND, *pairs])
 

@@ -32,7 +32,7 @@ class ImportTest:
         model, logits = self.work / "values.h5", self.work / "logits.h5"
         self.shoal.must("convert", case / "hf", model, "--quantized", "dequantize")
         self.score(case, model, "--logits", logits)
-        done = run([self.compare, logits, BOUND, f"1={case / 'logits.0.f32'}"])
+        done = run([self.compare, logits, BOUND, f"1={case / 'logits.0.i24'}"])
         print(f"  {case.name}: {done.out.strip()}")
         expect(done.status == 0, f"{case.name}: logits differ from the library's: {done}\n{done.out}")
 

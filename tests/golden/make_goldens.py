@@ -5,7 +5,7 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
   hf/              the checkpoint directory as transformers saves it, with a small tokenizer.json
   prompts.jsonl    token-id prompts, greedy, 32 tokens each: input of `shoal generate`
   sequences.jsonl  the same prompts with the 32 greedy tokens after them: input of `shoal score`
-  logits.N.f32     [T, V] little-endian f32, row t = logits after token t of sequence N
+  logits.N.i24     [T, V] in three bytes each (logits_file.py), row t = logits after token t of sequence N
   golden.json      greedy ids, gaps between the best two logits, largest logit, versions
 Weights are rounded to the stored type first; the goldens are computed in f32 from the rounded ones.
 usage: make_goldens.py [NAME...]
@@ -24,6 +24,7 @@ from transformers import GenerationConfig
 
 from golden_models import MODELS
 from golden_predict import Prediction
+from logits_file import pack_logits
 
 HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
@@ -368,7 +369,7 @@ def write_model(name, spec):
         sampling = dict(max_tokens=N_DECODE, temperature=0)
         lines["prompts"].append(dict(custom_id=f"p{i}", prompt_token_ids=g["prompt"], **sampling))
         lines["sequences"].append(dict(custom_id=f"p{i}", prompt_token_ids=g["ids"]))
-        (folder / f"logits.{i}.f32").write_bytes(g["logits"].numpy().astype("<f4").tobytes())
+        (folder / f"logits.{i}.i24").write_bytes(pack_logits(g["logits"].numpy()))
     for kind, rows in lines.items():
         (folder / f"{kind}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     golden = dict(

@@ -5,7 +5,7 @@ Each case NAME gets
   hf/            config.json with quantization_config, model.safetensors
   golden.json    XXH3-128 of every weight as the maker's own code dequantizes it (in the model's type),
                  versions; tokens of one sequence
-  logits.0.f32   what transformers says, in f32, with those weights: [T, V] little-endian
+  logits.0.i24   what transformers says, in f32, with those weights: [T, V] (logits_file.py)
   sequences.jsonl  that sequence: input of `shoal score`
 mxfp4 has no logits: its tensors are those of another family than the Llama here.
 
@@ -26,6 +26,8 @@ import torch
 import xxhash
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from logits_file import pack_logits
 
 D, F, H, G, HD, V, T = 64, 192, 4, 2, 16, 32, 24
 LINEARS = {"self_attn.q_proj": (H * HD, D), "self_attn.k_proj": (G * HD, D),
@@ -260,7 +262,7 @@ def write_case(folder, dtype, maker, quantization):
     if quantization is not None:
         settings["quantization_config"] = quantization
     write(folder, settings, stored, values, "bf16" if dtype == torch.bfloat16 else "f16", {})
-    (folder / "logits.0.f32").write_bytes(logits.numpy().astype("<f4").tobytes())
+    (folder / "logits.0.i24").write_bytes(pack_logits(logits.numpy()))
     line = {"custom_id": "p0", "prompt_token_ids": ids}
     (folder / "sequences.jsonl").write_text(json.dumps(line) + "\n")
     print(folder.name, sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()), "bytes")
