@@ -486,7 +486,7 @@ ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_
                          .head_dim = kv->head_dim};
 }
 
-/* The positions [lo, p1] that the block's queries see between them, and the tiles [n0, n1) to
+/* The positions [lo, p1] that the block's queries see together, and the tiles [n0, n1) to
  * fold. */
 struct seen_tiles {
     size_t lo, p1, n0, n1;

@@ -12,7 +12,7 @@ enum {
     SHORT_QUERIES = 128,  /* queries of a run if long runs are too few for the threads */
     RUNS_PER_THREAD = 16, /* runs per thread that keep all threads busy */
     LOAD_COST = 8,        /* cost of loading a key and value, in queries that use them */
-    EXP_COST = 8,         /* cost of an exp, in multiply-adds */
+    QUERY_COST = 8,       /* cost of a query besides its positions, in positions */
     UNITS_PER_THREAD = 4, /* with this many units per thread, tiles are not divided */
     WORTH_TILES = 4,      /* fewest tiles of a row worth dividing */
 };
@@ -72,7 +72,7 @@ static void set_heads(const struct attention_job *job, size_t g, struct attn_sli
  * positions. */
 static uint64_t queries_cost(const struct attention_job *job, size_t n, size_t seen)
 {
-    return (uint64_t)(seen + EXP_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;
+    return (uint64_t)(seen + QUERY_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;
 }
 
 /* Returns the cost of one kv head in rows [i, i + n) of a sequence. */

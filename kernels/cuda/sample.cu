@@ -108,7 +108,7 @@ struct pick_part {
     size_t n;
     float max, inv_t;
     uint64_t least;  /* tokens with smaller keys are excluded */
-    bool counts;     /* a token counts 1 instead of its mass */
+    bool counts;     /* a token counts as 1 instead of its mass */
     int64_t *sums;   /* shared [BYTE_VALUES]: a sum for each value of the key's current byte */
     uint64_t *key;   /* shared: the bytes of the key found so far */
     uint64_t *above; /* shared: the sum over keys above *key */

@@ -60,7 +60,7 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
     op_rope_table(s->o.kern, &a);
 }
 
-/* Applies RMSNorm to q and k over all their heads, which may be on several ranks: any rank that
+/* Applies RMSNorm to q and k over all their heads, which may be on several ranks: every rank that
  * holds a head supplies its sum of squares, and all ranks add the sums in the order of the heads.
  */
 static void norm_whole(struct stage *s, const struct attention_weights *w, size_t n_rows)

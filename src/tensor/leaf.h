@@ -10,8 +10,8 @@
 
 enum {
     LEAF_ELEMS_AIM = 512, /* longest leaf, unless one unit is longer */
-    LEAF_ELEMS_LOW = 256, /* below this length leaves are chosen by their number, because shorter
-                             ones would round too often */
+    LEAF_ELEMS_LOW = 256, /* where LEAF_COUNT_AIM leaves would be shorter than this, there are
+                             fewer: short leaves round too often */
     LEAF_COUNT_AIM = 16,  /* leaves that a tensor should have, so that tp can divide it, */
     LEAF_COUNT_LOW = 8,   /* or at least this many shorter ones */
     LEAF_COUNT_MAX = 4096,

@@ -60,7 +60,7 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
     if (k == NULL) return status_ok();
     const uint64_t step = k->parts[1] != NULL ? 2 : 1;
     const bool rows = by_output || model->by_output;
-    const uint32_t outputs = rows || k->is_bias ? 1 : 2; /* the dimension of the outputs */
+    const uint32_t outputs = rows || k->is_bias ? 1 : 2; /* index of the outputs in dims */
     if (n_dims != (k->is_bias ? 2u : 3u) || dims[outputs] % step != 0) {
         return status_make(STATUS_INPUT,
                            "tensor '%.200s': expected %d dimensions, with as many outputs for "

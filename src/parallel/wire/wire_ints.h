@@ -23,8 +23,8 @@ static inline size_t wire_ints_bound(size_t n)
     return n * sizeof(int64_t) + (n + WIRE_INTS_BLOCK - 1) / WIRE_INTS_BLOCK + sizeof(int64_t);
 }
 
-/* Local. Packs values [n] into `to` [wire_ints_bound(n) bytes]; the bytes after the message are
- * overwritten too. Returns the message's length in bytes, at most wire_ints_bound(n). */
+/* Local. Packs values [n] into `to` [wire_ints_bound(n) bytes] and may overwrite up to 7 bytes
+ * after the message. Returns the message's length in bytes, at most wire_ints_bound(n). */
 size_t wire_ints_pack(const int64_t *values, size_t n, void *to);
 
 /* Local. Reads n values of a message from `from`, which has n_bytes, and nothing after them. unpack

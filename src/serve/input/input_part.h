@@ -40,8 +40,9 @@ uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
  * includes the byte range, so that no job resumes with another cut. */
 void input_part_setting(const struct input_part *part, struct strbuf *out);
 
-/* Local. Reads the part back from a journal's settings; false if they have none. *at, *n_bytes: the
- * position and length of its line in `settings`. */
+/* Local. Reads a part's index and n, not its range, back from a journal's settings; false if they
+ * name no part. *at, *n_bytes: the position and length of its line in `settings`, with the newline.
+ */
 bool input_part_of_settings(const char *settings, struct input_part *out, size_t *at,
                             size_t *n_bytes);
 

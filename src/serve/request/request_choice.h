@@ -1,8 +1,8 @@
 /* One of several answers to a line, as a request of its own: it runs, waits and is preempted like
- * any other, and shares its prompt's full KV blocks through the prefix cache. Called by the lead
- * and by beam.c.
+ * any other, and shares its prompt's KV blocks, except the last one, through the prefix cache.
+ * Called by the lead and by beam.c.
  *
- * Why no copy-on-write: each answer computes the rows of the prompt's last block, at most 63,
+ * Why no copy-on-write: each answer computes the rows of the prompt's last block, at most 64,
  * again. Copying would need a new kind of plan for all ranks and layers, and bookkeeping for blocks
  * with several writers; the bytes would be the same. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
