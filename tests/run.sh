@@ -101,7 +101,7 @@ if [ $sanitizers = yes ]; then
     # a small quarantine: tests of bounded memory would count freed bytes that ASan still holds
     ASAN_OPTIONS=quarantine_size_mb=4 \
         LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-        tests asan-ubsan -L '^(unit|kernels|fuzz|sanitized)$' -LE '^long$' -j2
+        tests asan-ubsan -L '^(unit|kernels|fuzz|sanitized)$' -LE '^long$' -j3
 
     step "what has threads under ThreadSanitizer"
     build tsan threads
@@ -130,7 +130,7 @@ step "tests"
 log=build/release/tests.log
 select=(-LE '^long$')
 [ $long = yes ] && select=()
-tests release -j2 "${select[@]}"
+tests release -j3 "${select[@]}"
 
 if [ $long = yes ] && command -v clang >/dev/null; then
     step "libFuzzer, ten minutes a target"
