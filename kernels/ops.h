@@ -395,7 +395,7 @@ void op_pack_rows(const struct kern_table *k, const struct packed *w,
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
                    const struct matrix_rows *rows);
 
-/* Packs into a plain weight from a matrix [K, N], whose rows are inputs. */
+/* Packs into a plain weight in panels (flat 0) from a matrix [K, N], whose rows are inputs. */
 void op_pack_columns(const struct kern_table *k, const struct packed *w,
                      const struct matrix_rows *rows);
 
