@@ -17,7 +17,7 @@ import sys
 from program import (GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, read_rows, run,
                      write_lines)
 
-LIMIT_S = 60
+LIMIT_S = 300
 PROMPT = {"custom_id": "a", "prompt_token_ids": [1, 2, 3], "max_tokens": 4, "temperature": 0}
 
 

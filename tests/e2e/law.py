@@ -363,11 +363,11 @@ class Law:
         """Runs a row's command. A tight pool holds one full context. Where layers with a window have block tables of
         their own, that is more blocks than BLOCKS says, and the refusal gives their number.
         """
-        done = self.shoal(*argv, ranks=ranks, limit_s=180, env=env)
+        done = self.shoal(*argv, ranks=ranks, env=env)
         needs = LEAST_POOL.search(done.err) if row["blocks"] == "tight" and done.status == 2 else None
         if needs:
             argv[argv.index("--kv-blocks") + 1] = row["pool"] = int(needs[1])
-            done = self.shoal(*argv, ranks=ranks, limit_s=180, env=env)
+            done = self.shoal(*argv, ranks=ranks, env=env)
         expect(done.status == 0, str(done))
 
     def check_report(self, row, report):
