@@ -337,13 +337,19 @@ ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct t
     for (; d < tile->head_dim; d += 16) fold_values(t, n_rows, 1, &f, &part, d);
 }
 
+/* The positions [lo, p1] that queries see together, and the tiles [n0, n1) to fold. */
+struct seen_tiles {
+    size_t lo, p1, n0, n1;
+};
+
 /* At most BLOCK_QUERIES queries of a slice, from query `first` on. Queries are counted row by row,
- * head by head. */
+ * head by head. They take turns: queries [from, until) go through the same tiles of seq. */
 struct block {
     const struct attn_args *args;
     const struct attn_slice *slice;
     const struct seq_rows *seq;
-    size_t n_heads, first, n;
+    size_t n_heads, first, n, from, until;
+    struct seen_tiles tiles;
     struct query {
         size_t at, position; /* at: its first element in q and out; position: in the sequence */
     } query[BLOCK_QUERIES];
@@ -359,12 +365,15 @@ static size_t query_head(const struct block *b, size_t i)
 static void block_begin(struct block *b, size_t first, size_t n)
 {
     const size_t hd = b->args->kv.head_dim;
+    const struct seq_rows *seqs = b->args->seqs + b->slice->seq;
     size_t row = b->slice->row0 + first / b->n_heads, head = query_head(b, first - b->first);
     b->first = first;
     b->n = n;
     for (size_t i = 0; i < n; i++) {
-        b->query[i].at = ((b->seq->row0 + row) * b->args->n_heads + head) * hd;
-        b->query[i].position = b->seq->pos0 + row;
+        const bool shared = b->slice->n_shared > 0;
+        const size_t at = shared ? seqs[row].row0 : seqs->row0 + row;
+        b->query[i].at = (at * b->args->n_heads + head) * hd;
+        b->query[i].position = shared ? seqs[row].pos0 : seqs->pos0 + row;
         if (++head < b->slice->head1) continue;
         head = b->slice->head0;
         row++;
@@ -399,18 +408,18 @@ ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_r
 ALWAYS_INLINE size_t queries_that_see(struct block *b, size_t i, size_t n, struct seen_row *rows)
 {
     size_t k = 0;
-    for (; k < FOLD_ROWS && i + k < b->n; k++)
+    for (; k < FOLD_ROWS && i + k < b->until; k++)
         if (!query_sees(b, i + k, n, &rows[k]) || rows[k].j0 >= rows[0].j1) break;
     return k;
 }
 
-/* Folds tile n into those queries of the block that see it. turned: the tile's keys are
+/* Folds tile n into those queries of the turn that see it. turned: the tile's keys are
  * transposed. */
 ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t n,
                               const struct tile *tile)
 {
     struct seen_row rows[FOLD_ROWS];
-    for (size_t i = 0; i < b->n;) {
+    for (size_t i = b->from; i < b->until;) {
         const size_t k = queries_that_see(b, i, n, rows);
         if (k == FOLD_ROWS)
             fold(t, turned, FOLD_ROWS, tile, rows, b->args);
@@ -486,29 +495,48 @@ ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_
                          .head_dim = kv->head_dim};
 }
 
-/* The positions [lo, p1] that the block's queries see together, and the tiles [n0, n1) to
- * fold. */
-struct seen_tiles {
-    size_t lo, p1, n0, n1;
-};
-
-ALWAYS_INLINE struct seen_tiles block_sees(const struct block *b)
+/* Sets the tiles of queries [from, until), from tile n0 on. */
+static void turn_sees(struct block *b, size_t n0)
 {
-    const size_t p0 = b->query[0].position;
-    struct seen_tiles s = {.lo = kern_first_visible(p0, b->args->window),
-                           .p1 = b->query[b->n - 1].position};
-    s.n0 = s.lo / TILE;
-    s.n1 = s.p1 / TILE + 1;
-    if (b->slice->parts != NULL) {
-        s.n0 = b->slice->tile0;
-        s.n1 = b->slice->tile1;
+    struct seen_tiles *s = &b->tiles;
+    s->lo = kern_first_visible(b->query[b->from].position, b->args->window);
+    s->p1 = b->query[b->until - 1].position;
+    s->n0 = s->lo / TILE > n0 ? s->lo / TILE : n0;
+    s->n1 = s->p1 / TILE + 1;
+    if (b->slice->parts == NULL) return;
+    s->n0 = b->slice->tile0;
+    s->n1 = b->slice->tile1;
+}
+
+/* Begins a turn of the block; false: there are no more. Queries of one sequence have one turn.
+ * Those that share tiles go through these together in turn 0; then each sequence has its own. */
+static bool block_turn(struct block *b, size_t turn)
+{
+    const struct attn_slice *s = b->slice;
+    b->seq = &b->args->seqs[s->seq];
+    b->from = 0;
+    b->until = b->n;
+    if (s->n_shared == 0) {
+        turn_sees(b, 0);
+        return turn == 0;
     }
-    return s;
+    if (turn == 0) {
+        b->tiles = (struct seen_tiles){.p1 = s->n_shared * TILE - 1, .n1 = s->n_shared};
+        return true;
+    }
+    const size_t row = b->first / b->n_heads + turn - 1, begin = row * b->n_heads;
+    const size_t end = begin + b->n_heads - b->first;
+    b->from = begin > b->first ? begin - b->first : 0;
+    if (b->from >= b->n) return false;
+    b->until = end < b->n ? end : b->n;
+    b->seq += s->row0 + row;
+    turn_sees(b, s->n_shared);
+    return true;
 }
 
 ALWAYS_INLINE void block_cached(enum dtype t, struct block *b)
 {
-    const struct seen_tiles s = block_sees(b);
+    const struct seen_tiles s = b->tiles;
     for (size_t n = s.n0; n < s.n1; n++) {
         const struct tile tile = cached_tile(t, b, n);
         if (t == DTYPE_F32)
@@ -521,7 +549,7 @@ ALWAYS_INLINE void block_cached(enum dtype t, struct block *b)
 ALWAYS_INLINE void block_floats(enum dtype t, struct block *b)
 {
     float floats[SCRATCH_FLOATS] __attribute__((aligned(64)));
-    const struct seen_tiles s = block_sees(b);
+    const struct seen_tiles s = b->tiles;
     for (size_t n = s.n0; n < s.n1; n++) {
         const size_t start = n * TILE, hd = b->args->kv.head_dim;
         const size_t j0 = s.lo > start ? s.lo - start : 0;
@@ -532,7 +560,7 @@ ALWAYS_INLINE void block_floats(enum dtype t, struct block *b)
         tile.keys = floats;
         tile.values = b->args->kv.latent ? floats : floats + TILE * hd;
 #if TURN_KEYS
-        if (!b->args->kv.latent && b->n >= WORTH_TURNING) {
+        if (!b->args->kv.latent && b->until - b->from >= WORTH_TURNING) {
             turn_keys(t, keys, floats);
             block_tile_turned(b, n, &tile);
             continue;
@@ -554,13 +582,15 @@ ALWAYS_INLINE void attention(enum dtype t, const struct attn_args *a, const stru
 {
     const size_t n_heads = s->head1 - s->head0, n = (s->row1 - s->row0) * n_heads;
     const size_t floats = TILE * a->kv.head_dim * (a->kv.latent ? 1 : 2);
-    struct block b = {.args = a, .slice = s, .seq = &a->seqs[s->seq], .n_heads = n_heads};
+    struct block b = {.args = a, .slice = s, .n_heads = n_heads};
     for (size_t first = 0; first < n; first += BLOCK_QUERIES) {
         block_begin(&b, first, n - first < BLOCK_QUERIES ? n - first : BLOCK_QUERIES);
-        if (t != DTYPE_F32 && b.n >= WORTH_QUERIES && floats <= SCRATCH_FLOATS)
-            block_floats(t, &b);
-        else
-            block_cached(t, &b);
+        for (size_t turn = 0; block_turn(&b, turn); turn++) {
+            if (t != DTYPE_F32 && b.until - b.from >= WORTH_QUERIES && floats <= SCRATCH_FLOATS)
+                block_floats(t, &b);
+            else
+                block_cached(t, &b);
+        }
         for (size_t i = 0; s->parts == NULL && i < b.n; i++)
             divide(a, query_head(&b, i), b.max[i], b.sum[i], a->out + b.query[i].at);
     }

@@ -225,10 +225,14 @@ struct attn_args {
 /* The part of attention that one call computes: rows [row0, row1) of a sequence, counted from its
  * first row, and heads [head0, head1) of one kv head. With `parts` it is a single row and only its
  * tiles [tile0, tile1), all visible to it. Each tile t writes o [Hd], m and l to
- *     parts + ((t - tile0) * H + head) * kern_part_floats(Hd) */
+ *     parts + ((t - tile0) * H + head) * kern_part_floats(Hd)
+ * With n_shared, row i is the only row of sequence seq + i instead. Each of these rows lies past
+ * its first n_shared tiles, and their block tables begin with the same n_shared blocks, which are
+ * read once for all rows (Hydragen, arXiv 2402.05099); there is no window and no `parts`. */
 struct attn_slice {
     size_t seq, head0, head1, row0, row1;
-    float *parts; /* 64-byte aligned */
+    size_t n_shared; /* 0: the rows are those of one sequence */
+    float *parts;    /* 64-byte aligned */
     size_t tile0, tile1;
     float *states; /* [H, 2] of the row: M and L, kept between two calls of attention_fold */
 };

@@ -1,6 +1,7 @@
-/* Divides attention among threads: a unit is a run of rows with one kv head. If there are too few
- * units for the threads and each sequence has a single row, the tiles of a row are divided as
- * well, and the results of its tiles are folded in order. */
+/* Divides attention among threads: a unit is a run of rows with one kv head. Neighbouring sequences
+ * of a single row that begin with the same blocks are one run, which reads these blocks once. If
+ * there are too few units for the threads and each sequence has a single row, the tiles of a row
+ * are divided as well, and the results of its tiles are folded in order. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -15,12 +16,14 @@ enum {
     QUERY_COST = 8,       /* cost of a query besides its positions, in positions */
     UNITS_PER_THREAD = 4, /* with this many units per thread, tiles are not divided */
     WORTH_TILES = 4,      /* fewest tiles of a row worth dividing */
+    WORTH_SHARING = 2,    /* fewest tiles worth going through together */
 };
 
 struct attention_job {
     const struct kern_table *k;
     const struct attn_args *a;
     size_t n_kv, run_rows, n_heads; /* kv heads; rows of a run; query heads of a kv head */
+    size_t group;                   /* most sequences of a run */
     size_t tiles;                   /* of each row in a round, when tiles are divided */
     size_t round;
     float *states; /* [n_seqs, H, 2] */
@@ -38,10 +41,60 @@ static size_t rows_of_run(const struct attention_job *job, size_t n_queries)
     return n < 4 ? 1 : min_size(n, n_queries / 2);
 }
 
-static size_t count_runs(const struct attention_job *job, size_t n_rows)
+/* Rows that one unit computes: n rows of a sequence, from row0 on; or, with n_shared, the single
+ * rows of n sequences that begin with the same n_shared blocks (struct attn_slice). */
+struct run {
+    size_t seq, row0, n, n_shared;
+};
+
+/* Returns the number of blocks, at most `most`, with which both sequences begin. A row's own tile
+ * is not counted. */
+static size_t shared_blocks(const struct seq_rows *a, const struct seq_rows *b, size_t most)
 {
     size_t n = 0;
-    for (size_t s = 0; s < job->a->n_seqs; s++) n += (job->a->seqs[s].n_rows + n_rows - 1) / n_rows;
+    most = min_size(most, b->pos0 / KV_BLOCK_TOKENS);
+    while (n < most && a->blocks[n] == b->blocks[n]) n++;
+    return n;
+}
+
+/* Lets the sequences after r's single row join it. One that would halve the shared beginning does
+ * not. */
+static void gather(const struct attention_job *job, struct run *r)
+{
+    const struct seq_rows *seq = &job->a->seqs[r->seq];
+    const size_t n_left = job->a->n_seqs - r->seq;
+    size_t most = seq->pos0 / KV_BLOCK_TOKENS;
+    while (r->n < min_size(job->group, n_left) && seq[r->n].n_rows == 1) {
+        const size_t n = shared_blocks(seq, seq + r->n, most);
+        if (n < WORTH_SHARING || 2 * n < r->n_shared) return;
+        most = r->n_shared = n;
+        r->n++;
+    }
+}
+
+/* Returns the run that begins at a row; past the last sequence, a run without rows. */
+static struct run run_at(const struct attention_job *job, size_t seq, size_t row0)
+{
+    while (seq < job->a->n_seqs && job->a->seqs[seq].n_rows == 0) seq++;
+    struct run r = {.seq = seq, .row0 = row0};
+    if (seq == job->a->n_seqs) return r;
+    r.n = min_size(job->a->seqs[seq].n_rows - row0, job->run_rows);
+    if (job->a->seqs[seq].n_rows == 1) gather(job, &r);
+    return r;
+}
+
+static struct run run_after(const struct attention_job *job, const struct run *r)
+{
+    if (r->n_shared > 0) return run_at(job, r->seq + r->n, 0);
+    const size_t row0 = r->row0 + r->n;
+    return row0 < job->a->seqs[r->seq].n_rows ? run_at(job, r->seq, row0)
+                                              : run_at(job, r->seq + 1, 0);
+}
+
+static size_t count_runs(const struct attention_job *job)
+{
+    size_t n = 0;
+    for (struct run r = run_at(job, 0, 0); r.n > 0; r = run_after(job, &r)) n++;
     return n * job->n_kv;
 }
 
@@ -53,7 +106,12 @@ static struct attention_job job_of(const struct kern_table *k, const struct attn
     job.n_heads = (a->n_heads + job.n_kv - 1) / job.n_kv;
     job.run_rows = rows_of_run(&job, RUN_QUERIES);
     const size_t n_threads = team_size(k->team);
-    if (n_threads > 1 && count_runs(&job, job.run_rows) < RUNS_PER_THREAD * n_threads)
+    if (a->window == 0) {
+        job.group = RUN_QUERIES / job.n_heads;
+        if (n_threads > 1) /* every thread needs units */
+            job.group = min_size(job.group, a->n_seqs * job.n_kv / (UNITS_PER_THREAD * n_threads));
+    }
+    if (n_threads > 1 && count_runs(&job) < RUNS_PER_THREAD * n_threads)
         job.run_rows = rows_of_run(&job, SHORT_QUERIES);
     return job;
 }
@@ -75,29 +133,31 @@ static uint64_t queries_cost(const struct attention_job *job, size_t n, size_t s
     return (uint64_t)(seen + QUERY_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;
 }
 
-/* Returns the cost of one kv head in rows [i, i + n) of a sequence. */
-static uint64_t run_cost(const struct attention_job *job, const struct seq_rows *seq, size_t i,
-                         size_t n)
+/* Returns the cost of one kv head in a run. */
+static uint64_t run_cost(const struct attention_job *job, const struct run *r)
 {
-    const size_t mean = seq->pos0 + i + n - n / 2, window = job->a->window;
-    return queries_cost(job, n, window > 0 ? min_size(mean, window) : mean);
+    const struct seq_rows *seq = &job->a->seqs[r->seq];
+    if (r->n_shared > 0) {
+        uint64_t cost = queries_cost(job, r->n, r->n_shared * KV_BLOCK_TOKENS);
+        for (size_t i = 0; i < r->n; i++)
+            cost += queries_cost(job, 1, seq[i].pos0 + 1 - r->n_shared * KV_BLOCK_TOKENS);
+        return cost;
+    }
+    const size_t mean = seq->pos0 + r->row0 + r->n - r->n / 2, window = job->a->window;
+    return queries_cost(job, r->n, window > 0 ? min_size(mean, window) : mean);
 }
 
 static void runs_part(const void *job_, struct part part)
 {
     const struct attention_job *job = job_;
-    const struct attn_args *a = job->a;
     size_t g0, g1;
-    for (size_t s = 0; s < a->n_seqs; s++) {
-        const struct seq_rows *seq = &a->seqs[s];
-        for (size_t i = 0; i < seq->n_rows; i += job->run_rows) {
-            const size_t n = min_size(seq->n_rows - i, job->run_rows);
-            if (!part_take(&part, job->n_kv, run_cost(job, seq, i, n), &g0, &g1)) continue;
-            for (size_t g = g0; g < g1; g++) {
-                struct attn_slice slice = {.seq = s, .row0 = i, .row1 = i + n};
-                set_heads(job, g, &slice);
-                job->k->attention[a->kv.dtype](a, &slice);
-            }
+    for (struct run r = run_at(job, 0, 0); r.n > 0; r = run_after(job, &r)) {
+        if (!part_take(&part, job->n_kv, run_cost(job, &r), &g0, &g1)) continue;
+        for (size_t g = g0; g < g1; g++) {
+            struct attn_slice slice = {
+                .seq = r.seq, .row0 = r.row0, .row1 = r.row0 + r.n, .n_shared = r.n_shared};
+            set_heads(job, g, &slice);
+            job->k->attention[job->a->kv.dtype](job->a, &slice);
         }
     }
 }
@@ -105,11 +165,8 @@ static void runs_part(const void *job_, struct part part)
 static void attend_runs(const struct attention_job *job)
 {
     uint64_t cost = 0;
-    for (size_t s = 0; s < job->a->n_seqs; s++) {
-        const struct seq_rows *seq = &job->a->seqs[s];
-        for (size_t i = 0; i < seq->n_rows; i += job->run_rows)
-            cost += job->n_kv * run_cost(job, seq, i, min_size(seq->n_rows - i, job->run_rows));
-    }
+    for (struct run r = run_at(job, 0, 0); r.n > 0; r = run_after(job, &r))
+        cost += job->n_kv * run_cost(job, &r);
     part_run(job->k->team, cost, runs_part, job);
 }
 

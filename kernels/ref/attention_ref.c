@@ -161,7 +161,13 @@ REF_INLINE void slice(enum dtype t, const struct attn_args *a, const struct attn
             row_parts(t, a, s, head);
             continue;
         }
-        for (size_t i = s->row0; i < s->row1; i++) row(t, a, s, head, i);
+        for (size_t i = s->row0; i < s->row1; i++) {
+            const struct attn_slice one = {.seq = s->seq + i};
+            if (s->n_shared > 0)
+                row(t, a, &one, head, 0);
+            else
+                row(t, a, s, head, i);
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_SEQS = 3, N_TYPES = 5 };
+enum { MAX_SEQS = 40, N_TYPES = 5 };
 
 static const enum dtype types[N_TYPES] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8,
                                           DTYPE_F8_E4M3};
@@ -27,6 +27,14 @@ struct world {
 
 /* Latents instead of keys and values. */
 static const uint32_t latent_dim = 576;
+
+/* What a world is made of. */
+struct shape {
+    enum dtype t;
+    uint32_t head_dim, n_kv, n_heads, window;
+    size_t max_pos, max_rows; /* of a sequence: its first row is before max_pos */
+    size_t n_seqs;            /* 0: one to three */
+};
 
 static void world_blocks(struct world *w)
 {
@@ -57,16 +65,17 @@ static void world_past(struct rng *r, struct world *w, const struct kern_table *
     free(row);
 }
 
-static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, uint32_t n_kv,
-                                uint32_t n_heads, uint32_t window, size_t max_pos, size_t max_rows)
+static struct world *world_make(struct rng *r, const struct shape *of)
 {
     const struct kern_table ref = table_ref();
+    const enum dtype t = of->t;
+    const uint32_t head_dim = of->head_dim, n_kv = of->n_kv, n_heads = of->n_heads;
     struct world *w = test_memory(sizeof *w);
     *w = (struct world){0};
-    w->args.n_seqs = 1 + rng_below(r, MAX_SEQS);
+    w->args.n_seqs = of->n_seqs > 0 ? of->n_seqs : 1 + rng_below(r, 3);
     for (size_t s = 0; s < w->args.n_seqs; s++) {
-        w->seqs[s] = (struct seq_rows){w->n_rows, 1 + rng_below(r, max_rows), rng_below(r, max_pos),
-                                       NULL, 0};
+        w->seqs[s] = (struct seq_rows){w->n_rows, 1 + rng_below(r, of->max_rows),
+                                       rng_below(r, of->max_pos), NULL, 0};
         w->n_rows += w->seqs[s].n_rows;
         w->n_blocks += 2 * ((w->seqs[s].pos0 + w->seqs[s].n_rows) / 64 + 1);
     }
@@ -88,7 +97,7 @@ static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, 
     w->args.kv_of_head = w->kv_of_head;
     w->args.n_heads = n_heads;
     w->args.scale = 0.3f;
-    w->args.window = window;
+    w->args.window = of->window;
     rng_floats(r, w->sinks, n_heads, 6.0f);
     if (rng_below(r, 2) > 0) w->args.sinks = w->sinks;
     if (rng_below(r, 3) == 0) w->args.softcap = 4.0f;
@@ -234,7 +243,8 @@ static void reference_is_softmax(void)
     struct rng r = {1};
     for (int i = 0; i < 20; i++) {
         static const uint32_t windows[] = {0, 50, KERN_CHUNKS + 50};
-        struct world *w = world_make(&r, types[i % N_TYPES], 32, 2, 4, windows[i % 3], 150, 12);
+        struct world *w = world_make(
+            &r, &(struct shape){types[i % N_TYPES], 32, 2, 4, windows[i % 3], 150, 12, 0});
         run_slices(&r, &ref, w, 0);
         for (size_t s = 0; s < w->args.n_seqs; s++)
             for (size_t row = 0; row < w->seqs[s].n_rows; row++)
@@ -262,8 +272,9 @@ static void sets_agree(void)
     for (int i = 0; i < 180; i++) {
         const size_t max_rows = i % 3 == 0 ? 1 : i % 3 == 1 ? 5 : 150;
         struct world *w =
-            world_make(&r, types[i % 15 / 3], dims[rng_below(&r, 8)], 1 + i / 2 % 2,
-                       2 + (uint32_t)i / 2 % 2 * 4, windows[rng_below(&r, 11)], 200, max_rows);
+            world_make(&r, &(struct shape){types[i % 15 / 3], dims[rng_below(&r, 8)], 1 + i / 2 % 2,
+                                           2 + (uint32_t)i / 2 % 2 * 4, windows[rng_below(&r, 11)],
+                                           200, max_rows, 0});
         run_slices(&r, &ref, w, 0);
         run_slices(&r, &sets[i % 2], w, 1);
         CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
@@ -281,9 +292,9 @@ static void tiles_do_not_change_bits(void)
     const struct kern_table ref = table_ref(), sets[] = {ref, table_in_turn(0), table_in_turn(1)};
     struct rng r = {5};
     for (int i = 0; i < 60; i++) {
-        struct world *w =
-            world_make(&r, types[i % N_TYPES], dims[i / 3 % 4], 1 + (uint32_t)i / 2 % 2,
-                       i % 4 ? 6 : 8, tile_windows[i % 3], 400, 3);
+        struct world *w = world_make(&r, &(struct shape){types[i % N_TYPES], dims[i / 3 % 4],
+                                                         1 + (uint32_t)i / 2 % 2, i % 4 ? 6 : 8,
+                                                         tile_windows[i % 3], 400, 3, 0});
         run_slices(&r, &ref, w, 0);
         run_tiles(&r, &sets[i % 3], w, 1);
         CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
@@ -298,8 +309,9 @@ static void room_for_parts_does_not_change_bits(void)
     struct team *teams[] = {test_team(2), test_team(3)};
     struct rng r = {6};
     for (int i = 0; i < 24; i++) {
-        struct world *w = world_make(&r, i % 2 ? DTYPE_F16 : DTYPE_I8, 64, 1 + (uint32_t)i / 3 % 2,
-                                     6, i % 5 ? 0 : 200, 1500, 1);
+        struct world *w = world_make(&r, &(struct shape){i % 2 ? DTYPE_F16 : DTYPE_I8, 64,
+                                                         1 + (uint32_t)i / 3 % 2, 6,
+                                                         i % 5 ? 0 : 200, 1500, 1, 0});
         const size_t row = 6 * (64 + 16), n = w->args.n_seqs * (12 + rng_below(&r, 26) * row);
         best.team = NULL;
         w->args.out = w->out[0];
@@ -321,7 +333,8 @@ static void sets_agree_on_special_values(void)
     const struct kern_table ref = table_ref(), sets[] = {table_in_turn(0), table_in_turn(1)};
     struct rng r = {3};
     for (int i = 0; i < 80; i++) {
-        struct world *w = world_make(&r, types[i % N_TYPES], 32, 1, 2, i % 2 ? 70 : 0, 130, 9);
+        struct world *w = world_make(
+            &r, &(struct shape){types[i % N_TYPES], 32, 1, 2, i % 2 ? 70 : 0, 130, 9, 0});
         rng_specials(&r, w->q, w->q_floats, 60);
         rng_specials(&r, w->key, w->n_rows * 32, 60);
         rng_specials(&r, w->value, w->n_rows * 32, 60);
@@ -339,7 +352,8 @@ static void threads_do_not_change_bits(void)
     struct team *team = test_team(2);
     struct rng r = {4};
     for (int i = 0; i < 6; i++) {
-        struct world *w = world_make(&r, DTYPE_F16, 64, 2, 6, i % 2 ? 90 : 0, 300, 150);
+        struct world *w =
+            world_make(&r, &(struct shape){DTYPE_F16, 64, 2, 6, i % 2 ? 90 : 0, 300, 150, 0});
         for (int n = 1; n <= 2; n++) {
             best.team = n == 1 ? NULL : team;
             w->args.out = w->out[n - 1];
@@ -351,6 +365,70 @@ static void threads_do_not_change_bits(void)
     team_destroy(&team);
 }
 
+/* Lets groups of neighbours begin with the same blocks. Returns the fewest that a group shares. */
+static size_t share_blocks(struct world *w, size_t group)
+{
+    size_t fewest = SIZE_MAX;
+    for (size_t first = 0; first < w->args.n_seqs; first += group) {
+        const size_t end = first + group < w->args.n_seqs ? first + group : w->args.n_seqs;
+        size_t n = SIZE_MAX;
+        for (size_t s = first; s < end; s++)
+            n = w->seqs[s].pos0 / 64 < n ? w->seqs[s].pos0 / 64 : n;
+        for (size_t s = first + 1; s < end; s++)
+            memcpy(w->blocks[s], w->blocks[first], n * sizeof *w->blocks[s]);
+        fewest = n < fewest ? n : fewest;
+    }
+    return fewest;
+}
+
+/* Slices of rows that share tiles, with all heads of a kv head and with some, against rows that are
+ * computed one by one. */
+static void shared_tiles_do_not_change_bits(void)
+{
+    static const uint32_t dims[] = {16, 64, 80, latent_dim};
+    const struct kern_table ref = table_ref(), sets[] = {ref, table_in_turn(0), table_in_turn(1)};
+    struct rng r = {7};
+    for (int i = 0, n_shared = 0; i < 60 || n_shared < 20; i++) {
+        struct world *w = world_make(
+            &r, &(struct shape){types[i % N_TYPES], dims[i / 3 % 4], 1 + (uint32_t)i / 2 % 2,
+                                i % 4 ? 6 : 8, 0, 400, 1, 2 + rng_below(&r, i % 7 ? 6 : 39)});
+        const size_t shared = share_blocks(w, w->args.n_seqs);
+        run_slices(&r, &ref, w, 0);
+        w->args.out = w->out[1];
+        struct attn_slice slice = {.row1 = w->args.n_seqs, .n_shared = shared};
+        for (size_t h = 0; shared > 0 && h < w->args.n_heads; h = slice.head1) {
+            some_heads(&r, w, h, &slice);
+            sets[i % 3].attention[w->args.kv.dtype](&w->args, &slice);
+        }
+        if (shared > 0)
+            CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
+        n_shared += shared > 0;
+        world_free(w);
+    }
+}
+
+/* The op finds the groups: one thread and several, against the same rows without sharing. */
+static void shared_beginnings_do_not_change_bits(void)
+{
+    const struct kern_table ref = table_ref();
+    struct kern_table best = table_best();
+    struct team *teams[] = {NULL, test_team(2), test_team(3)};
+    struct rng r = {8};
+    for (int i = 0; i < 30; i++) {
+        struct world *w = world_make(&r, &(struct shape){types[i % N_TYPES], 64,
+                                                         1 + (uint32_t)i % 2, 4, i % 6 ? 0 : 100,
+                                                         900, i % 5 ? 1 : 2, MAX_SEQS - (size_t)i});
+        share_blocks(w, 1 + rng_below(&r, 9));
+        run_slices(&r, &ref, w, 0);
+        best.team = teams[i % 3];
+        w->args.out = w->out[1];
+        op_attention(&best, &w->args);
+        CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
+        world_free(w);
+    }
+    for (int i = 1; i < 3; i++) team_destroy(&teams[i]);
+}
+
 void suite_attention(CU_pSuite suite);
 void suite_attention(CU_pSuite suite)
 {
@@ -360,4 +438,7 @@ void suite_attention(CU_pSuite suite)
     CU_add_test(suite, "threads do not change bits", threads_do_not_change_bits);
     CU_add_test(suite, "tiles do not change bits", tiles_do_not_change_bits);
     CU_add_test(suite, "room for parts does not change bits", room_for_parts_does_not_change_bits);
+    CU_add_test(suite, "shared tiles do not change bits", shared_tiles_do_not_change_bits);
+    CU_add_test(suite, "shared beginnings do not change bits",
+                shared_beginnings_do_not_change_bits);
 }
