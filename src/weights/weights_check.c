@@ -78,11 +78,13 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
 static struct layout_weight weight_of(const struct ckpt_tensor *t)
 {
     const struct quant_format f = t->quant;
-    if (f.kind == QUANT_NONE) return (struct layout_weight){1, (uint32_t)dtype_bytes(t->dtype)};
+    if (f.kind == QUANT_NONE)
+        return (struct layout_weight){
+            .group = 1, .group_bytes = (uint32_t)dtype_bytes(t->dtype), .dtype = t->dtype};
     const uint32_t group = quant_kernel_group(f);
     const size_t n_bytes =
         quant_code_bytes(f.kind, group) + dtype_bytes(quant_scale_dtype(f)) + (f.has_zeros ? 1 : 0);
-    return (struct layout_weight){group, (uint32_t)n_bytes};
+    return (struct layout_weight){.group = group, .group_bytes = (uint32_t)n_bytes, .kind = f.kind};
 }
 
 /* Records the memory format of the tensor's class. If tensors of a class differ, the largest

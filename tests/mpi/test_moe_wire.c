@@ -108,7 +108,7 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     arch.router = w->router;
     arch.scale.residual = 1;
     model.expert_code_group = GROUP;
-    model.weights[CLASS_EXPERTS] = (struct layout_weight){GROUP, GROUP + sizeof(float)};
+    model.weights[CLASS_EXPERTS] = (struct layout_weight){.group = GROUP, .group_bytes = GROUP + sizeof(float)};
     CU_ASSERT_EQUAL_FATAL(layout_build(&model, n, &flags, l).code, STATUS_OK);
     l->expert_hosts = ep;
     struct comm *c = util_comm_on_host(l, 0, (int)rank);

@@ -13,9 +13,12 @@
 #include "base/status.h"
 #include "parallel/layout/layout_flags.h"
 #include "parallel/wire/wire_bytes.h"
+#include "tensor/quant_format.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct topo; /* parallel/topology/topo.h */
 
 struct range {
     uint32_t begin, end; /* [begin, end) */
@@ -35,6 +38,8 @@ enum {
  * counted as elements of weight_bytes. */
 struct layout_weight {
     uint32_t group, group_bytes;
+    enum quant_kind kind; /* these two are read by the cost model only */
+    enum dtype dtype;     /* of plain elements */
 };
 
 /* The model that is laid out: its description, and how a checkpoint stores it. Leaves are in
@@ -197,6 +202,15 @@ struct layout_kv {
     uint32_t element_bytes, scale_bytes;
 };
 
+/* Measured speeds, by which layouts are compared (src/cost). */
+struct layout_estimate {
+    /* Returns the seconds of a step of n_rows rows of each replica; 0: cannot be estimated. t and
+     * order as in layout_choose; l->expert_hosts is set. */
+    double (*step_s)(void *user, const struct layout *l, const struct topo *t,
+                     const uint32_t *order, double n_rows);
+    void *user;
+};
+
 struct layout_budget {
     struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
@@ -206,6 +220,7 @@ struct layout_budget {
     uint64_t device_bytes;  /* GPU memory of the rank with the smallest share, of which nine tenths
                                may be used instead of the host's memory; 0: ranks compute on CPUs */
     double network_bytes_s; /* of a host; 0: 100 Gbit/s */
+    const struct layout_estimate *estimate; /* borrowed; NULL: round numbers (layout_cost.c) */
 };
 
 /* Local. Bytes of the k weights of one output; and mean bytes of one weight over whole groups. */

@@ -281,6 +281,10 @@ double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_
     s.rows = slots * rows_per_slot;
     if (s.rows > budget->step_tokens) s.rows = budget->step_tokens;
     if (s.rows < 1) s.rows = 1;
+    if (budget->estimate != NULL) {
+        const double step_s = budget->estimate->step_s(budget->estimate->user, l, t, order, s.rows);
+        if (step_s > 0) return l->dp * s.rows / step_s;
+    }
     const double hop = t->n_nodes > 1 ? s.rates.net_bytes : link_bytes[LINK_HOST];
     double slowest = 0;
     for (uint32_t pp = 0; pp < l->pp; pp++) {

@@ -1,0 +1,180 @@
+/* Prepares the cost model of a layout: counts the weights and elements that the busiest rank of
+ * each stage passes its rows through, and the links between its ranks. */
+#include "cost/step_cost.h"
+
+#include "arch/arch_tensors.h"
+#include "parallel/layout/weights_list.h"
+#include "tensor/quant_format.h"
+
+#include <string.h>
+
+/* Ops of a layer whose threads are woken once each (model/stage_attention.c, stage_ffn.c, moe). */
+enum {
+    OPS_ATTENTION = 7, /* norm, q k v, rope and cache, attention, codes of o's input, o, sum */
+    OPS_DENSE = 5,     /* norm, gate and up, down, sum, poll */
+    OPS_MOE = 8,       /* router's linear, router, scatter, codes, gate and up, down, combine */
+    OPS_STEP = 6,      /* embedding, rotary table, gather, final norm, head, sampling */
+};
+
+static enum node_format format_of(const struct layout_model *m, enum arch_class c)
+{
+    static const enum node_format kinds[QUANT_KIND_COUNT] = {[QUANT_INT8] = NODE_INT8,
+                                                             [QUANT_INT4] = NODE_INT4,
+                                                             [QUANT_FP8] = NODE_FP8,
+                                                             [QUANT_MXFP4] = NODE_MXFP4};
+    const struct layout_weight w = m->weights[c];
+    if (w.kind == QUANT_INT8 && w.group == 32) return NODE_INT8_G32;
+    if (w.kind == QUANT_INT4 && w.group > 32) return NODE_INT4_G128;
+    if (w.kind != QUANT_NONE) return kinds[w.kind];
+    const uint32_t bytes = w.group == 1 ? w.group_bytes : m->weight_bytes;
+    if (bytes >= 4) return NODE_F32;
+    if (bytes == 1) return NODE_INT8;
+    return w.group == 1 && w.dtype == DTYPE_F16 ? NODE_F16 : NODE_BF16;
+}
+
+/* Returns the weights of one slab. */
+static double weights_of(const struct weights_cut *cut, const struct arch_tensor *t)
+{
+    const struct weight_spec held = weights_slab(cut, t);
+    const double outer = t->is_expert ? range_count(held.outer) : 1;
+    return outer * range_count(held.rows) * range_count(held.cols);
+}
+
+/* Adds the weights of a layer with these parts, `times` times. */
+static void count_layer(struct cost_model *m, struct cost_stage *s, const struct weights_cut *cut,
+                        uint32_t parts, double times)
+{
+    const struct arch_tensor *t;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if ((t->part & parts) == 0 || t->is_vector) continue;
+        const enum node_format f = format_of(&m->l->model, t->class);
+        m->weight_bytes[f] = layout_weight_bytes(&m->l->model, t->class);
+        *(t->is_expert ? &s->expert[f] : &s->dense[f]) += times * weights_of(cut, t);
+    }
+}
+
+static void count_attention(struct cost_stage *s, const struct arch *a, uint32_t layer,
+                            const struct cost_model *m, uint32_t tp)
+{
+    const double heads = range_count(layout_heads(m->l, tp));
+    const double kv = a->kv_lora > 0 ? 1 : range_count(layout_kv_heads(m->l, tp));
+    if (a->layer_is_delta[layer]) {
+        const double keys = range_count(layout_delta_heads(m->l, tp));
+        const double values = keys * arch_delta_per_key(a);
+        /* each row reads and writes its heads' states, as many elements as that many positions */
+        s->rope += 2 * keys * a->delta.key_dim + values * a->delta.value_dim +
+                   2 * values * a->delta.key_dim * a->delta.value_dim;
+        return;
+    }
+    const bool windowed = a->window > 0 && a->layer_has_window[layer];
+    s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->head_dim;
+    s->rope += (heads + 2 * kv) * a->head_dim;
+}
+
+static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t layer,
+                      const struct layout_place *place)
+{
+    const struct arch *a = m->l->model.arch;
+    if (!a->layer_is_moe[layer]) {
+        s->gate += range_count(layout_ffn(m->l, place->tp));
+        s->n_sums++;
+        return;
+    }
+    s->n_moe_layers++;
+    s->n_ops += OPS_MOE;
+    s->chosen_gate += range_count(layout_expert_ffn(m->l, place->etp));
+    if (a->shared_ffn == 0) return;
+    s->gate += range_count(layout_shared_ffn(m->l, place->tp));
+    s->n_sums++;
+}
+
+static void count_stage(struct cost_model *m, uint32_t pp)
+{
+    struct cost_stage *s = &m->stages[pp];
+    const struct arch *a = m->l->model.arch;
+    const struct layout_place place = layout_place_of(m->l, layout_rank_of(m->l, 0, pp, 0));
+    const struct weights_cut cut = weights_cut_of(m->l, place);
+    const struct range layers = layout_layers(m->l, pp);
+    for (uint32_t i = layers.begin; i < layers.end && i < a->n_layers; i++) {
+        count_layer(m, s, &cut, arch_layer_parts(a, i), 1);
+        count_attention(s, a, i, m, place.tp);
+        count_ffn(s, m, i, &place);
+        s->n_layers++;
+        s->n_sums++; /* of o */
+        s->norm += 2.0 * a->width;
+        s->n_ops += OPS_ATTENTION + OPS_DENSE;
+    }
+    s->n_ops += OPS_STEP;
+    if (pp + 1 < m->l->pp) return;
+    const uint32_t vocab = range_count(layout_vocab(m->l, place.tp));
+    const enum node_format f = format_of(&m->l->model, a->tied ? CLASS_EMBED : CLASS_HEAD);
+    m->weight_bytes[f] = layout_weight_bytes(&m->l->model, a->tied ? CLASS_EMBED : CLASS_HEAD);
+    s->head[f] += (double)a->width * vocab;
+    s->n_logits = vocab;
+}
+
+/* How many times as long as all threads that measured do these threads take. */
+static double slower(const struct curve *speed, double n_all, double n)
+{
+    return curve_at(speed, n_all) / curve_at(speed, n);
+}
+
+static void see_hosts(struct cost_model *m, const struct topo *t, const uint32_t *order)
+{
+    const struct node *node = m->node;
+    double threads = 0, ranks = 1;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        const struct topo_rank *rank = &t->ranks[r];
+        const double of_host = rank->n_local_ranks * (double)topo_threads(t, r);
+        if (rank->n_local_ranks > ranks) ranks = rank->n_local_ranks;
+        if (of_host > threads) threads = of_host;
+    }
+    m->ranks = ranks;
+    m->read_slower = slower(&node->read, node->n_threads, threads);
+    m->arithmetic_slower = slower(&node->flops, node->n_threads, threads);
+    m->read_bytes_s = curve_at(&node->read, threads);
+    m->tp_link = layout_link_of(t, order, m->l->tp);
+    m->expert_link = layout_link_of(t, order, m->l->ep * m->l->etp);
+    m->stage_link = t->n_nodes > 1 ? LINK_NET : LINK_HOST;
+}
+
+static double all_weight_bytes(const struct cost_model *m, const struct cost_stage *s)
+{
+    double n = 0;
+    for (int f = 0; f < NODE_FORMAT_COUNT; f++)
+        n += m->weight_bytes[f] * (s->dense[f] + s->expert[f] + s->head[f]);
+    return n;
+}
+
+double cost_rank_bytes(const struct cost_model *m)
+{
+    double most = 0;
+    for (uint32_t pp = 0; pp < m->n_stages; pp++) {
+        const double n = all_weight_bytes(m, &m->stages[pp]);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+struct status cost_model_init(struct cost_model *m, const struct node *node, const struct layout *l,
+                              const struct topo *t, const uint32_t *order)
+{
+    memset(m, 0, sizeof *m);
+    if (l->pp > COST_STAGES_MAX)
+        return status_make(STATUS_USAGE, "--pp: a forecast knows at most %d stages, found %u",
+                           (int)COST_STAGES_MAX, l->pp);
+    if (node_linear_of(node, NODE_INT8) == NULL)
+        return status_make(STATUS_INPUT, "the node's file has no linear");
+    m->node = node;
+    m->l = l;
+    m->n_stages = l->pp;
+    see_hosts(m, t, order);
+    m->network_bytes_s = node->network_bytes_s > 0 ? node->network_bytes_s : 12.5e9;
+    m->network_s = node->network_s > 0 ? node->network_s : 5e-6;
+    const uint32_t group = l->ep * l->etp;
+    m->n_batches = group > l->tp ? group / l->tp : 1;
+    if (l->model.arch->n_experts > 0) m->n_local = range_count(layout_experts(l, 0));
+    for (uint32_t pp = 0; pp < l->pp; pp++) count_stage(m, pp);
+    m->is_cached = m->ranks * cost_rank_bytes(m) < node->cache_bytes / 2;
+    return status_ok();
+}

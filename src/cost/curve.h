@@ -1,0 +1,31 @@
+/* A measured curve: y at some x, and values between them. Pure functions. Used by the curves of a
+ * node (node_file.h) and by the cost of a step. */
+#ifndef SHOAL_COST_CURVE_H
+#define SHOAL_COST_CURVE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CURVE_POINTS_MAX = 16 };
+
+/* x ascends; all x and y are above 0. n 0: not measured. */
+struct curve {
+    uint32_t n;
+    double x[CURVE_POINTS_MAX], y[CURVE_POINTS_MAX];
+};
+
+/* Local. Appends a point. Errors: STATUS_INPUT if x does not ascend, a number is not above 0 or
+ * not finite, or the curve is full. */
+struct status curve_add(struct curve *c, double x, double y);
+
+/* Local. Returns y at x: between two points on the straight line of their logarithms; beyond the
+ * first and the last point, the y of that point. 0 if the curve has no points. */
+double curve_at(const struct curve *c, double x);
+
+/* Local. As curve_at, but beyond the last point y keeps the ratio y / x of that point: for a time
+ * that grows with x, such as that of a message with its bytes. */
+double curve_time_at(const struct curve *c, double x);
+
+#endif

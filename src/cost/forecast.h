@@ -1,0 +1,55 @@
+/* The time of a job from its steps: the lead plans a step, then each pipeline stage runs it when
+ * the step is there and the stage is free. The caller gives the plans of a real or a simulated job
+ * in order. Adds up times; decides nothing. Used by `shoal plan` and by the report after a run. */
+#ifndef SHOAL_COST_FORECAST_H
+#define SHOAL_COST_FORECAST_H
+
+#include "cost/step_cost.h"
+
+enum forecast_phase { FORECAST_PREFILL, FORECAST_DECODE, FORECAST_MIXED, FORECAST_PHASE_COUNT };
+
+/* Local. Returns the phase's name for people. */
+const char *forecast_phase_title(enum forecast_phase p);
+
+/* Local. Returns the kind of a plan: only rows of prompts, only single rows that are sampled, or
+ * both. A prompt's last row alone counts as an answer's. */
+enum forecast_phase forecast_phase_of(const struct step_plan *plan);
+
+struct forecast {
+    const struct cost_model *m; /* borrowed */
+    struct cost_rows *rows;     /* [dp], owned */
+    double now_s;               /* the end of the last step so far, from the start of the job */
+    double lead_free_s, stage_free_s[COST_STAGES_MAX], group_ready_s[COST_STAGES_MAX];
+    struct cost by; /* parts of now_s; they add up to it */
+    double phase_s[FORECAST_PHASE_COUNT];
+    double n_steps, n_rows, n_sampled;
+};
+
+/* Local. The model must outlive *f. Errors: STATUS_MEMORY. */
+struct status forecast_init(struct forecast *f, const struct cost_model *m);
+void forecast_fini(struct forecast *f);
+
+/* Local. Adds a step of `group`, below pp. The group's previous step was added before. */
+void forecast_step(struct forecast *f, uint32_t group, const struct step_plan *plan);
+
+/* How far a job has come at some moments, to continue it beyond its lines. */
+enum { FORECAST_MARKS = 64 };
+struct forecast_marks {
+    double s[FORECAST_MARKS], part[FORECAST_MARKS]; /* time, and fraction of the tokens */
+    size_t n;
+};
+
+/* The end of a job of n_lines lines, of which n_simulated gave the times. */
+struct forecast_end {
+    double s, least_s, most_s; /* and an interval */
+};
+
+/* Local. Continues a simulation to all lines of the input: what the simulated lines took, and for
+ * each further line the mean of the middle half of the simulation, in which neither the beginning
+ * nor the end leaves slots empty. spread: the standard deviation of a line's tokens by their mean.
+ * The interval joins `model_error` (a fraction) and twice the standard error of a sample. */
+struct forecast_end forecast_extend(const struct forecast_marks *m, double total_s,
+                                    double n_simulated, double n_lines, double spread,
+                                    double model_error);
+
+#endif

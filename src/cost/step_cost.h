@@ -1,0 +1,138 @@
+/* The time of a step: a pure function of the layout, the rows of the step and the curves of a node
+ * (node_file.h), in parts. Whatever needs a cost in seconds takes it from here: `shoal plan`, the
+ * choice of a layout, the report and the advice after a run.
+ *
+ * A stage of one replica, with the weights W of a format that each of its rows passes, R ranks on
+ * the host, and y the node's curves:
+ *     linears     R * W * y(rows); of that, at most R * bytes(W) / read bandwidth is reading
+ *     experts     the same for the weights of the touched experts, E_local * (1 - (1 - K/E)^rows),
+ *                 with the mean rows of a touched expert
+ *     attention   R * heads * head_dim * positions seen * y(positions), layer by layer
+ *     row ops     R * elements * norm, gate or rope
+ *     sums        barriers and copies where tp ranks share memory (model/row_sum_outputs.c), else a
+ *                 sum of 8-byte integers
+ *     exchange    a token to each host of its experts and back (parallel/wire/wire_bytes.h), or
+ *                 through the host's memory
+ *     head        the head's linear for the sampled rows, and sampling
+ *     waking      ops * op_s
+ *     lead        step_s + sequences * sequence_s, once, before the stage begins
+ * A linear's curve is measured, so it holds both the roof of the bandwidth and that of arithmetic
+ * (Williams et al. 2009, "Roofline"); the rest of the step is what a measured op takes. */
+#ifndef SHOAL_COST_STEP_COST_H
+#define SHOAL_COST_STEP_COST_H
+
+#include "cost/node_file.h"
+#include "parallel/layout/layout.h"
+#include "parallel/layout/layout_cost.h"
+#include "parallel/topology/topo.h"
+#include "plan/step_plan.h"
+
+#define COST_PARTS(PART)                                                                           \
+    PART(WEIGHTS, "weights' reads")                                                                \
+    PART(ARITHMETIC, "arithmetic")                                                                 \
+    PART(ATTENTION, "attention")                                                                   \
+    PART(ROW_OPS, "norms and gates")                                                               \
+    PART(EXCHANGE, "experts' exchange")                                                            \
+    PART(SUMS, "sums over ranks")                                                                  \
+    PART(HOP, "rows between stages")                                                               \
+    PART(HEAD, "head and sampling")                                                                \
+    PART(WAKING, "waking threads")                                                                 \
+    PART(LEAD, "the lead")                                                                         \
+    PART(IMBALANCE, "uneven replicas")                                                             \
+    PART(BUBBLE, "an idle pipeline")
+
+enum cost_part {
+#define COST_PART_ID(id, title) COST_##id,
+    COST_PARTS(COST_PART_ID)
+#undef COST_PART_ID
+        COST_PART_COUNT
+};
+
+/* Local. Returns the part's name for people. */
+const char *cost_part_title(enum cost_part part);
+
+/* Seconds by part. */
+struct cost {
+    double s[COST_PART_COUNT];
+};
+
+/* Local. Returns the sum of the parts; and the largest of them. */
+double cost_total(const struct cost *c);
+enum cost_part cost_bound(const struct cost *c);
+
+/* Local. sum = sum + c * times. */
+void cost_add(struct cost *sum, const struct cost *c, double times);
+
+/* Layers that see all positions, and layers with a window. */
+enum { COST_FULL, COST_WINDOWED, COST_KINDS };
+
+/* The rows of one replica in one step. */
+struct cost_rows {
+    double n_rows, n_sampled, n_sequences;
+    double n_one; /* rows of sequences with at most COST_ONE_ROWS rows in the step */
+    /* positions that rows see, summed over the rows: those of n_one, and the others */
+    double one[COST_KINDS], many[COST_KINDS];
+};
+
+enum { COST_ONE_ROWS = 4 };
+
+/* Local. Adds n_rows rows of one sequence, at the positions from pos0 on; the last one is sampled
+ * or not. window 0: the model has none. */
+void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, bool is_sampled,
+                   uint32_t window);
+
+/* Local. rows [n_replicas] = the rows of each replica of a plan. */
+void cost_rows_of(const struct step_plan *plan, uint32_t window, struct cost_rows *rows);
+
+/* The weights of one stage's busiest rank, and what its layers do, summed over them. */
+struct cost_stage {
+    double dense[NODE_FORMAT_COUNT];  /* weights that each row passes */
+    double expert[NODE_FORMAT_COUNT]; /* weights of all places of experts, over all layers */
+    double head[NODE_FORMAT_COUNT];
+    double n_layers, n_moe_layers, n_sums;
+    double attention[COST_KINDS]; /* elements of query heads */
+    double norm, gate, rope;      /* elements of a row */
+    double chosen_gate;           /* elements of a row that passes an expert */
+    double n_ops;
+    double n_logits;
+};
+
+enum { COST_STAGES_MAX = 64 };
+
+struct cost_model {
+    const struct node *node; /* borrowed, as is the next */
+    const struct layout *l;
+    double ranks;                          /* R: ranks of a host */
+    double read_slower, arithmetic_slower; /* than all threads that measured */
+    double read_bytes_s;                   /* of the host with the threads of its ranks */
+    double weight_bytes[NODE_FORMAT_COUNT];
+    enum layout_link tp_link, expert_link, stage_link;
+    double network_bytes_s, network_s;
+    double n_local, n_batches; /* places of experts on a rank; replicas whose rows reach them */
+    bool is_cached;            /* the host's caches hold the weights */
+    uint32_t n_stages;
+    struct cost_stage stages[COST_STAGES_MAX];
+};
+
+/* Local. Prepares the model of layout l on hosts like `node`. t and order as layout_choose has
+ * them; l->expert_hosts must be set. Errors: STATUS_USAGE (more than COST_STAGES_MAX stages),
+ * STATUS_INPUT (no linear was measured). */
+struct status cost_model_init(struct cost_model *m, const struct node *node, const struct layout *l,
+                              const struct topo *t, const uint32_t *order);
+
+/* Local. Returns the seconds of stage `pp` for a step with these rows [dp], without the lead: those
+ * of the replica that takes longest, with COST_IMBALANCE as what it takes beyond the mean. */
+struct cost cost_stage_of(const struct cost_model *m, uint32_t pp, const struct cost_rows *rows);
+
+/* Local. Returns the lead's seconds for a step. */
+double cost_lead_s(const struct cost_model *m, const struct cost_rows *rows);
+
+/* Local. For layout_budget.step_s: seconds of a step of n_rows rows of each replica, one of five
+ * sampled, at positions around `context`. user: the struct node. 0: cannot be estimated. */
+double cost_reference_s(void *user, const struct layout *l, const struct topo *t,
+                        const uint32_t *order, double n_rows);
+
+/* Local. Returns the bytes of weights that the busiest rank of stage 0 holds. */
+double cost_rank_bytes(const struct cost_model *m);
+
+#endif
