@@ -28,6 +28,9 @@ enum bench_mode { BENCH_LATENCY, BENCH_THROUGHPUT };
     FLAG(bool, machine, "machine", OF_SWITCH, .commands = IN_BENCH,                                \
          .help = "measure read bandwidth, f32 and int8 peaks, and sums over ranks; no model is "   \
                  "needed")                                                                         \
+    FLAG(const char *, save, "save", OF_TEXT("NODE.json"), .commands = IN_BENCH,                   \
+         .help = "with --machine: also measure what forecasts need, in under two minutes, and "    \
+                 "write it to this file, for shoal plan --nodes")                                  \
     FLAG(bool, load, "load", OF_SWITCH, .commands = IN_BENCH,                                      \
          .help = "measure how long loading takes, beside a plain parallel read of the same file")  \
     FLAG(bool, cold, "cold", OF_SWITCH, .commands = IN_BENCH,                                      \

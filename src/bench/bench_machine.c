@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "bench/bench_node.h"
 #include "job/job_paths.h"
 
 #include <errno.h>
@@ -303,11 +304,43 @@ static struct status bench_machine_report(const struct machine_report *r, const 
     return st;
 }
 
+/* Measures what forecasts need and writes it to `path`. Peaks are those of all ranks together, so
+ * those of a host are their share. */
+static struct status save_node(struct machine_report *r, const char *path)
+{
+    struct bench_node b = {.comm = r->comm, .topo = r->topo, .team = r->team};
+    struct node *node = NULL;
+    const double hosts = r->topo->n_nodes, ranks = comm_size(r->comm, COMM_HOST);
+    const struct topo_node *here = &r->topo->nodes[0];
+    TRY(comm_agree(r->comm, kern_select(NULL, &b.kern)));
+    b.kern.team = r->team;
+    b.n_cache_bytes = peak_cache_bytes() * (here->n_l3 > 0 ? here->n_l3 : 1);
+    TRY(comm_agree(r->comm, mem_alloc(&node, 1, sizeof *node, "curves of the node")));
+    struct status st = bench_node_measure(&b, node);
+    for (size_t i = 0; i < r->n_rows && !status_failed(&st); i++) {
+        const double n = r->rows[i].n_threads * ranks;
+        st = curve_add(&node->read, n, r->rows[i].read_gbs * 1e9 / hosts);
+        if (!status_failed(&st))
+            st = curve_add(&node->flops, n, bench_machine_fma(&r->rows[i]) * 1e9 / hosts);
+    }
+    struct strbuf text;
+    strbuf_init(&text);
+    if (!status_failed(&st) && comm_rank(r->comm, COMM_WORLD) == 0) {
+        st = node_write(node, &text);
+        if (!status_failed(&st)) st = bench_write_json(path, &text);
+    }
+    strbuf_fini(&text);
+    mem_free(&node);
+    return comm_agree(r->comm, st);
+}
+
 static struct status run(struct machine_report *r, const struct bench_options *o)
 {
     TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.json)));
+    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.save)));
     TRY(measure(r, o->job.run.threads));
-    return comm_agree(r->comm, bench_machine_report(r, o->flags.json));
+    TRY(comm_agree(r->comm, bench_machine_report(r, o->flags.json)));
+    return o->flags.save != NULL ? save_node(r, o->flags.save) : status_ok();
 }
 
 int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)

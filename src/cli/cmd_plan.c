@@ -2,6 +2,7 @@
 #include "attention/kv_pool.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
+#include "cli/plan_forecast.h"
 #include "cli/plan_model.h"
 #include "job/job_options.h"
 #include "job/job_paths.h"
@@ -47,10 +48,14 @@ struct plan_flags {
 struct plan_options {
     struct job_options job; /* first: a job's flags keep their offsets */
     struct plan_flags flags;
+    struct forecast_flags forecast;
 };
 
 #define FLAG_OWNER struct plan_flags
 static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct forecast_flags
+static const struct flag forecast_rows[] = {FORECAST_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 
 enum {
@@ -158,7 +163,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                        layout_slots_wanted(m->arch, o->job.schedule.max_batch),
                                    .rank_bytes = plan_bound(o),
                                    .device_bytes = gpu_bytes(&o->flags, t),
-                                   .network_bytes_s = flags->network_gbit_s * 1e9 / 8};
+                                   .network_bytes_s = flags->network.gbit_s * 1e9 / 8};
     const struct weights_fit fit = {.place = o->job.weights.place,
                                     .may_stream = o->flags.gpus_per_node == 0,
                                     .step_is_given = flags_is_given(&o->job.given, "step-tokens"),
@@ -192,7 +197,7 @@ done:
     return st;
 }
 
-static struct status plan_run(const struct plan_options *o)
+static struct status plan_run(const struct plan_options *o, struct config env)
 {
     const struct plan_flags *f = &o->flags;
     if (f->model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
@@ -207,6 +212,8 @@ static struct status plan_run(const struct plan_options *o)
     if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
         layout_model.expert_code_group = layout_model.expert_fp8_group;
     layout_model.on_device = f->gpus_per_node > 0;
+    if (o->forecast.nodes != NULL)
+        return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model);
     TRY(find_topology(f, &topo));
     warn_of_memory(topo);
     const struct status st = cmd_plan_report(o, &layout_model, topo);
@@ -217,16 +224,18 @@ static struct status plan_run(const struct plan_options *o)
 int cmd_plan(struct config env, int argc, char **argv)
 {
     if (env.launcher_rank != 0) return 0; /* one process plans and prints */
-    struct flag_group groups[JOB_GROUP_COUNT + 1];
+    struct flag_group groups[JOB_GROUP_COUNT + 2];
     groups[0] = (struct flag_group)FLAG_GROUP(rows, offsetof(struct plan_options, flags));
-    memcpy(groups + 1, job_groups, sizeof job_groups);
+    groups[1] =
+        (struct flag_group)FLAG_GROUP(forecast_rows, offsetof(struct plan_options, forecast));
+    memcpy(groups + 2, job_groups, sizeof job_groups);
     const struct flag_table table = {
-        .groups = groups, .n_groups = JOB_GROUP_COUNT + 1, .command = IN_PLAN};
+        .groups = groups, .n_groups = JOB_GROUP_COUNT + 2, .command = IN_PLAN};
     struct plan_options o = {.flags = {.model = NULL}};
     struct flags_parsed parsed = {.ask = FLAGS_RUN};
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
     o.job.given = parsed.given;
-    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = plan_run(&o);
+    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = plan_run(&o, env);
     if (status_failed(&st)) return flags_refuse(argv[0], 0, &st);
     if (parsed.ask == FLAGS_RUN) return 0;
     const struct flags_page page = {
@@ -237,7 +246,12 @@ int cmd_plan(struct config env, int argc, char **argv)
             "Chooses the layout that a job would choose, says why, which rank holds what, "
             "what a rank needs for weights, KV cache and workspace, and what does "
             "not fit (status 2). Loads no weights; a bare config.json will do for a "
-            "model.",
+            "model.\n"
+            "With --nodes NODE.json --count N --input IN.jsonl: forecasts tokens per second, time "
+            "and "
+            "node-hours of the job on up to N such nodes, for the best layouts on each number of "
+            "them, by running the job's scheduler over its lines (docs/forecast.md). With a bare "
+            "config.json, prompts must be token ids.",
         .table = &table};
     flags_print(&page, parsed.ask, stdout);
     return 0;

@@ -22,6 +22,7 @@ struct stub {
     uint32_t n_in_flight;
     uint64_t n_rows; /* rows of steps that a model would have computed */
     uint64_t n_reported;
+    const struct dry_run_watch *watch; /* borrowed; NULL: none */
 };
 
 static uint64_t dry_run_mix(uint64_t x)
@@ -31,10 +32,20 @@ static uint64_t dry_run_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* Whether the answer ends here, for watches that want answers of a mean length. */
+static bool stub_ends(const struct job *j, const struct stub *stub, const struct plan_seq *s)
+{
+    const double mean = stub->watch != NULL ? stub->watch->mean_answer : 0;
+    if (mean <= 0 || j->text.n_end_ids == 0) return false;
+    const uint64_t place = (uint64_t)s->id << 32 | (uint32_t)(s->pos0 + s->n_rows);
+    return (double)(dry_run_mix(place * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53 * mean < 1;
+}
+
 /* Makes up a token from the inputs that determine a model's token, so that rows are the same in
  * every run; greedy sequences have no key. */
-static int32_t stub_token(const struct job *j, const struct plan_seq *s)
+static int32_t stub_token(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
+    if (stub_ends(j, stub, s)) return j->text.end_ids[0];
     uint64_t h = (uint64_t)(s->pos0 + s->n_rows);
     if (s->temperature > 0) h ^= dry_run_mix(((uint64_t)s->key[1] << 32 | s->key[0]) + 1);
     int32_t token = (int32_t)(dry_run_mix(h + 0x9E3779B97F4A7C15u) % j->model.vocab);
@@ -72,12 +83,13 @@ static struct status stub_submit(struct stub *s, const struct job *j, uint32_t g
         for (int32_t i = plan->replica_begin[r]; i < plan->replica_begin[r + 1]; i++) {
             const struct plan_seq *seq = &plan->seqs[i];
             struct result_seq out = {.id = seq->id, .token = -1};
-            if ((seq->want & PLAN_SAMPLE) != 0) out.token = stub_token(j, seq);
+            if ((seq->want & PLAN_SAMPLE) != 0) out.token = stub_token(j, s, seq);
             TRY(stub_logprobs(seq, result, &out));
             s->n_rows += (uint64_t)seq->n_rows;
             TRY(step_result_add(result, &out));
         }
     }
+    if (s->watch != NULL) s->watch->step(s->watch->user, group, plan);
     s->in_flight[group] = true;
     s->n_in_flight++;
     return status_ok();
@@ -194,9 +206,9 @@ static void print_end(const struct job *j, const struct stub *s, double seconds)
              j->layout->pp, (double)mem_peak_bytes() / (1 << 20));
 }
 
-static struct status dry_run_run(struct job *j)
+static struct status dry_run_run(struct job *j, const struct dry_run_watch *watch)
 {
-    struct stub s = {0};
+    struct stub s = {.watch = watch};
     TRY(dry_run_prepare(j));
     s.n_groups = j->layout->pp;
     s.n_replicas = j->layout->dp;
@@ -218,10 +230,22 @@ int dry_run(const struct job_options *options, struct config env)
     signal(SIGPIPE, SIG_IGN);
     drain_init(&j.drain, env.is_launched);
     log_init(0, j.o->run.log_level, j.o->run.log_json);
-    const struct status st = dry_run_run(&j);
+    const struct status st = dry_run_run(&j, NULL);
     if (status_failed(&st)) {
         log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
     }
     job_close(&j);
     return status_exit(st.code);
+}
+
+struct status dry_run_simulate(const struct job_options *options, struct config env,
+                               const struct dry_run_watch *watch, struct serve_summary *out)
+{
+    struct job j;
+    job_init(&j, options, env);
+    drain_init(&j.drain, env.is_launched);
+    struct status st = dry_run_run(&j, watch);
+    if (!status_failed(&st)) *out = *j.summary;
+    job_close(&j);
+    return st;
 }

@@ -4,6 +4,15 @@
 
 #include "options/flags.h"
 
+/* The network of a host, as --network gives it. */
+struct layout_network {
+    double gbit_s, latency_s; /* latency 0: not given */
+};
+
+/* Local. Parses BANDWIDTH or BANDWIDTH,LATENCY: a number of Gbit/s, or one with Gbit or Mbit, and
+ * one with us or ms: "100", "100Gbit,2us". False: not valid. */
+bool layout_network_parse(const char *text, void *network);
+
 /* The flags of a layout. A number that is 0 is chosen from the topology. */
 #define LAYOUT_FLAGS(FLAG)                                                                         \
     FLAG(uint32_t, tp, "tp", OF_COUNT(1, 65536, "N"), .alias = "tensor-parallel-size",             \
@@ -19,8 +28,14 @@
                  "when tp, pp and dp are given)")                                                  \
     FLAG(uint32_t, dp, "dp", OF_COUNT(1, 65536, "N"), .alias = "data-parallel-size",               \
          .commands = IN_ALL, .help = "replicas")                                                   \
-    FLAG(double, network_gbit_s, "network", OF_NUMBER(0, 1e6, "GBIT/S"), .preset = "100",          \
-         .commands = IN_ALL, .help = "bandwidth of a host's network, by which a layout is chosen") \
+    FLAG(struct layout_network, network, "network",                                                \
+         OF_PARSED(layout_network_parse,                                                           \
+                   "a bandwidth as 100 or 100Gbit, perhaps with a latency "                        \
+                   "as in 100Gbit,2us",                                                            \
+                   "GBIT/S[,US]"),                                                                 \
+         .preset = "100", .commands = IN_ALL,                                                      \
+         .help = "bandwidth of a host's network, by which a layout is chosen; with a latency, as " \
+                 "100Gbit,2us, for forecasts")                                                     \
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
          .help =                                                                                   \
              "spread experts over ranks so that each has as many tokens, by the counts in the "    \

@@ -1,0 +1,32 @@
+/* Measures the curves of a node for `shoal bench --machine --save`. All ranks of a host measure at
+ * the same time, so that times are those of a host whose ranks share it (cost/node_file.h). */
+#ifndef SHOAL_BENCH_BENCH_NODE_H
+#define SHOAL_BENCH_BENCH_NODE_H
+
+#include "base/team.h"
+#include "cost/node_file.h"
+#include "kernels/kern.h"
+#include "parallel/comm/comm.h"
+
+struct bench_node {
+    struct comm *comm; /* split; borrowed, as is all of this */
+    const struct topo *topo;
+    struct team *team;
+    struct kern_table kern;
+    size_t n_cache_bytes; /* of a host's last-level caches */
+};
+
+/* **Collective (world)**. Sets everything of *out but `read` and `flops`. Takes about a minute.
+ * Errors, the same on all ranks: STATUS_MEMORY. */
+struct status bench_node_measure(const struct bench_node *b, struct node *out);
+
+/* **Collective (world)**. Returns the seconds of run(user) on all ranks at the same time: the lower
+ * quartile of at least five calls, because only other work disturbs, and only upwards. A call takes
+ * as long as its slowest rank. */
+double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
+
+/* **Collective (world)**. Sets out->step_s and out->sequence_s: what the scheduler takes to plan
+ * and commit. Errors: STATUS_MEMORY. */
+struct status bench_node_lead(const struct bench_node *b, struct node *out);
+
+#endif

@@ -1,0 +1,336 @@
+/* Forecasts a job (plan_forecast.h): for each number of nodes the layouts that the estimate likes
+ * best, each simulated. */
+#include "cli/plan_forecast.h"
+
+#include "attention/kv_pool.h"
+#include "base/mem.h"
+#include "cli/plan_lines.h"
+#include "cost/forecast_table.h"
+#include "job/dry_run.h"
+#include "parallel/layout/kv_groups.h"
+#include "parallel/layout/layout_choose.h"
+#include "parallel/layout/layout_cost.h"
+#include "serve/schedule/stats.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    TRIED_MAX = 3,   /* layouts that are simulated for each number of nodes */
+    COUNTS_MAX = 16, /* numbers of nodes */
+};
+static const double model_error = 0.1; /* bench/forecast.py */
+
+/* One layout on n nodes. */
+struct candidate_layout {
+    struct layout l;
+    struct layout_fit fit;
+    double rows_s; /* by the estimate */
+};
+
+struct forecasts {
+    const struct forecast_flags *f;
+    const struct job_options *job;
+    struct config env;
+    struct layout_model *model;
+    const char *file;
+    struct node node;
+    struct layout_estimate estimate;
+    struct layout_budget budget;
+    struct plan_lines lines;
+    struct forecast_row rows[COUNTS_MAX * TRIED_MAX];
+    size_t n_rows;
+};
+
+/* The forecasts of one number of nodes. */
+struct nodes {
+    uint32_t n;
+    struct topo *topo;
+    uint32_t *order;
+    struct candidate_layout best[TRIED_MAX];
+    size_t n_best;
+};
+
+/* --- the layouts to try ------------------------------------------------------------------- */
+
+static struct status nodes_init(const struct forecasts *f, uint32_t n, struct nodes *out)
+{
+    char spec[96];
+    const uint32_t threads = (uint32_t)f->node.n_threads, ranks = (uint32_t)f->node.n_ranks;
+    snprintf(spec, sizeof spec, "%ux\"pack:1 numa:%u core:%u pu:1\"", n, ranks,
+             threads / ranks > 0 ? threads / ranks : 1);
+    out->n = n;
+    TRY(topo_describe(spec, n * ranks, 0, (uint64_t)f->node.memory_bytes, &out->topo));
+    return mem_alloc(&out->order, out->topo->n_ranks, sizeof *out->order, "rank order");
+}
+
+static void nodes_fini(struct nodes *n)
+{
+    topo_destroy(&n->topo);
+    mem_free(&n->order);
+}
+
+/* Keeps the candidate if it is among the best, fastest first. */
+static void nodes_keep(struct nodes *n, const struct candidate_layout *c)
+{
+    size_t at = n->n_best;
+    while (at > 0 && n->best[at - 1].rows_s < c->rows_s) at--;
+    if (at == TRIED_MAX) return;
+    if (n->n_best < TRIED_MAX) n->n_best++;
+    for (size_t i = n->n_best - 1; i > at; i--) n->best[i] = n->best[i - 1];
+    n->best[at] = *c;
+}
+
+/* Considers the layouts with this tp and pp: dp and ep follow, as in a job. */
+static struct status consider(const struct forecasts *f, struct nodes *n, uint32_t tp, uint32_t pp,
+                              struct candidate_layout *c)
+{
+    struct layout_flags flags = f->job->layout;
+    bool fits = false;
+    flags.tp = tp;
+    flags.pp = pp;
+    const struct status st =
+        layout_choose(f->model, n->topo, &flags, &f->budget, &c->l, n->order, &fits);
+    if (st.code == STATUS_USAGE || (!status_failed(&st) && !fits)) return status_ok();
+    TRY(st);
+    layout_expect_cuts(n->topo, n->order, &c->l);
+    c->fit = layout_fit_of(&c->l, n->topo, &f->budget);
+    if (!c->fit.fits) return status_ok();
+    c->rows_s = layout_rows_s(&c->l, n->topo, n->order, &f->budget, &c->fit);
+    nodes_keep(n, c);
+    return status_ok();
+}
+
+static struct status find_best(const struct forecasts *f, struct nodes *n)
+{
+    const struct layout_flags *asked = &f->job->layout;
+    const uint32_t ranks = n->topo->n_ranks;
+    struct candidate_layout *c = NULL;
+    struct status st = mem_alloc(&c, 1, sizeof *c, "a layout");
+    for (uint32_t pp = 1; pp <= ranks && pp <= COST_STAGES_MAX && !status_failed(&st); pp++) {
+        if (ranks % pp != 0 || (asked->pp > 0 && asked->pp != pp)) continue;
+        for (uint32_t tp = 1; tp <= ranks / pp && !status_failed(&st); tp++) {
+            if (ranks / pp % tp != 0 || (asked->tp > 0 && asked->tp != tp)) continue;
+            st = consider(f, n, tp, pp, c);
+        }
+    }
+    mem_free(&c);
+    return st;
+}
+
+/* --- one simulation ----------------------------------------------------------------------- */
+
+struct simulation {
+    struct cost_model model;
+    struct forecast forecast;
+    struct forecast_marks marks; /* `part` counts rows until the end */
+    double every, next;          /* rows between marks, and at the next one */
+};
+
+/* Notes the time. When all marks are used, keeps every second one. */
+static void simulation_mark(struct simulation *s)
+{
+    const double n = s->forecast.n_rows;
+    if (n < s->next) return;
+    if (s->marks.n == FORECAST_MARKS) {
+        for (size_t i = 0; i < FORECAST_MARKS / 2; i++) {
+            s->marks.s[i] = s->marks.s[2 * i + 1];
+            s->marks.part[i] = s->marks.part[2 * i + 1];
+        }
+        s->marks.n = FORECAST_MARKS / 2;
+        s->every *= 2;
+    }
+    s->marks.s[s->marks.n] = s->forecast.now_s;
+    s->marks.part[s->marks.n++] = n;
+    s->next = n + s->every;
+}
+
+static void simulation_step(void *user, uint32_t group, const struct step_plan *plan)
+{
+    struct simulation *s = user;
+    forecast_step(&s->forecast, group, plan);
+    simulation_mark(s);
+}
+
+/* Returns the KV blocks that a job would have: of the memory that is left it takes 6 of 10 parts,
+ * but no more than its running sequences can use. */
+static uint32_t blocks_of(const struct forecasts *f, const struct candidate_layout *c)
+{
+    const struct kv_groups g = kv_groups_of(&c->l);
+    const double tables = g.n_full + g.n_windowed;
+    const uint64_t per_context = f->budget.min_kv_blocks;
+    const int32_t batch = f->job->schedule.max_batch;
+    const double running = batch > 0 ? batch : (double)f->job->schedule.step_tokens * c->l.pp;
+    double n = (double)c->fit.n_kv_blocks / tables * 6 / 9;
+    if (n > (double)per_context * running) n = (double)per_context * running;
+    if (n < (double)per_context) n = (double)per_context;
+    return n < 1e9 ? (uint32_t)n : 1000000000u;
+}
+
+static struct status simulate(const struct forecasts *f, const struct candidate_layout *c,
+                              struct simulation *s, struct serve_summary *sum)
+{
+    struct job_options o = *f->job;
+    const size_t n = strlen(f->file);
+    const bool has_file = n < 5 || strcmp(f->file + n - 5, ".json") != 0;
+    o.mode = LEAD_GENERATE;
+    o.files.model = has_file ? f->file : NULL; /* a config.json: prompts must be token ids */
+    o.files.input = f->lines.fd >= 0 ? f->lines.path : f->f->lines;
+    o.files.output = "/dev/null";
+    o.files.no_journal = true;
+    o.model.max_model_len = f->budget.min_kv_blocks * KV_BLOCK_TOKENS;
+    if (o.model.max_model_len > f->model->arch->context)
+        o.model.max_model_len = f->model->arch->context;
+    o.layout.dp = c->l.dp;
+    o.layout.pp = c->l.pp;
+    o.layout.tp = o.layout.ep = 1;
+    o.lead.quiet = true;
+    o.run.dry_run = true;
+    o.run.kv_blocks = blocks_of(f, c);
+    const struct dry_run_watch watch = {
+        .step = simulation_step, .user = s, .mean_answer = f->f->mean_answer};
+    return dry_run_simulate(&o, f->env, &watch, sum);
+}
+
+static struct status forecast_one(struct forecasts *f, const struct nodes *n,
+                                  const struct candidate_layout *c)
+{
+    struct simulation *s = NULL;
+    struct serve_summary *sum = NULL;
+    struct status st;
+    TRY(mem_alloc(&s, 1, sizeof *s, "a simulation"));
+    s->every = s->next = 1;
+    TRY_GOTO(st, mem_alloc(&sum, 1, sizeof *sum, "a simulation"), done);
+    TRY_GOTO(st, cost_model_init(&s->model, &f->node, &c->l, n->topo, n->order), done);
+    TRY_GOTO(st, forecast_init(&s->forecast, &s->model), done);
+    TRY_GOTO(st, simulate(f, c, s, sum), done);
+    for (size_t i = 0; i < s->marks.n; i++) s->marks.part[i] /= s->forecast.n_rows;
+    struct forecast_row *row = &f->rows[f->n_rows++];
+    *row = (struct forecast_row){.n_nodes = n->n,
+                                 .n_ranks = c->l.n_ranks,
+                                 .tp = c->l.tp,
+                                 .pp = c->l.pp,
+                                 .dp = c->l.dp,
+                                 .ep = c->l.ep,
+                                 .n_cores = n->topo->ranks[0].n_cores,
+                                 .rank_bytes = (double)c->fit.needed_bytes,
+                                 .by = s->forecast.by};
+    row->end = forecast_extend(&s->marks, s->forecast.now_s, f->lines.n, f->lines.n_all,
+                               f->lines.spread, model_error);
+    row->tokens_s = (double)sum->n_generated_tokens * f->lines.n_all / f->lines.n / row->end.s;
+done:
+    forecast_fini(&s->forecast);
+    mem_free(&sum);
+    mem_free(&s);
+    return st;
+}
+
+static struct status forecast_nodes(struct forecasts *f, uint32_t n_nodes)
+{
+    struct nodes *n = NULL;
+    struct status st;
+    TRY(mem_alloc(&n, 1, sizeof *n, "layouts"));
+    TRY_GOTO(st, nodes_init(f, n_nodes, n), done);
+    TRY_GOTO(st, find_best(f, n), done);
+    for (size_t i = 0; i < n->n_best; i++) TRY_GOTO(st, forecast_one(f, n, &n->best[i]), done);
+done:
+    nodes_fini(n);
+    mem_free(&n);
+    return st;
+}
+
+/* --- all of it ---------------------------------------------------------------------------- */
+
+static struct status write_svg(const struct forecasts *f)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    struct status st = forecast_svg(f->rows, f->n_rows, &s);
+    FILE *file = status_failed(&st) ? NULL : fopen(f->f->svg, "we");
+    const bool opened = file != NULL;
+    bool written = opened && fwrite(s.data, 1, s.n, file) == s.n;
+    if (opened && fclose(file) != 0) written = false;
+    if (!status_failed(&st) && !written)
+        st = status_make(STATUS_IO, "--svg %s: %s", f->f->svg, strerror(errno));
+    strbuf_fini(&s);
+    return st;
+}
+
+static struct status print(const struct forecasts *f)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    strbuf_printf(&s,
+                  "forecast for %.0f lines (%.0f of them simulated) on nodes like %s (%s, %s)\n\n",
+                  f->lines.n_all, f->lines.n, f->node.host, f->node.cpu, f->node.kernels);
+    struct status st = forecast_table(f->rows, f->n_rows, f->f->watts, &s);
+    if (f->f->slurm) {
+        strbuf_puts(&s, "\n");
+        st = forecast_slurm(&f->rows[forecast_soonest(f->rows, f->n_rows)], &s);
+    }
+    if (!status_failed(&st)) fwrite(s.data, 1, s.n, stdout);
+    strbuf_fini(&s);
+    return st;
+}
+
+static struct status run_all(struct forecasts *f)
+{
+    size_t n_counts = 0;
+    for (uint32_t n = 1; n_counts++<COUNTS_MAX; n = 2 * n> f->f->count ? f->f->count : 2 * n) {
+        TRY(forecast_nodes(f, n));
+        if (n == f->f->count) break;
+    }
+    if (f->n_rows == 0)
+        return status_make(
+            STATUS_USAGE,
+            "no layout fits in %.4g GiB of memory a node on up to %u nodes; expected "
+            "more nodes, or a smaller --max-model-len or --step-tokens",
+            f->node.memory_bytes / (double)(1ull << 30), f->f->count);
+    if (f->f->svg != NULL) TRY(write_svg(f));
+    return print(f);
+}
+
+static struct status settle(struct forecasts *f)
+{
+    const struct job_options *job = f->job;
+    const uint32_t asked = job->model.max_model_len,
+                   context = asked > 0 ? asked : f->model->arch->context;
+    if (f->f->lines == NULL) return status_make(STATUS_USAGE, "--nodes: needs --input IN.jsonl");
+    TRY(node_read(f->f->nodes, &f->node));
+    const struct layout_network *network = &job->layout.network;
+    if (flags_is_given(&job->given, "network") || f->node.network_bytes_s == 0) {
+        f->node.network_bytes_s = network->gbit_s * 1e9 / 8;
+        if (network->latency_s > 0) f->node.network_s = network->latency_s;
+    }
+    f->estimate = (struct layout_estimate){.step_s = cost_reference_s, .user = &f->node};
+    f->model->keeps_windows = context <= f->model->arch->window;
+    f->budget = (struct layout_budget){
+        .kv = kv_layout(job->model.kv_dtype),
+        .step_tokens = (uint32_t)job->schedule.step_tokens,
+        .min_kv_blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+        .n_state_slots = layout_slots_wanted(f->model->arch, job->schedule.max_batch),
+        .network_bytes_s = f->node.network_bytes_s,
+        .estimate = &f->estimate};
+    return plan_lines_read(f->f->lines, f->f->sample, &f->lines);
+}
+
+struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
+                            struct config env, struct layout_model *model, const char *file)
+{
+    struct forecasts *f = NULL;
+    struct job_options settled = *job;
+    if (flags->answer_tokens > 0) settled.sampling.max_tokens = flags->answer_tokens;
+    TRY(mem_alloc(&f, 1, sizeof *f, "forecasts"));
+    f->f = flags;
+    f->job = &settled;
+    f->env = env;
+    f->model = model;
+    f->file = file;
+    f->lines.fd = -1;
+    struct status st = settle(f);
+    if (!status_failed(&st)) st = run_all(f);
+    plan_lines_fini(&f->lines);
+    mem_free(&f);
+    return st;
+}

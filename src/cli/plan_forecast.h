@@ -1,0 +1,45 @@
+/* shoal plan --nodes: forecasts a job on measured nodes, by simulating it with the job's own lead
+ * and scheduler over the lines of its input. */
+#ifndef SHOAL_CLI_PLAN_FORECAST_H
+#define SHOAL_CLI_PLAN_FORECAST_H
+
+#include "base/config.h"
+#include "job/job_options.h"
+#include "parallel/layout/layout.h"
+
+#define FORECAST_FLAGS(FLAG)                                                                       \
+    FLAG(const char *, nodes, "nodes", OF_TEXT("NODE.json"), .commands = IN_PLAN,                  \
+         .help = "speeds of a node, from shoal bench --machine --save: forecast the job of "       \
+                 "--input")                                                                        \
+    FLAG(uint32_t, count, "count", OF_COUNT(1, 4096, "N"), .preset = "1", .commands = IN_PLAN,     \
+         .help = "with --nodes: forecast for 1, 2, 4, ... and N such nodes")                       \
+    FLAG(const char *, lines, "input", OF_TEXT("IN.jsonl"), .commands = IN_PLAN,                   \
+         .help = "with --nodes: the job's lines")                                                  \
+    FLAG(uint32_t, sample, "sample", OF_COUNT(64, 1 << 24, "N"), .preset = "4096",                 \
+         .commands = IN_PLAN,                                                                      \
+         .help = "with --input: lines that are simulated for each layout, taken evenly from all "  \
+                 "lines; the rest of the job is continued from them")                              \
+    FLAG(double, mean_answer, "mean-answer", OF_NUMBER(0, 1e9, "N"), .commands = IN_PLAN,          \
+         .help = "with --input: answers end at random after N tokens on average, but not beyond "  \
+                 "max_tokens (default: all have max_tokens)")                                      \
+    FLAG(int32_t, answer_tokens, "max-tokens", OF_COUNT(1, 1 << 30, "N"), .commands = IN_PLAN,     \
+         .help = "with --input: max_tokens of lines that name none")                               \
+    FLAG(double, watts, "watts", OF_NUMBER(0, 1e6, "W"), .commands = IN_PLAN,                      \
+         .help = "power of a node at work: also forecast the energy")                              \
+    FLAG(const char *, svg, "svg", OF_TEXT("FILE"), .commands = IN_PLAN,                           \
+         .help = "with --nodes: draw the throughput over the number of nodes, stacked by what a "  \
+                 "step's time is spent on")                                                        \
+    FLAG(bool, slurm, "slurm", OF_SWITCH, .commands = IN_PLAN,                                     \
+         .help = "with --nodes: end with the #SBATCH lines for the forecast that ends first")
+
+struct forecast_flags {
+    FORECAST_FLAGS(FLAG_FIELD)
+};
+
+/* Local. Runs the forecast and prints it on stdout. `model` is read by plan_model_read; `file` is
+ * its file. Errors: STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO,
+ * STATUS_MEMORY. */
+struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
+                            struct config env, struct layout_model *model, const char *file);
+
+#endif

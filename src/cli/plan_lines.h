@@ -1,0 +1,20 @@
+/* A sample of an input's lines, on which a plan simulates a job. Reads lines, never JSON. */
+#ifndef SHOAL_CLI_PLAN_LINES_H
+#define SHOAL_CLI_PLAN_LINES_H
+
+#include "base/status.h"
+
+struct plan_lines {
+    char path[64];   /* of a file in memory that holds the sample */
+    int fd;          /* its descriptor, owned; -1: path is empty, and the input itself is used */
+    double n_all, n; /* lines of the input, and of the sample */
+    double spread;   /* standard deviation of a line's bytes by their mean */
+};
+
+/* Local. Counts the lines of `input` and, if there are more than n_most, copies runs of
+ * neighbouring lines, evenly spread, to a file in memory. plan_lines_fini closes it. Errors:
+ * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+struct status plan_lines_read(const char *input, double n_most, struct plan_lines *out);
+void plan_lines_fini(struct plan_lines *lines);
+
+#endif
