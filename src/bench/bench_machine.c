@@ -325,6 +325,7 @@ static struct status save_node(struct machine_report *r, const char *path)
     }
     struct strbuf text;
     strbuf_init(&text);
+    bench_node_see_reads(node);
     if (!status_failed(&st) && comm_rank(r->comm, COMM_WORLD) == 0) {
         st = node_write(node, &text);
         if (!status_failed(&st)) st = bench_write_json(path, &text);

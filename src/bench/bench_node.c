@@ -14,9 +14,14 @@
 #include <string.h>
 
 enum {
-    WIDTH = 2048, /* inputs and outputs of the linears */
+    WIDTH = 2048, /* inputs of the linears */
     MOST_ROWS = 1024,
-    MANY_ROWS = 64, /* from here on a quarter of the outputs will do */
+    MANY_ROWS = 64,
+    /* outputs of linears with fewer rows, and with these or more: calls of about a millisecond, so
+       that other work seldom interrupts one; more with many threads */
+    FEW_ROWS_OUTPUTS = 2048,
+    MANY_ROWS_OUTPUTS = 256,
+    THREAD_OUTPUTS = 32,
     TIMES_MAX = 64,
     TIMES_MIN = 5,
     TIME_NS = 100000000,
@@ -25,8 +30,8 @@ enum {
     HEADS = 8,
     KV_HEADS = 2,
     HEAD_DIM = 128,
-    POSITIONS = 32768, /* cached by all sequences together */
-    CHUNK = 256,
+    CONTEXT_MOST = 4096,
+    CHUNK = 64,
     LOGITS = 32768,
     ROW_OPS_ROWS = 256,
 };
@@ -56,6 +61,15 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user)
     }
     qsort(times, n, sizeof *times, compare_u64);
     return (double)times[n / 4] * 1e-9;
+}
+
+/* Returns the outputs of a linear that a rank measures. */
+static uint32_t outputs_of(const struct bench_node *b, size_t n_rows)
+{
+    const uint32_t by_threads = team_size(b->team) * THREAD_OUTPUTS;
+    const uint32_t times = n_rows < MANY_ROWS ? FEW_ROWS_OUTPUTS / MANY_ROWS_OUTPUTS : 1;
+    const uint32_t n = by_threads > MANY_ROWS_OUTPUTS ? by_threads : MANY_ROWS_OUTPUTS;
+    return n * times;
 }
 
 /* --- linears ------------------------------------------------------------------------------ */
@@ -135,14 +149,14 @@ static struct status measure_format(const struct bench_node *b, struct linears *
 {
     const double n_ranks = comm_size(b->comm, COMM_HOST);
     for (size_t rows = 1; rows <= MOST_ROWS; rows *= 4) {
-        linears_set(l, f, rows < MANY_ROWS ? WIDTH : WIDTH / 4);
+        linears_set(l, f, outputs_of(b, rows));
         if (rows == 1) quantize(l);
         l->n_rows = rows;
         l->at = 0;
         l->n_copies = 1;
         const double cached = bench_node_time(b->comm, run_linear, l);
         double memory = cached;
-        l->n_copies = n_bytes / l->stride;
+        l->n_copies = n_bytes > l->stride ? n_bytes / l->stride : 1;
         if (rows < 256) memory = bench_node_time(b->comm, run_linear, l);
         const double weights = (double)l->w.n_out * WIDTH * n_ranks;
         TRY(curve_add(&out->cached, (double)rows, cached / weights));
@@ -152,9 +166,10 @@ static struct status measure_format(const struct bench_node *b, struct linears *
     return status_ok();
 }
 
-static struct status alloc_linears(struct linears *l, size_t n_bytes)
+static struct status alloc_linears(const struct bench_node *b, struct linears *l, size_t n_bytes)
 {
     const size_t rows = (size_t)MOST_ROWS * WIDTH;
+    const size_t n_out = (size_t)MOST_ROWS * outputs_of(b, 1);
     void *bytes = NULL;
     TRY(mem_map(&bytes, n_bytes, "measuring linears"));
     memset(bytes, BYTE, n_bytes);
@@ -163,7 +178,7 @@ static struct status alloc_linears(struct linears *l, size_t n_bytes)
     TRY(mem_alloc(&x, rows, sizeof *x, "measuring linears"));
     for (size_t i = 0; i < rows; i++) x[i] = (float)(i % 17) - 8;
     l->x = x;
-    TRY(mem_alloc(&l->y, rows, sizeof *l->y, "measuring linears"));
+    TRY(mem_alloc(&l->y, n_out, sizeof *l->y, "measuring linears"));
     TRY(mem_alloc(&l->xq.codes, rows, 1, "measuring linears"));
     TRY(mem_alloc(&l->xq.scales, rows / QUANT_CODE_ALIGN, sizeof(float), "measuring linears"));
     return mem_alloc(&l->xq.sums, rows / QUANT_CODE_ALIGN, sizeof(int32_t), "measuring linears");
@@ -186,7 +201,9 @@ static struct status measure_linears(const struct bench_node *b, struct node *ou
     size_t n_bytes = COLD_TIMES * b->n_cache_bytes;
     if (n_bytes < cold_least) n_bytes = cold_least;
     if (n_bytes > cold_most) n_bytes = cold_most;
-    struct status st = comm_agree(b->comm, alloc_linears(&l, n_bytes));
+    const size_t least = packed_bytes(DTYPE_F32, outputs_of(b, 1), WIDTH);
+    if (n_bytes < 2 * least) n_bytes = 2 * least;
+    struct status st = comm_agree(b->comm, alloc_linears(b, &l, n_bytes));
     for (int f = 0; f < NODE_FORMAT_COUNT && !status_failed(&st); f++) {
         const enum node_format format = (enum node_format)f;
         st = comm_agree(b->comm, measure_format(b, &l, format, n_bytes, &out->linear[f]));
@@ -203,8 +220,9 @@ struct rows {
                            WIDTH */
     float *weight;      /* [WIDTH] */
     void *cache;
-    int32_t *blocks; /* [POSITIONS / 64] */
-    struct seq_rows seqs[POSITIONS / KV_BLOCK_TOKENS];
+    int32_t *blocks;       /* [n_blocks] */
+    struct seq_rows *seqs; /* [n_blocks] */
+    size_t n_blocks;       /* that all sequences have together */
     size_t n_seqs, n_rows;
     struct quant_rows xq;
     struct comm *comm;
@@ -312,7 +330,7 @@ static void run_sum(void *user)
 static void make_seqs(struct rows *r, size_t context, size_t n_rows)
 {
     const size_t n_blocks = context / KV_BLOCK_TOKENS;
-    r->n_seqs = n_rows > 1 ? 1 : POSITIONS / context;
+    r->n_seqs = n_rows > 1 ? 1 : r->n_blocks / n_blocks;
     r->n_rows = r->n_seqs * n_rows;
     for (size_t i = 0; i < r->n_seqs; i++)
         r->seqs[i] = (struct seq_rows){.row0 = i * n_rows,
@@ -324,12 +342,13 @@ static void make_seqs(struct rows *r, size_t context, size_t n_rows)
 static struct status measure_attention(const struct bench_node *b, struct rows *r, struct node *out)
 {
     const double each = (double)HEADS * HEAD_DIM * comm_size(b->comm, COMM_HOST);
-    for (size_t context = 64; context <= 4096; context *= 4) {
+    for (size_t context = KV_BLOCK_TOKENS; context <= CONTEXT_MOST; context *= 4) {
         make_seqs(r, context, 1);
         const double s = bench_node_time(b->comm, run_attention, r);
-        TRY(curve_add(&out->attention_one, (double)context, s / (POSITIONS * each)));
+        const double positions = (double)(r->n_seqs * context);
+        TRY(curve_add(&out->attention_one, (double)context, s / (positions * each)));
     }
-    for (size_t context = CHUNK; context <= 4096; context *= 4) {
+    for (size_t context = CHUNK; context <= CONTEXT_MOST; context *= 4) {
         make_seqs(r, context, CHUNK);
         const double seen = (double)context - CHUNK / 2.0;
         const double s = bench_node_time(b->comm, run_attention, r);
@@ -340,8 +359,12 @@ static struct status measure_attention(const struct bench_node *b, struct rows *
 
 static struct status alloc_rows(struct rows *r)
 {
-    const size_t n = (size_t)(POSITIONS / KV_BLOCK_TOKENS) * HEADS * HEAD_DIM;
-    const size_t n_blocks = POSITIONS / KV_BLOCK_TOKENS;
+    const size_t n_threads = team_size(r->kern->team), n_seqs = n_threads > 2 ? n_threads : 2;
+    const size_t n_blocks = n_seqs * CONTEXT_MOST / KV_BLOCK_TOKENS;
+    const size_t rows = n_blocks > ROW_OPS_ROWS ? n_blocks : ROW_OPS_ROWS;
+    const size_t n = rows * HEADS * HEAD_DIM;
+    r->n_blocks = n_blocks;
+    TRY(mem_alloc(&r->seqs, n_blocks, sizeof *r->seqs, "measuring rows"));
     TRY(mem_alloc(&r->q, n, sizeof *r->q, "measuring rows"));
     TRY(mem_alloc(&r->k, n, sizeof *r->k, "measuring rows"));
     TRY(mem_alloc(&r->out, n, sizeof *r->out, "measuring rows"));
@@ -354,7 +377,7 @@ static struct status alloc_rows(struct rows *r)
     TRY(mem_alloc(&r->xq.sums, n / 128, sizeof(int32_t), "measuring rows"));
     r->xq.group = 128;
     r->xq.n_groups = WIDTH / 2 / 128;
-    for (size_t i = 0; i < n; i++) r->q[i] = (float)(i % 13) * 0.1f - 0.6f;
+    for (size_t i = 0; i < n; i++) r->q[i] = r->k[i] = (float)(i % 13) * 0.1f - 0.6f;
     for (size_t i = 0; i < n_blocks; i++) r->blocks[i] = (int32_t)i;
     memset(r->cache, BYTE, n_blocks * block);
     return mem_alloc(&r->sums, (size_t)1 << 19, sizeof *r->sums, "measuring sums");
@@ -367,6 +390,7 @@ static void free_rows(struct rows *r)
     mem_free(&r->out);
     mem_free(&r->weight);
     mem_free(&r->blocks);
+    mem_free(&r->seqs);
     mem_free(&r->cache);
     mem_free(&r->xq.codes);
     mem_free(&r->xq.scales);
@@ -399,7 +423,7 @@ static struct status measure_rows(const struct bench_node *b, struct node *out)
     const double elements = (double)ROW_OPS_ROWS * WIDTH / 2 * n_ranks;
     TRY_GOTO(st, comm_agree(b->comm, alloc_rows(r)), done);
     TRY_GOTO(st, comm_agree(b->comm, measure_attention(b, r, out)), done);
-    make_seqs(r, 4096, CHUNK);
+    make_seqs(r, CONTEXT_MOST, CHUNK);
     out->rope_s = bench_node_time(b->comm, run_rope, r) /
                   (CHUNK * (double)(HEADS + 2 * KV_HEADS) * HEAD_DIM * n_ranks);
     out->norm_s = bench_node_time(b->comm, run_norm, r) / elements;
@@ -435,4 +459,17 @@ struct status bench_node_measure(const struct bench_node *b, struct node *out)
     TRY(measure_linears(b, out));
     TRY(measure_rows(b, out));
     return bench_node_lead(b, out);
+}
+
+void bench_node_see_reads(struct node *n)
+{
+    static const double bytes[NODE_FORMAT_COUNT] = {
+        [NODE_F32] = 4, [NODE_F16] = 2, [NODE_BF16] = 2, [NODE_INT8] = 1};
+    double best = 0;
+    for (int f = 0; f < NODE_FORMAT_COUNT; f++) {
+        const double one = curve_at(&n->linear[f].memory, 1);
+        if (one > 0 && bytes[f] / one > best) best = bytes[f] / one;
+    }
+    const double found = curve_at(&n->read, n->n_threads);
+    for (uint32_t i = 0; i < n->read.n && best > found; i++) n->read.y[i] *= best / found;
 }

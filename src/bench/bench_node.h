@@ -29,4 +29,8 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
  * and commit. Errors: STATUS_MEMORY. */
 struct status bench_node_lead(const struct bench_node *b, struct node *out);
 
+/* Local. Raises n->read, in proportion, to what the linears of one row were seen to read: other
+ * work disturbs the longer passes of the bandwidth's measurement more. */
+void bench_node_see_reads(struct node *n);
+
 #endif

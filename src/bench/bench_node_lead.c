@@ -8,7 +8,7 @@
 #include "serve/request/request.h"
 #include "serve/schedule/scheduler.h"
 
-enum { MANY = 64, ANSWER = 256, VOCAB = 32000, CONTEXT = 1024, LEAD_WARMUP = 32 };
+enum { MANY = 64, ANSWER = 256, VOCAB = 32000, CONTEXT = 1024, LEAD_WARMUP = 32, LEAD_RUNS = 5 };
 
 static struct status submit_one(const struct request_rules *rules, struct scheduler *s, uint64_t i)
 {
@@ -81,11 +81,23 @@ done:
     return st;
 }
 
+/* Sets *seconds to the least of a few runs, because only other work disturbs, and only upwards. */
+static struct status time_least(uint64_t n_sequences, double *seconds)
+{
+    *seconds = 1e9;
+    for (int i = 0; i < LEAD_RUNS; i++) {
+        double s = 0;
+        TRY(time_steps(n_sequences, &s));
+        if (s < *seconds) *seconds = s;
+    }
+    return status_ok();
+}
+
 struct status bench_node_lead(const struct bench_node *b, struct node *out)
 {
     double one = 0, many = 0;
-    struct status st = time_steps(1, &one);
-    if (!status_failed(&st)) st = time_steps(MANY, &many);
+    struct status st = time_least(1, &one);
+    if (!status_failed(&st)) st = time_least(MANY, &many);
     TRY(comm_agree(b->comm, st));
     const double each = (many - one) / (MANY - 1);
     out->sequence_s = each > 1e-9 ? each : 1e-9; /* one measured by chance as long as many */

@@ -212,7 +212,7 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
         layout_model.expert_code_group = layout_model.expert_fp8_group;
     layout_model.on_device = f->gpus_per_node > 0;
-    if (o->forecast.nodes != NULL)
+    if (o->job.files.nodes != NULL)
         return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model);
     TRY(find_topology(f, &topo));
     warn_of_memory(topo);

@@ -297,7 +297,7 @@ static struct status settle(struct forecasts *f)
     const uint32_t asked = job->model.max_model_len,
                    context = asked > 0 ? asked : f->model->arch->context;
     if (f->f->lines == NULL) return status_make(STATUS_USAGE, "--nodes: needs --input IN.jsonl");
-    TRY(node_read(f->f->nodes, &f->node));
+    TRY(node_read(job->files.nodes, &f->node));
     const struct layout_network *network = &job->layout.network;
     if (flags_is_given(&job->given, "network") || f->node.network_bytes_s == 0) {
         f->node.network_bytes_s = network->gbit_s * 1e9 / 8;

@@ -8,9 +8,6 @@
 #include "parallel/layout/layout.h"
 
 #define FORECAST_FLAGS(FLAG)                                                                       \
-    FLAG(const char *, nodes, "nodes", OF_TEXT("NODE.json"), .commands = IN_PLAN,                  \
-         .help = "speeds of a node, from shoal bench --machine --save: forecast the job of "       \
-                 "--input")                                                                        \
     FLAG(uint32_t, count, "count", OF_COUNT(1, 4096, "N"), .preset = "1", .commands = IN_PLAN,     \
          .help = "with --nodes: forecast for 1, 2, 4, ... and N such nodes")                       \
     FLAG(const char *, lines, "input", OF_TEXT("IN.jsonl"), .commands = IN_PLAN,                   \

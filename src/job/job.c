@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "job/job_forecast.h"
 #include "job/job_private.h"
 #include "job/job_same.h"
 #include "job/slurm.h"
@@ -148,6 +149,7 @@ static struct status start_lead(struct job *j)
             .has = engine_store_has, .key = engine_store_key, .user = j->engine};
         TRY(job_store_root(j, pools.store.root));
     }
+    TRY(job_forecast_start(j));
     TRY(lead_start(j->lead, &pools));
     watchdog_set_last_words(j->watchdog, job_say_last_words, j);
     return j->http != NULL ? http_port_start(j->http, j->team) : status_ok();
@@ -207,6 +209,7 @@ static struct status job_start(struct job *j)
     TRY(comm_gather_topo(j->comm, &j->topo));
     job_measure_program(j);
     TRY(job_measure_devices(j));
+    TRY(job_forecast_read(j));
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
     j->is_ordered = true;
@@ -323,6 +326,7 @@ static struct status job_run_steps(struct job *j, struct lead_loop *l)
         }
         if (l->plan.n_seqs == 0 && l->plan.n_moves == 0) continue;
         (void)failpoint_pass(&j->failpoint, FAILPOINT_STEP);
+        job_forecast_step(j, &l->plan);
         st = engine_submit(j->engine, &l->plan);
         if (status_failed(&st)) job_lose(j, "step", &st);
         l->in_flight[group] = true;
@@ -436,6 +440,7 @@ void job_close(struct job *j)
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     weights_destroy(&j->weights);
+    job_forecast_destroy(j);
     expert_places_destroy(&j->expert_places);
     mem_free(&j->expert_load);
     device_close(&j->device);

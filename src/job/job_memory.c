@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "job/job_forecast.h"
 #include "job/job_private.h"
 #include "kernels/device.h"
 #include "parallel/layout/kv_groups.h"
@@ -47,7 +48,8 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .n_state_slots = layout_slots_wanted(&j->model, j->o->schedule.max_batch),
         .rank_bytes = rank_bytes,
         .device_bytes = j->device_bytes,
-        .network_bytes_s = j->o->layout.network.gbit_s * 1e9 / 8};
+        .network_bytes_s = j->o->layout.network.gbit_s * 1e9 / 8,
+        .estimate = job_forecast_estimate(j)};
 }
 
 /* Returns the bytes of the program and of what no plan counts: lists, messages, the loader's reads,

@@ -39,6 +39,10 @@
          .commands = IN_JOBS,                                                                      \
          .help = "write the settings and measurements of the run as JSON: at the end, and every "  \
                  "10 s until then")                                                                \
+    FLAG(const char *, nodes, "nodes", OF_TEXT("NODE.json"), .commands = IN_JOBS | IN_PLAN,        \
+         .help = "speeds of a node, from shoal bench --machine --save: a job chooses its layout "  \
+                 "by them and reports predicted and measured times; a plan forecasts the job of "  \
+                 "--input")                                                                        \
     FLAG(const char *, trace, "trace", OF_TEXT("FILE"), .commands = IN_JOBS,                       \
          .help = "write a timeline of all ranks at the end, for chrome://tracing or "              \
                  "ui.perfetto.dev; of a long job the last events")                                 \

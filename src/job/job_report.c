@@ -1,4 +1,5 @@
 /* Reports on a job on stderr, at its start and at its end. */
+#include "job/job_forecast.h"
 #include "job/job_private.h"
 
 #include "base/log.h"
@@ -216,6 +217,7 @@ static struct status report_as_lead(struct job *j, const struct engine_stats *al
         print_traffic(j, all);
         print_evenness(j, all);
         if (j->layout->n_ranks > 1) print_lead(j, all);
+        job_forecast_report(j, all);
     }
     if (j->o->run.moe_stats && load != NULL) print_expert_load(j, load);
     return j->o->files.metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();

@@ -1,0 +1,35 @@
+/* Advice after a run: rules over its facts. Each piece of advice names what bounded the run, one
+ * thing to change, and about how many times as fast the job would then be. Pure. */
+#ifndef SHOAL_COST_ADVICE_H
+#define SHOAL_COST_ADVICE_H
+
+#include "cost/step_cost.h"
+
+enum { ADVICE_MAX = 16, ADVICE_BYTES = 400 };
+
+/* What a run knows at its end. Fractions are of the run's time. */
+struct advice_facts {
+    uint32_t tp, pp, dp, ep, ranks_of_host;
+    bool has_experts, experts_cross_hosts;
+    struct cost predicted; /* its parts; all zeros: nothing was predicted */
+    double predicted_s, measured_s;
+    double communication, waiting, planning; /* measured; waiting: of stages for each other */
+    double rows_of_step;                     /* mean, of a replica */
+    double max_batch;                        /* 0: not given */
+    double weight_bytes;                     /* mean bytes of a weight */
+    double preempted, recomputed; /* preemptions per admission; rows computed again, of all */
+    double expert_evenness;       /* rows of the busiest rank by the mean; 0: not known */
+    bool placed_by_load;          /* --expert-load was given */
+};
+
+struct advice {
+    const char *rule; /* its name, for tests */
+    double gain;      /* times as fast; 0: not known */
+    char text[ADVICE_BYTES];
+};
+
+/* Local. Writes at most ADVICE_MAX pieces of advice, the largest gain first; returns how many. A
+ * rule whose gain would be below 1.05 is silent. */
+size_t advice_of(const struct advice_facts *f, struct advice out[ADVICE_MAX]);
+
+#endif
