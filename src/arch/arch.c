@@ -270,7 +270,7 @@ static void derive_attention(struct arch_reading *r)
 }
 
 /* Reads each layer's attention from "layer_types". If a family's window rule covers all layers or
- * none, the list may only repeat that rule. */
+ * none, the list may only repeat that rule, unless the family is window_listed. */
 static struct status derive_layer_types(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -397,7 +397,7 @@ static struct status derive_typed_mlps(struct arch_reading *r)
 }
 
 /* Marks the MoE layers: layer l if sparse_step divides l + 1 and moe_every divides l, except
- * mlp_only_layers and the first n_dense_layers. */
+ * mlp_only_layers, the first n_dense_layers and those after moe_last. */
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;

@@ -32,7 +32,8 @@ enum window_rule {
     WINDOW_ALL,
     WINDOW_UPPER, /* from layer "max_window_layers" on */
     WINDOW_EVEN,  /* layers 0, 2, 4, ... */
-    WINDOW_MOST,  /* all but every "sliding_window_pattern"-th; without that field, every fourth */
+    WINDOW_MOST,  /* all but every "sliding_window_pattern"-th; without that field, window_period-th
+                   */
 };
 
 /* A family: a row of arch_family.c. */
@@ -218,7 +219,8 @@ struct arch {
     uint32_t n_eos_ids;
 };
 
-/* Local. Returns the number of layers that have weights and KV rows, with the prediction layer. */
+/* Local. Returns the number of layers that have weights and KV rows; a loaded prediction layer
+ * counts. */
 static inline uint32_t arch_all_layers(const struct arch *m)
 {
     return m->n_layers + m->n_predict;

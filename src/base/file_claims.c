@@ -102,8 +102,8 @@ static struct status wait_for_end(const struct claim *k, struct taking *t,
     return status_ok();
 }
 
-/* Watches another host's lease: refuses the claim if the lease is renewed, waits until it is
- * stale. */
+/* Looks once at another host's lease that no lock reaches: refuses the claim if the lease was
+ * renewed since the last look, otherwise waits WATCH_MS. */
 static struct status file_claims_watch(const struct claim *k, struct taking *t,
                                        const struct lease_view *v)
 {

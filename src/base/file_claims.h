@@ -1,10 +1,9 @@
 /* Keeps two jobs from writing one file. A job claims each file before it writes to it. A second job
- * is refused at once, with a sentence that names the first job's host, pid and job id. A claim is a
- * lease: a file named FILE.lease beside the real file (symlinks are followed), locked, and renewed
- * by a thread (file_lease.h). When a job is killed, later jobs on the same host may take over its
- * lease at once, jobs on other hosts after LEASE_STALE_S. Does not lock the file itself; its writer
- * does. Called by jobs and by `shoal merge`; the lead checks its claims before each
- * write. */
+ * is refused, with a sentence that names the first job's host, pid and job id. A claim is a lease:
+ * a file named FILE.lease beside the real file (symlinks are followed), locked, and renewed by a
+ * thread (file_lease.h). When a job is killed, later jobs on the same host may take over its lease
+ * at once, jobs on other hosts after LEASE_STALE_S. Does not lock the file itself; its writer does.
+ * Called by jobs and by `shoal merge`; the lead checks its claims before each write. */
 #ifndef SHOAL_BASE_FILE_CLAIMS_H
 #define SHOAL_BASE_FILE_CLAIMS_H
 
@@ -19,11 +18,11 @@ struct file_claims;
  * launcher does; 0: none. Errors: STATUS_MEMORY. */
 struct status file_claims_create(const char *job, int32_t launcher, struct file_claims **out);
 
-/* Local. Claims the file `path`; `what` names it in sentences ("output"). Does nothing for a device
- * or a pipe. When no lease can be made beside the file, logs a warning and goes on without one. May
- * wait, after a log line: up to 15 s for a process whose launcher is gone, up to LEASE_STALE_S for
- * a lease of another host. Errors: STATUS_USAGE (another process has the file; the sentence names
- * it), STATUS_IO, STATUS_MEMORY. */
+/* Local. Claims the file `path`, at most 8 in all; `what` (borrowed) names it in sentences
+ * ("output"). Does nothing for a device or a pipe. When no lease can be made beside the file, logs
+ * a warning and goes on without one. May wait, after a log line: up to 15 s for a process whose
+ * launcher is gone, up to LEASE_STALE_S for a lease of another host. Errors: STATUS_USAGE (another
+ * process has the file; the sentence names it), STATUS_IO, STATUS_MEMORY. */
 struct status file_claims_add(struct file_claims *c, const char *what, const char *path);
 
 /* Local, any thread. Errors: STATUS_IO when another job has taken over a claim because this process

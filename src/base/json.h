@@ -26,8 +26,9 @@ struct js_node; /* borrowed, lives as long as its document */
 /* Local. Parses n bytes; `what` names them in the error. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out);
 
-/* Local. As js_parse, but an integer too large for 64 bits is no error: it becomes the nearest real
- * number (or the largest), and *is_rounded is set. Errors: as js_parse. */
+/* Local. As js_parse, but a number too large is no error: an integer beyond 64 bits becomes the
+ * nearest real number, a number beyond those the largest one, and *is_rounded is set. Errors: as
+ * js_parse. */
 struct status js_parse_rounding(const char *text, size_t n, const char *what, struct js_doc **out,
                                 bool *is_rounded);
 void js_destroy(struct js_doc **doc);
@@ -48,7 +49,8 @@ bool js_next(const struct js_node *object, const void **it, const char **key,
 bool js_int(const struct js_node *node, int64_t *out);
 bool js_number(const struct js_node *node, double *out);
 bool js_bool(const struct js_node *node, bool *out);
-/* Returns NULL when the node is no string. The bytes may contain NULs; n may be NULL. */
+/* Returns NULL, without setting *n, when the node is no string. The bytes may contain NULs; n may
+ * be NULL. */
 const char *js_string(const struct js_node *node, size_t *n);
 
 /* Local. Sets *out to the compact text of a node (object members in their order), to be freed with

@@ -16,8 +16,8 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_COUNT };
  * Ranks other than 0 print only errors, unless level is LOG_DEBUG. */
 void log_init(int rank, enum log_level level, bool json);
 
-/* Local. Writes one line (a newline is added) with one write call, so that lines never interleave.
- */
+/* Local. Writes one line (a newline is added; a message is truncated to 3,999 bytes) with one write
+ * call, so that lines do not interleave. */
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -12,7 +12,8 @@
 enum { MEM_ALIGN = 64 };
 
 /* Local. Sets *out to n * elem_bytes zeroed bytes, 64-byte aligned; `what` names them in the error.
- * n = 0 gives a valid pointer. Owner: the caller, mem_free. Errors: STATUS_MEMORY. */
+ * n = 0 gives a valid pointer. Owner: the caller, mem_free. Errors: STATUS_MEMORY; *out is then
+ * NULL. */
 struct status mem_alloc(void *out, size_t n, size_t elem_bytes, const char *what);
 
 /* Local. Grows *inout (from mem_alloc, or NULL) from n_old to n_new elements and keeps its content;

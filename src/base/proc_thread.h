@@ -18,8 +18,8 @@ struct proc_thread {
  * thread's number is the pid. */
 bool proc_thread_read(int32_t pid, int32_t thread, struct proc_thread *out);
 
-/* True when any thread of the process is not asleep: it runs, is ready to run, waits for a disk, or
- * is stopped. False when the process is gone or hidden. */
+/* True when any thread of the process is in a state other than S: it runs, is ready to run, waits
+ * for a disk, is stopped or is a zombie. False when the process is gone or hidden. */
 bool proc_is_busy(int32_t pid);
 
 #endif

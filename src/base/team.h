@@ -40,9 +40,9 @@ uint32_t team_size(const struct team *t);
 bool team_is_calm(const struct team *t);
 
 /* Local, by the thread that made the team, not from within a part. Runs fn(job, i) once for each
- * part i below team_size(t) * parts_each and returns when all are done. Part i belongs to thread i
- * / parts_each. A thread that has finished its own parts takes parts that other threads have not
- * begun, so a thread without a core delays nobody. t NULL: the caller runs all parts. */
+ * part i below team_size(t) * parts_each (below 2^15) and returns when all are done. Part i belongs
+ * to thread i / parts_each. A thread that has finished its own parts takes parts that other threads
+ * have not begun, so a thread without a core delays nobody. t NULL: the caller runs all parts. */
 void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job);
 
 /* Local. As team_run, for parts so small that claiming each one would take too long: a thread

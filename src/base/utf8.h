@@ -14,7 +14,8 @@ bool utf8_sequence(const char *p, size_t n, size_t *step);
 /* Local. True when p (n bytes, 1 to 3) could become well-formed with more bytes after it. */
 bool utf8_incomplete(const char *p, size_t n);
 
-/* Local. Returns the code point of a well-formed sequence; *step is the sequence's length. */
+/* Local. Returns the code point of the sequence at p, U+FFFD if it is ill-formed; *step as
+ * utf8_sequence. */
 uint32_t utf8_decode(const char *p, size_t n, size_t *step);
 
 /* Local. Writes a code point's 1 to 4 bytes to out; returns their number. */

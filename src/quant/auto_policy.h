@@ -1,6 +1,7 @@
 /* Chooses each tensor's format within a budget of bits. All tensors start with the smallest
  * format. Then, again and again, the change that removes the most error per added bit is made,
- * until none fits the budget. Pure and deterministic. calibrate measures the errors. */
+ * until no change that fits the budget removes any. Pure and deterministic. calibrate measures
+ * the errors. */
 #ifndef SHOAL_QUANT_AUTO_POLICY_H
 #define SHOAL_QUANT_AUTO_POLICY_H
 
@@ -23,8 +24,8 @@ struct auto_item {
 /* Local. Sets the choice of each item among n_formats, which are ordered from few bits to many, so
  * that all items together take at most budget_bits. The worth of a change is (error now - error
  * then) * n_weights / (bits then - bits now); a change may be to any larger format, and ties go to
- * the smaller index. Errors: STATUS_USAGE names both numbers when even the smallest formats need
- * more than the budget. */
+ * the first item, then to the smaller format. Errors: STATUS_USAGE names both numbers when even the
+ * smallest formats need more than the budget. */
 struct status auto_policy_choose(struct auto_item *items, size_t n_items, uint32_t n_formats,
                                  uint64_t budget_bits);
 

@@ -21,7 +21,7 @@ enum {
 
 /* ---- the factor ---- */
 
-/* Orders the columns by descending diagonal, ties by number (a stable insertion sort). */
+/* Orders the columns by number or, by_moment, by descending diagonal (a stable insertion sort). */
 static void order_columns(const double *full, uint32_t n, bool by_moment, uint32_t *order)
 {
     for (uint32_t i = 0; i < n; i++) {

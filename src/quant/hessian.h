@@ -44,8 +44,8 @@ void hessian_mirror(double *full, uint32_t n);
 enum { HESSIAN_LANES = 16 };
 
 /* Local. Computes v^T H v of HESSIAN_LANES vectors at once (`full` is H): v [n, HESSIAN_LANES],
- * interleaved. Each result is a chain over i ascending of v_i * (a chain over k ascending of H_ik
- * v_k). */
+ * interleaved. out [HESSIAN_LANES]. Each result is a chain over i ascending of v_i * (a chain over
+ * k ascending of H_ik v_k). */
 void hessian_norms(const double *full, uint32_t n, const double *v, double *out);
 
 /* Local, on the team's threads over rows. *out = the output error of the rows' differences d

@@ -35,8 +35,8 @@ struct quant_param quant_fit(struct quant_format f, const float *x, size_t n);
 struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero);
 
 /* Local. quant_encode returns the nearest code of a value, saturating, as stored (nibbles: 0..15);
- * with a scale of 0 it returns the code of zero. quant_decode returns the value of a code, rounded
- * once. */
+ * with a scale of 0, or for a value that is not finite, it returns the code of zero. quant_decode
+ * returns the value of a code, rounded once. */
 uint8_t quant_encode(struct quant_format f, struct quant_param p, float x);
 float quant_decode(struct quant_format f, struct quant_param p, uint8_t code);
 

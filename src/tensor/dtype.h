@@ -117,9 +117,9 @@ DEVICE_INLINE uint16_t bf16_from_f32(float x)
     return (uint16_t)(((u >> 16 & 1) + 0x7FFFu + u) >> 16);
 }
 
-/* Local. out[n] = in[n] in f32, exact. */
+/* Local. out[n] = in[n] in f32, exact; t is a float type. */
 void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out);
-/* Local. out[n] = in[n] rounded to t. */
+/* Local. out[n] = in[n] rounded to t, a float type. */
 void dtype_from_f32(enum dtype t, const float *in, size_t n, void *out);
 /* Local. Returns how many finite values of in[n] became infinite in out[n] of type t (F16 or BF16;
  * 0 for F32). */

@@ -149,9 +149,9 @@ static inline float quant_value(struct quant_format f, uint8_t code, int32_t zer
 }
 
 /* Local. Parse and write the name of a format as users write it and reports print it: "int8",
- * "int8-asym-g64", "int4-g32", "int4-asym-g128", "fp8", "fp8-g128", "mxfp4". Without -gN: int4
- * g32, int8 and fp8 per channel. quant_format_parse returns false for anything else;
- * quant_format_name writes at most n bytes, NUL included. */
+ * "int8-asym-g64", "int4-g32", "int4-asym-g128", "fp8", "fp8-g128", "mxfp4". Without -gN: int4 g32,
+ * int8 and fp8 per channel. quant_format_parse sets f16 scales (fp8: f32) and returns false for
+ * anything else; quant_format_name writes at most n bytes, NUL included. */
 bool quant_format_parse(const char *name, struct quant_format *out);
 void quant_format_name(struct quant_format f, char *out, size_t n);
 

@@ -22,8 +22,9 @@ struct status chat_create(const char *source, size_t n, const struct js_node *to
                           const char *what, struct chat **out);
 void chat_destroy(struct chat **c);
 
-/* Local. Sets the text of a special token's variable ("bos_token", "eos_token", ...), for models
- * without a tokenizer_config.json. Errors: STATUS_INPUT for other names, STATUS_MEMORY. */
+/* Local. Sets a special token's variable ("bos_token", "eos_token", ...) to text[n], which is
+ * copied and must be UTF-8; for models without a tokenizer_config.json. Errors: STATUS_INPUT for
+ * other names, STATUS_MEMORY. */
 struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n);
 
 /* How a template teaches the model to write tool calls. */
@@ -61,7 +62,7 @@ struct chat_text {
 };
 
 /* Local. Runs the template over an array of messages, all of whose strings come from a user.
- * Errors: STATUS_REQUEST for messages, tools, documents or extra of another shape, and those of
+ * Errors: STATUS_REQUEST for messages, tools, documents or extra of the wrong shape, and those of
  * jinja_render; STATUS_MEMORY. */
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);

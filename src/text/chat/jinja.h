@@ -15,7 +15,7 @@ struct jinja; /* a parsed template; never changes, so threads may share it */
 
 /* Local. Parses n bytes of a template; `what` names it in errors, with the line. Owner of *out: the
  * caller, jinja_destroy. Errors: STATUS_INPUT for syntax, tags that are not supported, bytes that
- * are not UTF-8; STATUS_MEMORY. */
+ * are not UTF-8, or a source over 1 MiB; STATUS_MEMORY. */
 struct status jinja_create(const char *source, size_t n, const char *what, struct jinja **out);
 void jinja_destroy(struct jinja **t);
 
@@ -47,7 +47,7 @@ enum { JINJA_STEPS_MAX = 1 << 24 };
 
 /* A zero means the default. */
 struct jinja_limits {
-    uint64_t max_steps;      /* JINJA_STEPS_MAX; one per node, and one per 4 to 16 bytes touched */
+    uint64_t max_steps;      /* JINJA_STEPS_MAX; one per node, and one per 1 to 16 bytes touched */
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */

@@ -24,7 +24,7 @@ static bool int_power(struct jrun *r, int64_t x, int64_t y, int64_t *out)
 static bool int_divide(struct jrun *r, int op, int64_t x, int64_t y, int64_t *out)
 {
     if (y == 0) return jfail(r, "a division by zero");
-    if (y == -1) { /* the only quotient that overflows */
+    if (y == -1) { /* the only divisor with which a quotient can overflow */
         if (op == '%') {
             *out = 0;
             return true;
@@ -104,7 +104,7 @@ static bool number_binary(struct jrun *r, int op, const struct jvalue *a, const 
     return true;
 }
 
-/* Appends the text with HTML's special characters escaped, unless the value is marked safe. */
+/* Appends the text, with HTML's special characters escaped unless `safe`. */
 static bool add_escaped(struct jbuild *b, const struct jvalue *v, bool safe)
 {
     const struct jtext *t = v->u.text;
@@ -173,8 +173,8 @@ static bool repeatable(const struct jvalue *v)
 }
 
 /* Always false: fails because the operands' types do not fit the operator. For '+' the sentence
- * names the field of the request that an operand came from; it prefers the operand that is not a
- * string. */
+ * names the request's field that an operand came from, if one did; it prefers the operand that is
+ * not a string. */
 static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
                        const struct jvalue *b)
 {

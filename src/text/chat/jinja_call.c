@@ -161,7 +161,8 @@ static int day_of_year(const struct jinja_date *d)
     return BEFORE[d->month - 1] + d->day + (leap && d->month > 2);
 }
 
-/* Writes the name of the month or weekday, or its first three letters for the short form. */
+/* Writes the name of the month or weekday, its first three letters, or AM or PM. False: no such
+ * directive. */
 static bool date_name(char letter, const struct jinja_date *d, char out[16])
 {
     static const char *const DAYS[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
@@ -178,7 +179,8 @@ static bool date_name(char letter, const struct jinja_date *d, char out[16])
     return true;
 }
 
-/* Writes one directive of strftime in the C locale; `-` drops the padding. */
+/* Writes one directive of strftime in the C locale; `bare` (%-d) drops the padding. False: an
+ * unknown one. */
 static bool date_part(char letter, bool bare, const struct jinja_date *d, char out[16])
 {
     int value, width = 2;

@@ -152,8 +152,8 @@ size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MA
     return n;
 }
 
-/* True for Unicode's Other_Lowercase and Other_Uppercase: cased characters that are in no letter
- * category. */
+/* True for Unicode's Other_Lowercase and Other_Uppercase: cased characters outside the categories
+ * Lu, Ll and Lt. */
 static bool is_other_cased(uint32_t c)
 {
     static const struct {

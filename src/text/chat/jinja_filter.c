@@ -135,8 +135,9 @@ FILTER(filter_default)
     return a[0].type != JV_ABSENT || jtext_literal(r, "", out);
 }
 
-/* Copies the text without surrounding blanks and without underscores between digits. False: it is
- * too long or empty, or has a character of strtod's notations that Python lacks. */
+/* Copies the text without surrounding blanks and without single underscores inside it. False: it is
+ * empty or over 127 bytes long, has a NUL or a character of strtod's notations that Python lacks,
+ * or a failure. */
 static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
 {
     struct jvalue bare;
@@ -250,7 +251,7 @@ FILTER(filter_round)
     return true;
 }
 
-/* Indents all lines but empty ones and, unless requested, the first. */
+/* Indents all lines; the first one and empty ones only if requested. */
 FILTER(filter_indent)
 {
     static const char BLANKS[] = "                                                                ";

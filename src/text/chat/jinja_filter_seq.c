@@ -1,4 +1,5 @@
-/* Jinja's filters for sequences and mappings: iterators where Jinja returns generators. */
+/* Jinja's filters for sequences and mappings. They return iterators where Jinja returns
+ * generators. */
 #include "text/chat/jinja_value.h"
 
 #include <string.h>

@@ -11,9 +11,9 @@ struct lexer {
     struct jparse *p;
     const char *s; /* [n] */
     size_t n, at;
-    size_t line_at; /* `line` counts the line ends before this position */
+    size_t line_at; /* `line` is the number of the line at this position */
     int line;
-    bool line_starting; /* the text before `at` ended with a line end */
+    bool line_starting; /* a line begins at `at` */
     size_t capacity;
     char open[256]; /* brackets that are open in this tag */
     size_t n_open;
@@ -63,14 +63,16 @@ static size_t skip_space(const struct lexer *x, size_t at)
     return at;
 }
 
-/* Reads the whitespace sign (+ or -) after an opening delimiter and moves *at past it. */
+/* Reads the whitespace sign (+ or -; '\0': none) after an opening delimiter and moves *at past
+ * it. */
 static char sign_at(const struct lexer *x, size_t *at)
 {
     if (*at < x->n && (x->s[*at] == '-' || x->s[*at] == '+')) return x->s[(*at)++];
     return '\0';
 }
 
-/* Emits the data up to `end`, where an opening delimiter with this sign begins. */
+/* Emits the data up to `end`, where an opening delimiter with this sign begins, less the whitespace
+ * that it removes. */
 static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
 {
     size_t to = end;

@@ -1,4 +1,4 @@
-/* The methods of strings, mappings and lists that Jinja's sandbox allows. */
+/* Methods of strings, mappings, lists and loops that Jinja's sandbox allows. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -15,7 +15,7 @@ static bool given(const struct jvalue *a)
     return a->type != JV_ABSENT && a->type != JV_NONE;
 }
 
-/* Takes an argument that must be a string. *out is NULL if it was not given. */
+/* Takes an argument that must be a string. *out is NULL if it is absent or none. */
 static bool text_arg(struct jrun *r, const char *method, const struct jvalue *a,
                      const struct jtext **out)
 {

@@ -163,7 +163,7 @@ void jlist_add(struct jlist *l, struct jnode *node)
 
 static bool body(struct jparse *p, const char *const ends[], struct jnode **out);
 
-/* Parses a body up to the tag that begins with `end`, and reads that tag. */
+/* Parses the end of the opening tag, then a body up to the tag named `end`, and reads that name. */
 static bool body_to(struct jparse *p, const char *end, struct jnode **out)
 {
     const char *const ends[] = {end, NULL};

@@ -1,7 +1,7 @@
-/* Tokens and nodes of a template. Included only by jinja*.c and jinja_run.h. Everything is
- * allocated in the template's arena and constant once parsed. All functions are Local. They return
- * false (or NULL) after a failure; jparse.st keeps the first one: STATUS_INPUT names template and
- * line, or STATUS_MEMORY. */
+/* Tokens and nodes of a template. Included only by jinja*.c and jinja_run.h. Nodes and names are
+ * allocated in the template's arena and constant once parsed; tokens live as long as the parser.
+ * All functions are Local. They return false (or NULL) after a failure; jparse.st keeps the first:
+ * STATUS_INPUT names template and line, or STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_PARSE_H
 #define SHOAL_TEXT_CHAT_JINJA_PARSE_H
 
@@ -51,7 +51,7 @@ enum jnode_kind {
     JN_CALL,    /* a(list) */
     JN_KEYWORD, /* name=a, in a list of arguments */
     JN_FILTER,  /* a | name(list); fn NULL when unknown */
-    JN_TEST,    /* a is name(list) */
+    JN_TEST,    /* a is name(list); fn NULL when unknown */
     JN_COND,    /* b if a else c (NULL: undefined) */
     JN_OR,
     JN_AND,
@@ -68,7 +68,7 @@ enum jnode_kind {
     JN_PRINT,        /* a */
     JN_IF,           /* list of JN_BRANCH */
     JN_BRANCH,       /* a (NULL: else), list */
-    JN_FOR,          /* target a in b if c: list, other: d's list */
+    JN_FOR,          /* target a in b if c: list; without a full pass: d's list */
     JN_SET,          /* target a = b */
     JN_SET_BLOCK,    /* target a = b over JN_CAPTURED, list */
     JN_MACRO,        /* name, params c's list, body list */
@@ -114,7 +114,7 @@ struct jparse {
     size_t n_tokens;
     size_t at; /* the current token */
     int depth;
-    int loops; /* loops that are open in the current macro or block body */
+    int loops; /* open loops of the current macro, generation block or template */
 };
 
 /* Local. Records the first failure. Always returns false. */

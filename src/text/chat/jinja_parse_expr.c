@@ -102,8 +102,8 @@ static bool is_tuple_end(const struct jparse *p)
     return type == JT_VARIABLE_END || type == JT_BLOCK_END || jtok_is_op(p, ')');
 }
 
-/* Parses elements separated by commas, each by `parse`. One without a comma is returned itself,
- * more as a JN_TUPLE. Returns NULL on failure. */
+/* Parses elements separated by commas, each by `parse`. A single element without a comma is
+ * returned itself, anything else as a JN_TUPLE. Returns NULL on failure. */
 static struct jnode *elements(struct jparse *p, struct jnode *(*parse)(struct jparse *p, bool flag),
                               bool flag, bool may_be_empty)
 {
@@ -141,7 +141,7 @@ struct jnode *jparse_tuple(struct jparse *p, bool cond)
     return elements(p, expression_of, cond, false);
 }
 
-/* Parses a name, a name's attribute, or names in parentheses. */
+/* Parses a name, names in parentheses or, with_attr, a name's attribute. */
 static struct jnode *target_of(struct jparse *p, bool with_attr)
 {
     if (p->depth >= MAX_NESTING) {

@@ -23,7 +23,7 @@ struct jmacro {
 };
 
 /* Local. jscope_new returns a new scope, NULL on failure; jscope_set binds a name in this scope;
- * jscope_get also searches the parents. */
+ * jscope_get also searches the parents, and returns NULL when none binds the name. */
 struct jscope *jscope_new(struct jrun *r, struct jscope *parent);
 bool jscope_set(struct jrun *r, struct jscope *s, const struct jname *name,
                 const struct jvalue *value);
@@ -36,7 +36,7 @@ bool jeval(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalu
 bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue *b,
              struct jvalue *out);
 
-/* Local. Calls a macro. */
+/* Local. Calls a macro and sets *out to the text that it prints. */
 bool jmacro_call(struct jrun *r, const struct jmacro *m, const struct jargs *args,
                  struct jvalue *out);
 

@@ -135,7 +135,8 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
     return jtext_cut(r, t, from, to, out);
 }
 
-/* Replaces the empty string: inserts `new` before each character and at the end. */
+/* Replaces the empty string: inserts `new` before each character and at the end, at most `count`
+ * times (below 0: no limit). */
 static bool weave(struct jbuild *b, const struct jtext *t, const struct jtext *new, int64_t count)
 {
     size_t at = 0;

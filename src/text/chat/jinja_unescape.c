@@ -30,7 +30,7 @@ static char simple_escape(char c)
 }
 
 /* Decodes the escape at s, which starts with a backslash, into out. Returns the escape's length, or
- * 0 after a failure. */
+ * 0 after a failure; for an unknown escape 1, the backslash that is kept. */
 static size_t unescape_one(const char *s, size_t n, char out[4], size_t *n_out)
 {
     const char c = n > 1 ? s[1] : '\0';

@@ -1,7 +1,8 @@
 /* The values of a running template, their memory and operations. Included only by jinja*.c and
- * jinja*.h. Values live in the arena of the run and never change, except namespaces and iterators.
- * All functions are Local. They return false (or NULL) after a failure, and run->st keeps the first
- * one: STATUS_REQUEST for a template's mistake or a limit that is reached, STATUS_MEMORY. */
+ * jinja*.h. Values live in the arena of the run and never change, except namespaces, loops and
+ * iterators. All functions are Local. They return false (or NULL) after a failure, and run->st
+ * keeps the first one: STATUS_REQUEST for a template's mistake or a limit that is reached,
+ * STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_VALUE_H
 #define SHOAL_TEXT_CHAT_JINJA_VALUE_H
 
@@ -151,11 +152,11 @@ struct jrun {
 
 /* ---- jinja_value.c ---- */
 
-/* Local. Records the first failure; for a template's mistake, with the line. Always returns false.
- */
+/* Local. Records a STATUS_REQUEST with the current line, if it is the first failure. Always returns
+ * false. */
 bool jfail(struct jrun *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Local. Returns memory of the arena; NULL after a failure, which is recorded. */
+/* Local. Returns zeroed memory of the arena; NULL after a failure, which is recorded. */
 void *jget(struct jrun *r, size_t n, size_t elem_bytes);
 
 /* Local. Counts n steps of work. False: the limit is reached. */
@@ -186,8 +187,8 @@ static inline bool jtext_user(const struct jtext *t, size_t i)
     return t->user != NULL && t->user[i] != 0;
 }
 
-/* Local. Builds texts. Failures are recorded in the run, and jbuild_end reports them. `user` is [n]
- * or NULL. */
+/* Local. Builds texts. The run records failures, and jbuild_end reports them. In jbuild_add `user`
+ * is [n], or NULL: no byte is a user's. */
 void jbuild_init(struct jbuild *b, struct jrun *r);
 bool jbuild_add(struct jbuild *b, const char *p, const unsigned char *user, size_t n);
 bool jbuild_puts(struct jbuild *b, const char *text, bool user);
@@ -204,7 +205,7 @@ static inline bool jis_seq(const struct jvalue *v)
 }
 
 /* Local. Dictionaries. jdict_put replaces the value of an existing key; jdict_get returns NULL if
- * there is no such key. */
+ * there is no such key, or after a failure. */
 bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jvalue *out);
 bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
                const struct jvalue *value);
@@ -226,7 +227,8 @@ bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **item
 
 /* ---- jinja_print.c ---- */
 
-/* Local. Append str(v) and repr(v). jas_text: a text's own bytes, or str(v). */
+/* Local. Append str(v), which is empty for an undefined value, and repr(v). jas_text: a text's own
+ * bytes, or str(v). */
 bool jprint(struct jbuild *b, const struct jvalue *v);
 bool jrepr(struct jbuild *b, const struct jvalue *v);
 bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
@@ -244,12 +246,13 @@ bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 
 /* ---- jinja_field.c ---- */
 
-/* Local. Fails if v came with the request and is not of the type that the template needs, which is
- * that of `other`; the sentence names v's field. Returns false without a failure if v did not come
- * with the request, or if JSON has no name for either type. */
+/* Local. Call it when v is not of the type that the template needs, that of `other`. If v came
+ * with the request, records a failure that names v's field and returns true. Returns false and
+ * records nothing if it did not, if JSON has no name for either type, or if `other` is none or
+ * undefined. */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
 
-/* Local. True when the template has a variable of this name. */
+/* Local. True when this name occurs in the template; only then is its variable set. */
 bool jhas_var(const struct jrun *r, const char *name);
 
 /* ---- jinja_string.c: characters as Python sees them ---- */

@@ -225,7 +225,7 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
     nfa_spend(b->n, b->d->n_classes + n_set + n_edges);
 }
 
-/* Makes the set of states that follow by class c; b->active holds the edges of the last class. */
+/* Makes the set of states that follow by class c; b->active holds the edges of the class before. */
 static void make_set(struct builder *b, struct sweep *w, size_t c)
 {
     size_t n = 0;

@@ -28,7 +28,8 @@ struct grammar_work {
     uint64_t n_steps;
 };
 
-/* Local. STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as "edges". */
+/* Local. Returns STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as
+ * "edges". */
 struct status grammar_too_large(const struct grammar_work *work, int most, const char *unit);
 
 struct nfa_edge {
@@ -37,7 +38,7 @@ struct nfa_edge {
     bool is_empty;     /* no byte at all */
 };
 
-/* In the caller's memory. The first error stays in `status`; later calls then add nothing. */
+/* In the caller's memory. The first error stays in `status`; later calls then add no edges. */
 struct nfa {
     struct nfa_edge *edges; /* owned, [n_edges] */
     size_t n_edges, capacity;

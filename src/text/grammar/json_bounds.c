@@ -14,7 +14,7 @@ enum { N = JSON_BOUND_DIGITS, DIGITS = 2 * N, SHORTEST_MAX = 17, MAGNITUDE_STEPS
 struct magnitude {
     uint8_t digit[DIGITS];
     bool is_cut, is_out;
-    bool is_beyond; /* the bound has more than N digits before the point */
+    bool is_beyond; /* the bound is infinite, or has more than N digits before the point */
 };
 
 /* The digits of numbers from low to high, on paths that end in `to`. */

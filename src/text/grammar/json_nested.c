@@ -18,8 +18,8 @@ static bool is_property(const struct json_parts *all, size_t n, const char *name
     return false;
 }
 
-/* Fills `names` with the names in one part's "required", sorted. False when a name is no property
- * of any part, or comes twice. */
+/* Fills `names` with the names in one part's "required", sorted. False when it is no list of names,
+ * or a name is no property of any part or comes twice. */
 static bool list_part(const struct json_parts *all, const struct js_node *list, const char **names)
 {
     const size_t n = js_count(list);

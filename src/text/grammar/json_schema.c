@@ -140,8 +140,8 @@ static struct status read_types(const struct json_parts *all, int *types)
     return status_ok();
 }
 
-/* Refuses keywords that are neither annotations nor of a type that their part allows. A part
- * without "type" allows `types`. */
+/* Refuses unknown keywords, and keywords of types that their part does not allow. A part without
+ * "type" allows `types`. */
 static struct status check_keywords(const struct json_parts *all, int types)
 {
     for (size_t i = 0; i < all->n; i++) {

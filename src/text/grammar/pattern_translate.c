@@ -233,7 +233,8 @@ static struct status interval(struct translation *t)
 }
 
 /* Translates a literal in a (?i: group. Oniguruma also matches ligatures and other one-to-many
- * folds there, so letters that could take part in one are refused. */
+ * folds there, so pairs of ASCII letters that have one, and all letters beyond ASCII, are
+ * refused. */
 static struct status caseless_literal(struct translation *t, char c)
 {
     static const char *const FOLDS[] = {"ff", "fi", "fl", "ss", "st"};

@@ -85,7 +85,7 @@ static void invert(struct set *s)
     if (from <= CODE_POINT_MAX) s->ranges[s->n++] = (struct char_range){from, CODE_POINT_MAX};
 }
 
-/* Removes the characters that a JSON string must escape. */
+/* Removes DEL and the characters that a JSON string must escape. */
 static void leave_out_escapes(struct set *s)
 {
     invert(s);

@@ -1,15 +1,15 @@
 /* Adds paths for regular expressions to an automaton's graph: literals, ., classes, \d \w \s \D \W
  * \S, groups, |, *, +, ?, {m,n}. Look-around, back-references, flags and word boundaries are
- * refused by name. Characters are code points; \d \w \s are ASCII. Called by guide.c, json_scalar.c
- * and json_value.c. Tokenizers use PCRE2 instead (pattern.h), which makes no automata. */
+ * refused. Characters are code points; \d \w \s are ASCII. Called by guide.c, json_scalar.c and
+ * json_value.c. Tokenizers use PCRE2 instead (pattern.h), which makes no automata. */
 #ifndef SHOAL_TEXT_GRAMMAR_REGEX_H
 #define SHOAL_TEXT_GRAMMAR_REGEX_H
 
 #include "text/grammar/automaton.h"
 
 struct regex_options {
-    bool in_string; /* the text is inside a JSON string: characters that need an escape there are
-                       left out */
+    bool in_string; /* the text is inside a JSON string: characters that need an escape there, and
+                       DEL, are left out */
     bool searches;  /* any text may come before and after the match, except where ^ or $ is */
 };
 

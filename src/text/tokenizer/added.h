@@ -12,7 +12,7 @@ struct added_token {
     const char *content; /* borrowed: the bytes to find (already normalized if `normalized`) */
     size_t n;
     int32_t id;
-    bool special;     /* not searched for when special tokens are plain text */
+    bool special;     /* plain text unless the walk parses special tokens */
     bool single_word; /* found only where no word character is next to it */
     bool lstrip;      /* includes the blanks before it */
     bool rstrip;      /* includes the blanks after it */
@@ -32,7 +32,7 @@ size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_
 
 /* A piece of text between added tokens, or one of them. */
 struct added_piece {
-    size_t start, n; /* unset for tokens */
+    size_t start, n; /* 0 for tokens */
     int32_t id;      /* the token's id; -1: plain text */
 };
 

@@ -142,7 +142,8 @@ static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Writes the symbols of a character's bytes to `to`; false without byte_fallback or a byte's id. */
+/* Writes the symbols of a character's bytes to `to`; false without byte_fallback, or if a byte has
+ * no id. */
 static bool fall_back(const struct bpe *b, const char *character, size_t n, struct bpe_symbol *to)
 {
     if (!b->byte_fallback) return false;
@@ -154,9 +155,9 @@ static bool fall_back(const struct bpe *b, const char *character, size_t n, stru
     return true;
 }
 
-/* Fills b->symbols with the ids of the characters; returns their number. The id of an unknown
- * character is added only when the next character is known and, as in the reference library, after
- * characters that became bytes. */
+/* Fills b->symbols with the ids of the characters; returns their number. As in the reference
+ * library, the id of an unknown character waits for the next character that does not become bytes
+ * (fuse_unk: for the next known one) or for the end; the bytes between come before it. */
 static size_t char_symbols(const struct bpe *b, const char *piece, size_t n)
 {
     size_t n_symbols = 0, step;

@@ -44,9 +44,9 @@ static bool any_user(const struct work *w, size_t start, size_t end)
 }
 
 /* Returns the end of the piece that starts at `from`: a run of ASCII that ends before another ASCII
- * character, or one ASCII character and the other characters after it, which may compose with it.
- * An ASCII character composes with nothing before it, so pieces can be normalized separately.
- * Without users' marks a piece may be long. */
+ * character, or at most one ASCII character and the others after it, which may compose with it. An
+ * ASCII character composes with nothing before it, so pieces can be normalized separately. Without
+ * users' marks a piece may be long. */
 static size_t form_piece(const struct normal_text *in, size_t from)
 {
     size_t to = from;

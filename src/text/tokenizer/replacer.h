@@ -21,7 +21,7 @@ struct replacer {
 enum { REPLACER_BYTES_MAX = 1024 }; /* limits `find` and `content` */
 
 /* Local. Reads {"type":"Replace","pattern":{"String"|"Regex"},"content"}; `where` names it in
- * errors. Errors: STATUS_INPUT, STATUS_MEMORY; *r is then empty. */
+ * errors. Errors: STATUS_INPUT, STATUS_MEMORY; *r then owns nothing. */
 struct status replacer_load(struct replacer *r, const struct js_node *node, const char *where);
 void replacer_fini(struct replacer *r);
 

@@ -35,7 +35,8 @@ static bool base64_decode(const char *text, size_t n, struct strbuf *out)
     return true;
 }
 
-/* Appends bytes, as the characters of byte-level vocabularies, in a JSON string. */
+/* Appends bytes as a JSON string of the characters that represent them in byte-level
+ * vocabularies. */
 static struct status tiktoken_put_token(const struct byte_alphabet *alphabet,
                                         const struct strbuf *bytes, struct strbuf *key,
                                         struct strbuf *out)
@@ -53,7 +54,7 @@ static struct status tiktoken_put_token(const struct byte_alphabet *alphabet,
 struct rank_walk {
     const char *text;
     size_t n, at;
-    size_t line; /* number of the line last read, from 1 */
+    size_t line; /* number of the entry last read, from 1; blank lines do not count */
     struct strbuf bytes;
 };
 
@@ -84,8 +85,8 @@ static struct status next_rank(struct rank_walk *w, uint64_t *rank, bool *found)
     return strbuf_status(&w->bytes);
 }
 
-/* Writes the vocabulary, an object {token: rank}, and sets *n_ranks. Ranks must count from 0
- * without gaps. */
+/* Writes the vocabulary, an object {token: rank}, and sets *n_ranks. Refuses ranks unless the
+ * highest is their number less 1; the loader refuses repeated ones. */
 static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
                                         uint64_t *n_ranks)
 {

@@ -12,10 +12,11 @@
 /* Local. Appends the text of a tokenizer.json to `out` (initialised and owned by the caller).
  * `ranks` [n_bytes] is the file: one line per token, with its bytes in base64, a blank and its
  * rank, which is its id. `config` is tokenizer_config.json or NULL. The 256 ids after the ranks are
- * special tokens, named by added_tokens_decoder in `config` or else <|reserved_token_ID|>. Text is
- * split into pieces as in Kimi-K2. The model's type is "Tiktoken": its merges follow from the ranks
- * (tokenizer_load_ranks), and other readers of tokenizer.json refuse it. Errors: STATUS_INPUT names
- * the line, rank or tokenizer class that is not supported; STATUS_MEMORY. */
+ * added tokens, as added_tokens_decoder in `config` names them, or else special tokens
+ * <|reserved_token_ID|>. Text is split into pieces as in Kimi-K2. The model's type is "Tiktoken":
+ * its merges follow from the ranks (tokenizer_load_ranks), and other readers of tokenizer.json
+ * refuse it. Errors: STATUS_INPUT names the line, rank or tokenizer class that is not supported;
+ * STATUS_MEMORY. */
 struct status tokenizer_json_from_tiktoken(const char *ranks, size_t n_bytes,
                                            const struct js_node *config, struct strbuf *out);
 

@@ -15,8 +15,8 @@ struct status token_order_create(const struct tokenizer *t, int32_t vocab_size,
 void token_order_destroy(struct token_order **order);
 
 /* Local. Returns the bytes that a token adds to an answer; borrowed. begins: the token is the first
- * of the answer, from which some decoders strip a blank. *n is 0 when the token adds no bytes, or
- * is not one of the sorted tokens. */
+ * of the answer, from which some decoders strip a blank. *n is 0 when the token adds no bytes,
+ * would lose blanks inside it, or is not one of the sorted tokens. */
 const char *token_order_text(const struct token_order *o, int32_t id, bool begins, size_t *n);
 
 /* Local. Sets bit id of mask [ceil(vocab_size / 32)], which the caller has zeroed, for each token

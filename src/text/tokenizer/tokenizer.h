@@ -35,10 +35,10 @@ void tokenizer_destroy(struct tokenizer **t);
 /* Local. Appends the ids of n_bytes of text to `out`. The ids are those of the Hugging Face
  * tokenizers library for the same file (0.23). Bytes that are not UTF-8 count as one U+FFFD per
  * maximal ill-formed part. Without TOKENIZER_PARSE_SPECIAL, text that spells a special token is
- * plain text; added tokens that are not special are found either way. Time is n log n at worst.
- * Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern of the file exceeds its match limit, a piece
- * is too long, or a Unigram vocabulary lacks a character and has no unk_id (then `out` has its old
- * length). */
+ * plain text; added tokens that are not special are found either way. Takes time n log n, or what a
+ * pattern's match limit allows. After an error `out` has its old length. Errors: STATUS_MEMORY;
+ * STATUS_REQUEST when a pattern of the file exceeds its match limit, a piece is too long, or a
+ * Unigram vocabulary lacks a character and has no unk_id. */
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 
@@ -60,9 +60,9 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
 /* Local. Returns one more than the largest id. Ids below it may be unused. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* Local. Returns the bytes of a token, which may end inside a UTF-8 sequence; of a special token,
- * its content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out
- * of range. */
+/* Local. Returns the bytes to which a token decodes by itself, which may end inside a UTF-8
+ * sequence: for a special token its content, for a byte-fallback token its name ("<0xE9>").
+ * Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out of range. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
 /* Local. True for added tokens that the file calls special. */

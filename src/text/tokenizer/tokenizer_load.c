@@ -115,8 +115,8 @@ static struct status tokenizer_load_make_room(struct tokenizer *t, const struct 
     return status_ok();
 }
 
-/* Writes the bytes that a key stands for into to[n]: decoded when the whole key is byte-level, else
- * unchanged. Returns whether it is. */
+/* Writes the bytes that a key stands for into to[n] and makes them the token's: decoded when the
+ * whole key is byte-level, else unchanged. Returns whether they were decoded. */
 static bool set_bytes(const struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                       char *to)
 {

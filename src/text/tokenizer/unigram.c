@@ -132,7 +132,8 @@ static struct status unigram_extend(struct unigram *u, const char *piece, size_t
     return status_ok();
 }
 
-/* Appends a part that is not made of tokens: its bytes' tokens, or the unknown token. */
+/* Appends a part of unknown characters: the token that spells it, or its bytes' tokens, or the
+ * unknown token. */
 static struct status put_unknown(const struct unigram *u, const char *part, size_t n,
                                  struct token_list *out)
 {

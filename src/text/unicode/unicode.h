@@ -29,8 +29,8 @@ bool unicode_is_space(uint32_t c);
 bool unicode_is_word(uint32_t c);
 
 /* Local. Appends the inside of a PCRE2 class for a general category ("L", "Lu", ...) or the script
- * Han; it means the same with every version of PCRE2 as in Unicode 16. False, and nothing appended,
- * for any other name. */
+ * Han; with a PCRE2 that knows Unicode 14 to 16 it means the same as in Unicode 16. False, and
+ * nothing appended, for C, Cn, Co, Cs and any other name. */
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out);
 
 /* The normalization forms of UAX 15. */
