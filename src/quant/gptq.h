@@ -23,8 +23,7 @@
 #include <stdint.h>
 
 struct gptq_options {
-    double
-        damping; /* lambda as a fraction of the mean of H's diagonal; 0.01 in the paper; 0: 1e-8 */
+    double damping; /* lambda / mean of H's diagonal; 0.01 in the paper; 0: 1e-8 */
     bool act_order;
     bool clip; /* fit groups by quant_fit_clipped instead of quant_fit */
 };

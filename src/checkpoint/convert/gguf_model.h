@@ -24,7 +24,7 @@ struct gguf_model {
     enum gguf_arch arch;
     int64_t n_layers, n_context, width, ffn, n_heads, n_kv_heads, head_dim, n_vocab;
     int64_t n_experts, n_experts_used, expert_ffn; /* 0 without experts */
-    int64_t window;                                /* sliding window of gpt-oss; 0: key absent */
+    int64_t window; /* sliding window of gpt-oss; 0: another architecture */
     double rope_theta, norm_eps;
     bool tied;           /* no output.weight: the head is the embedding */
     bool attention_bias; /* q, k and v have biases */

@@ -372,7 +372,8 @@ static int value_key_compare(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
-/* Makes offsets absolute. Tensors must be inside the file, be aligned, and not overlap. */
+/* Makes offsets absolute. Tensors must be inside the file, be aligned, not overlap, and have
+ * different names. */
 static struct status places_check(struct gguf *g, uint64_t alignment, struct gguf_tensor **sorted)
 {
     const uint64_t room = g->n_bytes - g->data;

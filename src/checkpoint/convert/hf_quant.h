@@ -51,8 +51,8 @@ struct status hf_quant_check(const struct js_node *config);
 struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
                             const struct js_node *config, struct hf_quant *out);
 
-/* Local. True when the name is of another tensor (scales, zeros, ...) of a quantized weight of
- * s. */
+/* Local. True when the name is of another tensor (scales, zeros, ...) of a quantized weight of s,
+ * or of a scale of a KV cache. */
 bool hf_quant_is_part(const struct safetensors *s, const char *name);
 
 /* The raw bytes of one weight, or of some of its rows, in memory. Zeroed before the first use. */

@@ -39,8 +39,8 @@ void published_close(struct published **p);
 bool published_is_vision(const char *name);
 void published_text_name(const char *name, char *out, size_t n);
 
-/* Local. Sets the parts [*n] of a source tensor; *n = 0: it is one of shoal's, unchanged. p may be
- * NULL. Errors: STATUS_INPUT names the tensor and its shape. */
+/* Local. Sets the parts [*n] of a source tensor. p NULL: *n = 0, the tensor is one of shoal's.
+ * Errors: STATUS_INPUT names the tensor and its shape. */
 struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,
                               const uint64_t *dims,
                               struct published_part parts[PUBLISHED_PARTS_MAX], size_t *n);

@@ -153,7 +153,8 @@ static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* Adds the tensors that a published one contains; *found is false when it is shoal's own. */
+/* Adds the tensors that a published one contains; *found is false for an architecture without
+ * rules. */
 static struct status published_add(struct source *s, const struct safetensors_tensor *t,
                                    const char *name, bool *found)
 {

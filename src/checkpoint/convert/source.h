@@ -37,7 +37,7 @@ const struct js_node *source_config(const struct source *s);
 size_t source_count(const struct source *s);
 const struct source_tensor *source_at(const struct source *s, size_t i);
 
-/* Local. Returns the bytes of scratch that source_rows needs for this many rows. */
+/* Local. Returns the bytes of scratch that source_rows and source_codes need for this many rows. */
 size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
 /* Local. Reads rows [row0, row0 + n_rows) of tensor i as `dtype` into out [n_rows][n_cols]; row0
  * and n_rows are multiples of row_group. Adds to *n_overflowed the number of finite values that
@@ -48,7 +48,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
 
 /* Local. Reads rows like source_rows, as the source's quantized values; nothing is rounded.
  * `format` is tensor i's `quant`, or that with a smaller group, whose scales are then repeated.
- * Errors: STATUS_INPUT names a value that the format cannot hold; STATUS_MEMORY. */
+ * Errors: STATUS_INPUT names the tensor when a value does not fit the format; STATUS_MEMORY. */
 struct status source_codes(const struct source *s, size_t i, struct quant_format format,
                            uint64_t row0, uint64_t n_rows, void *scratch,
                            const struct quant_block *out);

@@ -142,8 +142,9 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
  * may read different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
-/* Local. Returns how many of the rows [row, end) to read at once: they fit a core's cache and, if
- * rows are short enough, end at the end of a panel of a packed weight. */
+/* Local. Returns how many of the rows [row, end) to read at once: as many as 256 KiB hold, for a
+ * core's cache, or a panel's 16 if these are longer but at most CKPT_READ_BYTES_MAX. They end at
+ * the end of a panel or at `end`. Of still longer rows, as many as fit 256 KiB, or 1. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
 /* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read them

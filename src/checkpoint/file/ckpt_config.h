@@ -8,9 +8,10 @@
 
 enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values are in config_json alone */ };
 
-/* Local. Writes one attribute of `group` per member of the object: int64, float64, bool (an enum of
- * int8) or string; arrays and objects as their JSON text; null as an empty attribute. Errors of all
- * functions of this header: STATUS_IO names `path` and the attribute; STATUS_MEMORY. */
+/* Local. Writes one attribute of `group` per member of the object (keys of 1 to 255 bytes): int64,
+ * float64, bool (an enum of int8) or string; arrays and objects as their JSON text; null as an
+ * empty attribute. Errors of all functions of this header: STATUS_IO names `path` and the
+ * attribute; STATUS_MEMORY. */
 struct status config_attributes_write(hid_t group, const char *path, const struct js_node *config);
 
 /* Local. Writes a fixed-length string attribute (an empty string as one NUL). */

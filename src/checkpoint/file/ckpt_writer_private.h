@@ -42,8 +42,8 @@ struct ckpt_writer {
 /* Errors of all functions below: STATUS_IO names the file and the object; STATUS_INPUT when the
  * caller's rows or names do not fit. */
 
-/* Local. Fills all fields of t except its name, blocks and format. Errors: STATUS_INPUT for a shape
- * that cannot be stored. */
+/* Local. Fills t's type, shape, sizes and leaves. Errors: STATUS_INPUT for a shape that cannot be
+ * stored. */
 struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_tensor *t);
 
 /* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create

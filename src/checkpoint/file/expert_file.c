@@ -38,7 +38,7 @@ struct head {
 };
 
 struct expert_file_writer {
-    struct expert_file_shape shape; /* its expert_bytes is unset */
+    struct expert_file_shape shape; /* its expert_bytes is the caller's: use the head's */
     struct head head;
     char *path, *temporary; /* owned */
     int fd;
@@ -46,7 +46,7 @@ struct expert_file_writer {
 };
 
 struct expert_file {
-    struct expert_file_shape shape; /* without expert_bytes */
+    struct expert_file_shape shape; /* use the head's expert_bytes */
     struct head head;
     char *path; /* owned */
     int fd;

@@ -29,8 +29,8 @@ struct seal_info {
  * STATUS_IO, STATUS_INPUT (the file cannot be read back), STATUS_MEMORY. */
 struct status seal_append(const char *path, struct seal_extent *raw, size_t n);
 
-/* Local. Verifies a file's seal. Errors: STATUS_INPUT names the file and the first offset that
- * differs, or says that there is no seal; STATUS_MEMORY. */
+/* Local. Verifies a file's seal. Errors: STATUS_INPUT names the file and the first region that
+ * differs, or says what is wrong with the seal; STATUS_MEMORY. */
 struct status seal_check(const char *path, struct seal_info *out);
 
 #endif

@@ -68,7 +68,7 @@ enum jnode_kind {
     JN_PRINT,        /* a */
     JN_IF,           /* list of JN_BRANCH */
     JN_BRANCH,       /* a (NULL: else), list */
-    JN_FOR,          /* target a in b if c: list; without a full pass: d's list */
+    JN_FOR,          /* target a in b if c: list; d's list if no pass completes */
     JN_SET,          /* target a = b */
     JN_SET_BLOCK,    /* target a = b over JN_CAPTURED, list */
     JN_MACRO,        /* name, params c's list, body list */

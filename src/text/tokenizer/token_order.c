@@ -132,9 +132,7 @@ static size_t mask_first(const struct token_order *o, const struct dfa *d, uint1
 size_t token_order_mask(const struct token_order *o, const struct dfa *d, uint16_t state,
                         bool begins, uint32_t *mask)
 {
-    size_t n_alive = 0,
-           n_taken =
-               0; /* states[k], k <= n_alive: the state after k bytes of the entry walked last */
+    size_t n_alive = 0, n_taken = 0; /* states[k], k <= n_alive: the state after k bytes */
     if (begins && o->t->decoder.kind != DECODER_BYTE_LEVEL) return mask_first(o, d, state, mask);
     o->states[0] = state;
     for (size_t i = 0; i < o->n; i++) {

@@ -16,11 +16,10 @@ struct token_info {
     const char *bytes; /* the token's text, borrowed from the tokenizer; NULL: no such id */
     uint32_t n;
     uint32_t n_key;
-    const char
-        *key;     /* the token as the file writes it (added tokens: normalized), borrowed as well */
-    int16_t byte; /* the byte that it means to a decoder with ByteFallback, or -1 */
-    bool in_model; /* the model's vocabulary has this id */
-    bool added;    /* an added token has this id */
+    const char *key; /* the token as the file writes it; added tokens normalized; borrowed */
+    int16_t byte;    /* the byte that it means to a decoder with ByteFallback, or -1 */
+    bool in_model;   /* the model's vocabulary has this id */
+    bool added;      /* an added token has this id */
     bool special;
 };
 
