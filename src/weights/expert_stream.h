@@ -53,8 +53,8 @@ struct status expert_stream_start(struct expert_stream *s, uint64_t n_bytes);
 uint64_t expert_stream_one_bytes(const struct expert_stream *s);
 
 /* Local. Begins a block: the needs [n] of the layer `in_stage` (counted from the first of the
- * stage). `in_order`: runs are single needs, in their order, the same on all ranks that share these
- * experts. most_rows: a run of several needs has no more rows. */
+ * stage); does nothing for n = 0. `in_order`: runs are single needs, in their order, the same on
+ * all ranks that share these experts. most_rows: a run of several needs has no more rows. */
 void expert_stream_begin(struct expert_stream *s, uint32_t in_stage,
                          const struct expert_need *needs, size_t n, bool in_order,
                          size_t most_rows);
@@ -64,7 +64,7 @@ void expert_stream_begin(struct expert_stream *s, uint32_t in_stage,
  * STATUS_IO and STATUS_INPUT, when an expert cannot be read or is damaged. */
 struct status expert_stream_next(struct expert_stream *s, struct expert_run *run);
 
-/* Local. */
+/* Local. Returns the counts so far. */
 struct expert_stream_stats expert_stream_stats_of(struct expert_stream *s);
 
 /* Local. Waits for reads in flight, ends the thread and frees; accepts NULL. */

@@ -94,8 +94,8 @@ static struct stream_entry *next_need(struct expert_stream *s)
     return NULL;
 }
 
-/* Claims a slot for the first absent expert of the next layers that will probably be needed and
- * for which there is room. */
+/* Claims a slot for the first absent expert of the next layers that will probably be needed; NULL:
+ * there is none, or no room for it. */
 static struct stream_entry *claim_ahead(struct expert_stream *s)
 {
     const uint32_t n = s->n_layers, at = s->layer < n ? s->layer : n - 1;
@@ -138,8 +138,8 @@ static void start_read(struct reader *r, const struct stream_entry *e)
     pthread_mutex_lock(&s->lock);
 }
 
-/* Waits for the oldest read and verifies it. What did not arrive whole is read once more in the
- * plain way, which succeeds or says why not. */
+/* Waits for the oldest read and verifies it. If not all bytes arrived, or not the right ones, reads
+ * them once more in the plain way, which succeeds or says why not. */
 static struct status end_read(const struct expert_stream *s, const struct flight *f)
 {
     char *bytes;

@@ -75,8 +75,8 @@ struct weights_source {
 };
 
 /* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all
- * ranks: STATUS_INPUT, STATUS_MEMORY; STATUS_USAGE for fp8_as_int8 on a device, or with an
- * expert_file. */
+ * ranks: STATUS_INPUT, STATUS_IO, STATUS_MEMORY; STATUS_USAGE for fp8_as_int8 on a device, or with
+ * an expert_file. */
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
 /* Local. Accepts NULL. Also frees lent experts, so the other ranks must have finished their last

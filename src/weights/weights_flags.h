@@ -39,7 +39,7 @@ struct weights_flags {
 };
 
 /* Local. Reads "100M", "1.5G", "4096": bytes, with K, M, G or T times powers of 1024. False: not
- * understood, or less than 1. */
+ * understood, or not from 1 to 1e18. */
 bool weights_size_parse(const char *text, uint64_t *n_bytes);
 
 #endif

@@ -72,8 +72,9 @@ struct expert_rows_expected {
                         independent */
 };
 
-/* Local. Computes a layer's expected rows. p NULL: experts stand in the order of their ids, without
- * copies; then, or with one host, all but of_part is 0. Errors: STATUS_MEMORY. */
+/* Local. Computes a layer's expected rows into *out, whose of_part [ep] is the caller's. load [L,
+ * E]. p NULL: experts stand in the order of their ids, without copies; then, or with one host, all
+ * but of_part is 0. Errors: STATUS_MEMORY. */
 struct status expert_rows_expect(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, uint32_t layer,
                                  struct expert_rows_expected *out);
@@ -84,8 +85,8 @@ struct expert_evenness {
     double mean, worst; /* 1: perfectly even; 0: no layer has a load */
 };
 
-/* Local. Computes the evenness of a placement. p NULL: in the order of ids. Errors: STATUS_MEMORY.
- */
+/* Local. Computes the evenness of a placement under a load [L, E]. p NULL: in the order of ids.
+ * Errors: STATUS_MEMORY. */
 struct status expert_evenness_of(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, struct expert_evenness *out);
 

@@ -119,7 +119,7 @@ bool layout_may_cut_outputs(const struct layout *l);
 bool layout_may_cut_expert_outputs(const struct layout *l);
 
 /* Local. True when the layout allows ranks to compute rows for each other's experts: all ranks have
- * the same rows, and each has an expert. */
+ * the same rows, and each has an expert, in memory and without biases. */
 bool layout_may_lend_experts(const struct layout *l);
 
 /* Local. Returns the place of a rank in the reordered world, and the rank at a place. */
@@ -193,7 +193,8 @@ enum {
 };
 
 /* Local. Returns how many slots of recurrent states a replica wants (0: the model has no such
- * states); and how many of n_wanted fit in the room that the fixed bytes leave, at least one. */
+ * states); and how many of n_wanted fit in their part of room_bytes, what the fixed bytes leave: at
+ * least one. */
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch);
 uint32_t layout_slots_in(uint64_t room_bytes, uint64_t slot_bytes, uint32_t n_wanted);
 
@@ -223,7 +224,8 @@ struct layout_budget {
     const struct layout_estimate *estimate; /* borrowed; NULL: round numbers (layout_cost.c) */
 };
 
-/* Local. Bytes of the k weights of one output; and mean bytes of one weight over whole groups. */
+/* Local. Return the bytes of the k weights of one output, and the mean bytes of one weight over
+ * whole groups. */
 uint64_t layout_row_bytes(const struct layout_model *m, enum arch_class c, uint64_t k);
 double layout_weight_bytes(const struct layout_model *m, enum arch_class c);
 

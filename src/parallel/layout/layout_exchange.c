@@ -179,7 +179,7 @@ static uint64_t row_sum_elements(const struct layout *l)
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
  *     or, where ranks share a host and cut by outputs, the rank's D / tp output columns and
  *     its part of the inputs and normed rows that all read (the latter may be int8 too):
- *     T (D / tp + 1) + T (max(H V, F) + D + int8 values of D) / tp
+ *     T (D / tp + 16) + T (max(H V, F) + D + int8 values of D) / tp
  * and the rows of the experts. */
 uint64_t layout_exchange_bytes(const struct layout *l, struct layout_place place,
                                uint64_t step_tokens)

@@ -18,8 +18,8 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
 struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out);
 
 /* Local. Appends which part of the experts streams from disk, and how many rows of a step take as
- * long to compute as a disk of disk_bytes_s takes to read; nothing when they do not stream. Errors:
- * STATUS_MEMORY. */
+ * long to compute as a disk of disk_bytes_s takes to read; nothing when they do not stream, the
+ * layout does not fit or disk_bytes_s is 0. Errors: STATUS_MEMORY. */
 struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out);

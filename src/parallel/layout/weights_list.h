@@ -40,8 +40,8 @@ uint32_t weights_outer_parts(const struct layout *l, struct layout_place place);
 /* Called for each slab; ctx is the argument of weights_list. */
 typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
 
-/* Local. Calls emit for each slab of the place, in the order of the table, until one fails. Empty
- * slabs are left out. Errors: emit's. */
+/* Local. Calls emit for each slab of the place until one fails: the embedding, then layer by layer,
+ * then the rest, each in the order of the table. Empty slabs are left out. Errors: emit's. */
 struct status weights_list(const struct layout *l, struct layout_place place, weight_emit *emit,
                            void *ctx);
 

@@ -64,7 +64,8 @@ struct flight {
 /* Local. Makes an empty ring in the caller's memory. */
 void flight_init(struct flight *f);
 
-/* Local, writer. Sets the step that the following events belong to. */
+/* Local, writer. Sets the step that the following events belong to, outside the layers; and their
+ * layer. */
 static inline void flight_mark_step(struct flight *f, uint64_t step)
 {
     atomic_store_explicit(&f->step, step, memory_order_relaxed);
@@ -85,7 +86,8 @@ void flight_end(struct flight *f, uint64_t now_ns);
  * being written, or is yet to come. */
 bool flight_read(const struct flight *f, uint64_t number, struct flight_event *out);
 
-/* Local, reader, any thread. Returns the newest event; number 0 when there is none. */
+/* Local, reader, any thread. Returns the newest event, or the one before it while that is being
+ * written; number 0 when there is none. */
 struct flight_event flight_last(const struct flight *f);
 
 /* Local. Returns the name of an enum flight_op, for messages; any number is accepted. */

@@ -25,7 +25,7 @@ struct topo_node {
     uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
     uint64_t memory_bytes;
     bool memory_is_assumed;              /* the description names none, so 256 GiB */
-    struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus, by bus id */
+    struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus that fit, by bus id */
 };
 
 /* One rank's place; indices count inside its host; -1: the rank may run in several. */
@@ -46,10 +46,11 @@ struct topo {
 };
 
 /* Local. Makes a topology from a description: `N x "hwloc synthetic"`, a synthetic string alone
- * (one node), or a folder of hwloc XML files, one per node. With n_ranks = 0 there is one rank per
- * GPU when gpus_per_node > 0, otherwise one per NUMA node; other n_ranks are spread evenly over the
- * nodes. With memory_per_node_bytes = 0 the description's memory is used, or 256 GiB when it gives
- * none. Errors: STATUS_USAGE quotes the text that was not understood; STATUS_MEMORY. */
+ * (one node), or a folder of hwloc XML files, one per node. gpus_per_node > 0 replaces the number
+ * of GPUs of each node. With n_ranks = 0 there is one rank per GPU on a node with GPUs, otherwise
+ * one per NUMA node; other n_ranks are spread evenly over the nodes. With memory_per_node_bytes = 0
+ * the description's memory is used, or 256 GiB when it gives none. Errors: STATUS_USAGE quotes the
+ * text that was not understood; STATUS_MEMORY. */
 struct status topo_describe(const char *spec, uint32_t n_ranks, uint32_t gpus_per_node,
                             uint64_t memory_per_node_bytes, struct topo **out);
 void topo_destroy(struct topo **t);
@@ -74,7 +75,8 @@ struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct
 uint32_t topo_threads(const struct topo *t, uint32_t rank);
 
 /* Local. Binds each thread of a team (NULL: the calling thread) to one core of this rank's share of
- * the CPU set that the launcher gave. A failure is a warning, never an error. */
+ * the CPU set that the launcher gave. Binds none if there are more threads than cores, or if the
+ * launcher bound nothing and cores would be left over. A failure is a warning, never an error. */
 void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team);
 
 /* Local. Binds the calling thread, and the memory that it will touch, to a NUMA node of this

@@ -1,4 +1,4 @@
-/* Reads hwloc's objects; only this file and topo_self.c know them. */
+/* Reads hwloc's objects, which only the files of this room know. */
 #include "parallel/topology/topo_private.h"
 
 #include <stdio.h>

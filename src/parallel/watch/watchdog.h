@@ -6,8 +6,8 @@
  *
  * A rank is lost when its *thread* stops beating. A rank that computes or reads for a long time
  * still beats: it is slow, not lost. A rank of this host whose thread is ready to run but gets no
- * CPU has ten times as long. Time during which this process itself did not run (a suspended job) is
- * not counted. */
+ * CPU may be silent ten times as long. Time during which this process itself did not run (a
+ * suspended job) is not counted. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_H
 
@@ -18,13 +18,14 @@
 
 struct watchdog;
 
-/* **Collective (world)**, after comm_split. Starts watching. Within `seconds` of a rank's last
- * heartbeat (six times that when its host gives it no CPU), all other ranks have logged its number,
- * host and last communication, and have exited with the status of STATUS_LOST. With seconds 0 or a
- * single rank, nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
- * watchdog's memory, so call comm_stop(c) before watchdog_stop. When there is no shared memory or
- * no UDP, the lead warns, and only the ranks that the other way reaches are watched. Errors, the
- * same on all ranks: STATUS_MEMORY. */
+/* **Collective (world)**, after comm_split. Starts watching. A silence of 0.6 * seconds is a loss.
+ * Within `seconds` of a rank's last heartbeat (some six times that when its host gives it no CPU)
+ * all other ranks have logged its number, host and last communication, and have exited with the
+ * status of STATUS_LOST. With seconds 0 or a single rank, nothing is watched and *out stays NULL.
+ * From now on c's flight recorder lies in the watchdog's memory, so call comm_stop(c) before
+ * watchdog_stop. When there is no shared memory or no UDP, the lead warns, and only the ranks that
+ * the other way reaches are watched. Errors, the same on all ranks: STATUS_MEMORY; *out, if set, is
+ * then for watchdog_stop. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
 /* Local. Sets a callback that runs before this process leaves, to flush and fsync finished rows. It
