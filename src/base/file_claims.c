@@ -22,7 +22,7 @@ struct claim {
     char *path;       /* the real file; owned */
     char *lease;      /* path.lease; owned */
     char *own; /* lease.HOST.PID: a lease is made under this name, then linked or renamed; owned */
-    int fd;    /* descriptor of the locked lease; -1: none */
+    int fd;    /* the lease, locked where the file system has locks; -1: none */
 };
 
 struct file_claims {

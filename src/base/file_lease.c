@@ -98,7 +98,8 @@ static int64_t renewed_ns(const struct stat *info)
     return (int64_t)info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
 }
 
-/* Returns the time of the file system's clock, which may be another host's. */
+/* Touches the file of now_fd to learn the time of its file system's clock, which may be another
+ * host's; 0: it cannot be told. */
 static int64_t now_ns(int now_fd)
 {
     struct stat info;

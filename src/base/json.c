@@ -67,7 +67,7 @@ struct status js_parse(const char *text, size_t n, const char *what, struct js_d
 }
 
 /* Appends the number (n bytes) in a form that the library accepts: unchanged, with ".0", or the
- * largest real number of its sign. */
+ * real number that is largest in magnitude, with its sign. */
 static struct status add_number(struct strbuf *out, const char *number, size_t n)
 {
     char *copy = NULL;
@@ -85,7 +85,8 @@ static struct status add_number(struct strbuf *out, const char *number, size_t n
     return strbuf_status(out);
 }
 
-/* Copies the text, with every number rewritten by add_number. Invalid JSON stays invalid. */
+/* Copies the text, with every number rewritten by add_number. Invalid JSON stays invalid, except
+ * for a malformed number that is too large. */
 static struct status round_numbers(const char *text, size_t n, struct strbuf *out)
 {
     bool in_string = false;

@@ -45,7 +45,7 @@ struct worker {
     uint32_t index;
     uint32_t n_hurried; /* waits left that sleep without yielding first */
     uint32_t hurry;     /* factor on n_hurried; doubled as long as it proves too small */
-    uint32_t n_calm;    /* waits since then that yielded in time */
+    uint32_t n_calm;    /* waits that yielded in time since `hurry` last changed */
     pthread_t thread;
 };
 

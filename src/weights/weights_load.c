@@ -204,8 +204,8 @@ static struct status weights_load_make_plain(struct weights *w, keep_fn *keep_in
     return op_check_weight(w->kern, &out[0]);
 }
 
-/* True for linears that all tokens pass, which a device's library may compute. A router always uses
- * the runtime's own arithmetic. */
+/* True for the linears that a device's library may compute; all tokens pass them. A router always
+ * uses the runtime's own arithmetic. */
 static bool is_dense(const struct weight_spec *s)
 {
     switch (s->role) {
@@ -451,7 +451,8 @@ static struct status read_wants(const struct weights_source *from, struct loadin
     return loader_run(&job, stats);
 }
 
-/* Expresses the loaded fp8 weights as int8. A weight's codes are one target. */
+/* Expresses the loaded fp8 weights as int8. The codes of a weight, or of a run of experts, are one
+ * target. */
 static void fp8_to_int8(const struct loading *ld)
 {
     for (size_t i = 0; i < ld->n_targets; i++) {

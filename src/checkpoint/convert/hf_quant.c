@@ -14,7 +14,7 @@ static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
     const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales` the first that exists is used */
-    const char *others[N_OTHERS];          /* for activations, or not needed here */
+    const char *others[N_OTHERS]; /* for activations; .weight_shape, which packed_find reads */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
     {HF_PACKED,
@@ -332,8 +332,9 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
 
 /* ---- the whole ---- */
 
-/* Chooses the format that can hold these values. The scale of a longer group is repeated. All 8-bit
- * integers get zero points: signed ones may be -128, which symmetric int8 lacks. */
+/* Chooses a format that can hold these values; QUANT_NONE when there is none. The scale of a longer
+ * group is repeated. All 8-bit integers get zero points: signed ones may be -128, which symmetric
+ * int8 lacks. */
 static void format_choose(struct hf_quant *q)
 {
     struct quant_format f = {.has_zeros = q->has_zeros, .scale_dtype = DTYPE_F32};

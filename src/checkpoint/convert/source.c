@@ -82,7 +82,8 @@ static bool is_computed(const char *name)
     return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
 }
 
-/* Returns the type that the config names, to which quantized weights are widened. */
+/* Returns the type that the config names, f16 without one, to which quantized weights are
+ * widened. */
 static enum dtype config_dtype(const struct source *s)
 {
     const struct js_node *config = js_root(s->config);

@@ -207,7 +207,7 @@ struct holding {
     struct range layers, heads, kv_heads, ffn, experts, expert_ffn, vocab;
 };
 
-/* The numbers of a set: ranks or hosts, ascending. */
+/* Ranks or hosts, in the order in which they were added; one that repeats the last is left out. */
 struct numbers {
     uint32_t n, first, last, step; /* step 0: not evenly spaced */
 };
@@ -275,7 +275,7 @@ struct table {
     struct line *lines; /* owned */
     uint32_t n;
     bool counts;
-    bool by_load; /* a part holds different experts in each layer */
+    bool by_load; /* a rank may hold other experts in each layer */
 };
 
 static struct status table_fill(const struct layout *l, const struct topo *t, const uint32_t *order,

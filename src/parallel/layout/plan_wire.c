@@ -21,8 +21,8 @@ static void add_rows(const struct layout *l, const struct layout_budget *b, stru
                   INDENT, "Rows", b->step_tokens, n_batches, rows / held, rows, held);
 }
 
-/* Computes a token's bytes between hosts, as the mean over the layers, when tokens choose experts
- * as the load says. */
+/* Computes a token's bytes between hosts, as the mean over the layers with experts, when tokens
+ * choose experts as the load says. */
 static struct status wire_by_load(const struct layout *l, const int64_t *load,
                                   const struct wire_shape *shape, struct wire_bytes *out)
 {

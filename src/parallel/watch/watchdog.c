@@ -21,7 +21,7 @@
 
 enum {
     BEATS_PER_DEADLINE = 20,
-    LINGER_BEATS = 4, /* beats between telling the others and leaving, so that all have heard */
+    LINGER_BEATS = 4, /* beats between telling the others and leaving: enough for all to hear */
     LAST_WORDS_S = 2,
     CONNECT_MS = 3000,
     LAST_EVENTS = 6, /* events of a lost rank's flight recorder that are printed */
@@ -299,9 +299,10 @@ static void send_left(struct watchdog *w)
     for (int i = 0; i < 3; i++) send_all(w, &p); /* several times, because packets may be lost */
 }
 
-/* Tells the others, runs the last-words callback, waits until all have heard, ends the process.
- * Launchers kill the rest of a job at the first exit, so all ranks wait until the lead has written
- * its rows, and the lead exits last. */
+/* Tells the others, runs the last-words callback, waits long enough for all to hear, ends the
+ * process. Launchers kill the rest of a job at the first exit. So the other ranks wait until the
+ * lead has written its rows and left, for at most LAST_WORDS_S, and not for a lead that is lost;
+ * the lead exits a beat after it says so. */
 static void leave(struct watchdog *w, const struct watchdog_loss *loss)
 {
     struct link_packet p;

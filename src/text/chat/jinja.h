@@ -49,7 +49,7 @@ enum { JINJA_STEPS_MAX = 1 << 24 };
 struct jinja_limits {
     uint64_t max_steps;      /* JINJA_STEPS_MAX; one per node, and one per 1 to 16 bytes touched */
     size_t max_memory_bytes; /* 256 MiB for all values together */
-    size_t max_output_bytes; /* 64 MiB */
+    size_t max_output_bytes; /* 64 MiB, for the output and for each text that is built */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
 };
 
