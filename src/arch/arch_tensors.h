@@ -83,7 +83,7 @@ enum weight_role {
 
 /* Tensors of one class are stored in one format, unless a file differs. */
 enum arch_class {
-    CLASS_VECTOR, /* norms and biases: f32 in memory */
+    CLASS_VECTOR, /* norms, biases, convolutions and other floats: f32 in memory */
     CLASS_ATTENTION,
     CLASS_LATENT, /* KV_B: never quantized */
     CLASS_FFN,    /* dense layers' FFN, and shared experts */

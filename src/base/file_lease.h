@@ -52,7 +52,7 @@ enum lease_state {
 struct lease_view {
     enum lease_state state;
     struct lease_owner owner;
-    int fd;         /* open, and locked where locks work; -1: LEASE_GONE */
+    int fd;         /* the lease that was opened; -1: there was none */
     bool is_locked; /* the lock is held by fd */
     ino_t inode;
     int64_t renewed_ns; /* time of the last renewal, on the file system's clock */

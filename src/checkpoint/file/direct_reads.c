@@ -124,7 +124,7 @@ void direct_reads_start_into(struct direct_reads *d, uint32_t slot, char *memory
     submit(d, slot, memory, offset, n);
 }
 
-/* Waits until at least one read is done. */
+/* Waits until at least one read is done or a signal arrives. */
 static void take_events(struct direct_reads *d)
 {
     struct io_event events[SLOTS_MAX];

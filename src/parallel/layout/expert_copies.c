@@ -27,8 +27,8 @@ struct candidates {
     const int64_t *part_rows;
 };
 
-/* True when rows may go to place[i]: it is near, and the first of the expert's places in its part.
- */
+/* True when rows may go to place[i]: it is as near as the nearest copy, and the first of the
+ * expert's places in its part. */
 static bool is_candidate(const struct candidates *k, uint32_t i)
 {
     const struct expert_copies *c = k->c;

@@ -170,7 +170,7 @@ struct status json_add_object(struct json_walk *w, uint32_t from, const struct j
 }
 
 /* The number of items of an array: least to most (most -1: no limit); n_prefix of them have a
- * schema in prefixItems. Without "items" no others follow these. */
+ * schema in prefixItems. Where there are prefixItems without "items", no others follow. */
 struct item_counts {
     int64_t least, most, n_prefix;
 };
