@@ -16,6 +16,10 @@
          .help = "written, or replaced, once everything is proved; left alone otherwise")          \
     FLAG(const char *, journal, "journal", OF_TEXT("DIR"),                                         \
          .help = "where the parts' journals are, if they were run with --journal DIR")             \
+    FLAG(uint32_t, frame_bytes, "output-frame", OF_COUNT(1, 1 << 30, "BYTES"),                     \
+         .preset = "1048576",                                                                      \
+         .help = "rows in a frame of a compressed output (.gz, .zst, .xz), in bytes: as the "      \
+                 "parts' jobs had it")                                                             \
     FLAG(bool, strict, "strict", OF_SWITCH, .help = "exit with 4 when a row is an error row")      \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no summary on stdout")
 
@@ -60,6 +64,7 @@ static struct status cmd_merge_run(const struct merge_flags *flags, const struct
     if (parts->n == 0) return status_make(STATUS_USAGE, "expected the outputs of the parts");
     const struct merge_options o = {.input_path = flags->input,
                                     .output_path = flags->output,
+                                    .frame_bytes = flags->frame_bytes,
                                     .journal_folder = flags->journal,
                                     .parts = parts->values,
                                     .n_parts = parts->n};

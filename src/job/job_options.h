@@ -28,7 +28,8 @@
     FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"), .commands = IN_BATCH,                  \
          .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin")             \
     FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_BATCH,               \
-         .help = "result lines, in input order; - is stdout")                                      \
+         .help = "result lines, in input order, compressed if the name ends in .gz, .zst or .xz; " \
+                 "- is stdout")                                                                    \
     FLAG(struct input_part, part, "input-part",                                                    \
          OF_PARSED(read_part, "K/N with K from 1 to N", "K/N"), .commands = IN_BATCH,              \
          .help = "only the lines in the K-th of N equal ranges of the input's bytes, K from 1: "   \

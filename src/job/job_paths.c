@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "serve/input/encoder.h"
 
 #include <errno.h>
 #include <string.h>
@@ -110,10 +111,12 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     return status_ok();
 }
 
-/* Refuses a pipe for an output with a journal: a resumed job must read its rows again. */
+/* Refuses an output whose ending promises another format, and a pipe for an output with a journal:
+ * a resumed job must read its rows again. */
 static struct status check_output(const struct job_options *o)
 {
     struct stat info;
+    if (o->files.output != NULL) TRY(encoder_check_name("output", o->files.output));
     if (o->files.no_journal || o->files.audit > 0 || o->files.output == NULL ||
         stat(o->files.output, &info) != 0 || !S_ISFIFO(info.st_mode))
         return status_ok();

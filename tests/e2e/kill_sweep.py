@@ -5,7 +5,7 @@ uninterrupted run's bytes.
 usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
   sweep    N jobs; each is killed several times (a random rank or the launcher at a random moment, or itself at a
            failpoint) and resumed on another layout, from a plain or a compressed input, until it is done: one SHA-256, no
-           row twice
+           row twice; of four outputs three are compressed
   drain    USR1, TERM, HUP without a launcher, and a time limit, given or Slurm's: exit status 75 in time, and the
            same bytes after resuming
   faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing is lost
@@ -15,6 +15,7 @@ left out.
 """
 import argparse
 import collections
+import ctypes
 import fcntl
 import gzip
 import hashlib
@@ -26,6 +27,7 @@ import re
 import signal
 import subprocess
 import time
+import zlib
 from pathlib import Path
 
 from program import GOLDENS, REPO, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
@@ -43,6 +45,8 @@ FAILPOINTS = {"load": 1, "journal_write": 6, "journal_fsync": 6, "journal_rename
 SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beams=3, n=2, max_tokens=60),
            22: dict(n=2, logprobs=1, prompt_logprobs=1, temperature=1), 28: dict(logprobs=0),
            35: dict(num_beams=2, max_tokens=90), 42: dict(n=4, max_tokens=150, temperature=0.9)}
+OUTPUTS = ("", ".gz", ".zst", ".xz")  # endings; the jobs take turns
+FRAME = ["--output-frame", 3000]  # so that the 48 rows fill several frames
 KILLS_MAX = 4  # of one job; afterwards it may finish
 SLOW = ["--max-batch", 2]  # slow enough to be killed in the middle
 LIMIT_S = 400  # beside other work; the jobs take ten seconds on an idle machine
@@ -108,6 +112,58 @@ def kill(pid, number=signal.SIGKILL):
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def gunzip(data):
+    found = b""
+    while data:
+        member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        try:
+            found += member.decompress(data)
+        except zlib.error:
+            break
+        data = member.unused_data
+    return found
+
+
+def unxz(data):
+    found = b""
+    while data:
+        stream = lzma.LZMADecompressor()
+        try:
+            found += stream.decompress(data)
+        except lzma.LZMAError:
+            break
+        data = stream.unused_data
+    return found
+
+
+class ZstdBytes(ctypes.Structure):
+    _fields_ = (("at", ctypes.c_void_p), ("size", ctypes.c_size_t), ("pos", ctypes.c_size_t))
+
+
+def unzstd(data):
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_createDStream.restype = ctypes.c_void_p
+    library.ZSTD_decompressStream.restype = ctypes.c_size_t
+    stream = ctypes.c_void_p(library.ZSTD_createDStream())
+    source, room = ctypes.create_string_buffer(data, len(data)), ctypes.create_string_buffer(1 << 16)
+    read, found = ZstdBytes(ctypes.addressof(source), len(data), 0), b""
+    while True:
+        wrote = ZstdBytes(ctypes.addressof(room), len(room), 0)
+        left = library.ZSTD_decompressStream(stream, ctypes.byref(wrote), ctypes.byref(read))
+        found += room.raw[:wrote.pos]
+        if library.ZSTD_isError(ctypes.c_size_t(left)) or (
+                read.pos == read.size and wrote.pos < wrote.size):
+            break
+    library.ZSTD_freeDStream(stream)
+    return found
+
+
+def rows_of(path):
+    """The bytes of an output, decompressed; of a torn or damaged last frame those before the damage."""
+    data = path.read_bytes() if path.exists() else b""
+    return {".gz": gunzip, ".xz": unxz, ".zst": unzstd}.get(path.suffix, bytes)(data)
 
 
 class Started:
@@ -206,11 +262,11 @@ class JournalTest:
         self.journal.unlink(missing_ok=True)
 
     def check_prefix(self, what):
-        found = self.output.read_bytes() if self.output.exists() else b""
+        found = rows_of(self.output)
         expect(self.expected.startswith(found), f"{what}: the output is no prefix of the whole one")
 
     def check_whole(self, what):
-        found = hashlib.sha256(self.output.read_bytes()).hexdigest()
+        found = hashlib.sha256(rows_of(self.output)).hexdigest()
         expect(found == self.sha, f"{what}: sha256 {found}, {self.sha} expected")
 
     def n_rows(self):
@@ -222,7 +278,7 @@ class JournalTest:
     def random_layout(self):
         flags = ["--checkpoint-tokens", self.draw.choice([4, 16, 256])]
         flags += ["--max-batch", self.draw.choice([2, 3, 8])]
-        flags += ["--order", self.draw.choice(["auto", "input", "prefix"])]
+        flags += ["--order", self.draw.choice(["auto", "input", "prefix"]), *FRAME]
         if self.draw.random() < 0.3:
             flags += ["--chunk", 7]
         self.input = self.draw.choice(self.inputs)
@@ -253,6 +309,7 @@ class Sweep(JournalTest):
                           (".xz", lzma.compress(lines))):
             self.inputs.append(self.work / f"in.jsonl{end}")
             self.inputs[-1].write_bytes(made)
+        self.frames = {".jsonl": self.expected}
         self.struck, self.phases, self.n_kills = collections.Counter(), collections.Counter(), 0
 
     def kill_by_failpoint(self, name, is_sure):
@@ -293,6 +350,8 @@ class Sweep(JournalTest):
         """Runs one job until it is done. Its first kill is at a failpoint; the failpoints take
         turns, and in the first round the failpoint is chosen so that it surely strikes.
         """
+        self.output = self.work / f"out.jsonl{OUTPUTS[number % len(OUTPUTS)]}"
+        self.journal = Path(f"{self.output}.journal")
         self.begin()
         names = list(FAILPOINTS)
         first = [names[number % len(names)]]
@@ -320,9 +379,19 @@ class Sweep(JournalTest):
             if status == 0:
                 break
         self.check_whole(f"job {number}")
-        ids = [json.loads(line)["custom_id"] for line in self.output.read_bytes().splitlines()]
+        self.check_frames(f"job {number}")
+        ids = [json.loads(line)["custom_id"] for line in rows_of(self.output).splitlines()]
         expect(len(ids) == N_LINES and collections.Counter(ids).most_common(2)[1][1] == 1,
                f"job {number}: a row twice")
+
+    def check_frames(self, what):
+        """Expects the compressed bytes that a job without a kill writes."""
+        if self.output.suffix not in self.frames:
+            whole = self.work / f"uninterrupted{self.output.suffix}"
+            self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", whole,
+                            "--threads", 1, *FRAME)
+            self.frames[self.output.suffix] = whole.read_bytes()
+        expect(self.output.read_bytes() == self.frames[self.output.suffix], f"{what}: other frames")
 
     def main(self):
         for number in range(self.args.runs):

@@ -51,7 +51,7 @@ class PartsTest:
         self.input = self.work / "in.jsonl"
 
     def generate(self, name, *flags, source=None):
-        output = self.work / f"{name}.jsonl"
+        output = self.work / (name if "." in name else f"{name}.jsonl")
         self.shoal.must("generate", "--model", DEMO, "--input", source or self.input, "--output", output,
                         "--threads", 1, "--max-model-len", 512, "--restart", *flags, journal=True)
         return output
@@ -92,7 +92,26 @@ class PartsTest:
         self.shoal.must("merge", "--input", packed, "--output", merged, *reversed(parts))
         expect(merged.read_bytes() == whole.read_bytes(),
                f"{N_PARTS} parts give other bytes than one job: {merged} and {whole}")
+        self.merge_compressed(parts, whole)
         self.merge_refuses(parts, whole)
+
+    def merge_compressed(self, parts, whole):
+        """Compressed parts and a compressed output. Damage of a part is named with its byte."""
+        frame, last = ["--output-frame", 200], f"{N_PARTS}/{N_PARTS}"
+        packed = [*parts[:-1], self.generate("part.xz", "--input-part", last, *frame)]
+        one, merged, again = (self.work / name for name in ("one.gz", "merged.gz", "again.jsonl"))
+        self.generate(one.name, *frame)
+        self.shoal.must("merge", "--input", self.input, "--output", merged, *frame, *packed)
+        expect(gzip.decompress(merged.read_bytes()) == whole.read_bytes(), "merged.gz has other rows")
+        expect(merged.read_bytes() == one.read_bytes(), "merge and a job cut other frames")
+        good = packed[-1].read_bytes()
+        for bad, words in ((good[:-9], f"ends at byte {len(good) - 9} inside its xz data"),
+                           (good[:80] + b"?" + good[81:], "damaged xz data")):
+            packed[-1].write_bytes(bad)
+            done = self.shoal("merge", "--input", self.input, "--output", again, *packed)
+            expect(done.status == 3 and words in done.err and f"{packed[-1]}" in done.err and
+                   "at byte" in done.err and not again.exists(), f"no '{words}': {done}")
+        packed[-1].write_bytes(good)
 
     def merge_refuses(self, parts, whole):
         """Wrong parts are named in a sentence. Through a symlink the merge goes to its target."""

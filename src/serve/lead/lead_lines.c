@@ -108,6 +108,15 @@ static struct status resume(struct lead *l)
     return status_ok();
 }
 
+static struct result_writer_options writer_options(const struct lead_options *o)
+{
+    return (struct result_writer_options){.path = o->audit != NULL ? "/dev/null" : o->output_path,
+                                          .window_rows = o->window_rows,
+                                          .window_bytes = o->window_bytes,
+                                          .frame_bytes = o->flags.frame_bytes,
+                                          .failpoint = o->failpoint};
+}
+
 static struct status lead_open_journal(struct lead *l)
 {
     const struct lead_options *o = &l->o;
@@ -121,29 +130,28 @@ static struct status lead_open_journal(struct lead *l)
                                        .failpoint = o->failpoint};
     TRY(refuse_strange_output(o));
     TRY(journal_open(&jo, &l->lines.journal));
-    TRY(result_writer_resume(o->output_path, o->window_rows, o->window_bytes, o->failpoint,
-                             &l->lines.writer));
+    const struct result_writer_options wo = writer_options(o);
+    TRY(result_writer_resume(&wo, &l->lines.writer));
     return resume(l);
 }
 
 static struct status open_files(struct lead *l)
 {
     const struct lead_options *o = &l->o;
+    const struct result_writer_options wo = writer_options(o);
     TRY(line_reader_create(o->input_path, 0, &l->lines.reader));
     TRY(line_reader_check(l->lines.reader));
     if (o->part != NULL) {
         TRY(line_reader_set_part(l->lines.reader, o->part));
         l->lines.ids.n_lines = o->part->n_before; /* ids count lines of the whole input */
     }
-    if (o->audit != NULL) {
-        return result_writer_create("/dev/null", o->window_rows, o->window_bytes, &l->lines.writer);
-    }
+    if (o->audit != NULL) return result_writer_create(&wo, &l->lines.writer);
     if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->lines.reader, o->output_path)) {
         return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
                            o->output_path, o->input_path);
     }
     if (o->journal_path != NULL) return lead_open_journal(l);
-    return result_writer_create(o->output_path, o->window_rows, o->window_bytes, &l->lines.writer);
+    return result_writer_create(&wo, &l->lines.writer);
 }
 
 static struct status lines_read(void *user, struct lead *l)
@@ -225,7 +233,7 @@ static struct status close_files(struct lead *l)
     }
     TRY(lead_flush(l, true));
     const bool all_written = l->lines.all_read && result_writer_n_open(l->lines.writer) == 0;
-    if (!all_written && !l->lines.is_complete) return status_ok();
+    if (!all_written && !l->lines.is_complete) return result_writer_show(l->lines.writer);
     TRY(result_writer_close(l->lines.writer));
     return l->lines.is_complete ? status_ok() : end_journal(l);
 }

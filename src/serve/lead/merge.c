@@ -9,6 +9,7 @@
 #include "serve/journal/id_set.h"
 #include "serve/journal/journal_index.h"
 #include "serve/output/result_row.h"
+#include "serve/output/row_frames.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,12 +34,14 @@ struct merge {
     bool is_score;
     struct line_reader *input;
     FILE *out;
+    struct row_frames frames; /* of the output */
+    struct strbuf framed;     /* bytes that are written next */
     struct id_set ids;
     /* the part that is being read */
     uint32_t at; /* its number, from 1; 0: none yet */
     int journal_fd;
     struct journal_index *index;
-    FILE *rows;
+    struct byte_source *rows;
     uint64_t n_taken;
     char *row; /* [row_capacity], owned */
     size_t row_capacity;
@@ -185,9 +188,21 @@ static void close_part(struct merge *m)
 {
     journal_index_destroy(&m->index);
     if (m->journal_fd >= 0) close(m->journal_fd);
-    if (m->rows != NULL) fclose(m->rows);
+    byte_source_close(&m->rows);
     m->journal_fd = -1;
-    m->rows = NULL;
+}
+
+/* Reads up to n bytes of the part's rows, decompressed; fewer only at its end. Errors:
+ * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+static struct status read_rows(struct merge *m, char *to, size_t n, size_t *n_read)
+{
+    struct source_read got = {SOURCE_BYTES, 0};
+    *n_read = 0;
+    while (*n_read < n && got.kind != SOURCE_END) {
+        TRY(byte_source_read(m->rows, true, to + *n_read, n - *n_read, &got));
+        *n_read += got.n;
+    }
+    return status_ok();
 }
 
 /* Closes a part; refuses one with left-over rows, or with bytes that belong to no line. */
@@ -201,7 +216,10 @@ static struct status end_part(struct merge *m)
             "part %u of %u, %s: it has %llu rows, but the input has %llu lines for it", m->at, m->n,
             p->path, (unsigned long long)p->facts.n_rows, (unsigned long long)m->n_taken);
     }
-    if (fgetc(m->rows) != EOF || ferror(m->rows)) {
+    char more;
+    size_t n_more;
+    TRY(read_rows(m, &more, 1, &n_more));
+    if (n_more > 0) {
         return status_make(STATUS_INPUT, "%s: it has more bytes than the %llu that its job wrote",
                            p->path, (unsigned long long)p->facts.end_bytes);
     }
@@ -217,12 +235,7 @@ static struct status next_part(struct merge *m)
     const struct part *p = now(m);
     TRY(merge_open_journal(p->journal, &m->journal_fd));
     TRY(journal_index_create(m->journal_fd, p->journal, &p->facts, &m->index));
-    const int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0) m->rows = fdopen(fd, "r");
-    if (m->rows != NULL) return status_ok();
-    const int error = errno;
-    if (fd >= 0) close(fd);
-    return status_make(STATUS_INPUT, "%s: cannot be opened: %s", p->path, strerror(error));
+    return byte_source_open(p->path, &m->rows);
 }
 
 /* Refuses a part's output whose next bytes are not the journal's row. */
@@ -233,7 +246,8 @@ static struct status compare_row(struct merge *m, const struct line *line,
         TRY(mem_grow(&m->row, m->row_capacity, 2 * hit->n_text, 1, "row"));
         m->row_capacity = 2 * hit->n_text;
     }
-    const size_t got = fread(m->row, 1, hit->n_text, m->rows);
+    size_t got;
+    TRY(read_rows(m, m->row, hit->n_text, &got));
     if (got == hit->n_text && memcmp(m->row, hit->text, got) == 0) return status_ok();
     return status_make(
         STATUS_INPUT,
@@ -317,6 +331,17 @@ static struct status merge_check_id(struct merge *m, const struct line *line,
     return status_wrap(st, "%s, row of line %llu", now(m)->path, (unsigned long long)line->number);
 }
 
+/* Writes the rows, or frames of them, that are ready. */
+static struct status write_framed(struct merge *m)
+{
+    const size_t n = m->framed.n;
+    const bool done = n == 0 || fwrite(m->framed.data, 1, n, m->out) == n;
+    strbuf_clear(&m->framed);
+    if (done) return status_ok();
+    return status_make(STATUS_IO, "output %s: writing failed: %s", m->o->output_path,
+                       strerror(errno));
+}
+
 static struct status merge_take_line(struct merge *m, const struct line *line)
 {
     struct journal_hit hit;
@@ -339,9 +364,8 @@ static struct status merge_take_line(struct merge *m, const struct line *line)
     m->result->n_error_rows += hit.row.is_error;
     m->result->sum_logprob += hit.row.sum_logprob;
     m->result->n_scored += hit.row.n_scored;
-    if (fwrite(hit.text, 1, hit.n_text, m->out) == hit.n_text) return status_ok();
-    return status_make(STATUS_IO, "output %s: writing failed: %s", m->o->output_path,
-                       strerror(errno));
+    TRY(row_frames_add(&m->frames, hit.text, hit.n_text, &m->framed));
+    return write_framed(m);
 }
 
 static struct status take_lines(struct merge *m)
@@ -360,7 +384,9 @@ static struct status take_lines(struct merge *m)
         TRY(merge_take_line(m, &line));
     }
     while (m->at < m->n) TRY(next_part(m)); /* the remaining parts have no lines */
-    return end_part(m);
+    TRY(end_part(m));
+    TRY(row_frames_last(&m->frames, &m->framed));
+    return write_framed(m);
 }
 
 /* Refuses to write a file that merge reads: the input, a part's output or its journal. All parts
@@ -432,6 +458,7 @@ static struct status write_output(struct merge *m)
 
 static struct status run(struct merge *m)
 {
+    TRY(encoder_check_name("output", m->o->output_path));
     for (size_t i = 0; i < m->o->n_parts; i++) TRY(merge_add_part(m, m->o->parts[i]));
     TRY(check_parts(m));
     TRY(check_target(m, m->o->output_path));
@@ -443,6 +470,8 @@ struct status merge_run(const struct merge_options *options, struct merge_result
     *out = (struct merge_result){.n_rows = 0};
     struct merge m = {.o = options, .result = out, .journal_fd = -1};
     strbuf_init(&m.mended);
+    strbuf_init(&m.framed);
+    row_frames_init(&m.frames, encoder_format_of(options->output_path), options->frame_bytes);
     const struct status st = run(&m);
     close_part(&m);
     for (uint32_t i = 0; i < m.n; i++) {
@@ -454,5 +483,7 @@ struct status merge_run(const struct merge_options *options, struct merge_result
     id_set_fini(&m.ids);
     mem_free(&m.row);
     strbuf_fini(&m.mended);
+    strbuf_fini(&m.framed);
+    row_frames_fini(&m.frames);
     return st;
 }

@@ -1,8 +1,12 @@
-/* Keeps the window of open rows, and writes them in order. */
+/* Keeps the window of open rows, and writes them in order.
+ *
+ *   a compressed file   [frame][frame][frame][short frame]
+ *                                            ^ offset     ^ end */
 #include "serve/output/result_writer.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
-#include "base/strbuf.h"
+#include "serve/output/row_frames.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,6 +17,16 @@
 #include <unistd.h>
 
 enum { FLUSH_BYTES = 64 << 10, COMPARE_BYTES = 16 << 10 };
+static const uint64_t show_ns = 10000000000u;
+
+/* The rows behind the last whole frame, as a frame behind `offset` that the next one replaces. */
+struct short_frame {
+    bool is_written;
+    size_t n_rows_bytes; /* of its rows */
+    uint64_t end;        /* of the frame in the file; at most `offset`: there is none */
+    uint64_t written_ns;
+    struct strbuf bytes; /* scratch */
+};
 
 /* An open row; text is set if it is done and waits for earlier ones. */
 struct slot {
@@ -29,11 +43,14 @@ struct result_writer {
     size_t n_slots, window_bytes, open_bytes;
     size_t n_waiting; /* slots that have a text */
     uint64_t n_opened, n_written;
-    struct strbuf buffer;
-    uint64_t offset; /* bytes written */
-    bool holds;      /* rows wait for result_writer_flush */
-    bool compares;   /* the file has more bytes after `offset`, perhaps the same ones */
-    bool differed;   /* the file had other bytes than the rows */
+    struct row_frames frames;
+    struct short_frame last;
+    struct strbuf buffer; /* bytes to be written: rows, or whole frames */
+    uint64_t offset;      /* bytes written */
+    bool is_regular;
+    bool holds;    /* rows wait for result_writer_flush */
+    bool compares; /* the file has more bytes after `offset`, perhaps the same ones */
+    bool differed; /* the file had other bytes than the rows */
     struct failpoint *failpoint;
     struct result_totals totals;
 };
@@ -43,15 +60,26 @@ struct result_writer {
  * another hard link, or if no lease could be made. */
 static struct status result_writer_lock(const struct result_writer *w)
 {
-    struct stat info;
-    if (fstat(w->fd, &info) != 0 || !S_ISREG(info.st_mode)) return status_ok();
+    if (!w->is_regular) return status_ok();
     if (flock(w->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return status_ok();
     return status_make(STATUS_USAGE,
                        "output %s: another process has it locked: is another job writing it?",
                        w->path);
 }
 
-static struct status create(const char *path, int flags, size_t window_rows, size_t window_bytes,
+static struct status open_file(struct result_writer *w, int flags)
+{
+    struct stat info;
+    const bool is_stdout = strcmp(w->path, "-") == 0;
+    w->fd = is_stdout ? dup(STDOUT_FILENO) : open(w->path, flags | O_CREAT | O_CLOEXEC, 0666);
+    if (w->fd < 0) {
+        return status_make(STATUS_IO, "output %s: cannot be opened: %s", w->path, strerror(errno));
+    }
+    w->is_regular = !is_stdout && fstat(w->fd, &info) == 0 && S_ISREG(info.st_mode);
+    return result_writer_lock(w);
+}
+
+static struct status create(const struct result_writer_options *o, int flags,
                             struct result_writer **out)
 {
     *out = NULL;
@@ -59,21 +87,15 @@ static struct status create(const char *path, int flags, size_t window_rows, siz
     TRY(mem_alloc(&w, 1, sizeof *w, "result writer"));
     struct status st;
     w->fd = -1;
-    w->n_slots = window_rows;
-    w->window_bytes = window_bytes;
+    w->n_slots = o->window_rows;
+    w->window_bytes = o->window_bytes;
+    w->failpoint = o->failpoint;
     strbuf_init(&w->buffer);
-    TRY_GOTO(st, mem_alloc(&w->slots, window_rows, sizeof *w->slots, "result window"), fail);
-    TRY_GOTO(st, mem_strndup(&w->path, path, strlen(path)), fail);
-    if (strcmp(path, "-") == 0) {
-        w->fd = dup(STDOUT_FILENO);
-    } else {
-        w->fd = open(path, flags | O_CREAT | O_CLOEXEC, 0666);
-    }
-    if (w->fd < 0) {
-        st = status_make(STATUS_IO, "output %s: cannot be opened: %s", path, strerror(errno));
-        goto fail;
-    }
-    if (strcmp(path, "-") != 0) TRY_GOTO(st, result_writer_lock(w), fail);
+    strbuf_init(&w->last.bytes);
+    row_frames_init(&w->frames, encoder_format_of(o->path), o->frame_bytes);
+    TRY_GOTO(st, mem_alloc(&w->slots, w->n_slots, sizeof *w->slots, "result window"), fail);
+    TRY_GOTO(st, mem_strndup(&w->path, o->path, strlen(o->path)), fail);
+    TRY_GOTO(st, open_file(w, flags), fail);
     *out = w;
     return st;
 fail:
@@ -81,10 +103,11 @@ fail:
     return st;
 }
 
-struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
+struct status result_writer_create(const struct result_writer_options *options,
                                    struct result_writer **out)
 {
-    TRY(create(path, O_WRONLY, window_rows, window_bytes, out));
+    const char *path = options->path;
+    TRY(create(options, O_WRONLY, out));
     if (strcmp(path, "-") == 0 || ftruncate((*out)->fd, 0) == 0 || errno == EINVAL) {
         return status_ok(); /* EINVAL: a pipe or a device, which cannot be emptied */
     }
@@ -94,12 +117,11 @@ struct status result_writer_create(const char *path, size_t window_rows, size_t 
     return st;
 }
 
-struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
-                                   struct failpoint *failpoint, struct result_writer **out)
+struct status result_writer_resume(const struct result_writer_options *options,
+                                   struct result_writer **out)
 {
-    TRY(create(path, O_RDWR, window_rows, window_bytes, out));
+    TRY(create(options, O_RDWR, out));
     (*out)->compares = true;
-    (*out)->failpoint = failpoint;
     return status_ok();
 }
 
@@ -110,6 +132,8 @@ void result_writer_destroy(struct result_writer **writer)
     for (size_t i = 0; w->slots != NULL && i < w->n_slots; i++) mem_free(&w->slots[i].text);
     mem_free(&w->slots);
     mem_free(&w->path);
+    row_frames_fini(&w->frames);
+    strbuf_fini(&w->last.bytes);
     strbuf_fini(&w->buffer);
     if (w->fd >= 0) close(w->fd);
     mem_free(writer);
@@ -149,7 +173,8 @@ static struct status result_writer_cut(struct result_writer *w)
     return status_ok();
 }
 
-/* Skips those of the bytes that the file already has at `offset`; *n_same is their number. */
+/* Skips those of the bytes that the file already has at `offset`; *n_same is their number. Of
+ * compressed bytes, which must be one frame, all or none are skipped. */
 static struct status result_writer_compare(struct result_writer *w, const char *bytes, size_t n,
                                            size_t *n_same)
 {
@@ -164,10 +189,13 @@ static struct status result_writer_compare(struct result_writer *w, const char *
         while (k < (size_t)got && found[k] == bytes[*n_same + k]) k++;
         *n_same += k;
         w->offset += k;
-        if (k < most) {
-            w->differed = true;
-            TRY(result_writer_cut(w));
+        if (k == most) continue;
+        w->differed = true;
+        if (w->frames.format != ENCODER_PLAIN) {
+            w->offset -= *n_same;
+            *n_same = 0;
         }
+        TRY(result_writer_cut(w));
     }
     return status_ok();
 }
@@ -181,37 +209,105 @@ static struct status strike(struct result_writer *w, const char *bytes, size_t n
     return io_error(w, "writing", failpoint_strike(w->failpoint));
 }
 
-struct status result_writer_flush(struct result_writer *w)
+/* Writes n bytes at `offset`. */
+static struct status write_bytes(struct result_writer *w, const char *bytes, size_t n)
 {
-    size_t done = 0;
-    TRY(result_writer_compare(w, w->buffer.data, w->buffer.n, &done));
-    if (done < w->buffer.n) TRY(strike(w, w->buffer.data + done, w->buffer.n - done));
-    while (done < w->buffer.n) {
-        const ssize_t n = write(w->fd, w->buffer.data + done, w->buffer.n - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EPIPE) {
+    if (n > 0) TRY(strike(w, bytes, n));
+    for (size_t done = 0; done < n;) {
+        const ssize_t wrote = write(w->fd, bytes + done, n - done);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0 && errno == EPIPE) {
             return status_make(STATUS_DRAINED,
                                "output %s: its reader has gone, behind byte %llu; ended there",
                                w->path, (unsigned long long)w->offset);
         }
-        if (n <= 0) {
+        if (wrote <= 0) {
             return status_make(STATUS_IO, "output %s: writing %zu bytes at byte %llu failed: %s",
-                               w->path, w->buffer.n - done, (unsigned long long)w->offset,
-                               n < 0 ? strerror(errno) : "nothing was taken");
+                               w->path, n - done, (unsigned long long)w->offset,
+                               wrote < 0 ? strerror(errno) : "nothing was taken");
         }
-        done += (size_t)n;
-        w->offset += (uint64_t)n;
+        done += (size_t)wrote;
+        w->offset += (uint64_t)wrote;
     }
-    strbuf_clear(&w->buffer);
     return status_ok();
+}
+
+/* Cuts off the bytes of a short frame behind byte `end`. */
+static struct status cut_short_frame(struct result_writer *w, uint64_t end)
+{
+    const bool is_longer = w->last.end > end;
+    w->last.end = end;
+    if (is_longer && ftruncate(w->fd, (off_t)end) != 0) return io_error(w, "cutting", errno);
+    return status_ok();
+}
+
+static struct status write_buffer(struct result_writer *w)
+{
+    size_t done = 0;
+    if (w->buffer.n == 0) return status_ok();
+    TRY(result_writer_compare(w, w->buffer.data, w->buffer.n, &done));
+    TRY(write_bytes(w, w->buffer.data + done, w->buffer.n - done));
+    strbuf_clear(&w->buffer);
+    w->last.is_written = false;
+    return cut_short_frame(w, w->offset);
+}
+
+/* Makes the short frame, and goes back to its first byte once `write` or a comparison has passed
+ * it. */
+static struct status end_short_frame(struct result_writer *w, uint64_t begin)
+{
+    w->last.is_written = true;
+    w->last.n_rows_bytes = w->frames.rows.n;
+    w->last.written_ns = clock_ns();
+    TRY(cut_short_frame(w, w->offset));
+    w->offset = begin;
+    if (!w->is_regular || lseek(w->fd, (off_t)begin, SEEK_SET) >= 0) return status_ok();
+    return io_error(w, "seeking", errno);
+}
+
+static struct status write_short_frame(struct result_writer *w)
+{
+    const uint64_t begin = w->offset;
+    if (w->last.is_written && w->last.n_rows_bytes == w->frames.rows.n) return status_ok();
+    strbuf_clear(&w->last.bytes);
+    TRY(row_frames_last(&w->frames, &w->last.bytes));
+    TRY(write_bytes(w, w->last.bytes.data, w->last.bytes.n));
+    return end_short_frame(w, begin);
+}
+
+struct status result_writer_flush(struct result_writer *w)
+{
+    TRY(write_buffer(w));
+    if (w->frames.rows.n == 0 || !w->is_regular || w->compares) return status_ok();
+    if (clock_ns() - w->last.written_ns < show_ns) return status_ok();
+    return write_short_frame(w);
+}
+
+struct status result_writer_show(struct result_writer *w)
+{
+    TRY(write_buffer(w));
+    return w->is_regular && w->frames.format != ENCODER_PLAIN ? write_short_frame(w) : status_ok();
+}
+
+/* Compares the short frame with the end of the file; leaves it there, or writes it. */
+static struct status settle_short_frame(struct result_writer *w)
+{
+    const uint64_t begin = w->offset;
+    size_t n_same = 0;
+    TRY(row_frames_last(&w->frames, &w->last.bytes));
+    TRY(result_writer_compare(w, w->last.bytes.data, w->last.bytes.n, &n_same));
+    if (w->compares) TRY(result_writer_cut(w));
+    return n_same > 0 ? end_short_frame(w, begin) : write_short_frame(w);
 }
 
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal)
 {
-    TRY(result_writer_flush(w));
+    TRY(write_buffer(w));
+    const bool has_frames = w->frames.format != ENCODER_PLAIN;
+    if (has_frames) TRY(settle_short_frame(w));
     if (w->compares) TRY(result_writer_cut(w));
     w->holds = true;
-    *n_bytes = w->offset;
+    *n_bytes = has_frames ? w->last.end : w->offset;
     *was_equal = !w->differed;
     return status_ok();
 }
@@ -219,14 +315,15 @@ struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, b
 /* Appends the next row in order to the buffer. */
 static struct status write_row(struct result_writer *w, const struct result_row *row)
 {
-    strbuf_add(&w->buffer, row->text, row->n);
-    TRY(strbuf_status(&w->buffer));
+    TRY(row_frames_add(&w->frames, row->text, row->n, &w->buffer));
     w->n_written++;
     w->totals.n_rows++;
     w->totals.n_error_rows += row->is_error;
     w->totals.sum_logprob += row->sum_logprob;
     w->totals.n_scored += row->n_scored;
-    return w->buffer.n >= FLUSH_BYTES && !w->holds ? result_writer_flush(w) : status_ok();
+    const bool is_frame = w->buffer.n > 0 && w->frames.format != ENCODER_PLAIN;
+    const bool is_enough = is_frame || w->buffer.n >= FLUSH_BYTES;
+    return is_enough && !w->holds ? write_buffer(w) : status_ok();
 }
 
 struct status result_writer_put(struct result_writer *w, uint64_t index,
@@ -257,10 +354,20 @@ struct status result_writer_put(struct result_writer *w, uint64_t index,
     return status_ok();
 }
 
+/* Writes what is left of the rows; `offset` is then the end of the file. */
+static struct status end_file(struct result_writer *w)
+{
+    TRY(write_buffer(w));
+    if (w->frames.format == ENCODER_PLAIN) return status_ok();
+    TRY(write_short_frame(w));
+    w->offset = w->last.end;
+    return status_ok();
+}
+
 struct status result_writer_close(struct result_writer *w)
 {
-    TRY(result_writer_flush(w));
     if (w->fd < 0) return status_ok();
+    TRY(end_file(w));
     /* Pipes and terminals cannot be synced, and need not be. */
     int sync_error = failpoint_pass(w->failpoint, FAILPOINT_OUTPUT_FSYNC);
     if (sync_error == 0 && fsync(w->fd) != 0) sync_error = errno;

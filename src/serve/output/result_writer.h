@@ -1,6 +1,7 @@
 /* Writes result lines in input order and in bounded memory. Finished rows wait in a window for
  * slower earlier rows; no row is opened while the window is full. The file grows while the job
- * runs. Does not look into the lines. Called by the lead.
+ * runs, by rows or, if its name asks for compression, by frames of rows (row_frames.h). Does not
+ * look into the lines. Called by the lead.
  *
  *   input order   0 1 2 3 4 5 6 7 8 9 ...
  *                 w w w . d d . .            w: written  d: done, waits  .: open, runs
@@ -32,22 +33,30 @@ struct result_totals {
     uint64_t n_scored;
 };
 
-/* Local. Creates or truncates `path`; "-" is stdout. window_rows >= 1: rows that may be open at
- * once; window_bytes: memory above which no more rows are opened. Locks the file before it changes
- * it. Errors: STATUS_USAGE (another process has it locked), STATUS_IO, STATUS_MEMORY. */
-struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
+/* Everything is borrowed; path and failpoint outlive the writer. */
+struct result_writer_options {
+    const char *path;            /* "-" is stdout; its ending names the compression */
+    size_t window_rows;          /* rows that may be open at once, at least 1 */
+    size_t window_bytes;         /* memory above which no more rows are opened */
+    size_t frame_bytes;          /* rows in a compressed frame, in bytes; 0: ROW_FRAMES_BYTES */
+    struct failpoint *failpoint; /* NULL: none */
+};
+
+/* Local. Creates or truncates the file. Locks it before it changes it. Errors: STATUS_USAGE
+ * (another process has it locked), STATUS_IO, STATUS_MEMORY. */
+struct status result_writer_create(const struct result_writer_options *options,
                                    struct result_writer **out);
 
 /* Local. Makes a writer for a job with a journal, which keeps the file. Until result_writer_settle,
  * it compares flushed rows with the file's bytes, and rewrites the file from the first difference
- * on. After that, rows reach the file only in result_writer_flush, so that the caller can first
- * make them durable in the journal. failpoint: borrowed, NULL: none. Errors: as
- * result_writer_create. */
-struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
-                                   struct failpoint *failpoint, struct result_writer **out);
+ * on (a compressed file from the frame with it). After that, rows reach the file only in
+ * result_writer_flush and result_writer_show, so that the caller can first make them durable in the
+ * journal. Errors: as result_writer_create. */
+struct status result_writer_resume(const struct result_writer_options *options,
+                                   struct result_writer **out);
 
 /* Local. Flushes, and truncates the file after the rows so far. *n_bytes = its size; *was_equal =
- * whether the file already held exactly these rows. Errors: STATUS_IO. */
+ * whether the file already held exactly these rows. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal);
 
 /* Local. Closes without flushing; NULL is accepted. */
@@ -66,14 +75,21 @@ void result_writer_open(struct result_writer *w, size_t cost_bytes, uint64_t *in
 struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
 
-/* Local. Writes the buffer to the file. Errors: STATUS_IO (file, byte, reason); STATUS_DRAINED when
- * the output is a pipe whose reader has gone, as with `| head`. */
+/* Local. Writes the buffer to the file. Rows that do not fill a compressed frame go to a regular
+ * file every ten seconds, in a short frame that the next one replaces. Errors: STATUS_IO (file,
+ * byte, reason), STATUS_MEMORY; STATUS_DRAINED when the output is a pipe whose reader has gone, as
+ * with `| head`. */
 struct status result_writer_flush(struct result_writer *w);
 
-/* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. Errors: as flush. */
+/* Local. Flushes, and writes the short frame now. Errors: as flush. */
+struct status result_writer_show(struct result_writer *w);
+
+/* Local. Flushes, writes the last frame, fsyncs (once; a failed fsync is not retried) and closes.
+ * Errors: as flush. */
 struct status result_writer_close(struct result_writer *w);
 
-/* Local. Returns the number of bytes written to the file. */
+/* Local. Returns the number of bytes written to the file, without a short frame; after
+ * result_writer_close, all of them. */
 uint64_t result_writer_offset(const struct result_writer *w);
 
 /* Local. Return the number of open rows; the number of those that are done and wait for an earlier

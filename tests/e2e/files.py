@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Tests which files a job reads and writes: compressed outputs (docs/files.md).
+
+usage: files.py SHOAL WORK_FOLDER
+"""
+import gzip
+import json
+import lzma
+import sys
+
+from program import REPO, Shoal, expect, fresh_folder, main_of, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+N_LINES = 30
+
+
+class FilesTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
+        self.input, self.plain = self.work / "in.jsonl", self.work / "plain.jsonl"
+        self.lines = [dict(prompt=f"Line {i} says", max_tokens=12, temperature=0) for i in range(N_LINES)]
+        self.lines[4] = {"top_p": 3, "prompt": "an error row"}
+        write_lines(self.input, self.lines)
+        self.must(self.input, self.plain)
+        self.rows = [json.loads(line) for line in self.plain.read_bytes().splitlines()]
+
+    def run(self, source, output, *flags, journal=True):
+        return self.shoal("generate", "--model", DEMO, "--input", source, "--output", output,
+                          "--threads", 1, *flags, journal=journal)
+
+    def must(self, source, output, *flags, **how):
+        done = self.run(source, output, *flags, **how)
+        expect(done.status == 0, f"{done}")
+        return done
+
+    def refused(self, status, words, done):
+        expect(done.status == status and all(word in done.err for word in words), f"no {words}: {done}")
+
+    def outputs(self):
+        """Each format has the plain output's rows in frames; damage is named, and mended by the job."""
+        for end, unpack in ((".gz", gzip.decompress), (".xz", lzma.decompress)):
+            output = self.work / f"out.jsonl{end}"
+            self.must(self.input, output, "--output-frame", 900)
+            good = output.read_bytes()
+            expect(unpack(good) == self.plain.read_bytes(), f"{output}: other rows")
+            expect(good.count(good[:6]) > 3, f"{output}: one frame")
+            damaged = bytearray(good)
+            damaged[len(good) // 2] ^= 1
+            for bad, words in ((good[:-5], f"ends at byte {len(good) - 5} inside"), (damaged, "damaged")):
+                output.write_bytes(bad)
+                audit = self.run(self.input, output, "--audit", 30, "--output-frame", 900)
+                self.refused(3, [str(output), "byte ", words], audit)
+                self.must(self.input, output, "--output-frame", 900)
+                expect(output.read_bytes() == good, f"{output} was not mended")
+            self.must(self.input, output, "--audit", 30, "--output-frame", 900)
+            state = json.loads(self.shoal.must("status", output, "--json").out)
+            expect((state["state"], state["rows"]) == ("complete", N_LINES), f"{state}")
+        self.must(self.input, self.work / "no_journal.xz", journal=False)
+        expect(lzma.decompress((self.work / "no_journal.xz").read_bytes()) == self.plain.read_bytes(),
+               "without a journal")
+        for name in ("out.bz2", "out.jsonl.zip", "out.parquet"):
+            self.refused(2, [name, "expected JSON lines"], self.run(self.input, self.work / name))
+            expect(not (self.work / name).exists(), name)
+
+    def main(self):
+        self.outputs()
+
+
+if __name__ == "__main__":
+    main_of(lambda: FilesTest(*sys.argv[1:3]).main())
