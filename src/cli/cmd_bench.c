@@ -68,9 +68,8 @@ static void bench_settle(struct bench_options *o)
 {
     struct job_options *job = &o->job;
     const struct bench_flags *f = &o->flags;
-    job->files.input =
-        f->turns ? "-"
-                 : ""; /* launchers give stdin to their first rank, so that rank must be the lead */
+    /* launchers give stdin to their first rank, so that rank must be the lead */
+    job->files.input = (struct flag_list){.values = {f->turns ? "-" : ""}, .n = 1};
     job->files.output = "";
     job->run.watchdog_s = f->watchdog_s;
     job->schedule.max_batch = (int32_t)largest(&f->concurrency);

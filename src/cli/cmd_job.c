@@ -51,7 +51,7 @@ static struct status job_check(const struct job_options *o)
 {
     if (o->files.model == NULL && !o->run.dry_run)
         return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
-    if (o->files.input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
+    if (o->files.input.n == 0) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (o->files.output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
     return check_audit(o);
 }

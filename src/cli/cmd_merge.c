@@ -3,6 +3,7 @@
 #include "base/file_claims.h"
 #include "cli/cmd.h"
 #include "options/flags.h"
+#include "serve/input/input_files.h"
 #include "serve/lead/merge.h"
 
 #include <math.h>
@@ -10,8 +11,8 @@
 #include <stdio.h>
 
 #define MERGE_FLAGS(FLAG)                                                                          \
-    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"),                                        \
-         .help = "the whole input of the array")                                                   \
+    FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"),                                    \
+         .help = "the whole input of the array; several as the parts' jobs had them")              \
     FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"),                                     \
          .help = "written, or replaced, once everything is proved; left alone otherwise")          \
     FLAG(const char *, journal, "journal", OF_TEXT("DIR"),                                         \
@@ -56,13 +57,19 @@ static struct status run_alone(const struct merge_options *o, const struct confi
     return st;
 }
 
-static struct status cmd_merge_run(const struct merge_flags *flags, const struct positionals *parts,
-                                   const struct config *env, struct merge_result *result)
+static struct status check_flags(const struct merge_flags *flags, const struct positionals *parts)
 {
-    if (flags->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
+    if (flags->input.n == 0) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (flags->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
     if (parts->n == 0) return status_make(STATUS_USAGE, "expected the outputs of the parts");
-    const struct merge_options o = {.input_path = flags->input,
+    return status_ok();
+}
+
+static struct status merge_parts(const struct merge_flags *flags, const struct positionals *parts,
+                                 const struct config *env, const struct input_files *input,
+                                 struct merge_result *result)
+{
+    const struct merge_options o = {.input = input,
                                     .output_path = flags->output,
                                     .frame_bytes = flags->frame_bytes,
                                     .journal_folder = flags->journal,
@@ -71,7 +78,7 @@ static struct status cmd_merge_run(const struct merge_flags *flags, const struct
     return run_alone(&o, env, result);
 }
 
-static void print_result(const struct merge_flags *flags, size_t n_parts,
+static void print_result(const struct merge_flags *flags, const char *input, size_t n_parts,
                          const struct merge_result *r)
 {
     printf("%s: %llu rows of %zu parts, %llu error rows", flags->output,
@@ -80,7 +87,7 @@ static void print_result(const struct merge_flags *flags, size_t n_parts,
         printf(" (%llu repeat a custom_id of an earlier part)",
                (unsigned long long)r->n_duplicates);
     }
-    printf("; every line of %s has exactly one row\n", flags->input);
+    printf("; every line of %s has exactly one row\n", input);
     if (r->n_scored > 0) {
         printf("perplexity %.6f over %llu tokens\n", exp(-r->sum_logprob / (double)r->n_scored),
                (unsigned long long)r->n_scored);
@@ -93,6 +100,7 @@ int cmd_merge(struct config env, int argc, char **argv)
     struct merge_flags flags = {.strict = false};
     struct flags_parsed parsed = {.positionals = {.n_wanted = POSITIONALS_MAX}};
     struct merge_result result = {.n_rows = 0};
+    struct input_files inputs = {.n = 0};
     struct status st = flags_parse(&table, argc, argv, &flags, &parsed);
     if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
@@ -103,8 +111,12 @@ int cmd_merge(struct config env, int argc, char **argv)
         flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = cmd_merge_run(&flags, &parsed.positionals, &env, &result);
-    if (!status_failed(&st) && !flags.quiet) print_result(&flags, parsed.positionals.n, &result);
+    if (!status_failed(&st)) st = check_flags(&flags, &parsed.positionals);
+    if (!status_failed(&st)) st = input_files_expand(flags.input.values, flags.input.n, &inputs);
+    if (!status_failed(&st)) st = merge_parts(&flags, &parsed.positionals, &env, &inputs, &result);
+    if (!status_failed(&st) && !flags.quiet)
+        print_result(&flags, inputs.name, parsed.positionals.n, &result);
+    input_files_fini(&inputs);
     if (!status_failed(&st) && flags.strict && result.n_error_rows > 0) {
         st = status_make(STATUS_ROWS, "%llu rows are error rows",
                          (unsigned long long)result.n_error_rows);

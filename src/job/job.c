@@ -55,7 +55,9 @@ static struct status choose_layout(struct job *j)
     TRY(st);
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
     /* a server's address should also be known before the layout is */
-    if (j->o->serves || strcmp(j->o->files.input, "-") == 0) lead_by_first(j->order, n_ranks);
+    const struct flag_list *inputs = &j->o->files.input;
+    if (j->o->serves || (inputs->n > 0 && strcmp(inputs->values[0], "-") == 0))
+        lead_by_first(j->order, n_ranks);
     return status_ok();
 }
 
@@ -431,6 +433,7 @@ void job_close(struct job *j)
     http_port_destroy(&j->http);
     audit_destroy(&j->audit);
     mem_free(&j->journal_path);
+    input_files_fini(&j->inputs);
     mem_free(&j->expert_path);
     strbuf_fini(&j->settings);
     strbuf_fini(&j->session);

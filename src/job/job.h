@@ -78,6 +78,7 @@ struct job {
     struct serve_summary *summary;
     struct file_claims *claims; /* claims on all files that the job writes; owned */
     char *journal_path;         /* owned; NULL: none */
+    struct input_files inputs;
     struct input_part part;
     struct strbuf settings, session;
 };

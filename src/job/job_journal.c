@@ -86,6 +86,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
         strbuf_puts(out, "sums of experts=on the integer grid\n");
     flags_settings(&job_groups[JOB_RUN], o, NULL, out);
     flags_settings(&job_groups[JOB_CAPACITY], o, NULL, out);
+    input_files_settings(&j->inputs, out);
     if (j->part.n > 0) input_part_setting(&j->part, out);
     flags_settings(&job_groups[JOB_SCHEDULE], o, NULL, out);
     flags_settings(&job_groups[JOB_DEVICE], o, NULL, out);

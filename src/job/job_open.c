@@ -139,13 +139,15 @@ static void settle_scheduling(struct job *j)
  * writes to a pipe may be waiting for answers, and a server's client is. */
 static void settle_step_time(struct job *j)
 {
-    const char *input = j->o->files.input;
+    const struct flag_list *inputs = &j->o->files.input;
     if (flags_is_given(&j->o->given, "step-ms")) return;
     if (j->o->serves) {
         j->options.schedule.step_ns = served_step_ns;
         return;
     }
-    const bool is_file = file_exists(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
+    const char *input = inputs->n > 0 ? inputs->values[0] : "";
+    const bool is_file = inputs->n > 1 || input_files_is_pattern(input) ||
+                         file_exists(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
     j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
 }
 
@@ -210,12 +212,12 @@ static struct status sink_logits(void *user, uint64_t line, int32_t row0, const 
 static struct status find_part(struct job *j)
 {
     j->part = j->o->files.part;
-    return j->part.n > 0 ? input_part_find(j->o->files.input, &j->part) : status_ok();
+    return j->part.n > 0 ? input_part_find(&j->inputs, &j->part) : status_ok();
 }
 
 static struct status open_audit(struct job *j)
 {
-    const struct audit_options options = {.input_path = j->o->files.input,
+    const struct audit_options options = {.input_path = j->inputs.name,
                                           .output_path = j->o->files.output,
                                           .journal_path = j->journal_path,
                                           .settings = j->settings.data,
@@ -250,6 +252,8 @@ static struct status claim_outputs(struct job *j)
 static struct status open_lines(struct job *j)
 {
     const struct job_options *o = j->o;
+    TRY(input_files_expand(o->files.input.values, o->files.input.n, &j->inputs));
+    TRY(job_paths_check_inputs(o, &j->inputs));
     TRY(find_part(j));
     TRY(job_journal_path(o, &j->journal_path));
     TRY(job_journal_settings(j, &j->settings));
@@ -277,7 +281,8 @@ struct status job_open_lead(struct job *j)
     TRY(o->serves ? open_port(j, &port) : open_lines(j));
     const struct lead_options options = {.mode = o->mode,
                                          .port = o->serves ? &port : NULL,
-                                         .input_path = o->files.input,
+                                         .input_path = j->inputs.name,
+                                         .inputs = &j->inputs,
                                          .output_path = o->files.output,
                                          .part = j->part.n > 0 ? &j->part : NULL,
                                          .tokenizer = j->text.tokenizer,

@@ -25,8 +25,10 @@
 #define JOB_FILE_FLAGS(FLAG)                                                                       \
     FLAG(const char *, model, "model", OF_TEXT("FILE.h5"), .commands = IN_JOBS | IN_BENCH,         \
          .help = "the checkpoint (shoal convert makes one)")                                       \
-    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"), .commands = IN_BATCH,                  \
-         .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin")             \
+    FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"), .commands = IN_BATCH,              \
+         .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin. May be "     \
+                 "given several times, and as a pattern in quotes ('in/*.jsonl'): the lines of "   \
+                 "all files, in their order")                                                      \
     FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_BATCH,               \
          .help = "result lines, in input order, compressed if the name ends in .gz, .zst or .xz; " \
                  "- is stdout")                                                                    \

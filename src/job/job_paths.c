@@ -126,15 +126,41 @@ static struct status check_output(const struct job_options *o)
                        o->files.output);
 }
 
+enum { NAMED_MAX = FLAG_LIST_MAX + 5 };
+
+/* Lists the files that the flags name; returns their number. */
+static size_t list_named(const struct job_options *o, struct named files[NAMED_MAX])
+{
+    size_t n = 0;
+    files[n++] = (struct named){"model", o->files.model, false};
+    for (size_t i = 0; i < o->files.input.n; i++)
+        files[n++] = (struct named){"input", o->files.input.values[i], false};
+    files[n++] = (struct named){"output", o->files.output, o->files.audit == 0};
+    files[n++] = (struct named){"logits", o->files.logits, true};
+    files[n++] = (struct named){"metrics", o->files.metrics, true};
+    files[n++] = (struct named){"trace", o->files.trace, true};
+    return n;
+}
+
+struct status job_paths_check_inputs(const struct job_options *o, const struct input_files *inputs)
+{
+    struct named files[NAMED_MAX];
+    const size_t n = list_named(o, files);
+    for (size_t i = 0; i < n; i++) {
+        if (!files[i].writes || files[i].path == NULL) continue;
+        const char *same = input_files_find(inputs, files[i].path);
+        if (same == NULL) continue;
+        return status_make(STATUS_USAGE, "--%s %s: expected another file than the input %s",
+                           files[i].flag, files[i].path, same);
+    }
+    return status_ok();
+}
+
 struct status job_paths_check(const struct job_options *o)
 {
-    const struct named files[] = {{"model", o->files.model, false},
-                                  {"input", o->files.input, false},
-                                  {"output", o->files.output, o->files.audit == 0},
-                                  {"logits", o->files.logits, true},
-                                  {"metrics", o->files.metrics, true},
-                                  {"trace", o->files.trace, true}};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    struct named files[NAMED_MAX];
+    const size_t n = list_named(o, files);
+    for (size_t i = 0; i < n; i++) {
         TRY(check_named(files[i].flag, files[i].path));
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
         if (!files[i].writes || is_stream) continue;

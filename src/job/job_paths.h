@@ -5,10 +5,16 @@
 #define SHOAL_JOB_JOB_PATHS_H
 
 #include "job/job_options.h"
+#include "serve/input/input_files.h"
 
 /* Local. Checks all files of a job. Errors: STATUS_USAGE when a name is empty, or two flags name
  * one file and one of them would write it; STATUS_IO when a file cannot be written. */
 struct status job_paths_check(const struct job_options *options);
+
+/* Local. Refuses a file to be written that is one of several inputs, found by a pattern. Errors:
+ * STATUS_USAGE. */
+struct status job_paths_check_inputs(const struct job_options *options,
+                                     const struct input_files *inputs);
 
 /* Local. Checks that a file can be written at `path`, now rather than hours later. Errors:
  * STATUS_IO names the flag. */

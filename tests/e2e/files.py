@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests which files a job reads and writes: compressed outputs (docs/files.md).
+"""Tests which files a job reads and writes: compressed outputs, several inputs (docs/files.md).
 
 usage: files.py SHOAL WORK_FOLDER
 """
@@ -62,8 +62,54 @@ class FilesTest:
             self.refused(2, [name, "expected JSON lines"], self.run(self.input, self.work / name))
             expect(not (self.work / name).exists(), name)
 
+    def several_inputs(self):
+        """Several inputs give the rows of one, whole, in parts and resumed; another list is refused."""
+        folder = fresh_folder(self.work / "many")
+        text = [json.dumps(line) for line in self.lines]
+        (folder / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(text[7:20]).encode()))
+        (folder / "a.jsonl").write_text("\n".join(text[:7]))
+        (folder / "z.jsonl").write_text("\n".join(text[20:]) + "\n")
+        inputs = ["--input", folder / "a.jsonl", "--input", folder / "[b-z].jsonl*"]
+        output = self.work / "many.jsonl"
+
+        def job(*flags, inputs=inputs, to=output):
+            return self.shoal("generate", "--model", DEMO, *inputs, "--output", to, "--threads", 1, *flags,
+                              journal=True)
+
+        done = job("--failpoint", "journal_fsync:2")
+        expect(done.status == -9, f"{done}")
+        turned = [*inputs[2:], *inputs[:2]]
+        self.refused(2, ["--input (file 1)", "was", "a.jsonl", "b.jsonl.gz"], job(inputs=turned))
+        self.refused(2, ["number of files"], job(inputs=inputs[2:]))
+        expect(job().status == 0 and output.read_bytes() == self.plain.read_bytes(), "other rows")
+        parts = [self.work / f"many{k}.jsonl" for k in range(1, 5)]
+        for k, part in enumerate(parts, 1):
+            done = job("--input-part", f"{k}/4", to=part)
+            expect(done.status == 0, f"{done}")
+        merged = self.work / "merged.jsonl"
+        self.shoal.must("merge", *inputs, "--output", merged, *parts)
+        expect(merged.read_bytes() == self.plain.read_bytes(), "merged: other rows")
+        self.shoal.must("generate", "--model", DEMO, *inputs, "--output", output, "--audit", 9, "--threads", 1)
+        (folder / "b.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
+        self.refused(3, [f"{folder / 'b.jsonl.gz'}, line 1: it changed"], job())
+        (folder / "b.jsonl.gz").write_bytes(gzip.compress(b"{}\n")[:-3])
+        self.refused(3, [str(folder / "b.jsonl.gz"), "inside its gzip data"], job("--restart"))
+        (folder / "b.jsonl.gz").write_bytes(b"{}\n")
+        done = job("--restart", inputs=["--input", folder / "b.jsonl.gz", "--input", folder / "c.jsonl"])
+        self.refused(3, ["c.jsonl: cannot be opened"], done)
+        done = job("--restart", inputs=["--input", folder / "*.txt"])
+        self.refused(3, ["*.txt: no file matches"], done)
+        done = job("--restart", inputs=[*inputs, "--input", folder / "a.jsonl"])
+        self.refused(2, ["are one file"], done)
+        done = job("--restart", inputs=["--input", folder / "*"], to=folder / "z.jsonl")
+        self.refused(2, ["expected another file than the input"], done)
+        (folder / "c.jsonl").write_text("{}\n\n")
+        done = job("--restart", inputs=["--input", folder / "b.jsonl.gz", "--input", folder / "c.jsonl"])
+        expect(f"{folder / 'c.jsonl'}, line 2, custom_id \"3\"" in done.err, f"{done}")
+
     def main(self):
         self.outputs()
+        self.several_inputs()
 
 
 if __name__ == "__main__":

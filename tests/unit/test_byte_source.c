@@ -209,7 +209,9 @@ static void parts_are_those_of_the_plain_file(void)
             for (int p = 0; p < 2; p++) {
                 struct line_reader *r = NULL;
                 parts[p] = (struct input_part){.index = i, .n = N};
-                CU_ASSERT_EQUAL(input_part_find(path[p], &parts[p]).code, STATUS_OK);
+                const char *name = path[p];
+                const struct input_files file_of = input_files_one(&name);
+                CU_ASSERT_EQUAL(input_part_find(&file_of, &parts[p]).code, STATUS_OK);
                 CU_ASSERT_EQUAL_FATAL(line_reader_create(path[p], 0, &r).code, STATUS_OK);
                 CU_ASSERT_EQUAL(line_reader_set_part(r, &parts[p]).code, STATUS_OK);
                 check_lines(r, &lines, parts[p].begin, parts[p].end);

@@ -41,9 +41,11 @@ static void teardown(void)
 
 static struct status check(const char *output, const char *logits, const char *report)
 {
-    const struct job_options o = {
-        .files = {
-            .model = model, .input = input, .output = output, .logits = logits, .metrics = report}};
+    const struct job_options o = {.files = {.model = model,
+                                            .input = {.values = {input}, .n = 1},
+                                            .output = output,
+                                            .logits = logits,
+                                            .metrics = report}};
     return job_paths_check(&o);
 }
 
@@ -110,7 +112,8 @@ static void a_pipe_takes_no_journal(void)
 {
     setup();
     CU_ASSERT_EQUAL_FATAL(mkfifo(other, 0600), 0);
-    struct job_options o = {.files = {.model = model, .input = input, .output = other}};
+    struct job_options o = {
+        .files = {.model = model, .input = {.values = {input}, .n = 1}, .output = other}};
     const struct status st = job_paths_check(&o);
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "found a pipe"));
@@ -157,7 +160,8 @@ static void empty_names_are_refused(void)
     const struct status st = check("", NULL, NULL);
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
     CU_ASSERT_STRING_EQUAL(st.text, "--output: expected a file's name, found an empty one");
-    const struct job_options o = {.files = {.model = model, .input = "", .output = other}};
+    const struct job_options o = {
+        .files = {.model = model, .input = {.values = {""}, .n = 1}, .output = other}};
     CU_ASSERT_EQUAL(job_paths_check(&o).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(check(other, "", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(check(other, NULL, "").code, STATUS_USAGE);

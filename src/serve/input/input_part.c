@@ -43,29 +43,59 @@ uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n)
 
 /* An input that is read from its start, one buffer at a time. */
 struct scan {
+    const struct input_files *files;
+    size_t at_file;
+    uint64_t n_before_file; /* lines before it */
     struct byte_source *source;
+    bool in_line; /* the byte before `offset` is of a line without a line end so far */
     char *buf;
     size_t n, at;
     uint64_t offset; /* of buf[at] */
     uint64_t n_lines;
 };
 
-/* Reads the next buffer if this one is used up. s->n is 0 at the end of the input. */
-static struct status input_part_fill(struct scan *s)
+/* Opens the next file. A line that the last file did not end ends here. */
+static struct status scan_next_file(struct scan *s, bool *ends_line)
+{
+    byte_source_close(&s->source);
+    if (s->in_line) *ends_line = true;
+    s->n_lines += s->in_line;
+    s->in_line = false;
+    s->n_before_file = s->n_lines;
+    return byte_source_open(s->files->paths[++s->at_file], &s->source);
+}
+
+/* Reads the next buffer if this one is used up. s->n is 0 at the end of the input. *ends_line: the
+ * buffer is of another file, and the end of the last one ended a line. */
+static struct status input_part_fill(struct scan *s, bool *ends_line)
 {
     struct source_read got;
+    *ends_line = false;
     if (s->at < s->n) return status_ok();
     TRY(byte_source_read(s->source, true, s->buf, READ_BYTES, &got));
+    while (got.kind == SOURCE_END && s->at_file + 1 < s->files->n) {
+        TRY(scan_next_file(s, ends_line));
+        TRY(byte_source_read(s->source, true, s->buf, READ_BYTES, &got));
+    }
     s->at = 0;
     s->n = got.n;
     return status_ok();
 }
 
+/* Passes over the n bytes at s->at. */
+static void scan_pass(struct scan *s, size_t n)
+{
+    if (n > 0) s->in_line = s->buf[s->at + n - 1] != '\n';
+    s->offset += n;
+    s->at += n;
+}
+
 /* Moves to the first line start at or after byte `cut`, and counts the line ends on the way. */
 static struct status go_to_line(struct scan *s, uint64_t cut)
 {
+    bool ends_line;
     while (s->offset + 1 < cut) { /* line ends before byte cut - 1 */
-        TRY(input_part_fill(s));
+        TRY(input_part_fill(s, &ends_line));
         if (s->n == 0) return status_ok();
         const uint64_t wanted = cut - 1 - s->offset, has = s->n - s->at;
         const char *end = s->buf + s->at + (wanted < has ? wanted : has);
@@ -73,16 +103,13 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
              p++) {
             s->n_lines++;
         }
-        s->offset += (uint64_t)(end - (s->buf + s->at));
-        s->at = (size_t)(end - s->buf);
+        scan_pass(s, (size_t)(end - (s->buf + s->at)));
     }
     for (;;) {
-        TRY(input_part_fill(s));
-        if (s->n == 0) return status_ok();
+        TRY(input_part_fill(s, &ends_line));
+        if (s->n == 0 || (ends_line && s->offset >= cut)) return status_ok();
         const char *p = memchr(s->buf + s->at, '\n', s->n - s->at);
-        const size_t next = p != NULL ? (size_t)(p - s->buf) + 1 : s->n;
-        s->offset += next - s->at;
-        s->at = next;
+        scan_pass(s, (p != NULL ? (size_t)(p - s->buf) + 1 : s->n) - s->at);
         if (p == NULL) continue;
         s->n_lines++;
         return status_ok();
@@ -98,6 +125,7 @@ static struct status find(struct scan *s, struct input_part *part)
     if (first > 0) TRY(go_to_line(s, first));
     part->begin = s->offset;
     part->n_before = s->n_lines;
+    part->n_before_file = s->n_before_file;
     if (behind > s->offset) TRY(go_to_line(s, behind));
     part->end = part->index == part->n ? part->size : s->offset;
     if (part->begin > part->end) part->begin = part->end;
@@ -116,12 +144,23 @@ static struct status check_is_regular(const char *path)
     return status_make(STATUS_USAGE, "--input-part: needs a regular file, which %s is not", path);
 }
 
-struct status input_part_find(const char *path, struct input_part *part)
+struct status input_part_size(const struct input_files *files, uint64_t *out)
 {
-    struct scan s = {.source = NULL};
-    TRY(check_is_regular(path));
-    TRY(byte_source_length(path, &part->size));
-    TRY(byte_source_open(path, &s.source));
+    *out = 0;
+    for (size_t i = 0; i < files->n; i++) {
+        uint64_t length;
+        TRY(byte_source_length(files->paths[i], &length));
+        *out += length;
+    }
+    return status_ok();
+}
+
+struct status input_part_find(const struct input_files *files, struct input_part *part)
+{
+    struct scan s = {.files = files};
+    for (size_t i = 0; i < files->n; i++) TRY(check_is_regular(files->paths[i]));
+    TRY(input_part_size(files, &part->size));
+    TRY(byte_source_open(files->paths[0], &s.source));
     struct status st = mem_alloc(&s.buf, READ_BYTES, 1, "line counter");
     if (!status_failed(&st)) st = find(&s, part);
     mem_free(&s.buf);

@@ -11,6 +11,7 @@
 #define SHOAL_SERVE_INPUT_INPUT_PART_H
 
 #include "base/strbuf.h"
+#include "serve/input/input_files.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,16 +22,20 @@ struct input_part {
     uint32_t index, n;   /* part `index` of `n`, from 1; n 0: the whole input */
     uint64_t begin, end; /* decompressed bytes; each at the start of a line or at the input's end */
     uint64_t n_before;   /* lines before `begin` */
-    uint64_t size;       /* of the input, decompressed bytes */
+    uint64_t n_before_file; /* lines before the file with `begin`, if that is inside a file */
+    uint64_t size;          /* of the input, decompressed bytes */
 };
 
 /* Local. Parses "K/N", 1 <= K <= N, and sets only index and n. False for any other text. */
 bool input_part_parse(const char *text, struct input_part *out);
 
-/* Local. Sets the other members. Reads the file up to `end` to count lines; first reads a
- * compressed file to its end to learn its size. Errors: STATUS_USAGE (not a regular file),
+/* Local. Sets the other members. Reads the files up to `end` to count lines; first reads compressed
+ * files to their ends to learn their sizes. Errors: STATUS_USAGE (not a regular file),
  * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
-struct status input_part_find(const char *path, struct input_part *part);
+struct status input_part_find(const struct input_files *files, struct input_part *part);
+
+/* Local. *out = the number of decompressed bytes of all files. Errors: as byte_source_length. */
+struct status input_part_size(const struct input_files *files, uint64_t *out);
 
 /* Local. Returns the first byte of part `index`, before it is moved to the next start of a line.
  * index counts from 1; n + 1 gives the end of the last part. */

@@ -11,36 +11,67 @@ enum { READ_BYTES = 64 << 10, SKIPPED_MAX = 64 << 20 };
 /* Bytes [begin, end) of `data` have been read and not yet returned; [begin, scanned) contain no
  * line end. The bytes of a line over the limit are counted in n_skipped and dropped. */
 struct line_reader {
+    const struct input_files *files;
+    struct input_files one_file; /* of line_reader_create */
+    char *path;                  /* its path; owned */
+    size_t at_file;              /* the file that `source` reads; those before it are closed */
+    uint64_t *n_lines_before;    /* [files.n] lines before each file that has been opened; owned */
+    uint64_t n_bytes_before;     /* bytes on the disk of the files before it */
+    uint64_t n_bytes;            /* of all files, if there are several */
     struct byte_source *source;
     bool is_stdin, at_end, skipping, started;
-    char *path;
     char *data;
     size_t capacity, begin, scanned, end, max_bytes;
     size_t n_skipped;
     uint64_t n_lines, offset;
     uint64_t begin_offset, end_offset; /* of the part; end_offset 0: to the end */
+    bool is_empty;                     /* the part has no lines */
 };
+
+static struct status open_first(struct line_reader *r, size_t max_bytes)
+{
+    r->max_bytes = max_bytes == 0 ? LINE_BYTES_MAX : max_bytes;
+    r->capacity = READ_BYTES;
+    if (r->files->n > 1) r->n_bytes = input_files_size(r->files);
+    r->is_stdin = strcmp(r->files->paths[0], "-") == 0;
+    TRY(mem_alloc(&r->n_lines_before, r->files->n, sizeof *r->n_lines_before, "line reader"));
+    TRY(byte_source_open(r->files->paths[0], &r->source));
+    return mem_alloc(&r->data, r->capacity, 1, "line buffer");
+}
+
+struct status line_reader_create_all(const struct input_files *files, size_t max_bytes,
+                                     struct line_reader **out)
+{
+    *out = NULL;
+    TRY(mem_alloc(out, 1, sizeof **out, "line reader"));
+    (*out)->files = files;
+    const struct status st = open_first(*out, max_bytes);
+    if (status_failed(&st)) line_reader_destroy(out);
+    return st;
+}
 
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out)
 {
     *out = NULL;
     struct line_reader *r = NULL;
     TRY(mem_alloc(&r, 1, sizeof *r, "line reader"));
-    struct status st = status_ok();
-    r->max_bytes = max_bytes == 0 ? LINE_BYTES_MAX : max_bytes;
-    r->capacity = READ_BYTES;
-    r->is_stdin = strcmp(path, "-") == 0;
-    TRY_GOTO(st, byte_source_open(path, &r->source), fail);
-    TRY_GOTO(st, mem_strndup(&r->path, path, strlen(path)), fail);
-    TRY_GOTO(st, mem_alloc(&r->data, r->capacity, 1, "line buffer"), fail);
+    struct status st = mem_strndup(&r->path, path, strlen(path));
+    r->one_file = input_files_one((const char *const *)&r->path);
+    r->files = &r->one_file;
+    if (!status_failed(&st)) st = open_first(r, max_bytes);
     *out = r;
-    return st;
-fail:
-    line_reader_destroy(&r);
+    if (status_failed(&st)) line_reader_destroy(out);
     return st;
 }
 
-struct status line_reader_check(const struct line_reader *r)
+struct line_place line_reader_place(const struct line_reader *r, uint64_t number)
+{
+    size_t i = r->at_file;
+    while (i > 0 && r->n_lines_before[i] >= number) i--;
+    return (struct line_place){r->files->paths[i], number - r->n_lines_before[i]};
+}
+
+static struct status check_head(const struct byte_source *source, const char *path)
 {
     static const struct {
         const char *bytes;
@@ -51,13 +82,26 @@ struct status line_reader_check(const struct line_reader *r)
                  {"\xFE\xFF", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"PAR1", 4, "a Parquet file", "a converter to JSON lines"}};
     char head[4];
-    const size_t n = byte_source_head(r->source, head, sizeof head);
+    const size_t n = byte_source_head(source, head, sizeof head);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (n < kinds[i].n || memcmp(head, kinds[i].bytes, kinds[i].n) != 0) continue;
         return status_make(STATUS_INPUT,
                            "input %s: expected JSON lines in UTF-8, found %s; %s makes them, and "
                            "--input - reads them from stdin",
-                           r->path, kinds[i].name, kinds[i].way);
+                           path, kinds[i].name, kinds[i].way);
+    }
+    return status_ok();
+}
+
+struct status line_reader_check(const struct line_reader *r)
+{
+    TRY(check_head(r->source, r->files->paths[r->at_file]));
+    for (size_t i = r->at_file + 1; i < r->files->n; i++) {
+        struct byte_source *source = NULL;
+        TRY(byte_source_open(r->files->paths[i], &source));
+        const struct status st = check_head(source, r->files->paths[i]);
+        byte_source_close(&source);
+        TRY(st);
     }
     return status_ok();
 }
@@ -67,19 +111,39 @@ void line_reader_destroy(struct line_reader **reader)
     struct line_reader *r = *reader;
     if (r == NULL) return;
     byte_source_close(&r->source);
+    mem_free(&r->n_lines_before);
     mem_free(&r->path);
     mem_free(&r->data);
     mem_free(reader);
 }
 
+/* Closes the file, which has been read to its end or is passed over, and opens the next one.
+ * n_lines: the lines before it. */
+static struct status open_next(struct line_reader *r, uint64_t n_lines)
+{
+    r->n_bytes_before += byte_source_file_size(r->source);
+    byte_source_close(&r->source);
+    r->n_lines_before[++r->at_file] = n_lines;
+    r->started = false;
+    return byte_source_open(r->files->paths[r->at_file], &r->source);
+}
+
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part)
 {
-    TRY(byte_source_go_to(r->source, part->begin));
-    r->started = part->begin > 0;
+    uint64_t left = part->begin, length = 0;
+    while (r->at_file + 1 < r->files->n) {
+        TRY(byte_source_length(r->files->paths[r->at_file], &length));
+        if (left < length) break;
+        TRY(open_next(r, 0));
+        left -= length;
+    }
+    r->n_lines_before[r->at_file] = left > 0 ? part->n_before_file : part->n_before;
+    TRY(byte_source_go_to(r->source, left));
+    r->started = left > 0;
     r->n_lines = part->n_before;
     r->offset = r->begin_offset = part->begin;
     r->end_offset = part->end;
-    r->at_end = part->end == part->begin;
+    r->at_end = r->is_empty = part->end == part->begin;
     return status_ok();
 }
 
@@ -90,13 +154,15 @@ uint64_t line_reader_offset(const struct line_reader *r)
 
 uint64_t line_reader_size(const struct line_reader *r)
 {
-    return r->end_offset > 0 ? r->end_offset - r->begin_offset : byte_source_file_size(r->source);
+    if (r->end_offset > 0) return r->end_offset - r->begin_offset;
+    return r->files->n > 1 ? r->n_bytes : byte_source_file_size(r->source);
 }
 
 uint64_t line_reader_done(const struct line_reader *r)
 {
-    const bool by_file = r->end_offset == 0 && byte_source_is_compressed(r->source);
-    return by_file ? byte_source_file_done(r->source) : line_reader_offset(r);
+    const bool by_file = r->files->n > 1 || byte_source_is_compressed(r->source);
+    if (r->end_offset > 0 || !by_file) return line_reader_offset(r);
+    return r->n_bytes_before + byte_source_file_done(r->source);
 }
 
 bool line_reader_is_repeatable(const struct line_reader *r)
@@ -106,7 +172,15 @@ bool line_reader_is_repeatable(const struct line_reader *r)
 
 bool line_reader_is_file(const struct line_reader *r, const char *path)
 {
-    return byte_source_is_file(r->source, path);
+    return byte_source_is_file(r->source, path) ||
+           (r->files->n > 1 && input_files_find(r->files, path) != NULL);
+}
+
+/* Whether another file follows, and the part, if any, goes on there. */
+static bool has_next(const struct line_reader *r)
+{
+    const bool is_inside = r->end_offset == 0 || r->offset < r->end_offset;
+    return r->at_file + 1 < r->files->n && is_inside && !r->is_empty;
 }
 
 /* Moves the pending bytes to the front; grows the buffer if they fill it. */
@@ -207,6 +281,10 @@ struct status line_reader_next(struct line_reader *r, bool may_block, struct lin
                 return status_ok();
             }
             if (r->end - r->begin > r->max_bytes + 1) skip_pending(r);
+        }
+        if (r->at_end && has_next(r)) {
+            TRY(open_next(r, r->n_lines));
+            r->at_end = false;
         }
         if (r->at_end) {
             out->kind = LINE_END;

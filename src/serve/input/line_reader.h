@@ -1,10 +1,12 @@
-/* Reads a file, a FIFO or stdin, compressed or not (byte_source.h), line by line in bounded memory.
+/* Reads a file, a FIFO or stdin, or several files one behind the other, compressed or not
+ * (byte_source.h), line by line in bounded memory. A file's last line ends with the file.
  * Does not parse JSON. Skips and reports a line over the limit; this is not an error. Called by the
  * lead, audit and merge, the journal and `shoal quantize`. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
 
 #include "base/status.h"
+#include "serve/input/input_files.h"
 #include "serve/input/input_part.h"
 
 #include <stddef.h>
@@ -36,6 +38,11 @@ struct line {
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out);
 void line_reader_destroy(struct line_reader **r);
 
+/* Local. Does the same for all of `files`, which are borrowed. Lines are numbered throughout.
+ * Errors: as line_reader_create. */
+struct status line_reader_create_all(const struct input_files *files, size_t max_bytes,
+                                     struct line_reader **out);
+
 /* Local. Restricts the reader to a part of the file; lines keep the numbers that they have in the
  * whole file. Call it before the first line_reader_next. Errors: as line_reader_next. */
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part);
@@ -46,8 +53,18 @@ struct status line_reader_set_part(struct line_reader *r, const struct input_par
  * STATUS_INPUT (damaged or truncated compressed data). */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
-/* Local. Checks a regular file's first bytes. Errors: STATUS_INPUT if they are those of bzip2,
- * UTF-16 or Parquet, where every line would become an error row. */
+/* A line's place in its own file. */
+struct line_place {
+    const char *path; /* borrowed */
+    uint64_t number;  /* from 1 */
+};
+
+/* Local. Returns the place of a line that has been read, by its number in the whole input; of a
+ * later line the place that it would have in the last file that was opened. */
+struct line_place line_reader_place(const struct line_reader *r, uint64_t number);
+
+/* Local. Checks the first bytes of each regular file. Errors: STATUS_INPUT if they are those of
+ * bzip2, UTF-16 or Parquet, where every line would become an error row. */
 struct status line_reader_check(const struct line_reader *r);
 
 /* Local. Returns the number of decompressed bytes of the lines so far, counted from the start of

@@ -460,12 +460,12 @@ uint64_t journal_n_commits(const struct journal *j)
 
 /* ---- the input ---- */
 
-struct status journal_line_changed(const char *input_path, uint64_t line)
+struct status journal_line_changed(struct line_place place)
 {
     return status_make(STATUS_INPUT,
                        "input %s, line %llu: it changed since the job began; put it back, or begin "
                        "anew with --restart",
-                       input_path, (unsigned long long)line);
+                       place.path, (unsigned long long)place.number);
 }
 
 struct status journal_input_grew(const char *input_path, uint64_t n_lines)
@@ -494,7 +494,7 @@ static struct status check_lines(const struct journal *j, struct journal_index *
         const struct line_digest d = line_digest_of(&line);
         if (hit.kind != JOURNAL_HIT_NONE &&
             (d.low != hit.digest.low || d.high != hit.digest.high)) {
-            return journal_line_changed(input_path, line.number);
+            return journal_line_changed(line_reader_place(reader, line.number));
         }
     }
     if (!j->facts.is_complete) return status_ok();
@@ -503,15 +503,15 @@ static struct status check_lines(const struct journal *j, struct journal_index *
     return journal_input_grew(input_path, j->facts.end_lines);
 }
 
-struct status journal_check_input(const struct journal *j, const char *input_path,
+struct status journal_check_input(const struct journal *j, const struct input_files *input,
                                   const struct input_part *part)
 {
     struct journal_index *x = NULL;
     struct line_reader *reader = NULL;
     struct status st = journal_index_create(j->fd, j->path, &j->facts, &x);
-    if (!status_failed(&st)) st = line_reader_create(input_path, 0, &reader);
+    if (!status_failed(&st)) st = line_reader_create_all(input, 0, &reader);
     if (!status_failed(&st) && part != NULL) st = line_reader_set_part(reader, part);
-    if (!status_failed(&st)) st = check_lines(j, x, reader, input_path);
+    if (!status_failed(&st)) st = check_lines(j, x, reader, input->name);
     line_reader_destroy(&reader);
     journal_index_destroy(&x);
     return st;

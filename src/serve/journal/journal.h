@@ -44,18 +44,18 @@ struct status journal_find(struct journal *j, uint64_t line, struct journal_hit 
 /* Local. Returns the sums over the journal when it was opened; borrowed. */
 const struct journal_facts *journal_facts_of(const struct journal *j);
 
-/* Local. Checks that each line of the input file (or of its part; NULL: the whole file) that has a
+/* Local. Checks that each line of the input (or of its part; NULL: the whole input) that has a
  * record still has the same bytes. Only for inputs that can be read twice. Errors: STATUS_INPUT
  * names the first line that changed or is missing, STATUS_IO, STATUS_MEMORY. */
-struct status journal_check_input(const struct journal *j, const char *input_path,
+struct status journal_check_input(const struct journal *j, const struct input_files *input,
                                   const struct input_part *part);
 
 /* Local. Makes the STATUS_INPUT for an input that has more lines than the n_lines of the finished
  * job. */
 struct status journal_input_grew(const char *input_path, uint64_t n_lines);
 
-/* Local. Makes the STATUS_INPUT for an input whose line `line` is missing or has changed. */
-struct status journal_line_changed(const char *input_path, uint64_t line);
+/* Local. Makes the STATUS_INPUT for an input whose line at this place is missing or has changed. */
+struct status journal_line_changed(struct line_place place);
 
 /* Local. Adds a record to those that wait for the next commit. Errors: STATUS_REQUEST for a record
  * that is too long, STATUS_MEMORY. */

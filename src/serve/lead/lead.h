@@ -27,8 +27,9 @@ struct lead_options {
     const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file, to
                                      which the paths, the part, the journal and the audit below
                                      belong */
-    const char *input_path;       /* JSONL; "-" is stdin */
-    const char *output_path;      /* JSONL; "-" is stdout */
+    const char *input_path;       /* JSONL; "-" is stdin; of several inputs their name */
+    const struct input_files *inputs; /* several inputs; NULL: the file input_path */
+    const char *output_path;          /* JSONL; "-" is stdout */
     const struct input_part
         *part; /* the part of the input, with its byte range (input_part_find); NULL: all of it */
     struct tokenizer *tokenizer;

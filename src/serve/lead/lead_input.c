@@ -99,7 +99,7 @@ static struct status lead_input_take_line(struct lead *l, const struct line *lin
         TRY(journal_find(l->lines.journal, line->number, &hit));
         if (hit.kind != JOURNAL_HIT_NONE &&
             (hit.digest.low != digest.low || hit.digest.high != digest.high)) {
-            return journal_line_changed(l->o.input_path, line->number);
+            return journal_line_changed(line_reader_place(l->lines.reader, line->number));
         }
     }
     return hit.kind == JOURNAL_HIT_ROW ? lead_input_take_row(l, &hit)
@@ -124,7 +124,7 @@ static struct status end_of_input(struct lead *l)
         journal_facts_of(l->lines.journal)->last_line <= lines_taken(l)) {
         return status_ok();
     }
-    return journal_line_changed(l->o.input_path, lines_taken(l) + 1);
+    return journal_line_changed(line_reader_place(l->lines.reader, lines_taken(l) + 1));
 }
 
 static uint64_t work_steps(const struct lead *l)

@@ -17,7 +17,9 @@ static struct status count_row(struct lead *l, const struct request *r)
     rows->n++;
     if (r->error_code == NULL || rows->n_errors++ >= LEAD_ERRORS_SHOWN) return status_ok();
     struct strbuf *s = &rows->shown[rows->n_errors - 1];
-    strbuf_printf(s, "line %llu, custom_id ", (unsigned long long)r->line);
+    const struct line_place place = line_reader_place(l->lines.reader, r->line);
+    if (l->lines.input->n > 1) strbuf_printf(s, "%s, ", place.path);
+    strbuf_printf(s, "line %llu, custom_id ", (unsigned long long)place.number);
     strbuf_json_string(s, r->custom_id.bytes, r->custom_id.n < 80 ? r->custom_id.n : 80);
     strbuf_printf(s, ": %s: %s", r->error_code, r->error_message);
     return strbuf_status(s);
@@ -96,7 +98,7 @@ static struct status resume(struct lead *l)
     uint64_t n_bytes;
     bool was_equal;
     if (line_reader_is_repeatable(l->lines.reader)) {
-        TRY(journal_check_input(l->lines.journal, l->o.input_path, l->o.part));
+        TRY(journal_check_input(l->lines.journal, l->lines.input, l->o.part));
     }
     TRY(lead_take_finished_rows(l));
     TRY(result_writer_settle(l->lines.writer, &n_bytes, &was_equal));
@@ -139,7 +141,9 @@ static struct status open_files(struct lead *l)
 {
     const struct lead_options *o = &l->o;
     const struct result_writer_options wo = writer_options(o);
-    TRY(line_reader_create(o->input_path, 0, &l->lines.reader));
+    l->lines.one_input = input_files_one(&l->o.input_path);
+    l->lines.input = o->inputs != NULL ? o->inputs : &l->lines.one_input;
+    TRY(line_reader_create_all(l->lines.input, 0, &l->lines.reader));
     TRY(line_reader_check(l->lines.reader));
     if (o->part != NULL) {
         TRY(line_reader_set_part(l->lines.reader, o->part));

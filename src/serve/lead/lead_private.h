@@ -31,6 +31,8 @@ struct lead_rows {
 
 /* The port of a file of lines. */
 struct lead_lines {
+    const struct input_files *input;
+    struct input_files one_input; /* where input points if the options name one file */
     struct line_reader *reader;
     struct result_writer *writer;
     struct journal *journal; /* NULL: none */
@@ -83,7 +85,7 @@ struct status lead_take_request(struct lead *l, struct request *r, const struct 
 
 /* --- lead_lines.c --- */
 
-/* Makes the lines of o.input_path the lead's port. Errors: lead_create's. lead_lines_close frees
+/* Makes the lines of the input the lead's port. Errors: lead_create's. lead_lines_close frees
  * what the port holds; it does nothing if the lead has another port. */
 struct status lead_lines_open(struct lead *l);
 void lead_lines_close(struct lead *l);

@@ -347,15 +347,16 @@ static struct status merge_take_line(struct merge *m, const struct line *line)
     struct journal_hit hit;
     TRY(journal_index_find(m->index, line->number, &hit));
     const struct line_digest digest = line_digest_of(line);
+    const struct line_place place = line_reader_place(m->input, line->number);
     if (hit.kind != JOURNAL_HIT_ROW) {
         return status_make(STATUS_INPUT, "part %u of %u, %s: it has no row for line %llu of %s",
                            m->at, m->n, now(m)->path, (unsigned long long)line->number,
-                           m->o->input_path);
+                           m->o->input->name);
     }
     if (hit.digest.low != digest.low || hit.digest.high != digest.high) {
-        return status_make(
-            STATUS_INPUT, "input %s, line %llu: it has changed since part %u of %u, %s, was run",
-            m->o->input_path, (unsigned long long)line->number, m->at, m->n, now(m)->path);
+        return status_make(STATUS_INPUT,
+                           "input %s, line %llu: it has changed since part %u of %u, %s, was run",
+                           place.path, (unsigned long long)place.number, m->at, m->n, now(m)->path);
     }
     TRY(compare_row(m, line, &hit));
     TRY(merge_check_id(m, line, &hit));
@@ -371,8 +372,8 @@ static struct status merge_take_line(struct merge *m, const struct line *line)
 static struct status take_lines(struct merge *m)
 {
     uint64_t size;
-    TRY(byte_source_length(m->o->input_path, &size));
-    TRY(line_reader_create(m->o->input_path, 0, &m->input));
+    TRY(input_part_size(m->o->input, &size));
+    TRY(line_reader_create_all(m->o->input, 0, &m->input));
     for (;;) {
         const uint64_t begins = line_reader_offset(m->input);
         struct line line;
@@ -401,9 +402,11 @@ static struct status check_target(const struct merge *m, const char *path)
                            "which is left alone",
                            path);
     }
+    const char *input = input_files_find(m->o->input, path);
     for (uint32_t i = 0; i <= 2 * m->n; i++) {
         const struct part *p = &m->parts[i / 2];
-        const char *taken = i == 2 * m->n ? m->o->input_path : i % 2 == 0 ? p->path : p->journal;
+        const char *taken = i == 2 * m->n ? input : i % 2 == 0 ? p->path : p->journal;
+        if (taken == NULL) continue;
         if (stat(taken, &other) != 0) continue;
         if (out.st_dev != other.st_dev || out.st_ino != other.st_ino) continue;
         return status_make(STATUS_USAGE, "output %s: expected another file than %s, which is read",

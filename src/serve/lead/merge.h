@@ -7,14 +7,15 @@
 #define SHOAL_SERVE_LEAD_MERGE_H
 
 #include "base/status.h"
+#include "serve/input/input_files.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* Everything is borrowed. */
 struct merge_options {
-    const char *input_path;     /* the input of the whole array */
-    const char *output_path;    /* replaced once all checks have passed, else left alone */
+    const struct input_files *input; /* the input of the whole array */
+    const char *output_path;         /* replaced once all checks have passed, else left alone */
     size_t frame_bytes;         /* rows in a frame of a compressed output; 0: ROW_FRAMES_BYTES */
     const char *journal_folder; /* the parts' --journal; NULL: beside each part */
     const char *const *parts;   /* [n_parts] the array's outputs, in any order */

@@ -1,0 +1,152 @@
+/* Expands patterns with glob(3), and checks that several inputs are different regular files. */
+#include "serve/input/input_files.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct input_files input_files_one(const char *const *path)
+{
+    return (struct input_files){
+        .paths = (char **)(uintptr_t)path, .n = 1, .name = (char *)(uintptr_t)*path};
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static struct status input_files_add(struct input_files *f, const char *path)
+{
+    if (f->n == INPUT_FILES_MAX) {
+        return status_make(STATUS_USAGE, "--input: expected at most %d files, found more",
+                           INPUT_FILES_MAX);
+    }
+    if (f->paths == NULL)
+        TRY(mem_alloc(&f->paths, INPUT_FILES_MAX, sizeof *f->paths, "input files"));
+    TRY(mem_strndup(&f->paths[f->n], path, strlen(path)));
+    f->n++;
+    return status_ok();
+}
+
+/* Adds the paths that match a pattern. */
+static struct status add_matches(struct input_files *f, const char *pattern)
+{
+    glob_t found;
+    const int failed = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found);
+    struct status st = status_ok();
+    if (failed == GLOB_NOSPACE) {
+        st = status_make(STATUS_MEMORY, "--input %s: no memory for the matching paths", pattern);
+    } else if (failed != 0) {
+        st = status_make(STATUS_INPUT, "--input %s: %s", pattern,
+                         failed == GLOB_NOMATCH ? "no file matches" : "a folder cannot be read");
+    } else {
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
+    }
+    for (size_t i = 0; !status_failed(&st) && i < found.gl_pathc; i++)
+        st = input_files_add(f, found.gl_pathv[i]);
+    globfree(&found);
+    return st;
+}
+
+bool input_files_is_pattern(const char *given)
+{
+    struct stat info;
+    return strpbrk(given, "*?[") != NULL && stat(given, &info) != 0;
+}
+
+/* Checks one of several inputs: *info = what the system says of it. */
+static struct status check_file(const char *path, struct stat *info)
+{
+    if (strcmp(path, "-") == 0)
+        return status_make(STATUS_USAGE, "--input -: expected stdin alone, found other inputs too");
+    if (stat(path, info) != 0) {
+        return status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
+    }
+    if (S_ISREG(info->st_mode)) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "input %s: expected a regular file as one of several inputs, found %s", path,
+                       S_ISDIR(info->st_mode) ? "a folder" : "a pipe or a device");
+}
+
+static struct status check_files(const struct input_files *f)
+{
+    struct stat *infos = NULL;
+    TRY(mem_alloc(&infos, f->n, sizeof *infos, "input files"));
+    struct status st = status_ok();
+    for (size_t i = 0; i < f->n && !status_failed(&st); i++) {
+        st = check_file(f->paths[i], &infos[i]);
+        for (size_t k = 0; k < i && !status_failed(&st); k++) {
+            if (infos[k].st_dev != infos[i].st_dev || infos[k].st_ino != infos[i].st_ino) continue;
+            st = status_make(STATUS_USAGE, "--input: %s and %s are one file, expected each once",
+                             f->paths[k], f->paths[i]);
+        }
+    }
+    mem_free(&infos);
+    return st;
+}
+
+static struct status name_all(struct input_files *f)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    strbuf_puts(&s, f->paths[0]);
+    if (f->n > 1) strbuf_printf(&s, " and %zu more", f->n - 1);
+    f->name = s.data;
+    return strbuf_status(&s);
+}
+
+struct status input_files_expand(const char *const *given, size_t n_given, struct input_files *out)
+{
+    struct status st = status_ok();
+    *out = (struct input_files){.n = 0};
+    for (size_t i = 0; i < n_given && !status_failed(&st); i++) {
+        const bool is_pattern = input_files_is_pattern(given[i]);
+        st = is_pattern ? add_matches(out, given[i]) : input_files_add(out, given[i]);
+    }
+    if (!status_failed(&st) && out->n > 1) st = check_files(out);
+    if (!status_failed(&st)) st = name_all(out);
+    if (status_failed(&st)) input_files_fini(out);
+    return st;
+}
+
+void input_files_fini(struct input_files *f)
+{
+    for (size_t i = 0; i < f->n; i++) mem_free(&f->paths[i]);
+    mem_free(&f->paths);
+    struct strbuf name = {.data = f->name};
+    strbuf_fini(&name);
+    *f = (struct input_files){.n = 0};
+}
+
+void input_files_settings(const struct input_files *f, struct strbuf *out)
+{
+    if (f->n < 2) return;
+    strbuf_printf(out, "--input (number of files)=%zu\n", f->n);
+    for (size_t i = 0; i < f->n; i++)
+        strbuf_printf(out, "--input (file %zu)=%s\n", i + 1, f->paths[i]);
+}
+
+uint64_t input_files_size(const struct input_files *f)
+{
+    struct stat info;
+    uint64_t n = 0;
+    for (size_t i = 0; i < f->n; i++)
+        n += stat(f->paths[i], &info) == 0 ? (uint64_t)info.st_size : 0;
+    return n;
+}
+
+const char *input_files_find(const struct input_files *f, const char *path)
+{
+    struct stat is, other;
+    if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return NULL;
+    for (size_t i = 0; i < f->n; i++) {
+        if (stat(f->paths[i], &other) != 0) continue;
+        if (is.st_dev == other.st_dev && is.st_ino == other.st_ino) return f->paths[i];
+    }
+    return NULL;
+}
