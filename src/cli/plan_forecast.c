@@ -176,7 +176,8 @@ static struct status simulate(const struct forecasts *f, const struct candidate_
     const bool has_file = n < 5 || strcmp(f->file + n - 5, ".json") != 0;
     o.mode = LEAD_GENERATE;
     o.files.model = has_file ? f->file : NULL; /* a config.json: prompts must be token ids */
-    o.files.input = f->lines.fd >= 0 ? f->lines.path : f->f->lines;
+    o.files.input =
+        (struct flag_list){.values = {f->lines.fd >= 0 ? f->lines.path : f->f->lines}, .n = 1};
     o.files.output = "/dev/null";
     o.files.no_journal = true;
     o.model.max_model_len = f->budget.min_kv_blocks * KV_BLOCK_TOKENS;
