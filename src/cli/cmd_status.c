@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "cli/cmd.h"
+#include "cli/status_forecast.h"
 #include "options/flags.h"
 #include "serve/journal/journal_format.h"
 
@@ -20,12 +21,22 @@ struct status_flags {
     STATUS_FLAGS(FLAG_FIELD)
 };
 
+struct status_options {
+    struct status_flags flags;
+    struct status_forecast_flags forecast;
+};
+
 #define FLAG_OWNER struct status_flags
 static const struct flag rows[] = {STATUS_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
+#define FLAG_OWNER struct status_forecast_flags
+static const struct flag forecast_rows[] = {STATUS_FORECAST_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
 
-static const struct flag_group group = FLAG_GROUP(rows, 0);
-static const struct flag_table table = {.groups = &group, .n_groups = 1};
+static const struct flag_group groups[] = {
+    FLAG_GROUP(rows, offsetof(struct status_options, flags)),
+    FLAG_GROUP(forecast_rows, offsetof(struct status_options, forecast))};
+static const struct flag_table table = {.groups = groups, .n_groups = 2};
 
 static const char text[] =
     "JOURNAL is a job's journal or its output file; of several, as those of a job array, each gets "
@@ -40,6 +51,7 @@ struct view {
     const struct journal_facts *f;
     double total; /* lines of the input; negative: not known */
     double session_s, rows_per_s, tokens_per_s, left_s; /* left_s negative: not known */
+    bool is_forecast; /* left_s is the cost model's, not that of the rate */
 };
 
 static double total_lines(const struct journal_facts *f)
@@ -98,7 +110,8 @@ static void print_text(const struct view *v)
     }
     if (v->left_s > 0) {
         const unsigned long s = (unsigned long)v->left_s;
-        printf("left       about %lu:%02lu:%02lu at that rate\n", s / 3600, s / 60 % 60, s % 60);
+        printf("left       about %lu:%02lu:%02lu %s\n", s / 3600, s / 60 % 60, s % 60,
+               v->is_forecast ? "by the lines that are left" : "at that rate");
     }
 }
 
@@ -169,14 +182,22 @@ static void print_line(const struct view *v, const char *path, struct sum *sum)
 }
 
 /* Shows one job. sum NULL: it is the only one. */
-static struct status status_show(const char *path, const struct status_flags *flags,
-                                 struct sum *sum)
+static struct status status_show(const char *path, const struct status_options *o, struct sum *sum)
 {
     struct journal_facts facts;
     bool is_running;
     TRY(find_journal(path, &is_running, &facts));
-    const struct view v = view_of(&facts, is_running);
-    if (flags->json) {
+    struct view v = view_of(&facts, is_running);
+    struct status st = status_ok();
+    if (o->forecast.nodes != NULL && !facts.is_complete) {
+        v.is_forecast = true;
+        st = status_forecast_left(&o->forecast, &facts, &v.left_s);
+    }
+    if (status_failed(&st)) {
+        journal_facts_fini(&facts);
+        return st;
+    }
+    if (o->flags.json) {
         print_json(&v);
     } else if (sum != NULL) {
         print_line(&v, path, sum);
@@ -187,15 +208,15 @@ static struct status status_show(const char *path, const struct status_flags *fl
     return status_ok();
 }
 
-static struct status show_all(const struct positionals *paths, const struct status_flags *flags)
+static struct status show_all(const struct positionals *paths, const struct status_options *o)
 {
     struct sum sum = {.n_journals = 0};
     if (paths->n == 0)
         return status_make(STATUS_USAGE, "expected a job's output or journal: shoal status "
                                          "OUT.jsonl");
-    if (paths->n == 1) return status_show(paths->values[0], flags, NULL);
-    for (size_t i = 0; i < paths->n; i++) TRY(status_show(paths->values[i], flags, &sum));
-    if (flags->json) return status_ok();
+    if (paths->n == 1) return status_show(paths->values[0], o, NULL);
+    for (size_t i = 0; i < paths->n; i++) TRY(status_show(paths->values[i], o, &sum));
+    if (o->flags.json) return status_ok();
     printf("%llu rows, %llu of them error rows; %llu of %llu complete\n",
            (unsigned long long)sum.n_rows, (unsigned long long)sum.n_error_rows,
            (unsigned long long)sum.n_complete, (unsigned long long)sum.n_journals);
@@ -205,9 +226,9 @@ static struct status show_all(const struct positionals *paths, const struct stat
 int cmd_status(struct config env, int argc, char **argv)
 {
     (void)env;
-    struct status_flags flags = {.json = false};
+    struct status_options o = {.flags = {.json = false}};
     struct flags_parsed parsed = {.positionals = {.n_wanted = POSITIONALS_MAX}};
-    struct status st = flags_parse(&table, argc, argv, &flags, &parsed);
+    struct status st = flags_parse(&table, argc, argv, &o, &parsed);
     if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "JOURNAL...",
@@ -217,7 +238,7 @@ int cmd_status(struct config env, int argc, char **argv)
         flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = show_all(&parsed.positionals, &flags);
+    if (!status_failed(&st)) st = show_all(&parsed.positionals, &o);
     if (!status_failed(&st)) return 0;
     fprintf(stderr, "shoal status: %s\n", st.text);
     return status_exit(st.code);

@@ -17,8 +17,9 @@
 #include <string.h>
 
 enum {
-    TRIED_MAX = 3,   /* layouts that are simulated for each number of nodes */
-    COUNTS_MAX = 16, /* numbers of nodes */
+    TRIED_MAX = 3,    /* layouts that are simulated for each number of nodes */
+    SAMPLE_TIMES = 4, /* lines of a good sample for each sequence that runs at a time */
+    COUNTS_MAX = 16,  /* numbers of nodes */
 };
 static const double model_error = 0.1; /* bench/forecast.py */
 
@@ -265,6 +266,18 @@ static struct status print(const struct forecasts *f)
     strbuf_printf(&s,
                   "forecast for %.0f lines (%.0f of them simulated) on nodes like %s (%s, %s)\n\n",
                   f->lines.n_all, f->lines.n, f->node.host, f->node.cpu, f->node.kernels);
+    double most = 0; /* sequences at a time */
+    const int32_t batch = f->job->schedule.max_batch;
+    for (size_t i = 0; i < f->n_rows; i++) {
+        const double n = (double)f->rows[i].dp * f->rows[i].pp *
+                         (batch > 0 ? batch : f->job->schedule.step_tokens);
+        if (n > most) most = n;
+    }
+    if (f->lines.n < f->lines.n_all && f->lines.n < SAMPLE_TIMES * most)
+        strbuf_printf(&s,
+                      "up to %.0f sequences run at a time: --sample %.0f would make this more "
+                      "certain\n\n",
+                      most, SAMPLE_TIMES * most);
     struct status st = forecast_table(f->rows, f->n_rows, f->f->watts, &s);
     if (f->f->slurm) {
         strbuf_puts(&s, "\n");

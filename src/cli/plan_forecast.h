@@ -18,7 +18,7 @@
                  "lines; the rest of the job is continued from them")                              \
     FLAG(double, mean_answer, "mean-answer", OF_NUMBER(0, 1e9, "N"), .commands = IN_PLAN,          \
          .help = "with --input: answers end at random after N tokens on average, but not beyond "  \
-                 "max_tokens (default: all have max_tokens)")                                      \
+                 "max_tokens, and not in lines with ignore_eos (default: all have max_tokens)")    \
     FLAG(int32_t, answer_tokens, "max-tokens", OF_COUNT(1, 1 << 30, "N"), .commands = IN_PLAN,     \
          .help = "with --input: max_tokens of lines that name none")                               \
     FLAG(double, watts, "watts", OF_NUMBER(0, 1e6, "W"), .commands = IN_PLAN,                      \

@@ -1,5 +1,5 @@
 /* Reads the model for `shoal plan` from a checkpoint, or from a config.json alone with the formats
- * that its weights would get. Called by cmd_plan.c. */
+ * that its weights would get. Called by cmd_plan.c and status_forecast.c. */
 #ifndef SHOAL_CLI_PLAN_MODEL_H
 #define SHOAL_CLI_PLAN_MODEL_H
 

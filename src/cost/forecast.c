@@ -79,6 +79,26 @@ void forecast_step(struct forecast *f, uint32_t group, const struct step_plan *p
     }
 }
 
+double forecast_even_s(const struct cost_model *m, const struct forecast_load *load)
+{
+    const double dp = m->l->dp, n = load->n_sequences / dp;
+    const double n_prompt = n * load->prompt / load->answer;
+    const double window = m->l->model.arch->window;
+    const double seen = window > 0 && window < load->context ? window : load->context;
+    const struct cost_rows rows = {.n_rows = n + n_prompt,
+                                   .n_sampled = n,
+                                   .n_sequences = n,
+                                   .n_one = n,
+                                   .one = {n * load->context, n * seen},
+                                   .many = {n_prompt * load->context / 2, n_prompt * seen / 2}};
+    double s = dp * (m->node->step_s + n * m->node->sequence_s);
+    for (uint32_t pp = 0; pp < m->n_stages; pp++) {
+        const struct cost c = cost_even_of(m, pp, &rows);
+        s += cost_total(&c);
+    }
+    return s * load->answer / load->n_sequences;
+}
+
 /* Returns the time at which this fraction of the tokens was done. */
 static double time_at(const struct forecast_marks *m, double part)
 {

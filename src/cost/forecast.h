@@ -32,6 +32,18 @@ void forecast_fini(struct forecast *f);
 /* Local. Adds a step of `group`, below pp. The group's previous step was added before. */
 void forecast_step(struct forecast *f, uint32_t group, const struct step_plan *plan);
 
+/* The tokens of a job, or of a part of one. */
+struct forecast_load {
+    double prompt, answer; /* tokens; at least one answer token */
+    double n_sequences;    /* that run at a time, in all replicas */
+    double context;        /* mean tokens of a prompt and half an answer */
+};
+
+/* Local. Returns the seconds of a job whose steps are all alike: each has a row for each running
+ * sequence, and prompt rows in the proportion of the tokens. The sum over all stages. For parts of
+ * a job that are compared with each other, where no scheduler runs. */
+double forecast_even_s(const struct cost_model *m, const struct forecast_load *load);
+
 /* How far a job has come at some moments, to continue it beyond its lines. */
 enum { FORECAST_MARKS = 64 };
 struct forecast_marks {

@@ -32,9 +32,13 @@ size_t forecast_cheapest(const struct forecast_row *rows, size_t n)
     return best;
 }
 
-/* Writes a duration as H:MM:SS. */
+/* Writes a duration as H:MM:SS, or below a minute as seconds. */
 static const char *clock_of(double s, char out[32])
 {
+    if (s < 60) {
+        snprintf(out, 32, "%.2f s", s);
+        return out;
+    }
     const unsigned long n = s < 1e9 ? (unsigned long)(s + 0.5) : 1000000000ul;
     snprintf(out, 32, "%lu:%02lu:%02lu", n / 3600, n / 60 % 60, n % 60);
     return out;

@@ -246,6 +246,11 @@ struct cost cost_stage_of(const struct cost_model *m, uint32_t pp, const struct 
     return sum;
 }
 
+struct cost cost_even_of(const struct cost_model *m, uint32_t pp, const struct cost_rows *rows)
+{
+    return replica_cost(m, &m->stages[pp], rows, rows->n_rows);
+}
+
 double cost_lead_s(const struct cost_model *m, const struct cost_rows *rows)
 {
     double n_sequences = 0;
@@ -271,15 +276,11 @@ double cost_reference_s(void *user, const struct layout *l, const struct topo *t
         .n_one = n_sampled,
         .one = {n_sampled * reference_context, n_sampled * seen},
         .many = {(n_rows - n_sampled) * reference_context / 2, (n_rows - n_sampled) * seen / 2}};
-    struct layout one = cut; /* all replicas have the same rows */
-    one.dp = 1;
-    m.l = &one;
     double slowest = 0;
-    const double batches = (double)l->ep * l->etp / l->tp;
-    m.n_batches = batches > 1 ? batches : 1;
     for (uint32_t pp = 0; pp < l->pp; pp++) {
-        const struct cost c = replica_cost(&m, &m.stages[pp], &rows, n_rows);
+        const struct cost c = cost_even_of(&m, pp, &rows);
         if (cost_total(&c) > slowest) slowest = cost_total(&c);
     }
-    return slowest + (l->pp == 1 ? l->dp * cost_lead_s(&m, &rows) : 0);
+    const double lead_s = m.node->step_s + l->dp * rows.n_sequences * m.node->sequence_s;
+    return slowest + (l->pp == 1 ? lead_s : 0);
 }

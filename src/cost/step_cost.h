@@ -124,6 +124,9 @@ struct status cost_model_init(struct cost_model *m, const struct node *node, con
  * of the replica that takes longest, with COST_IMBALANCE as what it takes beyond the mean. */
 struct cost cost_stage_of(const struct cost_model *m, uint32_t pp, const struct cost_rows *rows);
 
+/* Local. As cost_stage_of, for a step in which each replica has these rows. */
+struct cost cost_even_of(const struct cost_model *m, uint32_t pp, const struct cost_rows *rows);
+
 /* Local. Returns the lead's seconds for a step. */
 double cost_lead_s(const struct cost_model *m, const struct cost_rows *rows);
 

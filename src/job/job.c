@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "job/job_forecast.h"
 #include "job/job_private.h"
 #include "job/job_same.h"
 #include "job/slurm.h"

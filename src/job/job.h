@@ -56,7 +56,7 @@ struct job {
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;
-    struct job_forecast *forecast;   /* job/job_forecast.h; NULL: no --nodes */
+    struct job_forecast *forecast;   /* NULL: no --nodes */
     struct drafting_cost draft_cost; /* set for --speculate auto and ngram */
     bool no_repeats;                 /* set for --speculate mtp */
     uint32_t n_threads, n_kv_blocks;

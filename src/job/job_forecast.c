@@ -1,6 +1,4 @@
-/* Predicted against measured (job_forecast.h). */
-#include "job/job_forecast.h"
-
+/* The forecast of a running job: predicted against measured, and advice (job_private.h). */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

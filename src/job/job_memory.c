@@ -4,7 +4,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "job/job_forecast.h"
 #include "job/job_private.h"
 #include "kernels/device.h"
 #include "parallel/layout/kv_groups.h"

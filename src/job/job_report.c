@@ -1,5 +1,4 @@
 /* Reports on a job on stderr, at its start and at its end. */
-#include "job/job_forecast.h"
 #include "job/job_private.h"
 
 #include "base/log.h"

@@ -278,6 +278,21 @@ static void stages_overlap(void)
     setup_fini(&s);
 }
 
+/* Twice the tokens take twice as long; answers take longer than as many prompt tokens, which share
+ * a read of the weights. */
+static void even_jobs_are_compared(void)
+{
+    struct setup s;
+    setup_init(&s, MODEL_SMOLLM2, 1, (struct layout_flags){.tp = 1, .dp = 2});
+    const struct forecast_load load = {1000, 1000, 16, 100}, twice = {2000, 2000, 16, 100},
+                               prompts = {2000, 1000, 16, 100}, answers = {1000, 2000, 16, 100};
+    const double one = forecast_even_s(&s.m, &load);
+    expect_near(forecast_even_s(&s.m, &twice), 2 * one);
+    CU_ASSERT_TRUE(forecast_even_s(&s.m, &prompts) > one);
+    CU_ASSERT_TRUE(forecast_even_s(&s.m, &answers) > 1.1 * forecast_even_s(&s.m, &prompts));
+    setup_fini(&s);
+}
+
 static void a_sample_is_continued(void)
 {
     struct forecast_marks m = {.n = 4, .s = {2, 3, 5, 8}, .part = {0.25, 0.5, 0.75, 1}};
@@ -326,6 +341,7 @@ void suite_cost(CU_pSuite suite)
     CU_add_test(suite, "tp halves weights and adds sums", tp_halves_weights_and_adds_sums);
     CU_add_test(suite, "experts are touched", experts_are_touched);
     CU_add_test(suite, "stages overlap", stages_overlap);
+    CU_add_test(suite, "even jobs", even_jobs_are_compared);
     CU_add_test(suite, "a sample is continued", a_sample_is_continued);
     CU_add_test(suite, "the soonest and the cheapest", choices_are_the_fewest);
 }

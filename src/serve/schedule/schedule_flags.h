@@ -12,6 +12,7 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
 
 #define SCHEDULE_FLAGS(FLAG)                                                                       \
     FLAG(int32_t, max_batch, "max-batch", OF_COUNT(1, 1 << 20, "N"),                               \
+         .commands = IN_JOBS | IN_PLAN,                                                            \
          .help = "sequences running in a replica (default: as many as fit)")                       \
     FLAG(int32_t, step_tokens, "step-tokens", OF_COUNT(1, 1 << 20, "N"), .preset = "512",          \
          .commands = IN_ALL, .help = "rows of a replica in one step")                              \

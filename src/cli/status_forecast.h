@@ -1,0 +1,32 @@
+/* shoal status --nodes: the time left by the cost model. The rate of a job's rows so far misleads
+ * where the rows that are left have longer prompts or answers. */
+#ifndef SHOAL_CLI_STATUS_FORECAST_H
+#define SHOAL_CLI_STATUS_FORECAST_H
+
+#include "base/status.h"
+#include "options/flags.h"
+#include "serve/journal/journal_format.h"
+
+#define STATUS_FORECAST_FLAGS(FLAG)                                                                \
+    FLAG(const char *, model, "model", OF_TEXT("FILE.h5"),                                         \
+         .help = "with --nodes: the job's model")                                                  \
+    FLAG(const char *, nodes, "nodes", OF_TEXT("NODE.json"),                                       \
+         .help = "estimate the time left by these speeds of a node and the lines that are left, "  \
+                 "instead of the mean of the rows so far; needs --model and --input")              \
+    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"),                                        \
+         .help = "with --nodes: the job's lines")                                                  \
+    FLAG(uint32_t, max_batch, "max-batch", OF_COUNT(1, 1 << 20, "N"), .preset = "64",              \
+         .help = "with --nodes: sequences that run at a time")
+
+struct status_forecast_flags {
+    STATUS_FORECAST_FLAGS(FLAG_FIELD)
+};
+
+/* Local. *left_s = the seconds of the last session so far, times what the model says of the lines
+ * that are left, divided by what it says of those that are done. Prompt tokens are estimated by the
+ * lines' bytes, answers by max_tokens. -1 while no row of the session is done. Errors: STATUS_USAGE
+ * (a flag is missing), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+struct status status_forecast_left(const struct status_forecast_flags *flags,
+                                   const struct journal_facts *f, double *left_s);
+
+#endif

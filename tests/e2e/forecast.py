@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Tests forecasts: a node measured by shoal bench, plans with a node of fixed numbers, jobs and shoal status with it.
+
+usage: forecast.py SHOAL WORK_FOLDER
+How near forecasts are to runs is measured by bench/forecast.py on a quiet machine, not here: times of a busy machine say
+nothing. tests/unit/test_cost.c tests the formulas, test_advice.c the advice.
+"""
+import json
+import re
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+from program import REPO, Shoal, expect, fresh_folder, main_of
+
+USAGE, INPUT = 2, 3
+ROWS = (1, 4, 16, 64, 256, 1024)
+BYTES = {"f32": 4, "bf16": 2, "int8": 1, "int4-g32": 0.5625}
+
+
+def node(version):
+    """A host of two ranks of two threads, 10 GB/s and 10^12 operations per second."""
+    linear = {name: {"memory": [[r, max(b / 1e10, r * 2e-12)] for r in ROWS], "cached": [[r, r * 2e-12] for r in ROWS]}
+              for name, b in BYTES.items()}
+    return {"shoal_node": 1, "host": "round", "cpu": "a CPU", "kernels": "avx2", "shoal": version, "n_cores": 4,
+            "n_threads": 4, "n_ranks": 2, "norm_s": 1e-11, "gate_s": 1e-11, "rope_s": 1e-11, "logit_s": 1e-11,
+            "op_s": 1e-6, "step_s": 1e-5, "sequence_s": 1e-6, "barrier_s": 1e-6, "network_bytes_s": 0, "network_s": 0,
+            "cache_bytes": 1e5, "memory_bytes": 8e9, "read": [[1, 4e9], [4, 1e10]], "flops": [[1, 2.5e11], [4, 1e12]],
+            "attention_one": [[64, 4e-10]], "attention_many": [[64, 1e-11]], "sum": [[4096, 4e-6]], "linear": linear}
+
+
+class ForecastTest:
+    def __init__(self, shoal, work):
+        self.shoal = Shoal(shoal)
+        self.work = Path(work)
+        fresh_folder(self.work)
+        self.version = re.search(r"\d+\.\d+\.\d+", self.shoal.must("--version").out)[0]
+        self.node = self.work / "node.json"
+        self.node.write_text(json.dumps(node(self.version)))
+        self.model = REPO / "models" / "demo" / "demo.h5"
+        self.input = self.work / "in.jsonl"
+        self.write_lines(self.input, 600)
+
+    def write_lines(self, path, n):
+        with open(path, "w", encoding="ascii") as f:
+            for i in range(n):
+                f.write(json.dumps({"custom_id": str(i), "prompt_token_ids": [5 + (i * k) % 300 for k in range(20 + i % 7)],
+                                    "max_tokens": 8 + i % 5, "temperature": 0, "ignore_eos": True}) + "\n")
+
+    def plan(self, *args):
+        return self.shoal.must("plan", "--model", self.model, "--nodes", self.node, "--input", self.input, *args)
+
+    def table(self, done):
+        rows = [line.split() for line in done.out.splitlines() if re.match(r" +\d+ +\d+  \d+x\d+x\d+ ep", line)]
+        return [{"nodes": int(r[0]), "ranks": int(r[1]), "layout": r[2], "tokens_s": float(r[5])} for r in rows]
+
+    def plans(self):
+        svg = self.work / "plan.svg"
+        done = self.plan("--count", 6, "--slurm", "--svg", svg, "--watts", 500)
+        rows = self.table(done)
+        expect([r["nodes"] for r in rows] == sorted(r["nodes"] for r in rows), done.out)
+        expect({r["nodes"] for r in rows} == {1, 2, 4, 6}, f"numbers of nodes: {done.out}")
+        expect(all(r["ranks"] == 2 * r["nodes"] for r in rows), done.out)
+        best = {n: max(r["tokens_s"] for r in rows if r["nodes"] == n) for n in (1, 2, 4)}
+        expect(best[1] < best[2] < best[4], f"more nodes must be faster here: {best}")
+        expect("soonest" in done.out and "fewest node-hours" in done.out, done.out)
+        found = re.search(r"#SBATCH --nodes=(\d+)\n#SBATCH --ntasks=(\d+)\n#SBATCH --cpus-per-task=2\n#SBATCH --time=", done.out)
+        expect(found and int(found[2]) == 2 * int(found[1]), done.out)
+        root = xml.etree.ElementTree.parse(svg).getroot()
+        expect(len(list(root.iter("{http://www.w3.org/2000/svg}rect"))) > 20, "bars and a legend")
+        expect(self.plan("--count", 6).out == self.plan("--count", 6).out, "the same forecast each time")
+
+    def layouts(self):
+        rows = self.table(self.plan("--tp", 2, "--pp", 1))
+        expect([r["layout"] for r in rows] == ["1x1x2"], f"only the layout asked for: {rows}")
+        fast = self.table(self.plan("--count", 2, "--tp", 4, "--network", "400Gbit,1us"))
+        slow = self.table(self.plan("--count", 2, "--tp", 4, "--network", "100Mbit,1ms"))
+        expect(fast[-1]["tokens_s"] > 2 * slow[-1]["tokens_s"], f"a slow network: {fast}, {slow}")
+
+    def samples(self):
+        whole = self.table(self.plan("--tp", 1, "--max-batch", 16))[0]["tokens_s"]
+        done = self.plan("--tp", 1, "--max-batch", 16, "--sample", 256)
+        part = self.table(done)[0]["tokens_s"]
+        n = int(re.search(r"600 lines \((\d+) of them simulated\)", done.out)[1])
+        expect(192 <= n <= 256, f"whole runs of 64 lines, and perhaps the last one: {done.out}")
+        expect(abs(part / whole - 1) < 0.1, f"a sample must say about the same: {part}, {whole}")
+        expect("--sample" in self.plan("--sample", 256).out, "a sample of fewer lines than run at a time must be told")
+        self.input.write_text(self.input.read_text().replace(', "ignore_eos": true', ""))
+        short = self.table(self.plan("--tp", 1, "--max-batch", 16, "--mean-answer", 2))[0]["tokens_s"]
+        expect(short < 0.8 * whole, f"short answers leave more prompt rows for a token: {short}, {whole}")
+
+    def jobs(self):
+        args = ["generate", "--model", self.model, "--input", self.input, "--restart", "--max-batch", 16, "--output"]
+        self.shoal.must(*args, self.work / "plain.jsonl")
+        done = self.shoal.must(*args, self.work / "nodes.jsonl", "--nodes", self.node, ranks=2)
+        expect((self.work / "plain.jsonl").read_bytes() == (self.work / "nodes.jsonl").read_bytes(), "other bytes")
+        for what in ("steps of answers", "steps of both"):
+            expect(re.search(rf"forecast: {what}: [\d.]+ s predicted, [\d.]+ s measured", done.err), done.err)
+        parts = re.search(r"forecast: [\d.]+ s predicted, [\d.]+ s measured, (.*)", done.err)
+        expect("weights' reads" in parts[1] or "arithmetic" in parts[1], done.err)
+
+    def status(self):
+        done = self.shoal("generate", "--model", self.model, "--input", self.input, "--output", self.work / "part.jsonl",
+                          "--max-batch", 4, "--failpoint", "step:150", journal=True)
+        expect(done.status != 0, "the job must stop")
+        plain = json.loads(self.shoal.must("status", "--json", self.work / "part.jsonl").out)
+        args = ["status", "--json", self.work / "part.jsonl", "--nodes", self.node, "--model", self.model, "--input"]
+        near = json.loads(self.shoal.must(*args, self.input).out)
+        expect(near["left_s"] > 0 and 0.7 < near["left_s"] / plain["left_s"] < 1.4, f"alike lines: {near}, {plain}")
+        with open(self.input, encoding="ascii") as f:
+            lines = f.readlines()
+        for i in range(int(near["rows"]), len(lines)):
+            lines[i] = lines[i].replace('"max_tokens": ', '"max_tokens": 9')
+        longer = self.work / "longer.jsonl"
+        longer.write_text("".join(lines))
+        far = json.loads(self.shoal.must(*args, longer).out)
+        expect(far["left_s"] > 3 * near["left_s"], f"answers ten times as long: {far}, {near}")
+
+    def refused(self):
+        old = node("0.0.1")
+        for what, change in (("was measured by shoal 0.0.1", old), ("another version", {**node(self.version), "shoal_node": 7}),
+                             ('"read"', {**node(self.version), "read": []})):
+            bad = self.work / "bad.json"
+            bad.write_text(json.dumps(change))
+            for command in (["plan"], ["generate", "--output", self.work / "x.jsonl"]):
+                done = self.shoal(*command, "--model", self.model, "--nodes", bad, "--input", self.input)
+                expect(done.status == INPUT and what in done.err, f"{what}: {done}")
+        done = self.shoal("plan", "--model", self.model, "--nodes", self.node)
+        expect(done.status == USAGE and "--input" in done.err, f"no input: {done}")
+        done = self.shoal("bench", "--save", self.work / "x.json", "--model", self.model)
+        expect(done.status == USAGE and "--machine" in done.err, f"--save alone: {done}")
+
+    def measured(self):
+        saved = self.work / "measured.json"
+        self.shoal.must("bench", "--machine", "--threads", 1, "--save", saved)
+        found = json.loads(saved.read_text())
+        expect(found["n_threads"] == 1 and found["shoal"] == self.version, saved.read_text())
+        for name, curves in found["linear"].items():
+            rows = [x for x, _ in curves["memory"]]
+            expect(rows == list(ROWS), f"{name}: {rows}")
+            times = [y for _, y in curves["memory"]]
+            expect(times == sorted(times) and times[-1] > times[0], f"{name}: more rows take longer: {times}")
+        self.node = saved
+        expect(self.table(self.plan())[0]["tokens_s"] > 0, "a plan with it")
+
+    def main(self):
+        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.refused, self.measured):
+            case()
+            print(f"{case.__name__}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    main_of(lambda: ForecastTest(*sys.argv[1:]).main())
