@@ -25,7 +25,8 @@ static const char generate_text[] =
 static const char score_text[] =
     "Reads prompts as shoal generate does and writes the log-probability of each of their tokens "
     "(natural log; the first has none), their sum, and at the end the perplexity of the whole "
-    "input.";
+    "input. A line may also have a context and its continuation, or a text, whose log-likelihood "
+    "is written (docs/score.md).";
 
 /* Refuses flags that write or change something together with --audit, which only reads. */
 static struct status check_audit(const struct job_options *o)

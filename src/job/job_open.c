@@ -123,12 +123,12 @@ static void settle_drafts(struct job *j, bool may_share)
 static void settle_scheduling(struct job *j)
 {
     struct schedule_flags *f = &j->options.schedule;
-    const bool may_share = j->o->capacity.policy == CAPACITY_DROPLESS &&
-                           !j->o->device.fast_reductions && j->o->mode == LEAD_GENERATE;
+    const bool is_law = j->o->capacity.policy == CAPACITY_DROPLESS && !j->o->device.fast_reductions;
+    const bool may_share = is_law && j->o->mode == LEAD_GENERATE;
     /* the state after a shared block is not kept, and a wrong guess would stay in the state */
     const bool has_states = j->model.delta.n_key_heads > 0;
     settle_drafts(j, may_share && !has_states);
-    if (!may_share || has_states) f->prefix_cache = false;
+    if (!is_law || has_states || j->o->files.logits != NULL) f->prefix_cache = false;
     if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
     if (j->o->files.logits != NULL)
         f->order = ORDER_INPUT; /* also fixes the order of the datasets */
@@ -292,6 +292,7 @@ struct status job_open_lead(struct job *j)
                                          .defaults = j->text.defaults,
                                          .end_ids = j->text.end_ids,
                                          .n_end_ids = j->text.n_end_ids,
+                                         .prefix_id = j->text.prefix_id,
                                          .vocab_size = (int32_t)j->model.vocab,
                                          .max_model_len = (int32_t)o->model.max_model_len,
                                          .n_replicas = (int32_t)j->layout->dp,

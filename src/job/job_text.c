@@ -66,14 +66,38 @@ static struct status read_generation_config(struct job_text *t, const struct ckp
     return status_ok();
 }
 
-/* Adds the eos_token of tokenizer_config.json: a string, or an object with "content". */
-static void read_end_token(struct job_text *t, const struct js_node *config)
+/* Returns the id of a token of tokenizer_config.json, which is a string, or an object with
+ * "content"; -1: there is none. */
+static int32_t config_token(const struct job_text *t, const struct js_node *config, const char *key)
 {
     size_t n;
-    const struct js_node *eos = js_get(config, "eos_token");
-    if (js_type(eos) == JS_OBJECT) eos = js_get(eos, "content");
-    const char *content = js_string(eos, &n);
-    if (content != NULL) add_end_id(t, tokenizer_token_id(t->tokenizer, content, n));
+    const struct js_node *token = js_get(config, key);
+    if (js_type(token) == JS_OBJECT) token = js_get(token, "content");
+    const char *content = js_string(token, &n);
+    return content != NULL ? tokenizer_token_id(t->tokenizer, content, n) : -1;
+}
+
+/* Finds the token that stands before a scored text: bos_token, or else eos_token, of
+ * tokenizer_config.json, or else of config.json. */
+static struct status find_prefix(struct job_text *t, const struct ckpt *c,
+                                 const struct js_node *config)
+{
+    static const char *const keys[] = {"bos_token_id", "eos_token_id"};
+    size_t n;
+    struct js_doc *doc = NULL;
+    t->prefix_id = config_token(t, config, "bos_token");
+    if (t->prefix_id < 0) t->prefix_id = config_token(t, config, "eos_token");
+    if (t->prefix_id >= 0) return status_ok();
+    const char *text = ckpt_config_json(c, &n);
+    TRY(js_parse(text, n, "config.json", &doc));
+    for (int i = 0; i < 2 && t->prefix_id < 0; i++) {
+        const struct js_node *node = js_get(js_root(doc), keys[i]);
+        int64_t id;
+        if (js_type(node) == JS_ARRAY) node = js_at(node, 0);
+        if (js_int(node, &id) && id >= 0 && id <= INT32_MAX) t->prefix_id = (int32_t)id;
+    }
+    js_destroy(&doc);
+    return status_ok();
 }
 
 /* Sets templates' bos_token and eos_token from the ids in config.json; for checkpoints without
@@ -123,8 +147,9 @@ static struct status read_tokenizer_config(struct job_text *t, const struct ckpt
     struct js_doc *doc = NULL;
     if (text != NULL) TRY(js_parse(text, n, "tokenizer_config.json", &doc));
     const struct js_node *config = doc != NULL ? js_root(doc) : NULL;
-    read_end_token(t, config);
-    const struct status st = read_chat_template(t, c, config);
+    add_end_id(t, config_token(t, config, "eos_token"));
+    struct status st = find_prefix(t, c, config);
+    if (!status_failed(&st)) st = read_chat_template(t, c, config);
     js_destroy(&doc);
     return st;
 }
@@ -145,7 +170,7 @@ static struct status read_checkpoint(struct job_text *t, const struct ckpt *c, c
 
 struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct arch *m)
 {
-    memset(t, 0, sizeof *t);
+    *t = (struct job_text){.prefix_id = -1};
     request_defaults_init(&t->defaults);
     TRY(chat_date_parse(CHAT_DATE_DEFAULT, &t->date));
     return read_checkpoint(t, c, m, NULL);
@@ -154,7 +179,7 @@ struct status job_text_open(struct job_text *t, const struct ckpt *c, const stru
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m)
 {
-    memset(t, 0, sizeof *t);
+    *t = (struct job_text){.prefix_id = -1};
     t->defaults = o->sampling;
     TRY(status_wrap(chat_date_parse(o->run.template_date, &t->date), "--template-date"));
     if (c != NULL) TRY(read_checkpoint(t, c, m, &o->given));

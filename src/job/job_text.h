@@ -18,6 +18,7 @@ struct job_text {
     struct request_defaults defaults;
     int32_t end_ids[JOB_END_IDS_MAX];
     size_t n_end_ids;
+    int32_t prefix_id; /* of bos_token, or else eos_token; -1: none */
 };
 
 /* Local. Reads the texts. c NULL: there is no checkpoint, and thus no tokenizer. Errors:

@@ -207,6 +207,26 @@ static void log_probabilities_stand_in_rows(void)
                    "\"logprobs\":[{\"id\":120,");
 }
 
+static void an_echo_begins_with_the_prompt(void)
+{
+    check_logprobs(
+        "{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"hi\","
+        "\"max_tokens\":2,\"logprobs\":0,\"echo\":true}}",
+        "\"text\":\"hix\xEF\xBF\xBD\",\"logprobs\":{\"tokens\":[\"h\",\"i\",\"x\","
+        "\"bytes:\\\\xe2\"],\"token_logprobs\":[null,-4,-0.5,-0.1],\"top_logprobs\":null,"
+        "\"text_offset\":[0,1,2,3]},\"finish_reason\":\"length\"}],\"usage\"");
+    /* without log-probabilities; token ids are echoed as their text */
+    check_row("{\"custom_id\":\"b\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{"
+              "\"prompt\":[[104,105]],\"max_tokens\":1,\"echo\":true}}",
+              "y", false, false,
+              "{\"id\":\"batch_req_575a0b1c44d8843f\",\"custom_id\":\"b\",\"response\":{"
+              "\"status_code\":200,\"request_id\":\"575a0b1c44d8843f\",\"body\":{\"id\":"
+              "\"cmpl-575a0b1c44d8843f\",\"object\":\"text_completion\",\"created\":0,\"model\":"
+              "\"\",\"choices\":[{\"index\":0,\"text\":\"hiy\",\"logprobs\":null,"
+              "\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":2,"
+              "\"completion_tokens\":1,\"total_tokens\":3}}},\"error\":null}\n");
+}
+
 static void score_rows_start_with_null(void)
 {
     check_row("{\"prompt\":\"abc\"}", "", false, true,
@@ -231,5 +251,6 @@ void suite_request_row(CU_pSuite suite)
     CU_add_test(suite, "dropped choices stand in the row", dropped_choices_stand_in_the_row);
     CU_add_test(suite, "batch rows are batch results", batch_rows_are_batch_results);
     CU_add_test(suite, "log-probabilities stand in rows", log_probabilities_stand_in_rows);
+    CU_add_test(suite, "an echo begins with the prompt", an_echo_begins_with_the_prompt);
     CU_add_test(suite, "score rows start with null", score_rows_start_with_null);
 }

@@ -114,6 +114,28 @@ static void shared_prefixes_change_no_result(void)
            (unsigned long long)n_rows[1]);
 }
 
+/* A shared beginning gives no log-probabilities, so only what stands before a pair's first scored
+ * row is taken from the cache. */
+static void shared_contexts_change_no_score(void)
+{
+    uint64_t n_bad = 0, n_hit = 0, n_rows[2] = {0};
+    for (uint64_t i = 0; i < 600; i++) {
+        for (int on = 0; on < 2; on++) {
+            struct scenario c = scenario_sharing(i, on);
+            c.rules.score = c.rules.takes_pairs = true;
+            const struct outcome o = scenario_run(&c);
+            n_bad += !scenario_went_well(&c, &o);
+            n_hit += o.n_hit_tokens > 0;
+            n_rows[on] += o.n_rows;
+            if (!on) CU_ASSERT_EQUAL(o.n_hit_tokens, 0);
+        }
+    }
+    CU_ASSERT_EQUAL(n_bad, 0);
+    CU_ASSERT(n_hit > 200 && n_rows[1] < n_rows[0]);
+    printf("[%llu hit, rows %llu -> %llu] ", (unsigned long long)n_hit,
+           (unsigned long long)n_rows[0], (unsigned long long)n_rows[1]);
+}
+
 /* A node of the trie of all prompts, which tells how much a cache without limits could save. */
 struct trie_node {
     int32_t token, child, sibling;
@@ -352,6 +374,7 @@ void suite_scheduler(CU_pSuite suite)
                 any_layout_and_limits_give_each_request_its_own_result);
     CU_add_test(suite, "any layout and limits give the same scores",
                 any_layout_and_limits_give_the_same_scores);
+    CU_add_test(suite, "shared contexts change no score", shared_contexts_change_no_score);
     CU_add_test(suite, "cancelled requests leave their blocks",
                 cancelled_requests_leave_their_blocks);
     CU_add_test(suite, "shared prefixes change no result", shared_prefixes_change_no_result);

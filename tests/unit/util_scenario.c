@@ -87,11 +87,17 @@ struct request *scenario_request(const struct scenario *c, int32_t i)
     }
     struct strbuf line;
     strbuf_init(&line);
+    const bool is_pair = c->rules.takes_pairs && n_prompt > 1;
+    const int64_t n_context = is_pair ? fake_between(&x, 1, n_prompt - 1) : 0;
     strbuf_printf(&line,
                   "{\"custom_id\":\"r%d\",\"max_tokens\":%d,\"temperature\":%d,"
-                  "\"prompt_token_ids\":[",
-                  i, c->max_tokens > 0 ? c->max_tokens : max_tokens, temperature);
-    for (int64_t k = 0; k < n_prompt; k++) strbuf_printf(&line, k == 0 ? "%d" : ",%d", tokens[k]);
+                  "\"%s\":[",
+                  i, c->max_tokens > 0 ? c->max_tokens : max_tokens, temperature,
+                  is_pair ? "context" : "prompt_token_ids");
+    for (int64_t k = 0; k < n_prompt; k++) {
+        if (is_pair && k == n_context) strbuf_puts(&line, "],\"continuation\":[");
+        strbuf_printf(&line, k == 0 || k == n_context ? "%d" : ",%d", tokens[k]);
+    }
     strbuf_puts(&line, "]}");
     struct request *r = NULL;
     const struct status st = request_create(&c->rules, (uint64_t)i + 1, line.data, line.n, &r);
@@ -105,7 +111,9 @@ struct request *scenario_request(const struct scenario *c, int32_t i)
 static bool is_right(const struct scenario *c, const struct request *r)
 {
     if (c->rules.score) {
-        for (size_t i = 1; i < r->n_prompt; i++)
+        if (c->bad_token > 0 && r->n_prompt > 70 && r->tokens[70] == c->bad_token)
+            return r->error_code != NULL;
+        for (size_t i = r->score_from; i < r->n_prompt; i++)
             if (r->scores[i] != fake_engine_score(r->tokens, i)) return false;
         return r->finish == REQUEST_SCORED;
     }

@@ -42,7 +42,9 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
                                       .n_body = n};
     TRY(request_create_call(rules, &call, &r));
     struct status st = status_ok();
-    if (r->error_code != NULL) {
+    if (r->error_code == NULL && r->ask->n_prompts > 1) {
+        st = fail(status, "invalid_request", "prompt: expected one", out);
+    } else if (r->error_code != NULL) {
         st = fail(status, r->error_code, r->error_message, out);
     } else {
         *status = HTTP_OK;

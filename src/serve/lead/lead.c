@@ -57,6 +57,8 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .vocab_size = options->vocab_size,
         .max_model_len = options->max_model_len,
         .score = options->mode == LEAD_SCORE,
+        .takes_pairs = options->mode == LEAD_SCORE,
+        .prefix_id = options->prefix_id,
         .warnings = &l->warnings,
         .is_dry_run = options->is_dry_run,
     };

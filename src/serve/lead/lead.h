@@ -39,6 +39,7 @@ struct lead_options {
     struct request_defaults defaults; /* from the flags, then generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
+    int32_t prefix_id;         /* as in request_rules */
     int32_t vocab_size;        /* the model's: ids in [0, vocab_size) are accepted */
     int32_t max_model_len;     /* the most tokens that a context may have */
     int32_t n_replicas;        /* dp */

@@ -24,6 +24,16 @@ static struct scored_token sampled(const struct request *r, size_t i)
                                  .n_tops = n};
 }
 
+/* Returns token i of the prompt. */
+static struct scored_token prompt_token(const struct request *r, size_t i)
+{
+    const size_t n = (size_t)r->ask->n_prompt_logprobs;
+    return (struct scored_token){.id = r->tokens[i],
+                                 .logprob = r->scores[i],
+                                 .tops = n > 0 ? r->prompt_tops + i * n : NULL,
+                                 .n_tops = n};
+}
+
 static void add_plain(const struct scored_token *t, struct strbuf *out)
 {
     strbuf_printf(out, "{\"id\":%d,\"logprob\":", t->id);
@@ -50,13 +60,9 @@ void result_logprobs_plain(const struct request *r, struct strbuf *out)
 
 void result_logprobs_prompt(const struct request *r, struct strbuf *out)
 {
-    const size_t n = (size_t)r->ask->n_prompt_logprobs;
     strbuf_puts(out, "[null");
     for (size_t i = 1; i < r->n_prompt; i++) {
-        const struct scored_token t = {.id = r->tokens[i],
-                                       .logprob = r->scores[i],
-                                       .tops = n > 0 ? r->prompt_tops + i * n : NULL,
-                                       .n_tops = n};
+        const struct scored_token t = prompt_token(r, i);
         strbuf_puts(out, ",");
         add_plain(&t, out);
     }
@@ -175,32 +181,59 @@ static void add_top_map(const struct request_rules *rules, const struct scored_t
     strbuf_puts(out, "}");
 }
 
-void result_logprobs_completion(const struct request *r, const struct request_rules *rules,
-                                size_t from, struct strbuf *out)
+/* The tokens of an answer to a completion, after those of its prompt if it is echoed. */
+struct answer_tokens {
+    const struct request *r, *echo; /* echo NULL: none */
+    size_t n_echo, n;
+};
+
+/* Returns token i; that of an echoed prompt's first token has no log-probability. */
+static struct scored_token answer_token(const struct answer_tokens *a, size_t i)
 {
-    const size_t n = r->n_tokens - r->n_prompt;
-    const int32_t *ids = r->tokens + r->n_prompt;
+    if (i >= a->n_echo) return sampled(a->r, i - a->n_echo);
+    return prompt_token(a->echo, i);
+}
+
+/* Appends null for a token without a log-probability, otherwise one of its values. */
+static void add_logprob(const struct answer_tokens *a, size_t i, bool is_map,
+                        const struct request_rules *rules, struct strbuf *out)
+{
+    const struct scored_token t = answer_token(a, i);
+    if (i == 0 && a->n_echo > 0) {
+        strbuf_puts(out, "null");
+    } else if (is_map) {
+        add_top_map(rules, &t, out);
+    } else {
+        strbuf_json_float(out, t.logprob);
+    }
+}
+
+void result_logprobs_completion(const struct request *r, const struct request *echo,
+                                const struct request_rules *rules, size_t from, struct strbuf *out)
+{
+    const size_t n_echo = echo != NULL ? r->n_prompt : 0;
+    const struct answer_tokens a = {r, echo, n_echo, n_echo + r->n_tokens - r->n_prompt};
+    const bool has_tops = r->ask->n_logprobs > 0;
     size_t offset = 0;
     strbuf_puts(out, "{\"tokens\":[");
-    for (size_t i = from; i < n; i++) {
+    for (size_t i = from; i < a.n; i++) {
         if (i > from) strbuf_puts(out, ",");
-        add_token_string(rules, ids[i], out);
+        add_token_string(rules, answer_token(&a, i).id, out);
     }
     strbuf_puts(out, "],\"token_logprobs\":[");
-    for (size_t i = from; i < n; i++) {
+    for (size_t i = from; i < a.n; i++) {
         if (i > from) strbuf_puts(out, ",");
-        strbuf_json_float(out, r->logprobs[i]);
+        add_logprob(&a, i, false, rules, out);
     }
-    strbuf_puts(out, r->ask->n_logprobs > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
-    for (size_t i = from; i < n && r->ask->n_logprobs > 0; i++) {
-        const struct scored_token t = sampled(r, i);
+    strbuf_puts(out, has_tops ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
+    for (size_t i = from; i < a.n && has_tops; i++) {
         if (i > from) strbuf_puts(out, ",");
-        add_top_map(rules, &t, out);
+        add_logprob(&a, i, true, rules, out);
     }
-    strbuf_puts(out, r->ask->n_logprobs > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
-    for (size_t i = 0; i < n; i++) {
+    strbuf_puts(out, has_tops ? "],\"text_offset\":[" : ",\"text_offset\":[");
+    for (size_t i = 0; i < a.n; i++) {
         if (i >= from) strbuf_printf(out, i > from ? ",%zu" : "%zu", offset);
-        offset += string_characters(rules, ids[i]);
+        offset += string_characters(rules, answer_token(&a, i).id);
     }
     strbuf_puts(out, "]}");
 }

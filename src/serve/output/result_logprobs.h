@@ -23,9 +23,11 @@ void result_logprobs_chat(const struct request *r, const struct request_rules *r
                           struct strbuf *out);
 
 /* As in OpenAI completions: {"tokens","token_logprobs","top_logprobs","text_offset"}. A token that
- * holds part of a character is written "bytes:\xE2\x80". top_logprobs include the sampled token.
- * Offsets count characters of the strings in "tokens". */
-void result_logprobs_completion(const struct request *r, const struct request_rules *rules,
-                                size_t from, struct strbuf *out);
+ * holds part of a character is written "bytes:\xE2\x80". top_logprobs include the token itself.
+ * Offsets count characters of the strings in "tokens". With an echo the prompt's tokens come first,
+ * with their log-probabilities from `echo`, the first answer to the same prompt; the first token
+ * has none (null). echo NULL: only the sampled tokens. */
+void result_logprobs_completion(const struct request *r, const struct request *echo,
+                                const struct request_rules *rules, size_t from, struct strbuf *out);
 
 #endif

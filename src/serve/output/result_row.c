@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "serve/output/result_logprobs.h"
 #include "serve/output/tool_calls.h"
+#include "serve/request/request_choice.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -54,19 +55,22 @@ const char *result_row_finish(const struct request *r)
     return r->finish == REQUEST_STOP ? "stop" : "length";
 }
 
+const struct request *result_row_choice(const struct request *r, int32_t i)
+{
+    return r->choices != NULL ? r->choices[i] : r;
+}
+
 double result_row_sum(const struct request *r, uint64_t *n_scored)
 {
     double sum = 0;
     *n_scored = 0;
-    if (r->finish != REQUEST_SCORED) return sum;
-    for (size_t i = 1; i < r->n_prompt; i++) sum += (double)r->scores[i];
-    *n_scored = r->n_prompt - 1;
+    for (int32_t k = 0; k < r->ask->n_choices && r->error_code == NULL; k++) {
+        const struct request *c = result_row_choice(r, k);
+        if (c->finish != REQUEST_SCORED) continue;
+        for (size_t i = c->score_from; i < c->n_prompt; i++) sum += (double)c->scores[i];
+        *n_scored += c->n_prompt - c->score_from;
+    }
     return sum;
-}
-
-const struct request *result_row_choice(const struct request *r, int32_t i)
-{
-    return r->choices != NULL ? r->choices[i] : r;
 }
 
 size_t result_row_n_generated(const struct request *r)
@@ -80,9 +84,47 @@ size_t result_row_n_generated(const struct request *r)
     return n;
 }
 
+/* Appends the scored tokens of a continuation, or of all windows of a text, and their
+ * log-probabilities, whose sum as written is the log-likelihood. */
+static void add_likelihood(struct strbuf *out, const struct request *r)
+{
+    double sum = 0;
+    bool is_greedy = true;
+    const char *comma = "\"token_ids\":[";
+    for (int32_t k = 0; k < r->ask->n_choices; k++) {
+        const struct request *c = result_row_choice(r, k);
+        for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",")
+            strbuf_printf(out, "%s%d", comma, c->tokens[i]);
+    }
+    comma = "],\"logprobs\":[";
+    for (int32_t k = 0; k < r->ask->n_choices; k++) {
+        const struct request *c = result_row_choice(r, k);
+        for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",") {
+            strbuf_puts(out, comma);
+            const size_t begin = out->n;
+            strbuf_json_float(out, c->scores[i]);
+            if (!out->failed) sum += strtod(out->data + begin, NULL);
+            if (c->prompt_tops != NULL)
+                is_greedy = is_greedy && c->prompt_tops[i].id == c->tokens[i];
+        }
+    }
+    strbuf_puts(out, "],\"loglikelihood\":");
+    add_double(out, sum);
+    if (r->ask->score != REQUEST_SCORE_PAIR) {
+        strbuf_printf(out, ",\"windows\":%d", r->ask->n_prompts);
+        return;
+    }
+    strbuf_printf(out, ",\"is_greedy\":%s,\"context_tokens\":%zu,\"cut_tokens\":%zu",
+                  is_greedy ? "true" : "false", r->score_from, r->n_cut);
+}
+
 static void add_scored(struct strbuf *out, const struct request *r)
 {
     uint64_t n_scored;
+    if (r->ask->score != REQUEST_SCORE_PROMPT) {
+        add_likelihood(out, r);
+        return;
+    }
     add_ids(out, r->tokens, r->n_prompt);
     strbuf_puts(out, ",\"logprobs\":[null");
     for (size_t i = 1; i < r->n_prompt; i++) {
@@ -119,7 +161,7 @@ void result_row_usage(const struct request *r, struct strbuf *out)
 /* Appends the prompt's log-probabilities, which the first answer has. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
-    if (r->ask->n_prompt_logprobs < 0) return;
+    if (r->ask->n_prompt_logprobs < 0 || r->ask->echo) return;
     strbuf_puts(out, ",\"prompt_logprobs\":");
     result_logprobs_prompt(result_row_choice(r, 0), out);
 }
@@ -156,22 +198,43 @@ static void add_message(struct strbuf *out, const struct request *c, const struc
     strbuf_puts(out, "}");
 }
 
-static struct status add_openai_choice(struct strbuf *out, const struct request *c,
+/* Appends the text of an answer to a completion, after that of its prompt if it is echoed. */
+static struct status add_text(struct strbuf *out, const struct request *line,
+                              const struct request *c)
+{
+    if (!c->ask->echo) {
+        add_key_string(out, "text", c->text.data, c->text.n);
+        return status_ok();
+    }
+    const struct request_bytes *echo = &request_prompt_of(line, c->choice)->echo;
+    struct strbuf whole;
+    strbuf_init(&whole);
+    strbuf_add(&whole, echo->bytes, echo->n);
+    strbuf_add(&whole, c->text.data, c->text.n);
+    add_key_string(out, "text", whole.data, whole.n);
+    const struct status st = strbuf_status(&whole);
+    strbuf_fini(&whole);
+    return st;
+}
+
+static struct status add_openai_choice(struct strbuf *out, const struct request *line,
                                        const struct request_rules *rules, int32_t index)
 {
+    const struct request *c = result_row_choice(line, index);
     const bool is_chat = c->ask->format == REQUEST_OPENAI_CHAT;
     struct tool_calls calls;
-    const struct status st = tool_calls_find(c, &calls);
+    struct status st = tool_calls_find(c, &calls);
     strbuf_printf(out, "{\"index\":%d,", index);
     if (is_chat) add_message(out, c, &calls);
-    if (!is_chat) add_key_string(out, "text", c->text.data, c->text.n);
+    if (!is_chat && !status_failed(&st)) st = add_text(out, line, c);
     strbuf_puts(out, ",\"logprobs\":");
     if (c->ask->n_logprobs < 0) {
         strbuf_puts(out, "null");
     } else if (is_chat) {
         result_logprobs_chat(c, rules, 0, out);
     } else {
-        result_logprobs_completion(c, rules, 0, out);
+        const struct request *first = result_row_choice(line, index - index % request_n_each(line));
+        result_logprobs_completion(c, c->ask->echo ? first : NULL, rules, 0, out);
     }
     strbuf_printf(out, ",\"finish_reason\":\"%s\"}",
                   calls.n > 0 ? "tool_calls" : result_row_finish(c));
@@ -207,7 +270,7 @@ struct status result_row_body(const struct request *r, const struct request_rule
     strbuf_puts(out, ",\"choices\":[");
     for (int32_t i = 0; i < r->ask->n_choices; i++) {
         if (i > 0) strbuf_puts(out, ",");
-        TRY(add_openai_choice(out, result_row_choice(r, i), rules, i));
+        TRY(add_openai_choice(out, r, rules, i));
     }
     strbuf_puts(out, "]");
     add_prompt_logprobs(out, r);

@@ -51,7 +51,7 @@ static void add_logprobs(const struct result_stream *s, const struct request *c,
     } else if (c->ask->format == REQUEST_OPENAI_CHAT) {
         result_logprobs_chat(c, rules, s->n_tokens, out);
     } else {
-        result_logprobs_completion(c, rules, s->n_tokens, out);
+        result_logprobs_completion(c, NULL, rules, s->n_tokens, out);
     }
 }
 

@@ -108,7 +108,7 @@ struct status request_create_bare(uint64_t line_number, struct request **out,
     struct status st = mem_alloc(ask, 1, sizeof **ask, "request");
     if (!status_failed(&st)) {
         char digits[24];
-        (*ask)->n_choices = 1;
+        (*ask)->n_choices = (*ask)->n_prompts = 1;
         (*ask)->n_logprobs = (*ask)->n_prompt_logprobs = -1;
         r->ask = *ask;
         snprintf(digits, sizeof digits, "%llu", (unsigned long long)line_number);
@@ -140,11 +140,15 @@ void request_destroy(struct request **request)
 {
     struct request *r = *request;
     if (r == NULL) return;
+    const int32_t n_prompts = r->ask != NULL ? r->ask->n_prompts : 0;
     for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
     mem_free(&r->choices);
     ask_destroy(&r->ask, r->parent == NULL);
     mem_free(&r->custom_id.bytes);
     mem_free(&r->tokens);
+    for (int32_t i = 0; r->prompts != NULL && i < n_prompts; i++)
+        mem_free(&r->prompts[i].echo.bytes);
+    mem_free(&r->prompts);
     detokenizer_fini(&r->detokenizer);
     stop_destroy(&r->stop);
     strbuf_fini(&r->text);
@@ -194,7 +198,7 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
 bool request_is_replayable(const struct request *r)
 {
     return r->ask->n_choices == 1 && r->ask->beam.width == 0 && r->ask->n_logprobs < 0 &&
-           r->ask->n_prompt_logprobs < 0;
+           r->ask->n_prompt_logprobs < 0 && r->ask->max_tokens > 0;
 }
 
 /* Returns the bytes of memory for a token's log-probability and those of its n_tops alternatives,
@@ -204,9 +208,28 @@ static size_t logprob_bytes(int32_t n_tops)
     return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;
 }
 
+/* Returns the bytes of a list of prompts, whose echoed texts appear in the row once more. */
+static size_t prompts_bytes(const struct request *r)
+{
+    size_t n = 0;
+    for (int32_t i = 0; r->prompts != NULL && i < r->ask->n_prompts; i++)
+        n += sizeof *r->prompts + 2 * r->prompts[i].echo.n;
+    return n;
+}
+
 static size_t words_bytes(const struct request_words *w)
 {
     return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
+}
+
+/* Returns the most tokens that an answer can have. */
+static size_t most_sampled(const struct request *r, const struct request_rules *rules)
+{
+    const size_t n = (size_t)r->ask->max_tokens, n_context = (size_t)rules->max_model_len;
+    if (rules->score) return 0;
+    /* of several prompts each may be short */
+    const size_t n_left = r->ask->n_prompts > 1 ? n_context : n_context - r->n_prompt;
+    return n < n_left ? n : n_left;
 }
 
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules)
@@ -214,12 +237,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
     size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n + r->ask->tools.n;
     if (r->error_code != NULL) return n + 512;
-    size_t n_grow = (size_t)r->ask->max_tokens;
-    if (n_grow > (size_t)rules->max_model_len - r->n_prompt) {
-        n_grow = (size_t)rules->max_model_len - r->n_prompt;
-    }
-    if (rules->score) n_grow = 2 * r->n_prompt; /* scores, and their decimals */
-    n += r->n_prompt * sizeof(int32_t);
+    n += r->n_prompt * sizeof(int32_t) + prompts_bytes(r);
     n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs);
     n += (r->ask->n_biases + (size_t)r->ask->n_stop_ids) * sizeof *r->ask->biases;
     if (r->ask->guide != NULL) n += guide_cost_bytes(r->ask->guide);
@@ -232,6 +250,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     const size_t n_answers =
         r->ask->beam.width > 0 ? 4 * (size_t)r->ask->beam.width : (size_t)r->ask->n_choices;
     if (n_answers > 1)
-        n += n_answers * (sizeof *r + sizeof *r->ask + r->n_prompt * sizeof(int32_t));
-    return n + n_answers * n_grow * per_token;
+        n += n_answers * (sizeof *r + sizeof *r->ask +
+                          r->n_prompt / (size_t)r->ask->n_prompts * sizeof(int32_t));
+    return n + n_answers * most_sampled(r, rules) * per_token;
 }

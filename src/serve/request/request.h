@@ -34,6 +34,7 @@ enum {
     REQUEST_BAD_WORDS_MAX = 1024,
     REQUEST_LOGPROBS_MAX = 20,
     REQUEST_CHOICES_MAX = 128,
+    REQUEST_PROMPTS_MAX = 4096,
     REQUEST_BEAMS_MAX = 32,
 };
 
@@ -61,10 +62,13 @@ struct request_rules {
     struct jinja_date date;   /* the time that chat templates see */
     const int32_t *end_ids;   /* [n_end_ids] */
     size_t n_end_ids;
-    int32_t vocab_size;                /* token ids are in [0, vocab_size) */
-    int32_t max_model_len;             /* the most tokens that a context may have */
-    bool score;                        /* prompts are scored, nothing is generated */
-    bool is_dry_run;                   /* tokens are made up, and result rows say so */
+    int32_t vocab_size;    /* token ids are in [0, vocab_size) */
+    int32_t max_model_len; /* the most tokens that a context may have */
+    bool score;            /* prompts are scored, nothing is generated */
+    bool takes_pairs;  /* with score: lines may have a context and its continuation, or a text */
+    int32_t prefix_id; /* stands before a continuation without a context, and before a text; -1:
+                          the model has no such token */
+    bool is_dry_run;   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
     struct request_warnings *warnings; /* NULL: no warnings */
 };
@@ -100,6 +104,13 @@ struct request_beam {
     double length_penalty;
 };
 
+/* How the row of a scored line is written, and of which tokens it has log-probabilities. */
+enum request_score {
+    REQUEST_SCORE_PROMPT, /* of all tokens but the first */
+    REQUEST_SCORE_PAIR,   /* of those of a continuation */
+    REQUEST_SCORE_TEXT    /* of all tokens of a text, in windows that fit the context */
+};
+
 /* The checked values of a line: const once the line is parsed. Each answer of a line has a copy
  * that borrows the line's lists. */
 struct request_ask {
@@ -129,13 +140,24 @@ struct request_ask {
     /* the row */
     int32_t n_logprobs;        /* alternatives to each sampled token; -1: no log-probabilities */
     int32_t n_prompt_logprobs; /* the same, for each prompt token */
-    int32_t n_choices;         /* answers */
+    int32_t n_prompts;         /* prompts of the line */
+    int32_t n_choices;         /* answers, to all prompts: the first ones to the first prompt */
+    bool echo;                 /* the answer begins with its prompt, and with n_prompt_logprobs */
+    enum request_score score;  /* when scoring */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
                                       a NUL; empty: an answer is text */
     enum chat_tool_form tool_form; /* and how the model writes calls */
     bool streams;                  /* a call's "stream": the answer is sent in pieces */
     bool stream_usage;             /* the last piece has the usage: stream_options.include_usage */
+};
+
+/* One of a line's prompts: its tokens end at `end` of the line's tokens, and begin where the prompt
+ * before ends. */
+struct request_prompt {
+    size_t end;
+    size_t score_from;
+    struct request_bytes echo; /* owned; its text, if the ask echoes it */
 };
 
 /* A line and its answer so far, or one of a line's answers. */
@@ -153,8 +175,12 @@ struct request {
     uint32_t choice;                /* which of the line's answers this is */
 
     /* tokens and text; owned */
-    int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
+    int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones; of a line with
+                        several prompts, all prompts one after the other */
     size_t n_tokens, n_prompt, tokens_capacity;
+    struct request_prompt *prompts; /* [n_prompts], owned; NULL: an answer, or a line with one
+                                       prompt that is not echoed */
+    size_t n_cut;                   /* tokens of a context that were left out at its beginning */
     struct detokenizer detokenizer;
     struct stop_matcher *stop; /* NULL: no stop strings */
     struct strbuf text;
@@ -162,8 +188,10 @@ struct request {
     uint32_t *allowed;    /* [ceil(vocab_size / 32)] scratch of request_take_token */
 
     /* log-probabilities, natural; owned */
-    float *scores;                /* score and n_prompt_logprobs: [n_prompt]; scores[0] is unused */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; the first are unused */
+    float *scores;     /* score and n_prompt_logprobs: [n_prompt], those before score_from are
+                          unused; NULL: not wanted */
+    size_t score_from; /* above 0 if there are scores */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; as scores */
     float *logprobs;              /* of sampled tokens, [logprobs_capacity] */
     struct plan_top *tops;        /* the most likely tokens in their places, [logprobs_capacity,
                                      n_logprobs] */

@@ -8,14 +8,23 @@
 static struct status copy_prompt(const struct request *r, struct request *c)
 {
     const int32_t n_logprobs = c->ask->n_prompt_logprobs;
-    TRY(mem_alloc(&c->tokens, r->n_prompt, sizeof *c->tokens, "request tokens"));
-    memcpy(c->tokens, r->tokens, r->n_prompt * sizeof *c->tokens);
-    c->tokens_capacity = c->n_tokens = c->n_prompt = r->n_prompt;
+    const struct request_prompt only = {.end = r->n_prompt, .score_from = r->score_from};
+    const struct request_prompt *p = &only;
+    size_t begin = 0;
+    if (r->prompts != NULL) {
+        p = request_prompt_of(r, c->choice);
+        begin = p > r->prompts ? p[-1].end : 0;
+    }
+    const size_t n = p->end - begin;
+    TRY(mem_alloc(&c->tokens, n, sizeof *c->tokens, "request tokens"));
+    memcpy(c->tokens, r->tokens + begin, n * sizeof *c->tokens);
+    c->tokens_capacity = c->n_tokens = c->n_prompt = n;
     if (n_logprobs < 0) return status_ok();
-    TRY(mem_alloc(&c->scores, r->n_prompt, sizeof *c->scores, "request scores"));
+    c->score_from = p->score_from;
+    TRY(mem_alloc(&c->scores, n, sizeof *c->scores, "request scores"));
     if (n_logprobs == 0) return status_ok();
-    const size_t n_tops = r->n_prompt * (size_t)n_logprobs;
-    return mem_alloc(&c->prompt_tops, n_tops, sizeof *c->prompt_tops, "request scores");
+    return mem_alloc(&c->prompt_tops, n * (size_t)n_logprobs, sizeof *c->prompt_tops,
+                     "request scores");
 }
 
 struct status request_create_variant(struct request *r, uint32_t choice,
@@ -54,6 +63,6 @@ struct status request_create_choice(struct request *r, uint32_t choice, struct r
     struct request_ask ask = *r->ask;
     ask.n_choices = 1;
     ask.beam = (struct request_beam){.width = 0};
-    if (choice > 0) ask.n_prompt_logprobs = -1;
+    if (choice % (uint32_t)request_n_each(r) > 0) ask.n_prompt_logprobs = -1;
     return request_create_variant(r, choice, &ask, out);
 }

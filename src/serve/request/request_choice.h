@@ -11,13 +11,26 @@
 #include "serve/request/request.h"
 
 /* Local. Creates the request for answer number `choice` to r. It borrows r's lists, so r must
- * outlive it, and draws random numbers of its own. Only answer 0 has the log-probabilities of the
- * prompt. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+ * outlive it, and draws random numbers of its own. Only the first answer to a prompt has the
+ * prompt's log-probabilities. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create_choice(struct request *r, uint32_t choice, struct request **out);
 
 /* Local. As request_create_choice, but with the values of `ask`, a changed copy of r's ask. Copies
  * `ask`. Errors: STATUS_MEMORY. */
 struct status request_create_variant(struct request *r, uint32_t choice,
                                      const struct request_ask *ask, struct request **out);
+
+/* Local. Returns the number of answers to each of a line's prompts. */
+static inline int32_t request_n_each(const struct request *line)
+{
+    return line->ask->n_choices / line->ask->n_prompts;
+}
+
+/* Local. Returns the prompt of answer number `choice` to a line that has a list of prompts. */
+static inline const struct request_prompt *request_prompt_of(const struct request *line,
+                                                             uint32_t choice)
+{
+    return &line->prompts[choice / (uint32_t)request_n_each(line)];
+}
 
 #endif

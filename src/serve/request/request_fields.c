@@ -314,10 +314,18 @@ static void warn_of_notes(const struct request_parser *p, const struct js_node *
     }
 }
 
+/* Whether this kind of line has a field that all others refuse. */
+static bool takes_field(const struct request_parser *p, const char *key)
+{
+    if (strcmp(key, "echo") == 0) return p->ask->format == REQUEST_OPENAI;
+    return p->rules->takes_pairs && strcmp(key, "add_special_tokens") == 0;
+}
+
 struct status request_check_fields(struct request_parser *p, const struct js_node *fields)
 {
     for (size_t i = 0; i < COUNT_OF(not_implemented); i++)
-        TRY(request_fields_refuse(p, fields, &not_implemented[i]));
+        if (!takes_field(p, not_implemented[i].key))
+            TRY(request_fields_refuse(p, fields, &not_implemented[i]));
     if (p->ask->format != REQUEST_PLAIN) return check_body(p, fields);
     if (p->rules->warnings != NULL) warn_of_notes(p, fields);
     return status_ok();

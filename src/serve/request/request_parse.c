@@ -189,13 +189,17 @@ static struct status read_values(struct request_parser *p, const struct js_node 
 {
     TRY(request_check_fields(p, fields));
     TRY(request_read_sampling(p, fields));
-    if (p->ask->streams && p->ask->n_prompt_logprobs >= 0)
+    if (p->ask->streams && !p->ask->echo && p->ask->n_prompt_logprobs >= 0)
         return request_bad(p, "unsupported", "prompt_logprobs: not supported in a stream");
+    if (p->ask->streams && p->ask->echo)
+        return request_bad(p, "unsupported", "echo: not supported in a stream");
     if (is_rounded) TRY(check_rounded(p, fields));
     TRY(request_read_tools(p, fields));
     TRY(request_read_prompt(p, fields));
-    if (!p->rules->score && p->ask->n_prompt_logprobs < 0) return status_ok();
-    if (p->ask->n_prompt_logprobs > 0 && !p->rules->score) {
+    if (p->ask->n_prompt_logprobs < 0) return status_ok();
+    if (p->r->score_from == 0) p->r->score_from = 1;
+    if (p->ask->n_choices > 1) return status_ok(); /* each answer has its own */
+    if (p->ask->n_prompt_logprobs > 0) {
         const size_t n_tops = p->r->n_prompt * (size_t)p->ask->n_prompt_logprobs;
         TRY(mem_alloc(&p->r->prompt_tops, n_tops, sizeof *p->r->prompt_tops, "request scores"));
     }

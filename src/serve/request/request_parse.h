@@ -7,6 +7,7 @@
  *             request_words.c     allowed_token_ids, bad_words
  *             request_tools.c     the tools of a chat
  *             request_prompt.c    the prompt's tokens
+ *             request_score.c     the tokens of a scored context and continuation, or text
  *        -> struct request with its struct request_ask
  * */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_PARSE_H
@@ -36,6 +37,20 @@ const char *request_field_meant(const char *key);
 
 /* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages. */
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields);
+
+/* request_score.c: reads a context and its continuation, or a text, whose tokens are scored.
+ * *is_read: the line has one of them. */
+struct status request_read_scored(struct request_parser *p, const struct js_node *fields,
+                                  bool *is_read);
+
+/* request_prompt.c, for request_score.c too. request_read_ids appends a list of token ids to `out`,
+ * request_encode the tokens of a text, in which special tokens are recognized.
+ * request_add_tokens appends tokens to the line's prompt. */
+struct status request_read_ids(struct request_parser *p, const struct js_node *list,
+                               const char *key, struct token_list *out);
+struct status request_encode(struct request_parser *p, const char *text, size_t n, unsigned flags,
+                             struct token_list *out);
+struct status request_add_tokens(struct request_parser *p, const int32_t *ids, size_t n);
 
 /* request_sampling.c: reads how tokens are drawn, when a text ends, and how many answers there
  * are. */

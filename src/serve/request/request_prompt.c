@@ -1,34 +1,36 @@
 /* Reads the prompt of a line: text, token ids, or a conversation through the model's chat template.
  *
  *   prompt             -> tokenizer ---------------------------------+
+ *   context, continuation, text: request_score.c                       |
  *   prompt_token_ids   -> checked against the vocabulary ------------+-> p->r->tokens [n_prompt]
  *   messages           -> content parts -> template -> tokenizer ----+
  * */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
+#include "text/tokenizer/detokenizer.h"
 
 #include <string.h>
 
-/* Checks that the context holds n prompt tokens and, unless scoring, one more. */
+/* Checks that the context holds n prompt tokens and, unless nothing is generated, one more. */
 static struct status check_length(struct request_parser *p, size_t n)
 {
     if (n == 0) {
         return request_bad(p, "invalid_request", "the prompt has no tokens, expected at least one");
     }
-    const size_t most = (size_t)p->rules->max_model_len - (p->rules->score ? 0 : 1);
+    const bool samples = !p->rules->score && p->ask->max_tokens > 0;
+    const size_t most = (size_t)p->rules->max_model_len - (samples ? 1 : 0);
     if (n <= most) return status_ok();
     return request_bad(p, "context_length_exceeded",
                        "the prompt has %zu tokens, expected at most %zu: the context holds %d%s", n,
                        most, p->rules->max_model_len,
-                       p->rules->score ? "" : ", and one is needed for the answer");
+                       samples ? ", and one is needed for the answer" : "");
 }
 
-static struct status read_ids(struct request_parser *p, const struct js_node *list, const char *key)
+struct status request_read_ids(struct request_parser *p, const struct js_node *list,
+                               const char *key, struct token_list *out)
 {
     const size_t n = js_count(list);
-    TRY(check_length(p, n));
-    TRY(mem_alloc(&p->r->tokens, n, sizeof *p->r->tokens, "request tokens"));
-    p->r->tokens_capacity = n;
+    TRY(token_list_reserve(out, n));
     for (size_t i = 0; i < n; i++) {
         const struct js_node *node = js_at(list, i);
         int64_t id;
@@ -41,44 +43,138 @@ static struct status read_ids(struct request_parser *p, const struct js_node *li
                                "%s[%zu]: expected a token id of 0 to %d, found %lld", key, i,
                                p->rules->vocab_size - 1, (long long)id);
         }
-        p->r->tokens[i] = (int32_t)id;
+        out->ids[out->n++] = (int32_t)id;
     }
-    p->r->n_tokens = p->r->n_prompt = n;
     return status_ok();
 }
 
-/* Takes the tokenizer's ids, which may lie outside a model's smaller vocabulary. */
-static struct status take_list(struct request_parser *p, const struct token_list *list)
+struct status request_encode(struct request_parser *p, const char *text, size_t n, unsigned flags,
+                             struct token_list *out)
 {
-    TRY(check_length(p, list->n));
-    for (size_t i = 0; i < list->n; i++) {
-        if (list->ids[i] >= 0 && list->ids[i] < p->rules->vocab_size) continue;
+    const struct status st =
+        tokenizer_encode(p->rules->tokenizer, text, n, flags | TOKENIZER_PARSE_SPECIAL, out);
+    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    return st;
+}
+
+struct status request_add_tokens(struct request_parser *p, const int32_t *ids, size_t n)
+{
+    struct request *r = p->r;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && ids[i] < p->rules->vocab_size) continue;
         return request_bad(
             p, "invalid_request",
             "the prompt's token %zu has id %d, expected 0 to %d: the tokenizer knows more "
             "ids than the model",
-            i, list->ids[i], p->rules->vocab_size - 1);
+            i, ids[i], p->rules->vocab_size - 1);
     }
-    TRY(mem_alloc(&p->r->tokens, list->n, sizeof *p->r->tokens, "request tokens"));
-    memcpy(p->r->tokens, list->ids, list->n * sizeof *p->r->tokens);
-    p->r->n_tokens = p->r->n_prompt = p->r->tokens_capacity = list->n;
+    if (r->n_tokens + n > r->tokens_capacity) {
+        size_t grown = r->n_tokens + n;
+        if (r->n_tokens > 0) grown += grown / 2; /* one of several prompts */
+        TRY(mem_grow(&r->tokens, r->n_tokens, grown, sizeof *r->tokens, "request tokens"));
+        r->tokens_capacity = grown;
+    }
+    memcpy(r->tokens + r->n_tokens, ids, n * sizeof *ids);
+    r->n_tokens = r->n_prompt = r->n_tokens + n;
     return status_ok();
 }
 
-static struct status read_text(struct request_parser *p, const struct js_node *prompt)
+static struct status take_list(struct request_parser *p, const struct token_list *list)
+{
+    TRY(check_length(p, list->n));
+    return request_add_tokens(p, list->ids, list->n);
+}
+
+/* Appends the tokens of one prompt, which is a text or a list of ids. */
+static struct status read_one(struct request_parser *p, const struct js_node *prompt,
+                              const char *key)
 {
     size_t n;
     const char *text = js_string(prompt, &n);
-    if (p->rules->tokenizer == NULL) {
+    struct token_list list = {0};
+    if (text != NULL && p->rules->tokenizer == NULL) {
         return request_bad(p, "unsupported",
                            "prompt: this model has no tokenizer; give prompt_token_ids");
     }
-    struct token_list list = {0};
-    struct status st = tokenizer_encode(p->rules->tokenizer, text, n,
-                                        TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
-    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (text == NULL) TRY(check_length(p, js_count(prompt)));
+    struct status st = text != NULL ? request_encode(p, text, n, TOKENIZER_ADD_SPECIAL, &list)
+                                    : request_read_ids(p, prompt, key, &list);
     if (!status_failed(&st)) st = take_list(p, &list);
     token_list_fini(&list);
+    return st;
+}
+
+/* Sets the text that a prompt is echoed as: the line's text, or that of its token ids. */
+static struct status keep_echo(struct request_parser *p, const struct js_node *prompt,
+                               struct request_prompt *to)
+{
+    struct detokenizer d;
+    struct strbuf out;
+    size_t n;
+    struct status st = status_ok();
+    const char *text = js_string(prompt, &n);
+    strbuf_init(&out);
+    detokenizer_init(&d, true);
+    if (text != NULL) strbuf_add(&out, text, n);
+    for (size_t i = 0; text == NULL && i < js_count(prompt) && !status_failed(&st); i++) {
+        int64_t id = -1;
+        if (p->rules->tokenizer == NULL || !js_int(js_at(prompt, i), &id)) break;
+        st = detokenizer_feed(&d, p->rules->tokenizer, (int32_t)id, &out);
+    }
+    if (text == NULL && p->rules->tokenizer != NULL && !status_failed(&st))
+        st = detokenizer_flush(&d, p->rules->tokenizer, &out);
+    if (!status_failed(&st)) st = strbuf_status(&out);
+    if (!status_failed(&st) && out.n > 0) st = mem_strndup(&to->echo.bytes, out.data, out.n);
+    if (!status_failed(&st)) to->echo.n = out.n;
+    detokenizer_fini(&d);
+    strbuf_fini(&out);
+    return st;
+}
+
+/* Reads the prompts of a line. With n answers to each, the line has n times as many. */
+static struct status read_prompts(struct request_parser *p, const char *key,
+                                  const struct js_node *const *prompts, size_t n)
+{
+    const bool keeps = p->ask->echo || n > 1;
+    const int32_t n_each = p->ask->n_choices;
+    if (n > REQUEST_PROMPTS_MAX || (n > 1 && p->ask->beam.width > 0)) {
+        return request_bad(p, "unsupported", "prompt: expected at most %d prompts, found %zu",
+                           p->ask->beam.width > 0 ? 1 : REQUEST_PROMPTS_MAX, n);
+    }
+    if (keeps) TRY(mem_alloc(&p->r->prompts, n, sizeof *p->r->prompts, "request"));
+    p->ask->n_prompts = (int32_t)n;
+    p->ask->n_choices = n_each * (int32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        TRY(read_one(p, prompts[i], key));
+        if (!keeps) continue;
+        p->r->prompts[i].end = p->r->n_prompt;
+        p->r->prompts[i].score_from = 1;
+        if (p->ask->echo) TRY(keep_echo(p, prompts[i], &p->r->prompts[i]));
+    }
+    return status_ok();
+}
+
+/* Reads a list of prompts, which only a completion may have. */
+static struct status read_list(struct request_parser *p, const struct js_node *list)
+{
+    const struct js_node **prompts = NULL;
+    const size_t n = js_count(list);
+    if (n > 1 && (p->ask->format != REQUEST_OPENAI || p->rules->score)) {
+        return request_bad(p, "invalid_request",
+                           "prompt: expected one string or one list of token ids, found several %s",
+                           js_type(js_at(list, 0)) == JS_STRING ? "strings" : "lists");
+    }
+    for (size_t i = 0; i < n; i++) {
+        const enum js_type type = js_type(js_at(list, i));
+        if (type == js_type(js_at(list, 0))) continue;
+        return request_bad(p, "invalid_request",
+                           "prompt[%zu]: expected the type of prompt[0], found %s", i,
+                           request_type_name(js_at(list, i)));
+    }
+    TRY(mem_alloc(&prompts, n, sizeof(const struct js_node *), "request"));
+    for (size_t i = 0; i < n; i++) prompts[i] = js_at(list, i);
+    const struct status st = read_prompts(p, "prompt", prompts, n);
+    mem_free(&prompts);
     return st;
 }
 
@@ -268,6 +364,9 @@ static struct status read_messages(struct request_parser *p, const struct js_nod
 
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields)
 {
+    bool is_read = false;
+    if (p->rules->takes_pairs) TRY(request_read_scored(p, fields, &is_read));
+    if (is_read) return status_ok();
     static const char *const keys[] = {"prompt", "prompt_token_ids", "messages"};
     const struct js_node *nodes[3];
     int n_given = 0;
@@ -285,21 +384,18 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
                            "messages: expected by /v1/chat/completions, found null");
     }
     if (js_type(nodes[2]) != JS_NULL) return read_messages(p, fields);
-    if (js_type(nodes[1]) == JS_ARRAY) return read_ids(p, nodes[1], keys[1]);
+    if (js_type(nodes[1]) == JS_ARRAY) return read_prompts(p, keys[1], &nodes[1], 1);
     if (js_type(nodes[1]) != JS_NULL) {
         return request_bad(p, "invalid_request", "prompt_token_ids: expected a list, found %s",
                            request_type_name(nodes[1]));
     }
-    const struct js_node *prompt = nodes[0];
-    if (js_type(prompt) == JS_ARRAY && js_count(prompt) == 1 &&
-        js_type(js_at(prompt, 0)) == JS_STRING) {
-        prompt = js_at(prompt, 0);
+    if (js_type(nodes[0]) == JS_STRING) return read_prompts(p, keys[0], &nodes[0], 1);
+    if (js_type(nodes[0]) != JS_ARRAY) {
+        return request_bad(p, "invalid_request",
+                           "prompt: expected one string or one list of token ids, found %s",
+                           request_type_name(nodes[0]));
     }
-    if (js_type(prompt) == JS_STRING) return read_text(p, prompt);
-    if (js_type(prompt) == JS_ARRAY && js_type(js_at(prompt, 0)) != JS_STRING) {
-        return read_ids(p, prompt, keys[0]);
-    }
-    return request_bad(p, "invalid_request",
-                       "prompt: expected one string or one list of token ids, found %s",
-                       js_type(prompt) == JS_ARRAY ? "several strings" : request_type_name(prompt));
+    const enum js_type first = js_type(js_at(nodes[0], 0));
+    return first == JS_STRING || first == JS_ARRAY ? read_list(p, nodes[0])
+                                                   : read_prompts(p, keys[0], &nodes[0], 1);
 }

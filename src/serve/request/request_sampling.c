@@ -47,21 +47,28 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
+/* Whether the row tells something of the prompt, so that it may have no answer. */
+static bool wants_prompt(const struct request_parser *p, const struct js_node *fields)
+{
+    return p->ask->echo || js_type(js_get(fields, "prompt_logprobs")) != JS_NULL;
+}
+
 /* Reads the limits of the answer's length, and the priority. max_completion_tokens is OpenAI's
  * newer name for max_tokens. */
 static struct status read_limits(struct request_parser *p, const struct js_node *fields)
 {
-    int64_t most = p->rules->defaults.max_tokens, newer = 0, least = 0, priority = 0;
+    const int64_t fewest = wants_prompt(p, fields) ? 0 : 1;
+    int64_t most = p->rules->defaults.max_tokens, newer = -1, least = 0, priority = 0;
     TRY(request_read_int(p, fields, "priority", INT32_MIN, INT32_MAX, &priority));
-    TRY(request_read_int(p, fields, "max_tokens", 1, INT64_MAX, &most));
-    TRY(request_read_int(p, fields, "max_completion_tokens", 1, INT64_MAX, &newer));
-    if (newer > 0 && js_type(js_get(fields, "max_tokens")) != JS_NULL && newer != most) {
+    TRY(request_read_int(p, fields, "max_tokens", fewest, INT64_MAX, &most));
+    TRY(request_read_int(p, fields, "max_completion_tokens", fewest, INT64_MAX, &newer));
+    if (newer >= 0 && js_type(js_get(fields, "max_tokens")) != JS_NULL && newer != most) {
         return request_bad(p, "invalid_request",
                            "max_completion_tokens: expected the same as max_tokens, %lld, found "
                            "%lld",
                            (long long)most, (long long)newer);
     }
-    if (newer > 0) most = newer;
+    if (newer >= 0) most = newer;
     TRY(request_read_int(p, fields, "min_tokens", 0, most, &least));
     TRY(request_read_bool(p, fields, "ignore_eos", &p->ask->ignore_eos));
     p->ask->priority = (int32_t)priority;
@@ -218,6 +225,11 @@ static struct status read_logprobs(struct request_parser *p, const struct js_nod
     if (n_top > 0 && !on) {
         return request_bad(p, "invalid_request", "top_logprobs: expected logprobs true beside it");
     }
+    if (p->ask->echo && n_prompt >= 0)
+        return request_bad(p, "invalid_request",
+                           "prompt_logprobs: expected logprobs alone, which with echo also has "
+                           "those of the prompt");
+    if (p->ask->echo) n_prompt = n;
     const int64_t most = p->rules->vocab_size;
     p->ask->n_logprobs = (int32_t)(n < most ? n : most);
     p->ask->n_prompt_logprobs = (int32_t)(n_prompt < most ? n_prompt : most);
@@ -307,6 +319,8 @@ static struct status check_beam(struct request_parser *p, const struct js_node *
     static const char *const refused[] = {"logprobs",          "prompt_logprobs",
                                           "logit_bias",        "repetition_penalty",
                                           "frequency_penalty", "presence_penalty"};
+    if (p->ask->echo)
+        return request_bad(p, "unsupported", "echo: not supported together with beam search");
     const bool is_other[] = {p->ask->n_logprobs >= 0,
                              p->ask->n_prompt_logprobs >= 0,
                              p->ask->n_biases > 0,
@@ -371,13 +385,16 @@ static struct status read_choices(struct request_parser *p, const struct js_node
     TRY(width > 0 ? read_beam(p, fields, width) : check_no_beam(p, fields));
     if (!p->rules->score) return status_ok();
     p->ask->n_choices = 1; /* a scored prompt has no answer */
-    p->ask->n_logprobs = p->ask->n_prompt_logprobs = -1;
+    p->ask->echo = false;
+    p->ask->n_logprobs = -1;
+    p->ask->n_prompt_logprobs = 0;
     p->ask->beam.width = 0;
     return status_ok();
 }
 
 struct status request_read_sampling(struct request_parser *p, const struct js_node *fields)
 {
+    if (p->ask->format == REQUEST_OPENAI) TRY(request_read_bool(p, fields, "echo", &p->ask->echo));
     TRY(read_limits(p, fields));
     TRY(read_draw(p, fields));
     TRY(read_penalties(p, fields));

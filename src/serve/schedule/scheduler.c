@@ -20,7 +20,7 @@ static void settle_options(struct scheduler_options *o)
 {
     if (plan_tables_count(&o->tables) == 0) o->tables.n_full = 1;
     if (o->flags.chunk_tokens == 0) o->flags.chunk_tokens = o->flags.step_tokens;
-    if (o->rules->score) o->flags.prefix_cache = false;
+    if (o->logits != NULL) o->flags.prefix_cache = false;
     if (o->rules->score) o->flags.n_drafts = 0;
 }
 
@@ -251,11 +251,23 @@ static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t
     return scheduler_take_blocks(s, q, n_full, n_window);
 }
 
+/* Returns the number of q's next rows that may be computed in one step. Where log-probabilities
+ * begin late in a prompt, a step ends before the first row that gives one: the rows of a sequence
+ * in a step all give log-probabilities, or none does, and a row without them needs no logits. */
+static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q)
+{
+    const size_t n_least = PLAN_BLOCK_TOKENS; /* fewer rows are not worth a step of their own */
+    const size_t n_left = q->r->n_tokens - q->n_computed;
+    if (q->r->ask->n_prompt_logprobs < 0 || s->o.logits != NULL) return n_left;
+    const size_t first = q->r->score_from - 1;
+    return first >= q->n_computed + n_least ? first - q->n_computed : n_left;
+}
+
 /* Gives q rows for its tokens that are not computed yet, within the chunk and the step's budget,
  * and their blocks. */
 static struct status give_rows(struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
-    size_t n = q->r->n_tokens - q->n_computed;
+    size_t n = n_in_one_chunk(s, q);
     const size_t left = m->n_rows < s->step_rows ? (size_t)(s->step_rows - m->n_rows) : 0;
     if (n > (size_t)s->o.flags.chunk_tokens) n = (size_t)s->o.flags.chunk_tokens;
     if (n > left) n = left;
@@ -433,6 +445,15 @@ static struct status make_draw(struct scheduler *s, const struct request *r,
     return status_ok();
 }
 
+/* Whether q's rows up to `end` give log-probabilities, or logits, which come with them. */
+static bool gives_scores(const struct scheduler *s, const struct sequence *q, size_t end)
+{
+    const struct request *r = q->r;
+    if (s->o.logits != NULL) return true;
+    return r->ask->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt &&
+           end >= r->score_from;
+}
+
 /* Adds the plan's entry for q's rows after n_computed. */
 static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct sequence *q)
 {
@@ -449,16 +470,14 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,
     };
-    q->is_scored =
-        s->o.rules->score || (r->ask->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt);
+    q->is_scored = gives_scores(s, q, end);
     if (q->is_scored) seq.want = PLAN_SCORE;
-    if (s->o.rules->score) {
-        if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
-    } else {
-        if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
-        if (is_last) TRY(adjusts_update(&q->adjusts, r, s->o.rules));
-        if (is_last) TRY(make_draw(s, r, NULL, &q->adjusts, &draw));
-        if (is_last) plan_draw(r, &draw, &seq);
+    if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
+    if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
+    if (is_last && scheduler_samples(s, r)) {
+        TRY(adjusts_update(&q->adjusts, r, s->o.rules));
+        TRY(make_draw(s, r, NULL, &q->adjusts, &draw));
+        plan_draw(r, &draw, &seq);
     }
     const int32_t *blocks;
     TRY(scheduler_list_blocks(s, q, end, &seq, &blocks));

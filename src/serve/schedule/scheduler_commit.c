@@ -111,10 +111,10 @@ static struct status take_scores(struct scheduler *s, struct sequence *q,
 static struct status take_tops(const struct scheduler *s, struct sequence *q,
                                const struct result_seq *seq, const struct cursor *c)
 {
-    const bool samples = !s->o.rules->score && q->pos0 + (size_t)q->n_rows == q->r->n_tokens;
-    const size_t n_each = q->is_scored && q->r->ask->n_prompt_logprobs > 0 && !s->o.rules->score
-                              ? (size_t)q->r->ask->n_prompt_logprobs
-                              : 0;
+    const bool samples =
+        scheduler_samples(s, q->r) && q->pos0 + (size_t)q->n_rows == q->r->n_tokens;
+    const size_t n_each =
+        q->is_scored && q->r->ask->n_prompt_logprobs > 0 ? (size_t)q->r->ask->n_prompt_logprobs : 0;
     const size_t n_scored = (size_t)seq->n_scores * n_each;
     const size_t n_sampled =
         samples && q->r->ask->n_logprobs > 0 ? (size_t)q->r->ask->n_logprobs : 0;
@@ -152,8 +152,9 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
     if (q->state == SEQUENCE_RUNNING) scheduler_release_window(s, q);
     if (q->is_scored) TRY(take_scores(s, q, seq, c));
     TRY(take_tops(s, q, seq, c));
-    if (s->o.rules->score) {
-        if (end == q->r->n_tokens) q->r->finish = REQUEST_SCORED;
+    if (!scheduler_samples(s, q->r)) {
+        const enum request_finish how = s->o.rules->score ? REQUEST_SCORED : REQUEST_LENGTH;
+        if (end == q->r->n_tokens) q->r->finish = how;
     } else if (end == q->r->n_tokens) {
         TRY(take_token(s, q, seq->token));
     } else if (seq->token != -1) {

@@ -34,13 +34,14 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
                              q->r->tokens + b * block_tokens);
 }
 
-/* Returns the number of blocks that q may take from others: none of a prompt whose
- * log-probabilities are requested; never the block of the last token, whose row must be computed to
- * draw the next token. */
+/* Returns the number of blocks that q may take from others: those before the first row that must
+ * be computed. That is the row that gives the first log-probability of the prompt, if any is
+ * wanted, and otherwise the row of the last token, from which the next token is drawn. */
 size_t scheduler_prefix_sharable(const struct sequence *q)
 {
-    if (q->r->ask->n_prompt_logprobs >= 0) return 0;
-    return (q->r->n_tokens - 1) / block_tokens;
+    const struct request *r = q->r;
+    const size_t first = r->ask->n_prompt_logprobs >= 0 ? r->score_from : r->n_tokens;
+    return (first - 1) / block_tokens;
 }
 
 /* How far q can continue with cached blocks. */
