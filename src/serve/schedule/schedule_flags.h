@@ -24,7 +24,7 @@ enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRA
          .commands = IN_JOBS | IN_BENCH,                                                           \
          .help = "prompt rows of a sequence in one step (default: as many as the step has left)")  \
     FLAG(bool, prefix_cache, "prefix-cache", OF_ON_OFF, .preset = "on",                            \
-         .help = "prompts that begin alike share KV blocks; off when scoring or with a capacity "  \
+         .help = "prompts that begin alike share KV blocks; off with --logits or a capacity "      \
                  "factor")                                                                         \
     FLAG(int32_t, n_drafts, "speculate", OF_COUNT(0, SEQUENCE_DRAFTS_MAX, "N"), .preset = "auto",  \
          .words = FLAG_WORDS({"auto", SCHEDULE_DRAFTS_AUTO}, {"mtp", SCHEDULE_DRAFTS_MTP},         \
