@@ -133,13 +133,12 @@ static struct status sync_path(const char *path, int flags)
 
 struct status file_commit(const char *temporary, const char *path)
 {
-    TRY(sync_path(temporary, O_RDWR));
-    if (rename(temporary, path) != 0) {
-        return status_make(STATUS_IO, "%s: rename to %s: %s", temporary, path, strerror(errno));
-    }
-    char *copy = NULL;
+    char *copy = NULL; /* made before the rename, after which only the disk may fail */
     TRY(mem_strndup(&copy, path, strlen(path)));
-    const struct status st = sync_path(dirname(copy), O_RDONLY | O_DIRECTORY);
+    struct status st = sync_path(temporary, O_RDWR);
+    if (!status_failed(&st) && rename(temporary, path) != 0)
+        st = status_make(STATUS_IO, "%s: rename to %s: %s", temporary, path, strerror(errno));
+    if (!status_failed(&st)) st = sync_path(dirname(copy), O_RDONLY | O_DIRECTORY);
     mem_free(&copy);
     return st;
 }
