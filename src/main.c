@@ -28,6 +28,8 @@ static const struct command commands[] = {
      "offline bulk generation, the main job"},
     {"score", cmd_score, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "log-probabilities of given texts, perplexity"},
+    {"embed", cmd_embed, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
+     "vectors of given texts, by an embedding model"},
     {"serve", cmd_serve, "--model M.h5", "answer requests over HTTP while the allocation lasts"},
     {"bench", cmd_bench, "--machine | --model M.h5",
      "measure the machine, and latency and throughput on it"},

@@ -200,6 +200,8 @@ struct arch {
     float latent_norm_eps; /* eps of the norms inside latent attention */
     double rope_theta;
     bool tied;
+    bool headless; /* the head is not loaded, because only hidden states are wanted; false, as set
+                      by arch_parse, unless the caller changes it */
     bool qkv_bias, o_bias, ffn_bias;
     bool expert_bias; /* router and experts have biases */
     bool head_bias;

@@ -1,4 +1,4 @@
-/* shoal generate and shoal score: read their flags (job/job_options.h). */
+/* shoal generate, score and embed: read their flags (job/job_options.h). */
 #include "cli/cmd.h"
 #include "job/drain.h"
 #include "job/dry_run.h"
@@ -27,6 +27,28 @@ static const char score_text[] =
     "(natural log; the first has none), their sum, and at the end the perplexity of the whole "
     "input. A line may also have a context and its continuation, or a text, whose log-likelihood "
     "is written (docs/score.md).";
+
+static const char embed_text[] =
+    "Reads texts (input: a text, a list of texts, or token ids; or messages; OpenAI batch lines of "
+    "/v1/embeddings work as they are) and writes their vectors, one line for each line, in input "
+    "order. Pooling, normalization and prompts are those of the checkpoint's sentence-transformers "
+    "files, unless flags say otherwise. Journal, resuming and ranks are as in shoal generate, and "
+    "so "
+    "is the law: the bytes of a vector depend on the checkpoint and the text alone.";
+
+/* The commands of a job of lines. */
+struct job_command {
+    const char *name, *summary, *text;
+    enum flag_command flags;
+};
+
+static const struct job_command commands[] = {
+    [LEAD_GENERATE] = {"generate", "offline bulk generation over MPI ranks", generate_text,
+                       IN_GENERATE},
+    [LEAD_SCORE] = {"score", "log-probabilities of given texts, and their perplexity", score_text,
+                    IN_SCORE},
+    [LEAD_EMBED] = {"embed", "vectors of given texts", embed_text, IN_EMBED},
+};
 
 /* Refuses flags that write or change something together with --audit, which only reads. */
 static struct status check_audit(const struct job_options *o)
@@ -59,21 +81,19 @@ static struct status job_check(const struct job_options *o)
 
 static struct flags_page page_of(enum lead_mode mode, const struct flag_table *table)
 {
-    return (struct flags_page){
-        .command = mode == LEAD_SCORE ? "score" : "generate",
-        .arguments = "--model FILE.h5 --input IN.jsonl --output OUT.jsonl [FLAGS]",
-        .summary = mode == LEAD_SCORE ? "log-probabilities of given texts, and their perplexity"
-                                      : "offline bulk generation over MPI ranks",
-        .description = mode == LEAD_SCORE ? score_text : generate_text,
-        .table = table};
+    return (struct flags_page){.command = commands[mode].name,
+                               .arguments =
+                                   "--model FILE.h5 --input IN.jsonl --output OUT.jsonl [FLAGS]",
+                               .summary = commands[mode].summary,
+                               .description = commands[mode].text,
+                               .table = table};
 }
 
 static int run_job(enum lead_mode mode, struct config env, int argc, char **argv)
 {
     drain_hold_signals(env.is_launched);
-    const struct flag_table table = {.groups = job_groups,
-                                     .n_groups = JOB_GROUP_COUNT,
-                                     .command = mode == LEAD_SCORE ? IN_SCORE : IN_GENERATE};
+    const struct flag_table table = {
+        .groups = job_groups, .n_groups = JOB_GROUP_COUNT, .command = commands[mode].flags};
     struct job_options o = {.mode = mode};
     struct flags_parsed parsed = {.ask = FLAGS_RUN};
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
@@ -97,4 +117,9 @@ int cmd_generate(struct config env, int argc, char **argv)
 int cmd_score(struct config env, int argc, char **argv)
 {
     return run_job(LEAD_SCORE, env, argc, argv);
+}
+
+int cmd_embed(struct config env, int argc, char **argv)
+{
+    return run_job(LEAD_EMBED, env, argc, argv);
 }

@@ -180,6 +180,7 @@ void engine_destroy(struct engine **engine)
     mem_ops_free(e->o.kern, &e->normed);
     mem_free(&e->counters);
     mem_free(&e->scores);
+    mem_free(&e->pooled);
     mem_free(&e->tops);
     mem_free(engine);
 }
@@ -229,6 +230,7 @@ static struct status finish_batch(struct engine *e, const struct step_plan *plan
     mem_ops_arrive(e->o.kern);
     TRY(device_status(e->o.kern->device));
     TRY(engine_write_result(e, b, n));
+    TRY(engine_write_pools(e, b, h));
     const size_t slot = e->n_runs % N_RESULTS;
     await_sent(e, &e->result_sends[slot]);
     struct plan_message *m = &e->result_messages[slot];

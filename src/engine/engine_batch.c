@@ -3,7 +3,9 @@
 #include "engine/engine_private.h"
 
 #include "base/mem.h"
+#include "kernels/device.h"
 
+#include <math.h>
 #include <string.h>
 
 _Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
@@ -262,6 +264,66 @@ struct status engine_write_result(struct engine *e, const struct batch *b, size_
         TRY(step_result_add_scores(&e->result, e->scores, (size_t)r.n_scores));
         TRY(step_result_add_tops(&e->result, tops, (size_t)r.n_tops));
         tops += r.n_tops;
+    }
+    return status_ok();
+}
+
+/* Lists the rows of all pools in e->rows. Returns their number. */
+static size_t list_pooled(struct engine *e, const struct batch *b)
+{
+    size_t n = 0, row0 = 0;
+    for (size_t i = 0; i < b->n_seqs; i++) {
+        const struct plan_seq *s = &b->seqs[i];
+        const size_t n_pool = (s->want & PLAN_POOL) != 0 ? (size_t)s->n_pool : 0;
+        for (size_t r = 0; r < n_pool; r++) e->rows[n++] = row0 + (size_t)s->pool_from + r;
+        row0 += (size_t)s->n_rows;
+    }
+    return n;
+}
+
+/* Sets *rows to the hidden states [n, D] of the rows listed, in host memory. */
+static struct status get_hidden(struct engine *e, const struct hidden *h, size_t n,
+                                const float **rows)
+{
+    const size_t width = e->o.model->width;
+    stage_hidden_rows(e->stage, h, e->rows, n, e->normed);
+    *rows = e->normed;
+    if (e->o.kern->device == NULL) return status_ok();
+    if (e->pooled == NULL)
+        TRY(mem_alloc(&e->pooled, e->o.max_rows * width, sizeof *e->pooled, "pooled rows"));
+    mem_ops_get(e->o.kern, e->pooled, e->normed, n * width * sizeof *e->pooled);
+    *rows = e->pooled;
+    return device_status(e->o.kern->device);
+}
+
+/* Adds row x [n] to a pool. Returns the number of values that the grid cannot hold. */
+static int64_t pool_row(const float *x, size_t n, int64_t *pool)
+{
+    int64_t n_bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool fits = fabsf(x[i]) <= (float)PLAN_POOL_MOST; /* false for a NaN */
+        n_bad += !fits;
+        if (fits) pool[i] += (int64_t)rint((double)x[i] * (double)(1 << PLAN_POOL_BITS));
+    }
+    return n_bad;
+}
+
+struct status engine_write_pools(struct engine *e, const struct batch *b, const struct hidden *h)
+{
+    const size_t width = e->o.model->width, n = list_pooled(e, b);
+    const float *row;
+    e->result.width = (int32_t)width;
+    if (n == 0) return status_ok();
+    TRY(get_hidden(e, h, n, &row));
+    for (size_t i = 0; i < b->n_seqs; i++) {
+        const struct plan_seq *s = &b->seqs[i];
+        struct result_seq *r = &e->result.seqs[i];
+        if ((s->want & PLAN_POOL) == 0) continue;
+        int64_t *pool, n_bad = r->n_bad;
+        TRY(step_result_add_pool(&e->result, &pool));
+        r->n_pools = 1;
+        for (int32_t k = 0; k < s->n_pool; k++, row += width) n_bad += pool_row(row, width, pool);
+        r->n_bad = clamp_count(n_bad);
     }
     return status_ok();
 }

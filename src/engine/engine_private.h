@@ -55,6 +55,8 @@ struct engine {
     size_t n_guesses;      /* of the step; they belong to its draws in order */
     float *normed;         /* [max_rows, D] */
     float *scores;         /* [max_rows] */
+    float *pooled;         /* [max_rows, D] pooled rows in host memory; NULL before the first ones,
+                              and without a device */
     struct plan_top *tops; /* of the wants, one after another; grows */
     size_t tops_capacity;
 
@@ -119,5 +121,11 @@ void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants
 /* Last stage, first tp rank. Adds one result per sequence to e->result, from e->counters of the
  * rows and from e->got [n_wants]. Errors: STATUS_MEMORY. */
 struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants);
+
+/* Last stage, first tp rank, after engine_write_result. Adds the sums of the rows that PLAN_POOL
+ * asks for, and counts values beyond the grid as bad rows. Overwrites e->rows and e->normed. The
+ * sums are of integers, so no chunk and no order changes them. Errors: STATUS_MEMORY, the
+ * device's. */
+struct status engine_write_pools(struct engine *e, const struct batch *b, const struct hidden *h);
 
 #endif

@@ -439,6 +439,7 @@ void job_close(struct job *j)
     const struct status ignored = logits_file_close(&j->logits);
     (void)ignored;
     file_claims_destroy(&j->claims); /* after everything that writes */
+    job_embed_fini(&j->embed);
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     weights_destroy(&j->weights);

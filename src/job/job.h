@@ -14,6 +14,7 @@
 #include "checkpoint/load/loader.h"
 #include "engine/engine.h"
 #include "job/drain.h"
+#include "job/job_embed.h"
 #include "job/job_options.h"
 #include "job/job_text.h"
 #include "job/trace_file.h"
@@ -71,6 +72,7 @@ struct job {
     bool is_complete; /* an earlier run has finished the job */
     /* lead only */
     struct job_text text;
+    struct job_embed embed; /* shoal embed only */
     struct lead *lead;
     struct http_port *http; /* NULL: the requests are lines of a file */
     struct audit *audit;    /* NULL: no --audit */

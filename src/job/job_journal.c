@@ -55,7 +55,9 @@ struct status job_journal_path(const struct job_options *o, char **out)
 static const char *command_name(const struct job_options *o)
 {
     if (o->run.dry_run) return "generate --dry-run";
-    return o->mode == LEAD_SCORE ? "score" : "generate";
+    static const char *const names[] = {
+        [LEAD_GENERATE] = "generate", [LEAD_SCORE] = "score", [LEAD_EMBED] = "embed"};
+    return names[o->mode];
 }
 
 static bool job_journal_is_quantized(const struct layout_model *m)
@@ -93,6 +95,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     flags_settings(&job_groups[JOB_LEAD], o, NULL, out);
     flags_settings(&job_groups[JOB_LAYOUT], o, NULL, out);
     flags_settings(&job_groups[JOB_FILES], o, NULL, out);
+    if (o->mode == LEAD_EMBED) flags_settings(&job_groups[JOB_EMBED], o, NULL, out);
     if (o->mode == LEAD_GENERATE) flags_settings(&sampling, &j->text.defaults, NULL, out);
     return strbuf_status(out);
 }

@@ -101,6 +101,19 @@ static struct status settle_prediction(struct job *j)
     return status_ok();
 }
 
+/* Leaves out the head where only hidden states are wanted. Errors: STATUS_USAGE where logits are
+ * wanted of a model without a head. */
+static struct status settle_head(struct job *j)
+{
+    const bool has = j->model.tied || ckpt_find(j->ckpt, "lm_head.weight") != NULL;
+    j->model.headless = j->o->mode == LEAD_EMBED;
+    if (has || j->model.headless) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "%s: an embedding model without a head (lm_head.weight) gives no tokens; "
+                       "use shoal embed",
+                       j->o->files.model);
+}
+
 /* Sets the number of draft tokens. A number given by the user is used as it is, and `mtp` uses
  * every guess; `auto` and `ngram` draft as many as are worth their cost. On a device `auto` must be
  * asked for: its steps were never timed, and drafts change the shapes of steps, which recorded
@@ -124,10 +137,10 @@ static void settle_scheduling(struct job *j)
 {
     struct schedule_flags *f = &j->options.schedule;
     const bool is_law = j->o->capacity.policy == CAPACITY_DROPLESS && !j->o->device.fast_reductions;
-    const bool may_share = is_law && j->o->mode == LEAD_GENERATE;
+    const bool may_share = is_law && j->o->mode != LEAD_SCORE;
     /* the state after a shared block is not kept, and a wrong guess would stay in the state */
     const bool has_states = j->model.delta.n_key_heads > 0;
-    settle_drafts(j, may_share && !has_states);
+    settle_drafts(j, may_share && !has_states && j->o->mode == LEAD_GENERATE);
     if (!is_law || has_states || j->o->files.logits != NULL) f->prefix_cache = false;
     if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
     if (j->o->files.logits != NULL)
@@ -173,6 +186,7 @@ struct status job_read_model(struct job *j)
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->files.model));
     TRY(settle_prediction(j));
+    TRY(settle_head(j));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     if (j->o->model.fp8_activations == ACTIVATIONS_INT8 && j->layout_model.expert_fp8_group > 0)
         j->layout_model.expert_code_group = j->layout_model.expert_fp8_group;
@@ -278,6 +292,7 @@ struct status job_open_lead(struct job *j)
     TRY(job_paths_check(o));
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
     TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
+    if (o->mode == LEAD_EMBED) TRY(job_embed_init(&j->embed, &o->embed, j->ckpt, &j->model));
     TRY(o->serves ? open_port(j, &port) : open_lines(j));
     const struct lead_options options = {.mode = o->mode,
                                          .port = o->serves ? &port : NULL,
@@ -289,6 +304,7 @@ struct status job_open_lead(struct job *j)
                                          .chat = j->text.chat,
                                          .chat_missing = j->text.chat_missing,
                                          .date = j->text.date,
+                                         .embed = o->mode == LEAD_EMBED ? &j->embed.rules : NULL,
                                          .defaults = j->text.defaults,
                                          .end_ids = j->text.end_ids,
                                          .n_end_ids = j->text.n_end_ids,

@@ -71,6 +71,9 @@ static const struct flag lead_rows[] = {LEAD_FLAGS(FLAG_ROW)};
 #define FLAG_OWNER struct job_run_flags
 static const struct flag run_rows[] = {JOB_RUN_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
+#define FLAG_OWNER struct embed_flags
+static const struct flag embed_rows[] = {EMBED_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
 #define FLAG_OWNER struct http_flags
 static const struct flag http_rows[] = {HTTP_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
@@ -89,5 +92,6 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_DEVICE] = GROUP(device_rows, device),
     [JOB_LEAD] = GROUP(lead_rows, lead),
     [JOB_RUN] = GROUP(run_rows, run),
+    [JOB_EMBED] = GROUP(embed_rows, embed),
     [JOB_HTTP] = GROUP(http_rows, http),
 };

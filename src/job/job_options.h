@@ -17,6 +17,7 @@
 #include "serve/http/http_flags.h"
 #include "serve/input/input_part.h"
 #include "serve/lead/lead_flags.h"
+#include "serve/request/embed_flags.h"
 #include "serve/request/sampling_flags.h"
 #include "serve/schedule/schedule_flags.h"
 #include "text/chat/chat.h"
@@ -121,6 +122,7 @@ struct job_options {
     struct device_flags device;
     struct lead_flags lead;
     struct job_run_flags run;
+    struct embed_flags embed;
     struct http_flags http;
     bool serves; /* requests come from the network (serve/http), not from a file */
     struct flags_given given;
@@ -142,6 +144,7 @@ enum job_group {
     JOB_DEVICE,
     JOB_LEAD,
     JOB_RUN,
+    JOB_EMBED,
     JOB_HTTP,
     JOB_GROUP_COUNT
 };

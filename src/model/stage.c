@@ -328,15 +328,27 @@ void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights 
                                               .n = d,
                                               .eps = s->o.model->norm_eps,
                                               .y = out});
-    if (s->o.model->scale.logits != 1.0f) op_scale(s->o.kern, out, s->o.model->scale.logits, n * d);
+}
+
+void stage_scale_rows(struct stage *s, size_t n, float *rows)
+{
+    const float scale = s->o.model->scale.logits;
+    if (scale != 1.0f) op_scale(s->o.kern, rows, scale, n * s->o.model->width);
+}
+
+void stage_hidden_rows(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
+                       float *out)
+{
+    const struct norm_weights norm =
+        stage_norm(s->o.weights->final_norm, s->o.weights->final_norm_bias);
+    stage_norm_rows(s, hidden->h, &norm, rows, n, out);
 }
 
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                       float *out)
 {
-    const struct norm_weights norm =
-        stage_norm(s->o.weights->final_norm, s->o.weights->final_norm_bias);
-    stage_norm_rows(s, hidden->h, &norm, rows, n, out);
+    stage_hidden_rows(s, hidden, rows, n, out);
+    stage_scale_rows(s, n, out);
 }
 
 struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,

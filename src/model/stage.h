@@ -81,6 +81,10 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                       float *out);
 
+/* Local. As stage_final_norm, but not times scale.logits: the model's hidden states. */
+void stage_hidden_rows(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
+                       float *out);
+
 /* **Collective (STAGE)**. Last stage of a model with a prediction layer, after stage_forward: runs
  * that layer over the same rows. next [T] are the tokens that follow the rows. Errors:
  * STATUS_MEMORY. */

@@ -79,4 +79,5 @@ void stage_predicted_norm(struct stage *s, const size_t *rows, size_t n, float *
 {
     const struct norm_weights norm = stage_norm(prediction_layer(s)->predict.norm, NULL);
     stage_norm_rows(s, s->prediction.hidden, &norm, rows, n, out);
+    stage_scale_rows(s, n, out);
 }

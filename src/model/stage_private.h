@@ -282,7 +282,9 @@ struct status stage_make_states(struct stage *s);
 /* Gated delta rule: a stage_attend. */
 stage_attend stage_delta;
 
-/* stage.c. Local. out [n, D] = the normed rows [n] of h, times the model's scale.logits. */
+/* stage.c. Local. out [n, D] = the normed rows [n] of h. stage_scale_rows: times the model's
+ * scale.logits, for the head. */
+void stage_scale_rows(struct stage *s, size_t n, float *rows);
 void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights *norm,
                      const size_t *rows, size_t n, float *out);
 

@@ -118,6 +118,7 @@ void step_result_fini(struct step_result *r)
     mem_free(&r->scores);
     mem_free(&r->logits);
     mem_free(&r->tops);
+    mem_free(&r->pools);
     mem_free(&r->moved);
 }
 
@@ -126,7 +127,8 @@ void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, in
     r->step = step;
     r->replica = replica;
     r->vocab = vocab;
-    r->n_seqs = r->n_scores = r->n_logit_rows = r->n_tops = r->n_moved = 0;
+    r->width = 0;
+    r->n_seqs = r->n_scores = r->n_logit_rows = r->n_tops = r->n_pools = r->n_moved = 0;
 }
 
 struct status step_result_add(struct step_result *r, const struct result_seq *seq)
@@ -165,6 +167,17 @@ struct status step_result_add_logits(struct step_result *r, const float *rows, s
                           sizeof *rows, "step result"));
     memcpy(r->logits + used, rows, n_rows * width * sizeof *rows);
     r->n_logit_rows += n_rows;
+    return status_ok();
+}
+
+struct status step_result_add_pool(struct step_result *r, int64_t **row)
+{
+    const size_t width = (size_t)r->width, used = r->n_pools * width;
+    TRY(step_plan_reserve(&r->pools, &r->pools_capacity, used, used + width, sizeof *r->pools,
+                          "step result"));
+    *row = r->pools + used;
+    memset(*row, 0, width * sizeof **row);
+    r->n_pools++;
     return status_ok();
 }
 
@@ -231,7 +244,7 @@ struct plan_header {
 };
 
 struct result_header {
-    uint64_t step, replica, vocab, n_seqs, n_scores, n_logit_rows, n_tops;
+    uint64_t step, replica, vocab, width, n_seqs, n_scores, n_logit_rows, n_tops, n_pools;
 };
 
 struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
@@ -279,6 +292,8 @@ static bool plan_is_consistent(const struct step_plan *p)
         if (s->n_allowed_words < 0) return false;
         if (s->n_logprobs < 0 || s->n_logprobs > PLAN_TOPS_MAX) return false;
         if (s->n_prompt_logprobs < 0 || s->n_prompt_logprobs > PLAN_TOPS_MAX) return false;
+        if ((s->want & PLAN_POOL) != 0 && (s->pool_from < 0 || s->n_pool < 1)) return false;
+        if ((s->want & PLAN_POOL) != 0 && s->n_pool > s->n_rows - s->pool_from) return false;
         n_tokens += (size_t)s->n_rows;
         n_blocks += (size_t)s->n_blocks;
         n_adjusts += (size_t)s->n_adjusts;
@@ -326,14 +341,16 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
 
 struct status step_result_pack(const struct step_result *r, struct plan_message *m)
 {
-    const struct result_header h = {r->step,   (uint64_t)r->replica, (uint64_t)r->vocab,
-                                    r->n_seqs, r->n_scores,          r->n_logit_rows,
-                                    r->n_tops};
+    const struct result_header h = {
+        r->step,     (uint64_t)r->replica, (uint64_t)r->vocab, (uint64_t)r->width, r->n_seqs,
+        r->n_scores, r->n_logit_rows,      r->n_tops,          r->n_pools};
     const size_t n_seq_bytes = r->n_seqs * sizeof *r->seqs;
     const size_t n_logits = r->n_logit_rows * (size_t)r->vocab;
+    const size_t n_pool_bytes = r->n_pools * (size_t)r->width * sizeof *r->pools;
     const size_t n_top_bytes = r->n_tops * sizeof *r->tops;
     const size_t n_words = step_plan_words_of(sizeof h) + step_plan_words_of(n_seq_bytes) +
-                           r->n_scores + n_logits + step_plan_words_of(n_top_bytes);
+                           r->n_scores + n_logits + step_plan_words_of(n_top_bytes) +
+                           step_plan_words_of(n_pool_bytes);
     m->n_words = 0;
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
@@ -342,6 +359,7 @@ struct status step_result_pack(const struct step_result *r, struct plan_message 
     step_plan_put(&c, r->scores, r->n_scores * sizeof *r->scores);
     step_plan_put(&c, r->logits, n_logits * sizeof *r->logits);
     step_plan_put(&c, r->tops, n_top_bytes);
+    step_plan_put(&c, r->pools, n_pool_bytes);
     m->n_words = n_words;
     return status_ok();
 }
@@ -352,12 +370,13 @@ struct status step_result_unpack(const int32_t *words, size_t n_words, struct st
     struct cursor c = {.at = (int32_t *)words, .left = n_words};
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_seqs > n_words || h.n_scores > n_words || h.n_logit_rows > n_words ||
-        h.n_tops > n_words || h.vocab > INT32_MAX) {
+        h.n_tops > n_words || h.n_pools > n_words || h.vocab > INT32_MAX || h.width > INT32_MAX) {
         return malformed("step result", n_words);
     }
     step_result_clear(r, h.step, (int32_t)h.replica, (int32_t)h.vocab);
-    const size_t n_logits = h.n_logit_rows * h.vocab;
-    if (n_logits > n_words) return malformed("step result", n_words);
+    r->width = (int32_t)h.width;
+    const size_t n_logits = h.n_logit_rows * h.vocab, n_pooled = h.n_pools * h.width;
+    if (n_logits > n_words || n_pooled > n_words) return malformed("step result", n_words);
     TRY(step_plan_reserve(&r->seqs, &r->seqs_capacity, 0, h.n_seqs, sizeof *r->seqs,
                           "step result"));
     TRY(step_plan_reserve(&r->scores, &r->scores_capacity, 0, h.n_scores, sizeof *r->scores,
@@ -366,14 +385,18 @@ struct status step_result_unpack(const int32_t *words, size_t n_words, struct st
                           "step result"));
     TRY(step_plan_reserve(&r->tops, &r->tops_capacity, 0, h.n_tops, sizeof *r->tops,
                           "step result"));
+    TRY(step_plan_reserve(&r->pools, &r->pools_capacity, 0, n_pooled, sizeof *r->pools,
+                          "step result"));
     r->n_seqs = h.n_seqs;
     r->n_tops = h.n_tops;
     r->n_scores = h.n_scores;
     r->n_logit_rows = h.n_logit_rows;
+    r->n_pools = h.n_pools;
     get(&c, r->seqs, r->n_seqs * sizeof *r->seqs);
     get(&c, r->scores, r->n_scores * sizeof *r->scores);
     get(&c, r->logits, n_logits * sizeof *r->logits);
     get(&c, r->tops, r->n_tops * sizeof *r->tops);
+    get(&c, r->pools, n_pooled * sizeof *r->pools);
     if (c.short_read || c.left != 0) return malformed("step result", n_words);
     return status_ok();
 }

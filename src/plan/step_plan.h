@@ -53,12 +53,16 @@ enum plan_want {
     PLAN_SCORE = 2,   /* log-probability of each row's next token */
     PLAN_LOGITS = 4,  /* send every row's logits back */
     PLAN_LOGPROB = 8, /* log-probabilities of the sampled token and of the n_logprobs most likely */
+    PLAN_POOL = 16, /* the sum of the hidden rows [pool_from, pool_from + n_pool) after the model's
+                       last norm */
 };
 
 enum {
     PLAN_BLOCK_TOKENS =
         64, /* B, tokens in a KV block; equal to KV_BLOCK_TOKENS (the engine asserts it) */
-    PLAN_TOPS_MAX = 64, /* the most log-probabilities that a request can ask for per row */
+    PLAN_TOPS_MAX = 64,  /* the most log-probabilities that a request can ask for per row */
+    PLAN_POOL_BITS = 28, /* pooled rows are added as integers of 2^-28, each at most 2^14 in size */
+    PLAN_POOL_MOST = 1 << 14,
 };
 
 /* Penalties on tokens that occurred before. 1, 0 and 0 change nothing. */
@@ -98,7 +102,8 @@ struct plan_seq {
     int32_t
         n_prompt_logprobs; /* PLAN_SCORE: 0 to PLAN_TOPS_MAX, for every row that has a next token */
     int32_t n_adjusts;     /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */
-    int32_t n_allowed_words; /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
+    int32_t n_allowed_words;   /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
+    int32_t pool_from, n_pool; /* PLAN_POOL: rows of this entry, n_pool above 0 */
     struct plan_penalties penalties;
     float temperature; /* 0: greedy */
     float top_p, min_p;
@@ -165,6 +170,7 @@ struct result_seq {
     int32_t n_scores;  /* entries in `scores` (PLAN_SCORE), one per row that has a next token */
     int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
     int32_t n_tops;    /* entries in `tops`: n_prompt_logprobs for each score, then n_logprobs */
+    int32_t n_pools;   /* rows in `pools`: 1 with PLAN_POOL */
 };
 
 /* One of a row's most likely tokens. They are ordered by logit, descending, then by id,
@@ -192,16 +198,19 @@ struct step_result {
     uint64_t step;
     int32_t replica;
     int32_t vocab;           /* V; width of a logits row */
+    int32_t width;           /* D; width of a pools row */
     struct result_seq *seqs; /* [n_seqs], owned; in the plan's order */
     float *scores;           /* [n_scores], owned; sequence after sequence */
     float *logits;           /* [n_logit_rows, V], owned */
     struct plan_top *tops;   /* [n_tops], owned; sequence after sequence */
-    size_t n_seqs, n_scores, n_logit_rows, n_tops;
+    int64_t *pools;          /* [n_pools, D], owned; sums in units of 2^-PLAN_POOL_BITS */
+    size_t n_seqs, n_scores, n_logit_rows, n_tops, n_pools;
     size_t seqs_capacity, scores_capacity, logits_capacity, tops_capacity; /* elements */
+    size_t pools_capacity;
 };
 
-/* Local. init makes a result without sequences; clear empties it and keeps its memory; fini frees
- * it. */
+/* Local. init makes a result without sequences; clear empties it, sets width to 0 and keeps its
+ * memory; fini frees it. */
 void step_result_init(struct step_result *r);
 void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
@@ -212,6 +221,10 @@ struct status step_result_add(struct step_result *r, const struct result_seq *se
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
 struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows);
+
+/* Local. Appends a row of zeros to `pools`, for the caller to add to: *row [r->width], borrowed
+ * until the next one. Errors: STATUS_MEMORY. */
+struct status step_result_add_pool(struct step_result *r, int64_t **row);
 
 /* Local. Takes the report of some ranks, moved [n]: keeps the minimum of it and of those taken
  * before. Errors: STATUS_MEMORY. */

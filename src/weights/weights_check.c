@@ -160,6 +160,8 @@ static bool is_inert(const struct arch *m, const char *name)
     const size_t n = strlen(name);
     const char *suffix = "rotary_emb.inv_freq";
     if (n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0) return true;
+    if (m->headless && (strncmp(name, "lm_head.", 8) == 0 || strcmp(name, "score.weight") == 0))
+        return true;
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 

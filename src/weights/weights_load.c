@@ -522,7 +522,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         st = comm_agree(from->comm, st);
     }
     if (!status_failed(&st) && m->family->xielu) finish_xielu(ld.w);
-    if (!status_failed(&st) && m->tied && l->pp == 1) ld.w->head = ld.w->embed;
+    if (!status_failed(&st) && m->tied && !m->headless && l->pp == 1) ld.w->head = ld.w->embed;
     mem_free(&ld.targets);
     mem_free(&ld.wants);
     if (status_failed(&st)) weights_destroy(&ld.w);

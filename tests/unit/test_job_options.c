@@ -88,7 +88,10 @@ static void the_settings_of_presets_stand_still(void)
     strbuf_init(&s);
     memset(&o, 0, sizeof o);
     flags_preset(&table, &o);
-    for (size_t g = 0; g < JOB_GROUP_COUNT; g++) flags_settings(&job_groups[g], &o, NULL, &s);
+    for (size_t g = 0; g < JOB_GROUP_COUNT; g++) {
+        if (g == JOB_EMBED) continue; /* only journals of shoal embed contain these */
+        flags_settings(&job_groups[g], &o, NULL, &s);
+    }
     CU_ASSERT_STRING_EQUAL(s.data, expected);
     strbuf_fini(&s);
 }

@@ -9,8 +9,14 @@ static void fill(struct step_plan *p)
     const struct plan_seq a = {
         .id = 1, .n_rows = 3, .n_blocks = 1, .want = PLAN_SAMPLE, .top_p = 0.5f, .n_adjusts = 2};
     const struct plan_adjust adjusts[] = {{.id = 4, .n_sampled = 2}, {.id = 9, .bias = -1.5f}};
-    const struct plan_seq b = {
-        .id = 2, .n_rows = 1, .pos0 = 64, .n_blocks = 2, .key = {7, 8}, .n_allowed_words = 2};
+    const struct plan_seq b = {.id = 2,
+                               .n_rows = 1,
+                               .pos0 = 64,
+                               .n_blocks = 2,
+                               .want = PLAN_POOL,
+                               .n_pool = 1,
+                               .key = {7, 8},
+                               .n_allowed_words = 2};
     const int32_t tokens[] = {10, 11, 12}, blocks[] = {5, 6};
     const uint32_t allowed[] = {7, 0x80000001};
     const struct plan_lists lists[] = {{tokens, blocks, adjusts, NULL},
@@ -73,6 +79,26 @@ static void lying_messages_are_refused(void)
     step_plan_fini(&q);
 }
 
+/* Rows to be pooled must be rows of their entry. */
+static void strange_pools_are_refused(void)
+{
+    static const int32_t strange[][2] = {{-1, 1}, {0, 0}, {0, 2}, {1, 1}, {INT32_MAX, 1}};
+    struct step_plan p, q;
+    struct plan_message m = {0};
+    CU_ASSERT_EQUAL(step_plan_init(&p, 2).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_init(&q, 2).code, STATUS_OK);
+    fill(&p);
+    for (size_t i = 0; i < sizeof strange / sizeof strange[0]; i++) {
+        p.seqs[1].pool_from = strange[i][0];
+        p.seqs[1].n_pool = strange[i][1];
+        CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
+        CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);
+    }
+    plan_message_fini(&m);
+    step_plan_fini(&p);
+    step_plan_fini(&q);
+}
+
 static void results_survive_the_message(void)
 {
     struct step_result r, s;
@@ -80,13 +106,19 @@ static void results_survive_the_message(void)
     step_result_init(&r);
     step_result_init(&s);
     step_result_clear(&r, 9, 1, 3);
-    const struct result_seq seq = {.id = 4, .token = 17, .n_scores = 2, .n_logits = 1, .n_tops = 2};
+    const struct result_seq seq = {
+        .id = 4, .token = 17, .n_scores = 2, .n_logits = 1, .n_tops = 2, .n_pools = 1};
+    int64_t *pool;
+    r.width = 2;
     const struct plan_top tops[] = {{3, -0.5f}, {1, -2}};
     const float scores[] = {-1.5f, -2.5f}, logits[] = {1, 2, 3};
     CU_ASSERT_EQUAL(step_result_add(&r, &seq).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_add_scores(&r, scores, 2).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_add_logits(&r, logits, 1).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_add_tops(&r, tops, 2).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_result_add_pool(&r, &pool).code, STATUS_OK);
+    CU_ASSERT_TRUE(pool[0] == 0 && pool[1] == 0);
+    pool[1] = INT64_MIN + 3;
     CU_ASSERT_EQUAL(step_result_pack(&r, &m).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_unpack(m.words, m.n_words, &s).code, STATUS_OK);
     CU_ASSERT_EQUAL(s.step, 9);
@@ -96,6 +128,9 @@ static void results_survive_the_message(void)
     CU_ASSERT_EQUAL(memcmp(s.tops, tops, sizeof tops), 0);
     CU_ASSERT_EQUAL(s.scores[1], -2.5f);
     CU_ASSERT_EQUAL(s.logits[2], 3.0f);
+    CU_ASSERT_EQUAL(s.width, 2);
+    CU_ASSERT_EQUAL(s.n_pools, 1);
+    CU_ASSERT_EQUAL(s.pools[1], INT64_MIN + 3);
     for (size_t n = 0; n < m.n_words; n++) {
         CU_ASSERT_EQUAL(step_result_unpack(m.words, n, &s).code, STATUS_BUG);
     }
@@ -109,5 +144,6 @@ void suite_step_plan(CU_pSuite suite)
 {
     CU_add_test(suite, "plans survive the message", plans_survive_the_message);
     CU_add_test(suite, "lying messages are refused", lying_messages_are_refused);
+    CU_add_test(suite, "strange pools are refused", strange_pools_are_refused);
     CU_add_test(suite, "results survive the message", results_survive_the_message);
 }

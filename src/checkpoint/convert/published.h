@@ -29,6 +29,13 @@ struct published;
  * implemented; STATUS_MEMORY. */
 struct status published_text_config(struct strbuf *config, const char *what, bool *is_text);
 
+/* Local. Gives the config.json of a base model without a head ("Qwen3Model"), or with one for
+ * classes, the name of the architecture whose layers it has; leaves any other config unchanged.
+ * published_base_name: writes the tensor's name in that architecture to out [n]. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
+struct status published_base_config(struct strbuf *config, const char *what);
+void published_base_name(const char *name, char *out, size_t n);
+
 /* Local. Sets *out to the rules for the architecture that config.json names; NULL: its files hold
  * shoal's tensors. Errors: STATUS_INPUT, as from arch_parse; STATUS_MEMORY. */
 struct status published_open(const struct strbuf *config, struct published **out);

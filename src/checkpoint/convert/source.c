@@ -10,6 +10,7 @@
 #include "checkpoint/convert/hf_quant.h"
 #include "checkpoint/convert/published.h"
 #include "checkpoint/convert/safetensors.h"
+#include "checkpoint/convert/sentence_files.h"
 #include "text/tokenizer/tiktoken.h"
 
 #include <errno.h>
@@ -193,7 +194,7 @@ static struct status safetensors_add(struct source *s, const struct safetensors_
     if (is_computed(t->name) || hf_quant_is_part(s->st, t->name)) return status_ok();
     TRY(hf_quant_find(s->st, t, js_root(s->config), &q));
     if (q.layout != HF_PLAIN) return quant_parts_add(s, &q);
-    snprintf(name, sizeof name, "%s", t->name);
+    published_base_name(t->name, name, sizeof name);
     if (s->is_text) published_text_name(t->name, name, sizeof name);
     if (t->dtype >= DTYPE_COUNT) {
         return status_make(STATUS_INPUT,
@@ -326,6 +327,9 @@ static struct status hf_texts_read(struct source *s)
     TRY(text_file(s, "config.json", CKPT_TEXT_CONFIG));
     if (s->texts[CKPT_TEXT_CONFIG].n > 0)
         TRY(published_text_config(&s->texts[CKPT_TEXT_CONFIG], "config.json", &s->is_text));
+    if (s->texts[CKPT_TEXT_CONFIG].n > 0)
+        TRY(published_base_config(&s->texts[CKPT_TEXT_CONFIG], "config.json"));
+    TRY(sentence_files_read(s->path, &s->texts[CKPT_TEXT_EMBEDDING]));
     TRY(text_file(s, "generation_config.json", CKPT_TEXT_GENERATION_CONFIG));
     TRY(text_file(s, "tokenizer.json", CKPT_TEXT_TOKENIZER));
     TRY(text_file(s, "tokenizer_config.json", CKPT_TEXT_TOKENIZER_CONFIG));

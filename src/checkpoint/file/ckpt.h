@@ -27,7 +27,8 @@ enum {
     X(GENERATION_CONFIG, "config", "generation_config_json")                                       \
     X(TOKENIZER, "tokenizer", "tokenizer_json")                                                    \
     X(TOKENIZER_CONFIG, "tokenizer", "tokenizer_config_json")                                      \
-    X(CHAT_TEMPLATE, "tokenizer", "chat_template")
+    X(CHAT_TEMPLATE, "tokenizer", "chat_template")                                                 \
+    X(EMBEDDING, "config", "embedding_json")
 
 enum ckpt_text {
 #define X(id, group, dataset) CKPT_TEXT_##id,

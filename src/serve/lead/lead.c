@@ -59,6 +59,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .score = options->mode == LEAD_SCORE,
         .takes_pairs = options->mode == LEAD_SCORE,
         .prefix_id = options->prefix_id,
+        .embed = options->embed,
         .warnings = &l->warnings,
         .is_dry_run = options->is_dry_run,
     };

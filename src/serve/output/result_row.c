@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "serve/output/result_embed.h"
 #include "serve/output/result_logprobs.h"
 #include "serve/output/tool_calls.h"
 #include "serve/request/request_choice.h"
@@ -266,6 +267,7 @@ struct status result_row_body(const struct request *r, const struct request_rule
                               const char *model_name, struct strbuf *out)
 {
     const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
+    if (r->ask->pool != POOL_NONE) return result_embed_body(r, rules->embed, model_name, out);
     result_row_head(r, is_chat ? "chat.completion" : "text_completion", model_name, out);
     strbuf_puts(out, ",\"choices\":[");
     for (int32_t i = 0; i < r->ask->n_choices; i++) {
@@ -320,6 +322,8 @@ struct status result_row_write(const struct request *r, const struct request_rul
     strbuf_puts(out, ",");
     if (r->error_code != NULL) {
         result_row_add_error(out, r);
+    } else if (r->ask->pool != POOL_NONE) {
+        TRY(result_embed_plain(r, rules->embed, out));
     } else if (rules->score) {
         add_scored(out, r);
     } else {

@@ -149,6 +149,7 @@ void request_destroy(struct request **request)
     for (int32_t i = 0; r->prompts != NULL && i < n_prompts; i++)
         mem_free(&r->prompts[i].echo.bytes);
     mem_free(&r->prompts);
+    mem_free(&r->pooled);
     detokenizer_fini(&r->detokenizer);
     stop_destroy(&r->stop);
     strbuf_fini(&r->text);
@@ -222,6 +223,15 @@ static size_t words_bytes(const struct request_words *w)
     return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
 }
 
+/* Returns the bytes of the tokens, which a list has twice, and of vectors and their decimals. */
+static size_t embed_cost_bytes(const struct request *r)
+{
+    const size_t digit_bytes = 16, n = (size_t)r->ask->n_choices;
+    const size_t vector_bytes = sizeof(int64_t) * (size_t)r->ask->dimensions;
+    return 2 * r->n_prompt * sizeof(int32_t) + n * (sizeof *r + sizeof *r->ask + vector_bytes +
+                                                    digit_bytes * (size_t)r->ask->dimensions);
+}
+
 /* Returns the most tokens that an answer can have. */
 static size_t most_sampled(const struct request *r, const struct request_rules *rules)
 {
@@ -237,6 +247,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
     size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n + r->ask->tools.n;
     if (r->error_code != NULL) return n + 512;
+    if (r->ask->pool != POOL_NONE) return n + embed_cost_bytes(r);
     n += r->n_prompt * sizeof(int32_t) + prompts_bytes(r);
     n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs);
     n += (r->ask->n_biases + (size_t)r->ask->n_stop_ids) * sizeof *r->ask->biases;

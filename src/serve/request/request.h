@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 #include "plan/step_plan.h"
+#include "serve/request/embed_rules.h"
 #include "serve/request/guide.h"
 #include "serve/request/sampling_flags.h"
 #include "text/chat/chat.h"
@@ -68,7 +69,8 @@ struct request_rules {
     bool takes_pairs;  /* with score: lines may have a context and its continuation, or a text */
     int32_t prefix_id; /* stands before a continuation without a context, and before a text; -1:
                           the model has no such token */
-    bool is_dry_run;   /* tokens are made up, and result rows say so */
+    const struct embed_rules *embed;   /* prompts become vectors, nothing is generated; NULL: not */
+    bool is_dry_run;                   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
     struct request_warnings *warnings; /* NULL: no warnings */
 };
@@ -83,7 +85,13 @@ struct request_words {
 };
 
 enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
-enum request_finish { REQUEST_UNFINISHED, REQUEST_STOP, REQUEST_LENGTH, REQUEST_SCORED };
+enum request_finish {
+    REQUEST_UNFINISHED,
+    REQUEST_STOP,
+    REQUEST_LENGTH,
+    REQUEST_SCORED,
+    REQUEST_POOLED
+};
 
 /* An owned byte string; may hold NULs. */
 struct request_bytes {
@@ -136,6 +144,12 @@ struct request_ask {
     bool ignore_eos;    /* the model's end tokens do not end the answer */
     int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
     size_t n_stop_ids;
+
+    /* a vector instead of an answer (embed_rules.h) */
+    enum request_pool pool;
+    int32_t dimensions; /* of the vector */
+    enum embed_encoding encoding;
+    bool is_list; /* the line has a list of inputs, each of which is one of its n_choices */
 
     /* the row */
     int32_t n_logprobs;        /* alternatives to each sampled token; -1: no log-probabilities */
@@ -196,6 +210,10 @@ struct request {
     struct plan_top *tops;        /* the most likely tokens in their places, [logprobs_capacity,
                                      n_logprobs] */
     size_t logprobs_capacity;
+
+    /* the vector; owned */
+    int64_t *pooled; /* [D] the sum of the rows pooled so far (plan/step_plan.h); NULL: none */
+    size_t n_pooled; /* the rows of the first n_pooled tokens have been pooled, or are not to be */
 
     /* how it stands */
     enum request_finish finish;

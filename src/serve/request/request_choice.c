@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+/* Copies r's prompt, or the part of it that is c's own input. */
 static struct status copy_prompt(const struct request *r, struct request *c)
 {
     const int32_t n_logprobs = c->ask->n_prompt_logprobs;

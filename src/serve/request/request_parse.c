@@ -149,19 +149,21 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     const struct js_node *body = js_get(root, "body");
     const char *url = js_string(js_get(root, "url"), NULL);
     const char *method = js_string(js_get(root, "method"), NULL);
+    const bool embeds = p->rules->embed != NULL;
     p->ask->format = REQUEST_OPENAI;
     if (method == NULL || strcmp(method, "POST") != 0) {
         return request_bad(p, "invalid_request", "method: expected \"POST\", found %s",
                            method != NULL ? "another string"
                                           : request_type_name(js_get(root, "method")));
     }
-    const bool is_chat = url != NULL && strcmp(url, "/v1/chat/completions") == 0;
+    const bool is_chat = url != NULL && !embeds && strcmp(url, "/v1/chat/completions") == 0;
     if (is_chat) p->ask->format = REQUEST_OPENAI_CHAT;
-    if (!is_chat && (url == NULL || strcmp(url, "/v1/completions") != 0)) {
-        return request_bad(
-            p, "invalid_request",
-            "url: expected \"/v1/completions\" or \"/v1/chat/completions\", found %s",
-            url != NULL ? "another string" : request_type_name(js_get(root, "url")));
+    if (!is_chat &&
+        (url == NULL || strcmp(url, embeds ? "/v1/embeddings" : "/v1/completions") != 0)) {
+        return request_bad(p, "invalid_request", "url: expected %s, found %s",
+                           embeds ? "\"/v1/embeddings\""
+                                  : "\"/v1/completions\" or \"/v1/chat/completions\"",
+                           url != NULL ? "another string" : request_type_name(js_get(root, "url")));
     }
     if (js_type(body) != JS_OBJECT) {
         return request_bad(p, "invalid_request", "body: expected an object, found %s",
@@ -187,6 +189,10 @@ static struct status check_rounded(struct request_parser *p, const struct js_nod
 static struct status read_values(struct request_parser *p, const struct js_node *fields,
                                  bool is_rounded)
 {
+    if (p->rules->embed != NULL) {
+        if (is_rounded) TRY(check_rounded(p, fields));
+        return request_read_embed(p, fields);
+    }
     TRY(request_check_fields(p, fields));
     TRY(request_read_sampling(p, fields));
     if (p->ask->streams && !p->ask->echo && p->ask->n_prompt_logprobs >= 0)

@@ -11,13 +11,12 @@
 
 #include <string.h>
 
-/* Checks that the context holds n prompt tokens and, unless nothing is generated, one more. */
-static struct status check_length(struct request_parser *p, size_t n)
+struct status request_check_length(struct request_parser *p, size_t n)
 {
+    const bool samples = !p->rules->score && p->rules->embed == NULL && p->ask->max_tokens > 0;
     if (n == 0) {
         return request_bad(p, "invalid_request", "the prompt has no tokens, expected at least one");
     }
-    const bool samples = !p->rules->score && p->ask->max_tokens > 0;
     const size_t most = (size_t)p->rules->max_model_len - (samples ? 1 : 0);
     if (n <= most) return status_ok();
     return request_bad(p, "context_length_exceeded",
@@ -81,7 +80,7 @@ struct status request_add_tokens(struct request_parser *p, const int32_t *ids, s
 
 static struct status take_list(struct request_parser *p, const struct token_list *list)
 {
-    TRY(check_length(p, list->n));
+    TRY(request_check_length(p, list->n));
     return request_add_tokens(p, list->ids, list->n);
 }
 
@@ -96,7 +95,7 @@ static struct status read_one(struct request_parser *p, const struct js_node *pr
         return request_bad(p, "unsupported",
                            "prompt: this model has no tokenizer; give prompt_token_ids");
     }
-    if (text == NULL) TRY(check_length(p, js_count(prompt)));
+    if (text == NULL) TRY(request_check_length(p, js_count(prompt)));
     struct status st = text != NULL ? request_encode(p, text, n, TOKENIZER_ADD_SPECIAL, &list)
                                     : request_read_ids(p, prompt, key, &list);
     if (!status_failed(&st)) st = take_list(p, &list);
@@ -348,7 +347,7 @@ static struct status read_messages(struct request_parser *p, const struct js_nod
                                                           : "this model has no chat template");
     }
     const struct js_node *asked = js_get(fields, "add_generation_prompt");
-    bool generation_prompt = !p->rules->score;
+    bool generation_prompt = !p->rules->score && p->rules->embed == NULL;
     if (js_type(asked) != JS_NULL && !js_bool(asked, &generation_prompt)) {
         return request_bad(p, "invalid_request",
                            "add_generation_prompt: expected a boolean, found %s",

@@ -9,6 +9,7 @@
 #include "serve/schedule/adjusts.h"
 #include "serve/schedule/scheduler_private.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* After each preemption a replica keeps another 1/KEPT_PART of its pool free. After CALM_PLANS
@@ -21,7 +22,7 @@ static void settle_options(struct scheduler_options *o)
     if (plan_tables_count(&o->tables) == 0) o->tables.n_full = 1;
     if (o->flags.chunk_tokens == 0) o->flags.chunk_tokens = o->flags.step_tokens;
     if (o->logits != NULL) o->flags.prefix_cache = false;
-    if (o->rules->score) o->flags.n_drafts = 0;
+    if (o->rules->score || o->rules->embed != NULL) o->flags.n_drafts = 0;
 }
 
 static bool tables_are_sound(const struct plan_tables *t)
@@ -454,6 +455,23 @@ static bool gives_scores(const struct scheduler *s, const struct sequence *q, si
            end >= r->score_from;
 }
 
+/* Asks for the sum of those rows [n_computed, end) of a text that its vector is made of and that
+ * have not been added yet: rows are computed again after a preemption. */
+static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq)
+{
+    const struct request *r = q->r;
+    const enum request_pool pool = r->ask->pool;
+    const size_t first = pool == POOL_LAST ? r->n_tokens - 1 : 0;
+    const size_t last = pool == POOL_CLS ? 1 : r->n_tokens;
+    const size_t from = first > r->n_pooled ? first : r->n_pooled;
+    const size_t to = end < last ? end : last;
+    if (from >= to) return;
+    assert(from >= q->n_computed); /* no row that is to be pooled comes from the prefix cache */
+    seq->want |= PLAN_POOL;
+    seq->pool_from = (int32_t)(from - q->n_computed);
+    seq->n_pool = (int32_t)(to - from);
+}
+
 /* Adds the plan's entry for q's rows after n_computed. */
 static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct sequence *q)
 {
@@ -473,6 +491,7 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
     q->is_scored = gives_scores(s, q, end);
     if (q->is_scored) seq.want = PLAN_SCORE;
     if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
+    if (r->ask->pool != POOL_NONE) plan_pool(q, end, &seq);
     if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
     if (is_last && scheduler_samples(s, r)) {
         TRY(adjusts_update(&q->adjusts, r, s->o.rules));

@@ -1,5 +1,6 @@
 /* Takes results: gives tokens, scores and logits to their requests; finished requests leave. */
 #include "base/clock.h"
+#include "serve/request/request_embed.h"
 #include "serve/schedule/scheduler_private.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 /* Where the next sequence's scores and logits are in a result. */
 struct cursor {
     const struct step_result *result;
-    size_t score, logit_row, top;
+    size_t score, logit_row, top, pool;
 };
 
 static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
@@ -133,6 +134,23 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
     return request_take_logprob(q->r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
 }
 
+/* Takes the sum of a text's rows. The text is finished when its last row is computed. */
+static struct status take_pool(struct sequence *q, const struct result_seq *seq,
+                               const struct cursor *c)
+{
+    const size_t end = q->pos0 + (size_t)q->n_rows, width = (size_t)c->result->width;
+    if (c->pool + (size_t)seq->n_pools > c->result->n_pools) {
+        return status_make(STATUS_BUG, "line %llu: expected a pooled row",
+                           (unsigned long long)q->r->line);
+    }
+    if (seq->n_pools > 0) TRY(request_take_pool(q->r, c->result->pools + c->pool * width, width));
+    if (end > q->r->n_pooled) q->r->n_pooled = end;
+    if (end < q->r->n_tokens) return status_ok();
+    q->r->finish = REQUEST_POOLED;
+    if (q->r->pooled != NULL) return status_ok();
+    return status_make(STATUS_BUG, "line %llu: no row was pooled", (unsigned long long)q->r->line);
+}
+
 static struct status take_result(struct scheduler *s, struct sequence *q,
                                  const struct result_seq *seq, const struct cursor *c)
 {
@@ -152,7 +170,9 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
     if (q->state == SEQUENCE_RUNNING) scheduler_release_window(s, q);
     if (q->is_scored) TRY(take_scores(s, q, seq, c));
     TRY(take_tops(s, q, seq, c));
-    if (!scheduler_samples(s, q->r)) {
+    if (q->r->ask->pool != POOL_NONE) {
+        TRY(take_pool(q, seq, c));
+    } else if (!scheduler_samples(s, q->r)) {
         const enum request_finish how = s->o.rules->score ? REQUEST_SCORED : REQUEST_LENGTH;
         if (end == q->r->n_tokens) q->r->finish = how;
     } else if (end == q->r->n_tokens) {
@@ -171,6 +191,7 @@ static void scheduler_commit_advance(struct cursor *c, const struct result_seq *
     c->score += (size_t)seq->n_scores;
     c->logit_row += (size_t)seq->n_logits;
     c->top += (size_t)seq->n_tops;
+    c->pool += (size_t)seq->n_pools;
 }
 
 static struct status scheduler_commit_check_id(const struct microbatch *m, const struct sequence *q,

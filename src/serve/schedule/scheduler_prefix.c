@@ -35,11 +35,13 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
 }
 
 /* Returns the number of blocks that q may take from others: those before the first row that must
- * be computed. That is the row that gives the first log-probability of the prompt, if any is
- * wanted, and otherwise the row of the last token, from which the next token is drawn. */
+ * be computed. That is the first row that is pooled, or gives a log-probability of the prompt, if
+ * either is wanted, and otherwise the row of the last token, from which the next token is drawn. */
 size_t scheduler_prefix_sharable(const struct sequence *q)
 {
     const struct request *r = q->r;
+    const enum request_pool pool = r->ask->pool;
+    if (pool == POOL_CLS || pool == POOL_MEAN) return 0;
     const size_t first = r->ask->n_prompt_logprobs >= 0 ? r->score_from : r->n_tokens;
     return (first - 1) / block_tokens;
 }

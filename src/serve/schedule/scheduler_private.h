@@ -86,10 +86,10 @@ static inline int32_t replica_n_free(const struct replica *r)
     return r->pool.n_free + prefix_cache_n_idle(&r->cache);
 }
 
-/* Whether tokens are sampled for r: not if its prompt alone is wanted. */
+/* Whether tokens are sampled for r: not if its prompt or its vector alone is wanted. */
 static inline bool scheduler_samples(const struct scheduler *s, const struct request *r)
 {
-    return !s->o.rules->score && r->ask->max_tokens > 0;
+    return !s->o.rules->score && r->ask->pool == POOL_NONE && r->ask->max_tokens > 0;
 }
 
 /* Returns q's blocks at place b, one for each table. */

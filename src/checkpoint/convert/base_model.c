@@ -1,0 +1,67 @@
+/* Base models without a head, as embedding models are published: their architecture's name, and the
+ * names of their tensors. */
+#include "checkpoint/convert/published.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Writes the architecture that has the same layers and a head. False: `name` is no base model's, or
+ * shoal does not run that architecture. */
+static bool causal_name(const char *name, char *out, size_t n)
+{
+    static const char *const ends[] = {"Model", "ForSequenceClassification"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        const size_t length = strlen(name), end = strlen(ends[i]);
+        if (length <= end || strcmp(name + length - end, ends[i]) != 0) continue;
+        snprintf(out, n, "%.*sForCausalLM", (int)(length - end), name);
+        for (size_t k = 0; arch_family_at(k) != NULL; k++)
+            if (strcmp(arch_family_at(k)->architecture, out) == 0) return true;
+    }
+    return false;
+}
+
+static struct status put_fields(const struct js_node *root, const char *architecture,
+                                struct strbuf *out)
+{
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    strbuf_clear(out);
+    strbuf_printf(out, "{\"architectures\": [\"%s\"]", architecture);
+    while (js_next(root, &it, &key, &value)) {
+        char *text = NULL;
+        size_t n;
+        if (strcmp(key, "architectures") == 0) continue;
+        TRY(js_dump(value, &text, &n));
+        strbuf_puts(out, ", ");
+        strbuf_json_string(out, key, strlen(key));
+        strbuf_printf(out, ": %s", text);
+        mem_free(&text);
+    }
+    strbuf_puts(out, "}\n");
+    return strbuf_status(out);
+}
+
+struct status published_base_config(struct strbuf *config, const char *what)
+{
+    struct js_doc *doc = NULL;
+    char architecture[128];
+    TRY(js_parse(config->data, config->n, what, &doc));
+    const char *name = js_string(js_at(js_get(js_root(doc), "architectures"), 0), NULL);
+    struct status st = status_ok();
+    if (name != NULL && causal_name(name, architecture, sizeof architecture))
+        st = put_fields(js_root(doc), architecture, config);
+    js_destroy(&doc);
+    return st;
+}
+
+void published_base_name(const char *name, char *out, size_t n)
+{
+    static const char *const starts[] = {"layers.", "embed_tokens.", "norm."};
+    bool is_bare = false;
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        is_bare = is_bare || strncmp(name, starts[i], strlen(starts[i])) == 0;
+    snprintf(out, n, "%s%s", is_bare ? "model." : "", name);
+}

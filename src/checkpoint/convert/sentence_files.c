@@ -1,0 +1,81 @@
+/* Reads the files of sentence-transformers. What they mean is decided by job/job_embed.c. */
+#include "checkpoint/convert/sentence_files.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { FILE_BYTES_MAX = 4 << 20 };
+
+/* Parses a file of the folder: *doc NULL when it is missing. */
+static struct status sentence_file(const char *folder, const char *name, struct js_doc **doc)
+{
+    char *path = NULL, *text = NULL;
+    size_t n;
+    struct stat info;
+    TRY(file_join(folder, name, &path));
+    struct status st = status_ok();
+    if (stat(path, &info) == 0) st = file_read(path, FILE_BYTES_MAX, &text, &n);
+    if (text != NULL) st = js_parse(text, n, name, doc);
+    mem_free(&text);
+    mem_free(&path);
+    return status_wrap(st, "%s", folder);
+}
+
+/* Finds the folder of the first pooling module, "" if there is none. Errors: STATUS_INPUT for a
+ * path that leads out of the model's folder. */
+static struct status pooling_path(const struct js_node *modules, char *out, size_t n)
+{
+    static const char end[] = ".Pooling";
+    out[0] = '\0';
+    for (size_t i = 0; i < js_count(modules); i++) {
+        const char *type = js_string(js_get(js_at(modules, i), "type"), NULL);
+        const char *path = js_string(js_get(js_at(modules, i), "path"), NULL);
+        if (type == NULL || path == NULL || strlen(type) < strlen(end)) continue;
+        if (strcmp(type + strlen(type) - strlen(end), end) != 0) continue;
+        if (path[0] == '/' || strstr(path, "..") != NULL)
+            return status_make(STATUS_INPUT, "modules.json: path: expected a folder of the model");
+        snprintf(out, n, "%s/config.json", path);
+        return status_ok();
+    }
+    return status_ok();
+}
+
+static struct status put_member(const char *key, const struct js_doc *doc, struct strbuf *out)
+{
+    char *text = NULL;
+    size_t n;
+    strbuf_printf(out, "%s\"%s\": ", out->n == 0 ? "{" : ", ", key);
+    if (doc == NULL) {
+        strbuf_puts(out, "null");
+        return strbuf_status(out);
+    }
+    TRY(js_dump(js_root(doc), &text, &n));
+    strbuf_add(out, text, n);
+    mem_free(&text);
+    return strbuf_status(out);
+}
+
+struct status sentence_files_read(const char *folder, struct strbuf *out)
+{
+    enum { MODULES, POOLING, SETTINGS, N };
+    static const char *const keys[N] = {"modules", "pooling", "settings"};
+    struct js_doc *docs[N] = {NULL};
+    char path[512] = "";
+    struct status st = sentence_file(folder, "modules.json", &docs[MODULES]);
+    if (!status_failed(&st) && docs[MODULES] != NULL)
+        st = status_wrap(pooling_path(js_root(docs[MODULES]), path, sizeof path), "%s", folder);
+    if (!status_failed(&st) && path[0] != '\0') st = sentence_file(folder, path, &docs[POOLING]);
+    if (!status_failed(&st))
+        st = sentence_file(folder, "config_sentence_transformers.json", &docs[SETTINGS]);
+    const bool any = docs[MODULES] != NULL || docs[SETTINGS] != NULL;
+    for (int i = 0; i < N && any && !status_failed(&st); i++)
+        st = put_member(keys[i], docs[i], out);
+    if (any) strbuf_puts(out, "}\n");
+    for (int i = 0; i < N; i++) js_destroy(&docs[i]);
+    return status_failed(&st) ? st : strbuf_status(out);
+}

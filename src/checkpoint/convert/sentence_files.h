@@ -1,0 +1,15 @@
+/* What sentence-transformers writes beside an embedding model: which vector becomes of a text.
+ * Called by source.c. */
+#ifndef SHOAL_CHECKPOINT_CONVERT_SENTENCE_FILES_H
+#define SHOAL_CHECKPOINT_CONVERT_SENTENCE_FILES_H
+
+#include "base/strbuf.h"
+
+/* Local. Reads modules.json, the config.json of its pooling module, and
+ * config_sentence_transformers.json of a folder into one JSON object (docs/embed.md):
+ *   {"modules": [...], "pooling": {...}, "settings": {...}}
+ * A member is null if its file is missing. `out` stays empty if there is none of them. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
+struct status sentence_files_read(const char *folder, struct strbuf *out);
+
+#endif

@@ -1,0 +1,133 @@
+/* Reads which vectors a checkpoint's texts become. What is not implemented is refused by its
+ * name, for a vector made otherwise would not be compared with the right ones. */
+#include "job/job_embed.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+static bool ends_with(const char *text, const char *end)
+{
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+/* Checks that the modules are a transformer, a pooling, and perhaps a normalization. */
+static struct status read_modules(struct job_embed *e, const struct js_node *modules)
+{
+    if (js_type(modules) != JS_ARRAY) return status_ok();
+    e->rules.normalizes = false;
+    for (size_t i = 0; i < js_count(modules); i++) {
+        const char *type = js_string(js_get(js_at(modules, i), "type"), NULL);
+        if (type == NULL) type = "";
+        if (ends_with(type, ".Normalize"))
+            e->rules.normalizes = true;
+        else if (!ends_with(type, ".Transformer") && !ends_with(type, ".Pooling"))
+            return status_make(STATUS_INPUT, "modules.json: module \"%.80s\" is not implemented",
+                               type);
+    }
+    return status_ok();
+}
+
+/* Reads the pooling module's config: {"pooling_mode_lasttoken": true, ...}. */
+static struct status read_pooling(struct job_embed *e, const struct js_node *pooling)
+{
+    static const char prefix[] = "pooling_mode_";
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    bool is_on, with_prompt = true;
+    while (js_next(pooling, &it, &key, &value)) {
+        if (strncmp(key, prefix, strlen(prefix)) != 0 || !js_bool(value, &is_on) || !is_on)
+            continue;
+        const enum request_pool before = e->rules.pool;
+        if (strcmp(key, "pooling_mode_lasttoken") == 0)
+            e->rules.pool = POOL_LAST;
+        else if (strcmp(key, "pooling_mode_cls_token") == 0)
+            e->rules.pool = POOL_CLS;
+        else if (strcmp(key, "pooling_mode_mean_tokens") == 0)
+            e->rules.pool = POOL_MEAN;
+        else
+            return status_make(STATUS_INPUT,
+                               "pooling: %.80s is not implemented; choose a --pooling", key);
+        if (before != POOL_NONE)
+            return status_make(STATUS_INPUT,
+                               "pooling: several modes, of which vectors would be joined, are not "
+                               "implemented; choose a --pooling");
+    }
+    if (js_bool(js_get(pooling, "include_prompt"), &with_prompt) && !with_prompt)
+        return status_make(STATUS_INPUT, "pooling: \"include_prompt\": false is not implemented");
+    return status_ok();
+}
+
+static struct status read_prompts(struct job_embed *e, const struct js_node *settings,
+                                  const char *asked)
+{
+    const bool is_auto = strcmp(asked, "auto") == 0, is_none = strcmp(asked, "none") == 0;
+    const struct js_node *prompts = js_get(settings, "prompts");
+    if (js_type(prompts) == JS_OBJECT) e->rules.prompts = prompts;
+    e->rules.prompt = is_none ? NULL : asked;
+    if (is_auto) e->rules.prompt = js_string(js_get(settings, "default_prompt_name"), NULL);
+    if (e->rules.prompt == NULL || js_string(js_get(prompts, e->rules.prompt), NULL) != NULL)
+        return status_ok();
+    return status_make(is_auto ? STATUS_INPUT : STATUS_USAGE,
+                       "%s: this checkpoint has no prompt named \"%.60s\"",
+                       is_auto ? "default_prompt_name" : "--prompt-name", e->rules.prompt);
+}
+
+/* Refuses a model whose tokens see later ones, which config.json says in a field of its own. */
+static struct status check_causal(const struct ckpt *c)
+{
+    size_t n;
+    const char *text = ckpt_config_json(c, &n);
+    struct js_doc *doc = NULL;
+    bool is_causal = true;
+    TRY(js_parse(text, n, "config.json", &doc));
+    (void)js_bool(js_get(js_root(doc), "is_causal"), &is_causal);
+    js_destroy(&doc);
+    if (is_causal) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "config.json: \"is_causal\": false: attention to later tokens is not "
+                       "implemented");
+}
+
+static struct status read_files(struct job_embed *e, const struct embed_flags *flags,
+                                const struct ckpt *c)
+{
+    size_t n;
+    const char *text = ckpt_text(c, CKPT_TEXT_EMBEDDING, &n);
+    TRY(check_causal(c));
+    if (text != NULL) TRY(js_parse(text, n, "embedding_json", &e->doc));
+    const struct js_node *root = e->doc != NULL ? js_root(e->doc) : NULL;
+    TRY(read_modules(e, js_get(root, "modules")));
+    if (flags->pooling == POOL_NONE) TRY(read_pooling(e, js_get(root, "pooling")));
+    return read_prompts(e, js_get(root, "settings"), flags->prompt_name);
+}
+
+struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
+                             const struct ckpt *c, const struct arch *m)
+{
+    *e = (struct job_embed){.rules = {.width = (int32_t)m->width,
+                                      .dimensions = (int32_t)flags->dimensions,
+                                      .encoding = flags->encoding,
+                                      .pool = flags->pooling,
+                                      .normalizes = true}};
+    TRY(status_wrap(read_files(e, flags, c), "%s", ckpt_path(c)));
+    if (e->rules.pool == POOL_NONE) e->rules.pool = POOL_LAST;
+    if (flags->normalize != EMBED_AUTO) e->rules.normalizes = flags->normalize == EMBED_ON;
+    if (e->rules.dimensions == 0) e->rules.dimensions = (int32_t)m->width;
+    if (flags->dimensions > m->width)
+        return status_make(STATUS_USAGE, "--dimensions: this model's vectors have %u, found %u",
+                           m->width, flags->dimensions);
+    static const char *const names[] = {
+        [POOL_LAST] = "last", [POOL_CLS] = "cls", [POOL_MEAN] = "mean"};
+    log_line(LOG_INFO, "vectors: pooling %s, %s, %d of %d dimensions, prompt %s",
+             names[e->rules.pool], e->rules.normalizes ? "normalized" : "not normalized",
+             e->rules.dimensions, e->rules.width,
+             e->rules.prompt != NULL ? e->rules.prompt : "none");
+    return status_ok();
+}
+
+void job_embed_fini(struct job_embed *e)
+{
+    js_destroy(&e->doc);
+}

@@ -1,0 +1,102 @@
+/* Writes vectors into result lines. */
+#include "serve/output/result_embed.h"
+
+#include "base/mem.h"
+#include "serve/output/result_row.h"
+#include "serve/request/request_embed.h"
+
+#include <string.h>
+
+/* Appends n bytes in base64 (RFC 4648), with padding. */
+static void add_base64(const unsigned char *bytes, size_t n, struct strbuf *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        const size_t left = n - i;
+        const uint32_t three = (uint32_t)bytes[i] << 16 |
+                               (left > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) |
+                               (left > 2 ? (uint32_t)bytes[i + 2] : 0);
+        char four[4] = {digits[three >> 18], digits[three >> 12 & 63], digits[three >> 6 & 63],
+                        digits[three & 63]};
+        if (left < 3) four[3] = '=';
+        if (left < 2) four[2] = '=';
+        strbuf_add(out, four, sizeof four);
+    }
+}
+
+/* Appends a vector [n] as little-endian f32 in base64. The buffer holds 3 k bytes at each turn, so
+ * that padding stands only at the end. */
+static void add_packed(const float *x, size_t n, struct strbuf *out)
+{
+    enum { AT_ONCE = 192 };
+    unsigned char bytes[AT_ONCE * sizeof(float)];
+    strbuf_puts(out, "\"");
+    for (size_t i = 0; i < n; i += AT_ONCE) {
+        const size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        for (size_t k = 0; k < m; k++) {
+            uint32_t bits;
+            memcpy(&bits, &x[i + k], sizeof bits);
+            for (int b = 0; b < 4; b++) bytes[4 * k + (size_t)b] = (unsigned char)(bits >> 8 * b);
+        }
+        add_base64(bytes, m * sizeof(float), out);
+    }
+    strbuf_puts(out, "\"");
+}
+
+static void add_vector(const struct request *r, const float *x, struct strbuf *out)
+{
+    const size_t n = (size_t)r->ask->dimensions;
+    if (r->ask->encoding == EMBED_BASE64) {
+        add_packed(x, n, out);
+        return;
+    }
+    strbuf_puts(out, "[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        strbuf_json_float(out, x[i]);
+    }
+    strbuf_puts(out, "]");
+}
+
+/* Appends the vectors of all of r's inputs, divided by commas; with as_objects each as OpenAI's
+ * object with its index. */
+static struct status add_vectors(const struct request *r, const struct embed_rules *rules,
+                                 bool as_objects, struct strbuf *out)
+{
+    float *x = NULL;
+    TRY(mem_alloc(&x, (size_t)r->ask->dimensions, sizeof *x, "a vector"));
+    for (int32_t i = 0; i < r->ask->n_choices; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        if (as_objects)
+            strbuf_printf(out, "{\"object\":\"embedding\",\"index\":%d,\"embedding\":", i);
+        request_vector(result_row_choice(r, i), rules, x);
+        add_vector(r, x, out);
+        if (as_objects) strbuf_puts(out, "}");
+    }
+    mem_free(&x);
+    return strbuf_status(out);
+}
+
+struct status result_embed_plain(const struct request *r, const struct embed_rules *rules,
+                                 struct strbuf *out)
+{
+    strbuf_puts(out, r->ask->is_list ? "\"embeddings\":[" : "\"embedding\":");
+    TRY(add_vectors(r, rules, false, out));
+    if (r->ask->is_list) strbuf_puts(out, "]");
+    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu}", r->n_prompt);
+    return strbuf_status(out);
+}
+
+struct status result_embed_body(const struct request *r, const struct embed_rules *rules,
+                                const char *model_name, struct strbuf *out)
+{
+    const char *model = model_name != NULL ? model_name : r->ask->model.bytes;
+    const size_t n_model = model_name != NULL ? strlen(model_name) : r->ask->model.n;
+    strbuf_puts(out, "{\"object\":\"list\",\"data\":[");
+    TRY(add_vectors(r, rules, true, out));
+    strbuf_puts(out, "],\"model\":");
+    strbuf_json_string(out, model != NULL ? model : "", n_model);
+    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", r->n_prompt,
+                  r->n_prompt);
+    return strbuf_status(out);
+}

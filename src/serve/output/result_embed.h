@@ -1,0 +1,17 @@
+/* Writes vectors into result lines: {"embedding": [...]} of a plain line, and the body of
+ * /v1/embeddings of a batch line or call. Called by result_row.c.
+ * Circle: a row has the vectors of its answers, which result_row_choice finds. */
+#ifndef SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
+#define SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
+
+#include "serve/request/request.h"
+
+/* Local. Append the members of r's plain result row, or the body of its batch result, for a
+ * finished r without an error. model_name: "model" of the body; NULL: the request's own. Errors:
+ * STATUS_MEMORY. */
+struct status result_embed_plain(const struct request *r, const struct embed_rules *rules,
+                                 struct strbuf *out);
+struct status result_embed_body(const struct request *r, const struct embed_rules *rules,
+                                const char *model_name, struct strbuf *out);
+
+#endif

@@ -1,0 +1,40 @@
+/* How the texts of a line become vectors (shoal embed): what a checkpoint's sentence-transformers
+ * files and the flags say. Made by job_embed.c, read by the files of requests and of result rows.
+ */
+#ifndef SHOAL_SERVE_REQUEST_EMBED_RULES_H
+#define SHOAL_SERVE_REQUEST_EMBED_RULES_H
+
+#include "base/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The hidden rows, after the model's last norm, of which a text's vector is made. */
+enum request_pool {
+    POOL_NONE, /* an answer is wanted, not a vector */
+    POOL_LAST, /* the row of the last token */
+    POOL_CLS,  /* the row of the first token */
+    POOL_MEAN, /* the mean of all rows */
+};
+
+/* The encodings of a vector in a result row. */
+enum embed_encoding {
+    EMBED_FLOATS,
+    EMBED_BASE64, /* of little-endian f32, as OpenAI's "encoding_format": "base64" */
+};
+
+enum { EMBED_INPUTS_MAX = 2048 }; /* texts of one line, as many as OpenAI allows */
+
+struct embed_rules {
+    enum request_pool pool;
+    bool normalizes;               /* vectors have length 1 */
+    int32_t width;                 /* D */
+    int32_t dimensions;            /* of a vector whose line does not say, 1 to D */
+    enum embed_encoding encoding;  /* likewise */
+    const struct js_node *prompts; /* an object: texts by their names; NULL: there are none */
+    const char *prompt; /* name of the text before each input whose line does not say; NULL: none.
+                           All borrowed */
+};
+
+#endif

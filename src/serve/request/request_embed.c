@@ -1,0 +1,195 @@
+/* Reads the inputs of a line of shoal embed, and turns pooled rows into vectors. The texts of a
+ * list are the line's prompts, each with an answer of its own (request_choice.h). */
+#include "serve/request/request_embed.h"
+
+#include "base/mem.h"
+#include "serve/request/request_parse.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Appends a part of the line's tokens. `what` names it in errors. */
+static struct status add_part(struct request_parser *p, const char *what, const int32_t *ids,
+                              size_t n)
+{
+    const struct status st = request_check_length(p, n);
+    if (status_failed(&st)) return status_wrap(st, "%s", what);
+    for (size_t i = 0; i < n; i++) TRY(request_check_id(p, what, ids[i]));
+    return request_add_tokens(p, ids, n);
+}
+
+/* Appends the tokens of a text behind the prompt that the line or the job names. */
+static struct status add_text(struct request_parser *p, const char *what,
+                              const struct js_node *node, const struct js_node *before)
+{
+    struct strbuf whole;
+    struct token_list list = {0};
+    size_t n, n_before;
+    const char *text = js_string(node, &n), *prefix = js_string(before, &n_before);
+    if (p->rules->tokenizer == NULL)
+        return request_bad(p, "unsupported", "%s: this model has no tokenizer; give token ids",
+                           what);
+    strbuf_init(&whole);
+    if (prefix != NULL) strbuf_add(&whole, prefix, n_before);
+    strbuf_add(&whole, text, n);
+    struct status st = strbuf_status(&whole);
+    if (!status_failed(&st))
+        st = tokenizer_encode(p->rules->tokenizer, whole.n > 0 ? whole.data : "", whole.n,
+                              TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
+    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (!status_failed(&st)) st = add_part(p, what, list.ids, list.n);
+    token_list_fini(&list);
+    strbuf_fini(&whole);
+    return st;
+}
+
+static struct status add_ids(struct request_parser *p, const char *what, const struct js_node *list)
+{
+    int32_t *ids = NULL;
+    const size_t n = js_count(list);
+    struct status st = mem_alloc(&ids, n, sizeof *ids, "request tokens");
+    for (size_t i = 0; i < n && !status_failed(&st); i++)
+        st = request_read_id(p, what, js_at(list, i), &ids[i]);
+    if (!status_failed(&st)) st = add_part(p, what, ids, n);
+    mem_free(&ids);
+    return st;
+}
+
+/* Reads one input: a text or a list of token ids. */
+static struct status add_input(struct request_parser *p, const char *what,
+                               const struct js_node *node, const struct js_node *before)
+{
+    if (js_type(node) == JS_STRING) return add_text(p, what, node, before);
+    if (js_type(node) == JS_ARRAY) return add_ids(p, what, node);
+    return request_bad(p, "invalid_request", "%s: expected a text or a list of token ids, found %s",
+                       what, request_type_name(node));
+}
+
+/* Reads "input". A list of integers is one input; any other list has one input an element. */
+static struct status read_inputs(struct request_parser *p, const struct js_node *input,
+                                 const struct js_node *before)
+{
+    const size_t n = js_type(input) == JS_ARRAY ? js_count(input) : 0;
+    const bool is_list = js_type(input) == JS_ARRAY && js_type(js_at(input, 0)) != JS_INT;
+    char what[32];
+    if (is_list && (n == 0 || n > EMBED_INPUTS_MAX))
+        return request_bad(p, "invalid_request", "input: expected 1 to %d texts, found %zu",
+                           EMBED_INPUTS_MAX, n);
+    p->ask->is_list = is_list;
+    if (!is_list) return add_input(p, "input", input, before);
+    TRY(mem_alloc(&p->r->prompts, n, sizeof *p->r->prompts, "inputs"));
+    p->ask->n_choices = p->ask->n_prompts = (int32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        snprintf(what, sizeof what, "input[%zu]", i);
+        TRY(add_input(p, what, js_at(input, i), before));
+        p->r->prompts[i].end = p->r->n_tokens;
+    }
+    return status_ok();
+}
+
+/* Finds the text that goes before each input: NULL for none. */
+static struct status find_prompt(struct request_parser *p, const struct js_node *fields,
+                                 const struct js_node **out)
+{
+    const struct embed_rules *e = p->rules->embed;
+    const struct js_node *node = js_get(fields, "prompt_name");
+    const char *name = js_type(node) == JS_NULL ? e->prompt : js_string(node, NULL);
+    *out = name != NULL ? js_get(e->prompts, name) : NULL;
+    if (js_type(node) == JS_NULL || js_string(*out, NULL) != NULL) return status_ok();
+    if (name == NULL)
+        return request_bad(p, "invalid_request", "prompt_name: expected a string, found %s",
+                           request_type_name(node));
+    return request_bad(p, "invalid_request",
+                       "prompt_name: this model has no prompt named \"%.60s\"", name);
+}
+
+static struct status read_encoding(struct request_parser *p, const struct js_node *fields)
+{
+    const struct js_node *node = js_get(fields, "encoding_format");
+    const char *name = js_string(node, NULL);
+    if (js_type(node) == JS_NULL) return status_ok();
+    if (name != NULL && strcmp(name, "float") == 0)
+        p->ask->encoding = EMBED_FLOATS;
+    else if (name != NULL && strcmp(name, "base64") == 0)
+        p->ask->encoding = EMBED_BASE64;
+    else
+        return request_bad(p, "invalid_request",
+                           "encoding_format: expected \"float\" or \"base64\", found %s",
+                           name != NULL ? "another string" : request_type_name(node));
+    return status_ok();
+}
+
+/* Refuses unknown fields of a batch line's body. A plain line may carry any. */
+static struct status check_fields(struct request_parser *p, const struct js_node *fields)
+{
+    static const char *const known[] = {"input",
+                                        "messages",
+                                        "prompt",
+                                        "prompt_token_ids",
+                                        "dimensions",
+                                        "encoding_format",
+                                        "prompt_name",
+                                        "priority",
+                                        "model",
+                                        "user",
+                                        "metadata",
+                                        "service_tier",
+                                        "documents",
+                                        "tools",
+                                        "add_generation_prompt",
+                                        "chat_template_kwargs"};
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    while (p->ask->format != REQUEST_PLAIN && js_next(fields, &it, &key, &value)) {
+        size_t i = 0;
+        while (i < sizeof known / sizeof known[0] && strcmp(known[i], key) != 0) i++;
+        if (i == sizeof known / sizeof known[0])
+            return request_bad(p, "invalid_request", "%.100s: this field is not known", key);
+    }
+    return status_ok();
+}
+
+struct status request_read_embed(struct request_parser *p, const struct js_node *fields)
+{
+    const struct embed_rules *e = p->rules->embed;
+    const struct js_node *input = js_get(fields, "input"), *before;
+    int64_t dimensions = e->dimensions, priority = 0;
+    p->ask->pool = e->pool;
+    p->ask->encoding = e->encoding;
+    TRY(check_fields(p, fields));
+    TRY(request_read_int(p, fields, "dimensions", 1, e->width, &dimensions));
+    TRY(request_read_int(p, fields, "priority", INT32_MIN, INT32_MAX, &priority));
+    TRY(read_encoding(p, fields));
+    TRY(find_prompt(p, fields, &before));
+    p->ask->dimensions = (int32_t)dimensions;
+    p->ask->priority = (int32_t)priority;
+    if (js_type(input) != JS_NULL) return read_inputs(p, input, before);
+    if (js_type(js_get(fields, "messages")) != JS_NULL ||
+        js_type(js_get(fields, "prompt")) != JS_NULL ||
+        js_type(js_get(fields, "prompt_token_ids")) != JS_NULL)
+        return request_read_prompt(p, fields);
+    return request_bad(p, "invalid_request", "expected input or messages, found neither");
+}
+
+struct status request_take_pool(struct request *r, const int64_t *sums, size_t width)
+{
+    if (r->pooled == NULL) TRY(mem_alloc(&r->pooled, width, sizeof *r->pooled, "a pooled vector"));
+    for (size_t i = 0; i < width; i++) r->pooled[i] += sums[i];
+    return status_ok();
+}
+
+void request_vector(const struct request *r, const struct embed_rules *rules, float *out)
+{
+    const size_t n = (size_t)r->ask->dimensions;
+    const double n_rows = r->ask->pool == POOL_MEAN ? (double)r->n_prompt : 1;
+    const double unit = 1 / ((double)(1 << PLAN_POOL_BITS) * n_rows);
+    double squares = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double x = (double)r->pooled[i] * unit;
+        squares += x * x;
+    }
+    const double scale = rules->normalizes && squares > 0 ? unit / sqrt(squares) : unit;
+    for (size_t i = 0; i < n; i++) out[i] = (float)((double)r->pooled[i] * scale);
+}

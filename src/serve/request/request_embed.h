@@ -1,0 +1,15 @@
+/* The vectors that become of a line's inputs; request_embed.c also reads these (request_parse.h).
+ * Called by the scheduler and by result_embed.c. */
+#ifndef SHOAL_SERVE_REQUEST_REQUEST_EMBED_H
+#define SHOAL_SERVE_REQUEST_REQUEST_EMBED_H
+
+#include "serve/request/request.h"
+
+/* Local. Adds sums [width] of pooled rows (plan/step_plan.h) to r's. Errors: STATUS_MEMORY. */
+struct status request_take_pool(struct request *r, const int64_t *sums, size_t width);
+
+/* Local. Writes the vector of one finished text: out [r->ask->dimensions]. The values are rounded
+ * once, from doubles that are computed in ascending order. */
+void request_vector(const struct request *r, const struct embed_rules *rules, float *out);
+
+#endif

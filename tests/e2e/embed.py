@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""Tests shoal embed: vectors as transformers gives them, the same bytes on any ranks, batch and
+chunk, lists and batch lines, a job that is killed, and wrong inputs.
+
+usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors
+The models are those of tests/golden/embed (make_embed_goldens.py): one with the last token's
+vector, normalized, and one with the mean, not normalized.
+"""
+import base64
+import json
+import math
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+from program import TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
+
+GOLDENS = TESTS / "golden" / "embed"
+MODELS = ["qwen3-embed", "mistral-embed"]
+COSINE = 0.99999
+# Flags, and ranks. With few KV blocks few texts run at a time.
+LAW = [((), 1), (("--chunk", 7, "--step-tokens", 64), 1), (("--max-batch", 1), 1),
+       (("--threads", 2, "--step-tokens", 100), 1), (("--kv-blocks", 16, "--chunk", 33), 1),
+       (("--prefix-cache", "off", "--order", "input"), 1), (("--tp", 2), 2),
+       (("--pp", 2, "--chunk", 40), 2), (("--dp", 2), 2), (("--tp", 2, "--pp", 2), 4),
+       (("--dp", 2, "--tp", 2, "--step-tokens", 80), 4)]
+
+
+def cosine(a, b):
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def shortened(vector, dimensions, normalizes):
+    part = vector[:dimensions]
+    length = math.sqrt(sum(x * x for x in part)) if normalizes else 1
+    return [x / length for x in part]
+
+
+class EmbedTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
+        self.models, self.facts = {}, {}
+        for name in MODELS:
+            self.models[name] = self.convert(GOLDENS / name / "hf", name)
+            self.facts[name] = json.loads((GOLDENS / name / "golden.json").read_text())
+
+    def convert(self, source, name):
+        path = self.work / f"{name}.h5"
+        self.shoal.must("convert", source, path)
+        return path
+
+    def job(self, model, rows, *flags, **how):
+        """Runs shoal embed over these lines; returns the run."""
+        write_lines(self.work / "in.jsonl", rows)
+        return self.shoal("embed", "--model", self.models.get(model, model), "--input",
+                          self.work / "in.jsonl", "--output", self.work / "out.jsonl", "--quiet",
+                          *flags, **how)
+
+    def embed(self, model, rows, *flags, **how):
+        done = self.job(model, rows, *flags, **how)
+        expect(done.status == 0, str(done))
+        return read_rows(self.work / "out.jsonl")
+
+    # --- golden ---
+
+    def check_near(self, found, wanted, what):
+        near = cosine(found, wanted)
+        worst = max(abs(x - y) for x, y in zip(found, wanted)) / max(map(abs, wanted))
+        expect(near >= COSINE and worst < 1e-4,
+               f"{what}: cosine {near}, largest difference {worst}\n  {found}\n  {wanted}")
+        return near
+
+    def check_pooling(self, name, pooling, normalizes, *flags):
+        texts, least = self.facts[name]["texts"], 1
+        rows = [{"custom_id": str(i), "input": t["text"]} for i, t in enumerate(texts)]
+        rows += [{"custom_id": f"ids {i}", "input": t["ids"]} for i, t in enumerate(texts)]
+        found = self.embed(name, rows, "--kv-dtype", "f32", *flags)
+        for i, t in enumerate(texts):
+            wanted = shortened(t[pooling], 99, normalizes)
+            near = self.check_near(found[str(i)]["embedding"], wanted, f"{name} {flags} text {i}")
+            least = min(least, near)
+            expect(found[str(i)]["embedding"] == found[f"ids {i}"]["embedding"], "ids differ")
+            expect(found[str(i)]["usage"]["prompt_tokens"] == len(t["ids"]), f"tokens of text {i}")
+        print(f"  {name} {' '.join(flags) or '(as the files say)'}: cosine >= {least:.9f}")
+
+    def check_dimensions(self, name):
+        t = self.facts[name]["texts"][4]
+        rows = self.embed(name, [{"custom_id": "5", "input": t["text"], "dimensions": 5},
+                                 {"custom_id": "3", "input": t["text"]}],
+                          "--pooling", "last", "--normalize", "on", "--dimensions", 3, "--kv-dtype", "f32")
+        for n in (5, 3):
+            found = rows[str(n)]["embedding"]
+            self.check_near(found, shortened(t["last"], n, True), f"{name}: {n} dimensions")
+
+    def check_prompts(self):
+        texts = self.facts["qwen3-embed"]["texts"]
+        wanted = shortened(texts[-1]["last"], 99, True)
+        lines = [{"custom_id": "named", "input": texts[0]["text"], "prompt_name": "query"},
+                 {"custom_id": "empty", "input": texts[0]["text"], "prompt_name": "document"},
+                 {"custom_id": "job's", "input": texts[0]["text"]}]
+        rows = self.embed("qwen3-embed", lines, "--kv-dtype", "f32")
+        self.check_near(rows["named"]["embedding"], wanted, "prompt_name")
+        expect(rows["empty"]["embedding"] == rows["job's"]["embedding"], "an empty prompt")
+        named = rows["named"]["embedding"]
+        rows = self.embed("qwen3-embed", lines, "--kv-dtype", "f32", "--prompt-name", "query")
+        expect(rows["job's"]["embedding"] == named, "--prompt-name")
+
+    def check_mutated(self):
+        """The comparison must see one changed weight."""
+        folder = self.work / "mutated"
+        shutil.copytree(GOLDENS / "qwen3-embed" / "hf", folder)
+        path = folder / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        n_head = struct.unpack("<Q", data[:8])[0]
+        head = json.loads(data[8:8 + n_head])
+        at = 8 + n_head + head["layers.1.input_layernorm.weight"]["data_offsets"][0] + 2 * 5
+        data[at + 1] ^= 0x80  # the sign of one bf16 number
+        path.write_bytes(data)
+        t = self.facts["qwen3-embed"]["texts"][0]
+        rows = self.embed(self.convert(folder, "mutated"), [{"custom_id": "0", "input": t["text"]}],
+                          "--kv-dtype", "f32")
+        near = cosine(rows["0"]["embedding"], t["last"])
+        expect(near < COSINE, f"a changed weight was not seen: cosine {near}")
+
+    def golden(self):
+        for name in MODELS:
+            fact = self.facts[name]
+            own = {"lasttoken": "last", "mean_tokens": "mean"}[fact["pooling"]]
+            self.check_pooling(name, own, fact["normalizes"])
+            for pooling in ("last", "cls", "mean"):
+                for normalize in ("on", "off"):
+                    self.check_pooling(name, pooling, normalize == "on", "--pooling", pooling,
+                                       "--normalize", normalize)
+            self.check_dimensions(name)
+        self.check_prompts()
+        self.check_mutated()
+
+    # --- law ---
+
+    def lines(self, n):
+        """Texts of mixed length, some lists, some batch lines, some in base64."""
+        rows = []
+        for i in range(n):
+            text = " ".join(f"fish {i * k % 97}" for k in range(1, 2 + i * 7 % 60))
+            row = {"input": text if i % 3 else [text, text[:20], [i + 1, 2, 3]]}
+            if i % 5 == 0:
+                row["encoding_format"] = "base64"
+            if i % 7 == 1:
+                row = {"method": "POST", "url": "/v1/embeddings", "body": dict(row, model="m")}
+            rows.append(dict(row, custom_id=f"line {i}"))
+        return rows
+
+    def law(self):
+        for name in MODELS:
+            for pooling in {"qwen3-embed": ("auto", "mean"), "mistral-embed": ("auto", "cls")}[name]:
+                want = None
+                for flags, ranks in LAW if pooling == "auto" else LAW[:3]:
+                    self.embed(name, self.lines(40), "--pooling", pooling, *flags, "--max-model-len",
+                               512, ranks=ranks)
+                    found = (self.work / "out.jsonl").read_bytes()
+                    want = want or found
+                    expect(found == want, f"{name} --pooling {pooling} {flags}: other bytes")
+            print(f"  {name}: equal bytes in {len(LAW)} ways")
+
+    # --- resume ---
+
+    def resume(self):
+        rows, name = self.lines(60), "mistral-embed"
+        out = self.work / "out.jsonl"
+        self.embed(name, rows)
+        want = out.read_bytes()
+        for point in ("step:3", "journal_write:1", "journal_fsync:2", "output_write:1", "finish:1"):
+            out.unlink()
+            Path(f"{out}.journal").unlink(missing_ok=True)
+            flags = ("--step-tokens", 64, "--max-batch", 4)
+            killed = self.job(name, rows, *flags, "--failpoint", point, journal=True)
+            expect(killed.status not in (0, 75), f"{point}: {killed}")
+            if point == "output_write:1":  # the journal keeps the settings
+                other = self.job(name, rows, "--pooling", "last", journal=True)
+                expect(other.status == 2 and "--pooling" in other.err, f"{point}: {other}")
+            self.embed(name, rows, "--dp", 2, ranks=2, journal=True)
+            expect(out.read_bytes() == want, f"{point}: other bytes after the kill")
+            done = self.job(name, rows, "--audit", 20, journal=True)
+            expect(done.status == 0, f"{point}: {done}")
+        print("  killed and resumed: equal bytes")
+
+    # --- errors ---
+
+    def check_rows(self):
+        """Bad lines become error rows that name the field."""
+        base = {"method": "POST", "url": "/v1/embeddings"}
+        cases = [({}, "neither"), ({"input": 5}, "input: expected a text"),
+                 ({"input": []}, "input: expected 1 to"), ({"input": ["a", None]}, "input[1]"),
+                 ({"input": [[1, 2], [1, 272]]}, "input[1]: expected token ids of 0 to 271"),
+                 ({"input": [1, "a"]}, "expected token ids"), ({"input": [[]]}, "no tokens"),
+                 ({"input": "x " * 2000}, "expected at most 1024"),
+                 ({"input": "x", "dimensions": 17}, "dimensions: expected 1 to 16, found 17"),
+                 ({"input": "x", "dimensions": 0}, "dimensions"),
+                 ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
+                 ({"input": "x", "prompt_name": "nobody"}, "no prompt named \"nobody\""),
+                 ({"messages": [{"role": "user", "content": "x"}]}, "no chat template"),
+                 (dict(base, body={"input": "x", "colour": 1}), "colour"),
+                 (dict(base, url="/v1/completions", body={"prompt": "x"}), "url: expected \"/v1/embeddings\"")]
+        rows = self.embed("qwen3-embed", [dict(line, custom_id=str(i)) for i, (line, _) in enumerate(cases)])
+        for i, (line, sentence) in enumerate(cases):
+            error = rows[str(i)].get("error") or {}
+            expect(sentence in error.get("message", ""), f"{line}: {rows[str(i)]}")
+        rows = self.embed("qwen3-embed", [{"custom_id": "a", "input": "x"}, {"custom_id": "a", "input": "y"}][:1])
+        expect("embedding" in rows["a"], f"{rows}")
+
+    def check_flags(self):
+        line = [{"input": "x"}]
+        for flags, sentence in [(("--dimensions", 17), "--dimensions: this model's vectors have 16"),
+                                (("--pooling", "max"), "--pooling"),
+                                (("--prompt-name", "nobody"), "--prompt-name"),
+                                (("--temperature", 0), "--temperature")]:
+            done = self.job("qwen3-embed", line, *flags)
+            expect(done.status == 2 and sentence in done.err, f"{flags}: {done}")
+        done = self.shoal("generate", "--model", self.models["mistral-embed"], "--input",
+                          self.work / "in.jsonl", "--output", self.work / "none.jsonl")
+        expect(done.status == 2 and "use shoal embed" in done.err, str(done))
+
+    def check_files(self):
+        """What a checkpoint asks for and shoal does not do is refused by name."""
+        pooling = {"pooling_mode_max_tokens": True, "pooling_mode_lasttoken": False}
+        both = {"pooling_mode_cls_token": True}
+        edits = [("1_Pooling/config.json", lambda c: c.update(pooling), "pooling_mode_max_tokens"),
+                 ("1_Pooling/config.json", lambda c: c.update(both), "several modes"),
+                 ("1_Pooling/config.json", lambda c: c.update(include_prompt=False), "include_prompt"),
+                 ("modules.json", lambda c: c[2].update(type="a.Dense"), "a.Dense"),
+                 ("config_sentence_transformers.json", lambda c: c.update(default_prompt_name="z"), "\"z\""),
+                 ("config.json", lambda c: c.update(is_causal=False), "is_causal")]
+        for i, (file, edit, sentence) in enumerate(edits):
+            folder = self.work / f"edited{i}"
+            shutil.copytree(GOLDENS / "qwen3-embed" / "hf", folder)
+            content = json.loads((folder / file).read_text())
+            edit(content)
+            (folder / file).write_text(json.dumps(content))
+            done = self.job(self.convert(folder, f"edited{i}"), [{"input": "x"}])
+            expect(done.status == 3 and sentence in done.err, f"{file}: {done}")
+        done = self.job(self.work / "edited0.h5", [{"input": "x"}], "--pooling", "last")
+        expect(done.status == 0, f"a --pooling of the user's: {done}")
+        (folder / "modules.json").write_text("[{\"type\": \"a.Pooling\", \"path\": \"../1_Pooling\"}]")
+        done = self.shoal("convert", folder, self.work / "outside.h5")
+        expect(done.status == 3 and "expected a folder of the model" in done.err, str(done))
+
+    def errors(self):
+        self.check_rows()
+        self.check_flags()
+        self.check_files()
+
+    def check_base64(self):
+        line = {"input": "the sea"}
+        rows = self.embed("qwen3-embed", [dict(line, custom_id="f"), dict(
+            line, custom_id="b", encoding_format="base64")])
+        packed = base64.b64decode(rows["b"]["embedding"])
+        floats = struct.unpack(f"<{len(packed) // 4}f", packed)
+        rounded = [struct.unpack("<f", struct.pack("<f", x))[0] for x in rows["f"]["embedding"]]
+        expect(list(floats) == rounded, "base64 has other numbers")
+
+
+def test():
+    shoal, work, case = sys.argv[1:]
+    t = EmbedTest(shoal, work)
+    if case == "golden":
+        t.check_base64()
+    getattr(t, case)()
+
+
+main_of(test)
