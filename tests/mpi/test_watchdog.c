@@ -4,10 +4,12 @@
  * return. */
 #include "arch/arch.h"
 #include "base/clock.h"
+#include "base/mem.h"
 #include "base/proc_thread.h"
 #include "parallel/watch/watchdog.h"
 #include "parallel/watch/watchdog_board.h"
 #include "parallel/watch/watchdog_link.h"
+#include "util_mpi.h"
 
 #include <CUnit/CUnit.h>
 #include <arpa/inet.h>
@@ -176,6 +178,26 @@ static void test_leaving_in_peace(void)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* One rank has no memory: all ranks fail alike, and what was not opened yet is not closed. */
+static void test_a_rank_without_memory(void)
+{
+    struct status st = {.code = STATUS_MEMORY};
+    if (util_n_ranks() == 1) return; /* nothing is watched */
+    if (fcntl(0, F_GETFD) < 0) CU_ASSERT_EQUAL_FATAL(open("/dev/null", O_RDONLY), 0);
+    for (uint64_t n = 1; st.code == STATUS_MEMORY; n++) {
+        struct comm *c = make_comm();
+        struct watchdog *w = NULL;
+        if (util_rank() + 1 == util_n_ranks()) mem_fail_after(n);
+        st = watchdog_start(c, DEADLINE_S, &w);
+        mem_fail_after(0);
+        CU_ASSERT(n > 1 || st.code == STATUS_MEMORY);
+        comm_stop(&c);
+        watchdog_stop(&w);
+        CU_ASSERT(fcntl(0, F_GETFD) >= 0);
+    }
+    CU_ASSERT_EQUAL(st.code, STATUS_OK);
+}
+
 static void test_switched_off(void)
 {
     struct comm *c = make_comm();
@@ -302,6 +324,7 @@ void suite_watchdog(CU_pSuite suite)
     CU_add_test(suite, "starved is not lost", test_starved_is_not_lost);
     CU_add_test(suite, "waits for a CPU", test_waits_for_cpu);
     CU_add_test(suite, "leaving in peace", test_leaving_in_peace);
+    CU_add_test(suite, "a rank without memory", test_a_rank_without_memory);
     CU_add_test(suite, "switched off", test_switched_off);
     CU_add_test(suite, "board", test_board);
     CU_add_test(suite, "packets", test_packets);

@@ -466,22 +466,28 @@ static struct status start(struct watchdog *w, struct comm *c)
     return status_ok();
 }
 
+/* Makes zeroed memory ready for watchdog_stop. */
+static void watchdog_init(struct watchdog *w)
+{
+    w->fd = w->stop_fd = -1;
+    pthread_mutex_init(&w->words_lock, NULL);
+}
+
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out)
 {
     *out = NULL;
     if (seconds == 0 || comm_size(c, COMM_WORLD) == 1) return status_ok();
     struct watchdog *w = NULL;
     const struct status st = mem_alloc(&w, 1, sizeof *w, "watchdog");
+    if (w != NULL) watchdog_init(w);
     *out = w; /* NULL when there was no memory */
     TRY(comm_agree(c, st));
     w->rank = (uint32_t)comm_rank(c, COMM_WORLD);
     w->n_ranks = (uint32_t)comm_size(c, COMM_WORLD);
-    w->fd = w->stop_fd = -1;
     /* 60 % of the deadline: the rest is for telling the others and leaving */
     w->limit_ns = seconds * NS_PER_S / 10 * 6;
     w->interval_ns = seconds * NS_PER_S / BEATS_PER_DEADLINE;
     if (w->interval_ns > NS_PER_S) w->interval_ns = NS_PER_S;
-    pthread_mutex_init(&w->words_lock, NULL);
     return start(w, c);
 }
 
