@@ -105,6 +105,49 @@ static void reports_are_golden(void)
     }
 }
 
+/* Expects the table of a plan to say that these ranks are on these hosts. */
+static void expect_hosts(const struct strbuf *report, const char *ranks, const char *hosts)
+{
+    char found_ranks[32] = "", found_hosts[32] = "";
+    const char *line = strstr(report->data, "Who holds what");
+    while (line != NULL && strcmp(found_ranks, ranks) != 0) {
+        line = strchr(line, '\n');
+        if (line != NULL && sscanf(++line, "%31s %31s", found_ranks, found_hosts) != 2) break;
+    }
+    CU_ASSERT_STRING_EQUAL(found_ranks, ranks);
+    CU_ASSERT_STRING_EQUAL(found_hosts, hosts);
+}
+
+/* The hosts of a line are named in their own order, each once, in whatever order ranks use them. */
+static void hosts_are_named_once_and_ascend(void)
+{
+    static const struct {
+        uint32_t n_nodes, pp, order[4];
+        const char *ranks, *hosts;
+    } cases[] = {{4, 2, {3, 0, 1, 2}, "0-2/2", "1-3/2"},
+                 {4, 1, {2, 0, 3, 1}, "0-3", "0-3"},
+                 {2, 1, {0, 2, 1, 3}, "0-3", "0-1"},
+                 {2, 1, {2, 0, 3, 1}, "0-3", "0-1"},
+                 {4, 2, {1, 2, 1, 3}, "0-2/2", "1"}};
+    const struct layout_model m = util_model(MODEL_SMOLLM2);
+    const struct layout_budget budget = {.kv = {2, 0}, .step_tokens = 64, .min_kv_blocks = 16};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct layout_flags flags = {.tp = 1, .pp = cases[i].pp, .dp = 4 / cases[i].pp};
+        char spec[64];
+        struct topo *t;
+        struct layout l;
+        struct strbuf text;
+        strbuf_init(&text);
+        snprintf(spec, sizeof spec, "%u x \"pack:1 core:2 pu:1\"", cases[i].n_nodes);
+        CU_ASSERT_EQUAL_FATAL(topo_describe(spec, 4, 0, 0, &t).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(layout_build(&m, 4, &flags, &l).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(plan_report(&l, t, cases[i].order, &budget, &text).code, STATUS_OK);
+        expect_hosts(&text, cases[i].ranks, cases[i].hosts);
+        strbuf_fini(&text);
+        topo_destroy(&t);
+    }
+}
+
 static void odd_reports_are_golden(void)
 {
     report_golden("demo_4_ranks", MODEL_DEMO, "pack:1 core:2 pu:1", 4, (struct layout_flags){0});
@@ -465,6 +508,7 @@ void suite_layout_choose(CU_pSuite suite)
 {
     CU_add_test(suite, "reports are golden", reports_are_golden);
     CU_add_test(suite, "odd reports are golden", odd_reports_are_golden);
+    CU_add_test(suite, "hosts are named once and ascend", hosts_are_named_once_and_ascend);
     CU_add_test(suite, "small models are replicated", small_models_are_replicated);
     CU_add_test(suite, "experts inside a host, stages across",
                 experts_stay_inside_a_host_and_stages_cross);

@@ -8,7 +8,9 @@
 #include "parallel/topology/gpu_place.h"
 #include "tensor/dims.h"
 
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LINES_MAX = 40, TEXT_COLUMNS = 96, INDENT = 10, CELL_BYTES = 32 };
@@ -207,7 +209,7 @@ struct holding {
     struct range layers, heads, kv_heads, ffn, experts, expert_ffn, vocab;
 };
 
-/* Ranks or hosts, in the order in which they were added; one that repeats the last is left out. */
+/* Ranks or hosts, each once, ascending. */
 struct numbers {
     uint32_t n, first, last, step; /* step 0: not evenly spaced */
 };
@@ -218,14 +220,13 @@ struct line {
     struct numbers ranks, hosts;
 };
 
+/* Adds a number that is not below those already added. */
 static void numbers_add(struct numbers *s, uint32_t x)
 {
-    if (s->n > 0 && x <= s->last) {
-        if (x < s->last) s->step = 0;
-        if (x == s->last) return;
-    }
+    assert(s->n == 0 || x >= s->last);
+    if (s->n > 0 && x == s->last) return;
     if (s->n == 1) s->step = x - s->last;
-    if (s->n > 1 && (x < s->last || x - s->last != s->step)) s->step = 0;
+    if (s->n > 1 && x - s->last != s->step) s->step = 0;
     if (s->n == 0) s->first = x;
     s->last = x;
     s->n++;
@@ -278,10 +279,33 @@ struct table {
     bool by_load; /* a rank may hold other experts in each layer */
 };
 
+/* The host of a rank, and its line of the table. */
+struct rank_host {
+    uint32_t host, line;
+};
+
+static int compare_hosts(const void *a, const void *b)
+{
+    const struct rank_host *x = a, *y = b;
+    return x->host < y->host ? -1 : x->host > y->host;
+}
+
+/* Adds the ranks' hosts to their lines in ascending order; reorders `ranks`. */
+static void table_add_hosts(struct table *table, struct rank_host *ranks, uint32_t n_ranks)
+{
+    qsort(ranks, n_ranks, sizeof *ranks, compare_hosts);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        numbers_add(&table->lines[ranks[r].line].hosts, ranks[r].host);
+    }
+}
+
 static struct status table_fill(const struct layout *l, const struct topo *t, const uint32_t *order,
                                 const struct layout_budget *b, struct table *table)
 {
     const uint64_t group = (uint64_t)l->ep * l->etp;
+    struct rank_host *hosts = NULL;
+    struct status st;
+    TRY(mem_alloc(&hosts, l->n_ranks, sizeof *hosts, "plan"));
     table->by_load = l->expert_places != NULL;
     table->counts = l->pp * (group > l->tp ? group : l->tp) > LINES_MAX;
     for (uint32_t r = 0; r < l->n_ranks; r++) {
@@ -289,7 +313,7 @@ static struct status table_fill(const struct layout *l, const struct topo *t, co
         uint32_t i = 0;
         while (i < table->n && memcmp(&table->lines[i].holding, &h, sizeof h) != 0) i++;
         if (i == table->n) {
-            TRY(mem_grow(&table->lines, i, i + 1, sizeof *table->lines, "plan"));
+            TRY_GOTO(st, mem_grow(&table->lines, i, i + 1, sizeof *table->lines, "plan"), done);
             table->n++;
             table->lines[i] = (struct line){
                 .holding = h,
@@ -297,9 +321,13 @@ static struct status table_fill(const struct layout *l, const struct topo *t, co
             };
         }
         numbers_add(&table->lines[i].ranks, r);
-        numbers_add(&table->lines[i].hosts, t->ranks[order[r]].host);
+        hosts[r] = (struct rank_host){t->ranks[order[r]].host, i};
     }
-    return status_ok();
+    table_add_hosts(table, hosts, l->n_ranks);
+    st = status_ok();
+done:
+    mem_free(&hosts);
+    return st;
 }
 
 /* --- the table's text --------------------------------------------------------------------- */
