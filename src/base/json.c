@@ -66,8 +66,35 @@ struct status js_parse(const char *text, size_t n, const char *what, struct js_d
     return json_parse(text, n, what, out, &ignored);
 }
 
+static const char *skip_digits(const char *c)
+{
+    while (*c >= '0' && *c <= '9') c++;
+    return c;
+}
+
+/* True when the NUL-terminated text is a number of JSON (RFC 8259, section 6). */
+static bool is_number(const char *c)
+{
+    if (*c == '-') c++;
+    const char *end = *c == '0' ? c + 1 : skip_digits(c);
+    if (end == c) return false;
+    c = end;
+    if (*c == '.') {
+        end = skip_digits(c + 1);
+        if (end == c + 1) return false;
+        c = end;
+    }
+    if (*c == 'e' || *c == 'E') {
+        c += c[1] == '+' || c[1] == '-' ? 2 : 1;
+        end = skip_digits(c);
+        if (end == c) return false;
+        c = end;
+    }
+    return *c == '\0';
+}
+
 /* Appends the number (n bytes) in a form that the library accepts: unchanged, with ".0", or the
- * real number that is largest in magnitude, with its sign. */
+ * real number that is largest in magnitude, with its sign. A malformed number stays unchanged. */
 static struct status add_number(struct strbuf *out, const char *number, size_t n)
 {
     char *copy = NULL;
@@ -75,7 +102,9 @@ static struct status add_number(struct strbuf *out, const char *number, size_t n
     errno = 0;
     (void)strtoll(copy, NULL, 10);
     const bool is_large = errno == ERANGE;
-    if (isfinite(strtod(copy, NULL))) {
+    if (!is_number(copy)) {
+        strbuf_add(out, number, n);
+    } else if (isfinite(strtod(copy, NULL))) {
         strbuf_add(out, number, n);
         if (is_large && strpbrk(copy, ".eE") == NULL) strbuf_puts(out, ".0");
     } else {
@@ -85,8 +114,7 @@ static struct status add_number(struct strbuf *out, const char *number, size_t n
     return strbuf_status(out);
 }
 
-/* Copies the text, with every number rewritten by add_number. Invalid JSON stays invalid, except
- * for a malformed number that is too large. */
+/* Copies the text, with every number rewritten by add_number. Invalid JSON stays invalid. */
 static struct status round_numbers(const char *text, size_t n, struct strbuf *out)
 {
     bool in_string = false;
