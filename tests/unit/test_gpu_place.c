@@ -1,5 +1,6 @@
 /* Which GPU each rank uses. */
 #include "parallel/topology/gpu_place.h"
+#include "parallel/topology/topo_private.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -58,6 +59,25 @@ static void a_bus_id_is_found(void)
     CU_ASSERT_EQUAL(gpu_numa_of(&n, "0000:18:00.0"), -1);
 }
 
+/* Of more GPUs than a node keeps, those with the first bus ids are kept, whatever came first. */
+static void the_first_gpus_by_bus_id_are_kept(void)
+{
+    enum { MORE = TOPO_GPUS_MAX + 4 };
+    struct topo_node n = {.n_gpus = 0};
+    char pci[16];
+    for (int i = 0; i < MORE; i++) {
+        const int bus = i * 7 % MORE; /* 7 and MORE have no common factor: each bus once */
+        snprintf(pci, sizeof pci, "0000:%02x:00.0", (unsigned)bus);
+        topo_add_gpu(&n, pci, bus, 0);
+    }
+    CU_ASSERT_EQUAL(n.n_gpus, MORE);
+    for (int i = 0; i < TOPO_GPUS_MAX; i++) {
+        snprintf(pci, sizeof pci, "0000:%02x:00.0", (unsigned)i);
+        CU_ASSERT_STRING_EQUAL(n.gpus[i].pci, pci);
+        CU_ASSERT_EQUAL(n.gpus[i].numa, i);
+    }
+}
+
 static void gpus_come_from_a_description(void)
 {
     struct topo *t = NULL;
@@ -78,5 +98,6 @@ void suite_gpu_place(CU_pSuite suite)
     CU_add_test(suite, "near", a_rank_gets_a_gpu_of_its_node);
     CU_add_test(suite, "evenly", ranks_are_dealt_evenly);
     CU_add_test(suite, "bus id", a_bus_id_is_found);
+    CU_add_test(suite, "more than are kept", the_first_gpus_by_bus_id_are_kept);
     CU_add_test(suite, "described", gpus_come_from_a_description);
 }

@@ -16,8 +16,7 @@ struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t
  * server's management VGA does not count. */
 bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
 
-/* Local. Adds a GPU to n_gpus; the first TOPO_GPUS_MAX that are added are kept, sorted by bus
- * id. */
+/* Local. Adds a GPU to n_gpus; the first TOPO_GPUS_MAX by bus id are kept, sorted by it. */
 void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t memory_bytes);
 
 /* Local. Counts a node's parts; name is left empty. */

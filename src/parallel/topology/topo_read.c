@@ -80,20 +80,15 @@ static uint64_t memory_of(hwloc_obj_t pci)
     return 0;
 }
 
-static int compare_gpus(const void *a, const void *b)
-{
-    const struct topo_gpu *x = a, *y = b;
-    return strcmp(x->pci, y->pci);
-}
-
 void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t memory_bytes)
 {
-    if (n->n_gpus < TOPO_GPUS_MAX) {
-        struct topo_gpu *g = &n->gpus[n->n_gpus];
-        *g = (struct topo_gpu){.numa = numa, .memory_bytes = memory_bytes};
-        snprintf(g->pci, sizeof g->pci, "%s", pci);
-        qsort(n->gpus, n->n_gpus + 1, sizeof *g, compare_gpus);
+    struct topo_gpu gpu = {.numa = numa, .memory_bytes = memory_bytes};
+    snprintf(gpu.pci, sizeof gpu.pci, "%s", pci);
+    uint32_t i = n->n_gpus < TOPO_GPUS_MAX ? n->n_gpus : TOPO_GPUS_MAX;
+    for (; i > 0 && strcmp(gpu.pci, n->gpus[i - 1].pci) < 0; i--) {
+        if (i < TOPO_GPUS_MAX) n->gpus[i] = n->gpus[i - 1];
     }
+    if (i < TOPO_GPUS_MAX) n->gpus[i] = gpu;
     n->n_gpus++;
 }
 
