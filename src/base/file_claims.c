@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CLAIMS_MAX = 8, GRACE_MS = 300, ENDING_MS = 15000, POLL_MS = 50, WATCH_MS = 1000 };
+enum { GRACE_MS = 300, ENDING_MS = 15000, POLL_MS = 50, WATCH_MS = 1000 };
 
 struct claim {
     const char *what; /* borrowed */
@@ -31,7 +31,7 @@ struct file_claims {
     pthread_cond_t wake;
     pthread_t thread;
     bool has_thread, ends;
-    struct claim claims[CLAIMS_MAX];
+    struct claim *claims; /* [n], owned */
     size_t n;
     uint64_t renewed_ns; /* time of clock_ns */
     struct status lost;
@@ -299,20 +299,35 @@ static struct status file_claims_begin(struct file_claims *c, struct claim *k, c
     return file_claims_take(c, k);
 }
 
+/* Removes a claim's lease, if it has one. */
+static void file_claims_drop(struct claim *k)
+{
+    if (k->fd >= 0 && lease_is_at(k->lease, k->fd)) unlink(k->lease);
+    close_lease(k);
+    free_names(k);
+}
+
+/* Takes ownership of a claim and has it renewed. */
+static struct status file_claims_keep(struct file_claims *c, const struct claim *k)
+{
+    pthread_mutex_lock(&c->mutex);
+    const struct status st = mem_grow(&c->claims, c->n, c->n + 1, sizeof *c->claims, "claims");
+    if (!status_failed(&st)) {
+        c->claims[c->n++] = *k;
+        c->renewed_ns = clock_ns();
+    }
+    if (!status_failed(&st) && !c->has_thread)
+        c->has_thread = pthread_create(&c->thread, NULL, file_claims_run, c) == 0;
+    pthread_mutex_unlock(&c->mutex);
+    return st;
+}
+
 struct status file_claims_add(struct file_claims *c, const char *what, const char *path)
 {
     struct claim k = {.what = what, .fd = -1};
-    const struct status st = file_claims_begin(c, &k, path);
-    if (status_failed(&st) || k.fd < 0 || c->n == CLAIMS_MAX) {
-        close_lease(&k);
-        free_names(&k);
-        return st;
-    }
-    pthread_mutex_lock(&c->mutex);
-    c->claims[c->n++] = k;
-    c->renewed_ns = clock_ns();
-    if (!c->has_thread) c->has_thread = pthread_create(&c->thread, NULL, file_claims_run, c) == 0;
-    pthread_mutex_unlock(&c->mutex);
+    struct status st = file_claims_begin(c, &k, path);
+    if (!status_failed(&st) && k.fd >= 0) st = file_claims_keep(c, &k);
+    if (status_failed(&st) || k.fd < 0) file_claims_drop(&k);
     return st;
 }
 
@@ -339,12 +354,8 @@ void file_claims_destroy(struct file_claims **claims)
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->mutex);
     if (c->has_thread) pthread_join(c->thread, NULL);
-    for (size_t i = 0; i < c->n; i++) {
-        struct claim *k = &c->claims[i];
-        if (lease_is_at(k->lease, k->fd)) unlink(k->lease);
-        close_lease(k);
-        free_names(k);
-    }
+    for (size_t i = 0; i < c->n; i++) file_claims_drop(&c->claims[i]);
+    mem_free(&c->claims);
     pthread_cond_destroy(&c->wake);
     pthread_mutex_destroy(&c->mutex);
     mem_free(claims);

@@ -3,6 +3,7 @@
 #include "base/file_claims.h"
 
 #include "base/file_lease.h"
+#include "base/mem.h"
 
 #include <CUnit/CUnit.h>
 #include <fcntl.h>
@@ -77,6 +78,49 @@ static void the_second_is_told_of_the_first(void)
     CU_ASSERT(!status_failed(&st));
     file_claims_destroy(&b);
     unlink(link);
+    place_remove(&p);
+}
+
+/* Every claim of a job holds, however many there are, and every lease is removed at the end. */
+static void many_files_are_claimed(void)
+{
+    enum { FILES = 20 };
+    struct place p;
+    place_make(&p);
+    struct file_claims *a = claims_make(NULL), *b = claims_make(NULL);
+    for (int i = 0; i < FILES; i++) {
+        char path[112];
+        snprintf(path, sizeof path, "%s.%d", p.path, i);
+        const struct status st = file_claims_add(a, "output", path);
+        CU_ASSERT_EQUAL(st.code, STATUS_OK);
+    }
+    for (int i = 0; i < FILES; i++) {
+        char path[112];
+        snprintf(path, sizeof path, "%s.%d", p.path, i);
+        CU_ASSERT_EQUAL(file_claims_add(b, "output", path).code, STATUS_USAGE);
+    }
+    file_claims_destroy(&a);
+    file_claims_destroy(&b);
+    place_remove(&p);
+}
+
+/* A claim for which there is no memory leaves no lease. */
+static void a_claim_without_memory_leaves_nothing(void)
+{
+    struct place p;
+    place_make(&p);
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        struct file_claims *c = claims_make(NULL);
+        mem_fail_after(n);
+        const struct status st = file_claims_add(c, "output", p.path);
+        mem_fail_after(0);
+        failed = status_failed(&st);
+        CU_ASSERT_EQUAL(st.code, failed ? STATUS_MEMORY : STATUS_OK);
+        CU_ASSERT_EQUAL(access(p.lease, F_OK) == 0, !failed);
+        CU_ASSERT_FATAL(n < 100);
+        file_claims_destroy(&c);
+    }
     place_remove(&p);
 }
 
@@ -205,6 +249,9 @@ void suite_file_claims(CU_pSuite suite);
 void suite_file_claims(CU_pSuite suite)
 {
     CU_add_test(suite, "the second is told of the first", the_second_is_told_of_the_first);
+    CU_add_test(suite, "many files are claimed", many_files_are_claimed);
+    CU_add_test(suite, "a claim without memory leaves nothing",
+                a_claim_without_memory_leaves_nothing);
     CU_add_test(suite, "the dead block nobody", the_dead_block_nobody);
     CU_add_test(suite, "an orphan is known, whenever its launcher went", an_orphan_is_known);
     CU_add_test(suite, "another host's lease goes stale", another_hosts_lease_goes_stale);
