@@ -403,6 +403,44 @@ static void every_failed_allocation_is_a_status(void)
     scratch_clear();
 }
 
+/* ---- counts ---- */
+
+static void keep_progress(void *last, const char *tensor, uint64_t done_bytes, uint64_t total_bytes)
+{
+    CU_ASSERT(strlen(tensor) > 0 && done_bytes <= total_bytes);
+    ((uint64_t *)last)[0] = done_bytes;
+    ((uint64_t *)last)[1] = total_bytes;
+}
+
+/* The bytes that convert reports are those of the file's weights: floats, and quantized values with
+ * scales and zero points, whose rows are no whole cache lines. */
+static void bytes_are_those_of_the_weights(void)
+{
+    static const char *const sources[] = {"models/mixtral/hf", "imports/ct-int8-asym/hf",
+                                          "models/gpt-oss-mxfp4/hf"};
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        char source[256];
+        uint64_t last[2] = {0}, n_bytes = 0;
+        struct ckpt *c = NULL;
+        struct convert_result result;
+        snprintf(source, sizeof source, SOURCE_DIR "/tests/golden/%s", sources[i]);
+        const struct convert_options o = {.source = source,
+                                          .path = scratch("bytes.h5"),
+                                          .keep_dtype = true,
+                                          .keep_codes = true,
+                                          .progress = keep_progress,
+                                          .progress_ctx = last};
+        CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL, &result).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(ckpt_open(o.path, &c).code, STATUS_OK);
+        for (size_t t = 0; t < ckpt_tensor_count(c); t++) n_bytes += ckpt_tensor_at(c, t)->n_bytes;
+        CU_ASSERT_EQUAL(result.n_bytes, n_bytes);
+        CU_ASSERT_EQUAL(last[0], n_bytes);
+        CU_ASSERT_EQUAL(last[1], n_bytes);
+        ckpt_close(&c);
+    }
+    scratch_clear();
+}
+
 /* ---- disk ---- */
 
 static struct status ten_kilobytes(const char *path, uint64_t *n_free)
@@ -472,6 +510,7 @@ static void room_is_counted_before(void)
 void suite_convert(CU_pSuite suite);
 void suite_convert(CU_pSuite suite)
 {
+    CU_add_test(suite, "bytes are those of the weights", bytes_are_those_of_the_weights);
     CU_add_test(suite, "room is counted before", room_is_counted_before);
     CU_add_test(suite, "every failed allocation while rounding is a status",
                 every_failed_allocation_while_rounding_is_a_status);

@@ -69,7 +69,7 @@ struct convert_result {
      * format, in the order in which these first occur */
     struct convert_count counts[CONVERT_COUNTS_MAX];
     size_t n_counts;
-    uint64_t n_bytes;       /* bytes of weights written; each chunk counts in whole cache lines */
+    uint64_t n_bytes;       /* bytes of weights written */
     struct quant_loss loss; /* the error that CONVERT_AGAIN added to its tensors */
     uint64_t n_overflowed;  /* finite values that became infinite in a narrower type */
     double seconds;
@@ -78,9 +78,9 @@ struct convert_result {
 /* **Collective (world)**. Converts options->source. The ranks share the reading and converting of
  * rows; rank 0 writes. The bytes do not depend on the number of ranks. comm NULL: one rank, without
  * MPI. options->path is created only on success. Before it begins, rank 0 logs how much disk the
- * file takes. `result`, which may be NULL, is complete only on rank 0, which alone calls progress.
- * Errors, on all ranks: STATUS_INPUT (the source), STATUS_IO (the destination, or too little room
- * on its file system), STATUS_MEMORY. */
+ * file takes. `result` may be NULL; it is the same on all ranks, but for its seconds. Rank 0 alone
+ * calls progress. Errors, on all ranks: STATUS_INPUT (the source), STATUS_IO (the destination, or
+ * too little room on its file system), STATUS_MEMORY. */
 struct status convert_run(const struct convert_options *options, struct comm *comm,
                           struct convert_result *result);
 

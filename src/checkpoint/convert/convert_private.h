@@ -44,7 +44,8 @@ struct convert {
     size_t n_taken_bytes;
     float *values; /* owned; the values of `taken` */
     size_t n_values_bytes;
-    uint64_t done_bytes, total_bytes; /* used by rank 0 alone */
+    uint64_t done_bytes, total_bytes; /* of weights in the file; rank 0, which writes, counts
+                                         done_bytes and tells the other ranks at the end */
     struct convert_result result;
 };
 

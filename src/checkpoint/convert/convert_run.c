@@ -72,9 +72,19 @@ static struct chunk chunk_next(const struct convert *c, struct cursor *at)
     return k;
 }
 
+/* Returns the bytes of a chunk in memory. */
 static uint64_t chunk_bytes(const struct chunk *k)
 {
     return convert_rows_bytes(&k->tensor->spec, k->n_rows);
+}
+
+/* Returns the bytes of a chunk in the file, which has no padding between rows and scales. */
+static uint64_t chunk_file_bytes(const struct chunk *k)
+{
+    uint64_t row_bytes = 0;
+    for (int i = 0; i < CKPT_PART_COUNT; i++)
+        row_bytes += ckpt_spec_row_bytes(&k->tensor->spec, (enum ckpt_part)i);
+    return k->n_rows * row_bytes;
 }
 
 static struct convert_rows chunk_rows_of(const struct chunk *k, char *bytes)
@@ -120,7 +130,7 @@ static struct status chunk_write(struct convert *c, const struct chunk *k, char 
         const struct quant_block block = convert_rows_block(&rows);
         TRY(ckpt_writer_quant_rows(c->writer, &block, k->n_rows));
     }
-    c->done_bytes += chunk_bytes(k);
+    c->done_bytes += chunk_file_bytes(k);
     if (c->options->progress != NULL) {
         c->options->progress(c->options->progress_ctx, s->name, c->done_bytes, c->total_bytes);
     }
@@ -141,7 +151,7 @@ static struct status round_init(struct convert *c, struct round *r)
     for (struct cursor at = {0}; at.tensor < c->n_tensors;) {
         const struct chunk k = chunk_next(c, &at);
         const uint64_t n = chunk_bytes(&k);
-        c->total_bytes += n;
+        c->total_bytes += chunk_file_bytes(&k);
         if (n > n_most) n_most = n;
     }
     for (int i = 0; i < N_BUFFERS; i++) r->sent[i] = MPI_REQUEST_NULL;
@@ -253,19 +263,22 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
     return convert_run_agree(c, mine);
 }
 
-/* **Collective (world)**. Sums the ranks' counts on rank 0. */
+/* **Collective (world)**. Adds up the ranks' counts, on rank 0, and tells all ranks the sums. */
 static struct status results_add(struct convert *c)
 {
     const MPI_Comm world = comm_handle(c->comm, COMM_WORLD);
-    const uint64_t counts[2] = {c->result.n_overflowed, c->result.loss.n_rows};
+    const uint64_t counts[3] = {c->result.n_overflowed, c->result.loss.n_rows, c->done_bytes};
     const double sums[2] = {c->result.loss.error, c->result.loss.energy};
-    uint64_t all_counts[2] = {0};
+    uint64_t all_counts[3] = {0};
     double all_sums[2] = {0};
     const char *what = "adding up the ranks' counts";
-    TRY(transferred(MPI_Reduce(counts, all_counts, 2, MPI_UINT64_T, MPI_SUM, 0, world), what));
+    TRY(transferred(MPI_Reduce(counts, all_counts, 3, MPI_UINT64_T, MPI_SUM, 0, world), what));
     TRY(transferred(MPI_Reduce(sums, all_sums, 2, MPI_DOUBLE, MPI_SUM, 0, world), what));
+    TRY(transferred(MPI_Bcast(all_counts, 3, MPI_UINT64_T, 0, world), what));
+    TRY(transferred(MPI_Bcast(all_sums, 2, MPI_DOUBLE, 0, world), what));
     c->result.n_overflowed = all_counts[0];
     c->result.loss = (struct quant_loss){all_sums[0], all_sums[1], all_counts[1]};
+    c->done_bytes = all_counts[2];
     return status_ok();
 }
 
