@@ -6,14 +6,18 @@
 #include "util_forms.h"
 
 #include <CUnit/CUnit.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const struct util_form schemas[] = {
     {"{\"type\":\"string\"}",
-     {"\"\"", "\"a\\n\\u00e9\\\"\"", "\"\xC3\xA9\""},
-     {"a", "\"\n\"", "\"\\ud800\"", "\"\\x\"", "\"a", "\"\x7F\""}},
+     {"\"\"", "\"a\\n\\u00e9\\\"\"", "\"\xC3\xA9\"", "\"\x7F\""},
+     {"a", "\"\n\"", "\"\x1F\"", "\"\\ud800\"", "\"\\x\"", "\"a"}},
+    {"{\"type\":\"string\",\"pattern\":\"^.[^a]\\\\x7f$\"}",
+     {"\"~~\x7F\"", "\"\x7F\x7F\x7F\""},
+     {"\"\x7F\x7F~\"", "\"\x1F~\x7F\"", "\"\"~\x7F\""}},
     {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
      {"\"a\"", "\"\\n\xC3\xA9\""},
      {"\"\"", "\"abc\""}},
@@ -402,6 +406,7 @@ void suite_json_schema(CU_pSuite suite)
 {
     CU_ADD_TEST(suite, schemas_take_their_texts);
     CU_ADD_TEST(suite, numbers_are_those_between_their_bounds);
+    CU_ADD_TEST(suite, long_decimals_do_not_round_to_a_bound);
     CU_ADD_TEST(suite, dates_are_those_of_the_calendar);
     CU_ADD_TEST(suite, what_is_not_understood_is_named);
     CU_ADD_TEST(suite, work_grows_with_the_schema_and_no_faster);

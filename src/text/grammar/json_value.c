@@ -46,8 +46,7 @@ static void add_unicode(struct nfa *n, uint32_t from, uint32_t to)
 
 static uint32_t add_char(struct nfa *n, uint32_t from)
 {
-    static const struct char_range PLAIN[] = {
-        {0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x7E}, {0x80, 0x10FFFF}};
+    static const struct char_range PLAIN[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x10FFFF}};
     const uint32_t to = nfa_chars(n, from, PLAIN, sizeof PLAIN / sizeof *PLAIN);
     const uint32_t escaped = nfa_state(n), unicode = nfa_state(n);
     nfa_bytes(n, from, '\\', '\\', escaped);

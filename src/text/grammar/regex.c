@@ -85,14 +85,13 @@ static void invert(struct set *s)
     if (from <= CODE_POINT_MAX) s->ranges[s->n++] = (struct char_range){from, CODE_POINT_MAX};
 }
 
-/* Removes DEL and the characters that a JSON string must escape. */
+/* Removes the characters that a JSON string must escape (RFC 8259, section 7). */
 static void leave_out_escapes(struct set *s)
 {
     invert(s);
     s->ranges[s->n++] = (struct char_range){0, 0x1F};
     s->ranges[s->n++] = (struct char_range){'"', '"'};
     s->ranges[s->n++] = (struct char_range){'\\', '\\'};
-    s->ranges[s->n++] = (struct char_range){0x7F, 0x7F};
     regex_settle(s);
     invert(s);
 }

@@ -8,8 +8,8 @@
 #include "text/grammar/automaton.h"
 
 struct regex_options {
-    bool in_string; /* the text is inside a JSON string: characters that need an escape there, and
-                       DEL, are left out */
+    bool in_string; /* the text is inside a JSON string: characters that need an escape there are
+                       left out */
     bool searches;  /* any text may come before and after the match, except where ^ or $ is */
 };
 
