@@ -236,6 +236,61 @@ static void numbers_are_those_between_their_bounds(void)
     CU_ASSERT(n_taken > 5000 && n_refused > 5000);
 }
 
+/* A bound of one to seventeen digits between 1e-6 and 1e14; every third is a power of two or a
+ * neighbour of one. */
+static double draw_bound(uint32_t *lot)
+{
+    *lot = *lot * 1664525 + 1013904223;
+    const uint32_t kind = *lot >> 8, n_digits = 1 + *lot / 7 % 17;
+    *lot = *lot * 1664525 + 1013904223;
+    const double power = ldexp(1, (int)(*lot >> 8) % 66 - 20);
+    if (kind % 3 == 0)
+        return kind / 3 % 2 == 0 ? power : nextafter(power, kind / 6 % 2 * power * 2);
+    char text[32];
+    snprintf(text, sizeof text, "%.*e", (int)n_digits - 1, power * (1 + *lot / 4294967296.0));
+    return strtod(text, NULL);
+}
+
+/* Writes a decimal of fifteen digits in all, `steps` of its last digits away from x. */
+static void print_beside(double x, int steps, bool is_negative, char text[32])
+{
+    int n_whole = 1;
+    while (pow(10, n_whole) <= x) n_whole++;
+    const int n_behind = 15 - n_whole;
+    const long long scale = llround(pow(10, n_behind)), v = llround(x * (double)scale) + steps;
+    snprintf(text, 32, "%s%lld.%0*lld", is_negative ? "-" : "", v / scale, n_behind, v % scale);
+}
+
+/* The longest decimals stay on their side of a bound, too: read as doubles, those beside it are
+ * accepted exactly when they are beyond it, or equal and the bound is included. */
+static void long_decimals_do_not_round_to_a_bound(void)
+{
+    uint32_t lot = 11;
+    long n_taken = 0, n_refused = 0;
+    for (int k = 0; k < 600; k++) {
+        const double bound = draw_bound(&lot);
+        const bool is_low = lot >> 30 & 1, is_out = lot >> 29 & 1, is_negative = lot >> 28 & 1;
+        const double b = is_negative ? -bound : bound;
+        const char *key = is_low   ? is_out ? "exclusiveMinimum" : "minimum"
+                          : is_out ? "exclusiveMaximum"
+                                   : "maximum";
+        char spec[120], text[32];
+        snprintf(spec, sizeof spec, "{\"type\":\"number\",\"%s\":%.17g}", key, b);
+        struct dfa *d = NULL;
+        CU_ASSERT_EQUAL_FATAL(util_compile(util_of_schema, spec, &d).code, STATUS_OK);
+        for (int steps = -3; steps <= 3; steps++) {
+            print_beside(bound, steps, is_negative, text);
+            const double x = strtod(text, NULL);
+            const bool fits = (x == b && !is_out) || (is_low ? x > b : x < b);
+            if (util_accepts(d, text) != fits) printf("\n  %s: %s\n", spec, text);
+            CU_ASSERT(util_accepts(d, text) == fits);
+            *(fits ? &n_taken : &n_refused) += 1;
+        }
+        dfa_destroy(&d);
+    }
+    CU_ASSERT(n_taken > 1500 && n_refused > 1500);
+}
+
 static int days_of(int year, int month)
 {
     static const int DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
