@@ -81,6 +81,32 @@ static void only_a_possible_beginning_is_held(void)
     stop_destroy(&m);
 }
 
+/* Peeking changes nothing that stop_feed sees, and says "yes" again until then. */
+static void peeking_again_after_a_match_is_safe(void)
+{
+    const char *const strings[] = {"ab", "aba\0\0"};
+    const size_t n_bytes[] = {2, 5};
+    static const char ahead[] = "ab\0\0a\0";
+    struct stop_matcher *m;
+    struct status st = stop_create(strings, n_bytes, 2, &m);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    struct strbuf out;
+    strbuf_init(&out);
+    bool stopped;
+    CU_ASSERT_FALSE(stop_peek(m, ahead, 1));
+    for (size_t n = 2; n <= sizeof ahead; n++) CU_ASSERT_TRUE(stop_peek(m, ahead, n));
+    st = stop_feed(m, "xa", 2, &out, &stopped);
+    CU_ASSERT(!status_failed(&st) && !stopped);
+    CU_ASSERT_FALSE(stop_peek(m, "c", 1));
+    st = stop_feed(m, "", 0, &out, &stopped);
+    CU_ASSERT_TRUE(stop_peek(m, "b", 1));
+    st = stop_feed(m, "b", 1, &out, &stopped);
+    CU_ASSERT(!status_failed(&st) && stopped && out.n == 1 && out.data[0] == 'x');
+    for (int i = 0; i < 3; i++) CU_ASSERT_TRUE(stop_peek(m, "\0\0\0", 3));
+    strbuf_fini(&out);
+    stop_destroy(&m);
+}
+
 static void an_empty_stop_string_is_refused(void)
 {
     const char *const strings[] = {"a", ""};
@@ -99,5 +125,7 @@ void suite_detokenizer(CU_pSuite suite)
                 every_case_in_every_piece_size);
     CU_add_test(suite, "stop strings: only a possible beginning is held",
                 only_a_possible_beginning_is_held);
+    CU_add_test(suite, "stop strings: peeking again after a match is safe",
+                peeking_again_after_a_match_is_safe);
     CU_add_test(suite, "stop strings: an empty one is refused", an_empty_stop_string_is_refused);
 }

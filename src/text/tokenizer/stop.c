@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ struct stop_matcher {
     size_t n_strings;
     struct strbuf held; /* owned: text that may begin a stop string */
     size_t n_peeked;    /* bytes peeked at since the last stop_feed */
+    bool sees_stop;     /* a stop string ends in the peeked bytes */
     bool stopped;
 };
 
@@ -91,10 +93,11 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
-/* Returns how many of the first bytes of s the text ends with after one more byte; `matched` is
- * that number before it. */
+/* Returns how many of the first bytes of s the text ends with after one more byte; `matched`, below
+ * s->n, is that number before it. */
 static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 {
+    assert(matched < s->n);
     while (matched > 0 && s->bytes[matched] != byte) matched = s->borders[matched - 1];
     return s->bytes[matched] == byte ? matched + 1 : matched;
 }
@@ -129,6 +132,7 @@ struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, stru
 {
     size_t n_keep = m->held.n;
     m->n_peeked = 0;
+    m->sees_stop = m->stopped;
     for (size_t i = 0; i < n && !m->stopped; i++) {
         const size_t n_match = stop_advance(m, text[i], &n_keep);
         strbuf_add(&m->held, text + i, 1);
@@ -136,7 +140,7 @@ struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, stru
         TRY(strbuf_status(&m->held));
         release(m, n_match, out);
         strbuf_clear(&m->held);
-        m->stopped = true;
+        m->stopped = m->sees_stop = true;
     }
     TRY(strbuf_status(&m->held));
     if (!m->stopped) release(m, n_keep, out);
@@ -149,15 +153,15 @@ bool stop_peek(struct stop_matcher *m, const char *text, size_t n)
     for (size_t k = 0; k < m->n_strings && m->n_peeked == 0; k++) {
         m->strings[k].peeked = m->strings[k].matched;
     }
-    for (size_t i = m->n_peeked; i < n; i++) {
+    for (size_t i = m->n_peeked; i < n && !m->sees_stop; i++) {
         for (size_t k = 0; k < m->n_strings; k++) {
             struct stop_string *s = &m->strings[k];
             s->peeked = match_next(s, s->peeked, text[i]);
-            if (s->peeked == s->n) return true;
+            m->sees_stop |= s->peeked == s->n;
         }
         m->n_peeked = i + 1;
     }
-    return false;
+    return m->sees_stop;
 }
 
 struct status stop_flush(struct stop_matcher *m, struct strbuf *out)

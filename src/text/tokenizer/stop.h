@@ -30,7 +30,7 @@ struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, stru
 
 /* Local. True when a stop string would end in these n bytes if they followed the text. Until the
  * next stop_feed each call must pass the bytes of the call before, to which it may add; only added
- * bytes are searched. Not to be called after true before the next stop_feed. */
+ * bytes are searched. After a match of stop_feed, always true. */
 bool stop_peek(struct stop_matcher *m, const char *text, size_t n);
 
 /* Local. Ends the text: appends the text that was held back, unless there was a match. Errors:
