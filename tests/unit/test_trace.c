@@ -19,11 +19,10 @@ static struct trace_event span(uint64_t begin_ns)
 static void ring_keeps_the_last_events(void)
 {
     struct trace *t;
-    struct status st = trace_create(1u << 20, &t); /* with so many ranks the ring has its
-                                                      smallest size */
+    struct status st = trace_create(1u << 10, &t); /* so many ranks that the ring is small */
     CU_ASSERT_FATAL(!status_failed(&st));
     const size_t room = trace_capacity(t);
-    CU_ASSERT_EQUAL(room, TRACE_EVENTS_MIN);
+    CU_ASSERT_EQUAL(room, TRACE_EVENTS_ALL >> 10);
     for (uint64_t i = 0; i < room + 5; i++) {
         const struct trace_event e = span(i);
         trace_add(t, &e);
@@ -46,6 +45,21 @@ static void ring_keeps_the_last_events(void)
     mem_free(&kept);
     trace_destroy(&t);
     CU_ASSERT_PTR_NULL(t);
+}
+
+/* However many ranks a job has, all its events fit one file of bounded size. */
+static void ranks_share_the_events(void)
+{
+    static const uint32_t n_ranks[] = {1, 2, 8, 9, 512, 513, 1000, 4096, 65536};
+    for (size_t i = 0; i < sizeof n_ranks / sizeof *n_ranks; i++) {
+        struct trace *t;
+        const struct status st = trace_create(n_ranks[i], &t);
+        CU_ASSERT_FATAL(!status_failed(&st));
+        const size_t room = trace_capacity(t);
+        CU_ASSERT(room * n_ranks[i] <= TRACE_EVENTS_ALL);
+        CU_ASSERT(room == TRACE_EVENTS_MAX || (room + 1) * n_ranks[i] > TRACE_EVENTS_ALL);
+        trace_destroy(&t);
+    }
 }
 
 static void clock_drifts_evenly(void)
@@ -92,6 +106,7 @@ void suite_trace(CU_pSuite suite);
 void suite_trace(CU_pSuite suite)
 {
     CU_add_test(suite, "the ring keeps the last events", ring_keeps_the_last_events);
+    CU_add_test(suite, "ranks share the events", ranks_share_the_events);
     CU_add_test(suite, "a clock that drifts evenly", clock_drifts_evenly);
     CU_add_test(suite, "an event is JSON", event_is_json);
 }

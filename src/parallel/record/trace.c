@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -15,12 +16,12 @@ struct trace {
 
 struct status trace_create(uint32_t n_ranks, struct trace **out)
 {
+    assert(n_ranks > 0 && n_ranks <= TRACE_EVENTS_ALL);
     *out = NULL;
     struct trace *t = NULL;
     TRY(mem_alloc(&t, 1, sizeof *t, "trace"));
-    t->capacity = TRACE_EVENTS_ALL / (n_ranks > 0 ? n_ranks : 1);
+    t->capacity = TRACE_EVENTS_ALL / n_ranks;
     if (t->capacity > TRACE_EVENTS_MAX) t->capacity = TRACE_EVENTS_MAX;
-    if (t->capacity < TRACE_EVENTS_MIN) t->capacity = TRACE_EVENTS_MIN;
     struct status st = mem_alloc(&t->events, t->capacity, sizeof *t->events, "trace");
     if (status_failed(&st)) trace_destroy(&t);
     *out = t;

@@ -7,15 +7,9 @@
 #include "base/status.h"
 #include "parallel/record/flight.h"
 
-/* A rank keeps TRACE_EVENTS_MIN to TRACE_EVENTS_MAX events, and up to 512 ranks together about
- * TRACE_EVENTS_ALL at most. So the file of such a job stays below about 100 MB, however long it
- * runs. */
-enum {
-    TRACE_EVENTS_MIN = 1024,
-    TRACE_EVENTS_MAX = 1 << 16,
-    TRACE_EVENTS_ALL = 1 << 19,
-    TRACE_COUNTS = 4
-};
+/* A rank keeps at most TRACE_EVENTS_MAX events, and all ranks together TRACE_EVENTS_ALL. So the
+ * file of a job stays below about 100 MB, however long it runs and however many ranks it has. */
+enum { TRACE_EVENTS_MAX = 1 << 16, TRACE_EVENTS_ALL = 1 << 19, TRACE_COUNTS = 4 };
 
 /* Columns: the enumerator, the name in the file, the category, the names of the counts. cpu_ns is
  * the CPU time of the writing thread, which does not grow while other ranks use the core. */
@@ -51,8 +45,8 @@ struct trace_event {
 
 struct trace; /* one per rank */
 
-/* Local. Makes room for a rank's part of TRACE_EVENTS_ALL, but at least TRACE_EVENTS_MIN events.
- * Errors: STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Makes room for a rank's part of TRACE_EVENTS_ALL; n_ranks 1 to TRACE_EVENTS_ALL. Errors:
+ * STATUS_MEMORY. destroy accepts NULL. */
 struct status trace_create(uint32_t n_ranks, struct trace **out);
 void trace_destroy(struct trace **t);
 
