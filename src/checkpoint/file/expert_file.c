@@ -38,7 +38,7 @@ struct head {
 };
 
 struct expert_file_writer {
-    struct expert_file_shape shape; /* its expert_bytes is the caller's: use the head's */
+    struct expert_file_shape shape; /* its expert_bytes is the head's */
     struct head head;
     char *path, *temporary; /* owned */
     int fd;
@@ -46,7 +46,7 @@ struct expert_file_writer {
 };
 
 struct expert_file {
-    struct expert_file_shape shape; /* use the head's expert_bytes */
+    struct expert_file_shape shape; /* its expert_bytes is the head's */
     struct head head;
     char *path; /* owned */
     int fd;
@@ -140,6 +140,7 @@ struct status expert_file_create(const char *path, const struct expert_file_shap
     w->temporary = name.data;
     TRY_GOTO(st, strbuf_status(&name), fail);
     TRY_GOTO(st, head_init(shape, &w->head), fail);
+    w->shape.expert_bytes = w->head.expert_bytes;
     TRY_GOTO(st, open_temporary(w), fail);
     *out = w;
     return st;
@@ -309,6 +310,7 @@ struct status expert_file_open(const char *path, const struct expert_file_shape 
     f->shape = *shape;
     TRY_GOTO(st, mem_strndup(&f->path, path, strlen(path)), fail);
     TRY_GOTO(st, head_init(shape, &f->head), fail);
+    f->shape.expert_bytes = f->head.expert_bytes;
     TRY_GOTO(st, check_head(f), fail);
     *out = f;
     return st;
