@@ -48,7 +48,7 @@ def run(a, ranks, args):
     done = subprocess.run(launch + [a.shoal] + args, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
-        raise SystemExit(f"{args}: status {done.returncode}\n{done.stderr}")
+        raise SystemExit(f"{launch + args}: status {done.returncode}\n{done.stderr}")
     return done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
@@ -89,7 +89,7 @@ def main():
     p.add_argument("--shoal", default="build/release/shoal")
     p.add_argument("--models", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
-    p.add_argument("--mpirun", default="mpirun --bind-to none --mca btl_vader_single_copy_mechanism none -n")
+    p.add_argument("--mpirun", default=f"{pathlib.Path(__file__).parents[1]}/tests/mpirun.sh")
     p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--ranks", type=int, default=2, help="1: only runs of one rank")
     a = p.parse_args()

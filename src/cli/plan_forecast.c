@@ -126,13 +126,14 @@ struct simulation {
     struct cost_model model;
     struct forecast forecast;
     struct forecast_marks marks; /* `part` counts rows until the end */
-    double every, next;          /* rows between marks, and at the next one */
+    double every, next;          /* steps between marks, and at the next one */
 };
 
-/* Notes the time. When all marks are used, keeps every second one. */
+/* Notes the time. When all marks are used, keeps every second one, so that marks stay evenly spread
+ * over the steps. */
 static void simulation_mark(struct simulation *s)
 {
-    const double n = s->forecast.n_rows;
+    const double n = s->forecast.n_steps;
     if (n < s->next) return;
     if (s->marks.n == FORECAST_MARKS) {
         for (size_t i = 0; i < FORECAST_MARKS / 2; i++) {
@@ -143,7 +144,7 @@ static void simulation_mark(struct simulation *s)
         s->every *= 2;
     }
     s->marks.s[s->marks.n] = s->forecast.now_s;
-    s->marks.part[s->marks.n++] = n;
+    s->marks.part[s->marks.n++] = s->forecast.n_rows;
     s->next = n + s->every;
 }
 

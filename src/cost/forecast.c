@@ -99,12 +99,18 @@ double forecast_even_s(const struct cost_model *m, const struct forecast_load *l
     return s * load->answer / load->n_sequences;
 }
 
-/* Returns the time at which this fraction of the tokens was done. */
+/* Returns the time at which this fraction of the rows was done, between marks on a straight line.
+ * The job begins with no row at 0 s. */
 static double time_at(const struct forecast_marks *m, double part)
 {
-    for (size_t i = 0; i < m->n; i++)
-        if (m->part[i] >= part) return m->s[i];
-    return m->n > 0 ? m->s[m->n - 1] : 0;
+    double part0 = 0, s0 = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        const double wide = m->part[i] - part0;
+        if (m->part[i] >= part && wide > 0) return s0 + (m->s[i] - s0) * (part - part0) / wide;
+        part0 = m->part[i];
+        s0 = m->s[i];
+    }
+    return s0;
 }
 
 struct forecast_end forecast_extend(const struct forecast_marks *m, double total_s,

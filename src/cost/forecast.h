@@ -47,7 +47,7 @@ double forecast_even_s(const struct cost_model *m, const struct forecast_load *l
 /* How far a job has come at some moments, to continue it beyond its lines. */
 enum { FORECAST_MARKS = 64 };
 struct forecast_marks {
-    double s[FORECAST_MARKS], part[FORECAST_MARKS]; /* time, and fraction of the tokens */
+    double s[FORECAST_MARKS], part[FORECAST_MARKS]; /* time, and fraction of the rows */
     size_t n;
 };
 

@@ -303,6 +303,8 @@ static void a_sample_is_continued(void)
     const struct forecast_end more = forecast_extend(&m, 8, 100, 1100, 1, 0.1);
     expect_near(more.s, 8 + 1000 * 3 / 50.0); /* the middle half took 3 s for 50 lines */
     CU_ASSERT_TRUE(more.most_s > more.s * 1.2);
+    const struct forecast_marks few = {.n = 2, .s = {4, 8}, .part = {0.5, 1}}; /* 8 s, evenly */
+    expect_near(forecast_extend(&few, 8, 100, 200, 0, 0.1).s, 16);
 }
 
 static void choices_are_the_fewest(void)
