@@ -240,6 +240,32 @@ static void experts_are_touched(void)
     setup_fini(&s);
 }
 
+/* Returns over how many hosts experts are spread when layouts are compared by this network. */
+static uint32_t hosts_of_experts(double network_bytes_s)
+{
+    struct setup s;
+    struct layout l;
+    bool fits = false;
+    setup_init(&s, MODEL_QWEN3, 4, (struct layout_flags){0});
+    s.node.network_bytes_s = network_bytes_s;
+    const struct layout_estimate by_node = {.step_s = cost_reference_s, .user = &s.node};
+    const struct layout_budget budget = {
+        .kv = {2, 0}, .step_tokens = 32, .min_kv_blocks = 16, .estimate = &by_node};
+    const struct layout_flags any = {0};
+    const struct status st = layout_choose(&s.model, s.topo, &any, &budget, &l, s.order, &fits);
+    CU_ASSERT_STRING_EQUAL(st.text, "");
+    CU_ASSERT_TRUE(fits);
+    setup_fini(&s);
+    return l.expert_hosts;
+}
+
+/* Experts over hosts are read once for all rows of the hosts, but the rows travel. */
+static void layouts_are_chosen_by_measured_speeds(void)
+{
+    CU_ASSERT_TRUE(hosts_of_experts(1e12) > 1);
+    CU_ASSERT_EQUAL(hosts_of_experts(1e7), 1);
+}
+
 /* --- jobs --------------------------------------------------------------------------------- */
 
 static void add_decode(struct step_plan *plan, int32_t pos0)
@@ -342,6 +368,7 @@ void suite_cost(CU_pSuite suite)
     CU_add_test(suite, "replicas wait for the fullest", replicas_wait_for_the_fullest);
     CU_add_test(suite, "tp halves weights and adds sums", tp_halves_weights_and_adds_sums);
     CU_add_test(suite, "experts are touched", experts_are_touched);
+    CU_add_test(suite, "layouts by measured speeds", layouts_are_chosen_by_measured_speeds);
     CU_add_test(suite, "stages overlap", stages_overlap);
     CU_add_test(suite, "even jobs", even_jobs_are_compared);
     CU_add_test(suite, "a sample is continued", a_sample_is_continued);
