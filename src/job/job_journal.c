@@ -89,6 +89,12 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     flags_settings(&job_groups[JOB_RUN], o, NULL, out);
     flags_settings(&job_groups[JOB_CAPACITY], o, NULL, out);
     input_files_settings(&j->inputs, out);
+    if (j->text.form.field != NULL) strbuf_printf(out, "--input-field=%s\n", j->text.form.field);
+    if (j->text.form.made_by != NULL) {
+        strbuf_printf(out, "--prompt-template=file with hash %016llx%016llx\n",
+                      (unsigned long long)j->text.made_by_hash[0],
+                      (unsigned long long)j->text.made_by_hash[1]);
+    }
     if (j->part.n > 0) input_part_setting(&j->part, out);
     flags_settings(&job_groups[JOB_SCHEDULE], o, NULL, out);
     flags_settings(&job_groups[JOB_DEVICE], o, NULL, out);

@@ -285,6 +285,11 @@ static struct status open_port(struct job *j, struct lead_port *out)
     return status_ok();
 }
 
+static bool has_form(const struct request_form *f)
+{
+    return f->field != NULL || f->made_by != NULL;
+}
+
 struct status job_open_lead(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -305,6 +310,7 @@ struct status job_open_lead(struct job *j)
                                          .chat_missing = j->text.chat_missing,
                                          .date = j->text.date,
                                          .embed = o->mode == LEAD_EMBED ? &j->embed.rules : NULL,
+                                         .form = has_form(&j->text.form) ? &j->text.form : NULL,
                                          .defaults = j->text.defaults,
                                          .end_ids = j->text.end_ids,
                                          .n_end_ids = j->text.n_end_ids,

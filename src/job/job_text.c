@@ -1,11 +1,16 @@
 /* Reads the tokenizer, end ids, chat template and sampling defaults. */
 #include "job/job_text.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
+
+enum { TEMPLATE_BYTES_MAX = 1 << 20 };
 
 static void add_end_id(struct job_text *t, int64_t id)
 {
@@ -176,6 +181,29 @@ struct status job_text_open(struct job_text *t, const struct ckpt *c, const stru
     return read_checkpoint(t, c, m, NULL);
 }
 
+/* Reads --input-field or --prompt-template. */
+static struct status read_form(struct job_text *t, const struct job_file_flags *f)
+{
+    char *source = NULL;
+    size_t n;
+    if (f->input_field != NULL && f->prompt_template != NULL)
+        return status_make(STATUS_USAGE,
+                           "--input-field and --prompt-template: expected one of them");
+    if (f->input_field != NULL && *f->input_field == '\0')
+        return status_make(STATUS_USAGE, "--input-field: expected a name, found an empty one");
+    t->form.field = f->input_field;
+    if (f->prompt_template == NULL) return status_ok();
+    TRY(status_wrap(file_read(f->prompt_template, TEMPLATE_BYTES_MAX, &source, &n),
+                    "--prompt-template"));
+    const struct status st = chat_create(source, n, NULL, f->prompt_template, &t->made_by);
+    const XXH128_hash_t hash = XXH3_128bits(source, n);
+    t->made_by_hash[0] = hash.high64;
+    t->made_by_hash[1] = hash.low64;
+    t->form.made_by = t->made_by;
+    mem_free(&source);
+    return st;
+}
+
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m)
 {
@@ -183,6 +211,7 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     t->defaults = o->sampling;
     TRY(status_wrap(chat_date_parse(o->run.template_date, &t->date), "--template-date"));
     if (c != NULL) TRY(read_checkpoint(t, c, m, &o->given));
+    TRY(read_form(t, &o->files));
     log_line(LOG_INFO,
              "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "
              "repetition penalty %g, seed %llu; %zu end tokens",
@@ -195,5 +224,6 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
 void job_text_fini(struct job_text *t)
 {
     chat_destroy(&t->chat);
+    chat_destroy(&t->made_by);
     tokenizer_destroy(&t->tokenizer);
 }

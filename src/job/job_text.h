@@ -14,6 +14,9 @@ struct job_text {
     struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
     struct chat *chat;           /* owned; NULL: the checkpoint has none, or it cannot be run */
     char chat_missing[STATUS_TEXT_MAX]; /* why chat is NULL */
+    struct chat *made_by;               /* --prompt-template; owned */
+    uint64_t made_by_hash[2];           /* XXH3-128 of its file */
+    struct request_form form;           /* all zeros: lines are requests */
     struct jinja_date date;
     struct request_defaults defaults;
     int32_t end_ids[JOB_END_IDS_MAX];

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests which files a job reads and writes: compressed outputs, several inputs (docs/files.md).
+"""Tests which files a job reads and writes: compressed outputs, several inputs, lines that are no
+requests (docs/files.md).
 
 usage: files.py SHOAL WORK_FOLDER
 """
@@ -107,8 +108,50 @@ class FilesTest:
         done = job("--restart", inputs=["--input", folder / "b.jsonl.gz", "--input", folder / "c.jsonl"])
         expect(f"{folder / 'c.jsonl'}, line 2, custom_id \"3\"" in done.err, f"{done}")
 
+    def other_lines(self):
+        """Lines with other names give the rows of requests with the same prompts."""
+        lines = self.work / "lines.jsonl"
+        write_lines(lines, [dict(number=i, verb="says", body=line["prompt"], prompt=[i], url="http://x")
+                            for i, line in enumerate(self.lines)])
+        template = self.work / "prompt.jinja"
+        template.write_text("{% if number == 4 %}an error row{% else %}Line {{ number }} {{ verb }}{% endif %}\n")
+        wanted = self.work / "wanted.jsonl"
+        write_lines(self.work / "prompts.jsonl", [dict(prompt=line["prompt"]) for line in self.lines])
+        sampling = ["--max-tokens", 12, "--temperature", 0]
+        self.must(self.work / "prompts.jsonl", wanted, *sampling)
+        for name, flags in (("field", ["--input-field", "body"]), ("made", ["--prompt-template", template])):
+            output = self.work / f"{name}.jsonl.zst"
+            self.must(lines, output, *flags, *sampling)
+            self.must(lines, output, *flags, *sampling, "--audit", 30)
+            self.must(lines, self.work / f"{name}.jsonl", *flags, *sampling)
+            expect((self.work / f"{name}.jsonl").read_bytes() == wanted.read_bytes(), f"{name}: other rows")
+            done = self.run(lines, output, *sampling)
+            self.refused(3, ["it has --" if name == "field" else "it has --prompt-template=file with hash"], done)
+        self.refused(2, ["--input-field was body", "is verb"],
+                     self.run(lines, self.work / "field.jsonl", "--input-field", "verb", *sampling))
+        template.write_text("{{ number }}: {{ noun }}")
+        self.refused(2, ["--prompt-template was file with hash"],
+                     self.run(lines, self.work / "made.jsonl", "--prompt-template", template, *sampling))
+        done = self.must(lines, self.work / "noun.jsonl", "--prompt-template", template)
+        expect("line 1: 'noun' is undefined, and is printed" in done.err, f"{done}")
+        row = json.loads((self.work / "noun.jsonl").read_text().splitlines()[0])
+        expect(row["error"]["code"] == "invalid_request" and "noun" in row["error"]["message"], f"{row}")
+        new = self.work / "new.jsonl"
+        template.write_text("{% for x in y %}")
+        for status, words, flags in (
+                (2, ["expected one of them"], ["--input-field", "a", "--prompt-template", template]),
+                (2, ["--input-field: expected a name"], ["--input-field", ""]),
+                (3, ["prompt.jinja", "line 1"], ["--prompt-template", template]),
+                (3, ["--prompt-template", "missing.jinja"], ["--prompt-template", self.work / "missing.jinja"]),
+                (3, ["--prompt-template"], ["--prompt-template", self.work])):
+            self.refused(status, words, self.run(lines, new, *flags))
+            expect(not new.exists(), f"{flags} wrote")
+        self.refused(2, ["--output", "expected another file than --prompt-template's"],
+                     self.run(lines, template, "--prompt-template", template))
+
     def main(self):
         self.outputs()
+        self.other_lines()
         self.several_inputs()
 
 

@@ -48,6 +48,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     if (l->o.window_bytes == 0) l->o.window_bytes = WINDOW_BYTES;
     l->rules = (struct request_rules){
         .defaults = options->defaults,
+        .form = options->form,
         .tokenizer = options->tokenizer,
         .chat = options->chat,
         .chat_missing = options->chat_missing,

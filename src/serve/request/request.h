@@ -54,9 +54,17 @@ struct request_warnings {
 };
 
 /* The model and the flags, against which lines are checked. Everything is borrowed. */
+/* How the prompt is made from a line that is no request; one of the two is set. Other members of
+ * the line have their effect if they are fields of a request, but for those that hold a prompt. */
+struct request_form {
+    const char *field;          /* the member that is the prompt */
+    const struct chat *made_by; /* a template of the line's members that makes the prompt */
+};
+
 struct request_rules {
     struct request_defaults defaults;
-    struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
+    const struct request_form *form; /* NULL: lines are requests */
+    struct tokenizer *tokenizer;     /* NULL: prompts must be token ids, and results have no text */
     const struct chat *chat;  /* the model's chat template; NULL: lines with `messages` become error
                                  rows, */
     const char *chat_missing; /* the message of these error rows; NULL: a general one */

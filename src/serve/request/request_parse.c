@@ -178,22 +178,27 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
  * when it reads it, and a field that is not read, such as a note, may hold one. */
 static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
-    const bool is_chat = js_type(js_get(fields, "messages")) != JS_NULL;
-    if (!is_chat && p->ask->guide == NULL) return status_ok();
+    const struct request_form *form = p->rules->form;
+    const bool is_made = form != NULL && form->made_by != NULL;
+    const bool is_chat = form == NULL && js_type(js_get(fields, "messages")) != JS_NULL;
+    if (!is_made && !is_chat && p->ask->guide == NULL) return status_ok();
     return request_bad(p, "invalid_request",
                        "a number of this line is beyond 64 bits, expected none beside %s",
-                       is_chat ? "messages" : "a grammar constraint");
+                       is_made   ? "a prompt template"
+                       : is_chat ? "messages"
+                                 : "a grammar constraint");
 }
 
 /* Reads everything except a line's envelope. */
 static struct status read_values(struct request_parser *p, const struct js_node *fields,
                                  bool is_rounded)
 {
+    const bool is_formed = p->rules->form != NULL && !p->is_call;
     if (p->rules->embed != NULL) {
         if (is_rounded) TRY(check_rounded(p, fields));
         return request_read_embed(p, fields);
     }
-    TRY(request_check_fields(p, fields));
+    if (!is_formed) TRY(request_check_fields(p, fields));
     TRY(request_read_sampling(p, fields));
     if (p->ask->streams && !p->ask->echo && p->ask->n_prompt_logprobs >= 0)
         return request_bad(p, "unsupported", "prompt_logprobs: not supported in a stream");
@@ -201,7 +206,7 @@ static struct status read_values(struct request_parser *p, const struct js_node 
         return request_bad(p, "unsupported", "echo: not supported in a stream");
     if (is_rounded) TRY(check_rounded(p, fields));
     TRY(request_read_tools(p, fields));
-    TRY(request_read_prompt(p, fields));
+    TRY(is_formed ? request_read_form(p, fields) : request_read_prompt(p, fields));
     if (p->ask->n_prompt_logprobs < 0) return status_ok();
     if (p->r->score_from == 0) p->r->score_from = 1;
     if (p->ask->n_choices > 1) return status_ok(); /* each answer has its own */
@@ -239,6 +244,7 @@ static struct status read_fields(struct request_parser *p, const struct js_node 
         return read_values(p, root, is_rounded);
     }
     TRY(read_custom_id(p, root));
+    if (p->rules->form != NULL) return read_values(p, root, is_rounded);
     if (js_type(js_get(root, "body")) != JS_NULL || js_type(js_get(root, "url")) != JS_NULL) {
         TRY(read_envelope(p, root, &fields));
     }

@@ -52,6 +52,7 @@ struct status request_read_ids(struct request_parser *p, const struct js_node *l
 struct status request_encode(struct request_parser *p, const char *text, size_t n, unsigned flags,
                              struct token_list *out);
 struct status request_add_tokens(struct request_parser *p, const int32_t *ids, size_t n);
+
 /* request_embed.c: reads a line of shoal embed: "input" (a text, token ids, or a list of either) or
  * a prompt as shoal generate takes it, "dimensions", "encoding_format", "prompt_name" and
  * "priority". */
@@ -60,6 +61,9 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
 /* request_prompt.c: checks that a prompt of n tokens is not empty and that the context holds it
  * and, if there will be an answer, one more. */
 struct status request_check_length(struct request_parser *p, size_t n);
+
+/* request_prompt.c: makes the prompt's tokens of a line that is no request (p->rules->form). */
+struct status request_read_form(struct request_parser *p, const struct js_node *fields);
 
 /* request_sampling.c: reads how tokens are drawn, when a text ends, and how many answers there
  * are. */

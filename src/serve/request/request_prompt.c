@@ -4,6 +4,7 @@
  *   context, continuation, text: request_score.c                       |
  *   prompt_token_ids   -> checked against the vocabulary ------------+-> p->r->tokens [n_prompt]
  *   messages           -> content parts -> template -> tokenizer ----+
+ *   another member, or a template over all members -> tokenizer -----+
  * */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
@@ -397,4 +398,35 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
     const enum js_type first = js_type(js_at(nodes[0], 0));
     return first == JS_STRING || first == JS_ARRAY ? read_list(p, nodes[0])
                                                    : read_prompts(p, keys[0], &nodes[0], 1);
+}
+
+/* Encodes what a template made of the line's members. As in a chat, only the template's own text
+ * can become special tokens. */
+static struct status encode_made(struct request_parser *p, const struct js_node *fields)
+{
+    struct chat_text text = {0};
+    struct token_list list = {0};
+    struct status st = chat_render_members(p->rules->form->made_by, fields, &p->rules->date, &text);
+    p->r->n_template_steps = text.n_steps;
+    if (!status_failed(&st))
+        st = tokenizer_encode_spans(p->rules->tokenizer, text.bytes, text.n, text.spans,
+                                    text.n_spans, TOKENIZER_ADD_SPECIAL, &list);
+    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (!status_failed(&st)) st = take_list(p, &list);
+    token_list_fini(&list);
+    chat_text_fini(&text);
+    return st;
+}
+
+struct status request_read_form(struct request_parser *p, const struct js_node *fields)
+{
+    const struct request_form *form = p->rules->form;
+    if (p->rules->tokenizer == NULL)
+        return request_bad(p, "unsupported", "this model has no tokenizer; give prompt_token_ids");
+    if (form->made_by != NULL) return encode_made(p, fields);
+    const struct js_node *prompt = js_get(fields, form->field);
+    if (js_type(prompt) == JS_STRING) return read_prompts(p, form->field, &prompt, 1);
+    return request_bad(p, "invalid_request",
+                       "%.100s: expected a string as the prompt (--input-field), found %s",
+                       form->field, prompt == NULL ? "no such field" : request_type_name(prompt));
 }

@@ -172,6 +172,25 @@ static struct status spans_of(const struct jinja_output *made, struct chat_text 
     return status_ok();
 }
 
+/* Runs the template; the last one of equal names of variables wins. */
+static struct status render(const struct chat *c, const struct jinja_var *vars, size_t n_vars,
+                            const struct jinja_date *date, const struct jinja_limits *limits,
+                            struct chat_text *out)
+{
+    struct jinja_output made = {0};
+    const struct jinja_date *now = date->year > 0 ? date : &c->date;
+    struct status st = jinja_render(c->template, vars, n_vars, now, limits, &made);
+    out->n_steps = made.n_steps;
+    if (!status_failed(&st)) st = spans_of(&made, out);
+    if (!status_failed(&st)) {
+        out->bytes = made.bytes;
+        out->n = made.n;
+        made.bytes = NULL;
+    }
+    jinja_output_fini(&made);
+    return st;
+}
+
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out)
 {
@@ -194,17 +213,27 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
     vars.v[vars.n++] = (struct jinja_var){.name = "add_generation_prompt",
                                           .kind = JINJA_VAR_BOOL,
                                           .flag = !options->no_generation_prompt};
-    struct jinja_output made = {0};
-    const struct jinja_date *date = options->date.year > 0 ? &options->date : &c->date;
-    struct status st = jinja_render(c->template, vars.v, vars.n, date, &options->limits, &made);
-    out->n_steps = made.n_steps;
-    if (!status_failed(&st)) st = spans_of(&made, out);
-    if (!status_failed(&st)) {
-        out->bytes = made.bytes;
-        out->n = made.n;
-        made.bytes = NULL;
+    return render(c, vars.v, vars.n, &options->date, &options->limits, out);
+}
+
+struct status chat_render_members(const struct chat *c, const struct js_node *object,
+                                  const struct jinja_date *date, struct chat_text *out)
+{
+    static const struct jinja_limits limits = {.is_strict = true};
+    struct jinja_var *vars = NULL;
+    size_t n = 0;
+    const void *it = NULL;
+    const char *name;
+    const struct js_node *value;
+    *out = (struct chat_text){0};
+    TRY(mem_alloc(&vars, js_count(object) + 1, sizeof *vars, "prompt template"));
+    vars[n++] = (struct jinja_var){.name = "line", .kind = JINJA_VAR_JSON, .node = object};
+    while (js_next(object, &it, &name, &value)) {
+        if (js_type(value) == JS_NULL) continue;
+        vars[n++] = (struct jinja_var){.name = name, .kind = JINJA_VAR_JSON, .node = value};
     }
-    jinja_output_fini(&made);
+    const struct status st = render(c, vars, n, date, &limits, out);
+    mem_free(&vars);
     return st;
 }
 

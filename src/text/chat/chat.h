@@ -68,6 +68,13 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
 
+/* Local. Runs the template over the members of an object, all of which come from a user; each is a
+ * variable, and `line` is the whole object unless it has a member of that name. A member that is
+ * null counts as missing. date as in chat_options. Errors: those of jinja_render, also for a
+ * missing member that is printed; STATUS_MEMORY. */
+struct status chat_render_members(const struct chat *c, const struct js_node *object,
+                                  const struct jinja_date *date, struct chat_text *out);
+
 /* Local. Sets *takes to whether a message's content may stay a list of OpenAI's text parts: the
  * template writes a list of one part exactly as it writes that part's text as a string. Runs the
  * template on one message in both forms. Errors: STATUS_MEMORY. */

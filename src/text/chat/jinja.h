@@ -51,6 +51,7 @@ struct jinja_limits {
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB, for the output and for each text that is built */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
+    bool is_strict;          /* printing an undefined value is an error instead of nothing */
 };
 
 /* The output of a template. Zero-initialise it; jinja_output_fini frees it. After an error only

@@ -173,6 +173,8 @@ bool jrepr(struct jbuild *b, const struct jvalue *v)
 bool jprint(struct jbuild *b, const struct jvalue *v)
 {
     if (v->type == JV_TEXT) return jbuild_text(b, v->u.text);
+    if (v->type == JV_UNDEFINED && b->r->limits.is_strict)
+        return jfail(b->r, "'%.60s' is undefined, and is printed", v->u.name);
     if (v->type == JV_UNDEFINED) return true;
     return jrepr(b, v);
 }
