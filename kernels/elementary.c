@@ -50,3 +50,8 @@ double el_log(double x)
     const double hi = 0x1.62e42feep-1, lo = 0x1.a39ef35793c76p-33;
     return fma((double)e, hi, f - fma(s, f - r, -(double)e * lo));
 }
+
+float el_softplusf(float x)
+{
+    return x <= 20.0f ? (float)el_log(1.0 + (double)el_expf(x)) : x;
+}

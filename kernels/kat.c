@@ -404,6 +404,38 @@ static uint64_t kat_delta(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
 }
 
+static uint64_t kat_scan(struct bench *b, enum dtype t)
+{
+    (void)t;
+    enum { KEYS = 21, FIRST = 2 };
+    float gates[2 * ROWS];
+    fill(37, b->x, 2 * ROWS * KEYS, 0.8f);
+    fill(38, b->w, ROWS * N, 2.0f);
+    fill(39, b->kv, KEYS * N, 1.0f);
+    fill(40, gates, 2 * ROWS, 1.0f);
+    for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
+    for (size_t row = 0, n; row < ROWS; row += n) {
+        n = row == 0 ? FIRST : ROWS - FIRST;
+        b->t->scan(&(struct scan_run){.q = b->x + row * KEYS,
+                                      .k = b->x + (ROWS + row) * KEYS,
+                                      .v = b->w + row * N,
+                                      .decay = gates + row,
+                                      .step = gates + ROWS + row,
+                                      .skip = 0.75f,
+                                      .out = b->y + row * N,
+                                      .state = b->kv,
+                                      .n_rows = n,
+                                      .n = N,
+                                      .key_dim = KEYS,
+                                      .key_stride = KEYS,
+                                      .value_stride = N,
+                                      .gate_stride = 1,
+                                      .out_stride = N,
+                                      .state_stride = N});
+    }
+    return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
+}
+
 static uint64_t kat_conv(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -539,6 +571,7 @@ static const struct {
     {"attention with sinks and a softcap", kat_softcap, DTYPE_BF16, 0x9A6A64607B24FBF5u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"delta_rule", kat_delta, DTYPE_F32, 0x2FEBF7E2F8AD94E2u},
+    {"scan", kat_scan, DTYPE_F32, 0x2712FE254E250CEDu},
     {"conv_silu, sigmoid_mul", kat_conv, DTYPE_F32, 0xB0615097F487BF0Cu},
     {"router", kat_router, DTYPE_F32, 0x16BBC71D74AB9E8Cu},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},

@@ -190,6 +190,24 @@ struct delta_run {
     size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
 };
 
+/* Consecutive rows of one head of a Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv
+ * 2405.21060), for n columns of the head's state S [key_dim, columns]. The letters are those of the
+ * delta rule: q is C and k is B, v is x, and step is the discretised dt. For each row and column j:
+ *   d_j   = v_j * step
+ *   S_ij  = fma(k_i, d_j, decay * S_ij)
+ *   out_j = fma(skip, v_j, fma chain over i ascending from +0 of q_i * S_ij)
+ * As with the delta rule, rows may be divided among calls and columns among tiles in any way. */
+struct scan_run {
+    const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
+    const float *v;            /* [n_rows] of n, value_stride apart */
+    const float *decay, *step; /* [n_rows], gate_stride apart */
+    float skip;                /* D of the head */
+    float *out;                /* [n_rows] of n, out_stride apart */
+    float *state;              /* [key_dim] of n, state_stride apart; changed in place */
+    size_t n_rows, n, key_dim;
+    size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
+};
+
 /* Causal attention over the cache (the rows' own K and V are already written there). For each row
  * at position p and head h with kv head g = kv_of_head[h]:
  *   tile t covers positions [64t, 64t + 64), clipped to the visible ones, [lo, p] with
@@ -353,6 +371,9 @@ struct kern_table {
 
     /* Computes the rows of a run (struct delta_run). */
     void (*delta_rule)(const struct delta_run *r);
+
+    /* Computes the rows of a run (struct scan_run). */
+    void (*scan)(const struct scan_run *r);
 
     /* h_i = h_i + x_i */
     void (*add)(float *h, const float *x, size_t n);

@@ -102,6 +102,9 @@ void op_softcap(const struct kern_table *k, float *x, float cap, size_t n);
 /* Applies the table's xielu to x [n]; law [4] = alpha_p, alpha_n, beta, eps. */
 void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n);
 
+/* x_i = max(x_i, 0) * max(x_i, 0) for x [n], in place; a NaN stays NaN. Not on a device. */
+void op_relu2(const struct kern_table *k, float *x, size_t n);
+
 /* y [n_rows, n]: row t = row t of x times scale[t]; y may be x. Not on a device. */
 void op_scale_rows(const struct kern_table *k, const float *x, const float *scale, size_t n_rows,
                    size_t n, float *y);
@@ -194,6 +197,33 @@ struct delta_args {
 };
 /* Runs struct delta_args. Not on a device. */
 void op_delta(const struct kern_table *k, const struct delta_args *a);
+
+/* Computes the inputs of the output projection of a Mamba-2 layer from the projections of rows, row
+ * by row. The shape and the states are those of a delta rule whose key heads are the groups: C
+ * stands for q, B for k and x for v.
+ *   q, k, v = conv_silu of the projections; the convolution has one tap more than the shape says,
+ *   before the others: the bias, whose input is always 1
+ *   step = min(max(softplus(dt + step_bias), step_least), step_most)
+ *   decay = exp(-(exp(decay_log) * step)), with the softplus of struct delta_args
+ *   o = scan;  out = rmsnorm of each group's swiglu(gate z, o) with its part of norm
+ * Slots hold states as in struct delta_args. */
+struct mamba_args {
+    struct delta_shape shape;
+    const float *q, *k, *v, *z, *dt; /* [T, groups * key_dim], the same, [T, heads * value_dim], the
+                                        same, [T, heads] */
+    const float *conv;               /* [1 + n_taps, C] */
+    const float *decay_log, *step_bias, *skip; /* [heads] */
+    float step_least, step_most;
+    const float *norm; /* [heads * value_dim] */
+    struct delta_states states;
+    const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
+    size_t n_seqs, n_rows;
+    float *mixed; /* [T, C] work */
+    float *gates; /* [T, 2, heads] work */
+    float *out;   /* [T, heads, value_dim] */
+};
+/* Runs struct mamba_args. Not on a device. */
+void op_mamba(const struct kern_table *k, const struct mamba_args *a);
 
 /* x [n_rows, n_heads, width] = x * sigmoid(gate), where each head has its own gate values. Not on
  * a device. */

@@ -76,11 +76,6 @@ static void make_unit(const struct kern_table *k, float *x, size_t n, float scal
     for (size_t i = 0; i < n; i++) x[i] = (x[i] * r) * scale;
 }
 
-static float softplus(float x)
-{
-    return x <= 20.0f ? (float)el_log(1.0 + (double)el_expf(x)) : x;
-}
-
 static void find_gates(const struct delta_args *a, size_t row, size_t head)
 {
     const size_t n = delta_value_heads(&a->shape);
@@ -89,7 +84,7 @@ static void find_gates(const struct delta_args *a, size_t row, size_t head)
     for (size_t i = 0; i < a->shape.per_key; i++) {
         const size_t v = head * a->shape.per_key + i;
         float *gates = a->gates + row * 2 * n + v;
-        const float step = softplus(raw_a[i] + a->step_bias[v]);
+        const float step = el_softplusf(raw_a[i] + a->step_bias[v]);
         gates[0] = el_expf(-(el_expf(a->decay_log[v]) * step));
         gates[n] = 1.0f / (1.0f + el_expf(-raw_b[i]));
     }

@@ -277,6 +277,29 @@ void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n
     part_run(k->team, n * CLAMPED_COST, xielu_part, &job);
 }
 
+struct relu2_job {
+    float *x;
+    size_t n;
+};
+
+static void relu2_part(const void *job_, struct part part)
+{
+    const struct relu2_job *job = job_;
+    size_t i, end;
+    if (!part_take(&part, job->n, 1, &i, &end)) return;
+    for (; i < end; i++) {
+        const float x = job->x[i] < 0 ? 0 : job->x[i];
+        job->x[i] = x * x;
+    }
+}
+
+void op_relu2(const struct kern_table *k, float *x, size_t n)
+{
+    const struct relu2_job job = {x, n};
+    assert(k->device == NULL);
+    part_run(k->team, n, relu2_part, &job);
+}
+
 struct sigmoid_rows_job {
     float *x;
     const float *gate;

@@ -8,6 +8,7 @@
 void fill_attention_avx2(struct kern_table *t);
 void fill_choose_avx2(struct kern_table *t);
 void fill_delta_avx2(struct kern_table *t);
+void fill_scan_avx2(struct kern_table *t);
 void fill_linear_avx2(struct kern_table *t);
 void fill_linear_quant_avx2(struct kern_table *t);
 void fill_pack_avx2(struct kern_table *t);

@@ -12,6 +12,7 @@ void kern_fill_avx2(struct kern_table *t)
     fill_row_avx2(t);
     fill_weighted_avx2(t);
     fill_delta_avx2(t);
+    fill_scan_avx2(t);
     fill_choose_avx2(t);
     fill_pack_avx2(t);
 }

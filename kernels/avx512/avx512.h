@@ -7,6 +7,7 @@
 /* Each function replaces entries of the table with the kernels of one file. */
 void fill_attention_avx512(struct kern_table *t);
 void fill_delta_avx512(struct kern_table *t);
+void fill_scan_avx512(struct kern_table *t);
 void fill_linear_avx512(struct kern_table *t);
 void fill_linear_quant_avx512(struct kern_table *t);
 void fill_pack_avx512(struct kern_table *t);

@@ -12,5 +12,6 @@ void kern_fill_avx512(struct kern_table *t)
     fill_row_avx512(t);
     fill_weighted_avx512(t);
     fill_delta_avx512(t);
+    fill_scan_avx512(t);
     fill_pack_avx512(t);
 }

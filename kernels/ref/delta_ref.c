@@ -1,5 +1,5 @@
-/* Reference kernels of recurrent layers: the gated delta rule, its convolution, and sigmoid gates.
- */
+/* Reference kernels of recurrent layers: the gated delta rule, the Mamba-2 scan, their convolution,
+ * and sigmoid gates. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/elementary_body.h"
@@ -45,6 +45,27 @@ REF_CLONES void k_delta_rule_f32_ref(const struct delta_run *r)
                 delta_column(r->q + t * r->key_stride, r->k + t * r->key_stride,
                              r->v[t * r->value_stride + j], decay, beta, r, r->state + j);
     }
+}
+
+/* As delta_column, for the scan. */
+REF_INLINE float scan_column(const struct scan_run *r, size_t t, size_t j)
+{
+    const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
+    const float decay = r->decay[t * r->gate_stride], v = r->v[t * r->value_stride + j];
+    const float d = v * r->step[t * r->gate_stride];
+    float o = 0;
+    for (size_t i = 0; i < r->key_dim; i++) {
+        float *s = r->state + i * r->state_stride + j;
+        *s = fmaf(k[i], d, decay * *s);
+        o = fmaf(q[i], *s, o);
+    }
+    return fmaf(r->skip, v, o);
+}
+
+REF_CLONES void k_scan_f32_ref(const struct scan_run *r)
+{
+    for (size_t t = 0; t < r->n_rows; t++)
+        for (size_t j = 0; j < r->n; j++) r->out[t * r->out_stride + j] = scan_column(r, t, j);
 }
 
 void fill_delta_ref(struct kern_table *t)

@@ -10,6 +10,7 @@ void kern_fill_ref(struct kern_table *t)
     /* set here, because GCC 12 would warn about them in the kernels' own files */
     t->attention_fold = k_attention_fold_ref;
     t->delta_rule = k_delta_rule_f32_ref;
+    t->scan = k_scan_f32_ref;
     fill_row_ref(t);
     fill_delta_ref(t);
     fill_choose_ref(t);

@@ -46,6 +46,7 @@ REF_ATTENTION(k_attention_fold_ref);
 #undef REF_ATTENTION
 
 void k_delta_rule_f32_ref(const struct delta_run *r);
+void k_scan_f32_ref(const struct scan_run *r);
 
 /* Reference kernels that are also called directly. */
 void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);

@@ -1,0 +1,219 @@
+/* The threaded op of Mamba-2 layers, from the projections to the inputs of the output projection:
+ * convolution, gates, scan, gated norm. Called by model/stage_mamba.c. */
+#include "kernels/elementary.h"
+#include "kernels/ops.h"
+#include "kernels/part.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MAMBA_BLOCK = 128,      /* channels of a unit of the convolution */
+    MAMBA_CHANNEL_COST = 8, /* cost of a channel of the convolution, in multiply-adds */
+    MAMBA_GATE_COST = 64    /* cost of a head's gates */
+};
+
+struct mamba_job {
+    const struct kern_table *k;
+    const struct mamba_args *a;
+};
+
+/* Channels [first, first + width) of q, k or v, whose projections x are [T, stride]. */
+struct mamba_block {
+    const float *x;
+    size_t stride, at, first, width; /* at: in x; first: among all channels */
+};
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t blocks_of(size_t n)
+{
+    return (n + MAMBA_BLOCK - 1) / MAMBA_BLOCK;
+}
+
+static size_t keys_of(const struct delta_shape *s)
+{
+    return (size_t)s->n_heads * s->key_dim;
+}
+
+static size_t values_of(const struct delta_shape *s)
+{
+    return delta_value_heads(s) * s->value_dim;
+}
+
+/* Returns the unit-th block: those of q, then of k, then of v. */
+static struct mamba_block block_at(const struct mamba_args *a, size_t unit)
+{
+    const size_t n_k = keys_of(&a->shape), n_v = values_of(&a->shape);
+    const float *const x[3] = {a->q, a->k, a->v};
+    const size_t n[3] = {n_k, n_k, n_v};
+    size_t before = 0, i = 0;
+    for (; i < 2 && unit >= blocks_of(n[i]); i++) {
+        unit -= blocks_of(n[i]);
+        before += n[i];
+    }
+    const size_t at = unit * MAMBA_BLOCK;
+    return (struct mamba_block){x[i], n[i], at, before + at, min_size(MAMBA_BLOCK, n[i] - at)};
+}
+
+/* Returns row t of a block's inputs, counted from the sequence's first row in the step; a row with
+ * negative t is in the state `past`. */
+static const float *block_row(const struct mamba_args *a, const struct seq_rows *seq,
+                              const struct mamba_block *b, const float *past, int64_t t)
+{
+    const int64_t kept = (int64_t)a->shape.n_taps - 1;
+    if (t < 0) return past + (size_t)(kept + t) * delta_channels(&a->shape) + b->first;
+    return b->x + (seq->row0 + (size_t)t) * b->stride + b->at;
+}
+
+/* Computes the convolution of a block over the rows of a sequence, and its state after them. */
+static void convolve_block(const struct mamba_job *job, const struct seq_rows *seq,
+                           const struct mamba_block *b)
+{
+    const struct mamba_args *a = job->a;
+    const size_t n_taps = a->shape.n_taps, n = delta_channels(&a->shape);
+    float *past = a->states.conv + (size_t)seq->slot * (n_taps - 1) * n, ones[MAMBA_BLOCK];
+    const float *rows[DELTA_TAPS_MAX + 1] = {ones};
+    for (size_t i = 0; i < MAMBA_BLOCK; i++) ones[i] = 1;
+    for (size_t j = 0; seq->pos0 == 0 && j + 1 < n_taps; j++)
+        memset(past + j * n + b->first, 0, b->width * sizeof *past);
+    for (size_t t = 0; t < seq->n_rows; t++) {
+        for (size_t j = 0; j < n_taps; j++)
+            rows[1 + j] = block_row(a, seq, b, past, (int64_t)(t + j + 1) - (int64_t)n_taps);
+        job->k->conv_silu(rows, n_taps + 1, a->conv + b->first, n, b->width,
+                          a->mixed + (seq->row0 + t) * n + b->first);
+    }
+    for (size_t j = 0; j + 1 < n_taps; j++) { /* a row moves to an earlier place, or is a new one */
+        const int64_t t = (int64_t)(seq->n_rows + j + 1) - (int64_t)n_taps;
+        memmove(past + j * n + b->first, block_row(a, seq, b, past, t), b->width * sizeof *past);
+    }
+}
+
+static size_t n_conv_blocks(const struct delta_shape *s)
+{
+    return 2 * blocks_of(keys_of(s)) + blocks_of(values_of(s));
+}
+
+static void conv_part(const void *job_, struct part part)
+{
+    const struct mamba_job *job = job_;
+    const struct mamba_args *a = job->a;
+    for (size_t i = 0; i < a->n_seqs; i++) {
+        const struct seq_rows *seq = &a->seqs[i];
+        const uint64_t cost = (uint64_t)seq->n_rows * MAMBA_BLOCK * MAMBA_CHANNEL_COST;
+        size_t unit, end;
+        if (!part_take(&part, n_conv_blocks(&a->shape), cost, &unit, &end)) continue;
+        for (; unit < end; unit++) {
+            const struct mamba_block b = block_at(a, unit);
+            convolve_block(job, seq, &b);
+        }
+    }
+}
+
+static void gates_part(const void *job_, struct part part)
+{
+    const struct mamba_args *a = ((const struct mamba_job *)job_)->a;
+    const size_t n = delta_value_heads(&a->shape);
+    size_t row, end;
+    if (!part_take(&part, a->n_rows, n * MAMBA_GATE_COST, &row, &end)) return;
+    for (; row < end; row++) {
+        float *gates = a->gates + row * 2 * n;
+        for (size_t v = 0; v < n; v++) {
+            float step = el_softplusf(a->dt[row * n + v] + a->step_bias[v]);
+            step = step < a->step_least ? a->step_least : step;
+            step = step > a->step_most ? a->step_most : step;
+            gates[v] = el_expf(-(el_expf(a->decay_log[v]) * step));
+            gates[n + v] = step;
+        }
+    }
+}
+
+/* Computes one tile of columns of one head. */
+static void scan_tile_of(const struct mamba_job *job, const struct seq_rows *seq, size_t v,
+                         size_t j)
+{
+    const struct mamba_args *a = job->a;
+    const struct delta_shape *s = &a->shape;
+    const size_t n = delta_channels(s), n_v = delta_value_heads(s), group = v / s->per_key;
+    const size_t n_k = keys_of(s), width = min_size(DELTA_TILE, s->value_dim - j);
+    const float *x = a->mixed + seq->row0 * n, *gates = a->gates + seq->row0 * 2 * n_v + v;
+    float *state =
+        a->states.heads + (((size_t)seq->slot * n_v + v) * s->value_dim + j) * s->key_dim;
+    const struct scan_run run = {.q = x + group * s->key_dim,
+                                 .k = x + n_k + group * s->key_dim,
+                                 .v = x + 2 * n_k + v * s->value_dim + j,
+                                 .decay = gates,
+                                 .step = gates + n_v,
+                                 .skip = a->skip[v],
+                                 .out = a->out + (seq->row0 * n_v + v) * s->value_dim + j,
+                                 .state = state,
+                                 .n_rows = seq->n_rows,
+                                 .n = width,
+                                 .key_dim = s->key_dim,
+                                 .key_stride = n,
+                                 .value_stride = n,
+                                 .gate_stride = 2 * n_v,
+                                 .out_stride = n_v * s->value_dim,
+                                 .state_stride = width};
+    if (seq->pos0 == 0) memset(state, 0, width * s->key_dim * sizeof *state);
+    job->k->scan(&run);
+}
+
+/* Return the number of tiles of a head, and the cost of a row in one tile. */
+static size_t tiles_of_head(const struct delta_shape *s)
+{
+    return (s->value_dim + DELTA_TILE - 1) / DELTA_TILE;
+}
+
+static uint64_t scan_cost(const struct delta_shape *s)
+{
+    return 3ull * s->key_dim * min_size(DELTA_TILE, s->value_dim);
+}
+
+static void scan_part(const void *job_, struct part part)
+{
+    const struct mamba_job *job = job_;
+    const struct delta_shape *s = &job->a->shape;
+    const size_t n_tiles = tiles_of_head(s);
+    for (size_t i = 0; i < job->a->n_seqs; i++) {
+        const struct seq_rows *seq = &job->a->seqs[i];
+        const uint64_t cost = seq->n_rows * scan_cost(s);
+        size_t unit, end;
+        if (!part_take(&part, delta_value_heads(s) * n_tiles, cost, &unit, &end)) continue;
+        for (; unit < end; unit++)
+            scan_tile_of(job, seq, unit / n_tiles, unit % n_tiles * DELTA_TILE);
+    }
+}
+
+static void gated_norm_part(const void *job_, struct part part)
+{
+    const struct mamba_job *job = job_;
+    const struct mamba_args *a = job->a;
+    const struct delta_shape *s = &a->shape;
+    const size_t n = values_of(s), group = (size_t)s->per_key * s->value_dim;
+    size_t row, end;
+    if (!part_take(&part, a->n_rows, n * MAMBA_CHANNEL_COST, &row, &end)) return;
+    for (; row < end; row++) {
+        float *x = a->out + row * n;
+        job->k->swiglu(a->z + row * n, x, n, x);
+        for (size_t g = 0; g < n; g += group)
+            job->k->rmsnorm(x + g, a->norm + g, group, s->norm_eps, x + g);
+    }
+}
+
+void op_mamba(const struct kern_table *k, const struct mamba_args *a)
+{
+    const struct delta_shape *s = &a->shape;
+    const struct mamba_job job = {k, a};
+    const uint64_t n_heads = delta_value_heads(s);
+    const uint64_t conv_cost = (uint64_t)n_conv_blocks(s) * MAMBA_BLOCK * MAMBA_CHANNEL_COST;
+    assert(k->device == NULL && s->n_taps >= 1 && s->n_taps <= DELTA_TAPS_MAX);
+    if (s->n_heads == 0) return;
+    part_run(k->team, a->n_rows * conv_cost, conv_part, &job);
+    part_run(k->team, a->n_rows * n_heads * MAMBA_GATE_COST, gates_part, &job);
+    part_run(k->team, a->n_rows * n_heads * tiles_of_head(s) * scan_cost(s), scan_part, &job);
+    part_run(k->team, a->n_rows * values_of(s) * MAMBA_CHANNEL_COST, gated_norm_part, &job);
+}
