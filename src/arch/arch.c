@@ -277,6 +277,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     const enum window_rule rule = m->family->window;
     const char *word = m->family->chunked ? "chunked_attention" : "sliding_attention";
     if (m->family->delta) return arch_derive_delta(r);
+    if (m->family->mamba) return arch_derive_mamba(r);
     if (r->layer_types == NULL) return status_ok();
     if (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,
@@ -401,6 +402,7 @@ static struct status derive_typed_mlps(struct arch_reading *r)
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
+    if (m->family->mamba_blocks) return status_ok(); /* their list has marked them */
     if (m->family->typed_mlps) return derive_typed_mlps(r);
     if (r->moe_layers != NULL) return arch_derive_moe_layers(r);
     for (uint32_t l = 0; l < m->n_layers + m->may_predict; l++) {
@@ -483,7 +485,12 @@ static struct status derive_ffn(struct arch_reading *r)
     struct arch *m = &r->m;
     const struct arch_family *f = m->family;
     bool any_dense = false;
-    if (!f->has_experts)
+    if (f->mamba_granite && m->n_experts == 0) {
+        m->lone_shared = true;
+        m->ffn = m->shared_ffn;
+        m->shared_ffn = 0;
+    }
+    if (!f->has_experts || m->lone_shared || (f->mamba_blocks && m->n_experts == 0))
         return m->ffn > 0 ? status_ok() : arch_field_missing(r, "intermediate_size");
     if (m->n_experts == 0) return arch_field_missing(r, "num_local_experts");
     TRY(arch_derive_experts(r));
@@ -492,15 +499,16 @@ static struct status derive_ffn(struct arch_reading *r)
                            "%s: num_experts_per_tok: expected at most the %u experts, found %u",
                            r->what, m->n_experts, m->n_chosen);
     }
-    if (!f->own_expert_width) m->expert_ffn = m->ffn;
+    if (!f->own_expert_width && !f->mamba_blocks) m->expert_ffn = m->ffn;
     if (f->weighs_inputs) m->ffn = r->ffn_mlp;
     if (f->counts_shared) m->shared_ffn = r->n_shared * m->expert_ffn;
     m->shared_mix = m->shared_ffn > 0 && f->names->shared_mix != NULL;
     m->expert_bias = f->expert_bias;
     m->select_bias = f->sigmoid || f->biased_softmax;
     TRY(derive_sparsity(r));
-    for (uint32_t l = 0; l < m->n_layers; l++) any_dense = any_dense || !m->layer_is_moe[l];
-    if (m->ffn == 0 && (any_dense || !f->own_expert_width))
+    for (uint32_t l = 0; l < m->n_layers; l++)
+        any_dense = any_dense || (!m->layer_is_moe[l] && !m->layer_lacks_ffn[l]);
+    if (m->ffn == 0 && (any_dense || (!f->own_expert_width && !f->mamba_blocks)))
         return arch_field_missing(r, "intermediate_size");
     if (!any_dense) m->ffn = 0;
     return derive_router(r);
@@ -525,8 +533,10 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_find_family(r->root, r->what, &r->m.family));
     r->m.rope_pairs = r->m.family->mla;
     r->m.tied = r->m.family->tied;
+    r->norm_topk_prob = r->m.family->mamba_blocks; /* unless the field says otherwise */
     TRY(arch_fields_read(r));
     r->m.may_predict = r->n_predict > 0 && r->m.n_layers < ARCH_LAYERS_MAX;
+    TRY(arch_derive_blocks(r));
     TRY(derive_rope(r));
     TRY(derive_unrotated(r));
     TRY(derive_heads(r));
@@ -545,16 +555,17 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
     struct js_doc *doc = NULL;
     TRY(js_parse(json, n, what, &doc));
     /* defaults for a family without these fields */
-    struct arch_reading r = {.m = {.scale = {.embed = 1, .residual = 1}},
-                             .what = what,
-                             .root = js_root(doc),
-                             .rotary_part = 1,
-                             .qkv_bias = true,
-                             .sparse_step = 1,
-                             .moe_every = 1,
-                             .moe_last = ARCH_LAYERS_MAX,
-                             .routed_scale = 1,
-                             .logits_divisor = 1};
+    struct arch_reading r = {
+        .m = {.scale = {.embed = 1, .residual = 1}, .delta = {.conv_bias = true}},
+        .what = what,
+        .root = js_root(doc),
+        .rotary_part = 1,
+        .qkv_bias = true,
+        .sparse_step = 1,
+        .moe_every = 1,
+        .moe_last = ARCH_LAYERS_MAX,
+        .routed_scale = 1,
+        .logits_divisor = 1};
     const struct status st = parse_root(&r);
     if (!status_failed(&st)) *out = r.m;
     js_destroy(&doc);

@@ -133,14 +133,26 @@ struct arch_family {
                            and "intermediate_size_mlp" for dense layers */
     bool predicts;      /* the layer after the last may be a prediction layer:
                            "num_nextn_predict_layers" */
+    /* some layers have a Mamba-2 scan instead of attention: those of "layer_types" of Granite-4, or
+     * of the lists of Nemotron-H, with sizes in the families' own fields */
+    bool mamba;
+    bool mamba_granite; /* FFNs are shared experts, beside experts or alone; no layer has RoPE
+                           unless "position_embedding_type" is "rope" */
+    bool mamba_blocks;  /* a layer has a mixer or an FFN, by "layers_block_type" or
+                           "hybrid_override_pattern"; no RoPE; FFNs and experts are relu2 without a
+                          gate */
 };
 
-/* The sizes of layers with a gated delta rule instead of attention; all 0: the model has none.
- * Value head v reads key head v / (n_value_heads / n_key_heads). */
+/* The sizes of recurrent layers, which have a gated delta rule or a Mamba-2 scan instead of
+ * attention; all 0: the model has none. Value head v reads key head v / (n_value_heads /
+ * n_key_heads). The key heads of a Mamba-2 scan are its groups, key_dim its state size. */
 struct arch_delta {
     uint32_t n_key_heads, n_value_heads;
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; elements of a value head */
     uint32_t n_taps;             /* rows that the convolution reads */
+    bool is_mamba;               /* the layers are Mamba-2 */
+    bool conv_bias;              /* their convolution has a bias */
+    float step_least, step_most; /* bounds of their step */
 };
 
 /* Multipliers; 1: none. */
@@ -209,7 +221,9 @@ struct arch {
     bool shared_mix;  /* a sigmoid gate multiplies the shared experts' output */
     float clip_qkv;   /* q, k and v are clamped to [-clip_qkv, clip_qkv]; 0: not clamped */
     struct arch_delta delta;
-    bool layer_is_delta[ARCH_LAYERS_MAX];
+    bool layer_is_delta[ARCH_LAYERS_MAX]; /* recurrent, of either kind */
+    bool layer_lacks_mixer[ARCH_LAYERS_MAX], layer_lacks_ffn[ARCH_LAYERS_MAX];
+    bool lone_shared; /* the FFN of dense layers has the shared experts' names */
     bool gated_heads; /* see struct arch_family */
     struct arch_scales scale;
     struct arch_swiglu swiglu;
@@ -242,7 +256,13 @@ static inline uint64_t arch_mixed_inputs(const struct arch *m)
     return o > delta ? o : delta;
 }
 
-/* Local. Returns how many layers of [begin, end) have a gated delta rule. */
+/* Local. True when the layer has keys and values in the cache. */
+static inline bool arch_layer_has_kv(const struct arch *m, uint32_t layer)
+{
+    return !m->layer_is_delta[layer] && !m->layer_lacks_mixer[layer];
+}
+
+/* Local. Returns how many layers of [begin, end) are recurrent. */
 static inline uint32_t arch_delta_layers(const struct arch *m, uint32_t begin, uint32_t end)
 {
     uint32_t n = 0;

@@ -42,6 +42,10 @@ struct arch_reading {
     uint32_t n_predict; /* published prediction layers; the first one is used */
     double unread;      /* receives fields whose value is only checked */
     double local_theta; /* theta of layers with a window; 0: absent */
+    /* models with Mamba-2 layers */
+    const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
+    const struct js_node *step_limit, *position_type;
+    uint32_t expand; /* inputs of the output projection, in model widths */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -58,6 +62,12 @@ struct status arch_derive_gemma(struct arch_reading *r);
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or
  * "full_attention_interval", and checks the rule's sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
+
+/* arch_mamba.c. Local. For models with Mamba-2 layers: arch_derive_blocks sets the number of layers
+ * from their lists; arch_derive_mamba marks each kind and checks the scan's sizes. Errors:
+ * STATUS_INPUT. */
+struct status arch_derive_blocks(struct arch_reading *r);
+struct status arch_derive_mamba(struct arch_reading *r);
 
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */

@@ -92,6 +92,42 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_RECURRENT, "linear_attn.out_proj.weight", DIM_D,
             DIM_DELTA_V),
      .has_leaves = true},
+    /* a Mamba-2 scan */
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_MAMBA, "mamba.c_proj.weight", DIM_DELTA_K,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_MAMBA, "mamba.b_proj.weight", DIM_DELTA_K,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_V, PART_MAMBA, "mamba.x_proj.weight", DIM_DELTA_V,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Z, PART_MAMBA, "mamba.z_proj.weight", DIM_DELTA_V,
+            DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_MAMBA, "mamba.dt_proj.weight", DIM_DELTA_H, DIM_D)},
+    {FLOATS(WEIGHT_CONV_Q, PART_MAMBA, "mamba.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_V, DIM_DELTA_K}},
+    {FLOATS(WEIGHT_CONV_K, PART_MAMBA, "mamba.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_V}, .behind = {DIM_DELTA_K}},
+    {FLOATS(WEIGHT_CONV_V, PART_MAMBA, "mamba.conv1d.weight", DIM_DELTA_V, DIM_DELTA_TAPS),
+     .behind = {DIM_DELTA_K, DIM_DELTA_K}},
+    {VECTOR(WEIGHT_CONV_BIAS_Q, PART_CONV_BIAS, "mamba.conv1d_c.bias", DIM_DELTA_K)},
+    {VECTOR(WEIGHT_CONV_BIAS_K, PART_CONV_BIAS, "mamba.conv1d_b.bias", DIM_DELTA_K)},
+    {VECTOR(WEIGHT_CONV_BIAS_V, PART_CONV_BIAS, "mamba.conv1d_x.bias", DIM_DELTA_V)},
+    {VECTOR(WEIGHT_DECAY_LOG, PART_MAMBA, "mamba.A_log", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_STEP_BIAS, PART_MAMBA, "mamba.dt_bias", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_SKIP, PART_MAMBA, "mamba.D", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_DELTA_NORM, PART_MAMBA, "mamba.norm.weight", DIM_DELTA_V)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_MAMBA, "mamba.out_proj.weight", DIM_D,
+            DIM_DELTA_V),
+     .has_leaves = true},
+    /* its layers with an FFN alone or a mixer alone, and FFNs of other names or without a gate */
+    {VECTOR(WEIGHT_ATTN_NORM, PART_LONE_MIXER, "input_layernorm.weight", DIM_D)},
+    {VECTOR(WEIGHT_FFN_NORM, PART_LONE_FFN, "input_layernorm.weight", DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_RELU2, "mlp.up_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_RELU2, "mlp.down_proj.weight", DIM_D, DIM_F),
+     .has_leaves = true},
+    {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_LONE_SHARED, "shared_mlp.gate_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_UP, PART_LONE_SHARED, "shared_mlp.up_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_LONE_SHARED, "shared_mlp.down_proj.weight", DIM_D, DIM_F),
+     .has_leaves = true},
     /* a dense FFN */
     {VECTOR(WEIGHT_FFN_NORM, PART_IN_NORMS, "post_attention_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_OUT_NORM, PART_AFTER_NORMS, "post_mlp_layernorm.weight", DIM_D)},
@@ -118,9 +154,12 @@ static const struct arch_tensor tensors[] = {
     /* experts and shared experts */
     {MATRIX(CLASS_ROUTER, WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
     {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(select_bias)},
-    {MATRIX(CLASS_FFN, WEIGHT_SHARED_GATE, PART_SHARED, "gate_proj.weight", DIM_SHARED_F, DIM_D),
+    {MATRIX(CLASS_FFN, WEIGHT_SHARED_GATE, PART_SHARED_UP, "gate_proj.weight", DIM_SHARED_F, DIM_D),
      OF(shared)},
-    {MATRIX(CLASS_FFN, WEIGHT_SHARED_UP, PART_SHARED, "up_proj.weight", DIM_SHARED_F, DIM_D),
+    {MATRIX(CLASS_FFN, WEIGHT_SHARED_UP, PART_SHARED_UP, "up_proj.weight", DIM_SHARED_F, DIM_D),
+     OF(shared)},
+    {MATRIX(CLASS_FFN, WEIGHT_SHARED_GATE, PART_SHARED_RELU2, "up_proj.weight", DIM_SHARED_F,
+            DIM_D),
      OF(shared)},
     {MATRIX(CLASS_FFN, WEIGHT_SHARED_DOWN, PART_SHARED, "down_proj.weight", DIM_D, DIM_SHARED_F),
      OF(shared), .has_leaves = true},
@@ -134,7 +173,7 @@ static const struct arch_tensor tensors[] = {
      .is_expert = true},
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_GATE, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(gate),
      .is_expert = true, .behind = {DIM_EXPERT_F}},
-    {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_UP, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(up),
+    {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_UP, PART_MOE_UP, ".weight", DIM_EXPERT_F, DIM_D), OF(up),
      .is_expert = true, .before = {DIM_EXPERT_F}},
     {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
      .is_expert = true, .has_leaves = true},
@@ -203,7 +242,8 @@ const struct arch_tensor *arch_tensor_find(const char *name)
 bool arch_tensor_is_joined(const struct arch_tensor *t, const struct arch_family *family)
 {
     if (t->before[0] == DIM_NONE && t->behind[0] == DIM_NONE) return false;
-    return !t->is_expert || strcmp(family->names->gate, family->names->up) == 0;
+    if (!t->is_expert) return true;
+    return family->names->up != NULL && strcmp(family->names->gate, family->names->up) == 0;
 }
 
 enum arch_axis arch_dim_axis(enum arch_dim dim)
@@ -280,7 +320,7 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
     return sizes[dim] * arch_dim_unit(m, dim);
 }
 
-static uint32_t attention_parts(const struct arch *m)
+static uint64_t attention_parts(const struct arch *m)
 {
     if (m->kv_lora > 0) return PART_LATENT | (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
     return PART_HEADS | (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
@@ -288,33 +328,48 @@ static uint32_t attention_parts(const struct arch *m)
            (m->sinks ? PART_SINKS : 0);
 }
 
-static uint32_t moe_parts(const struct arch *m)
+static uint64_t recurrent_parts(const struct arch *m)
 {
-    return PART_MOE | (m->select_bias ? PART_SELECT_BIAS : 0) |
-           (m->shared_ffn > 0 ? PART_SHARED : 0) | (m->shared_mix ? PART_SHARED_MIX : 0) |
+    if (m->delta.is_mamba) return PART_MAMBA | (m->delta.conv_bias ? PART_CONV_BIAS : 0);
+    return m->family->delta_apart ? PART_APART : PART_DELTA;
+}
+
+static uint64_t moe_parts(const struct arch *m)
+{
+    const bool is_gated = m->gate != GATE_RELU2;
+    const uint64_t shared = PART_SHARED | (is_gated ? PART_SHARED_UP : PART_SHARED_RELU2);
+    return PART_MOE | (is_gated ? PART_MOE_UP : 0) | (m->select_bias ? PART_SELECT_BIAS : 0) |
+           (m->shared_ffn > 0 ? shared : 0) | (m->shared_mix ? PART_SHARED_MIX : 0) |
            (m->expert_bias ? PART_EXPERT_BIAS : 0);
 }
 
-uint32_t arch_final_parts(const struct arch *m)
+static uint64_t dense_parts(const struct arch *m)
+{
+    if (m->family->xielu) return PART_UNGATED;
+    if (m->gate == GATE_RELU2) return PART_RELU2;
+    if (m->lone_shared) return PART_LONE_SHARED;
+    return PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
+}
+
+uint64_t arch_final_parts(const struct arch *m)
 {
     return PART_FINAL | (m->family->layer_norms ? PART_FINAL_BIAS : 0) |
            (m->head_bias ? PART_HEAD_BIAS : 0);
 }
 
-uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
+uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
 {
-    const uint32_t dense =
-        m->family->xielu ? PART_UNGATED : PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
     const struct arch_family *f = m->family;
-    const uint32_t norms = f->out_norms     ? PART_OUT_NORMS
+    const uint64_t norms = f->out_norms     ? PART_OUT_NORMS
                            : f->both_norms  ? PART_BEFORE_NORMS | PART_OUT_NORMS
                            : f->after_norms ? PART_IN_NORMS | PART_AFTER_NORMS
                                             : PART_IN_NORMS;
-    const uint32_t mixer =
-        m->layer_is_delta[layer] ? (f->delta_apart ? PART_APART : PART_DELTA) : attention_parts(m);
+    const uint64_t mixer = m->layer_is_delta[layer] ? recurrent_parts(m) : attention_parts(m);
+    const uint64_t ffn = m->layer_is_moe[layer] ? moe_parts(m) : dense_parts(m);
+    if (m->layer_lacks_mixer[layer]) return PART_LONE_FFN | ffn;
+    if (m->layer_lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms |
-           (f->layer_norms ? PART_NORM_BIAS : 0) | mixer |
-           (m->layer_is_moe[layer] ? moe_parts(m) : dense);
+           (f->layer_norms ? PART_NORM_BIAS : 0) | mixer | ffn;
 }
 
 /* Returns the number of elements of a tensor; for experts, one expert's times n_experts. */
@@ -324,7 +379,7 @@ static uint64_t elements_of(const struct arch *m, const struct arch_tensor *t, u
            (t->is_expert ? n_experts : 1);
 }
 
-static uint64_t all_elements(const struct arch *m, uint32_t parts)
+static uint64_t all_elements(const struct arch *m, uint64_t parts)
 {
     uint64_t n = 0;
     for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
@@ -346,7 +401,7 @@ static uint64_t token_elements(const struct arch *m, bool of_experts)
 {
     uint64_t n = 0;
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const uint32_t parts = arch_layer_parts(m, l);
+        const uint64_t parts = arch_layer_parts(m, l);
         for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
             const struct arch_tensor *t = &tensors[i];
             const bool counts = !t->is_vector && (t->is_expert || !of_experts);

@@ -43,6 +43,11 @@ enum weight_role {
     WEIGHT_STEP_BIAS,
     WEIGHT_DELTA_NORM,
     WEIGHT_DELTA_O,
+    WEIGHT_CONV_BIAS_Q, /* Mamba-2, which has the roles of a delta rule with separate tensors: C is
+                           q, B k, x v, dt a */
+    WEIGHT_CONV_BIAS_K,
+    WEIGHT_CONV_BIAS_V,
+    WEIGHT_SKIP,     /* D */
     WEIGHT_FFN_NORM, /* norm of the FFN's input */
     WEIGHT_FFN_OUT_NORM,
     WEIGHT_GATE,
@@ -152,12 +157,21 @@ enum arch_dim {
     PART(Q_STEP)  /* without one */                                                                \
     PART(DELTA)   /* a gated delta rule */                                                         \
     PART(APART)   /* a DELTA with separate projections */                                          \
-    PART(DENSE)   /* a dense FFN */                                                                \
-    PART(UNGATED) /* DENSE without a gate */                                                       \
+    PART(MAMBA)   /* a Mamba-2 scan */                                                             \
+    PART(CONV_BIAS)                                                                                \
+    PART(DENSE)       /* a dense FFN */                                                            \
+    PART(UNGATED)     /* DENSE without a gate, with xIELU */                                       \
+    PART(RELU2)       /* DENSE without a gate */                                                   \
+    PART(LONE_SHARED) /* DENSE under the names of shared experts */                                \
+    PART(LONE_MIXER)  /* the norm of a layer without an FFN */                                     \
+    PART(LONE_FFN)    /* the norm of a layer without a mixer */                                    \
     PART(FFN_BIAS)                                                                                 \
     PART(MOE)                                                                                      \
     PART(SELECT_BIAS)                                                                              \
-    PART(SHARED) /* shared experts */                                                              \
+    PART(MOE_UP)       /* a MOE whose experts have a gate and an up */                             \
+    PART(SHARED)       /* shared experts */                                                        \
+    PART(SHARED_UP)    /* likewise */                                                              \
+    PART(SHARED_RELU2) /* shared experts without a gate */                                         \
     PART(SHARED_MIX)                                                                               \
     PART(EXPERT_BIAS)                                                                              \
     PART(IN_NORMS)                                                                                 \
@@ -178,10 +192,10 @@ enum arch_part_bit {
 #undef PART_BIT
         PART_BIT_COUNT
 };
-_Static_assert(PART_BIT_COUNT <= 31, "a part's bit fits an int");
+_Static_assert(PART_BIT_COUNT <= 63, "a part's bit fits a long");
 
 enum arch_part {
-#define PART_FLAG(name) PART_##name = 1 << PART_BIT_##name,
+#define PART_FLAG(name) PART_##name = 1L << PART_BIT_##name,
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
         PART_ATTENTION = PART_HEADS | PART_LATENT, /* any kind of attention */
@@ -237,9 +251,9 @@ uint64_t arch_token_params(const struct arch *m);
 uint64_t arch_token_expert_params(const struct arch *m);
 
 /* Local. Returns the parts after the last layer, without the head's matrix. */
-uint32_t arch_final_parts(const struct arch *m);
+uint64_t arch_final_parts(const struct arch *m);
 
 /* Local. Returns the parts of a layer. */
-uint32_t arch_layer_parts(const struct arch *m, uint32_t layer);
+uint64_t arch_layer_parts(const struct arch *m, uint32_t layer);
 
 #endif

@@ -24,7 +24,8 @@ static double expert_bytes_here(const struct weights *w)
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
         const struct layer *l = &w->stage_layers[i];
         for (uint32_t e = 0; l->is_moe && e < l->moe.n_experts; e++) {
-            n += bench_cost_bytes_of(&l->moe.gate[e]) + bench_cost_bytes_of(&l->moe.up[e]) +
+            n += bench_cost_bytes_of(&l->moe.gate[e]) +
+                 (l->moe.up != l->moe.gate ? bench_cost_bytes_of(&l->moe.up[e]) : 0) +
                  bench_cost_bytes_of(&l->moe.down[e]);
         }
     }
@@ -35,10 +36,11 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
 {
     const struct arch *m = &j->model;
     const struct weights *w = j->weights;
-    const uint32_t n_cached = m->n_layers - arch_delta_layers(m, 0, m->n_layers);
+    uint32_t n_cached = 0;
     *cost = (struct bench_cost){
         .n_experts = m->n_experts, .n_chosen = m->n_chosen, .window = m->window};
     for (uint32_t i = 0; i < m->n_layers; i++) {
+        n_cached += arch_layer_has_kv(m, i);
         cost->n_moe_layers += m->layer_is_moe[i];
         cost->windowed += m->layer_has_window[i] ? 1.0 / m->n_layers : 0;
     }

@@ -242,7 +242,7 @@ static struct status emit_tensor(struct calib *c, uint32_t first)
 /* Returns the description of the layer's tensor with a role; NULL if the layer has none. */
 static const struct arch_tensor *layer_tensor(const struct calib *c, enum weight_role role)
 {
-    const uint32_t parts = arch_layer_parts(c->o->model, c->layer);
+    const uint64_t parts = arch_layer_parts(c->o->model, c->layer);
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
         if (t->role == role && (t->part & parts) != 0) return t;

@@ -56,8 +56,9 @@ static struct status check_source(const struct calib *c)
     }
     if (c->o->model->delta.n_key_heads > 0) {
         return status_make(STATUS_USAGE,
-                           "--calibration: not implemented for the gated delta rule of %s; "
-                           "rounding (--method rtn without --calibration) is",
+                           "--calibration: not implemented for the %s of %s; rounding (--method "
+                           "rtn without --calibration) is",
+                           c->o->model->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule",
                            c->o->model->family->title);
     }
     if (c->o->n_seqs > 0) return status_ok();

@@ -12,7 +12,7 @@ static struct status create_store(struct engine *e, const struct engine_tier *o)
     uint32_t *layers = NULL, n = 0;
     TRY(mem_alloc(&layers, range_count(w->layers) + 1, sizeof *layers, "prefix store"));
     for (uint32_t i = 0; i < range_count(w->layers); i++)
-        if (!w->stage_layers[i].is_delta) layers[n++] = w->stage_layers[i].index;
+        if (w->stage_layers[i].has_kv) layers[n++] = w->stage_layers[i].index;
     const struct kv_store_part part = {.layers = layers,
                                        .n_layers = n,
                                        .head_begin = w->kv_heads.begin,

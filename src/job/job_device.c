@@ -57,9 +57,10 @@ static struct status job_device_check_model(const struct arch *m, const char *na
 {
     if (m->delta.n_key_heads > 0) {
         return status_make(STATUS_USAGE,
-                           "--device %s: %s has layers with a gated delta rule, for which the "
-                           "device has no kernels; run it with --device cpu",
-                           name, m->family->title);
+                           "--device %s: %s has layers with a %s, for which the device has no "
+                           "kernels; run it with --device cpu",
+                           name, m->family->title,
+                           m->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule");
     }
     if (m->tuning.step > 0 || m->weighs_inputs) {
         return status_make(STATUS_USAGE,

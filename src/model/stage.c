@@ -288,8 +288,10 @@ static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t 
     for (uint32_t l = first; l < end; l++) {
         const struct layer *layer = &s->o.weights->stage_layers[l];
         comm_mark_layer(s->o.comm, (int32_t)layer->index);
-        for (size_t i = 0; i < n_parts; i++) stage_attention(s, layer, stage_enter(s, i));
-        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, layer, stage_enter(s, i)));
+        for (size_t i = 0; layer->has_mixer && i < n_parts; i++)
+            stage_attention(s, layer, stage_enter(s, i));
+        for (size_t i = 0; layer->has_ffn && i < n_parts; i++)
+            TRY(stage_ffn(s, layer, stage_enter(s, i)));
     }
     for (size_t i = 0; i < n_parts; i++) {
         s->row_sum->complete(s, &s->parts[i]);

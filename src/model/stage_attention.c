@@ -240,8 +240,8 @@ static const struct packed *first_mixer(const struct stage *s, const struct laye
     const struct attention_weights *w = &layer->attention;
     if (!layer->is_delta) return s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
     const bool all_have = range_count(layout_delta_heads(l, l->tp - 1)) > 0;
-    const struct packed *first =
-        s->o.model->family->delta_apart ? &layer->delta.q : &layer->delta.qkvz;
+    const bool are_apart = s->o.model->family->delta_apart || s->o.model->delta.is_mamba;
+    const struct packed *first = are_apart ? &layer->delta.q : &layer->delta.qkvz;
     return !part_is_cut(p) || all_have ? first : NULL;
 }
 
@@ -267,7 +267,8 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
     struct act_rows in = s->row_sum->norm(s, p, stage_norm(layer->attn_norm, layer->attn_norm_bias),
                                           first_mixer(s, layer, p));
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
-    (layer->is_delta ? stage_delta : s->attend)(s, layer, p, &in);
+    stage_attend *const recur = s->o.model->delta.is_mamba ? stage_mamba : stage_delta;
+    (layer->is_delta ? recur : s->attend)(s, layer, p, &in);
     const struct inner_rows o = mixed_rows(s, layer, n_rows);
     stage_show(s, TAP_O, s->attended, n_rows, range_count(o.held));
     in = s->row_sum->input(s, &o);

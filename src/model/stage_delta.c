@@ -3,7 +3,7 @@
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
-static struct delta_shape shape_of(const struct stage *s)
+struct delta_shape stage_delta_shape(const struct stage *s)
 {
     const struct arch *m = s->o.model;
     return (struct delta_shape){.n_heads = range_count(s->o.weights->delta_heads),
@@ -20,7 +20,7 @@ struct status stage_make_states(struct stage *s)
     const struct state_shape shape = {.n_layers =
                                           arch_delta_layers(s->o.model, layers.begin, layers.end),
                                       .n_slots = s->o.n_state_slots,
-                                      .layer = shape_of(s)};
+                                      .layer = stage_delta_shape(s)};
     if (shape.n_layers == 0) return status_ok();
     return state_pool_create(&shape, &s->states);
 }
@@ -67,7 +67,7 @@ void stage_delta(struct stage *s, const struct layer *layer, const struct part *
                  struct act_rows *in)
 {
     const struct delta_weights *w = &layer->delta;
-    const struct delta_shape shape = shape_of(s);
+    const struct delta_shape shape = stage_delta_shape(s);
     struct delta_args a = {.shape = shape,
                            .conv = w->conv,
                            .decay_log = w->decay_log,

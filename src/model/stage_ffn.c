@@ -43,9 +43,12 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     struct act_rows inner = s->row_sum->input(s, &rows);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
-    if (s->o.model->family->xielu && !is_shared) {
+    if ((s->o.model->family->xielu && !is_shared) || s->o.model->gate == GATE_RELU2) {
         stage_columns(s, gate_up, 1, in);
-        op_xielu(s->o.kern, s->gate, w->xielu, n_rows * f);
+        if (s->o.model->gate == GATE_RELU2)
+            op_relu2(s->o.kern, s->gate, n_rows * f);
+        else
+            op_xielu(s->o.kern, s->gate, w->xielu, n_rows * f);
         stage_show(s, TAP_DOWN, s->gate, n_rows, f);
         return inner;
     }

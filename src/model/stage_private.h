@@ -114,9 +114,9 @@ struct stage {
     float *k_narrow, *v_narrow; /* [T, G, query_dim] */
     float *q_wide, *o_wide;     /* [T, H, Hd] */
     float *q_gated;             /* [T, H, 2 query_dim] q and gate of each head */
-    /* gated delta rule, of the key heads held here */
+    /* gated delta rule, of the key heads held here; or Mamba-2 scan */
     float *delta_qkvz, *delta_ba;     /* the projections */
-    float *delta_mixed, *delta_gates; /* work of op_delta */
+    float *delta_mixed, *delta_gates; /* work of op_delta or op_mamba */
     /* latent attention */
     float *q_low;                /* [T, q_lora] */
     float *k_rope;               /* [T, rotary] */
@@ -279,8 +279,11 @@ stage_attend stage_latent;
  * Errors: STATUS_MEMORY. */
 struct status stage_make_states(struct stage *s);
 
-/* Gated delta rule: a stage_attend. */
-stage_attend stage_delta;
+/* Local. Returns the shape of the recurrent layers for this rank. */
+struct delta_shape stage_delta_shape(const struct stage *s);
+
+/* Gated delta rule, and the Mamba-2 scan of stage_mamba.c: a stage_attend each. */
+stage_attend stage_delta, stage_mamba;
 
 /* stage.c. Local. out [n, D] = the normed rows [n] of h. stage_scale_rows: times the model's
  * scale.logits, for the head. */

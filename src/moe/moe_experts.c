@@ -170,6 +170,43 @@ static struct status input_rows(struct moe *m, const struct pass *p, struct act_
     return p->spread != NULL ? p->spread(m, p, in) : status_ok();
 }
 
+/* The linears of an expert's inputs, of which `a` describes what both have in common, and the
+ * activation: sets gate [n_in, f], or inner's quantized values. */
+static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *in,
+                          const struct linear_args *a, struct act_rows *inner, float *up)
+{
+    struct linear_args both[2] = {*a, *a};
+    both[0].xq = act_codes(m->o.kern, in, p->w->gate);
+    both[1].groups = m->up_groups;
+    both[1].y = up;
+    const bool apart = act_codes_replace(in, p->w->up);
+    if (apart) op_linear(m->o.kern, &both[0]);
+    both[1].xq = act_codes(m->o.kern, in, p->w->up);
+    if (!apart && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
+        p->w->up_bias == NULL) {
+        const struct gated_args gated = {.gate = both[0],
+                                         .up = both[1],
+                                         .n_rows = p->n_in,
+                                         .codes = act_codes_to_make(inner, p->w->down),
+                                         .codes_alone = m->o.tap == NULL,
+                                         .kind = m->o.model->gate};
+        op_gated(m->o.kern, &gated);
+    } else {
+        op_linears(m->o.kern, both + apart, 2 - apart);
+        activate(m, p, a->y_stride, a->y, up);
+    }
+}
+
+/* The same without a gate. */
+static void relu2_linear(struct moe *m, const struct pass *p, struct act_rows *in,
+                         const struct linear_args *a)
+{
+    struct linear_args one = *a;
+    one.xq = act_codes(m->o.kern, in, p->w->gate);
+    op_linear(m->o.kern, &one);
+    op_relu2(m->o.kern, one.y, p->n_in * one.y_stride);
+}
+
 /* Does the work of moe_expert_sums on a rank that holds experts, for the rows `in` of m->work. */
 static struct status expert_linears(struct moe *m, const struct pass *p, struct act_rows *in,
                                     int64_t *sums)
@@ -186,27 +223,11 @@ static struct status expert_linears(struct moe *m, const struct pass *p, struct 
     moe_experts_show(m, p, TAP_EXPERT, x, d);
     struct linear_args a = {
         .groups = m->groups, .n_groups = m->n_work, .x = x, .x_stride = d, .y_stride = f};
-    struct linear_args both[2] = {a, a};
-    both[0].y = gate;
-    both[0].xq = act_codes(m->o.kern, in, p->w->gate);
-    both[1].groups = m->up_groups;
-    both[1].y = up;
-    const bool apart = act_codes_replace(in, p->w->up);
-    if (apart) op_linear(m->o.kern, &both[0]);
-    both[1].xq = act_codes(m->o.kern, in, p->w->up);
-    if (!apart && m->o.model->swiglu.limit == 0 && p->w->gate_bias == NULL &&
-        p->w->up_bias == NULL) {
-        const struct gated_args gated = {.gate = both[0],
-                                         .up = both[1],
-                                         .n_rows = p->n_in,
-                                         .codes = act_codes_to_make(&inner, p->w->down),
-                                         .codes_alone = m->o.tap == NULL,
-                                         .kind = m->o.model->gate};
-        op_gated(m->o.kern, &gated);
-    } else {
-        op_linears(m->o.kern, both + apart, 2 - apart);
-        activate(m, p, f, gate, up);
-    }
+    a.y = gate;
+    if (m->o.model->gate == GATE_RELU2)
+        relu2_linear(m, p, in, &a);
+    else
+        gated_linears(m, p, in, &a, &inner, up);
     make_groups(m, p->w->down, m->groups);
     moe_experts_show(m, p, TAP_EXPERT_DOWN, gate, f);
     a.xq = act_codes(m->o.kern, &inner, p->w->down);

@@ -14,17 +14,20 @@ struct latent_weights {
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
 };
 
-/* Weights of a gated delta rule, for the key heads that a rank holds and their value heads. */
+/* Weights of a gated delta rule, for the key heads that a rank holds and their value heads. A
+ * Mamba-2 scan has C, B, x, z and dt as q, k, v, z and a. */
 struct delta_weights {
-    struct packed qkvz;           /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
-    struct packed ba;             /* [key heads * 2 per_key, D] */
-    struct packed q, k, v, z;     /* where they are apart: q, k [key heads * key_dim, D], v, z [o's
-                                     inputs, D] */
-    struct packed b, a;           /* likewise: [value heads, D] each */
-    struct packed o;              /* [D, value heads * value_dim], K-blocks */
-    float *conv;                  /* [n_taps, channels]: those of q, of k, of v */
+    struct packed qkvz;       /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
+    struct packed ba;         /* [key heads * 2 per_key, D] */
+    struct packed q, k, v, z; /* where they are apart: q, k [key heads * key_dim, D], v, z [o's
+                                 inputs, D] */
+    struct packed b, a;       /* likewise: [value heads, D] each */
+    struct packed o;          /* [D, value heads * value_dim], K-blocks */
+    float *conv; /* [n_taps, channels]: those of q, of k, of v; Mamba-2: one row more, the bias,
+                    before the others */
     float *decay_log, *step_bias; /* [value heads] */
-    float *norm;                  /* [value_dim] */
+    float *norm;                  /* [value_dim]; Mamba-2: [value heads * value_dim] */
+    float *skip;                  /* [value heads] of Mamba-2 */
 };
 
 struct attention_weights {
@@ -58,7 +61,8 @@ struct moe_weights {
     struct packed reads;        /* no data: what gate and up read, with gate's quantization where
                                    both read the same quantized values, else with none; also on
                                    ranks without experts */
-    struct packed *gate, *up;   /* [n_experts] of [F, D] */
+    struct packed *gate, *up;   /* [n_experts] of [F, D]; without a gate (GATE_RELU2) both are the
+                                   same array, the linear before the activation */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
     float *gate_bias, *up_bias; /* [n_experts, F]; or NULL */
     float *down_bias;           /* [n_experts, D] added once, after the sum; or NULL */
@@ -88,8 +92,10 @@ struct layer {
     bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     bool is_moe;
-    bool is_delta;     /* a gated delta rule instead of attention */
-    uint32_t kv_table; /* of its KV blocks (parallel/layout/kv_groups.h) */
+    bool is_delta; /* recurrent: a gated delta rule or a Mamba-2 scan instead of attention */
+    bool has_kv;   /* attention with keys and values in the cache */
+    bool has_mixer, has_ffn; /* a layer of Nemotron-H has only one of them */
+    uint32_t kv_table;       /* of its KV blocks (parallel/layout/kv_groups.h) */
     uint32_t in_cache; /* its place among the layers of a KV block; with states, counted from the
                           first such layer of the stage */
     float *attn_norm, *ffn_norm;           /* [D] of what attention and the FFN read; or NULL */

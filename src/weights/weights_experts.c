@@ -24,12 +24,14 @@ void weights_describe_experts(struct weights *w, const struct ckpt *c, const str
             if (t->role != WEIGHT_EXPERT_GATE && t->role != WEIGHT_EXPERT_UP &&
                 t->role != WEIGHT_EXPERT_DOWN)
                 continue;
+            if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
             arch_tensor_name(t, m->family, layer, name, sizeof name);
             const struct ckpt_tensor *stored = ckpt_find(c, name);
             if (t->role == WEIGHT_EXPERT_GATE) gate.quant = in_memory(stored->quant, fp8_as_int8);
             if (t->role == WEIGHT_EXPERT_UP) up.quant = in_memory(stored->quant, fp8_as_int8);
             if (t->role == WEIGHT_EXPERT_DOWN) moe->grid_bits = stored->grid_bits;
         }
+        if (m->gate == GATE_RELU2) up = gate;
         if (act_codes_alike(&gate, &up)) moe->reads.quant = gate.quant;
     }
 }

@@ -32,6 +32,10 @@ static struct status check(const struct weights_fit *f, const struct layout_mode
     if (model->arch->n_experts == 0)
         return status_make(STATUS_USAGE,
                            "--weights stream: only experts stream, and this model has none");
+    if (model->arch->gate == GATE_RELU2)
+        return status_make(
+            STATUS_USAGE, "--weights stream: not implemented for experts without a gate, as %s has",
+            model->arch->family->title);
     return f->may_stream ? status_ok()
                          : status_make(STATUS_USAGE, "--weights stream: needs --device cpu");
 }
@@ -44,7 +48,8 @@ struct status weights_fit_layout(const struct weights_fit *f, struct layout_mode
     if (f->place == WEIGHTS_STREAM) return choose_streaming(f, model, budget, out, order, fits);
     TRY(choose_resident(f, model, budget, out, order, fits));
     const bool may_stream = f->may_stream && model->arch->n_experts > 0 &&
-                            f->place == WEIGHTS_AUTO && budget->rank_bytes > 0;
+                            model->arch->gate != GATE_RELU2 && f->place == WEIGHTS_AUTO &&
+                            budget->rank_bytes > 0;
     if (*fits || !may_stream) return status_ok();
     return choose_streaming(f, model, budget, out, order, fits);
 }

@@ -113,7 +113,7 @@ struct status weights_lend(struct weights *w, const struct layout *l)
         moe->has_others = lent != 0;
         if (lent == 0) continue;
         take_others(&x, moe->gate);
-        take_others(&x, moe->up);
+        if (moe->up != moe->gate) take_others(&x, moe->up);
         take_others(&x, moe->down);
     }
     mem_free(&x.all);

@@ -120,6 +120,10 @@ static const struct place role_places[WEIGHT_ROLE_COUNT] = {
     [WEIGHT_DECAY_LOG] = {IN_LAYER(delta.decay_log)},
     [WEIGHT_STEP_BIAS] = {IN_LAYER(delta.step_bias)},
     [WEIGHT_DELTA_NORM] = {IN_LAYER(delta.norm)},
+    [WEIGHT_CONV_BIAS_Q] = {IN_LAYER(delta.conv)},
+    [WEIGHT_CONV_BIAS_K] = {IN_LAYER(delta.conv)},
+    [WEIGHT_CONV_BIAS_V] = {IN_LAYER(delta.conv)},
+    [WEIGHT_SKIP] = {IN_LAYER(delta.skip)},
     [WEIGHT_SELECT_BIAS] = {IN_LAYER(moe.select_bias)},
     [WEIGHT_EMBED] = {IN_MODEL(embed)},
     [WEIGHT_HEAD] = {IN_MODEL(head)},
@@ -252,24 +256,28 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
     return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
-/* Sets the memory of one of the three parts of the convolution's weights; the first one allocates
- * it for all. */
+/* Sets the memory of one of the three parts of the convolution's weights, or of its bias; the first
+ * one allocates it for all. */
 static struct status make_conv(struct loading *ld, struct target *t)
 {
     struct delta_weights *d = &layer_of(ld->w, &t->spec)->delta;
     const size_t n_k = (size_t)range_count(ld->w->delta_heads) * ld->m->delta.key_dim;
-    const size_t n = weights_channels(ld) * ld->m->delta.n_taps;
-    if (d->conv == NULL) TRY(keep_array(ld->w, &d->conv, n * sizeof *d->conv));
-    t->vector = d->conv;
-    if (t->spec.role != WEIGHT_CONV_Q) t->vector += n_k;
-    if (t->spec.role == WEIGHT_CONV_V) t->vector += n_k;
+    const size_t n = weights_channels(ld), n_biases = ld->m->delta.is_mamba ? 1 : 0;
+    const bool is_bias = weights_is_conv_bias(&t->spec);
+    const uint32_t part = t->spec.role - (is_bias ? WEIGHT_CONV_BIAS_Q : WEIGHT_CONV_Q);
+    const size_t n_all = n * (n_biases + ld->m->delta.n_taps);
+    if (d->conv == NULL) {
+        TRY(keep_array(ld->w, &d->conv, n_all * sizeof *d->conv));
+        memset(d->conv, 0, n * n_biases * sizeof *d->conv);
+    }
+    t->vector = d->conv + part * n_k + (is_bias ? 0 : n * n_biases);
     return status_ok();
 }
 
 static struct status make_target(struct loading *ld, struct target *t)
 {
     struct weights *w = ld->w;
-    if (weights_is_conv(&t->spec)) return make_conv(ld, t);
+    if (weights_is_conv(&t->spec) || weights_is_conv_bias(&t->spec)) return make_conv(ld, t);
     if (weights_is_xielu(t->spec.role)) {
         t->vector = &layer_of(w, &t->spec)->ffn.xielu[t->spec.role - WEIGHT_XIELU_P];
         return status_ok();
@@ -363,10 +371,13 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->in_stage = i;
         layer->is_moe = m->layer_is_moe[layer->index];
         layer->is_delta = m->layer_is_delta[layer->index];
+        layer->has_kv = arch_layer_has_kv(m, layer->index);
+        layer->has_mixer = !m->layer_lacks_mixer[layer->index];
+        layer->has_ffn = !m->layer_lacks_ffn[layer->index];
         layer->window = m->layer_has_window[layer->index] ? m->window : 0;
         if (layer->is_delta) {
             layer->in_cache = n_delta++;
-        } else {
+        } else if (layer->has_kv) {
             const bool windowed = groups.n_windowed > 0 && layer->window > 0;
             const struct kv_place at =
                 kv_groups_place(&groups, n_in_block, windowed, n_before[windowed]++);
@@ -414,6 +425,8 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     if (m->kv_lora == 0)
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
     TRY(weights_list(l, w->place, add_target, ld));
+    for (uint32_t i = 0; m->gate == GATE_RELU2 && i < range_count(w->layers); i++)
+        w->stage_layers[i].moe.up = w->stage_layers[i].moe.gate;
     fill_grids(ld, m);
     return status_ok();
 }

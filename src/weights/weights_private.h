@@ -39,6 +39,11 @@ static inline bool weights_is_conv(const struct weight_spec *s)
     return s->role == WEIGHT_CONV_Q || s->role == WEIGHT_CONV_K || s->role == WEIGHT_CONV_V;
 }
 
+static inline bool weights_is_conv_bias(const struct weight_spec *s)
+{
+    return s->role >= WEIGHT_CONV_BIAS_Q && s->role <= WEIGHT_CONV_BIAS_V;
+}
+
 static inline size_t weights_channels(const struct loading *ld)
 {
     const size_t per_head =

@@ -180,8 +180,8 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
         unit = is_delta ? arch_delta_unit(source_config(c->source)) : c->value_dim;
         if (unit == 0) {
             return status_make(STATUS_INPUT, "config.json: expected %s, for tensor '%s'",
-                               is_delta ? "linear_num_key_heads, linear_num_value_heads and "
-                                          "linear_value_head_dim"
+                               is_delta ? "the numbers of heads of the recurrent layers, and "
+                                          "their width"
                                         : "head_dim, or hidden_size and num_attention_heads",
                                spec->name);
         }

@@ -11,7 +11,9 @@ enum rows_kind {
     ROWS_ALL,
     ROWS_QKV,
     ROWS_HALVES,
-    ROWS_FLAT, /* [1, n] becomes [n] */
+    ROWS_FLAT,  /* [1, n] becomes [n] */
+    ROWS_MAMBA, /* Mamba-2's projections: z, x, B, C, dt */
+    ROWS_CONV,  /* its convolution's channels: x, B, C */
 };
 
 /* A tensor whose name ends with `from` becomes tensors whose names end with `to` instead. */
@@ -24,6 +26,7 @@ struct published_family {
     const char *architecture;
     bool norms_less_one; /* weights named "...norm.weight" are stored less 1, except gated norms */
     bool pairs;          /* the rotated elements of q and k are stored in pairs */
+    bool is_backbone;    /* names begin with "backbone." instead of "model." */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -40,6 +43,44 @@ static const struct published_form granite_shared[] = {
      {"shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight"},
      ROWS_HALVES},
     {"shared_mlp.output_linear.weight", {"shared_mlp.down_proj.weight"}, ROWS_ALL},
+    {0}};
+#define MAMBA_FORMS(where)                                                                         \
+    {where ".in_proj.weight",                                                                      \
+     {"mamba.z_proj.weight", "mamba.x_proj.weight", "mamba.b_proj.weight", "mamba.c_proj.weight",  \
+      "mamba.dt_proj.weight"},                                                                     \
+     ROWS_MAMBA},                                                                                  \
+    {                                                                                              \
+        where ".conv1d.bias",                                                                      \
+            {"mamba.conv1d_x.bias", "mamba.conv1d_b.bias", "mamba.conv1d_c.bias"}, ROWS_CONV       \
+    }
+static const struct published_form granite_hybrid[] = {
+    MAMBA_FORMS("mamba"),
+    {"shared_mlp.input_linear.weight",
+     {"shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight"},
+     ROWS_HALVES},
+    {"shared_mlp.output_linear.weight", {"shared_mlp.down_proj.weight"}, ROWS_ALL},
+    {0}};
+static const struct published_form nemotron_h[] = {
+    MAMBA_FORMS("mixer"),
+    {"mixer.conv1d.weight", {"mamba.conv1d.weight"}, ROWS_ALL},
+    {"mixer.A_log", {"mamba.A_log"}, ROWS_ALL},
+    {"mixer.D", {"mamba.D"}, ROWS_ALL},
+    {"mixer.dt_bias", {"mamba.dt_bias"}, ROWS_ALL},
+    {"mixer.norm.weight", {"mamba.norm.weight"}, ROWS_ALL},
+    {"mixer.out_proj.weight", {"mamba.out_proj.weight"}, ROWS_ALL},
+    {"mixer.q_proj.weight", {"self_attn.q_proj.weight"}, ROWS_ALL},
+    {"mixer.k_proj.weight", {"self_attn.k_proj.weight"}, ROWS_ALL},
+    {"mixer.v_proj.weight", {"self_attn.v_proj.weight"}, ROWS_ALL},
+    {"mixer.o_proj.weight", {"self_attn.o_proj.weight"}, ROWS_ALL},
+    {"mixer.up_proj.weight", {"mlp.up_proj.weight"}, ROWS_ALL},
+    {"mixer.down_proj.weight", {"mlp.down_proj.weight"}, ROWS_ALL},
+    {"mixer.gate.weight", {"mlp.gate.weight"}, ROWS_ALL},
+    {"mixer.gate.e_score_correction_bias", {"mlp.gate.e_score_correction_bias"}, ROWS_ALL},
+    {"mixer.shared_experts.up_proj.weight", {"mlp.shared_experts.up_proj.weight"}, ROWS_ALL},
+    {"mixer.shared_experts.down_proj.weight", {"mlp.shared_experts.down_proj.weight"}, ROWS_ALL},
+    {".norm.weight", {".input_layernorm.weight"}, ROWS_ALL},
+    {".norm_f.weight", {".norm.weight"}, ROWS_ALL},
+    {".embeddings.weight", {".embed_tokens.weight"}, ROWS_ALL},
     {0}};
 static const struct published_form ernie_moe[] = {{"mlp.moe_statics.e_score_correction_bias",
                                                    {"mlp.moe_statics.e_score_correction_bias"},
@@ -76,6 +117,8 @@ static const struct published_family families[] = {
     {.architecture = "HunYuanMoEV1ForCausalLM", .forms = hunyuan},
     {.architecture = "ApertusForCausalLM", .forms = apertus},
     {.architecture = "GraniteMoeSharedForCausalLM", .forms = granite_shared},
+    {.architecture = "GraniteMoeHybridForCausalLM", .forms = granite_hybrid},
+    {.architecture = "NemotronHForCausalLM", .forms = nemotron_h, .is_backbone = true},
 };
 
 struct published {
@@ -124,6 +167,14 @@ static void part_rows(const struct published *p, const struct published_form *fo
         rows[0] = rows[1] = n_rows / 2;
         return;
     }
+    if (form->rows == ROWS_MAMBA || form->rows == ROWS_CONV) {
+        const uint64_t n_v = (uint64_t)m->delta.n_value_heads * m->delta.value_dim;
+        const uint64_t n_k = (uint64_t)m->delta.n_key_heads * m->delta.key_dim;
+        const uint64_t all[] = {n_v, n_v, n_k, n_k, m->delta.n_value_heads};
+        const size_t first = form->rows == ROWS_CONV ? 1 : 0;
+        memcpy(rows, all + first, (first > 0 ? 3 : 5) * sizeof rows[0]);
+        return;
+    }
     rows[0] = (uint64_t)m->n_heads * m->query_dim;
     rows[1] = rows[2] = (uint64_t)m->n_kv_heads * m->query_dim;
 }
@@ -134,12 +185,26 @@ static bool is_rotated(const char *name)
            published_ends(name, ".q_proj.bias") || published_ends(name, ".k_proj.bias");
 }
 
+/* Replaces the word "mixer" before the number of an expert by "mlp". */
+static void rename_experts(char *name)
+{
+    static const char from[] = ".mixer.experts.", to[] = ".mlp.experts.";
+    char *at = strstr(name, from);
+    if (at == NULL) return;
+    memcpy(at, to, strlen(to));
+    memmove(at + strlen(to), at + strlen(from), strlen(at + strlen(from)) + 1);
+}
+
 static struct status part_fill(const struct published *p, const char *name,
                                struct published_part *t)
 {
-    const int n = snprintf(t->name, sizeof t->name, "%s", name);
+    static const char backbone[] = "backbone.";
+    const bool begins = p->family->is_backbone && strncmp(name, backbone, strlen(backbone)) == 0;
+    const int n = snprintf(t->name, sizeof t->name, "%s%s", begins ? "model." : "",
+                           name + (begins ? strlen(backbone) : 0));
     if (n >= (int)sizeof t->name)
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
+    if (p->family->is_backbone) rename_experts(t->name);
     if (p->family->pairs && is_rotated(name)) {
         t->head_rows = p->arch.query_dim;
         t->rotated = p->arch.rotary;
@@ -159,7 +224,8 @@ static const struct published_form *form_of(const struct published *p, const cha
 
 bool published_splits(const struct published *p, const char *name)
 {
-    return p != NULL && (form_of(p, name) != NULL || (p->family->pairs && is_rotated(name)));
+    return p != NULL && (form_of(p, name) != NULL || p->family->is_backbone ||
+                         (p->family->pairs && is_rotated(name)));
 }
 
 struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,

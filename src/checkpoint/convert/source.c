@@ -30,7 +30,7 @@ struct entry {
     struct fused_part *fused; /* owned; set for a part of st; row_group rows are one expert */
     uint32_t pair_rows;       /* rows of a head; the first `rotated` are pairs; 0: none */
     uint32_t rotated;
-    uint64_t row0; /* the first row in st */
+    uint64_t row0; /* the first row in st; of a vector, the first element */
     bool adds_one; /* 1 is added to each value */
 };
 
@@ -325,6 +325,7 @@ static struct status tiktoken_read(struct source *s)
 static struct status hf_texts_read(struct source *s)
 {
     TRY(text_file(s, "config.json", CKPT_TEXT_CONFIG));
+    TRY(published_finite_config(&s->texts[CKPT_TEXT_CONFIG]));
     if (s->texts[CKPT_TEXT_CONFIG].n > 0)
         TRY(published_text_config(&s->texts[CKPT_TEXT_CONFIG], "config.json", &s->is_text));
     if (s->texts[CKPT_TEXT_CONFIG].n > 0)
@@ -483,7 +484,10 @@ static struct status stored_rows(const struct source *s, const struct entry *e, 
 {
     if (e->gguf != NULL) return gguf_read_rows(s->gguf, e->gguf, row0, n_rows, out);
     const size_t row_bytes = stored_row_bytes(e);
-    return safetensors_read(s->st, e->st, (e->row0 + row0) * row_bytes, n_rows * row_bytes, out);
+    const uint64_t before = e->tensor.n_dims == 1 /* of a vector, row0 is an element */
+                                ? e->row0 * dtype_bytes(e->st->dtype)
+                                : (e->row0 + row0) * row_bytes;
+    return safetensors_read(s->st, e->st, before, n_rows * row_bytes, out);
 }
 
 /* Reorders the paired rows of each head into halves: row 2i + j of the first e->rotated rows

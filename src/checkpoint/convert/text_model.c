@@ -150,6 +150,34 @@ struct status published_text_config(struct strbuf *config, const char *what, boo
     return st;
 }
 
+struct status published_finite_config(struct strbuf *config)
+{
+    static const char word[] = "Infinity";
+    const size_t n_word = strlen(word);
+    struct strbuf out;
+    bool in_string = false;
+    strbuf_init(&out);
+    for (size_t i = 0; i < config->n;) {
+        const char *at = config->data + i;
+        const bool is_word = !in_string && i + n_word <= config->n && memcmp(at, word, n_word) == 0;
+        const size_t n = is_word ? n_word : in_string && *at == '\\' && i + 1 < config->n ? 2 : 1;
+        if (is_word)
+            strbuf_puts(&out, "{\"__float__\": \"Infinity\"}");
+        else
+            strbuf_add(&out, at, n);
+        if (*at == '"') in_string = !in_string;
+        i += n;
+    }
+    struct status st = strbuf_status(&out);
+    if (!status_failed(&st) && out.n != config->n) {
+        strbuf_clear(config);
+        strbuf_add(config, out.data, out.n);
+        st = strbuf_status(config);
+    }
+    strbuf_fini(&out);
+    return st;
+}
+
 bool published_is_vision(const char *name)
 {
     static const char *const parts[] = {"vision_tower.", "multi_modal_projector.", "vision_model.",

@@ -14,7 +14,7 @@ static struct stage_kinds kinds_of(const struct layout *l, uint32_t pp)
     const struct range layers = layout_layers(l, pp);
     struct stage_kinds k = {0};
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        if (m->layer_is_delta[i]) continue;
+        if (!arch_layer_has_kv(m, i)) continue;
         if (m->layer_has_window[i])
             k.n_windowed++;
         else

@@ -235,7 +235,7 @@ static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
 {
     const struct arch *a = m->arch;
     const bool is_last = layer == a->n_layers - 1;
-    const uint32_t parts = arch_layer_parts(a, layer) | (is_last ? PART_HEAD : 0);
+    const uint64_t parts = arch_layer_parts(a, layer) | (is_last ? PART_HEAD : 0);
     const struct arch_tensor *t;
     uint64_t bytes = 0;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
@@ -340,7 +340,7 @@ static struct status check_moe(const struct layout_model *m)
     bool any_moe = false, any_dense = false;
     for (uint32_t i = 0; i < arch_all_layers(a); i++) {
         any_moe |= a->layer_is_moe[i];
-        any_dense |= !a->layer_is_moe[i];
+        any_dense |= !a->layer_is_moe[i] && !a->layer_lacks_ffn[i];
     }
     if (any_moe && (a->n_experts == 0 || a->expert_ffn == 0 || m->expert_leaf == 0)) {
         return status_make(STATUS_INPUT, "%s: MoE layers need experts, found %u of width %u",

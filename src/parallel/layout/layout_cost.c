@@ -165,7 +165,7 @@ struct stage_load {
 };
 
 /* Seconds for those linears of these parts that all rows pass through, one after the other. */
-static double linears_s(const struct stage_load *s, const struct weights_cut *cut, uint32_t parts,
+static double linears_s(const struct stage_load *s, const struct weights_cut *cut, uint64_t parts,
                         double rows)
 {
     double seconds = 0;
@@ -254,9 +254,9 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     const double moe = m->n_experts > 0 ? moe_s(s, &cut) : 0;
     const double sum = sum_s(&s->tp, s->rows, m->width);
     double seconds = range_count(layers) * attention_s(s, place), one = 0;
-    uint32_t counted = 0; /* the parts whose seconds are `one` */
+    uint64_t counted = 0; /* the parts whose seconds are `one` */
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        const uint32_t parts = arch_layer_parts(m, i);
+        const uint64_t parts = arch_layer_parts(m, i);
         if (parts != counted) one = linears_s(s, &cut, parts, s->rows);
         counted = parts;
         seconds += one + (m->layer_is_moe[i] ? moe : sum);

@@ -50,7 +50,7 @@ static bool is_streamed(const struct layout_model *m, const struct arch_tensor *
 }
 
 /* Bytes of the tensors of these parts: only those that stream, or only the others. */
-static uint64_t parts_bytes(const struct weights_cut *cut, uint32_t parts, bool streamed)
+static uint64_t parts_bytes(const struct weights_cut *cut, uint64_t parts, bool streamed)
 {
     uint64_t bytes = 0;
     const struct arch_tensor *t;
@@ -67,9 +67,9 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place,
     const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, place.pp);
     uint64_t bytes = parts_bytes(&cut, weights_outer_parts(l, place), streamed), one = 0;
-    uint32_t counted = 0; /* the parts whose bytes are `one`: most layers are like the one before */
+    uint64_t counted = 0; /* the parts whose bytes are `one`: most layers are like the one before */
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        const uint32_t parts = arch_layer_parts(l->model.arch, i);
+        const uint64_t parts = arch_layer_parts(l->model.arch, i);
         if (parts != counted) one = parts_bytes(&cut, parts, streamed);
         counted = parts;
         bytes += one;

@@ -108,7 +108,12 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
                       ", latent attention: %u + %u elements cached of a token, on each tp rank",
                       a->kv_lora, a->rotary);
     }
-    if (a->delta.n_key_heads > 0) {
+    if (a->delta.is_mamba) {
+        strbuf_printf(&line,
+                      ", a Mamba-2 scan in %u layers (%u heads in %u groups, states of %u x %u)",
+                      arch_delta_layers(a, 0, a->n_layers), a->delta.n_value_heads,
+                      a->delta.n_key_heads, a->delta.key_dim, a->delta.value_dim);
+    } else if (a->delta.n_key_heads > 0) {
         strbuf_printf(&line,
                       ", a gated delta rule in %u layers (%u key and %u value heads, states of %u "
                       "x %u)",

@@ -81,10 +81,10 @@ static bool weights_list_is_empty(const struct weight_spec *s)
     return range_count(s->outer) == 0 || range_count(s->rows) == 0 || range_count(s->cols) == 0;
 }
 
-uint32_t weights_outer_parts(const struct layout *l, struct layout_place place)
+uint64_t weights_outer_parts(const struct layout *l, struct layout_place place)
 {
     const bool first = place.pp == 0, last = place.pp + 1 == l->pp;
-    const uint32_t head = !l->model.arch->tied ? PART_HEAD : first ? 0 : PART_HEAD_TIED;
+    const uint64_t head = !l->model.arch->tied ? PART_HEAD : first ? 0 : PART_HEAD_TIED;
     const bool embeds = first || (last && l->model.arch->n_predict > 0);
     uint32_t final = arch_final_parts(l->model.arch) | head;
     if (l->model.arch->headless) final &= ~(uint32_t)(PART_HEAD | PART_HEAD_TIED | PART_HEAD_BIAS);
@@ -98,7 +98,7 @@ struct listing {
 };
 
 /* Emits the tensors of these parts. For parts outside the layers, layer is 0. */
-static struct status list_parts(const struct listing *k, uint32_t parts, uint32_t layer)
+static struct status list_parts(const struct listing *k, uint64_t parts, uint32_t layer)
 {
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
@@ -115,11 +115,11 @@ struct status weights_list(const struct layout *l, struct layout_place place, we
                            void *ctx)
 {
     const struct listing k = {.cut = weights_cut_of(l, place), .emit = emit, .ctx = ctx};
-    const uint32_t outer = weights_outer_parts(l, place);
+    const uint64_t outer = weights_outer_parts(l, place);
     const struct range layers = layout_layers(l, place.pp);
     TRY(list_parts(&k, outer & PART_EMBED, 0));
     for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
         TRY(list_parts(&k, arch_layer_parts(l->model.arch, layer), layer));
     }
-    return list_parts(&k, outer & ~(uint32_t)PART_EMBED, 0);
+    return list_parts(&k, outer & ~(uint64_t)PART_EMBED, 0);
 }

@@ -36,7 +36,7 @@ struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch
 
 /* Local. Returns the parts (enum arch_part) outside the layers that a place holds. A tied head is
  * listed on a last stage that is not also the first, which holds the embedding. */
-uint32_t weights_outer_parts(const struct layout *l, struct layout_place place);
+uint64_t weights_outer_parts(const struct layout *l, struct layout_place place);
 
 /* Called for each slab; ctx is the argument of weights_list. */
 typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
