@@ -69,6 +69,11 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "qwen3_5_moe_text": "model.layers.1.mlp.shared_expert.up_proj.weight",
            "qwen3_5_text": "model.layers.1.linear_attn.in_proj_b.weight",
            "qwen3_5-text": "language_model.model.layers.2.linear_attn.in_proj_qkv.weight",
+           "granitemoehybrid": "model.layers.1.mamba.in_proj.weight",
+           "granite4-moe": "model.layers.2.mamba.D",
+           "nemotron_h": "backbone.layers.2.mixer.in_proj.weight",
+           "nemotron-h-moe": "backbone.layers.1.mixer.shared_experts.up_proj.weight",
+           "nemotron-h-odd": "backbone.layers.3.mixer.norm.weight",
            "phimoe": "model.layers.1.post_attention_layernorm.bias",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
@@ -152,7 +157,7 @@ class GoldenTest:
         expect(False, f"no tensor {wanted} to mutate")
 
     def main(self):
-        moe = any(key in self.config for key in ("num_experts", "num_local_experts",
+        moe = any(self.config.get(key) for key in ("num_experts", "num_local_experts",
                                               "n_routed_experts", "moe_num_experts"))
         model = self.convert_floats(self.golden / "hf", "model.h5")
         self.shoal.must("inspect", model, "--verify")

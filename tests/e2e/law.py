@@ -99,7 +99,8 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
-            "deepseek-v3-mtp", "glm4-moe-mtp", "llama4", "qwen3_5", "qwen3_5-moe"]
+            "deepseek-v3-mtp", "glm4-moe-mtp", "llama4", "qwen3_5", "qwen3_5-moe",
+            "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
@@ -127,13 +128,14 @@ def source_of(name):
 
 def has_experts(name):
     config = SOURCES.get(source_of(name))
-    return config is None or "experts" in (config / "config.json").read_text()
+    return config is None or re.search(r'experts\w*": [1-9]', (config / "config.json").read_text()) is not None
 
 
 def has_states(name):
     """Whether the model has recurrent layers: it shares no prompt blocks and checks no drafts."""
     config = SOURCES.get(source_of(name))
-    return config is not None and "linear_num_key_heads" in (config / "config.json").read_text()
+    return config is not None and re.search('"(linear_num_key|mamba_n|mamba_num)_heads"',
+                                            (config / "config.json").read_text()) is not None
 
 
 FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8"] +
@@ -157,7 +159,7 @@ def allowed(row):
         return False  # o_proj's leaves leave two units of heads
     if row["model"] == "qwen3_5-moe" and row["layout"] == "tp3":
         return False  # it has two heads
-    if row["model"] in FP8_CODES and row["weights"] == "stream":
+    if row["model"] in (*FP8_CODES, "nemotron-h-moe") and row["weights"] == "stream":
         return False  # refused
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
         return False

@@ -30,7 +30,9 @@ GUESSES = {"sliding_window": [16, None], "max_window_layers": [1], "layer_types"
            "n_group": [None, 2], "topk_group": [None, 1], "topk_method": ["greedy", "noaux_tc"], "head_dim": [None, 8],
            "scoring_func": ["softmax", "sigmoid"], "hidden_act": ["gelu", "gelu_pytorch_tanh"], "use_qk_norm": [True],
            "rope_theta": [5e4], "logit_scale": [0.5], "attn_logit_softcapping": [5.0], "final_logit_softcapping": [5.0],
-           "query_pre_attn_scalar": [64], "partial_rotary_factor": [0.5], "attention_chunk_size": [16]}
+           "query_pre_attn_scalar": [64], "partial_rotary_factor": [0.5], "attention_chunk_size": [16],
+           "time_step_limit": [[0.3, 0.6], [0.0, 0.5]], "time_step_min": [0.4], "position_embedding_type": ["rope", "nope"],
+           "hybrid_override_pattern": ["MM-*"], "layers_block_type": [None]}
 
 
 def values_for(key, value):

@@ -1,10 +1,13 @@
 """The models of the goldens with recurrent layers."""
 import torch
-from transformers import (Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig,
+from transformers import (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, NemotronHConfig, NemotronHForCausalLM,
+                          Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig,
                           Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM)
 
 from golden_common import LONGER, LONG_CONTEXT, OVER_BORDERS, SHORTEST
 
+# fields that transformers writes although no layer has experts
+NO_EXPERTS = dict(n_routed_experts=None, num_experts_per_tok=None, n_shared_experts=None)
 MODELS = {
     # a gated delta rule in three layers of four, as published: two value heads for each key head
     "qwen3-next": dict(
@@ -67,4 +70,55 @@ MODELS = {
                                  mrope_section=[2, 1, 1]),
             linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
             linear_value_head_dim=8, linear_conv_kernel_dim=4, tie_word_embeddings=False, **LONG_CONTEXT)),
+    # Mamba-2 in three layers of four, as published: one group, no RoPE, the shared MLP alone, multipliers, tied
+    "granite4": dict(
+        cls=GraniteMoeHybridForCausalLM, dtype=torch.bfloat16, prompts=(5, 200),
+        fields=dict(layer_types=["mamba", "mamba", "attention", "mamba"], position_embedding_type="nope",
+                    time_step_limit=None, init_method="mup", normalization_function="rmsnorm", mamba_chunk_size=256),
+        config=lambda: GraniteMoeHybridConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=48, shared_intermediate_size=48, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, num_local_experts=0, num_experts_per_tok=0,
+            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=16, mamba_d_head=16, mamba_d_conv=4, mamba_expand=2,
+            embedding_multiplier=2.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=1.5,
+            tie_word_embeddings=True, **LONG_CONTEXT)),
+    # experts beside the shared MLP, RoPE, three groups, odd heads, no bias of the convolution, attention first
+    "granite4-moe": dict(
+        cls=GraniteMoeHybridForCausalLM, dtype=torch.float16, prompts=OVER_BORDERS,
+        config=lambda: GraniteMoeHybridConfig(
+            vocab_size=260, hidden_size=24, intermediate_size=16, shared_intermediate_size=32, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6, num_local_experts=5, num_experts_per_tok=2,
+            position_embedding_type="rope", rope_parameters=dict(rope_type="default", rope_theta=50000.0),
+            layer_types=["full_attention", "linear_attention", "linear_attention"], mamba_n_heads=6, mamba_n_groups=3,
+            mamba_d_state=20, mamba_d_head=12, mamba_d_conv=3, mamba_expand=3, mamba_conv_bias=False,
+            residual_multiplier=0.7, attention_multiplier=0.3, tie_word_embeddings=False, **LONG_CONTEXT)),
+    # a layer is a scan, attention or an FFN; as published: a pattern, two groups, relu2, a bound that JSON lacks
+    "nemotron-h": dict(
+        cls=NemotronHForCausalLM, dtype=torch.bfloat16, prompts=(5, 200),
+        fields=dict(layers_block_type=None, hybrid_override_pattern="M-M*-M", num_hidden_layers=6,
+                    time_step_limit=[0.0, float("inf")], chunk_size=128, **NO_EXPERTS),
+        config=lambda: NemotronHConfig(
+            vocab_size=260, hidden_size=32, intermediate_size=80, hybrid_override_pattern="M-M*-M",
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, mamba_num_heads=4, mamba_head_dim=16,
+            n_groups=2, ssm_state_size=16, conv_kernel=4, layer_norm_epsilon=1e-5, tie_word_embeddings=False,
+            **LONG_CONTEXT)),
+    # experts without a gate behind sigmoids, beside a shared one; a layer list; weights scaled, not renormalised
+    "nemotron-h-moe": dict(
+        cls=NemotronHForCausalLM, dtype=torch.bfloat16, prompts=OVER_BORDERS,
+        config=lambda: NemotronHConfig(
+            vocab_size=260, hidden_size=32,
+            layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe"],
+            num_attention_heads=2, num_key_value_heads=1, head_dim=16, mamba_num_heads=4, mamba_head_dim=8,
+            n_groups=2, ssm_state_size=16, conv_kernel=4, layer_norm_epsilon=1e-5, n_routed_experts=6,
+            num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=32,
+            routed_scaling_factor=2.5, norm_topk_prob=False, tie_word_embeddings=False, **LONG_CONTEXT)),
+    # an FFN first, padded heads, heads of a group each, three taps without a bias
+    "nemotron-h-odd": dict(
+        cls=NemotronHForCausalLM, dtype=torch.float16, prompts=OVER_BORDERS, fields=NO_EXPERTS,
+        config=lambda: NemotronHConfig(
+            vocab_size=260, hidden_size=40, intermediate_size=56,
+            layers_block_type=["mlp", "full_attention", "linear_attention", "linear_attention"],
+            num_attention_heads=3, num_key_value_heads=1, head_dim=24, mamba_num_heads=3, mamba_head_dim=24,
+            n_groups=3, ssm_state_size=20, conv_kernel=3, use_conv_bias=False, layer_norm_epsilon=1e-6,
+            tie_word_embeddings=False, **LONG_CONTEXT)),
 }

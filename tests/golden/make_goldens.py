@@ -51,7 +51,7 @@ def fill(model, generator, less_one):
                 p.copy_(1 + 0.3 * torch.randn(p.shape, generator=generator))
             elif name.endswith("A_log"):  # states that last for a few to some hundred tokens
                 p.copy_((0.005 + 0.3 * torch.rand(p.shape, generator=generator)).log())
-            elif "embed_tokens" in name:
+            elif "embed_tokens" in name or name.endswith("embeddings.weight"):
                 normal(p, 0.4 if tied else 1.0)
             elif "lm_head" in name:
                 normal(p, 0.4)
