@@ -146,7 +146,9 @@ struct head_view {
  * serves `per_key` value heads; value head v reads key head v / per_key. The channels of the
  * convolution, C in all, are q of all heads, then k of all heads, then v of all heads. */
 struct delta_shape {
-    uint32_t n_heads, per_key;   /* key heads; value heads of each */
+    uint32_t n_heads, per_key; /* key heads; value heads of each */
+    bool is_cut;               /* Mamba-2: of the value heads only n_own are here, from first_own */
+    uint32_t first_own, n_own; /* on, beside all key heads */
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; of a value head's v */
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;
@@ -155,7 +157,7 @@ enum { DELTA_TAPS_MAX = 16, DELTA_TILE = 64 };
 
 static inline size_t delta_value_heads(const struct delta_shape *s)
 {
-    return (size_t)s->n_heads * s->per_key;
+    return s->is_cut ? s->n_own : (size_t)s->n_heads * s->per_key;
 }
 
 static inline size_t delta_channels(const struct delta_shape *s)
@@ -198,14 +200,14 @@ struct delta_args {
 /* Runs struct delta_args. Not on a device. */
 void op_delta(const struct kern_table *k, const struct delta_args *a);
 
-/* Computes the inputs of the output projection of a Mamba-2 layer from the projections of rows, row
- * by row. The shape and the states are those of a delta rule whose key heads are the groups: C
- * stands for q, B for k and x for v.
+/* Computes the gated outputs of a Mamba-2 layer from the projections of rows, row by row. The shape
+ * and the states are those of a delta rule whose key heads are the groups: C stands for q, B for k
+ * and x for v. "Heads" are those of delta_value_heads.
  *   q, k, v = conv_silu of the projections; the convolution has one tap more than the shape says,
  *   before the others: the bias, whose input is always 1
  *   step = min(max(softplus(dt + step_bias), step_least), step_most)
  *   decay = exp(-(exp(decay_log) * step)), with the softplus of struct delta_args
- *   o = scan;  out = rmsnorm of each group's swiglu(gate z, o) with its part of norm
+ *   o = scan;  out = swiglu(gate z, o);  sums = square_sum of each head of out, as bits
  * Slots hold states as in struct delta_args. */
 struct mamba_args {
     struct delta_shape shape;
@@ -214,16 +216,29 @@ struct mamba_args {
     const float *conv;               /* [1 + n_taps, C] */
     const float *decay_log, *step_bias, *skip; /* [heads] */
     float step_least, step_most;
-    const float *norm; /* [heads * value_dim] */
     struct delta_states states;
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;
-    float *mixed; /* [T, C] work */
-    float *gates; /* [T, 2, heads] work */
-    float *out;   /* [T, heads, value_dim] */
+    float *mixed;   /* [T, C] work */
+    float *gates;   /* [T, 2, heads] work */
+    float *out;     /* [T, heads, value_dim] */
+    uint32_t *sums; /* [T, all heads of all groups]; only those here are written */
 };
 /* Runs struct mamba_args. Not on a device. */
 void op_mamba(const struct kern_table *k, const struct mamba_args *a);
+
+/* The norm after it, over the heads of each group, of which other ranks may hold some:
+ *   m = (the sums of the group's heads, added in their order from +0) / (float)elements
+ *   out_i = (out_i * (1 / sqrt(m + norm_eps))) * norm_i */
+struct mamba_norm {
+    struct delta_shape shape;
+    const uint32_t *sums; /* [T, all heads of all groups] */
+    const float *norm;    /* [heads * value_dim] */
+    size_t n_rows;
+    float *out; /* [T, heads, value_dim], changed in place */
+};
+/* Runs struct mamba_norm. Not on a device. */
+void op_mamba_norm(const struct kern_table *k, const struct mamba_norm *a);
 
 /* x [n_rows, n_heads, width] = x * sigmoid(gate), where each head has its own gate values. Not on
  * a device. */

@@ -1,10 +1,11 @@
-/* The threaded op of Mamba-2 layers, from the projections to the inputs of the output projection:
- * convolution, gates, scan, gated norm. Called by model/stage_mamba.c. */
+/* The threaded ops of Mamba-2 layers, from the projections to the inputs of the output projection:
+ * convolution, gates, scan, gate, and the norm. Called by model/stage_mamba.c. */
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -137,7 +138,8 @@ static void scan_tile_of(const struct mamba_job *job, const struct seq_rows *seq
 {
     const struct mamba_args *a = job->a;
     const struct delta_shape *s = &a->shape;
-    const size_t n = delta_channels(s), n_v = delta_value_heads(s), group = v / s->per_key;
+    const size_t n = delta_channels(s), n_v = delta_value_heads(s);
+    const size_t group = (s->first_own + v) / s->per_key;
     const size_t n_k = keys_of(s), width = min_size(DELTA_TILE, s->value_dim - j);
     const float *x = a->mixed + seq->row0 * n, *gates = a->gates + seq->row0 * 2 * n_v + v;
     float *state =
@@ -188,19 +190,19 @@ static void scan_part(const void *job_, struct part part)
     }
 }
 
-static void gated_norm_part(const void *job_, struct part part)
+static void gate_part(const void *job_, struct part part)
 {
     const struct mamba_job *job = job_;
     const struct mamba_args *a = job->a;
     const struct delta_shape *s = &a->shape;
-    const size_t n = values_of(s), group = (size_t)s->per_key * s->value_dim;
+    const size_t n = values_of(s), d = s->value_dim, n_all = (size_t)s->n_heads * s->per_key;
     size_t row, end;
     if (!part_take(&part, a->n_rows, n * MAMBA_CHANNEL_COST, &row, &end)) return;
     for (; row < end; row++) {
         float *x = a->out + row * n;
         job->k->swiglu(a->z + row * n, x, n, x);
-        for (size_t g = 0; g < n; g += group)
-            job->k->rmsnorm(x + g, a->norm + g, group, s->norm_eps, x + g);
+        for (size_t v = 0; v < delta_value_heads(s); v++)
+            a->sums[row * n_all + s->first_own + v] = f32_bits(job->k->square_sum(x + v * d, d));
     }
 }
 
@@ -211,9 +213,49 @@ void op_mamba(const struct kern_table *k, const struct mamba_args *a)
     const uint64_t n_heads = delta_value_heads(s);
     const uint64_t conv_cost = (uint64_t)n_conv_blocks(s) * MAMBA_BLOCK * MAMBA_CHANNEL_COST;
     assert(k->device == NULL && s->n_taps >= 1 && s->n_taps <= DELTA_TAPS_MAX);
-    if (s->n_heads == 0) return;
+    if (n_heads == 0) return;
     part_run(k->team, a->n_rows * conv_cost, conv_part, &job);
     part_run(k->team, a->n_rows * n_heads * MAMBA_GATE_COST, gates_part, &job);
     part_run(k->team, a->n_rows * n_heads * tiles_of_head(s) * scan_cost(s), scan_part, &job);
-    part_run(k->team, a->n_rows * values_of(s) * MAMBA_CHANNEL_COST, gated_norm_part, &job);
+    part_run(k->team, a->n_rows * values_of(s) * MAMBA_CHANNEL_COST, gate_part, &job);
+}
+
+struct mamba_norm_job {
+    const struct mamba_norm *a;
+};
+
+/* Returns the factor of a row's elements in a group. */
+static float group_factor(const struct mamba_norm *a, size_t row, size_t group)
+{
+    const struct delta_shape *s = &a->shape;
+    const uint32_t *sums = a->sums + (row * s->n_heads + group) * s->per_key;
+    float sum = 0;
+    for (size_t i = 0; i < s->per_key; i++) sum += f32_from_bits(sums[i]);
+    return 1.0f / sqrtf(sum / (float)((size_t)s->per_key * s->value_dim) + s->norm_eps);
+}
+
+static void mamba_norm_part(const void *job_, struct part part)
+{
+    const struct mamba_norm *a = ((const struct mamba_norm_job *)job_)->a;
+    const struct delta_shape *s = &a->shape;
+    const size_t n = delta_value_heads(s), d = s->value_dim;
+    size_t row, end;
+    if (!part_take(&part, a->n_rows, n * d, &row, &end)) return;
+    for (; row < end; row++) {
+        float r = 0;
+        for (size_t v = 0; v < n; v++) {
+            const size_t head = s->first_own + v;
+            float *x = a->out + (row * n + v) * d;
+            if (v == 0 || head % s->per_key == 0) r = group_factor(a, row, head / s->per_key);
+            for (size_t i = 0; i < d; i++) x[i] = (x[i] * r) * a->norm[v * d + i];
+        }
+    }
+}
+
+void op_mamba_norm(const struct kern_table *k, const struct mamba_norm *a)
+{
+    const struct mamba_norm_job job = {a};
+    const uint64_t n = values_of(&a->shape);
+    assert(k->device == NULL);
+    if (n > 0) part_run(k->team, a->n_rows * n, mamba_norm_part, &job);
 }

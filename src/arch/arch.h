@@ -248,6 +248,18 @@ static inline uint32_t arch_delta_per_key(const struct arch *m)
     return m->delta.n_key_heads > 0 ? m->delta.n_value_heads / m->delta.n_key_heads : 0;
 }
 
+/* Local. Returns the units of recurrent layers that ranks divide, and the value heads of each: key
+ * heads of a gated delta rule, heads of a Mamba-2 scan. */
+static inline uint32_t arch_delta_units(const struct arch *m)
+{
+    return m->delta.is_mamba ? m->delta.n_value_heads : m->delta.n_key_heads;
+}
+
+static inline uint32_t arch_delta_per_unit(const struct arch *m)
+{
+    return m->delta.is_mamba ? 1 : arch_delta_per_key(m);
+}
+
 /* Local. Returns the widest input of an output projection, attention's or a gated delta rule's. */
 static inline uint64_t arch_mixed_inputs(const struct arch *m)
 {

@@ -37,16 +37,17 @@ uint32_t arch_value_dim(const struct js_node *config)
 
 uint32_t arch_delta_unit(const struct js_node *config)
 {
-    /* the fields of a delta rule, of Granite-4 and of Nemotron-H, and what they are when absent */
+    /* the fields of a delta rule, of Granite-4 and of Nemotron-H */
     static const struct {
         const char *keys, *values, *dim;
-        double n_keys, n;
-    } names[] = {{"linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", 0, 0},
-                 {"mamba_n_groups", "mamba_n_heads", "mamba_d_head", 1, 0},
-                 {"n_groups", "mamba_num_heads", "mamba_head_dim", 8, 64}};
+        double n; /* of `dim` when absent */
+    } names[] = {{"linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", 0},
+                 {NULL, "mamba_n_heads", "mamba_d_head", 0},
+                 {NULL, "mamba_num_heads", "mamba_head_dim", 64}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const double n_values = number_or(config, names[i].values, 0);
-        const double n_keys = number_or(config, names[i].keys, names[i].n_keys);
+        const double n_keys =
+            names[i].keys != NULL ? number_or(config, names[i].keys, 0) : n_values;
         const double n = number_or(config, names[i].dim, names[i].n);
         if (!(n_keys >= 1 && n_values >= n_keys && n >= 1)) continue;
         const double unit = floor(n_values / n_keys) * n;

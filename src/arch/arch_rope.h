@@ -17,8 +17,8 @@ enum { ARCH_ROPE_MAX = 65536 };
  * K-blocks; 0 when the config does not give it. */
 uint32_t arch_value_dim(const struct js_node *config);
 
-/* Local. As arch_value_dim, for recurrent layers: the value heads of one key head, or of one group of
- * a Mamba-2 scan, together. */
+/* Local. As arch_value_dim, for recurrent layers: the value heads of one key head together, or one
+ * head of a Mamba-2 scan. */
 uint32_t arch_delta_unit(const struct js_node *config);
 
 struct arch_rope {

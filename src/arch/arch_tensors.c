@@ -93,23 +93,21 @@ static const struct arch_tensor tensors[] = {
             DIM_DELTA_V),
      .has_leaves = true},
     /* a Mamba-2 scan */
-    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_MAMBA, "mamba.c_proj.weight", DIM_DELTA_K,
-            DIM_D)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_MAMBA, "mamba.b_proj.weight", DIM_DELTA_K,
-            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_MAMBA, "mamba.c_proj.weight", DIM_GROUPS, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_MAMBA, "mamba.b_proj.weight", DIM_GROUPS, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_V, PART_MAMBA, "mamba.x_proj.weight", DIM_DELTA_V,
             DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Z, PART_MAMBA, "mamba.z_proj.weight", DIM_DELTA_V,
             DIM_D)},
     {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_MAMBA, "mamba.dt_proj.weight", DIM_DELTA_H, DIM_D)},
-    {FLOATS(WEIGHT_CONV_Q, PART_MAMBA, "mamba.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
-     .before = {DIM_DELTA_V, DIM_DELTA_K}},
-    {FLOATS(WEIGHT_CONV_K, PART_MAMBA, "mamba.conv1d.weight", DIM_DELTA_K, DIM_DELTA_TAPS),
-     .before = {DIM_DELTA_V}, .behind = {DIM_DELTA_K}},
+    {FLOATS(WEIGHT_CONV_Q, PART_MAMBA, "mamba.conv1d.weight", DIM_GROUPS, DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_V, DIM_GROUPS}},
+    {FLOATS(WEIGHT_CONV_K, PART_MAMBA, "mamba.conv1d.weight", DIM_GROUPS, DIM_DELTA_TAPS),
+     .before = {DIM_DELTA_V}, .behind = {DIM_GROUPS}},
     {FLOATS(WEIGHT_CONV_V, PART_MAMBA, "mamba.conv1d.weight", DIM_DELTA_V, DIM_DELTA_TAPS),
-     .behind = {DIM_DELTA_K, DIM_DELTA_K}},
-    {VECTOR(WEIGHT_CONV_BIAS_Q, PART_CONV_BIAS, "mamba.conv1d_c.bias", DIM_DELTA_K)},
-    {VECTOR(WEIGHT_CONV_BIAS_K, PART_CONV_BIAS, "mamba.conv1d_b.bias", DIM_DELTA_K)},
+     .behind = {DIM_GROUPS, DIM_GROUPS}},
+    {VECTOR(WEIGHT_CONV_BIAS_Q, PART_CONV_BIAS, "mamba.conv1d_c.bias", DIM_GROUPS)},
+    {VECTOR(WEIGHT_CONV_BIAS_K, PART_CONV_BIAS, "mamba.conv1d_b.bias", DIM_GROUPS)},
     {VECTOR(WEIGHT_CONV_BIAS_V, PART_CONV_BIAS, "mamba.conv1d_x.bias", DIM_DELTA_V)},
     {VECTOR(WEIGHT_DECAY_LOG, PART_MAMBA, "mamba.A_log", DIM_DELTA_H)},
     {VECTOR(WEIGHT_STEP_BIAS, PART_MAMBA, "mamba.dt_bias", DIM_DELTA_H)},
@@ -279,9 +277,9 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
     case DIM_DELTA_K:
         return m->delta.key_dim;
     case DIM_DELTA_V:
-        return arch_delta_per_key(m) * m->delta.value_dim;
+        return arch_delta_per_unit(m) * m->delta.value_dim;
     case DIM_DELTA_H:
-        return arch_delta_per_key(m);
+        return arch_delta_per_unit(m);
     case DIM_DELTA_QKVZ:
         return 2 * m->delta.key_dim + 2 * arch_delta_per_key(m) * m->delta.value_dim;
     case DIM_DELTA_BA:
@@ -311,12 +309,13 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_EXPERT_F] = m->expert_ffn,
                                        [DIM_E] = m->n_experts,
                                        [DIM_DELTA_K] = m->delta.n_key_heads,
-                                       [DIM_DELTA_V] = m->delta.n_key_heads,
-                                       [DIM_DELTA_H] = m->delta.n_key_heads,
+                                       [DIM_DELTA_V] = arch_delta_units(m),
+                                       [DIM_DELTA_H] = arch_delta_units(m),
                                        [DIM_DELTA_QKVZ] = m->delta.n_key_heads,
                                        [DIM_DELTA_BA] = m->delta.n_key_heads,
                                        [DIM_DELTA_HEAD] = m->delta.value_dim,
-                                       [DIM_DELTA_TAPS] = m->delta.n_taps};
+                                       [DIM_DELTA_TAPS] = m->delta.n_taps,
+                                       [DIM_GROUPS] = m->delta.n_key_heads * m->delta.key_dim};
     return sizes[dim] * arch_dim_unit(m, dim);
 }
 

@@ -108,7 +108,7 @@ enum arch_axis {
     AXIS_SHARED_FFN,
     AXIS_EXPERT_FFN,
     AXIS_VOCAB,
-    AXIS_DELTA, /* key heads of a gated delta rule, with their value heads */
+    AXIS_DELTA, /* key heads of a gated delta rule, with their value heads; heads of Mamba-2 */
     AXIS_COUNT
 };
 
@@ -139,6 +139,7 @@ enum arch_dim {
     DIM_DELTA_BA,
     DIM_DELTA_HEAD, /* one value head's elements */
     DIM_DELTA_TAPS,
+    DIM_GROUPS, /* B, or C, of all groups of a Mamba-2 scan: never divided */
     DIM_COUNT
 };
 

@@ -252,7 +252,7 @@ static struct inner_rows mixed_rows(const struct stage *s, const struct layer *l
     const struct weights *w = s->o.weights;
     const struct range held = layer->is_delta ? w->delta_heads : w->heads;
     const uint32_t n = layer->is_delta ? arch_dim_unit(m, DIM_DELTA_V) : m->value_dim;
-    const uint32_t n_units = layer->is_delta ? m->delta.n_key_heads : m->n_heads;
+    const uint32_t n_units = layer->is_delta ? arch_delta_units(m) : m->n_heads;
     return (struct inner_rows){.x = s->attended,
                                .n_rows = n_rows,
                                .held = {held.begin * n, held.end * n},

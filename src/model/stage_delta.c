@@ -6,7 +6,18 @@
 struct delta_shape stage_delta_shape(const struct stage *s)
 {
     const struct arch *m = s->o.model;
-    return (struct delta_shape){.n_heads = range_count(s->o.weights->delta_heads),
+    const struct range held = s->o.weights->delta_heads;
+    if (m->delta.is_mamba)
+        return (struct delta_shape){.n_heads = m->delta.n_key_heads,
+                                    .per_key = arch_delta_per_key(m),
+                                    .is_cut = true,
+                                    .first_own = held.begin,
+                                    .n_own = range_count(held),
+                                    .key_dim = m->delta.key_dim,
+                                    .value_dim = m->delta.value_dim,
+                                    .n_taps = m->delta.n_taps,
+                                    .norm_eps = m->norm_eps};
+    return (struct delta_shape){.n_heads = range_count(held),
                                 .per_key = arch_delta_per_key(m),
                                 .key_dim = m->delta.key_dim,
                                 .value_dim = m->delta.value_dim,

@@ -15,7 +15,7 @@ struct latent_weights {
 };
 
 /* Weights of a gated delta rule, for the key heads that a rank holds and their value heads. A
- * Mamba-2 scan has C, B, x, z and dt as q, k, v, z and a. */
+ * Mamba-2 scan has C, B, x, z and dt as q, k, v, z and a: C and B of all groups. */
 struct delta_weights {
     struct packed qkvz;       /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
     struct packed ba;         /* [key heads * 2 per_key, D] */

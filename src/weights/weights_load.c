@@ -261,7 +261,7 @@ static struct status make_latent(struct weights *w, const struct arch *m, struct
 static struct status make_conv(struct loading *ld, struct target *t)
 {
     struct delta_weights *d = &layer_of(ld->w, &t->spec)->delta;
-    const size_t n_k = (size_t)range_count(ld->w->delta_heads) * ld->m->delta.key_dim;
+    const size_t n_k = weights_key_channels(ld);
     const size_t n = weights_channels(ld), n_biases = ld->m->delta.is_mamba ? 1 : 0;
     const bool is_bias = weights_is_conv_bias(&t->spec);
     const uint32_t part = t->spec.role - (is_bias ? WEIGHT_CONV_BIAS_Q : WEIGHT_CONV_Q);

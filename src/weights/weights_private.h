@@ -32,8 +32,8 @@ static inline struct layer *layer_of(struct weights *w, const struct weight_spec
     return &w->stage_layers[s->layer - w->layers.begin];
 }
 
-/* Local. True for a slab of a convolution's weights; and how many of the channels this rank holds.
- */
+/* Local. True for a slab of a convolution's weights, or of its bias; and how many of the channels
+ * this rank holds: those of q (as many as of k), and all. */
 static inline bool weights_is_conv(const struct weight_spec *s)
 {
     return s->role == WEIGHT_CONV_Q || s->role == WEIGHT_CONV_K || s->role == WEIGHT_CONV_V;
@@ -44,11 +44,16 @@ static inline bool weights_is_conv_bias(const struct weight_spec *s)
     return s->role >= WEIGHT_CONV_BIAS_Q && s->role <= WEIGHT_CONV_BIAS_V;
 }
 
+static inline size_t weights_key_channels(const struct loading *ld)
+{
+    if (ld->m->delta.is_mamba) return arch_dim_size(ld->m, DIM_GROUPS);
+    return range_count(ld->w->delta_heads) * (size_t)arch_dim_unit(ld->m, DIM_DELTA_K);
+}
+
 static inline size_t weights_channels(const struct loading *ld)
 {
-    const size_t per_head =
-        2 * arch_dim_unit(ld->m, DIM_DELTA_K) + (size_t)arch_dim_unit(ld->m, DIM_DELTA_V);
-    return range_count(ld->w->delta_heads) * per_head;
+    const size_t n_v = range_count(ld->w->delta_heads) * (size_t)arch_dim_unit(ld->m, DIM_DELTA_V);
+    return 2 * weights_key_channels(ld) + n_v;
 }
 
 /* Local. True when a role is one of the numbers of xIELU. */

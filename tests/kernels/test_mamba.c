@@ -123,6 +123,7 @@ static void run_rows(const struct layer *l, const struct kern_table *k, struct d
     float *v = with_first(l->v, n_out, row0, n), *z = with_first(l->z, n_out, row0, n);
     float *dt = with_first(l->dt, heads, row0, n), *all = test_floats(total * n_out);
     float *mixed = test_floats(total * delta_channels(s)), *gates = test_floats(total * 2 * heads);
+    uint32_t *sums = calloc(total * heads, sizeof *sums);
     const struct seq_rows seqs[2] = {{.n_rows = 1},
                                      {.row0 = 1, .n_rows = n, .pos0 = row0, .slot = slot}};
     const struct mamba_args a = {.shape = *s,
@@ -137,16 +138,18 @@ static void run_rows(const struct layer *l, const struct kern_table *k, struct d
                                  .skip = l->of_heads + 2 * heads,
                                  .step_least = step_least,
                                  .step_most = step_most,
-                                 .norm = l->norm,
                                  .states = states,
                                  .seqs = seqs,
                                  .n_seqs = 2,
                                  .n_rows = total,
                                  .mixed = mixed,
                                  .gates = gates,
-                                 .out = all};
-    float *mine[] = {q, keys, v, z, dt, all, mixed, gates};
+                                 .out = all,
+                                 .sums = sums};
+    void *mine[] = {q, keys, v, z, dt, all, mixed, gates, sums};
     op_mamba(k, &a);
+    op_mamba_norm(k, &(struct mamba_norm){
+                         .shape = *s, .sums = sums, .norm = l->norm, .n_rows = total, .out = all});
     memcpy(out, all + n_out, n * n_out * sizeof *out);
     for (size_t i = 0; i < sizeof mine / sizeof mine[0]; i++) free(mine[i]);
 }
@@ -288,6 +291,96 @@ static void op_is_its_equations(void)
     }
 }
 
+/* Returns columns [first, first + n) of x [rows, stride]. */
+static float *columns(const float *x, size_t rows, size_t stride, size_t first, size_t n)
+{
+    float *out = test_floats(rows * n);
+    for (size_t i = 0; i < rows; i++) memcpy(out + i * n, x + i * stride + first, n * sizeof *x);
+    return out;
+}
+
+/* The whole sequence of a layer with a part of the heads, in one step, before the norm. */
+static void run_cut(const struct layer *l, const struct kern_table *k, float *out, uint32_t *sums)
+{
+    const struct delta_shape *s = &l->s;
+    const size_t heads = delta_value_heads(s), n = l->n_rows;
+    float *conv = test_floats((s->n_taps - 1) * delta_channels(s) + 1);
+    float *state = test_floats(n_values(s) * s->key_dim);
+    float *mixed = test_floats(n * delta_channels(s)), *gates = test_floats(n * 2 * heads);
+    op_mamba(k, &(struct mamba_args){.shape = *s,
+                                     .q = l->q,
+                                     .k = l->k,
+                                     .v = l->v,
+                                     .z = l->z,
+                                     .dt = l->dt,
+                                     .conv = l->conv,
+                                     .decay_log = l->of_heads,
+                                     .step_bias = l->of_heads + heads,
+                                     .skip = l->of_heads + 2 * heads,
+                                     .step_least = step_least,
+                                     .step_most = step_most,
+                                     .states = {conv, state},
+                                     .seqs = &(struct seq_rows){.n_rows = n},
+                                     .n_seqs = 1,
+                                     .n_rows = n,
+                                     .mixed = mixed,
+                                     .gates = gates,
+                                     .out = out,
+                                     .sums = sums});
+    free(conv);
+    free(state);
+    free(mixed);
+    free(gates);
+}
+
+/* Two ranks that hold a part of the heads each, cut inside a group, give the rows of one. */
+static void cut_heads_give_the_same_bits(void)
+{
+    struct rng r = {36};
+    const struct delta_shape whole = shapes[0];
+    struct layer l = layer_make(&r, whole, 20);
+    const struct kern_table best = table_best();
+    const size_t n_all = n_values(&whole), heads = delta_value_heads(&whole), d = whole.value_dim;
+    const size_t cuts[] = {0, 3, heads}, rows = l.n_rows, n_k = 2 * n_keys(&whole);
+    float *want = test_floats(rows * n_all), *found[2];
+    uint32_t *sums = calloc(rows * heads, sizeof *sums);
+    run_all(&l, &best, &r, 0, want);
+    for (int i = 0; i < 2; i++) {
+        struct layer own = l;
+        const size_t first = cuts[i], n = cuts[i + 1] - first;
+        own.s.is_cut = true;
+        own.s.first_own = (uint32_t)first;
+        own.s.n_own = (uint32_t)n;
+        own.v = columns(l.v, rows, n_all, first * d, n * d);
+        own.z = columns(l.z, rows, n_all, first * d, n * d);
+        own.dt = columns(l.dt, rows, heads, first, n);
+        own.conv = columns(l.conv, whole.n_taps + 1, n_k + n_all, 0, n_k + n * d);
+        for (size_t j = 0; j <= whole.n_taps; j++)
+            memcpy(own.conv + j * (n_k + n * d) + n_k, l.conv + j * (n_k + n_all) + n_k + first * d,
+                   n * d * sizeof(float));
+        own.of_heads = columns(l.of_heads, 3, heads, first, n);
+        found[i] = test_floats(rows * n * d);
+        run_cut(&own, &best, found[i], sums);
+        float *mine[] = {own.v, own.z, own.dt, own.conv, own.of_heads};
+        for (size_t j = 0; j < sizeof mine / sizeof mine[0]; j++) free(mine[j]);
+    }
+    for (int i = 0; i < 2; i++) {
+        const size_t first = cuts[i], n = cuts[i + 1] - first;
+        struct delta_shape own = whole;
+        own.is_cut = true;
+        own.first_own = (uint32_t)first;
+        own.n_own = (uint32_t)n;
+        op_mamba_norm(&best, &(struct mamba_norm){own, sums, l.norm + first * d, rows, found[i]});
+        float *part = columns(want, rows, n_all, first * d, n * d);
+        CU_ASSERT_EQUAL(count_different(part, found[i], rows * n * d), 0);
+        free(part);
+        free(found[i]);
+    }
+    free(want);
+    free(sums);
+    layer_free(&l);
+}
+
 static void relu2_squares_what_is_positive(void)
 {
     enum { N = 1000 };
@@ -314,5 +407,6 @@ void suite_mamba(CU_pSuite suite)
     CU_add_test(suite, "sets agree on the scan", sets_agree_on_the_scan);
     CU_add_test(suite, "steps and threads change no bit", steps_and_threads_change_no_bit);
     CU_add_test(suite, "the op is its equations", op_is_its_equations);
+    CU_add_test(suite, "cut heads give the same bits", cut_heads_give_the_same_bits);
     CU_add_test(suite, "relu2 squares what is positive", relu2_squares_what_is_positive);
 }

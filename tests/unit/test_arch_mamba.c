@@ -67,6 +67,10 @@ static void granite_has_its_sizes(void)
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 40), 36);
     CU_ASSERT(m.layer_is_unrotated[5] && m.layer_is_moe[0] && !m.lone_shared);
     CU_ASSERT(m.delta.step_least == 0 && isinf(m.delta.step_most));
+    /* heads are divided, their one group is not */
+    CU_ASSERT(arch_delta_units(&m) == 48 && arch_dim_unit(&m, DIM_DELTA_V) == 64);
+    CU_ASSERT(arch_dim_size(&m, DIM_DELTA_V) == 3072 && arch_dim_size(&m, DIM_GROUPS) == 128);
+    CU_ASSERT(arch_dim_axis(DIM_GROUPS) == AXIS_NONE && arch_dim_axis(DIM_DELTA_V) == AXIS_DELTA);
     /* 7 billion parameters, 1 of them for each token */
     CU_ASSERT(arch_params(&m) > 6.9e9 && arch_params(&m) < 7.0e9);
     CU_ASSERT(arch_token_params(&m) > 1.2e9 && arch_token_params(&m) < 1.4e9);

@@ -155,9 +155,9 @@ struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
 struct range layout_delta_heads(const struct layout *l, uint32_t tp)
 {
     const struct arch *m = l->model.arch;
-    const uint32_t per_head = arch_delta_per_key(m) * m->delta.value_dim;
+    const uint32_t per_head = arch_delta_per_unit(m) * m->delta.value_dim;
     if (per_head == 0) return (struct range){0, 0};
-    return layout_split(m->delta.n_key_heads, l->model.delta_leaf / per_head, l->tp, tp);
+    return layout_split(arch_delta_units(m), l->model.delta_leaf / per_head, l->tp, tp);
 }
 
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp)

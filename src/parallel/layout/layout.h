@@ -144,7 +144,8 @@ struct range layout_experts(const struct layout *l, uint32_t ep);
 uint32_t layout_n_places(const struct layout *l);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
-/* Returns the key heads of a gated delta rule, with their value heads. */
+/* Returns the key heads of a gated delta rule, with their value heads; or the heads of a Mamba-2
+ * scan, whose groups are on all ranks. */
 struct range layout_delta_heads(const struct layout *l, uint32_t tp);
 /* Returns the outputs of o_proj and down, and of the experts' down: all, or whole panels when cut
  * by outputs. */

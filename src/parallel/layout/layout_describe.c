@@ -15,7 +15,7 @@ void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_
         .expert_leaf = leaf_choose(m->expert_ffn, 32, LEAF_EXPERT_LEAST),
         .shared_leaf = leaf_choose(m->shared_ffn, 32, LEAF_COUNT_LOW),
         .delta_leaf = leaf_choose((uint64_t)m->delta.n_value_heads * m->delta.value_dim,
-                                  arch_delta_per_key(m) * m->delta.value_dim, LEAF_COUNT_LOW),
+                                  arch_delta_per_unit(m) * m->delta.value_dim, LEAF_COUNT_LOW),
         .weight_bytes = weight_bytes,
     };
     snprintf(out->name, sizeof out->name, "%s, %u layers, D %u", m->family->title, m->n_layers,

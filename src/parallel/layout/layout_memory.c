@@ -104,6 +104,12 @@ static uint64_t dense_columns(const struct layout *l, struct layout_place place)
                    range_count(layout_shared_ffn(l, place.tp)));
 }
 
+/* Returns the elements of all keys that a rank has beside n units of recurrent layers. */
+static uint64_t key_elements(const struct arch *m, uint64_t n)
+{
+    return (uint64_t)(m->delta.is_mamba ? m->delta.n_key_heads : n) * m->delta.key_dim;
+}
+
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows)
 {
@@ -114,7 +120,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
     const bool padded = !latent && m->head_dim != m->query_dim, wide = latent || padded;
     const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
-    const uint64_t k_delta = delta * m->delta.key_dim, h_delta = delta * arch_delta_per_key(m);
+    const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
     return (struct workspace_shape){
         .n_rows = n_rows,
@@ -129,7 +135,9 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_Q] = h * m->query_dim,
                     [WORKSPACE_K] = kv,
                     [WORKSPACE_V] = kv,
-                    [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
+                    [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole    ? m->n_heads + m->n_kv_heads
+                                            : m->delta.is_mamba ? m->delta.n_value_heads
+                                                                : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
                     [WORKSPACE_K_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
@@ -179,10 +187,11 @@ static uint64_t state_bytes(const struct layout *l, struct layout_place place)
     const struct arch *m = l->model.arch;
     const struct range layers = layout_layers(l, place.pp);
     const uint64_t heads = range_count(layout_delta_heads(l, place.tp));
-    const uint64_t values = (uint64_t)arch_delta_per_key(m) * m->delta.value_dim;
+    const uint64_t values = heads * arch_delta_per_unit(m) * m->delta.value_dim;
     if (heads == 0) return 0;
-    return 4ull * arch_delta_layers(m, layers.begin, layers.end) * heads *
-           ((m->delta.n_taps - 1) * (2ull * m->delta.key_dim + values) + values * m->delta.key_dim);
+    return 4ull * arch_delta_layers(m, layers.begin, layers.end) *
+           ((m->delta.n_taps - 1) * (2 * key_elements(m, heads) + values) +
+            values * m->delta.key_dim);
 }
 
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch)
