@@ -103,7 +103,7 @@ DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int wh
 {
     const size_t part = kv->latent ? (size_t)block : (size_t)block * 2 + (size_t)what;
     const size_t half = part * kv->n_kv_heads + g;
-    return (char *)kv->base + half * kv_half_bytes(kv->dtype, kv->head_dim);
+    return (char *)kv->base + half * (kv_half_bytes(kv->dtype, kv->head_dim) + kv->beside_bytes);
 }
 
 DEVICE_INLINE float *kern_kv_scales(const void *half, size_t head_dim)

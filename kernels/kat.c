@@ -195,7 +195,7 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
 /* Fills the cache with values of type t, token by token. */
 static void fill_cache(struct bench *b, enum dtype t)
 {
-    const struct kv_view kv = {b->data, t, 1, HEAD_DIM, false};
+    const struct kv_view kv = {b->data, t, 1, HEAD_DIM, false, 0};
     for (size_t i = 0; i < CACHE / HEAD_DIM; i++) {
         const size_t half = i / KV_BLOCK_TOKENS, slot = i % KV_BLOCK_TOKENS;
         char *at = kern_kv_half(&kv, (int32_t)(half / 2), (int)(half % 2), 0);
@@ -436,6 +436,39 @@ static uint64_t kat_scan(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
 }
 
+/* Hashes the scores of an index over a cache of type t, and the positions chosen by them, two of
+ * which have equal scores. */
+static uint64_t kat_index(struct bench *b, enum dtype t)
+{
+    static const int32_t blocks[BLOCKS] = {2, 0};
+    enum { T = 2, INDEX_HEADS = 5, FEW = 37 };
+    float scores[BLOCKS * KV_BLOCK_TOKENS];
+    int32_t chosen[FEW];
+    uint64_t h = hash_start;
+    fill(5, b->kv, CACHE, 2.0f);
+    fill(6, b->x, T * INDEX_HEADS * HEAD_DIM, 4.0f);
+    fill(7, b->w, T * INDEX_HEADS, 1.0f);
+    fill_cache(b, t);
+    const struct seq_rows seq = {0, T, FIRST_POS, blocks, 0};
+    const struct index_args a = {.q = b->x,
+                                 .weights = b->w,
+                                 .keys = {b->data, t, 1, HEAD_DIM, true, 0},
+                                 .n_heads = INDEX_HEADS,
+                                 .scale = 0.25f,
+                                 .n_chosen = FEW,
+                                 .seqs = &seq,
+                                 .n_seqs = 1};
+    for (size_t row = 0; row < T; row++) {
+        const size_t n = FIRST_POS + row + 1;
+        b->t->index_scores[t](&a, &(struct index_slice){0, row, 0, BLOCKS, scores});
+        h = hash(h, scores, n * sizeof *scores);
+        scores[3] = scores[n - 2];
+        b->t->index_choose(scores, n, FEW, chosen);
+        h = hash(h, chosen, sizeof chosen);
+    }
+    return h;
+}
+
 static uint64_t kat_conv(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -573,6 +606,11 @@ static const struct {
     {"delta_rule", kat_delta, DTYPE_F32, 0x2FEBF7E2F8AD94E2u},
     {"scan", kat_scan, DTYPE_F32, 0x2712FE254E250CEDu},
     {"conv_silu, sigmoid_mul", kat_conv, DTYPE_F32, 0xB0615097F487BF0Cu},
+    {"index f32", kat_index, DTYPE_F32, 0xEFA4C9FAC21030BAu},
+    {"index f16", kat_index, DTYPE_F16, 0x90D409FEB6A38726u},
+    {"index bf16", kat_index, DTYPE_BF16, 0xA662FA3A44C85F1Bu},
+    {"index i8", kat_index, DTYPE_I8, 0x8AC8370DF60260FAu},
+    {"index fp8", kat_index, DTYPE_F8_E4M3, 0x03EF9DBC522F4EFEu},
     {"router", kat_router, DTYPE_F32, 0x16BBC71D74AB9E8Cu},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},
     {"pack_halves, pack_words", kat_pack, DTYPE_F32, 0xADE85DA884A1C948u},

@@ -153,6 +153,8 @@ struct kv_view {
     uint32_t n_kv_heads; /* G: the kv heads of this rank */
     uint32_t head_dim;   /* Hd */
     bool latent; /* V is K and is stored once: base + ((b * G + g) * KV_BLOCK_TOKENS + s) * Hd */
+    uint32_t beside_bytes; /* bytes of another view between a half and the next; part of the
+                              stride in place of kv_half_bytes alone */
 };
 
 /* Returns the bytes of one block's keys, or values, of one kv head. */
@@ -255,6 +257,33 @@ struct attn_slice {
     float *states; /* [H, 2] of the row: M and L, kept between two calls of attention_fold */
 };
 
+/* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): the positions that a row
+ * attends to. A row has H index queries with a weight each, and a position has one index key, in a
+ * cache with one kv head. For a row at position p:
+ *   d_h = dot(q_h, k_j) * scale      dot as in struct attn_args
+ *   score_j = fma chain over h ascending from +0 of weight_h * (d_h > 0 ? d_h : 0), for j <= p
+ * The row's positions are the n_chosen ones with the largest scores, of equal scores those with the
+ * smallest positions, in ascending order; -0 equals +0, and a NaN is smaller than all others. A row
+ * that sees at most n_chosen positions attends to all of them and needs no scores. */
+struct index_args {
+    const float *q;       /* [T, H, Hd] */
+    const float *weights; /* [T, H] */
+    struct kv_view keys;  /* latent, G = 1 */
+    uint32_t n_heads;     /* H */
+    float scale;
+    uint32_t n_chosen;
+    const struct seq_rows *seqs; /* [S] */
+    size_t n_seqs;
+};
+
+/* Row `row` of a sequence, counted from its first row, and tiles [tile0, tile1) of 64 positions
+ * that it sees. Its scores go to scores[j] for each position j of the tiles; those of positions
+ * that the row does not see are undefined. */
+struct index_slice {
+    size_t seq, row, tile0, tile1;
+    float *scores; /* whole tiles, from position 0 on */
+};
+
 /* Rows that are added with weights on the grid of step 2^-g, such as the outputs of a token's
  * experts. With v = (double)weights[r] * (double)rows[r][i], which is exact:
  *     sum_i = the integer sum over r of llrint(v * 2^g); a v with !(|v| < 2^(51-g)) counts as 0
@@ -340,6 +369,15 @@ struct kern_table {
      * slice's heads. After the row's last tile it divides. Calls must come in the order of the
      * tiles. */
     void (*attention_fold)(const struct attn_args *a, const struct attn_slice *s);
+
+    /* Computes the scores of a slice of struct index_args. Indexed by the element type of the
+     * cache. */
+    void (*index_scores[DTYPE_STORED_COUNT])(const struct index_args *a,
+                                             const struct index_slice *s);
+
+    /* to [n_chosen] = the positions in [0, n) that struct index_args chooses by their scores [n];
+     * n_chosen <= n. */
+    void (*index_choose)(const float *scores, size_t n, uint32_t n_chosen, int32_t *to);
 
     /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
     void (*swiglu)(const float *gate, const float *up, size_t n, float *y);

@@ -136,6 +136,31 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
 
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
+/* Chooses the positions of each row that sees more than a->n_chosen: chosen [T, n_chosen], of which
+ * the other rows' are not written. scores: work of n_floats, at least whole tiles of the positions
+ * that one row sees; with more, several rows are computed at a time. Not on a device. */
+void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
+              float *scores, size_t n_floats);
+
+/* Attention of each row over its chosen positions, as if these were the positions 0, 1, ... of a
+ * sequence of their own: its tiles are 64 chosen positions. A row that sees at most n_chosen
+ * positions attends to all of them. Not on a device. */
+struct sparse_args {
+    struct attn_args attention; /* window 0 */
+    const int32_t *chosen;      /* [T, n_chosen] of op_index */
+    uint32_t n_chosen;
+    /* work: the chosen keys and values of n_gather rows at a time, as blocks of a cache in the
+     * type of attention.kv; its bytes are sparse_gather_bytes */
+    void *gathered;
+    size_t n_gather;
+    int32_t *blocks;       /* [n_gather, tiles of n_chosen] */
+    struct seq_rows *rows; /* [T] */
+};
+void op_sparse_attention(const struct kern_table *k, const struct sparse_args *a);
+
+/* Local. Returns the bytes of `gathered` for one row. */
+size_t sparse_gather_bytes(const struct kv_view *kv, uint32_t n_chosen);
+
 /* Where heads of rows lie: head h of row t begins at x + t * row_stride + h * head_stride. */
 struct head_view {
     const float *x;

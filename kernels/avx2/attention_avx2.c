@@ -40,6 +40,7 @@ ALWAYS_INLINE void rows_tree(size_t n, const struct v16 *v, float *to)
 }
 
 #include "kernels/attention_body.h"
+#include "kernels/index_body.h"
 
 /* Lane i of the result = the sum of v[i]'s eight lanes in the order 4-2-1. */
 ALWAYS_INLINE __m128 tree4(const __m256 v[4])
@@ -108,6 +109,18 @@ ATTENTION_AVX2(bf16, DTYPE_BF16)
 ATTENTION_AVX2(i8, DTYPE_I8)
 ATTENTION_AVX2(fp8, DTYPE_F8_E4M3)
 
+#define INDEX_AVX2(name, type)                                                                     \
+    static void k_index_scores_##name##_avx2(const struct index_args *a,                           \
+                                             const struct index_slice *s)                          \
+    {                                                                                              \
+        index_scores(type, a, s);                                                                  \
+    }
+INDEX_AVX2(f32, DTYPE_F32)
+INDEX_AVX2(f16, DTYPE_F16)
+INDEX_AVX2(bf16, DTYPE_BF16)
+INDEX_AVX2(i8, DTYPE_I8)
+INDEX_AVX2(fp8, DTYPE_F8_E4M3)
+
 static void k_attention_fold_avx2(const struct attn_args *a, const struct attn_slice *s)
 {
     for (size_t head = s->head0; head < s->head1; head++) fold_parts(a, s, head);
@@ -121,4 +134,9 @@ void fill_attention_avx2(struct kern_table *t)
     t->attention[DTYPE_I8] = k_attention_i8_avx2;
     t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx2;
     t->attention_fold = k_attention_fold_avx2;
+    t->index_scores[DTYPE_F32] = k_index_scores_f32_avx2;
+    t->index_scores[DTYPE_F16] = k_index_scores_f16_avx2;
+    t->index_scores[DTYPE_BF16] = k_index_scores_bf16_avx2;
+    t->index_scores[DTYPE_I8] = k_index_scores_i8_avx2;
+    t->index_scores[DTYPE_F8_E4M3] = k_index_scores_fp8_avx2;
 }

@@ -74,6 +74,7 @@ ALWAYS_INLINE void rows_tree(size_t n, const struct v16 *v, float *to)
 ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum);
 
 #include "kernels/attention_body.h"
+#include "kernels/index_body.h"
 
 /* Folds a tile's (m, l) of four rows into their running states max[4] and sum[4]. It must not be
  * the first tile of any of these rows. */
@@ -176,6 +177,18 @@ ATTENTION_AVX512(bf16, DTYPE_BF16)
 ATTENTION_AVX512(i8, DTYPE_I8)
 ATTENTION_AVX512(fp8, DTYPE_F8_E4M3)
 
+#define INDEX_AVX512(name, type)                                                                   \
+    static void k_index_scores_##name##_avx512(const struct index_args *a,                         \
+                                               const struct index_slice *s)                        \
+    {                                                                                              \
+        index_scores(type, a, s);                                                                  \
+    }
+INDEX_AVX512(f32, DTYPE_F32)
+INDEX_AVX512(f16, DTYPE_F16)
+INDEX_AVX512(bf16, DTYPE_BF16)
+INDEX_AVX512(i8, DTYPE_I8)
+INDEX_AVX512(fp8, DTYPE_F8_E4M3)
+
 static void k_attention_fold_avx512(const struct attn_args *a, const struct attn_slice *s)
 {
     for (size_t head = s->head0; head < s->head1; head++) fold_parts(a, s, head);
@@ -189,4 +202,9 @@ void fill_attention_avx512(struct kern_table *t)
     t->attention[DTYPE_I8] = k_attention_i8_avx512;
     t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx512;
     t->attention_fold = k_attention_fold_avx512;
+    t->index_scores[DTYPE_F32] = k_index_scores_f32_avx512;
+    t->index_scores[DTYPE_F16] = k_index_scores_f16_avx512;
+    t->index_scores[DTYPE_BF16] = k_index_scores_bf16_avx512;
+    t->index_scores[DTYPE_I8] = k_index_scores_i8_avx512;
+    t->index_scores[DTYPE_F8_E4M3] = k_index_scores_fp8_avx512;
 }

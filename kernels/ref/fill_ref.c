@@ -13,6 +13,7 @@ void kern_fill_ref(struct kern_table *t)
     t->scan = k_scan_f32_ref;
     fill_row_ref(t);
     fill_delta_ref(t);
+    fill_index_ref(t);
     fill_choose_ref(t);
     fill_pack_ref(t);
 }

@@ -19,6 +19,7 @@
 void fill_attention_ref(struct kern_table *t);
 void fill_choose_ref(struct kern_table *t);
 void fill_delta_ref(struct kern_table *t);
+void fill_index_ref(struct kern_table *t);
 void fill_linear_ref(struct kern_table *t);
 void fill_linear_quant_ref(struct kern_table *t);
 void fill_pack_ref(struct kern_table *t);
@@ -47,6 +48,14 @@ REF_ATTENTION(k_attention_fold_ref);
 
 void k_delta_rule_f32_ref(const struct delta_run *r);
 void k_scan_f32_ref(const struct scan_run *r);
+
+#define REF_INDEX(name) void name(const struct index_args *a, const struct index_slice *s)
+REF_INDEX(k_index_scores_f32_ref);
+REF_INDEX(k_index_scores_f16_ref);
+REF_INDEX(k_index_scores_bf16_ref);
+REF_INDEX(k_index_scores_i8_ref);
+REF_INDEX(k_index_scores_fp8_ref);
+#undef REF_INDEX
 
 /* Reference kernels that are also called directly. */
 void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);

@@ -396,8 +396,12 @@ static void bench_attention_case(const struct kern_table *k, struct machine m,
     int32_t *blocks = memory(c->n_seqs * per_seq * sizeof *blocks);
     struct seq_rows *seqs = memory(c->n_seqs * sizeof *seqs);
     uint8_t kv_of_head[64];
-    const struct kv_view kv = {memory(n_halves * kv_half_bytes(c->type, c->head_dim)), c->type,
-                               c->n_kv, c->head_dim, c->latent};
+    const struct kv_view kv = {memory(n_halves * kv_half_bytes(c->type, c->head_dim)),
+                               c->type,
+                               c->n_kv,
+                               c->head_dim,
+                               c->latent,
+                               0};
     void *cache = kv.base;
     fill_cache(k, &kv, n_halves);
     for (size_t i = 0; i < c->n_seqs * per_seq; i++) blocks[i] = (int32_t)i;

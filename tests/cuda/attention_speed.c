@@ -42,7 +42,7 @@ static struct status make(struct run *r, size_t rows, uint32_t heads, uint32_t k
     fill(r, r->key, rows * kv * hd);
     r->a.q = r->q;
     r->a.out = r->out;
-    r->a.kv = (struct kv_view){r->cache, DTYPE_F16, kv, hd, false};
+    r->a.kv = (struct kv_view){r->cache, DTYPE_F16, kv, hd, false, 0};
     op_step_begin(&r->k, &r->seq, 1, rows);
     op_kv_write(&r->k, r->key, r->key, &r->a.kv, &r->seq, 1);
     return device_status(r->k.device);

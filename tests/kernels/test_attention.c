@@ -82,7 +82,8 @@ static struct world *world_make(struct rng *r, const struct shape *of)
     world_blocks(w);
     const size_t n_cache = w->n_blocks * 2 * n_kv * kv_half_bytes(t, head_dim);
     const size_t n_kv_floats = w->n_rows * n_kv * head_dim;
-    w->args.kv = (struct kv_view){test_memory(n_cache), t, n_kv, head_dim, head_dim == latent_dim};
+    w->args.kv =
+        (struct kv_view){test_memory(n_cache), t, n_kv, head_dim, head_dim == latent_dim, 0};
     memset(w->args.kv.base, 0xFF, n_cache); /* NaN in every type, and as a scale */
     for (uint32_t h = 0; h < n_heads; h++) w->kv_of_head[h] = (uint8_t)(h * n_kv / n_heads);
     w->q_floats = w->n_rows * n_heads * head_dim;

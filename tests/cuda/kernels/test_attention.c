@@ -75,7 +75,7 @@ static void check(struct both *b, const struct shape *s, enum dtype t)
     const size_t width = (size_t)s->n_heads * s->head_dim;
     struct twin cache =
         twin_zeros(b, n_blocks * (s->latent ? 1 : 2) * s->n_kv * kv_half_bytes(t, s->head_dim));
-    struct kv_view cpu = {cache.host, t, s->n_kv, s->head_dim, s->latent}, gpu = cpu;
+    struct kv_view cpu = {cache.host, t, s->n_kv, s->head_dim, s->latent, 0}, gpu = cpu;
     gpu.base = cache.device;
     fill_cache(b, s, seqs, n_rows, 5000, &cpu, &gpu);
     twin_same(b, &cache, "cache");
@@ -160,7 +160,7 @@ static void step_open(struct both *b, struct step *x, const struct shape *s, enu
         twin_zeros(b, x->n_blocks * (s->latent ? 1 : 2) * s->n_kv * kv_half_bytes(t, s->head_dim));
     memset(x->cache.host, 0xFF, x->cache.n_bytes);
     mem_ops_put(&b->gpu, x->cache.device, x->cache.host, x->cache.n_bytes);
-    x->cpu = (struct kv_view){x->cache.host, t, s->n_kv, s->head_dim, s->latent};
+    x->cpu = (struct kv_view){x->cache.host, t, s->n_kv, s->head_dim, s->latent, 0};
     x->gpu = x->cpu;
     x->gpu.base = x->cache.device;
     fill_cache(b, s, x->seqs, x->n_rows, specials, &x->cpu, &x->gpu);

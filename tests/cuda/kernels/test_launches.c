@@ -129,7 +129,7 @@ static void attention_of_heads(struct both *b, uint32_t n_heads, uint32_t n_kv, 
     int32_t *blocks = calloc((1 << 16) + 2000, sizeof *blocks);
     for (size_t i = 0; i < 4; i++) {
         const struct seq_rows seq = {0, shapes[i].rows, shapes[i].past, blocks, 0};
-        const struct kv_view kv = {NULL, DTYPE_F16, n_kv, head_dim, false};
+        const struct kv_view kv = {NULL, DTYPE_F16, n_kv, head_dim, false, 0};
         op_step_begin(&b->gpu, &seq, 1, seq.n_rows);
         op_kv_write(&b->gpu, NULL, NULL, &kv, &seq, 1);
         op_attention(&b->gpu, &(struct attn_args){.kv = kv,

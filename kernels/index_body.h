@@ -1,0 +1,64 @@
+/* The scores of sparse attention's index (struct index_args), shared by the instruction sets: the
+ * index heads of a row go through a tile of index keys as the rows of attention do, FOLD_ROWS at a
+ * time. Included after attention_body.h. */
+#ifndef SHOAL_KERNELS_INDEX_BODY_H
+#define SHOAL_KERNELS_INDEX_BODY_H
+
+#include "kernels/attention_body.h"
+
+/* sum[j] = fma(weight, d > 0 ? d : 0, sum[j]) for n_rows (constant) heads in turn, where d are the
+ * scaled dot products of f's rows. */
+ALWAYS_INLINE void index_heads(enum dtype t, size_t n_rows, const struct tile_fold *f, float scale,
+                               const float *weights, float *sum)
+{
+    scores(t, n_rows, f);
+    for (size_t j = 0; j < f->end; j += 16) {
+        struct v16 acc = v16_load(DTYPE_F32, sum, j);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < n_rows; r++) {
+            const struct v16 d = v16_mul(v16_load(DTYPE_F32, f->e[r], j), v16_set1(scale));
+            acc = v16_madd(v16_set1(weights[r]), v16_max(d, v16_zero()), acc);
+        }
+        v16_store(sum + j, acc);
+    }
+}
+
+/* sum [TILE] = the scores of the first n_slots slots of a tile. q [H, Hd], weights [H]: the row's.
+ */
+ALWAYS_INLINE void index_tile(enum dtype t, const struct index_args *a, const struct tile *tile,
+                              const float *q, const float *weights, size_t n_slots, float *sum)
+{
+    float e[FOLD_ROWS][TILE] __attribute__((aligned(64)));
+    struct seen_row rows[FOLD_ROWS];
+    const struct tile_fold f = {
+        .tile = tile, .rows = rows, .end = (n_slots + 15) / 16 * 16, .e = e};
+    for (size_t j = 0; j < TILE; j++) sum[j] = 0.0f;
+    for (size_t h = 0; h < a->n_heads;) {
+        const size_t n = a->n_heads - h < FOLD_ROWS ? 1 : FOLD_ROWS;
+        for (size_t r = 0; r < n; r++)
+            rows[r] = (struct seen_row){.q = q + (h + r) * tile->head_dim, .j1 = n_slots};
+        if (n == FOLD_ROWS)
+            index_heads(t, FOLD_ROWS, &f, a->scale, weights + h, sum);
+        else
+            index_heads(t, 1, &f, a->scale, weights + h, sum);
+        h += n;
+    }
+}
+
+ALWAYS_INLINE void index_scores(enum dtype t, const struct index_args *a,
+                                const struct index_slice *s)
+{
+    const struct seq_rows *seq = &a->seqs[s->seq];
+    const size_t row = seq->row0 + s->row, p = seq->pos0 + s->row, hd = a->keys.head_dim;
+    for (size_t n = s->tile0; n < s->tile1; n++) {
+        const void *keys = kern_kv_half(&a->keys, seq->blocks[n], 0, 0);
+        const struct tile tile = {.keys = keys,
+                                  .key_scales = t == DTYPE_I8 ? kern_kv_scales(keys, hd) : NULL,
+                                  .head_dim = hd};
+        const size_t left = p + 1 - n * TILE;
+        index_tile(t, a, &tile, a->q + row * a->n_heads * hd, a->weights + row * a->n_heads,
+                   left < TILE ? left : TILE, s->scores + n * TILE);
+    }
+}
+
+#endif

@@ -1,0 +1,214 @@
+/* Sparse attention: divides the scores of an index and the choice of positions among threads, and
+ * attends to the chosen positions. These are gathered into blocks of a cache of their own, which
+ * ordinary attention then reads. */
+#include "kernels/ops.h"
+
+#include "kernels/body.h"
+#include "kernels/part.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { CHOOSE_PASSES = 5 /* over the scores of a row */ };
+
+/* A walk over the rows that see more positions than they choose, in the order of the sequences. */
+struct sparse_walk {
+    const struct seq_rows *seqs;
+    size_t n_seqs;
+    uint32_t n_chosen;
+    size_t seq, row; /* the row at hand, counted in its sequence */
+};
+
+/* Moves on to the row at hand, or from there to the next such row. False: there is none. */
+static bool walk_find(struct sparse_walk *w)
+{
+    for (; w->seq < w->n_seqs; w->seq++, w->row = 0) {
+        const struct seq_rows *s = &w->seqs[w->seq];
+        const size_t first = w->n_chosen > s->pos0 ? w->n_chosen - s->pos0 : 0;
+        if (w->row < first) w->row = first;
+        if (w->row < s->n_rows) return true;
+    }
+    return false;
+}
+
+static size_t walk_position(const struct sparse_walk *w)
+{
+    return w->seqs[w->seq].pos0 + w->row;
+}
+
+static size_t tiles_of(size_t n_positions)
+{
+    return (n_positions + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
+/* Some rows of the walk, from `first` on. */
+struct index_job {
+    const struct kern_table *k;
+    const struct index_args *a;
+    struct sparse_walk first;
+    size_t n_rows;
+    float *scores; /* [n_rows, stride] */
+    size_t stride;
+    int32_t *chosen;
+};
+
+static uint64_t tile_cost(const struct index_args *a)
+{
+    return (uint64_t)KV_BLOCK_TOKENS * a->n_heads * a->keys.head_dim + 1;
+}
+
+static void scores_part(const void *job_, struct part part)
+{
+    const struct index_job *job = job_;
+    struct sparse_walk w = job->first;
+    for (size_t i = 0; i < job->n_rows && walk_find(&w); i++, w.row++) {
+        struct index_slice s = {
+            .seq = w.seq, .row = w.row, .scores = job->scores + i * job->stride};
+        const size_t n_tiles = tiles_of(walk_position(&w) + 1);
+        if (part_take(&part, n_tiles, tile_cost(job->a), &s.tile0, &s.tile1))
+            job->k->index_scores[job->a->keys.dtype](job->a, &s);
+    }
+}
+
+static void choose_part(const void *job_, struct part part)
+{
+    const struct index_job *job = job_;
+    const uint32_t n = job->a->n_chosen;
+    struct sparse_walk w = job->first;
+    size_t i0, i1;
+    if (!part_take(&part, job->n_rows, CHOOSE_PASSES * job->stride, &i0, &i1)) return;
+    for (size_t i = 0; i < i1 && walk_find(&w); i++, w.row++) {
+        const size_t row = job->a->seqs[w.seq].row0 + w.row;
+        if (i < i0) continue;
+        job->k->index_choose(job->scores + i * job->stride, walk_position(&w) + 1, n,
+                             job->chosen + row * n);
+    }
+}
+
+void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
+              float *scores, size_t n_floats)
+{
+    struct sparse_walk w = {.seqs = a->seqs, .n_seqs = a->n_seqs, .n_chosen = a->n_chosen};
+    size_t most = 1;
+    assert(k->device == NULL && a->keys.latent && a->keys.n_kv_heads == 1);
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const size_t n = a->seqs[s].pos0 + a->seqs[s].n_rows;
+        if (n > most) most = n;
+    }
+    const size_t stride = tiles_of(most) * KV_BLOCK_TOKENS, n_most = n_floats / stride;
+    assert(n_most > 0);
+    while (walk_find(&w)) {
+        struct index_job job = {
+            .k = k, .a = a, .first = w, .scores = scores, .stride = stride, .chosen = chosen};
+        uint64_t cost = 0;
+        for (; job.n_rows < n_most && walk_find(&w); job.n_rows++, w.row++)
+            cost += tiles_of(walk_position(&w) + 1) * tile_cost(a);
+        part_run(k->team, cost, scores_part, &job);
+        part_run(k->team, job.n_rows * CHOOSE_PASSES * stride, choose_part, &job);
+    }
+}
+
+size_t sparse_gather_bytes(const struct kv_view *kv, uint32_t n_chosen)
+{
+    const size_t halves = (size_t)kv->n_kv_heads * (kv->latent ? 1 : 2);
+    return tiles_of(n_chosen) * halves * kv_half_bytes(kv->dtype, kv->head_dim);
+}
+
+struct gather_job {
+    const struct sparse_args *a;
+    struct sparse_walk first;
+    struct kv_view to;
+    size_t n_rows, n_tiles;
+};
+
+/* Copies the chosen positions of a row's tile n to block `to` of the view of gathered ones. */
+static void gather_tile(const struct gather_job *job, const struct sparse_walk *w, size_t n,
+                        size_t to)
+{
+    const struct kv_view *kv = &job->a->attention.kv;
+    const struct seq_rows *seq = &w->seqs[w->seq];
+    const size_t hd = kv->head_dim, bytes = hd * dtype_bytes(kv->dtype),
+                 n_chosen = job->a->n_chosen;
+    const int32_t *chosen = job->a->chosen + (seq->row0 + w->row) * n_chosen;
+    for (size_t i = n * KV_BLOCK_TOKENS; i < n_chosen && i < (n + 1) * KV_BLOCK_TOKENS; i++) {
+        const size_t p = (size_t)chosen[i], from_slot = p % KV_BLOCK_TOKENS,
+                     slot = i % KV_BLOCK_TOKENS;
+        for (int what = 0; what < (kv->latent ? 1 : 2); what++) {
+            for (size_t g = 0; g < kv->n_kv_heads; g++) {
+                const char *from = kern_kv_half(kv, seq->blocks[p / KV_BLOCK_TOKENS], what, g);
+                char *half = kern_kv_half(&job->to, (int32_t)to, what, g);
+                memcpy(half + slot * bytes, from + from_slot * bytes, bytes);
+                if (kv->dtype == DTYPE_I8)
+                    kern_kv_scales(half, hd)[slot] = kern_kv_scales(from, hd)[from_slot];
+            }
+        }
+    }
+}
+
+static uint64_t gather_cost(const struct sparse_args *a)
+{
+    const struct kv_view *kv = &a->attention.kv;
+    return (uint64_t)KV_BLOCK_TOKENS * kv->n_kv_heads * kv->head_dim + 1;
+}
+
+static void gather_part(const void *job_, struct part part)
+{
+    const struct gather_job *job = job_;
+    struct sparse_walk w = job->first;
+    size_t n0, n1;
+    for (size_t i = 0; i < job->n_rows && walk_find(&w); i++, w.row++) {
+        if (!part_take(&part, job->n_tiles, gather_cost(job->a), &n0, &n1)) continue;
+        for (size_t n = n0; n < n1; n++) gather_tile(job, &w, n, i * job->n_tiles + n);
+    }
+}
+
+/* Attends with the rows that see at most n_chosen positions. */
+static void attend_all(const struct kern_table *k, const struct sparse_args *a)
+{
+    struct attn_args dense = a->attention;
+    dense.n_seqs = 0;
+    dense.seqs = a->rows;
+    for (size_t s = 0; s < a->attention.n_seqs; s++) {
+        struct seq_rows seq = a->attention.seqs[s];
+        if (seq.pos0 >= a->n_chosen) continue;
+        if (seq.n_rows > a->n_chosen - seq.pos0) seq.n_rows = a->n_chosen - seq.pos0;
+        a->rows[dense.n_seqs++] = seq;
+    }
+    if (dense.n_seqs > 0) op_attention(k, &dense);
+}
+
+/* Makes each row of the job a sequence of its chosen positions, and attends. */
+static void attend_gathered(const struct gather_job *job, const struct kern_table *k)
+{
+    const struct sparse_args *a = job->a;
+    struct attn_args gathered = a->attention;
+    struct sparse_walk w = job->first;
+    for (size_t i = 0; i < job->n_rows && walk_find(&w); i++, w.row++) {
+        a->rows[i] = (struct seq_rows){.row0 = w.seqs[w.seq].row0 + w.row,
+                                       .n_rows = 1,
+                                       .pos0 = a->n_chosen - 1,
+                                       .blocks = a->blocks + i * job->n_tiles};
+    }
+    gathered.kv = job->to;
+    gathered.seqs = a->rows;
+    gathered.n_seqs = job->n_rows;
+    op_attention(k, &gathered);
+}
+
+void op_sparse_attention(const struct kern_table *k, const struct sparse_args *a)
+{
+    struct sparse_walk w = {
+        .seqs = a->attention.seqs, .n_seqs = a->attention.n_seqs, .n_chosen = a->n_chosen};
+    const size_t n_tiles = tiles_of(a->n_chosen);
+    assert(k->device == NULL && a->attention.window == 0);
+    attend_all(k, a);
+    for (size_t i = 0; i < a->n_gather * n_tiles; i++) a->blocks[i] = (int32_t)i;
+    while (walk_find(&w)) {
+        struct gather_job job = {.a = a, .first = w, .to = a->attention.kv, .n_tiles = n_tiles};
+        job.to.base = a->gathered;
+        job.to.beside_bytes = 0;
+        for (; job.n_rows < a->n_gather && walk_find(&w); job.n_rows++, w.row++) continue;
+        part_run(k->team, job.n_rows * n_tiles * gather_cost(a), gather_part, &job);
+        attend_gathered(&job, k);
+    }
+}
