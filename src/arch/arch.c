@@ -278,6 +278,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     const char *word = m->family->chunked ? "chunked_attention" : "sliding_attention";
     if (m->family->delta) return arch_derive_delta(r);
     if (m->family->mamba) return arch_derive_mamba(r);
+    if (m->family->indexed) return arch_derive_index(r);
     if (r->layer_types == NULL) return status_ok();
     if (js_type(r->layer_types) != JS_ARRAY || js_count(r->layer_types) != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", r->what,
@@ -371,15 +372,17 @@ static struct status derive_window(struct arch_reading *r)
     return status_ok();
 }
 
-/* Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first.
- * "first_k_dense_replace" may only repeat that, because other programs do not read it. */
+/* Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first, or the
+ * first "first_k_dense_replace" where the family must give that number. Beside a list it may only
+ * repeat the list, because other programs do not read it. */
 static struct status derive_typed_mlps(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
+    const uint32_t n_dense = m->family->counts_dense ? r->n_dense_layers : 1;
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);
-        if (r->mlp_layer_types == NULL) type = l == 0 ? "dense" : "sparse";
+        if (r->mlp_layer_types == NULL) type = l < n_dense ? "dense" : "sparse";
         const bool is_moe = type != NULL && strcmp(type, "sparse") == 0;
         if (!is_moe && (type == NULL || strcmp(type, "dense") != 0)) {
             return status_make(STATUS_INPUT,

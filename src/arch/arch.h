@@ -131,6 +131,10 @@ struct arch_family {
     bool tunes;       /* "attn_temperature_tuning": q of unrotated layers grows with the position */
     bool weighs_inputs; /* the one chosen expert's input is multiplied by its weight; "moe_layers",
                            and "intermediate_size_mlp" for dense layers */
+    bool indexed;     /* sparse attention: "index_topk" positions of each row, found by an index of
+                         "index_n_heads" heads; "mlp_layer_types" is optional */
+    bool index_pairs; /* its RoPE rotates neighbouring elements, as attention's does;
+                         "indexer_types": a layer may reuse the positions of the layer before it */
     bool predicts;      /* the layer after the last may be a prediction layer:
                            "num_nextn_predict_layers" */
     /* some layers have a Mamba-2 scan instead of attention: those of "layer_types" of Granite-4, or
@@ -153,6 +157,14 @@ struct arch_delta {
     bool is_mamba;               /* the layers are Mamba-2 */
     bool conv_bias;              /* their convolution has a bias */
     float step_least, step_most; /* bounds of their step */
+};
+
+/* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): a row attends to the
+ * n_chosen positions with the largest scores; all 0: it attends to all. */
+struct arch_index {
+    uint32_t n_heads, dim; /* index heads; elements of a head, of which the first `rotary` rotate */
+    uint32_t n_chosen;
+    bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2 */
 };
 
 /* Multipliers; 1: none. */
@@ -193,7 +205,10 @@ struct arch {
     uint32_t kv_lora; /* latent attention: width of the latent; Hd = kv_lora + rotary, cached once
                          per token; 0: none */
     uint32_t q_lora;  /* latent attention: width of q's latent; 0: q is computed directly */
-    bool rope_pairs;  /* RoPE rotates elements 2i and 2i + 1; otherwise i and i + rotary / 2 */
+    struct arch_index index;
+    bool layer_shares_index[ARCH_LAYERS_MAX]; /* the layer has no index and attends to the
+                                                 positions of the layer before it */
+    bool rope_pairs; /* RoPE rotates elements 2i and 2i + 1; otherwise i and i + rotary / 2 */
     bool layer_is_unrotated[ARCH_LAYERS_MAX]; /* the layer has no RoPE */
     bool local_rope;             /* layers with a window have rotary frequencies of their own */
     bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and of all of k */
@@ -240,6 +255,12 @@ struct arch {
 static inline uint32_t arch_all_layers(const struct arch *m)
 {
     return m->n_layers + m->n_predict;
+}
+
+/* Local. True when the layer has an index of its own. */
+static inline bool arch_has_index(const struct arch *m, uint32_t layer)
+{
+    return m->index.n_heads > 0 && !m->layer_shares_index[layer];
 }
 
 /* Local. Returns the value heads per key head of a gated delta rule; 0: the model has none. */

@@ -14,6 +14,7 @@ struct arch_reading {
     const struct js_node *root; /* borrowed */
     /* objects, lists and texts; NULL: absent */
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
+    const struct js_node *indexer_types, *index_pattern;
     const struct js_node *no_rope_layers, *mlp_layer_types, *window_pattern;
     const struct js_node *local_rope; /* of layers with a window; NULL: plain, with rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
@@ -39,6 +40,8 @@ struct arch_reading {
     const struct js_node *tuning;             /* true, or a number that is not 0 */
     const struct js_node *moe_layers;         /* a list of layers; NULL: every sparse_step-th */
     uint32_t ffn_mlp;   /* F of dense layers, when intermediate_size is that of experts */
+    uint32_t index_every, index_from; /* from layer index_from - 1 on, one layer in index_every has
+                                         an index of its own; 0: absent */
     uint32_t n_predict; /* published prediction layers; the first one is used */
     double unread;      /* receives fields whose value is only checked */
     double local_theta; /* theta of layers with a window; 0: absent */
@@ -68,6 +71,10 @@ struct status arch_derive_delta(struct arch_reading *r);
  * STATUS_INPUT. */
 struct status arch_derive_blocks(struct arch_reading *r);
 struct status arch_derive_mamba(struct arch_reading *r);
+
+/* arch_index.c. Local. Checks the sizes of an index, and marks the layers without one of their own.
+ * Errors: STATUS_INPUT. */
+struct status arch_derive_index(struct arch_reading *r);
 
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */

@@ -55,6 +55,15 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_KV_A_NORM, PART_LATENT, "self_attn.kv_a_layernorm.weight", DIM_KV_LORA)},
     {MATRIX(CLASS_LATENT, WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B,
             DIM_KV_LORA)},
+    /* the index of sparse attention */
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_Q, PART_INDEX, "self_attn.indexer.wq_b.weight",
+            DIM_INDEX_Q, DIM_Q_LORA)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_INDEX_K, PART_INDEX, "self_attn.indexer.wk.weight", DIM_INDEX,
+            DIM_D)},
+    {VECTOR(WEIGHT_INDEX_K_NORM, PART_INDEX, "self_attn.indexer.k_norm.weight", DIM_INDEX)},
+    {VECTOR(WEIGHT_INDEX_K_NORM_BIAS, PART_INDEX, "self_attn.indexer.k_norm.bias", DIM_INDEX)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_INDEX_MIX, PART_INDEX, "self_attn.indexer.weights_proj.weight",
+            DIM_INDEX_H, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_ATTENTION, "self_attn.o_proj.weight", DIM_D, DIM_O),
      .has_leaves = true},
     /* a gated delta rule */
@@ -274,6 +283,8 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
         return m->value_dim;
     case DIM_KV_B:
         return m->query_dim - m->rotary + m->value_dim;
+    case DIM_INDEX_Q:
+        return m->index.dim;
     case DIM_DELTA_K:
         return m->delta.key_dim;
     case DIM_DELTA_V:
@@ -304,6 +315,9 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_Q_LORA] = m->q_lora,
                                        [DIM_KV_LORA] = m->kv_lora,
                                        [DIM_ROTARY] = m->rotary,
+                                       [DIM_INDEX] = m->index.dim,
+                                       [DIM_INDEX_H] = m->index.n_heads,
+                                       [DIM_INDEX_Q] = m->index.n_heads,
                                        [DIM_F] = m->ffn,
                                        [DIM_SHARED_F] = m->shared_ffn,
                                        [DIM_EXPERT_F] = m->expert_ffn,
@@ -319,9 +333,11 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
     return sizes[dim] * arch_dim_unit(m, dim);
 }
 
-static uint64_t attention_parts(const struct arch *m)
+static uint64_t attention_parts(const struct arch *m, uint32_t layer)
 {
-    if (m->kv_lora > 0) return PART_LATENT | (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
+    if (m->kv_lora > 0)
+        return PART_LATENT | (arch_has_index(m, layer) ? PART_INDEX : 0) |
+               (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
     return PART_HEADS | (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
            (m->qk_norm ? PART_QK_NORM : 0) | (m->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
            (m->sinks ? PART_SINKS : 0);
@@ -363,7 +379,8 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
                            : f->both_norms  ? PART_BEFORE_NORMS | PART_OUT_NORMS
                            : f->after_norms ? PART_IN_NORMS | PART_AFTER_NORMS
                                             : PART_IN_NORMS;
-    const uint64_t mixer = m->layer_is_delta[layer] ? recurrent_parts(m) : attention_parts(m);
+    const uint64_t mixer =
+        m->layer_is_delta[layer] ? recurrent_parts(m) : attention_parts(m, layer);
     const uint64_t ffn = m->layer_is_moe[layer] ? moe_parts(m) : dense_parts(m);
     if (m->layer_lacks_mixer[layer]) return PART_LONE_FFN | ffn;
     if (m->layer_lacks_ffn[layer]) return PART_LONE_MIXER | mixer;

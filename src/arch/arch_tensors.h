@@ -21,7 +21,12 @@ enum weight_role {
     WEIGHT_KV_A,
     WEIGHT_K_ROPE,
     WEIGHT_KV_A_NORM,
-    WEIGHT_KV_B, /* the heads' own parts of keys and values, never quantized */
+    WEIGHT_KV_B,    /* the heads' own parts of keys and values, never quantized */
+    WEIGHT_INDEX_Q, /* the index of sparse attention: its queries, from q's latent */
+    WEIGHT_INDEX_K, /* its keys, one head */
+    WEIGHT_INDEX_K_NORM,
+    WEIGHT_INDEX_K_NORM_BIAS,
+    WEIGHT_INDEX_MIX, /* the weights of its heads */
     WEIGHT_Q_BIAS,
     WEIGHT_K_BIAS,
     WEIGHT_V_BIAS,
@@ -128,6 +133,9 @@ enum arch_dim {
     DIM_Q_LORA,   /* q's latent */
     DIM_KV_LORA,  /* the latent of keys and values */
     DIM_ROTARY,   /* rotated elements */
+    DIM_INDEX,    /* one index head's elements */
+    DIM_INDEX_H,  /* one element for each index head; never divided, as the next */
+    DIM_INDEX_Q,  /* all index heads */
     DIM_F,        /* AXIS_FFN */
     DIM_SHARED_F, /* AXIS_SHARED_FFN */
     DIM_EXPERT_F, /* AXIS_EXPERT_FFN */
@@ -156,6 +164,7 @@ enum arch_dim {
     PART(LATENT)  /* latent attention */                                                           \
     PART(Q_STEPS) /* with a latent for q */                                                        \
     PART(Q_STEP)  /* without one */                                                                \
+    PART(INDEX)   /* an index of LATENT, for sparse attention */                                   \
     PART(DELTA)   /* a gated delta rule */                                                         \
     PART(APART)   /* a DELTA with separate projections */                                          \
     PART(MAMBA)   /* a Mamba-2 scan */                                                             \
@@ -193,10 +202,10 @@ enum arch_part_bit {
 #undef PART_BIT
         PART_BIT_COUNT
 };
-_Static_assert(PART_BIT_COUNT <= 63, "a part's bit fits a long");
+_Static_assert(PART_BIT_COUNT <= 63, "a part's bit fits a long long");
 
 enum arch_part {
-#define PART_FLAG(name) PART_##name = 1L << PART_BIT_##name,
+#define PART_FLAG(name) PART_##name = 1ll << PART_BIT_##name,
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
         PART_ATTENTION = PART_HEADS | PART_LATENT, /* any kind of attention */

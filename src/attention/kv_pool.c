@@ -22,10 +22,22 @@ struct layout_kv kv_layout(enum dtype t)
                               .scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0};
 }
 
-uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
-                             enum dtype dtype, bool latent)
+/* Bytes of a block's index keys. */
+static uint32_t index_bytes(enum dtype dtype, uint32_t index_dim)
 {
-    return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_half_bytes(dtype, head_dim);
+    return index_dim > 0 ? (uint32_t)kv_half_bytes(dtype, index_dim) : 0;
+}
+
+uint64_t kv_pool_half_bytes(const struct kv_shape *s)
+{
+    return kv_half_bytes(s->dtype, s->head_dim) + index_bytes(s->dtype, s->index_dim);
+}
+
+uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
+                             enum dtype dtype, bool latent, uint32_t index_dim)
+{
+    const struct kv_shape one = {.head_dim = head_dim, .dtype = dtype, .index_dim = index_dim};
+    return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_pool_half_bytes(&one);
 }
 
 /* Allocates the blocks. On the host a page takes memory when it is first written, so unused blocks
@@ -52,8 +64,10 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
     TRY(mem_alloc(&p, 1, sizeof *p, "KV pool"));
     p->kern = kern;
     p->shape = *shape;
-    p->layer_bytes = shape->n_blocks * kv_pool_block_bytes(1, shape->n_kv_heads, shape->head_dim,
-                                                           shape->dtype, shape->latent);
+    assert(shape->index_dim == 0 || (shape->latent && shape->n_kv_heads <= 1));
+    p->layer_bytes =
+        shape->n_blocks * kv_pool_block_bytes(1, shape->n_kv_heads, shape->head_dim, shape->dtype,
+                                              shape->latent, shape->index_dim);
     p->n_bytes = p->layer_bytes * shape->n_layers;
     const struct status st = make_blocks(p);
     if (status_failed(&st)) mem_free(&p);
@@ -81,7 +95,21 @@ struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
                             .dtype = s->dtype,
                             .n_kv_heads = s->n_kv_heads,
                             .head_dim = s->head_dim,
-                            .latent = s->latent};
+                            .latent = s->latent,
+                            .beside_bytes = index_bytes(s->dtype, s->index_dim)};
+}
+
+struct kv_view kv_pool_index(const struct kv_pool *p, uint32_t layer)
+{
+    const struct kv_shape *s = &p->shape;
+    const uint32_t beside = (uint32_t)kv_half_bytes(s->dtype, s->head_dim);
+    assert(layer < s->n_layers && s->index_dim > 0);
+    return (struct kv_view){.base = (char *)p->data + layer * p->layer_bytes + beside,
+                            .dtype = s->dtype,
+                            .n_kv_heads = s->n_kv_heads,
+                            .head_dim = s->index_dim,
+                            .latent = true,
+                            .beside_bytes = beside};
 }
 
 uint64_t kv_pool_one_bytes(const struct kv_pool *p)

@@ -11,7 +11,9 @@
 struct kv_shape {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
-    bool latent; /* V is K: one half per block */
+    bool latent;        /* V is K: one half per block */
+    uint32_t index_dim; /* latent: elements of an index key, which lie behind each half, in the same
+                           type; 0: none */
 };
 
 struct kv_pool {
@@ -34,9 +36,12 @@ const char *kv_dtype_name(enum dtype t);
 /* Local. Returns the bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);
 
+/* Local. Bytes of one head's half of a block, with the index keys behind it. */
+uint64_t kv_pool_half_bytes(const struct kv_shape *shape);
+
 /* Local. Bytes that one block takes over all layers of a rank. */
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
-                             enum dtype dtype, bool latent);
+                             enum dtype dtype, bool latent, uint32_t index_dim);
 
 /* Local. Allocates the blocks in the memory that kern's ops work on; borrows kern. Errors:
  * STATUS_MEMORY. destroy accepts NULL. */
@@ -52,5 +57,8 @@ void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from
 
 /* Local. Returns the view of local layer `layer` that the kernels read and write. */
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer);
+
+/* Local. Returns the view of the layer's index keys. */
+struct kv_view kv_pool_index(const struct kv_pool *p, uint32_t layer);
 
 #endif

@@ -53,9 +53,10 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     const double n_copies =
         (double)cost->n_moe_layers * layout_n_places(j->layout) * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
-    cost->kv_token_bytes = (double)kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim,
-                                                       j->o->model.kv_dtype, m->kv_lora > 0) /
-                           KV_BLOCK_TOKENS;
+    cost->kv_token_bytes =
+        (double)kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim, j->o->model.kv_dtype,
+                                    m->kv_lora > 0, m->index.dim) /
+        KV_BLOCK_TOKENS;
     cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;
     cost->attention_flops = 4.0 * m->n_heads * m->head_dim * n_cached;

@@ -78,8 +78,9 @@ static void calib_layer_add_member(struct calib *c, const struct finder *f, enum
     struct calib_unit *u = &c->units[c->n_units - 1];
     const struct ckpt_tensor *t = f->of_role[role];
     struct calib_member m = {.role = role, .w = w, .tensor = t};
-    /* the router and the shared expert's gate are never quantized, whatever the policy says */
-    if (role != WEIGHT_ROUTER && role != WEIGHT_SHARED_MIX)
+    /* the router, the shared expert's gate and the weights of index heads are never quantized,
+     * whatever the policy says */
+    if (role != WEIGHT_ROUTER && role != WEIGHT_SHARED_MIX && role != WEIGHT_INDEX_MIX)
         m.format = c->o->format_of(c->o->format_ctx, t);
     u->members[u->n_members++] = m;
     u->is_quantized = u->is_quantized || m.format.kind != QUANT_NONE;
@@ -101,9 +102,15 @@ static void add_attention(struct calib *c, const struct finder *f, struct layer 
         calib_layer_add_member(c, f, WEIGHT_KV_A, &w->attention.latent.kv_a);
         calib_layer_add_member(c, f, WEIGHT_K_ROPE, &w->attention.latent.k_rope);
     }
+    if (arch_has_index(m, c->layer)) {
+        calib_layer_add_member(c, f, WEIGHT_INDEX_K, &w->attention.latent.index.k);
+        calib_layer_add_member(c, f, WEIGHT_INDEX_MIX, &w->attention.latent.index.mix);
+    }
     if (m->q_lora > 0) {
         add_unit(c, TAP_Q_LATENT, 0);
         calib_layer_add_member(c, f, WEIGHT_Q, &w->attention.q);
+        if (arch_has_index(m, c->layer))
+            calib_layer_add_member(c, f, WEIGHT_INDEX_Q, &w->attention.latent.index.q);
     }
     add_unit(c, TAP_O, 0);
     calib_layer_add_member(c, f, WEIGHT_O, &w->attention.o);
@@ -140,7 +147,7 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 
 static struct status add_units(struct calib *c, struct layout_place place)
 {
-    enum { MEMBERS = 10, UNITS = 5 }; /* not counting experts */
+    enum { MEMBERS = 13, UNITS = 5 }; /* not counting experts */
     struct layer *w = &c->weights->stage_layers[0];
     const size_t n_experts = w->is_moe ? w->moe.n_experts : 0;
     struct finder f = {.ckpt = c->o->ckpt};

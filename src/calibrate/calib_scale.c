@@ -23,7 +23,8 @@ static bool all_quantized(const struct calib_unit *u)
 {
     for (uint32_t i = 0; i < u->n_members; i++) {
         const struct calib_member *m = &u->members[i];
-        const bool chooses = m->role == WEIGHT_ROUTER || m->role == WEIGHT_SHARED_MIX;
+        const bool chooses =
+            m->role == WEIGHT_ROUTER || m->role == WEIGHT_SHARED_MIX || m->role == WEIGHT_INDEX_MIX;
         if (!chooses && m->format.kind == QUANT_NONE) return false;
     }
     return true;

@@ -61,6 +61,14 @@ static struct status check_source(const struct calib *c)
                            c->o->model->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule",
                            c->o->model->family->title);
     }
+    for (uint32_t l = 0; l < c->o->model->n_layers; l++) {
+        if (!c->o->model->layer_shares_index[l]) continue;
+        return status_make(STATUS_USAGE,
+                           "--calibration: layer %u of %s reuses the positions of another, and "
+                           "calibrating runs one layer at a time; rounding (--method rtn without "
+                           "--calibration) is implemented",
+                           l, c->o->model->family->title);
+    }
     if (c->o->n_seqs > 0) return status_ok();
     return status_make(STATUS_USAGE, "--calibration: no prompt in it");
 }

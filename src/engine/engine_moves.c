@@ -18,7 +18,7 @@ static struct status create_store(struct engine *e, const struct engine_tier *o)
                                        .head_begin = w->kv_heads.begin,
                                        .head_end = w->kv_heads.end,
                                        .n_halves = shape->latent ? 1 : 2,
-                                       .half_bytes = kv_half_bytes(shape->dtype, shape->head_dim)};
+                                       .half_bytes = kv_pool_half_bytes(shape)};
     const struct status st =
         kv_store_create(o->store_dir, o->store_bytes, o->keeps_bound, &part, &e->store);
     mem_free(&layers);

@@ -272,7 +272,7 @@ struct status job_size_memory(struct job *j)
     const struct kv_groups groups = kv_groups_of(j->layout);
     const uint64_t block_bytes = kv_pool_block_bytes(
         kv_groups_layers(&groups, j->layout, w->place.pp), range_count(w->kv_heads),
-        j->model.head_dim, j->o->model.kv_dtype, j->model.kv_lora > 0);
+        j->model.head_dim, j->o->model.kv_dtype, j->model.kv_lora > 0, j->model.index.dim);
     const struct layout_budget budget = budget_of(j, 0);
     const uint64_t per_context = kv_groups_context(j->layout, &budget);
     comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */

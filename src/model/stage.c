@@ -25,9 +25,20 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
 static bool stage_is_quantized(const struct layer *l)
 {
     const struct attention_weights *a = &l->attention;
-    const struct packed *all[] = {&a->q,        &a->k,       &a->v,        &a->o,
-                                  &l->ffn.gate, &l->ffn.up,  &l->ffn.down, &l->delta.qkvz,
-                                  &l->delta.ba, &l->delta.o, &l->delta.q,  &l->delta.z};
+    const struct packed *all[] = {&a->q,
+                                  &a->k,
+                                  &a->v,
+                                  &a->o,
+                                  &a->latent.index.q,
+                                  &a->latent.index.k,
+                                  &l->ffn.gate,
+                                  &l->ffn.up,
+                                  &l->ffn.down,
+                                  &l->delta.qkvz,
+                                  &l->delta.ba,
+                                  &l->delta.o,
+                                  &l->delta.q,
+                                  &l->delta.z};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i]->quant.kind != QUANT_NONE) return true;
     }
@@ -78,6 +89,14 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_DELTA_BA] = &s->delta_ba,
                                            [WORKSPACE_DELTA_MIXED] = &s->delta_mixed,
                                            [WORKSPACE_DELTA_GATES] = &s->delta_gates,
+                                           [WORKSPACE_INDEX_Q] = &s->index.q,
+                                           [WORKSPACE_INDEX_TURNED] = &s->index.turned,
+                                           [WORKSPACE_INDEX_K] = &s->index.k,
+                                           [WORKSPACE_INDEX_MIX] = &s->index.mix,
+                                           [WORKSPACE_INDEX_CHOSEN] = &s->index.chosen,
+                                           [WORKSPACE_INDEX_SCORES] = &s->index.scores,
+                                           [WORKSPACE_INDEX_GATHERED] = &s->index.gathered,
+                                           [WORKSPACE_INDEX_BLOCKS] = &s->index.blocks,
                                            [WORKSPACE_K_NARROW] = &s->k_narrow,
                                            [WORKSPACE_V_NARROW] = &s->v_narrow,
                                            [WORKSPACE_Q_WIDE] = &s->q_wide,
@@ -119,6 +138,7 @@ static struct status make_workspace(struct stage *s)
     TRY(mem_ops_alloc(s->o.kern, &s->workspace, (size_t)at.n_bytes, 1, "workspace"));
     point(s, &at, shape.bytes[WORKSPACE_CODES] > 0);
     TRY(stage_make_latent(s));
+    TRY(stage_make_index(s));
     TRY(stage_make_prediction(s));
     if (s->o.model->tuning.scale != 0)
         TRY(mem_alloc(&s->q_scale, t, sizeof *s->q_scale, "workspace"));
@@ -146,7 +166,8 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
         .n_kv_heads = s->attention.n_kv_heads,
         .head_dim = o->model->head_dim,
         .dtype = o->flags->kv_dtype,
-        .latent = o->model->kv_lora > 0};
+        .latent = o->model->kv_lora > 0,
+        .index_dim = o->model->index.dim};
     if (!status_failed(&st)) st = kv_pool_create(o->kern, &kv, &s->kv);
     if (!status_failed(&st)) st = stage_make_states(s);
     if (status_failed(&st)) stage_destroy(&s);
@@ -164,6 +185,7 @@ void stage_destroy(struct stage **stage)
     mem_free(&s->expert_load);
     if (s->row_sum != NULL) s->row_sum->destroy(s);
     stage_free_latent(s);
+    stage_free_index(s);
     stage_free_prediction(s);
     mem_ops_free(s->o.kern, &s->workspace);
     mem_free(&s->q_scale);

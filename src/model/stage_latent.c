@@ -74,8 +74,8 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
                                               .y = s->q_low});
     stage_show(s, TAP_Q_LATENT, s->q_low, n_rows, m->q_lora);
     struct act_rows low_rows = stage_input(s, s->q_low, n_rows, m->q_lora);
-    const struct column q = {&w->q, s->q, NULL};
-    stage_columns(s, &q, 1, &low_rows);
+    const struct column q[] = {{&w->q, s->q, NULL}, {&latent->index.q, s->index.q, NULL}};
+    stage_columns(s, q, latent->index.q.n_out > 0 ? 2 : 1, &low_rows);
 }
 
 /* s->k [T, Hd] = latent and rotated key; s->q_wide [T, H, Hd] = q in the same space. */
@@ -119,6 +119,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     project(s, &layer->attention, in);
     enter_latents(s, latent, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
+    if (arch_has_index(m, layer->index)) stage_index_keys(s, layer, p, in);
     const struct attn_args args = {.q = s->q_wide,
                                    .out = s->o_wide,
                                    .kv = kv,
@@ -129,7 +130,10 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
                                    .n_seqs = p->n_seqs,
                                    .parts = s->tile_parts,
                                    .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float)};
-    op_attention(s->o.kern, &args);
+    if (m->index.n_heads > 0)
+        stage_attend_chosen(s, layer, p, &args);
+    else
+        op_attention(s->o.kern, &args);
     const struct head_rows o = {s->o_wide, m->head_dim}, out = {s->attended, m->value_dim};
     head_linears(s, latent->v_b, o, out, n_rows);
 }

@@ -82,6 +82,17 @@ struct prediction {
     float *half;   /* [T, D] one of these two at a time */
 };
 
+/* Memory of sparse attention; all NULL: the model has none. */
+struct index_work {
+    float *q, *turned; /* [T, heads of the index, dim]; their rotated parts [T, heads, rotary] */
+    float *k, *mix;    /* [T, dim], [T, heads] */
+    int32_t *chosen;   /* [T, n_chosen] */
+    float *scores;     /* as for op_index */
+    void *gathered;    /* as in struct sparse_args, likewise blocks and rows */
+    int32_t *blocks;
+    struct seq_rows *rows; /* owned */
+};
+
 struct row_sum;
 struct stage;
 
@@ -118,8 +129,9 @@ struct stage {
     float *delta_qkvz, *delta_ba;     /* the projections */
     float *delta_mixed, *delta_gates; /* work of op_delta or op_mamba */
     /* latent attention */
-    float *q_low;                /* [T, q_lora] */
-    float *k_rope;               /* [T, rotary] */
+    float *q_low;  /* [T, q_lora] */
+    float *k_rope; /* [T, rotary] */
+    struct index_work index;
     struct linear_args *heads;   /* [H] the heads' own linears */
     struct linear_group *groups; /* [H] */
     struct prediction prediction;
@@ -274,6 +286,21 @@ void stage_free_latent(struct stage *s);
 
 /* Local. Latent attention: a stage_attend. */
 stage_attend stage_latent;
+
+/* stage_index.c. Local. Allocates memory for an index, if the model has one. Errors: STATUS_MEMORY.
+ */
+struct status stage_make_index(struct stage *s);
+void stage_free_index(struct stage *s);
+
+/* Local. Writes the index keys of the part's rows to the cache. s->index.q are the queries of the
+ * part's normed rows `in`, before rotation. */
+void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p,
+                      struct act_rows *in);
+
+/* Local. Attends as `args` says, each row over the positions that the layer's index chooses; a
+ * layer without one takes those of the layer before it. */
+void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
+                         const struct attn_args *args);
 
 /* stage_delta.c. Local. Allocates the slots of recurrent states, if the stage has such layers.
  * Errors: STATUS_MEMORY. */

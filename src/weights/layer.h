@@ -6,11 +6,19 @@
 
 #include "kernels/kern.h"
 
+/* Weights of sparse attention's index. Every rank of tp has all of its heads. */
+struct index_weights {
+    struct packed q;             /* [heads * dim, q_lora] */
+    struct packed k, mix;        /* [dim, D], [heads, D] */
+    float *k_norm, *k_norm_bias; /* [dim] of a layer norm */
+};
+
 /* Weights of latent attention. Each local head has k_b, which takes its q into the space of the
  * latents, and v_b, which takes its output out of it. */
 struct latent_weights {
     struct packed q_a, kv_a, k_rope; /* [q_lora, D], [kv_lora, D], [rotary, D] */
     float *q_a_norm, *kv_a_norm;     /* [q_lora], [kv_lora] */
+    struct index_weights index;
     struct packed *k_b, *v_b; /* [heads] of [kv_lora, query_dim - rotary], [value_dim, kv_lora] */
 };
 

@@ -75,6 +75,10 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "nemotron-h-moe": "backbone.layers.1.mixer.shared_experts.up_proj.weight",
            "nemotron-h-odd": "backbone.layers.3.mixer.norm.weight",
            "phimoe": "model.layers.1.post_attention_layernorm.bias",
+           "deepseek_v32": "model.layers.1.self_attn.indexer.wk.weight",
+           "deepseek-v32-tied": "model.layers.1.self_attn.indexer.wq_b.weight",
+           "glm_moe_dsa": "model.layers.2.self_attn.indexer.weights_proj.weight",
+           "glm5-published": "model.layers.0.self_attn.indexer.k_norm.bias",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 

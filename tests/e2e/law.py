@@ -99,7 +99,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
-            "deepseek-v3-mtp", "glm4-moe-mtp", "llama4", "qwen3_5", "qwen3_5-moe",
+            "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "glm5", "llama4", "qwen3_5", "qwen3_5-moe",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
@@ -115,7 +115,7 @@ DEMO = REPO / "models" / "demo" / "demo.h5"
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32",
              "mixtral-int8": "int8", "head100-int8": "int8"}
 # The model named before the dash with another cache type, in as many runs as a family.
-KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
+KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8", "glm5-kv8": "int8"}
 # fp8 weights that meet int8 activations: made as the quantized ones, in as many runs as a family.
 FP8_CODES = {"mixtral-codes": "fp8-g32", "head100-codes": "fp8-g32"}
 QUANTIZED.update(FP8_CODES)

@@ -7,7 +7,8 @@ import golden_dense
 import golden_latent
 import golden_moe
 import golden_recurrent
+import golden_sparse
 
-KINDS = (golden_dense, golden_moe, golden_latent, golden_recurrent)
+KINDS = (golden_dense, golden_moe, golden_latent, golden_recurrent, golden_sparse)
 MODELS = {name: spec for kind in KINDS for name, spec in kind.MODELS.items()}
 assert len(MODELS) == sum(len(kind.MODELS) for kind in KINDS)

@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
 N_DECODE = 32
 GAP_LEAST = 2e-3  # relative to the largest logit; a greedy choice must not depend on rounding
+INDEX_GAP_LEAST = 5e-6  # between the last chosen and the first rejected position, in a row's largest score
 ROUTER_GAP_LEAST = 1e-4  # between the last chosen and the first rejected router logit
 TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish swims in the sea, "
         "each one near the others, none of them leading; when one turns, they all turn. ") * 4
@@ -242,6 +243,27 @@ def router_gaps(model, ids):
     return min([gap, *(g for _, g in found)]), load.tolist()
 
 
+def index_gap(model, ids):
+    """The smallest distance between a chosen and a rejected position of sparse attention, relative to the
+    largest score of the row; 1 without such attention.
+    """
+    few, found, topk = getattr(model.config, "index_topk", None), [], torch.Tensor.topk
+
+    def seen(scores, k, *rest, **more):
+        if scores.dim() == 3 and scores.shape[-1] == len(ids) and k == few:
+            best = scores[0, few:].sort(dim=-1, descending=True).values
+            largest = best.masked_fill(best < -1e30, 0).abs().amax(-1)  # the mask is no infinity
+            found.append(((best[:, few - 1] - best[:, few]) / largest).min().item())
+        return topk(scores, k, *rest, **more)
+
+    if few is None or len(ids) <= few:
+        return 1.0
+    torch.Tensor.topk = seen
+    model(torch.tensor([ids]))
+    torch.Tensor.topk = topk
+    return min(found)
+
+
 def decode(model, prompt):
     """Prefill, then N_DECODE greedy steps through transformers' cache: ids and logits [T, V]."""
     rows, ids, cache = [], list(prompt), None
@@ -278,7 +300,11 @@ def try_seed(spec, seed):
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
     for length in spec.get("prompts", PROMPT_LENGTHS):
         prompt = torch.randint(0, config.get_text_config().vocab_size, (length,), generator=generator).tolist()
+        if index_gap(model, prompt) < INDEX_GAP_LEAST:
+            return None
         ids, logits = decode(model, prompt)
+        if index_gap(model, ids) < INDEX_GAP_LEAST:
+            return None
         whole = model(torch.tensor([ids])).logits[0]
         largest = logits.abs().max().item()
         assert (whole - logits).abs().max().item() < 2e-5 * largest

@@ -256,7 +256,7 @@ static void print_beside(double x, int steps, bool is_negative, char text[32])
 {
     int n_whole = 1;
     while (pow(10, n_whole) <= x) n_whole++;
-    const int n_behind = 15 - n_whole;
+    const int n_behind = n_whole < 15 ? 15 - n_whole : 0;
     const long long scale = llround(pow(10, n_behind)), v = llround(x * (double)scale) + steps;
     snprintf(text, 32, "%s%lld.%0*lld", is_negative ? "-" : "", v / scale, n_behind, v % scale);
 }

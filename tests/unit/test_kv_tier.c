@@ -31,7 +31,7 @@ static struct tier_test open_test(struct failpoint *failpoint)
         &t.tier);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     t.n_bytes = kv_pool_one_bytes(t.pool);
-    CU_ASSERT_EQUAL(t.n_bytes, kv_pool_block_bytes(3, 2, 16, DTYPE_I8, false));
+    CU_ASSERT_EQUAL(t.n_bytes, kv_pool_block_bytes(3, 2, 16, DTYPE_I8, false, 0));
     return t;
 }
 

@@ -55,14 +55,14 @@ static int part_compare(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* True when the family has prediction layers that shoal reads. */
-static bool family_predicts(const struct js_node *config)
+/* Returns the family of a config; NULL: shoal has none of that name. */
+static const struct arch_family *family_of(const struct js_node *config)
 {
     const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
     for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
-        if (strcmp(arch_family_at(i)->architecture, name) == 0) return arch_family_at(i)->predicts;
+        if (strcmp(arch_family_at(i)->architecture, name) == 0) return arch_family_at(i);
     }
-    return false;
+    return NULL;
 }
 
 /* True when a tensor of the first prediction layer is read: all are, except the copies of the
@@ -75,12 +75,15 @@ static bool is_read_for_prediction(const char *in_layer)
 
 /* True when no forward pass of shoal reads this tensor: multi-token prediction (layers after those
  * of the model, or "mtp.") of families for which it is not implemented, or beyond its first layer;
- * and the indexers of sparse attention. */
-static bool is_unused(const char *name, int64_t n_layers, bool predicts)
+ * and indexers of families whose attention is not sparse. */
+static bool is_unused(const char *name, int64_t n_layers, const struct arch_family *family)
 {
     const char *prefix = "model.layers.";
+    const bool predicts = family != NULL && family->predicts;
+    const bool indexed = family != NULL && family->indexed;
     char *end;
-    if (strstr(name, ".self_attn.indexer.") != NULL || strncmp(name, "mtp.", 4) == 0) return true;
+    if (strstr(name, ".self_attn.indexer.") != NULL && !indexed) return true;
+    if (strncmp(name, "mtp.", 4) == 0) return true;
     if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
     const int64_t layer = strtol(name + strlen(prefix), &end, 10);
     if (predicts && layer == n_layers) return !is_read_for_prediction(end);
@@ -92,7 +95,7 @@ static struct status parts_list(struct convert *c)
     const size_t n = source_count(c->source);
     const struct js_node *config = source_config(c->source);
     const char *unused = NULL;
-    const bool predicts = family_predicts(config);
+    const struct arch_family *family = family_of(config);
     size_t n_unused = 0;
     int64_t n_layers = 0, n_mtp = 0;
     if (js_int(js_get(config, "num_nextn_predict_layers"), &n_mtp) && n_mtp > 0)
@@ -101,7 +104,7 @@ static struct status parts_list(struct convert *c)
     TRY(mem_alloc(&c->parts, n, sizeof c->parts[0], "the list of tensors"));
     for (size_t i = 0; i < n; i++) {
         const char *name = source_at(c->source, i)->name;
-        if (is_unused(name, n_layers, predicts)) {
+        if (is_unused(name, n_layers, family)) {
             if (n_unused++ == 0) unused = name;
             continue;
         }

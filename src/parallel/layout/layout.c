@@ -310,21 +310,39 @@ static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint
     for (uint32_t s = pp; s > 0; s--) stage_begin[s - 1] = from[s * row + stage_begin[s]];
 }
 
+/* Returns the number of stages that a model can have: a layer that reuses another's positions is in
+ * that layer's stage. */
+static uint32_t stages_max(const struct arch *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_layers; i++) n += !m->layer_shares_index[i];
+    return n;
+}
+
+/* Divides runs of layers: a layer, and those that reuse its positions. */
 static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;
     const struct arch *a = m->arch;
     const uint32_t n_layers = arch_all_layers(a);
     uint64_t cost[ARCH_LAYERS_MAX];
-    for (uint32_t i = 0; i < n_layers; i++) cost[i] = layer_cost(m, i);
-    const size_t n = (size_t)(l->pp + 1) * (n_layers + 1);
+    uint32_t begin[ARCH_LAYERS_MAX + 1], n_runs = 0;
+    for (uint32_t i = 0; i < n_layers; i++) {
+        if (!a->layer_shares_index[i]) {
+            begin[n_runs] = i;
+            cost[n_runs++] = 0;
+        }
+        cost[n_runs - 1] += layer_cost(m, i);
+    }
+    begin[n_runs] = n_layers;
+    const size_t n = (size_t)(l->pp + 1) * (n_runs + 1);
     uint64_t *best = NULL;
     uint16_t *from = NULL;
     struct status st;
     TRY_GOTO(st, mem_alloc(&best, n, sizeof *best, "stage costs"), done);
     TRY_GOTO(st, mem_alloc(&from, n, sizeof *from, "stage begins"), free_best);
-    partition(cost, n_layers, l->pp, smallest_cap(cost, n_layers, l->pp), best, from,
-              l->stage_begin);
+    partition(cost, n_runs, l->pp, smallest_cap(cost, n_runs, l->pp), best, from, l->stage_begin);
+    for (uint32_t s = 0; s <= l->pp; s++) l->stage_begin[s] = begin[l->stage_begin[s]];
     mem_free(&from);
 free_best:
     mem_free(&best);
@@ -399,9 +417,9 @@ static struct status check_limits(const struct layout *l, const struct layout_fl
                            "%u elements); tp may be at most %u",
                            f->tp, m->name, a->n_heads, tp_max, leaf, m->o_leaf, tp_max);
     }
-    if (f->pp > a->n_layers) {
+    if (f->pp > stages_max(a)) {
         return status_make(STATUS_USAGE, "--pp %u: %s has %u layers; pp may be at most %u", f->pp,
-                           m->name, a->n_layers, a->n_layers);
+                           m->name, a->n_layers, stages_max(a));
     }
     if (f->ep > 1 && a->n_experts == 0) {
         return status_make(STATUS_USAGE,

@@ -185,7 +185,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
 {
     const struct arch *m = s->l->model.arch;
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
-    const double token = kv * m->head_dim * (m->kv_lora > 0 ? 1 : 2);
+    const double token = kv * (m->head_dim * (m->kv_lora > 0 ? 1 : 2) + m->index.dim);
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
     return cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
 }

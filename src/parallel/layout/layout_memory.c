@@ -110,6 +110,25 @@ static uint64_t key_elements(const struct arch *m, uint64_t n)
     return (uint64_t)(m->delta.is_mamba ? m->delta.n_key_heads : n) * m->delta.key_dim;
 }
 
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
+{
+    enum { SCORES = 4 << 20, GATHERED_BYTES = 32 << 20, BLOCK = KV_BLOCK_TOKENS };
+    if (m->index.n_heads == 0) return (struct workspace_index){0};
+    const uint64_t n_tiles = (m->index.n_chosen + BLOCK - 1) / BLOCK;
+    const uint64_t one = n_tiles * BLOCK * (m->head_dim + 1ull) * 4;
+    const uint64_t context = (m->context + BLOCK - 1ull) / BLOCK * BLOCK;
+    const uint64_t n_gather = min_u64(n_rows, max_u64(1, GATHERED_BYTES / one));
+    return (struct workspace_index){.n_scores = min_u64(n_rows * context, max_u64(SCORES, context)),
+                                    .n_gather = n_gather,
+                                    .gathered_bytes = n_gather * one,
+                                    .n_tiles = n_tiles};
+}
+
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows)
 {
@@ -122,9 +141,13 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
     const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
+    const struct workspace_index index = workspace_index_of(m, n_rows);
     return (struct workspace_shape){
         .n_rows = n_rows,
-        .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
+        .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES,
+                  [WORKSPACE_INDEX_SCORES] = 4 * index.n_scores,
+                  [WORKSPACE_INDEX_GATHERED] = index.gathered_bytes,
+                  [WORKSPACE_INDEX_BLOCKS] = 4 * index.n_gather * index.n_tiles},
         .code_inputs = max_u64(max_u64(d, latent ? m->q_lora : 0), max_u64(n_o, o_delta)),
         .inner_code_inputs = f,
         .per_row = {[WORKSPACE_NORMED] = d,
@@ -140,6 +163,11 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                                                                 : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
+                    [WORKSPACE_INDEX_Q] = (uint64_t)m->index.n_heads * m->index.dim,
+                    [WORKSPACE_INDEX_TURNED] = (uint64_t)m->index.n_heads * m->rotary,
+                    [WORKSPACE_INDEX_K] = m->index.dim,
+                    [WORKSPACE_INDEX_MIX] = m->index.n_heads,
+                    [WORKSPACE_INDEX_CHOSEN] = m->index.n_chosen,
                     [WORKSPACE_K_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
                     [WORKSPACE_V_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
                     [WORKSPACE_Q_WIDE] = wide ? h * m->head_dim : 0,
@@ -215,7 +243,9 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
     const uint64_t n_layers = kv_groups_layers(&groups, l, place.pp);
     const uint64_t kv_rows = n_layers * range_count(layout_kv_heads(l, place.tp));
     const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
-    const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);
+    const uint64_t per_head =
+        n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes) +
+        (m->index.dim > 0 ? m->index.dim * kv.element_bytes + kv.scale_bytes : 0);
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place, false),
         .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,

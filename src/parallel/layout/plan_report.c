@@ -108,6 +108,10 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
                       ", latent attention: %u + %u elements cached of a token, on each tp rank",
                       a->kv_lora, a->rotary);
     }
+    if (a->index.n_heads > 0) {
+        strbuf_printf(&line, ", an index of %u heads of %u that chooses %u positions",
+                      a->index.n_heads, a->index.dim, a->index.n_chosen);
+    }
     if (a->delta.is_mamba) {
         strbuf_printf(&line,
                       ", a Mamba-2 scan in %u layers (%u heads in %u groups, states of %u x %u)",

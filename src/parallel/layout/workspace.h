@@ -29,6 +29,14 @@
     X(DELTA_BA, PROJECT, ATTEND)                                                                   \
     X(DELTA_MIXED, PROJECT, ATTEND)                                                                \
     X(DELTA_GATES, PROJECT, ATTEND)                                                                \
+    X(INDEX_Q, PROJECT, ATTEND)                                                                    \
+    X(INDEX_TURNED, PROJECT, ATTEND)                                                               \
+    X(INDEX_K, PROJECT, ATTEND)                                                                    \
+    X(INDEX_MIX, PROJECT, ATTEND)                                                                  \
+    X(INDEX_CHOSEN, NORM, EXPERTS) /* a layer after it may read them */                            \
+    X(INDEX_SCORES, PROJECT, ATTEND)                                                               \
+    X(INDEX_GATHERED, PROJECT, ATTEND)                                                             \
+    X(INDEX_BLOCKS, PROJECT, ATTEND)                                                               \
     X(K_NARROW, PROJECT, PROJECT)                                                                  \
     X(V_NARROW, PROJECT, PROJECT)                                                                  \
     X(Q_WIDE, PROJECT, ATTEND)                                                                     \
@@ -71,6 +79,18 @@ struct workspace_shape {
      * formats that an op may ask for */
     uint64_t code_inputs, inner_code_inputs;
 };
+
+/* The work of sparse attention, which does some rows of a step at a time; all 0: the model has
+ * none. */
+struct workspace_index {
+    uint64_t n_scores;                 /* elements of INDEX_SCORES */
+    uint64_t n_gather, gathered_bytes; /* rows in INDEX_GATHERED; its bytes in the widest type of a
+                                          cache */
+    uint64_t n_tiles;                  /* blocks of a row's chosen positions */
+};
+
+/* Local. Returns these sizes for steps of n_rows rows. */
+struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows);
 
 /* Local. Returns the sizes of a stage's arrays on a place, for steps of n_rows rows. The only
  * computation of these sizes: model/stage.c allocates by it, layout_memory_of plans by it. */

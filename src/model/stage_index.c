@@ -1,0 +1,91 @@
+/* Sparse attention: an index chooses the positions to which a row attends (DeepSeek-V3.2-Exp, 2025,
+ * section 2.1). All ranks of tp compute the whole index, which is small. The published code rotates
+ * index queries and keys by a Hadamard matrix, which changes no product, and scores them in fp8;
+ * here they stay as they are, as in transformers. Called by stage_latent.c. */
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "model/stage_private.h"
+#include "parallel/layout/workspace.h"
+
+static const float KEY_NORM_EPS = 1e-6f; /* fixed in the published code */
+
+struct status stage_make_index(struct stage *s)
+{
+    if (s->o.model->index.n_heads == 0) return status_ok();
+    return mem_alloc(&s->index.rows, s->o.max_rows, sizeof *s->index.rows, "workspace");
+}
+
+void stage_free_index(struct stage *s)
+{
+    mem_free(&s->index.rows);
+}
+
+/* Rotates the first `rotary` elements of each of n_heads heads [dim] of every row, in place. */
+static void rotate_heads(struct stage *s, const struct part *p, float *x, size_t n_heads)
+{
+    const struct arch *m = s->o.model;
+    const size_t n_rows = p->hidden.n_rows;
+    op_rope_tails(s->o.kern, &(struct rope_tails){.x = x,
+                                                  .out = s->index.turned,
+                                                  .x_stride = m->index.dim,
+                                                  .out_stride = m->rotary,
+                                                  .cos = p->cos,
+                                                  .sin = p->sin,
+                                                  .n_rows = n_rows,
+                                                  .n_heads = n_heads,
+                                                  .rot = m->rotary,
+                                                  .pairs = m->index.pairs});
+    op_place_rows(s->o.kern, &(struct place_args){.from = s->index.turned,
+                                                  .n_rows = n_rows * n_heads,
+                                                  .width = m->rotary,
+                                                  .to_stride = m->index.dim,
+                                                  .to = x});
+}
+
+void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p,
+                      struct act_rows *in)
+{
+    const struct index_weights *w = &layer->attention.latent.index;
+    const struct arch_index *index = &s->o.model->index;
+    const struct kv_view keys = kv_pool_index(s->kv, layer->in_cache);
+    const size_t n_rows = p->hidden.n_rows;
+    const struct column columns[] = {{&w->k, s->index.k, NULL}, {&w->mix, s->index.mix, NULL}};
+    stage_columns(s, columns, 2, in);
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->index.k,
+                                              .w = w->k_norm,
+                                              .bias = w->k_norm_bias,
+                                              .n_rows = n_rows,
+                                              .n = index->dim,
+                                              .eps = KEY_NORM_EPS,
+                                              .y = s->index.k});
+    op_scale(s->o.kern, s->index.mix, 1.0f / __builtin_sqrtf((float)index->n_heads),
+             n_rows * index->n_heads);
+    rotate_heads(s, p, s->index.q, index->n_heads);
+    rotate_heads(s, p, s->index.k, 1);
+    op_kv_write(s->o.kern, s->index.k, NULL, &keys, part_seqs(p, layer), p->n_seqs);
+}
+
+void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
+                         const struct attn_args *args)
+{
+    const struct arch_index *m = &s->o.model->index;
+    const struct workspace_index work = workspace_index_of(s->o.model, s->o.max_rows);
+    int32_t *chosen = s->index.chosen + p->row0 * m->n_chosen;
+    const struct index_args index = {.q = s->index.q,
+                                     .weights = s->index.mix,
+                                     .keys = kv_pool_index(s->kv, layer->in_cache),
+                                     .n_heads = m->n_heads,
+                                     .scale = 1.0f / __builtin_sqrtf((float)m->dim),
+                                     .n_chosen = m->n_chosen,
+                                     .seqs = args->seqs,
+                                     .n_seqs = args->n_seqs};
+    if (arch_has_index(s->o.model, layer->index))
+        op_index(s->o.kern, &index, chosen, s->index.scores, work.n_scores);
+    op_sparse_attention(s->o.kern, &(struct sparse_args){.attention = *args,
+                                                         .chosen = chosen,
+                                                         .n_chosen = m->n_chosen,
+                                                         .gathered = s->index.gathered,
+                                                         .n_gather = work.n_gather,
+                                                         .blocks = s->index.blocks,
+                                                         .rows = s->index.rows});
+}
