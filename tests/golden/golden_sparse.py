@@ -20,7 +20,7 @@ MODELS = {
                                  mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128), **COMMON)),
     # more positions than a tile, an index head that is rotated as a whole, tied, lists of layers
     "deepseek-v32-tied": dict(
-        cls=DeepseekV32ForCausalLM, dtype=torch.float16, prompts=(5, 240),
+        cls=DeepseekV32ForCausalLM, dtype=torch.float16, prompts=(5, 225),
         config=lambda: DeepseekV32Config(
             vocab_size=260, hidden_size=32, intermediate_size=32, moe_intermediate_size=16,
             num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=24,
@@ -44,7 +44,7 @@ MODELS = {
             rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
     # lists of layers, of which two reuse the positions of the layer before
     "glm5": dict(
-        cls=GlmMoeDsaForCausalLM, dtype=torch.float16, prompts=(5, 205),
+        cls=GlmMoeDsaForCausalLM, dtype=torch.float16, prompts=(5, 165),
         config=lambda: GlmMoeDsaConfig(
             vocab_size=260, hidden_size=32, intermediate_size=32, moe_intermediate_size=16,
             num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16,
