@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Two programs take turns with the same work, so that both meet the same minutes of the machine.
 
-usage: turns.py [--work decode1,decode8,decode32,decode128,decode512,prefill512,prefill4096]
-                [--pairs 11] [--turn-seconds 1] [--max-wait 60] [--again 3] [--json FILE] FIRST SECOND
+usage: turns.py [--work decode1,decode8,decode32,decode64,decode128,decode512,prefill512,
+                prefill512x2,prefill4096] [--pairs 11] [--turn-seconds 1] [--max-wait 60] [--again 3] [--json FILE]
+                FIRST SECOND
 
 FIRST and SECOND are commands that answer lines as `shoal bench --turns` does: two builds, two files, or
     "shoal bench --turns --quiet --model M.h5 --threads 2 --max-model-len 1024"
@@ -33,9 +34,11 @@ WORK = {
     "decode1": (16, 0, 1, "decode"),
     "decode8": (16, 0, 8, "decode"),
     "decode32": (16, 0, 32, "decode"),
+    "decode64": (16, 0, 64, "decode"),
     "decode128": (1, 4, 128, "decode"),
     "decode512": (1, 4, 512, "decode"),
     "prefill512": (512, 1, 1, "prefill"),
+    "prefill512x2": (512, 1, 2, "prefill"),
     "prefill4096": (4096, 1, 1, "prefill"),
 }
 USUAL_WORK = ["decode1", "decode32", "prefill512"]

@@ -17,6 +17,9 @@ enum {
     PART_SMALL_PIECE = 1 << 17,
     SMALL_PIECES_MOST = 128,
     PART_LONG_PIECE = 1 << 21,
+    /* While messages are under way, the calling thread polls after each piece, so no piece may take
+     * long. */
+    POLLED_PIECES_MOST = 64,
 };
 
 /* Returns the cost at which share i of n begins. */
@@ -27,11 +30,11 @@ static uint64_t share_begin(uint64_t cost, uint32_t i, uint32_t n)
 }
 
 /* Returns the number of pieces of a thread's share. */
-static uint32_t pieces_of(uint64_t cost, bool is_calm)
+static uint32_t pieces_of(uint64_t cost, bool is_calm, bool polls)
 {
     const bool small = is_calm && cost / SMALL_PIECES_MOST < PART_LONG_PIECE;
     const uint64_t n = cost / (small ? PART_SMALL_PIECE : PART_PIECE);
-    const uint64_t most = small ? SMALL_PIECES_MOST : PIECES_MOST;
+    const uint64_t most = small ? SMALL_PIECES_MOST : polls ? POLLED_PIECES_MOST : PIECES_MOST;
     return n < 1 ? 1 : (uint32_t)(n < most ? n : most);
 }
 
@@ -58,15 +61,15 @@ static void run_share(void *job, uint32_t i)
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job)
 {
     const uint32_t n = team_size(team);
-    const bool is_calm = team_is_calm(team);
-    const uint32_t pieces = pieces_of(cost / n, is_calm);
+    const bool is_calm = team_is_calm(team), polls = team_polls(team);
+    const uint32_t pieces = pieces_of(cost / n, is_calm, polls);
     struct share_job j = {fn, job, cost, n * pieces};
-    if (n == 1 || cost < PART_WORTH_TELLING) {
+    if ((n == 1 && !polls) || cost < PART_WORTH_TELLING) {
         j.n_shares = 1;
         run_share(&j, 0);
         return;
     }
-    if (is_calm)
+    if (is_calm && !polls)
         team_run_spans(team, pieces, run_shares, &j);
     else
         team_run(team, pieces, run_share, &j);

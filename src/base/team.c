@@ -55,9 +55,11 @@ struct team {
     void *job;
     uint32_t parts_each, n_threads;
     _Atomic uint32_t n_used;
-    struct claim *claims;   /* owned [n_threads] */
-    struct worker *workers; /* owned [n_threads]; 0 is the owner */
-    bool is_running;        /* read and written by the owner: a job must not start another job */
+    struct claim *claims;    /* owned [n_threads] */
+    struct worker *workers;  /* owned [n_threads]; 0 is the owner */
+    bool is_running;         /* read and written by the owner: a job must not start another job */
+    void (*poll)(void *ctx); /* called by the owner after each of its parts; NULL: nothing is */
+    void *poll_ctx;
     /* read by all threads while they wait */
     _Alignas(MEM_ALIGN) _Atomic uint32_t generation;
     _Atomic bool stops;
@@ -180,9 +182,15 @@ static void parts_done(struct team *t, uint32_t n)
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* Runs parts of thread `owner` until none is left. */
-static void run_parts_of(struct team *t, uint32_t owner, bool mine)
+static void poll_once(const struct team *t)
 {
+    if (t != NULL && t->poll != NULL) t->poll(t->poll_ctx);
+}
+
+/* Runs parts of thread `owner` on thread `me` until none is left. */
+static void run_parts_of(struct team *t, uint32_t owner, uint32_t me)
+{
+    const bool mine = owner == me;
     _Atomic uint32_t *claim = &t->claims[owner].left;
     uint32_t was = atomic_load_explicit(claim, memory_order_relaxed);
     for (;;) {
@@ -194,6 +202,7 @@ static void run_parts_of(struct team *t, uint32_t owner, bool mine)
             continue;
         t->fn(t->job, owner * t->parts_each + (mine ? first : end - 1), n);
         parts_done(t, n);
+        if (me == 0) poll_once(t);
         was = atomic_load_explicit(claim, memory_order_relaxed);
     }
 }
@@ -201,8 +210,7 @@ static void run_parts_of(struct team *t, uint32_t owner, bool mine)
 static void run_parts(struct team *t, uint32_t me)
 {
     if (me >= atomic_load_explicit(&t->n_used, memory_order_relaxed)) return;
-    run_parts_of(t, me, true);
-    for (uint32_t i = 1; i < t->n_threads; i++) run_parts_of(t, (me + i) % t->n_threads, false);
+    for (uint32_t i = 0; i < t->n_threads; i++) run_parts_of(t, (me + i) % t->n_threads, me);
 }
 
 static void *worker_main(void *worker_)
@@ -245,10 +253,14 @@ static void run_single(void *single_, uint32_t first, uint32_t n)
 void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job)
 {
     struct single s = {fn, job};
-    if (team_size(t) > 1)
+    if (team_size(t) > 1) {
         run(t, parts_each, 0, run_single, &s);
-    else
-        run_single(&s, 0, parts_each);
+        return;
+    }
+    for (uint32_t i = 0; i < parts_each; i++) {
+        fn(job, i);
+        poll_once(t);
+    }
 }
 
 void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void *job)
@@ -266,6 +278,19 @@ void team_run_each(struct team *t, team_fn *fn, void *job)
         run(t, 1, OWNER_ONLY, run_single, &s);
     else
         fn(job, 0);
+}
+
+void team_poll_with(struct team *t, void (*poll)(void *ctx), void *ctx)
+{
+    if (t == NULL) return;
+    assert(!t->is_running);
+    t->poll = poll;
+    t->poll_ctx = ctx;
+}
+
+bool team_polls(const struct team *t)
+{
+    return t != NULL && t->poll != NULL;
 }
 
 uint32_t team_size(const struct team *t)

@@ -54,6 +54,14 @@ void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void 
  * binding threads, first-touching memory, or measuring. */
 void team_run_each(struct team *t, team_fn *fn, void *job);
 
+/* Local, by the thread that made the team, between jobs. From now on this thread calls poll(ctx)
+ * after each of its parts, so that messages move while the team computes; NULL, the initial value:
+ * it calls nothing. poll must not start a job. t may be NULL. */
+void team_poll_with(struct team *t, void (*poll)(void *ctx), void *ctx);
+
+/* Local. True while team_poll_with's function is called; false for NULL. */
+bool team_polls(const struct team *t);
+
 /* Local. As team_run_each: sets *out to the processing units on which any thread of the team may
  * run, for a thread that is to run on whichever is free. Errors: STATUS_MEMORY. */
 struct status team_cpus(struct team *t, cpu_set_t *out);

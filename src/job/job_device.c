@@ -177,6 +177,6 @@ size_t job_halves_from(struct job *j)
     uint64_t can = device_comm_overlaps(&j->kern);
     comm_min_u64(j->comm, COMM_WORLD, &can, 1);
     /* a capacity applies to all rows of a step, so a step cannot be halved */
-    if (can == 0 || j->o->capacity.policy != CAPACITY_DROPLESS) return 0;
-    return j->o->device.overlap_rows;
+    if (j->o->capacity.policy != CAPACITY_DROPLESS) return 0;
+    return can != 0 ? j->o->device.overlap_rows : j->layout->halves_from;
 }

@@ -291,17 +291,60 @@ static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, siz
         s->parts[0].n_seqs = n_seqs;
         s->parts[0].table_stride = s->o.max_rows;
     }
-    for (size_t i = 0; i < n_parts; i++) s->row_sum->begin_part(s, &s->parts[i]);
+    for (size_t i = 0; i < n_parts; i++) {
+        s->parts[i].number = (int)i;
+        s->row_sum->begin_part(s, &s->parts[i]);
+    }
     return n_parts;
 }
 
 /* Switches to part i and completes its h. */
-static struct part *stage_enter(struct stage *s, size_t i)
+static struct status stage_enter(struct stage *s, size_t i, struct part **out)
 {
-    struct part *p = &s->parts[i];
+    struct part *p = *out = &s->parts[i];
     op_step_part(s->o.kern, p->row0, p->hidden.n_rows);
     s->row_sum->complete(s, p);
-    return p;
+    return stage_take_results(s, p);
+}
+
+/* True when the layer's rows travel to experts while this rank computes. The shared experts' output
+ * of one part outlives the attention of another only where the workspace has room for that. */
+static bool hides_exchange(const struct stage *s, const struct layer *layer, size_t n_parts)
+{
+    return layer->is_moe && moe_travels(s->moe) &&
+           (n_parts == 1 || workspace_keeps_shared(s->o.layout));
+}
+
+/* A layer in which rows travel. With two parts, time runs to the right:
+ *
+ *     computes   attention 0 | attention 1 | experts 0 | experts 1 | attention 0 of the next layer
+ *     travels                | rows of 0   | rows of 1 | sums of 0 | sums of 1 */
+static struct status run_hiding(struct stage *s, const struct layer *layer, size_t n_parts)
+{
+    struct part *p;
+    for (size_t i = 0; i < n_parts; i++) {
+        TRY(stage_enter(s, i, &p));
+        if (layer->has_mixer) stage_attention(s, layer, p);
+        TRY(stage_enter(s, i, &p));
+        TRY(stage_send_rows(s, layer, p));
+    }
+    for (size_t i = 0; i < n_parts; i++) TRY(stage_run_experts(s, &s->parts[i]));
+    return status_ok();
+}
+
+static struct status run_layer(struct stage *s, const struct layer *layer, size_t n_parts)
+{
+    struct part *p;
+    if (hides_exchange(s, layer, n_parts)) return run_hiding(s, layer, n_parts);
+    for (size_t i = 0; layer->has_mixer && i < n_parts; i++) {
+        TRY(stage_enter(s, i, &p));
+        stage_attention(s, layer, p);
+    }
+    for (size_t i = 0; layer->has_ffn && i < n_parts; i++) {
+        TRY(stage_enter(s, i, &p));
+        TRY(stage_ffn(s, layer, p));
+    }
+    return status_ok();
 }
 
 /* Runs layers [first, end), counted in the stage, over the parts that stage_begin_step made. */
@@ -310,14 +353,13 @@ static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t 
     for (uint32_t l = first; l < end; l++) {
         const struct layer *layer = &s->o.weights->stage_layers[l];
         comm_mark_layer(s->o.comm, (int32_t)layer->index);
-        for (size_t i = 0; layer->has_mixer && i < n_parts; i++)
-            stage_attention(s, layer, stage_enter(s, i));
-        for (size_t i = 0; layer->has_ffn && i < n_parts; i++)
-            TRY(stage_ffn(s, layer, stage_enter(s, i)));
+        TRY(run_layer(s, layer, n_parts));
     }
     for (size_t i = 0; i < n_parts; i++) {
-        s->row_sum->complete(s, &s->parts[i]);
-        s->row_sum->gather(s, &s->parts[i]);
+        struct part *p = &s->parts[i];
+        s->row_sum->complete(s, p);
+        TRY(stage_take_results(s, p));
+        s->row_sum->gather(s, p);
     }
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return device_status(s->o.kern->device);

@@ -70,9 +70,9 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 /* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover the rows. The
  * array has a copy of them for each block table of the model (parallel/layout/kv_groups.h),
  * max_rows apart; the copies differ only in their blocks, of which those that the rows see must be
- * valid. With in_halves (the same on all ranks) two halves of the rows take turns in each layer, so
- * that on a device one half's sums over tp are exchanged while the other half is computed; the
- * bytes are the same. Errors: STATUS_MEMORY. */
+ * valid. With in_halves (the same on all ranks) two halves of the rows take turns in each layer:
+ * one half is computed while the other's sums over tp are exchanged, on a device, or while its rows
+ * travel to experts on other hosts. The bytes are the same. Errors: STATUS_MEMORY. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden);
 

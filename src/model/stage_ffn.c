@@ -80,20 +80,21 @@ static void dense_block(struct stage *s, const struct layer *layer, struct act_r
     stage_add(s, &out, &inner, p);
 }
 
-/* Returns s->shared, the output of the shared experts for the rows that this rank holds; NULL: the
- * model has none. */
+/* Returns the output of the shared experts for the rows that this rank holds, in the part's rows of
+ * s->shared; NULL: the model has none. */
 static const float *shared_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                                  struct part *p)
 {
     const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin;
+    float *shared = s->shared + p->row0 * d;
     if (s->o.model->shared_ffn == 0) return NULL;
     struct act_rows inner = swiglu(s, layer, in);
-    s->row_sum->assign(s, &layer->ffn.down, &inner, s->shared, p);
-    if (layer->ffn.mix.n_out == 0) return s->shared;
+    s->row_sum->assign(s, &layer->ffn.down, &inner, shared, p);
+    if (layer->ffn.mix.n_out == 0) return shared;
     const struct column mix = {&layer->ffn.mix, s->mix, NULL};
     stage_columns(s, &mix, 1, in);
-    op_sigmoid_rows(s->o.kern, s->shared + first * d, s->mix + first, n_rows, d);
-    return s->shared;
+    op_sigmoid_rows(s->o.kern, shared + first * d, s->mix + first, n_rows, d);
+    return shared;
 }
 
 /* Returns the linear for which the norm quantizes rows; NULL: it quantizes none. If each rank
@@ -114,31 +115,62 @@ static const struct packed *first_linear(const struct stage *s, const struct lay
     return is_cut && all_have ? &layer->moe.gate[0] : NULL;
 }
 
-static struct status moe_block(struct stage *s, const struct layer *layer, struct act_rows *in,
-                               struct part *p)
+/* Returns the part's rows for the MoE block, without the shared experts' output. */
+static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *layer,
+                                   struct act_rows *in, const struct part *p)
 {
     const struct hidden *hidden = &p->hidden;
-    const float *shared = shared_block(s, layer, in, p);
-    const struct moe_rows rows = {.n_tokens = hidden->n_rows,
-                                  .own = p->own,
-                                  .x = in->x,
-                                  .in = in,
-                                  .shared = shared,
-                                  .h = hidden->h,
-                                  .bad = hidden->bad,
-                                  .dropped = hidden->dropped,
-                                  .load = s->expert_load +
-                                          (size_t)layer->in_stage * s->o.model->n_experts};
-    return moe_forward(s->moe, layer, &rows);
+    return (struct moe_rows){.n_tokens = hidden->n_rows,
+                             .own = p->own,
+                             .x = in->x,
+                             .in = in,
+                             .h = hidden->h,
+                             .bad = hidden->bad,
+                             .dropped = hidden->dropped,
+                             .load =
+                                 s->expert_load + (size_t)layer->in_stage * s->o.model->n_experts};
+}
+
+static struct act_rows normed_rows(struct stage *s, const struct layer *layer, const struct part *p)
+{
+    const struct packed *first = first_linear(s, layer, p);
+    const struct act_rows in =
+        s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, layer->ffn_norm_bias), first);
+    stage_show(s, TAP_FFN, in.x, p->hidden.n_rows, s->o.model->width);
+    return in;
 }
 
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p)
 {
-    const struct packed *first = first_linear(s, layer, p);
-    struct act_rows in =
-        s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, layer->ffn_norm_bias), first);
-    stage_show(s, TAP_FFN, in.x, p->hidden.n_rows, s->o.model->width);
-    if (layer->is_moe) return moe_block(s, layer, &in, p);
-    dense_block(s, layer, &in, p);
+    struct act_rows in = normed_rows(s, layer, p);
+    if (!layer->is_moe) {
+        dense_block(s, layer, &in, p);
+        return status_ok();
+    }
+    struct moe_rows rows = moe_rows_of(s, layer, &in, p);
+    rows.shared = shared_block(s, layer, &in, p);
+    return moe_forward(s->moe, layer, &rows);
+}
+
+struct status stage_send_rows(struct stage *s, const struct layer *layer, struct part *p)
+{
+    struct act_rows in = normed_rows(s, layer, p);
+    p->at_experts = moe_rows_of(s, layer, &in, p);
+    p->calls_experts = true;
+    TRY(moe_start(s->moe, layer, &p->at_experts, p->number));
+    p->at_experts.in = NULL; /* no longer read */
+    p->at_experts.shared = shared_block(s, layer, &in, p);
     return status_ok();
+}
+
+struct status stage_run_experts(struct stage *s, struct part *p)
+{
+    return moe_run(s->moe, p->number);
+}
+
+struct status stage_take_results(struct stage *s, struct part *p)
+{
+    if (!p->calls_experts) return status_ok();
+    p->calls_experts = false;
+    return moe_finish(s->moe, p->number);
 }

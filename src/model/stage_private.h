@@ -32,8 +32,11 @@ struct part {
                                     table_stride */
     float *cos, *sin;
     struct local_rotation local;
-    int lane;                  /* lane for its sums; GRID_SUM_NOW if the step has one part */
-    struct part_sum under_way; /* used by row_sum_grid.c only */
+    int lane;                   /* lane for its sums; GRID_SUM_NOW if the step has one part */
+    struct part_sum under_way;  /* used by row_sum_grid.c only */
+    int number;                 /* below STAGE_PARTS */
+    struct moe_rows at_experts; /* the rows of the MoE block's call, while calls_experts */
+    bool calls_experts;         /* moe_finish has not been called */
 };
 enum { STAGE_PARTS = GRID_SUM_LANES };
 
@@ -333,5 +336,13 @@ struct status stage_make_moe(struct stage *s);
 
 /* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: STATUS_MEMORY. */
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p);
+
+/* **Collective (STAGE)**, instead of stage_ffn for a MoE whose rows travel (moe_travels): three
+ * steps, between which other parts compute. stage_send_rows also computes the shared experts. After
+ * stage_take_results h is complete; it does nothing when nothing is under way. Errors:
+ * STATUS_MEMORY. */
+struct status stage_send_rows(struct stage *s, const struct layer *layer, struct part *p);
+struct status stage_run_experts(struct stage *s, struct part *p);
+struct status stage_take_results(struct stage *s, struct part *p);
 
 #endif

@@ -388,6 +388,8 @@ const struct expert_exchange exchange_in_host = {.name = "in one host",
                                                  .destroy = exchange_host_destroy,
                                                  .routed = exchange_host_routed,
                                                  .agree = exchange_host_agree,
+                                                 .send = moe_sends_nothing,
                                                  .dispatch = exchange_host_dispatch,
                                                  .compute = exchange_host_compute,
+                                                 .reply = moe_sends_nothing,
                                                  .combine = exchange_host_combine};

@@ -28,16 +28,15 @@
 bool exchange_may_go_by_host(const struct moe *m)
 {
     const struct layout *l = m->o.layout;
-    if (m->by_host.mail == NULL || l->cuts_expert_outputs) return false;
-    const int *host_of = comm_mail_places_of(m->by_host.mail).host_of;
+    if (m->by_host->mail == NULL || l->cuts_expert_outputs) return false;
+    const int *host_of = comm_mail_places_of(m->by_host->mail).host_of;
     for (uint32_t g = 0; g < m->n_group; g++)
         if (host_of[g] != host_of[g / l->etp * l->etp]) return false;
     return true;
 }
 
-static struct status exchange_hosts_create(struct moe *m)
+static struct status create_lane(struct moe *m, struct by_host *b)
 {
-    struct by_host *b = &m->by_host;
     const struct layout *l = m->o.layout;
     b->at = comm_mail_places_of(b->mail);
     const size_t n_hosts = (size_t)b->at.n_hosts;
@@ -57,15 +56,25 @@ static struct status exchange_hosts_create(struct moe *m)
     return status_ok();
 }
 
-static void exchange_hosts_destroy(struct moe *m)
+static struct status exchange_hosts_create(struct moe *m)
 {
-    struct by_host *b = &m->by_host;
+    for (int i = 0; i < MOE_LANES; i++) TRY(create_lane(m, &m->by_hosts[i]));
+    return status_ok();
+}
+
+static void destroy_lane(struct by_host *b)
+{
     mem_free(&b->host_of);
     mem_free(&b->to);
     mem_free(&b->from);
     mem_free(&b->blocks);
     mem_free(&b->results);
     mem_free(&b->outputs);
+}
+
+static void exchange_hosts_destroy(struct moe *m)
+{
+    for (int i = 0; i < MOE_LANES; i++) destroy_lane(&m->by_hosts[i]);
 }
 
 static struct range exchange_hosts_routed(const struct moe *m, const struct pass *p)
@@ -100,7 +109,7 @@ static struct token_format format_of(const struct moe *m, const struct pass *p)
 
 static struct status find_own_rows(struct moe *m, const struct pass *p, struct own_rows *out)
 {
-    const struct token_format *f = &m->by_host.format;
+    const struct token_format *f = &m->by_host->format;
     const size_t d = f->width, first = p->listed.begin, n = range_count(p->listed);
     const float *x = p->rows->x + first * d;
     *out = (struct own_rows){.values = (const char *)x, .value_bytes = d * sizeof *x};
@@ -125,13 +134,13 @@ static struct status find_own_rows(struct moe *m, const struct pass *p, struct o
 static struct status grow_array(struct moe *m, enum buffer which, enum exchange_array array,
                                 void *out)
 {
-    return moe_grow(m, which, exchange_array_bytes(&m->by_host.shape, array), 1, out);
+    return moe_grow(m, which, exchange_array_bytes(&m->by_host->shape, array), 1, out);
 }
 
 /* Gives each of this rank's tokens a row in the block of each host that has some of its experts. */
 static struct status number_rows(struct moe *m, const struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const size_t n = range_count(p->listed), k = m->o.model->n_chosen,
                  n_hosts = (size_t)b->at.n_hosts;
     b->shape = (struct exchange_shape){
@@ -156,7 +165,7 @@ static struct status number_rows(struct moe *m, const struct pass *p)
 /* Lays out the blocks for all hosts in this rank's memory. */
 static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const size_t n_hosts = (size_t)b->at.n_hosts;
     size_t at = comm_mail_head_bytes(b->mail, 1);
     struct comm_mail_piece *pieces;
@@ -186,7 +195,7 @@ static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
  * contiguous and in the order of the rows. */
 static void write_choices(struct moe *m, const struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const size_t n = range_count(p->listed), k = m->o.model->n_chosen;
     for (size_t t = 0; t < n; t++) {
         for (size_t i = t * k; i < (t + 1) * k; i++) {
@@ -224,9 +233,26 @@ static void copy_part(const void *job_, struct part part)
     }
 }
 
-static struct status send_tokens(struct moe *m, struct pass *p)
+/* Counts the rows that the ranks before this one on its host send to each host: this rank's rows
+ * follow them, there and in what comes back. */
+static void find_first_rows(struct moe *m)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
+    for (int h = 0; h < b->at.n_hosts; h++) {
+        b->to[h].first_row = 0;
+        for (int r = 0; r < b->at.local; r++) {
+            size_t n_bytes;
+            const void *at = comm_mail_piece_of(b->mail, COMM_LANE_ROWS_OUT, r, h, &n_bytes);
+            struct token_block other;
+            if (!token_block_read(&b->format, at, n_bytes, &other)) moe_damaged(m, b->at.host);
+            b->to[h].first_row += other.n_rows;
+        }
+    }
+}
+
+static struct status exchange_hosts_send(struct moe *m, struct pass *p)
+{
+    struct by_host *b = m->by_host;
     struct own_rows own;
     struct comm_mail_piece *pieces;
     b->format = format_of(m, p);
@@ -238,6 +264,7 @@ static struct status send_tokens(struct moe *m, struct pass *p)
     part_run(m->o.kern->team, (uint64_t)job.n_tokens * (size_t)b->at.n_hosts * own.value_bytes,
              copy_part, &job);
     comm_mail_start(m->o.comm, b->mail, COMM_LANE_ROWS_OUT, pieces, 1);
+    find_first_rows(m);
     return status_ok();
 }
 
@@ -247,7 +274,7 @@ static struct status send_tokens(struct moe *m, struct pass *p)
  * row of host h, b->from[n_hosts]: the ends. */
 static void find_blocks(struct moe *m)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     size_t block = 0, row = 0;
     for (int h = 0; h < b->at.n_hosts; h++) {
         const char *at = NULL;
@@ -266,28 +293,11 @@ static void find_blocks(struct moe *m)
     b->from[b->at.n_hosts] = (struct host_rows){block, row};
 }
 
-/* Counts the rows that the ranks before this one on its host send to each host: this rank's rows
- * follow them, there and in what comes back. */
-static void find_first_rows(struct moe *m)
-{
-    struct by_host *b = &m->by_host;
-    for (int h = 0; h < b->at.n_hosts; h++) {
-        b->to[h].first_row = 0;
-        for (int r = 0; r < b->at.local; r++) {
-            size_t n_bytes;
-            const void *at = comm_mail_piece_of(b->mail, COMM_LANE_ROWS_OUT, r, h, &n_bytes);
-            struct token_block other;
-            if (!token_block_read(&b->format, at, n_bytes, &other)) moe_damaged(m, b->at.host);
-            b->to[h].first_row += other.n_rows;
-        }
-    }
-}
-
 /* Numbers all choices of this host by place, then in the order of the blocks: b->slots [rows, K],
  * negative after a row's choices. m->per_expert[e] = the choices of places 0 to e. */
 static void number_choices(struct moe *m)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const size_t k = m->o.model->n_chosen, n_places = m->n_places;
     const size_t n_blocks = b->from[b->at.n_hosts].block;
     int32_t at = 0;
@@ -317,7 +327,7 @@ static void number_choices(struct moe *m)
 /* Ends the job unless every choice is of an expert of this host. */
 static void check_choices(const struct moe *m)
 {
-    const struct by_host *b = &m->by_host;
+    const struct by_host *b = m->by_host;
     for (int h = 0; h < b->at.n_hosts; h++) {
         for (size_t i = b->from[h].block; i < b->from[h + 1].block; i++) {
             const struct token_block *in = &b->blocks[i];
@@ -333,7 +343,7 @@ static void check_choices(const struct moe *m)
 /* Sets m->work and b->to_slots [rows, K] for the rows of this rank's experts. */
 static void take_own_choices(struct moe *m, struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const int32_t first = moe_rows_before(m, m->experts.begin);
     m->n_work = 0;
     for (uint32_t e = m->experts.begin; e < m->experts.end; e++) {
@@ -351,8 +361,8 @@ static void take_own_choices(struct moe *m, struct pass *p)
 static struct scatter_args slots_of(const struct moe *m, size_t block, size_t row)
 {
     const size_t k = m->o.model->n_chosen;
-    return (struct scatter_args){.slots = m->by_host.to_slots + row * k,
-                                 .n_slots = m->by_host.blocks[block].n_rows * k,
+    return (struct scatter_args){.slots = m->by_host->to_slots + row * k,
+                                 .n_slots = m->by_host->blocks[block].n_rows * k,
                                  .per_row = k};
 }
 
@@ -378,7 +388,7 @@ static void group_sums_part(const void *job_, struct part part)
 /* The `spread` of this exchange: copies the int8 values of all blocks to the experts' rows. */
 static struct status spread_blocks(struct moe *m, const struct pass *p, struct act_rows *rows)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     size_t row = 0;
     act_codes_to_make(rows, &p->w->reads);
     for (size_t i = 0; i < b->from[b->at.n_hosts].block; i++) {
@@ -400,7 +410,7 @@ static struct status spread_blocks(struct moe *m, const struct pass *p, struct a
 
 static struct status scatter_blocks(struct moe *m, struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     size_t row = 0;
     TRY(moe_grow(m, BUF_X, p->n_in * b->format.width, sizeof(float), &p->x));
     for (size_t i = 0; i < b->from[b->at.n_hosts].block; i++) {
@@ -416,10 +426,8 @@ static struct status scatter_blocks(struct moe *m, struct pass *p)
 
 static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     size_t sent;
-    TRY(send_tokens(m, p));
-    find_first_rows(m);
     comm_mail_finish(m->o.comm, b->mail, &sent);
     m->traffic.dispatch_bytes += sent;
     m->traffic.n_tokens += range_count(p->listed);
@@ -441,7 +449,7 @@ static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
 
 static struct status exchange_hosts_compute(struct moe *m, struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const size_t d = m->o.model->width;
     b->shape.n_in = p->n_in;
     p->y = comm_mail_memory(b->mail, COMM_LANE_EXPERT_OUTPUTS,
@@ -464,6 +472,8 @@ const struct expert_exchange exchange_between_hosts = {.name = "between hosts",
                                                        .destroy = exchange_hosts_destroy,
                                                        .routed = exchange_hosts_routed,
                                                        .agree = moe_limit,
+                                                       .send = exchange_hosts_send,
                                                        .dispatch = exchange_hosts_dispatch,
                                                        .compute = exchange_hosts_compute,
+                                                       .reply = exchange_hosts_reply,
                                                        .combine = exchange_hosts_combine};

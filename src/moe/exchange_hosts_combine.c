@@ -27,7 +27,7 @@ struct host_choices {
 /* Finds the choices of row `row` among the rows that came to this host. */
 static void find_host_choices(const struct moe *m, size_t row, struct host_choices *out)
 {
-    const struct by_host *b = &m->by_host;
+    const struct by_host *b = m->by_host;
     const size_t k = m->o.model->n_chosen, d = m->o.model->width;
     const int32_t *slots = b->slots + row * k;
     out->weights = b->weights[row];
@@ -105,7 +105,7 @@ static size_t pack_row(const struct pack_job *job, size_t row, char *to)
 static void pack_run(void *job_, uint32_t run)
 {
     const struct pack_job *job = job_;
-    const struct by_host *b = &job->m->by_host;
+    const struct by_host *b = job->m->by_host;
     fpenv_set();
     for (int h = 0; h < b->at.n_hosts; h++) {
         struct comm_mail_piece *pieces = job->pieces + (size_t)h * (1 + job->n_runs);
@@ -128,7 +128,7 @@ static void pack_run(void *job_, uint32_t run)
 static void join_runs(const struct pack_job *job, int host)
 {
     struct comm_mail_piece *pieces = job->pieces + (size_t)host * (1 + job->n_runs);
-    const size_t n_rows = range_count(share_of(&job->m->by_host, host, job->m->by_host.at.local));
+    const size_t n_rows = range_count(share_of(job->m->by_host, host, job->m->by_host->at.local));
     char *block = job->memory + pieces[0].offset;
     uint64_t *ends = result_block_ends(block), n_packed = 0;
     for (size_t run = 0; run < job->n_runs; run++) {
@@ -147,7 +147,7 @@ static void join_runs(const struct pack_job *job, int host)
  * memory. */
 static struct status lay_out_results(struct moe *m, struct pack_job *job)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     const size_t n_hosts = (size_t)b->at.n_hosts, bound = wire_ints_bound(m->o.model->width + 1);
     size_t at = comm_mail_head_bytes(b->mail, 1 + job->n_runs);
     TRY(moe_grow(m, BUF_PIECES, n_hosts * (1 + job->n_runs), sizeof *job->pieces, &job->pieces));
@@ -170,9 +170,10 @@ static struct status lay_out_results(struct moe *m, struct pack_job *job)
     return status_ok();
 }
 
-static struct status send_results(struct moe *m, const struct pass *p)
+struct status exchange_hosts_reply(struct moe *m, struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
+    if (b->at.n_hosts == 1) return status_ok();
     struct team *team = m->o.kern->team;
     size_t n_rows = 0;
     for (int h = 0; h < b->at.n_hosts; h++)
@@ -194,7 +195,7 @@ static struct status send_results(struct moe *m, const struct pass *p)
 /* Finds the blocks that came back, those of host 0's ranks first; b->to[h]: the first of host h. */
 static void find_results(struct moe *m)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     size_t block = 0;
     for (int h = 0; h < b->at.n_hosts; h++) {
         size_t left, n_rows = 0;
@@ -242,7 +243,7 @@ struct token_results {
 
 static void find_token_results(const struct moe *m, size_t t, struct token_results *out)
 {
-    const struct by_host *b = &m->by_host;
+    const struct by_host *b = m->by_host;
     out->n = 0;
     for (int h = 0; h < b->at.n_hosts; h++) {
         const int32_t row = b->row_of[t * (size_t)b->at.n_hosts + (size_t)h];
@@ -270,7 +271,7 @@ static void add_results(struct gather_job *job, struct token_results *r, int64_t
 static int64_t gather_token(struct gather_job *job, size_t t, float *out)
 {
     const struct moe *m = job->m;
-    const struct by_host *b = &m->by_host;
+    const struct by_host *b = m->by_host;
     const size_t d = m->o.model->width;
     const uint32_t grid_bits = job->p->w->grid_bits;
     const int32_t own = b->row_of[t * (size_t)b->at.n_hosts + (size_t)b->at.host];
@@ -316,11 +317,10 @@ static void gather_part(const void *job_, struct part part)
 
 struct status exchange_hosts_combine(struct moe *m, struct pass *p)
 {
-    struct by_host *b = &m->by_host;
+    struct by_host *b = m->by_host;
     struct gather_job job = {.m = m, .p = p, .damaged = -1}, *at = &job;
     size_t sent;
     if (b->at.n_hosts > 1) {
-        TRY(send_results(m, p));
         comm_mail_finish(m->o.comm, b->mail, &sent);
         m->traffic.combine_bytes += sent;
         find_results(m);

@@ -55,6 +55,8 @@ const struct expert_exchange exchange_local = {.name = "local",
                                                .destroy = exchange_local_destroy,
                                                .routed = exchange_local_routed,
                                                .agree = moe_limit,
+                                               .send = moe_sends_nothing,
                                                .dispatch = exchange_local_dispatch,
                                                .compute = moe_compute,
+                                               .reply = moe_sends_nothing,
                                                .combine = exchange_local_combine};

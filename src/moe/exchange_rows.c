@@ -212,6 +212,8 @@ const struct expert_exchange exchange_of_rows = {.name = "of rows",
                                                  .destroy = exchange_rows_destroy,
                                                  .routed = exchange_rows_routed,
                                                  .agree = moe_limit,
+                                                 .send = moe_sends_nothing,
                                                  .dispatch = exchange_rows_dispatch,
                                                  .compute = moe_compute,
+                                                 .reply = moe_sends_nothing,
                                                  .combine = exchange_rows_combine};

@@ -29,9 +29,16 @@ static bool is_list(enum buffer which)
     return which == BUF_LIST_IDS || which == BUF_SLOT || which >= BUF_MOVE;
 }
 
+/* True for a buffer that must keep its content until moe_finish, so that each lane has its own. */
+static bool is_kept(enum buffer which)
+{
+    return which == BUF_OUT || which == BUF_MARKS || which == BUF_ROW_OF ||
+           which == BUF_HOST_SLOTS || which == BUF_ROW_WEIGHTS;
+}
+
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out)
 {
-    struct grown *g = &m->buffers[which];
+    struct grown *g = &m->buffers[is_kept(which) ? m->lane : 0][which];
     size_t n_bytes;
     if (!mem_mul(n, elem_bytes, &n_bytes))
         return status_make(STATUS_MEMORY, "MoE buffer: overflow");
@@ -109,7 +116,9 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     m->n_local_max = (m->n_places + o->layout->ep - 1) / o->layout->ep;
     m->n_work_max = (size_t)m->n_places + o->layout->ep;
     struct status st = status_ok();
-    if (o->kern->device == NULL) st = comm_mail_open(o->comm, COMM_EP, &m->by_host.mail);
+    m->by_host = &m->by_hosts[0];
+    for (int i = 0; o->kern->device == NULL && i < MOE_LANES && !status_failed(&st); i++)
+        st = comm_mail_open(o->comm, COMM_EP, i, &m->by_hosts[i].mail);
     m->exchange = choose_exchange(m);
     moe_choose_sums(m);
     if (!status_failed(&st)) st = make_lists(m);
@@ -121,9 +130,11 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
 void moe_destroy(struct moe **m)
 {
     if (*m == NULL) return;
-    for (int i = 0; i < BUF_COUNT; i++) moe_drop(*m, &(*m)->buffers[i]);
     (*m)->exchange->destroy(*m);
-    comm_mail_close(&(*m)->by_host.mail);
+    for (int lane = 0; lane < MOE_LANES; lane++) {
+        for (int i = 0; i < BUF_COUNT; i++) moe_drop(*m, &(*m)->buffers[lane][i]);
+        comm_mail_close(&(*m)->by_hosts[lane].mail);
+    }
     mem_free(&(*m)->row_counts.of_block);
     moe_copies_destroy(*m);
     moe_limit_destroy(*m);
@@ -148,8 +159,12 @@ struct moe_traffic moe_traffic_of(const struct moe *m)
 
 uint64_t moe_memory_bytes(const struct moe *m)
 {
-    uint64_t n = m->by_host.mail != NULL ? comm_mail_bytes(m->by_host.mail) : 0;
-    for (int i = 0; i < BUF_COUNT; i++) n += m->buffers[i].n_bytes;
+    uint64_t n = 0;
+    for (int lane = 0; lane < MOE_LANES; lane++) {
+        const struct comm_mail *mail = m->by_hosts[lane].mail;
+        if (mail != NULL) n += comm_mail_bytes(mail);
+        for (int i = 0; i < BUF_COUNT; i++) n += m->buffers[lane][i].n_bytes;
+    }
     return n;
 }
 
@@ -287,7 +302,7 @@ struct status moe_add_output(struct moe *m, const struct pass *p)
 
 /* For experts that read weighted rows: multiplies each listed token's row by the weight of its one
  * choice, whose result then has weight 1. */
-static struct status weigh_inputs(struct moe *m, struct pass *p, struct moe_rows *weighed)
+static struct status weigh_inputs(struct moe *m, struct pass *p)
 {
     const size_t n = range_count(p->listed), d = m->o.model->width, at = p->listed.begin * d;
     float *x, *ones;
@@ -295,35 +310,83 @@ static struct status weigh_inputs(struct moe *m, struct pass *p, struct moe_rows
     TRY(moe_grow(m, BUF_ONES, n, sizeof *ones, &ones));
     op_scale_rows(m->o.kern, p->rows->x + at, p->weights, n, d, x + at);
     for (size_t i = 0; i < n; i++) ones[i] = 1;
-    *weighed = *p->rows;
-    weighed->x = x;
-    weighed->in = NULL;
-    p->rows = weighed;
+    p->weighed = *p->rows;
+    p->weighed.x = x;
+    p->weighed.in = NULL;
+    p->rows = &p->weighed;
     p->weights = ones;
     return status_ok();
 }
 
+struct status moe_sends_nothing(struct moe *m, struct pass *p)
+{
+    (void)m;
+    (void)p;
+    return status_ok();
+}
+
+bool moe_travels(const struct moe *m)
+{
+    return m->exchange == &exchange_between_hosts && m->by_host->at.n_hosts > 1;
+}
+
+/* Returns the call of a lane, and makes it the current one. */
+static struct pass *enter(struct moe *m, int lane)
+{
+    m->lane = lane;
+    m->by_host = &m->by_hosts[lane];
+    return &m->passes[lane];
+}
+
+/* True when no rank has a token, so that no rank waits. */
+static bool is_empty(const struct moe *m, const struct pass *p)
+{
+    return p->n_tokens == 0 && m->exchange->takes_slices;
+}
+
+struct status moe_start(struct moe *m, const struct layer *layer, const struct moe_rows *rows,
+                        int lane)
+{
+    const uint32_t n = (uint32_t)rows->n_tokens;
+    struct pass *p = enter(m, lane);
+    float *logits;
+    *p = (struct pass){.w = &layer->moe,
+                       .in_stage = layer->in_stage,
+                       .given = rows,
+                       .rows = rows,
+                       .n_tokens = rows->n_tokens};
+    if (is_empty(m, p)) return status_ok();
+    p->own = layout_split(n, 1, m->o.layout->tp, m->place.tp);
+    p->listed = m->exchange->routed(m, p);
+    TRY(route(m, p, &logits));
+    TRY(m->exchange->agree(m, p, logits));
+    if (m->o.model->weighs_inputs) TRY(weigh_inputs(m, p));
+    count_load(m, p);
+    moe_take_places(m, p);
+    assign_slots(m, p);
+    return m->exchange->send(m, p);
+}
+
+struct status moe_run(struct moe *m, int lane)
+{
+    struct pass *p = enter(m, lane);
+    if (is_empty(m, p)) return status_ok();
+    p->weighed.shared = p->given->shared;
+    TRY(m->exchange->dispatch(m, p));
+    TRY(moe_note_rows(m, p->n_in));
+    TRY(m->exchange->compute(m, p));
+    return m->exchange->reply(m, p);
+}
+
+struct status moe_finish(struct moe *m, int lane)
+{
+    struct pass *p = enter(m, lane);
+    return is_empty(m, p) ? status_ok() : m->exchange->combine(m, p);
+}
+
 struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows)
 {
-    const struct expert_exchange *exchange = m->exchange;
-    const uint32_t n = (uint32_t)rows->n_tokens;
-    struct pass p = {
-        .w = &layer->moe, .in_stage = layer->in_stage, .rows = rows, .n_tokens = rows->n_tokens};
-    float *logits;
-    if (n == 0 && exchange->takes_slices)
-        return status_ok(); /* then no rank has a token, so no
-                               rank waits */
-    p.own = layout_split(n, 1, m->o.layout->tp, m->place.tp);
-    p.listed = exchange->routed(m, &p);
-    TRY(route(m, &p, &logits));
-    TRY(exchange->agree(m, &p, logits));
-    struct moe_rows weighed;
-    if (m->o.model->weighs_inputs) TRY(weigh_inputs(m, &p, &weighed));
-    count_load(m, &p);
-    moe_take_places(m, &p);
-    assign_slots(m, &p);
-    TRY(exchange->dispatch(m, &p));
-    TRY(moe_note_rows(m, p.n_in));
-    TRY(exchange->compute(m, &p));
-    return exchange->combine(m, &p);
+    TRY(moe_start(m, layer, rows, 0));
+    TRY(moe_run(m, 0));
+    return moe_finish(m, 0);
 }

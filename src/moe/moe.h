@@ -26,6 +26,8 @@ struct moe_options {
     const struct tap *tap; /* NULL: nothing is recorded */
 };
 
+enum { MOE_LANES = 2 /* calls that may be under way together */ };
+
 /* One call's rows. x is equal on all tp ranks. h, shared and the counters are equal on all tp
  * ranks, too; where moe_takes_slices, each rank may instead have its slice of them, by
  * layout_split. T may be 0 and may differ between replicas. */
@@ -72,8 +74,23 @@ uint64_t moe_memory_bytes(const struct moe *m);
  * ranks. */
 bool moe_takes_slices(const struct moe *m);
 
+/* Local. True when rows travel to other hosts between moe_start and moe_run, and their results
+ * between moe_run and moe_finish, so that a caller who computes in between hides that time. The
+ * same on all ranks of EP. */
+bool moe_travels(const struct moe *m);
+
 /* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += scale.residual * (the
- * experts' output for x + shared). Errors: STATUS_MEMORY when a buffer cannot grow. */
+ * experts' output for x + shared), in three calls with one lane, below MOE_LANES: router and
+ * dispatch; experts; combine. Calls of the other lane may come in between, in the same order on all
+ * ranks, but not with a capacity factor, and only if moe_travels. rows is borrowed until
+ * moe_finish; if moe_travels, moe_start alone reads x. The caller may set rows->shared until
+ * moe_run. Errors: STATUS_MEMORY when a buffer cannot grow. */
+struct status moe_start(struct moe *m, const struct layer *layer, const struct moe_rows *rows,
+                        int lane);
+struct status moe_run(struct moe *m, int lane);
+struct status moe_finish(struct moe *m, int lane);
+
+/* The same in one call, of lane 0. */
 struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows);
 
 #endif

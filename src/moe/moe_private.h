@@ -165,46 +165,15 @@ struct row_counts {
 
 struct expert_exchange;
 struct expert_inner;
-struct pass;
 
-struct moe {
-    struct moe_options o;
-    struct layout_place place;
-    struct range experts;                   /* the places of the experts that this rank holds;
-                                               equal to their ids where layer.place is NULL */
-    uint32_t n_group;                       /* ranks of the EP axis */
-    uint32_t n_places;                      /* P of a layer: its experts and their copies */
-    uint32_t n_local_max;                   /* the largest number of places that a rank holds */
-    size_t n_work_max;                      /* expert pieces that a rank may have to compute */
-    const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
-    struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
-    const struct expert_inner *inner;
-    struct grown buffers[BUF_COUNT];
-    int32_t *per_expert;            /* [P] rows of the listed tokens; this array and all below
-                                       are owned */
-    struct expert_rows *work;       /* [n_work] the rows that this rank computes, in the order of
-                                       computation */
-    size_t n_work;                  /* at most n_work_max */
-    struct expert_need *needs;      /* [n_work_max] the same for streamed experts */
-    struct linear_group *groups;    /* [n_work] of the gate projection, later of the down
-                                       projection */
-    struct linear_group *up_groups; /* [n_work] */
-    struct word_counts tp;          /* [tp] */
-    struct travel travel;
-    struct sharing sharing;
-    struct by_host by_host;
-    struct moe_traffic traffic;
-    struct limit limit;
-    struct copies copies;
-    struct row_counts row_counts;
-};
-
-/* One call's state. */
+/* The state of one call, until moe_finish. */
 struct pass {
     const struct moe_weights *w;
-    uint32_t in_stage; /* the layer's number in the stage */
-    const struct moe_rows *rows;
-    size_t n_tokens;     /* T */
+    uint32_t in_stage;            /* the layer's number in the stage */
+    const struct moe_rows *given; /* the caller's */
+    const struct moe_rows *rows;  /* the same, or `weighed` */
+    struct moe_rows weighed;      /* for experts that read weighted rows */
+    size_t n_tokens;              /* T */
     struct range own;    /* the tokens whose choices this rank counts: its slice of all tokens
                             over tp */
     struct range listed; /* the tokens whose choices are in ids, weights and slots */
@@ -225,6 +194,41 @@ struct pass {
     int32_t *bad;
 };
 
+struct moe {
+    struct moe_options o;
+    struct layout_place place;
+    struct range experts;                   /* the places of the experts that this rank holds;
+                                               equal to their ids where layer.place is NULL */
+    uint32_t n_group;                       /* ranks of the EP axis */
+    uint32_t n_places;                      /* P of a layer: its experts and their copies */
+    uint32_t n_local_max;                   /* the largest number of places that a rank holds */
+    size_t n_work_max;                      /* expert pieces that a rank may have to compute */
+    const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
+    struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
+    const struct expert_inner *inner;
+    struct grown buffers[MOE_LANES][BUF_COUNT]; /* those that one call alone needs: of lane 0 */
+    int lane;                                   /* of the current call */
+    struct pass passes[MOE_LANES];
+    int32_t *per_expert;            /* [P] rows of the listed tokens; this array and all below
+                                       are owned */
+    struct expert_rows *work;       /* [n_work] the rows that this rank computes, in the order of
+                                       computation */
+    size_t n_work;                  /* at most n_work_max */
+    struct expert_need *needs;      /* [n_work_max] the same for streamed experts */
+    struct linear_group *groups;    /* [n_work] of the gate projection, later of the down
+                                       projection */
+    struct linear_group *up_groups; /* [n_work] */
+    struct word_counts tp;          /* [tp] */
+    struct travel travel;
+    struct sharing sharing;
+    struct by_host by_hosts[MOE_LANES];
+    struct by_host *by_host; /* of the current call's lane */
+    struct moe_traffic traffic;
+    struct limit limit;
+    struct copies copies;
+    struct row_counts row_counts;
+};
+
 /* A way in which tokens reach their experts. It is chosen when the block is created, the same for
  * all ranks of a stage. Each way is a file, which begins with a drawing of what each rank holds. No
  * member is NULL. */
@@ -241,11 +245,16 @@ struct expert_exchange {
      * tokens that this rank lists from now on, and their p->ids and p->weights. Errors:
      * STATUS_MEMORY. */
     struct status (*agree)(struct moe *m, struct pass *p, const float *logits);
+    /* **Collective (EP)**. Starts to send rows to their experts, if they can travel while the
+     * caller computes. Errors: STATUS_MEMORY. */
+    struct status (*send)(struct moe *m, struct pass *p);
     /* **Collective (EP)**. Brings this rank the rows that it computes. Sets m->work, and p->x or
      * p->spread. Errors: STATUS_MEMORY. */
     struct status (*dispatch)(struct moe *m, struct pass *p);
     /* **Collective (ETP, EP)**. The experts' FFN over these rows. Errors: STATUS_MEMORY. */
     struct status (*compute)(struct moe *m, struct pass *p);
+    /* **Collective (EP)**. Starts to send the results back, likewise. Errors: STATUS_MEMORY. */
+    struct status (*reply)(struct moe *m, struct pass *p);
     /* **Collective (EP, TP)**. h += the experts' output for each token, in the rows that this rank
      * holds. Errors: STATUS_MEMORY. */
     struct status (*combine)(struct moe *m, struct pass *p);
@@ -269,11 +278,16 @@ extern const struct expert_exchange exchange_local, exchange_in_host, exchange_b
 /* Local. True when the layout and the machine allow exchange_in_host; the same on all ranks. */
 bool exchange_may_stay_in_host(const struct moe *m);
 
-/* Local. True when exchange_between_hosts works: by_host.mail is open, and the ranks of each expert
- * are on one host. The same on all ranks. */
+/* Local. True when exchange_between_hosts works: by_host->mail is open, and the ranks of each
+ * expert are on one host. The same on all ranks. */
 bool exchange_may_go_by_host(const struct moe *m);
 
-/* exchange_hosts_combine.c. **Collective (EP, TP)**. The `combine` of exchange_between_hosts. */
+/* The `send` and `reply` of exchanges in which nothing travels while the caller computes. */
+struct status moe_sends_nothing(struct moe *m, struct pass *p);
+
+/* exchange_hosts_combine.c. **Collective (EP, TP)**. The `reply` and the `combine` of
+ * exchange_between_hosts. */
+struct status exchange_hosts_reply(struct moe *m, struct pass *p);
 struct status exchange_hosts_combine(struct moe *m, struct pass *p);
 
 /* Local. Ends the job, because a host's message is damaged: the others wait for this rank. */

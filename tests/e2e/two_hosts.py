@@ -92,6 +92,9 @@ class TwoHostsTest:
             for sent, said in zip((there, back), planned):
                 expect(0.5 * said - 50 < sent < 1.5 * said + 50, f"{name}: {sent} bytes a token, planned {said}")
         self.copies(int8, prompts, found)
+        # Every step of two rows and more goes in halves that take turns.
+        self.same_layouts("mixtral in halves", model, GOLDENS / "mixtral" / "prompts.jsonl", ACROSS, "--overlap", "on")
+        self.same_layouts("demo in halves", int8, prompts, ACROSS, "--overlap", "on")
 
     def copies(self, model, prompts, plain):
         """With copies of half of the experts fewer tokens go to the other host."""

@@ -297,6 +297,7 @@ struct trial {
     size_t n_cut_by_outputs, n_lent, n_slices;
     size_t n_between_hosts; /* blocks that sent to other hosts */
     size_t n_copied;        /* blocks with copies of experts */
+    size_t n_halved;        /* blocks whose halves took turns */
 };
 
 /* How the launcher's ranks are dealt to pretended hosts. */
@@ -413,6 +414,28 @@ static struct expert_places *place_experts(const struct moe_case *c, enum hosts 
     return p;
 }
 
+/* Runs the rows as two calls that are under way together. */
+static void forward_in_halves(struct moe *moe, const struct layer *layer,
+                              const struct moe_rows *all)
+{
+    const size_t at = all->n_tokens / 2;
+    struct moe_rows half[MOE_LANES] = {*all, *all};
+    half[0].n_tokens = at;
+    half[1].n_tokens -= at;
+    half[1].x += at * D;
+    half[1].h += at * D;
+    half[1].bad += at;
+    half[1].dropped += at;
+    for (int i = 0; i < MOE_LANES; i++) {
+        half[i].own = (struct range){0, (uint32_t)half[i].n_tokens};
+        half[i].shared = NULL;
+        CU_ASSERT_EQUAL(moe_start(moe, layer, &half[i], i).code, STATUS_OK);
+        if (all->shared != NULL) half[i].shared = all->shared + (size_t)i * at * D;
+    }
+    for (int i = 0; i < MOE_LANES; i++) CU_ASSERT_EQUAL(moe_run(moe, i).code, STATUS_OK);
+    for (int i = 0; i < MOE_LANES; i++) CU_ASSERT_EQUAL(moe_finish(moe, i).code, STATUS_OK);
+}
+
 /* in_memory: uses the host's shared memory: the experts' down projections are cut by outputs, and
  * experts are lent. */
 static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory,
@@ -458,10 +481,11 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     const struct range r = tokens_of(l, t->c, p.dp);
     /* The second pass reuses the first one's buffers and, where supported, holds only a slice of
      * the tokens. The third is of a block that sends rows even where the ranks of a host could read
-     * them. */
-    for (int pass = 0; pass < (in_memory || hosts != ONE_HOST ? 2 : 3); pass++) {
+     * them; where they travel to other hosts, its halves take turns. */
+    const int n_passes = in_memory ? 2 : 3;
+    for (int pass = 0; pass < n_passes; pass++) {
         uint64_t mine[E] = {0};
-        comm_use_memory(c, COMM_EP, pass < 2);
+        comm_use_memory(c, COMM_EP, pass < 2 || hosts != ONE_HOST);
         if (pass != 1) {
             moe_destroy(&moe);
             CU_ASSERT_EQUAL_FATAL(moe_create(&o, &moe).code, STATUS_OK);
@@ -483,11 +507,18 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                       .bad = bad,
                                       .dropped = dropped,
                                       .load = mine};
-        CU_ASSERT_EQUAL(moe_forward(moe, &layer, &rows).code, STATUS_OK);
+        const bool in_halves = pass == 2 && moe_travels(moe) && t->c->policy == CAPACITY_DROPLESS;
+        t->n_halved += in_halves;
+        if (in_halves) {
+            forward_in_halves(moe, &layer, &rows);
+        } else {
+            CU_ASSERT_EQUAL(moe_forward(moe, &layer, &rows).code, STATUS_OK);
+        }
         check_tokens(t, r, own, h, bad, dropped);
         for (size_t e = 0; e < E; e++) load[e] = (int64_t)mine[e];
+        if (pass == (hosts == ONE_HOST ? n_passes - 1 : 1))
+            check_bytes(t, l, c, moe, hosts, hosts == ONE_HOST ? 1 : 2);
     }
-    check_bytes(t, l, c, moe, hosts, hosts == ONE_HOST ? 1 : 2);
     comm_sum_i64(c, COMM_STAGE, load, E);
     for (size_t e = 0; e < E; e++) CU_ASSERT_EQUAL(load[e], (int64_t)t->want->load[e]);
     t->n_layouts++;
@@ -526,6 +557,7 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
               t.n_slices > 0);
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_lent > 0);
     CU_ASSERT(util_n_ranks() == 1 || t.n_between_hosts > 0 || c->n_copies > E);
+    CU_ASSERT(util_n_ranks() == 1 || t.n_halved > 0 || c->policy != CAPACITY_DROPLESS);
     CU_ASSERT(util_n_ranks() == 1 || c->n_copies == 0 || t.n_copied > 0);
     if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
     return &want;

@@ -272,7 +272,7 @@ static void open_run(struct run *r, struct layout *l, struct arch *arch)
     must(mem_alloc(&order, r->n_hosts, sizeof *order, "ranks"));
     for (uint32_t i = 0; i < r->n_hosts; i++) order[i] = i;
     must(comm_split(r->comm, l, order));
-    must(comm_mail_open(r->comm, COMM_EP, &r->mail));
+    must(comm_mail_open(r->comm, COMM_EP, 0, &r->mail));
     r->host = (uint32_t)comm_rank(r->comm, COMM_EP);
     r->layout = l;
     mem_free(&order);

@@ -237,6 +237,35 @@ static void small_steps_spread_experts_over_hosts(void)
     choice_fini(&c);
 }
 
+/* Halves read the weights twice, so they pay for steps of many rows over a network that takes a
+ * good part of the step's time. */
+static void halves_pay_for_many_rows_over_a_slow_link(void)
+{
+    const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = 4, .ep = 4};
+    const struct layout_flags on = {.tp = 1, .pp = 1, .dp = 4, .ep = 4, .overlap = OVERLAP_ON};
+    const struct layout_flags off = {.tp = 1, .pp = 1, .dp = 4, .ep = 4, .overlap = OVERLAP_OFF};
+    static const double links[] = {1.25e8, 1.25e9, 1.25e12}; /* bytes per second */
+    uint32_t from[3];
+    struct choice c;
+    choice_init(&c, MODEL_QWEN3, "4x\"numa:1(memory=256GiB) core:32 pu:1\"", 0, flags);
+    c.budget.step_tokens = 1 << 16;
+    for (size_t i = 0; i < 3; i++) {
+        c.budget.network_bytes_s = links[i];
+        c.st = layout_choose(&c.model, c.t, &flags, &c.budget, &c.l, c.order, &c.fits);
+        from[i] = c.l.halves_from;
+    }
+    CU_ASSERT(from[0] > 64 && from[0] <= from[1] && from[1] < 1 << 16);
+    CU_ASSERT_EQUAL(from[2], 0);
+    c.st = layout_choose(&c.model, c.t, &on, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT_EQUAL(c.l.halves_from, 2);
+    c.st = layout_choose(&c.model, c.t, &off, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT_EQUAL(c.l.halves_from, 0);
+    c.budget.step_tokens = 1;
+    c.st = layout_choose(&c.model, c.t, &on, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT_EQUAL(c.l.halves_from, 0);
+    choice_fini(&c);
+}
+
 static void what_does_not_fit_is_returned_with_its_lack(void)
 {
     struct choice c;
@@ -516,6 +545,8 @@ void suite_layout_choose(CU_pSuite suite)
                 groups_cross_hosts_when_nothing_else_fits);
     CU_add_test(suite, "small steps spread experts over hosts",
                 small_steps_spread_experts_over_hosts);
+    CU_add_test(suite, "halves pay for many rows over a slow link",
+                halves_pay_for_many_rows_over_a_slow_link);
     CU_add_test(suite, "what does not fit", what_does_not_fit_is_returned_with_its_lack);
     CU_add_test(suite, "fit speaks for every rank", fit_speaks_for_every_rank);
     CU_add_test(suite, "flags are kept", flags_are_kept);

@@ -184,6 +184,43 @@ static void the_cpus_of_all_threads_are_known(void)
     CU_ASSERT(CPU_EQUAL(&found, &all));
 }
 
+struct polled {
+    pthread_t by;
+    uint32_t n, n_elsewhere; /* calls, and calls by another thread */
+};
+
+static void count_poll(void *ctx)
+{
+    struct polled *p = ctx;
+    p->n++;
+    p->n_elsewhere += !pthread_equal(pthread_self(), p->by);
+}
+
+/* The calling thread polls after each part that it has run, and no other thread polls. */
+static void the_caller_polls_between_parts(void)
+{
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        struct team *t = made(threads);
+        struct polled polled = {.by = pthread_self()};
+        struct seen s = {0};
+        uint32_t n_mine = 0;
+        team_poll_with(t, count_poll, &polled);
+        CU_ASSERT(team_polls(t));
+        team_run(t, 8, see, &s);
+        for (uint32_t i = 0; i < threads * 8; i++) n_mine += pthread_equal(s.by[i], polled.by) != 0;
+        CU_ASSERT_EQUAL(polled.n, n_mine);
+        CU_ASSERT_EQUAL(polled.n_elsewhere, 0);
+        CU_ASSERT(threads > 1 || polled.n == 8);
+        team_poll_with(t, NULL, NULL);
+        CU_ASSERT(!team_polls(t));
+        team_run(t, 8, see, &s);
+        CU_ASSERT_EQUAL(polled.n, n_mine);
+        team_destroy(&t);
+    }
+    team_poll_with(NULL, count_poll, NULL);
+    CU_ASSERT(!team_polls(NULL));
+}
+
 void suite_team(CU_pSuite suite);
 void suite_team(CU_pSuite suite)
 {
@@ -192,6 +229,7 @@ void suite_team(CU_pSuite suite)
     CU_add_test(suite, "spans are neighbours", spans_are_neighbours);
     CU_add_test(suite, "without a team the caller does all", without_a_team_the_caller_does_all);
     CU_add_test(suite, "each thread does its own", each_thread_does_its_own);
+    CU_add_test(suite, "the caller polls between parts", the_caller_polls_between_parts);
     CU_add_test(suite, "idle threads take over", idle_threads_take_over);
     CU_add_test(suite, "failures leave nothing behind", failures_leave_nothing_behind);
 }

@@ -193,18 +193,26 @@ static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int
     set_axis(c, axis, made);
 }
 
-/* Lets MPI make progress while this rank waits in shared memory: another rank's message may move
- * only while this rank is inside MPI. */
+/* Lets MPI make progress while this rank waits in shared memory or its team computes: another
+ * rank's message may move only while this rank is inside MPI. */
 static void poll_mpi(void *ctx)
 {
-    const struct comm *c = ctx;
+    struct comm *c = ctx;
     int found;
+    if (comm_mail_advance(c, true)) return;
     MPI_Iprobe(MPI_ANY_SOURCE, COMM_TAG_POLL, c->axes[COMM_WORLD], &found, MPI_STATUS_IGNORE);
+}
+
+void comm_poll_mpi(struct comm *c)
+{
+    poll_mpi(c);
 }
 
 void comm_poll(struct comm *c)
 {
-    if (c->has_stages) poll_mpi(c);
+    bool waits = c->has_stages;
+    for (int i = 0; i < MAILS_UNDER_WAY; i++) waits = waits || c->mails[i] != NULL;
+    if (waits && !comm_mail_advance(c, false)) poll_mpi(c);
 }
 
 /* **Collective (host)**. True when the host has more ranks than processing units, so that waiting

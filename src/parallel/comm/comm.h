@@ -210,7 +210,8 @@ void comm_cancel(struct comm *c, struct comm_request *r);
 
 /* Local. Lets messages under way make progress; called between two pieces of computing. A message
  * above the transport's eager limit moves only while both sides are inside MPI, so without this
- * call a stage could wait for a whole step. Does nothing without pipeline stages. */
+ * call a stage could wait for a whole step. Does nothing without pipeline stages, unless a mail is
+ * under way (comm_mail.h). */
 void comm_poll(struct comm *c);
 
 /* Local. Waits for a message and returns its size; then receive it with comm_recv. */

@@ -19,6 +19,10 @@ enum comm_lane {
     COMM_LANE_EXPERTS,        /* weights of the experts that a rank holds */
     COMM_LANE_EXPERT_OUTPUTS, /* the experts' outputs for rows of several hosts */
     COMM_LANE_MAIL,           /* messages of other hosts (comm_mail.h) */
+    COMM_LANE_ROWS_OUT_2,     /* this and the three below: of the second mail (comm_mail.h) */
+    COMM_LANE_ROWS_BACK_2,
+    COMM_LANE_EXPERT_OUTPUTS_2,
+    COMM_LANE_MAIL_2,
     COMM_LANES
 };
 

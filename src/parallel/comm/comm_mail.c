@@ -4,16 +4,22 @@
 #define COMM_INSIDE
 #include "parallel/comm/comm_mail.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "parallel/comm/comm_hosts.h"
 #include "parallel/comm/comm_private.h"
 #include "parallel/wire/exchange_memory.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <string.h>
 
-enum { TAG_MAIL = 16, LINE = 64 /* every message begins on a line */ };
+enum {
+    TAG_MAIL = 16,    /* of the first mail; the second one has the next tag */
+    LINE = 64,        /* every message begins on a line */
+    POLL_NS = 100000, /* a team at work polls MPI at most so often */
+};
 
 /* Memory of a rank without shared memory. */
 struct own_memory {
@@ -24,6 +30,7 @@ struct own_memory {
 struct comm_mail {
     struct comm *c;
     enum comm_axis axis;
+    int number;                 /* below COMM_MAILS */
     const struct comm_hosts *h; /* borrowed */
     struct own_memory own[COMM_LANES];
     struct own_memory *messages; /* [n_hosts] received, on a host of one rank */
@@ -32,6 +39,8 @@ struct comm_mail {
     MPI_Aint *addresses;         /* [n_pieces_max] */
     size_t n_pieces_max;
     MPI_Request *sends, *recvs; /* [n_hosts] */
+    bool *is_posted;            /* [n_hosts] the receive of this mail's message has begun */
+    size_t received_bytes;      /* of COMM_LANE_MAIL that this mail's messages fill so far */
     size_t sent_bytes;
 };
 
@@ -45,8 +54,27 @@ static size_t lines(size_t n_bytes)
     return (n_bytes + LINE - 1) / LINE * LINE;
 }
 
-struct status comm_mail_open(struct comm *c, enum comm_axis axis, struct comm_mail **out)
+/* Returns this mail's segment for the purpose of the first mail's segment `lane`. */
+static enum comm_lane own_lane(const struct comm_mail *m, enum comm_lane lane)
 {
+    if (m->number == 0) return lane;
+    switch (lane) {
+    case COMM_LANE_ROWS_OUT:
+        return COMM_LANE_ROWS_OUT_2;
+    case COMM_LANE_ROWS_BACK:
+        return COMM_LANE_ROWS_BACK_2;
+    case COMM_LANE_EXPERT_OUTPUTS:
+        return COMM_LANE_EXPERT_OUTPUTS_2;
+    default:
+        assert(lane == COMM_LANE_MAIL);
+        return COMM_LANE_MAIL_2;
+    }
+}
+
+struct status comm_mail_open(struct comm *c, enum comm_axis axis, int number,
+                             struct comm_mail **out)
+{
+    _Static_assert((int)COMM_MAILS == (int)MAILS_UNDER_WAY, "comm_private.h knows all mails");
     *out = NULL;
     const struct comm_hosts *h = c->hosts[axis];
     if (h == NULL || !c->uses_memory[axis]) return status_ok();
@@ -55,12 +83,14 @@ struct status comm_mail_open(struct comm *c, enum comm_axis axis, struct comm_ma
     TRY(mem_alloc(&m, 1, sizeof *m, "mail between hosts"));
     m->c = c;
     m->axis = axis;
+    m->number = number;
     m->h = h;
     const size_t n = (size_t)h->n_hosts;
     TRY_GOTO(st, mem_alloc(&m->messages, n, sizeof *m->messages, "mail between hosts"), failed);
     TRY_GOTO(st, mem_alloc(&m->message_bytes, n, sizeof(size_t), "mail between hosts"), failed);
     TRY_GOTO(st, mem_alloc(&m->sends, n, sizeof *m->sends, "mail between hosts"), failed);
     TRY_GOTO(st, mem_alloc(&m->recvs, n, sizeof *m->recvs, "mail between hosts"), failed);
+    TRY_GOTO(st, mem_alloc(&m->is_posted, n, sizeof *m->is_posted, "mail between hosts"), failed);
     for (size_t i = 0; i < n; i++) m->sends[i] = m->recvs[i] = MPI_REQUEST_NULL;
     *out = m;
     return status_ok();
@@ -81,6 +111,7 @@ void comm_mail_close(struct comm_mail **m)
     mem_free(&(*m)->addresses);
     mem_free(&(*m)->sends);
     mem_free(&(*m)->recvs);
+    mem_free(&(*m)->is_posted);
     mem_free(m);
 }
 
@@ -111,7 +142,7 @@ static char *own_grow(struct comm_mail *m, struct own_memory *o, size_t n_bytes)
 void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes)
 {
     if (m->h->group == NULL) return own_grow(m, &m->own[lane], n_bytes);
-    void *at = host_group_lane(m->h->group, lane, n_bytes);
+    void *at = host_group_lane(m->h->group, own_lane(m, lane), n_bytes);
     comm_check_memory(m->c, at != NULL, "mail", m->axis);
     return at;
 }
@@ -119,7 +150,7 @@ void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes)
 const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local)
 {
     if (m->h->group == NULL) return m->own[lane].bytes;
-    return host_group_lane_at(m->h->group, lane, local);
+    return host_group_lane_at(m->h->group, own_lane(m, lane), local);
 }
 
 uint64_t comm_mail_bytes(const struct comm_mail *m)
@@ -128,7 +159,7 @@ uint64_t comm_mail_bytes(const struct comm_mail *m)
                                           COMM_LANE_EXPERT_OUTPUTS, COMM_LANE_MAIL};
     uint64_t n = 0;
     for (size_t i = 0; m->h->group != NULL && i < sizeof mine / sizeof mine[0]; i++)
-        n += host_group_lane_bytes(m->h->group, mine[i]);
+        n += host_group_lane_bytes(m->h->group, own_lane(m, mine[i]));
     for (int i = 0; i < COMM_LANES; i++) n += m->own[i].n_bytes;
     for (int i = 0; i < m->h->n_hosts; i++) n += m->messages[i].n_bytes;
     return n;
@@ -241,11 +272,96 @@ static void send_to(struct comm_mail *m, enum comm_lane lane, int host)
                "mail", m->axis);
     comm_check(m->c, MPI_Type_commit(&type), "mail", m->axis);
     comm_check(m->c,
-               MPI_Isend(MPI_BOTTOM, 1, type, peer_of(m, host), TAG_MAIL, axis, &m->sends[host]),
+               MPI_Isend(MPI_BOTTOM, 1, type, peer_of(m, host), TAG_MAIL + m->number, axis,
+                         &m->sends[host]),
                "mail", m->axis);
     MPI_Type_free(&type);
     m->sent_bytes += n_bytes;
 }
+
+/* --- receiving -------------------------------------------------------------------------------- */
+
+/* True when a message of n_bytes fits in the memory that messages have already. */
+static bool has_room(const struct comm_mail *m, int host, size_t n_bytes)
+{
+    if (m->h->group == NULL) return n_bytes <= m->messages[host].n_bytes;
+    return m->received_bytes + lines(n_bytes) <=
+           host_group_lane_bytes(m->h->group, own_lane(m, COMM_LANE_MAIL));
+}
+
+/* Returns where the message of a host goes. */
+static void *place_message(struct comm_mail *m, int host, size_t n_bytes)
+{
+    if (m->h->group == NULL) {
+        m->message_bytes[host] = n_bytes;
+        return own_grow(m, &m->messages[host], n_bytes);
+    }
+    const size_t offset = m->received_bytes;
+    m->received_bytes += lines(n_bytes);
+    char *memory = comm_mail_memory(m, COMM_LANE_MAIL, m->received_bytes);
+    ((struct arrived *)(void *)memory)[host] = (struct arrived){offset, n_bytes};
+    return memory + offset;
+}
+
+/* Begins to receive the message that was probed. */
+static void receive_from(struct comm_mail *m, int host, const MPI_Status *probed, bool in_job)
+{
+    int n_bytes;
+    comm_check(m->c, MPI_Get_count(probed, MPI_BYTE, &n_bytes), "mail", m->axis);
+    if (in_job && !has_room(m, host, (size_t)n_bytes)) return; /* growing needs the team */
+    void *to = place_message(m, host, (size_t)n_bytes);
+    comm_check(m->c,
+               MPI_Irecv(to, n_bytes, MPI_BYTE, peer_of(m, host), TAG_MAIL + m->number,
+                         m->c->axes[m->axis], &m->recvs[host]),
+               "mail", m->axis);
+    m->is_posted[host] = true;
+}
+
+/* Begins to receive every message of one mail that has arrived. A message above the eager limit
+ * moves only after its receive has begun. Returns whether it called MPI. */
+static bool advance(struct comm_mail *m, bool in_job)
+{
+    const MPI_Comm axis = m->c->axes[m->axis];
+    bool called = false;
+    for (int host = 0; host < m->h->n_hosts; host++) {
+        MPI_Status state;
+        int found;
+        if (!sends_to(m, host) || m->is_posted[host]) continue;
+        comm_check(m->c, MPI_Iprobe(peer_of(m, host), TAG_MAIL + m->number, axis, &found, &state),
+                   "mail", m->axis);
+        if (found) receive_from(m, host, &state, in_job);
+        called = true;
+    }
+    return called;
+}
+
+bool comm_mail_advance(struct comm *c, bool in_job)
+{
+    bool called = false;
+    for (int i = 0; i < COMM_MAILS; i++)
+        if (c->mails[i] != NULL) called = advance(c->mails[i], in_job) || called;
+    return called;
+}
+
+/* The team's calling thread comes here after each part of a job. */
+static void poll_in_job(void *c_)
+{
+    struct comm *c = c_;
+    if (clock_ns() - c->polled_ns < POLL_NS) return;
+    comm_poll_mpi(c);
+    c->polled_ns = clock_ns();
+}
+
+static void set_under_way(struct comm_mail *m, bool is)
+{
+    struct comm *c = m->c;
+    bool any = false;
+    c->mails[m->number] = is ? m : NULL;
+    for (int i = 0; i < COMM_MAILS; i++) any = any || c->mails[i] != NULL;
+    team_poll_with(c->team, any ? poll_in_job : NULL, c);
+}
+
+/* --- both ------------------------------------------------------------------------------------- */
 
 void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
                      const struct comm_mail_piece *pieces, size_t n_pieces)
@@ -257,41 +373,15 @@ void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
     head->n_pieces = n_pieces;
     memcpy(head->pieces, pieces, (size_t)m->h->n_hosts * n_pieces * sizeof *pieces);
     m->sent_bytes = 0;
+    m->received_bytes = lines((size_t)m->h->n_hosts * sizeof(struct arrived));
+    memset(m->is_posted, 0, (size_t)m->h->n_hosts * sizeof *m->is_posted);
     comm_mail_barrier(m);
     for (int i = 1; i < m->h->n_hosts; i++) {
         const int host = (m->h->host + i) % m->h->n_hosts;
         if (sends_to(m, host)) send_to(m, lane, host);
     }
+    if (m->h->n_hosts > 1) set_under_way(m, true);
     comm_account(c, m->axis, since, m->sent_bytes);
-}
-
-/* --- receiving -------------------------------------------------------------------------------- */
-
-/* Returns where a message of n_bytes goes; *at: the bytes of this rank's messages so far. */
-static void *place_message(struct comm_mail *m, int host, size_t n_bytes, size_t *at)
-{
-    if (m->h->group == NULL) {
-        m->message_bytes[host] = n_bytes;
-        return own_grow(m, &m->messages[host], n_bytes);
-    }
-    const size_t offset = *at;
-    *at += lines(n_bytes);
-    char *memory = comm_mail_memory(m, COMM_LANE_MAIL, *at);
-    ((struct arrived *)(void *)memory)[host] = (struct arrived){offset, n_bytes};
-    return memory + offset;
-}
-
-static void receive_from(struct comm_mail *m, int host, size_t *at)
-{
-    const MPI_Comm axis = m->c->axes[m->axis];
-    const int peer = peer_of(m, host);
-    MPI_Status state;
-    int n_bytes;
-    comm_check(m->c, MPI_Probe(peer, TAG_MAIL, axis, &state), "mail", m->axis);
-    comm_check(m->c, MPI_Get_count(&state, MPI_BYTE, &n_bytes), "mail", m->axis);
-    void *to = place_message(m, host, (size_t)n_bytes, at);
-    comm_check(m->c, MPI_Irecv(to, n_bytes, MPI_BYTE, peer, TAG_MAIL, axis, &m->recvs[host]),
-               "mail", m->axis);
 }
 
 void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
@@ -299,13 +389,17 @@ void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
     const int n_hosts = m->h->n_hosts;
     comm_agree_on_call(c, "mail", m->axis, 0, 1, -1);
     const uint64_t since = comm_begin(c, FLIGHT_ALL_TO_ALL, m->axis, 0);
-    size_t at = lines((size_t)n_hosts * sizeof(struct arrived));
     for (int i = 1; i < n_hosts; i++) {
         const int host = (m->h->host - i + n_hosts) % n_hosts;
-        if (sends_to(m, host)) receive_from(m, host, &at);
+        MPI_Status state;
+        if (!sends_to(m, host) || m->is_posted[host]) continue;
+        comm_check(c, MPI_Probe(peer_of(m, host), TAG_MAIL + m->number, c->axes[m->axis], &state),
+                   "mail", m->axis);
+        receive_from(m, host, &state, false);
     }
     comm_check(c, MPI_Waitall(n_hosts, m->recvs, MPI_STATUSES_IGNORE), "mail", m->axis);
     comm_check(c, MPI_Waitall(n_hosts, m->sends, MPI_STATUSES_IGNORE), "mail", m->axis);
+    if (n_hosts > 1) set_under_way(m, false);
     if (n_hosts > 1) comm_mail_barrier(m); /* else nothing has arrived */
     *sent_bytes = m->sent_bytes;
     c->stats[m->axis].wire_bytes += m->sent_bytes;

@@ -6,7 +6,9 @@
  *     host 0: rank a [ for 1 | for 2 ]   a sends both ranks' "for 1" --> host 1, as one message
  *             rank b [ for 1 | for 2 ]   b sends both ranks' "for 2" --> host 2
  *
- * Messages carry bytes and no counts: the receiver probes their size. Called by src/moe. */
+ * Messages carry bytes and no counts: the receiver probes their size. An axis may have two mails,
+ * with memory and messages of their own, so that one travels while the other is read. Called by
+ * src/moe. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_MAIL_H
 #define SHOAL_PARALLEL_COMM_COMM_MAIL_H
 
@@ -14,10 +16,13 @@
 
 struct comm_mail;
 
-/* Local. *out = NULL when the axis has one rank, or when its shared memory may not be used. The
- * same on all ranks of the axis. Close it before comm_stop; close accepts NULL. Errors:
- * STATUS_MEMORY. */
-struct status comm_mail_open(struct comm *c, enum comm_axis axis, struct comm_mail **out);
+enum { COMM_MAILS = 2 };
+
+/* Local. Opens mail `number`, below COMM_MAILS. *out = NULL when the axis has one rank, or when its
+ * shared memory may not be used. The same on all ranks of the axis. Close it before comm_stop;
+ * close accepts NULL. Errors: STATUS_MEMORY. */
+struct status comm_mail_open(struct comm *c, enum comm_axis axis, int number,
+                             struct comm_mail **out);
 void comm_mail_close(struct comm_mail **m);
 
 /* Where the ranks of the axis are. Arrays are borrowed from the communicator. */
@@ -32,7 +37,8 @@ struct comm_mail_places {
 /* Local. */
 struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
 
-/* Local. Returns this rank's memory for one purpose, at least n_bytes, which the ranks of its host
+/* Local. Returns this mail's memory of this rank for one purpose (a lane of the first mail; the
+ * second one has lanes of its own), at least n_bytes, which the ranks of its host
  * can read; a larger call may lose the content and, on a host of one rank, move the memory. Ends
  * the job when there is no memory. comm_mail_memory_of: that of a rank of this host. Barriers order
  * the accesses. */
@@ -57,8 +63,10 @@ size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces);
 /* **Collective (axis)**, this and the next. Sends the pieces [n_hosts, n_pieces] of this rank's
  * memory `lane` to each host, in their order, after those of the ranks before it on this host.
  * Pieces for this host are not sent. Returns when the pieces of other ranks of this host may be
- * read; messages may still be under way. A host must send another less than 2 GiB. One mail at a
- * time. */
+ * read; messages may still be under way. Until comm_mail_finish they move whenever this rank is
+ * inside MPI: comm_poll and the team's calling thread see to it (team_poll_with), because most
+ * libraries move large messages only then. A host must send another less than 2 GiB. A mail is
+ * started again only after its comm_mail_finish. */
 void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
                      const struct comm_mail_piece *pieces, size_t n_pieces);
 

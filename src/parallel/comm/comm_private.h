@@ -5,7 +5,10 @@
 #include "parallel/comm/comm.h"
 
 struct comm_hosts;
+struct comm_mail;
 struct host_group;
+
+enum { MAILS_UNDER_WAY = 2 /* at most: COMM_MAILS */ };
 
 /* This rank's memory for the messages of host_sum.h; zero-initialised means none. */
 struct host_sum_memory {
@@ -30,11 +33,13 @@ struct comm {
     int *parts;            /* [2 * world] counts and places of a sum's parts */
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
-    struct team *team;     /* borrowed; NULL: none */
-    struct trace *trace;   /* borrowed; NULL: none is kept */
-    bool waits_asleep;     /* comm_wait_asleep */
-    bool has_stages;       /* ranks send each other messages while they compute */
-    const char *site_file; /* debug builds: the call site */
+    struct team *team;   /* borrowed; NULL: none */
+    struct trace *trace; /* borrowed; NULL: none is kept */
+    bool waits_asleep;   /* comm_wait_asleep */
+    bool has_stages;     /* ranks send each other messages while they compute */
+    struct comm_mail *mails[MAILS_UNDER_WAY]; /* borrowed; NULL: that one is not under way */
+    uint64_t polled_ns;                       /* when the team's calling thread last polled */
+    const char *site_file;                    /* debug builds: the call site */
     int site_line;
 };
 
@@ -54,6 +59,13 @@ void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis a
 /* comm_message.c. Local. For a rank that has waited since `since_ns`, between two looks: returns at
  * once in the first milliseconds, later sleeps. */
 void comm_rest(uint64_t since_ns);
+
+/* Local. Lets MPI make progress, and receives messages of mails. The team may run a job. */
+void comm_poll_mpi(struct comm *c);
+
+/* comm_mail.c. Local. Begins to receive the mails' messages that have arrived. in_job: the team may
+ * run a job, so a message for which memory must grow is left. Returns whether it called MPI. */
+bool comm_mail_advance(struct comm *c, bool in_job);
 
 /* Local. Records the end of an operation without counting it. */
 void comm_end(struct comm *c, uint64_t now);

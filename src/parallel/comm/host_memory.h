@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { HOST_LANES = 12 };
+enum { HOST_LANES = 16 };
 
 struct host_memory {
     int fd, rank;

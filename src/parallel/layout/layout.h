@@ -89,6 +89,9 @@ struct layout {
     /* the number of hosts that one replica of the experts spans, the largest of all replicas; set
      * by layout_choose. 0: unknown, treated as 1 */
     uint32_t expert_hosts;
+    /* a step in which a replica has so many rows or more goes in two halves, one of which computes
+     * while the other's rows travel to experts on other hosts; 0: never. Set by layout_choose */
+    uint32_t halves_from;
     /* ranks compute rows for each other's experts, whose weights they can read (moe/balance.h); set
      * where cuts_outputs is */
     bool lends_experts;

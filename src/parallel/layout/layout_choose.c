@@ -105,6 +105,7 @@ static void consider(const struct search *s, const struct layout_flags *sizes,
     if (status_failed(&st) && st.code != STATUS_USAGE) *s->trouble = st;
     if (status_failed(&st) || !groups_allowed(s, &l)) return;
     layout_see_hosts(s->t, s->order, &l);
+    layout_choose_halves(s->t, s->order, s->budget, s->flags->overlap, &l);
     struct candidate c = {.sizes = *sizes};
     c.sizes.tp = l.tp;
     c.sizes.pp = l.pp;
@@ -330,6 +331,7 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
     if (best.sizes.tp == 0) return derived;
     TRY(layout_build(model, t->n_ranks, &best.sizes, out));
     layout_see_hosts(t, order, out);
+    layout_choose_halves(t, order, budget, flags->overlap, out);
     explain(out, &s, &best.fit);
     *fits = best.fit.fits;
     return status_ok();

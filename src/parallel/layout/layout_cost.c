@@ -227,14 +227,20 @@ static double exchange_s(const struct stage_load *s)
            2.0 * s->experts.n * s->experts.latency_s;
 }
 
+/* Returns the rows of this place's experts. */
+static double chosen_rows(const struct stage_load *s, const struct weights_cut *cut)
+{
+    const double n_batches = s->experts.n / s->l->tp;
+    return s->rows * n_batches * s->l->model.arch->n_chosen * range_count(cut->experts) /
+           layout_n_places(s->l);
+}
+
 /* Seconds for the experts and for the exchange of rows with their ranks. */
 static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
 {
     const struct layout *l = s->l;
     const struct arch *m = l->model.arch;
-    const double n_local = range_count(cut->experts);
-    const double n_batches = s->experts.n / l->tp;
-    const double chosen = s->rows * n_batches * m->n_chosen * n_local / layout_n_places(l);
+    const double n_local = range_count(cut->experts), chosen = chosen_rows(s, cut);
     double seconds = experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local);
     if (m->shared_ffn > 0) seconds += sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;
@@ -264,6 +270,74 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     if (pp == l->pp - 1) seconds += linears_s(s, &cut, PART_HEAD, s->rows / rows_per_slot);
     if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;
     return seconds;
+}
+
+/* The seconds of one MoE layer: before its rows travel, its experts, rows there and sums back. */
+struct layer_times {
+    double before, experts, there, back;
+};
+
+static struct layer_times layer_times_of(const struct stage_load *s, const struct weights_cut *cut,
+                                         uint32_t parts)
+{
+    const struct wire_shape shape = layout_wire_shape(s->l);
+    const struct wire_bytes w = wire_bytes_of(&shape);
+    const double chosen = chosen_rows(s, cut), n_local = range_count(cut->experts);
+    const double sent = s->rows / s->l->tp, latency = s->l->expert_hosts * link_seconds[LINK_NET];
+    return (struct layer_times){.before = linears_s(s, cut, parts, s->rows),
+                                .experts =
+                                    experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local),
+                                .there = sent * w.dispatch / s->rates.net_bytes + latency,
+                                .back = sent * w.combine / s->rates.net_bytes + latency};
+}
+
+static double exposed(double travels, double computes)
+{
+    return travels > computes ? travels - computes : 0;
+}
+
+/* True when s->rows rows take at least halves_win times as long as in two halves. The drawing in
+ * model/stage.c (run_hiding) shows what hides what. */
+static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint32_t parts)
+{
+    static const double halves_win = 1.05;
+    static const double second_half_s = 1e-4; /* to start each op and message of a layer again */
+    const struct layer_times whole = layer_times_of(&s, cut, parts);
+    s.rows /= 2;
+    const struct layer_times half = layer_times_of(&s, cut, parts);
+    const double in_halves = second_half_s + 2 * (half.before + half.experts) +
+                             exposed(half.there, half.before) + exposed(half.there, half.experts) +
+                             exposed(half.back, half.experts) + exposed(half.back, half.before);
+    return whole.before + whole.experts + whole.there + whole.back > halves_win * in_halves;
+}
+
+/* Returns a MoE layer of the model; n_layers: it has none. */
+static uint32_t moe_layer(const struct arch *m)
+{
+    uint32_t i = 0;
+    while (i < m->n_layers && !m->layer_is_moe[i]) i++;
+    return i;
+}
+
+void layout_choose_halves(const struct topo *t, const uint32_t *order,
+                          const struct layout_budget *budget, enum overlap overlap,
+                          struct layout *l)
+{
+    struct stage_load s = {.l = l, .rates = slowest_rank(t, budget)};
+    const uint32_t layer = moe_layer(l->model.arch);
+    l->halves_from = 0;
+    if (overlap == OVERLAP_OFF || l->expert_hosts < 2 || l->model.on_device ||
+        layer == l->model.arch->n_layers || layout_link_of(t, order, l->etp) == LINK_NET)
+        return;
+    const struct weights_cut cut = weights_cut_of(l, layout_place_of(l, 0));
+    const uint32_t parts = arch_layer_parts(l->model.arch, layer);
+    s.experts = layout_cost_group_of(t, order, &s.rates, l->ep * l->etp);
+    for (uint32_t rows = 2; rows <= budget->step_tokens; rows *= 2) {
+        s.rows = rows;
+        if (overlap != OVERLAP_ON && !halves_pay(s, &cut, parts)) continue;
+        l->halves_from = rows;
+        return;
+    }
 }
 
 double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,

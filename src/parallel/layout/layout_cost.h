@@ -35,6 +35,13 @@ double layout_network_bytes_s(const struct layout_budget *budget);
 /* Local. Sets l->expert_hosts from the hosts of the ranks. */
 void layout_see_hosts(const struct topo *t, const uint32_t *order, struct layout *l);
 
+/* Local. Sets l->halves_from: the fewest rows of a replica's step that take less time in two
+ * halves, whose rows for experts on other hosts travel by turns, by the same estimate as
+ * layout_rows_s. Halves read all weights twice. Needs l->expert_hosts. */
+void layout_choose_halves(const struct topo *t, const uint32_t *order,
+                          const struct layout_budget *budget, enum overlap overlap,
+                          struct layout *l);
+
 /* Local. Estimates the rows (tokens) per second of a long bulk run (prompts of 512 tokens, answers
  * of 128). */
 double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,

@@ -123,6 +123,16 @@ static uint64_t between_hosts_bytes(const struct layout *l, uint64_t n_routed, u
     return n;
 }
 
+/* Returns the bytes of what the second half of a step has beside the first, whose arrays have room
+ * for a whole step. */
+static uint64_t second_lane_bytes(const struct layout *l, struct layout_place place,
+                                  uint64_t step_tokens)
+{
+    const uint64_t half = step_tokens / 2 + 1, routed = (half + l->tp - 1) / l->tp;
+    return between_hosts_bytes(l, routed, rows_in(l, place, half), half) +
+           half * ((l->model.arch->width + 1) * sizeof(float) + sizeof(int));
+}
+
 uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uint64_t step_tokens)
 {
     const struct arch *m = l->model.arch;
@@ -148,6 +158,7 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
         break;
     case WAY_BETWEEN_HOSTS:
         n += between_hosts_bytes(l, routed, n_in, step_tokens);
+        if (l->halves_from > 0) n += second_lane_bytes(l, place, step_tokens);
         break;
     case WAY_OF_ROWS: /* rows sent and returned; received, computed and sent back */
         n += 2 * routed * k * row + 3 * n_in * row;

@@ -13,6 +13,14 @@ struct layout_network {
  * one with us or ms: "100", "100Gbit,2us". False: not valid. */
 bool layout_network_parse(const char *text, void *network);
 
+/* When the halves of a step take turns, so that one travels while the other is computed. */
+enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
+#define OVERLAP_WORDS                                                                              \
+    {"auto", OVERLAP_AUTO}, {"on", OVERLAP_ON},                                                    \
+    {                                                                                              \
+        "off", OVERLAP_OFF                                                                         \
+    }
+
 /* The flags of a layout. A number that is 0 is chosen from the topology. */
 #define LAYOUT_FLAGS(FLAG)                                                                         \
     FLAG(uint32_t, tp, "tp", OF_COUNT(1, 65536, "N"), .alias = "tensor-parallel-size",             \
@@ -36,6 +44,12 @@ bool layout_network_parse(const char *text, void *network);
          .preset = "100", .commands = IN_ALL,                                                      \
          .help = "bandwidth of a host's network, by which a layout is chosen; with a latency, as " \
                  "100Gbit,2us, for forecasts")                                                     \
+    FLAG(enum overlap, overlap, "overlap", OF_CHOICE(OVERLAP_WORDS), .preset = "auto",             \
+         .commands = IN_ALL,                                                                       \
+         .help =                                                                                   \
+             "where experts are on several hosts, whether steps of many rows go in two halves, "   \
+             "one of which is computed while the other travels; auto: from as many rows as a "     \
+             "model of the step's time, with --network, says; results are the same")               \
     FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
          .help =                                                                                   \
              "spread experts over ranks so that each has as many tokens, by the counts in the "    \

@@ -150,6 +150,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                   [WORKSPACE_INDEX_BLOCKS] = 4 * index.n_gather * index.n_tiles},
         .code_inputs = max_u64(max_u64(d, latent ? m->q_lora : 0), max_u64(n_o, o_delta)),
         .inner_code_inputs = f,
+        .keeps_shared = workspace_keeps_shared(l),
         .per_row = {[WORKSPACE_NORMED] = d,
                     [WORKSPACE_COS] = m->rotary / 2,
                     [WORKSPACE_SIN] = m->rotary / 2,

@@ -78,6 +78,7 @@ struct workspace_shape {
      * caller adds their bytes, because a plan counts the formats of the weights and a stage all
      * formats that an op may ask for */
     uint64_t code_inputs, inner_code_inputs;
+    bool keeps_shared; /* workspace_keeps_shared */
 };
 
 /* The work of sparse attention, which does some rows of a step at a time; all 0: the model has
@@ -96,6 +97,10 @@ struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
  * computation of these sizes: model/stage.c allocates by it, layout_memory_of plans by it. */
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows);
+
+/* Local. True when the output of the shared experts is kept through all steps of a layer, because
+ * the halves of a step take turns. */
+bool workspace_keeps_shared(const struct layout *l);
 
 struct workspace_place {
     uint64_t offset[WORKSPACE_COUNT];
