@@ -197,6 +197,21 @@ done:
     return st;
 }
 
+/* Refuses what describes a machine beside the node's file. */
+static struct status check_nodes(const struct plan_flags *f)
+{
+    const char *flag = f->topology != NULL    ? "topology"
+                       : f->n_ranks > 0       ? "ranks"
+                       : f->gpus_per_node > 0 ? "gpus-per-node"
+                       : f->memory_gib > 0    ? "memory-per-node"
+                                              : NULL;
+    if (flag == NULL) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--%s and --nodes: expected one of them; a forecast takes CPUs, ranks and "
+                       "memory from the node's file",
+                       flag);
+}
+
 static struct status plan_run(const struct plan_options *o, struct config env)
 {
     const struct plan_flags *f = &o->flags;
@@ -212,6 +227,7 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
         layout_model.expert_code_group = layout_model.expert_fp8_group;
     layout_model.on_device = f->gpus_per_node > 0;
+    if (o->job.files.nodes != NULL) TRY(check_nodes(f));
     if (o->job.files.nodes != NULL)
         return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model);
     TRY(find_topology(f, &topo));

@@ -53,7 +53,7 @@ static double positions_seen(double pos0, double n, double window)
     return before * pos0 + before * (before + 1) / 2 + (n - before) * window;
 }
 
-void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, bool is_sampled,
+void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, double n_sampled,
                    uint32_t window)
 {
     const bool is_one = n_rows <= COST_ONE_ROWS;
@@ -63,7 +63,7 @@ void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, bool is_s
     rows->n_rows += n_rows;
     rows->n_sequences++;
     if (is_one) rows->n_one += n_rows;
-    if (is_sampled) rows->n_sampled++;
+    rows->n_sampled += n_sampled;
 }
 
 void cost_rows_of(const struct step_plan *plan, uint32_t window, struct cost_rows *rows)
@@ -72,7 +72,9 @@ void cost_rows_of(const struct step_plan *plan, uint32_t window, struct cost_row
         rows[r] = (struct cost_rows){0};
         for (int32_t i = plan->replica_begin[r]; i < plan->replica_begin[r + 1]; i++) {
             const struct plan_seq *s = &plan->seqs[i];
-            cost_rows_add(&rows[r], s->pos0, s->n_rows, (s->want & PLAN_SAMPLE) != 0, window);
+            const bool all = (s->want & (PLAN_SCORE | PLAN_LOGITS)) != 0;
+            const double n_sampled = all ? s->n_rows : (s->want & PLAN_SAMPLE) != 0 ? 1 : 0;
+            cost_rows_add(&rows[r], s->pos0, s->n_rows, n_sampled, window);
         }
     }
 }

@@ -68,17 +68,18 @@ enum { COST_FULL, COST_WINDOWED, COST_KINDS };
 
 /* The rows of one replica in one step. */
 struct cost_rows {
-    double n_rows, n_sampled, n_sequences;
-    double n_one; /* rows of sequences with at most COST_ONE_ROWS rows in the step */
+    double n_rows, n_sequences;
+    double n_sampled; /* rows that need logits: sampled or scored */
+    double n_one;     /* rows of sequences with at most COST_ONE_ROWS rows in the step */
     /* positions that rows see, summed over the rows: those of n_one, and the others */
     double one[COST_KINDS], many[COST_KINDS];
 };
 
 enum { COST_ONE_ROWS = 4 };
 
-/* Local. Adds n_rows rows of one sequence, at the positions from pos0 on; the last one is sampled
- * or not. window 0: the model has none. */
-void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, bool is_sampled,
+/* Local. Adds n_rows rows of one sequence, at the positions from pos0 on, of which n_sampled need
+ * logits. window 0: the model has none. */
+void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, double n_sampled,
                    uint32_t window);
 
 /* Local. rows [n_replicas] = the rows of each replica of a plan. */

@@ -20,6 +20,8 @@ struct job_forecast {
 struct status job_forecast_read(struct job *j)
 {
     if (j->o->files.nodes == NULL) return status_ok();
+    if (j->o->device.device != DEVICE_CPU)
+        return status_make(STATUS_USAGE, "--nodes: not with --device cuda");
     TRY(comm_agree(j->comm, mem_alloc(&j->forecast, 1, sizeof *j->forecast, "forecast")));
     struct status st = status_ok();
     if (comm_rank(j->comm, COMM_WORLD) == 0) st = node_read(j->o->files.nodes, &j->forecast->node);
@@ -43,6 +45,12 @@ struct status job_forecast_start(struct job *j)
 {
     struct job_forecast *f = j->forecast;
     if (f == NULL) return status_ok();
+    if (j->layout_model.streams_experts) {
+        log_line(LOG_WARN,
+                 "no forecast: the node's file does not know the disk of streamed experts");
+        job_forecast_destroy(j);
+        return status_ok();
+    }
     TRY(cost_model_init(&f->model, &f->node, j->layout, j->topo, j->order));
     return forecast_init(&f->forecast, &f->model);
 }

@@ -128,6 +128,9 @@ class ForecastTest:
                 expect(done.status == INPUT and what in done.err, f"{what}: {done}")
         done = self.shoal("plan", "--model", self.model, "--nodes", self.node)
         expect(done.status == USAGE and "--input" in done.err, f"no input: {done}")
+        for flag in (["--ranks", 2], ["--topology", "core:2 pu:1"], ["--gpus-per-node", 1]):
+            done = self.shoal("plan", "--model", self.model, "--nodes", self.node, "--input", self.input, *flag)
+            expect(done.status == USAGE and flag[0] in done.err, f"two machines: {done}")
         done = self.shoal("bench", "--save", self.work / "x.json", "--model", self.model)
         expect(done.status == USAGE and "--machine" in done.err, f"--save alone: {done}")
 

@@ -90,6 +90,32 @@ static void wrong_files_are_refused(void)
     CU_ASSERT_EQUAL(node_parse("{", 1, "a.json", &n).code, STATUS_INPUT);
 }
 
+static void networks_are_parsed(void)
+{
+    static const char *const wrong[] = {"",         "x",         "-1",     "1e9",      "100,",
+                                        "100Gbit,", "100,2usec", "100 ,2", "100Gbits", "nan"};
+    static const struct {
+        const char *text;
+        double gbit_s, latency_s;
+    } right[] = {{"100", 100, 0},
+                 {"0", 0, 0},
+                 {"100Gbit", 100, 0},
+                 {"250Mbit", 0.25, 0},
+                 {"100Gbit,2us", 100, 2e-6},
+                 {"12.5,3", 12.5, 3e-6},
+                 {"1Gbit,0.5ms", 1, 5e-4}};
+    struct layout_network n;
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+        CU_ASSERT_TRUE(layout_network_parse(right[i].text, &n));
+        CU_ASSERT_DOUBLE_EQUAL(n.gbit_s, right[i].gbit_s, 1e-12);
+        CU_ASSERT_DOUBLE_EQUAL(n.latency_s, right[i].latency_s, 1e-15);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        CU_ASSERT_FALSE(layout_network_parse(wrong[i], &n));
+        if (layout_network_parse(wrong[i], &n)) printf("\"%s\" was taken\n", wrong[i]);
+    }
+}
+
 static void a_format_that_was_not_measured_is_like_a_similar_one(void)
 {
     struct node n;
@@ -145,17 +171,17 @@ static void make_rows(struct cost_rows *rows, uint32_t dp, uint32_t n, double n_
 {
     for (uint32_t r = 0; r < dp; r++) {
         rows[r] = (struct cost_rows){0};
-        for (uint32_t i = 0; i < n; i++) cost_rows_add(&rows[r], pos0, n_rows, true, 0);
+        for (uint32_t i = 0; i < n; i++) cost_rows_add(&rows[r], pos0, n_rows, 1, 0);
     }
 }
 
 static void rows_see_positions(void)
 {
     struct cost_rows r = {0};
-    cost_rows_add(&r, 0, 10, true, 4); /* sees 1 + .. + 10; with a window 1 + 2 + 3 + 7 * 4 */
+    cost_rows_add(&r, 0, 10, 1, 4); /* sees 1 + .. + 10; with a window 1 + 2 + 3 + 7 * 4 */
     expect_near(r.many[COST_FULL], 55);
     expect_near(r.many[COST_WINDOWED], 34);
-    cost_rows_add(&r, 100, 1, true, 4);
+    cost_rows_add(&r, 100, 1, 1, 4);
     expect_near(r.one[COST_FULL], 101);
     expect_near(r.one[COST_WINDOWED], 4);
     expect_near(r.n_one, 1);
@@ -361,6 +387,7 @@ void suite_cost(CU_pSuite suite)
     CU_add_test(suite, "curves", curves_are_straight_lines_of_logarithms);
     CU_add_test(suite, "a node's file comes back", a_file_comes_back);
     CU_add_test(suite, "wrong files are refused", wrong_files_are_refused);
+    CU_add_test(suite, "networks are parsed", networks_are_parsed);
     CU_add_test(suite, "formats that were not measured",
                 a_format_that_was_not_measured_is_like_a_similar_one);
     CU_add_test(suite, "rows see positions", rows_see_positions);
