@@ -75,19 +75,33 @@ class PredictTest:
         self.shoal.must("convert", source, model)
         self.refused("has no prediction layer", "generate", "--model", model, "--speculate", "mtp", "--input",
                      GOLDENS / "deepseek-v3" / "prompts.jsonl", "--output", self.work / "out.jsonl")
-        copy = self.work / "renamed"
-        shutil.copytree(GOLDENS / MODELS[0] / "hf", copy)
-        path = copy / "model.safetensors"
-        path.write_bytes(path.read_bytes().replace(b"layers.2.enorm.weight", b"layers.2.xnorm.weight"))
-        self.shoal.must("convert", copy, self.work / "renamed.h5")
-        self.refused("enorm.weight is missing", "generate", "--model", self.work / "renamed.h5", "--input",
-                     GOLDENS / MODELS[0] / "prompts.jsonl", "--output", self.work / "out.jsonl")
+
+    def check_incomplete(self):
+        """convert names what an incomplete prediction layer lacks, and the rest of the model is whole."""
+        golden = GOLDENS / MODELS[0]
+        plain, _ = self.generate(self.work / f"{MODELS[0]}.h5", golden, "--speculate", "off")
+        for there, renamed, wanted in [
+                ("layers.2.enorm.weight", "layers.2.xnorm.weight", "tensor model.layers.2.enorm.weight is missing"),
+                ("layers.2.mlp.experts.7.up_proj", "layers.2.mlp.experts.8.up_proj",
+                 "tensor model.layers.2.mlp.experts.up_proj.weight of expert 7 is missing")]:
+            copy, model = self.work / "renamed", self.work / "renamed.h5"
+            shutil.copytree(golden / "hf", copy, dirs_exist_ok=True)
+            path = copy / "model.safetensors"
+            expect(there.encode() in path.read_bytes(), f"no {there}")
+            path.write_bytes(path.read_bytes().replace(there.encode(), renamed.encode()))
+            done = self.shoal.must("convert", copy, model)
+            expect(wanted in done.err and "are left out" in done.err, f"expected '{wanted}': {done}")
+            rows, found = self.generate(model, golden)
+            expect(rows == plain and found["guesses"] == 0, f"rows without {there}")
+            self.refused("has no prediction layer", "generate", "--model", model, "--speculate", "mtp", "--input",
+                         golden / "prompts.jsonl", "--output", self.work / "out.jsonl")
 
     def main(self):
         for name in MODELS:
             self.check_guesses(name)
             self.check_rest(name)
         self.check_refusals()
+        self.check_incomplete()
 
 
 if __name__ == "__main__":

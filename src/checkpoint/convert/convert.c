@@ -365,6 +365,7 @@ static struct status convert_begin(struct convert *c)
     TRY(source_open(c->options->source, &c->source));
     c->value_dim = arch_value_dim(source_config(c->source));
     TRY(status_wrap(parts_list(c), "%s", c->options->source));
+    TRY(convert_check_prediction(c));
     TRY(status_wrap(tensors_list(c), "%s", c->options->source));
     TRY(specs_choose(c));
     tensors_count(c);

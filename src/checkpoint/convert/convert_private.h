@@ -1,5 +1,6 @@
 /* The state of a conversion, shared by convert.c (which tensors, in which formats), convert_run.c
- * (rows, shared among the ranks) and convert_make.c (changes of format). */
+ * (rows, shared among the ranks), convert_make.c (changes of format) and convert_predict.c (a
+ * prediction layer that is incomplete). */
 #ifndef SHOAL_CHECKPOINT_CONVERT_CONVERT_PRIVATE_H
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_PRIVATE_H
 
@@ -52,6 +53,10 @@ struct convert {
 /* **Collective (world)**. Writes all tensors' rows; rank 0 has begun the file. Errors, the same on
  * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_MEMORY. */
 struct status convert_all_rows(struct convert *c);
+
+/* Local, after the parts are listed and sorted. Leaves out the tensors of a prediction layer that
+ * lacks one; rank 0 warns. Errors: STATUS_MEMORY. */
+struct status convert_check_prediction(struct convert *c);
 
 /* Some rows of a tensor in memory. Each dataset begins at a cache line, after the dataset before
  * it. */
