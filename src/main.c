@@ -30,6 +30,8 @@ static const struct command commands[] = {
      "log-probabilities of given texts, perplexity"},
     {"embed", cmd_embed, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "vectors of given texts, by an embedding model"},
+    {"rank", cmd_rank, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
+     "scores of documents for a query, or of texts"},
     {"serve", cmd_serve, "--model M.h5", "answer requests over HTTP while the allocation lasts"},
     {"bench", cmd_bench, "--machine | --model M.h5",
      "measure the machine, and latency and throughput on it"},

@@ -15,6 +15,7 @@ int cmd_status(struct config env, int argc, char **argv);
 int cmd_merge(struct config env, int argc, char **argv);
 int cmd_score(struct config env, int argc, char **argv);
 int cmd_embed(struct config env, int argc, char **argv);
+int cmd_rank(struct config env, int argc, char **argv);
 int cmd_serve(struct config env, int argc, char **argv);
 int cmd_bench(struct config env, int argc, char **argv);
 int cmd_diagnose(struct config env, int argc, char **argv);

@@ -1,4 +1,4 @@
-/* shoal generate, score and embed: read their flags (job/job_options.h). */
+/* shoal generate, score, embed and rank: read their flags (job/job_options.h). */
 #include "cli/cmd.h"
 #include "job/drain.h"
 #include "job/dry_run.h"
@@ -36,6 +36,13 @@ static const char embed_text[] =
     "so "
     "is the law: the bytes of a vector depend on the checkpoint and the text alone.";
 
+static const char rank_text[] =
+    "Reads pairs (query, and documents: a list of texts) or texts (as shoal embed does) and writes "
+    "a score for each: the probability that the document answers the query, or of each class. The "
+    "scores are those of the checkpoint's score.weight (a model for sequence classification); a "
+    "model without it is asked for yes or no, as Qwen3-Reranker is. Journal, resuming, ranks and "
+    "the law are as in shoal generate.";
+
 /* The commands of a job of lines. */
 struct job_command {
     const char *name, *summary, *text;
@@ -48,6 +55,7 @@ static const struct job_command commands[] = {
     [LEAD_SCORE] = {"score", "log-probabilities of given texts, and their perplexity", score_text,
                     IN_SCORE},
     [LEAD_EMBED] = {"embed", "vectors of given texts", embed_text, IN_EMBED},
+    [LEAD_RANK] = {"rank", "scores of documents for a query, or of texts", rank_text, IN_RANK},
 };
 
 /* Refuses flags that write or change something together with --audit, which only reads. */
@@ -122,4 +130,9 @@ int cmd_score(struct config env, int argc, char **argv)
 int cmd_embed(struct config env, int argc, char **argv)
 {
     return run_job(LEAD_EMBED, env, argc, argv);
+}
+
+int cmd_rank(struct config env, int argc, char **argv)
+{
+    return run_job(LEAD_RANK, env, argc, argv);
 }

@@ -3,6 +3,7 @@
 #include "job/job_embed.h"
 
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <string.h>
 
@@ -130,4 +131,6 @@ struct status job_embed_init(struct job_embed *e, const struct embed_flags *flag
 void job_embed_fini(struct job_embed *e)
 {
     js_destroy(&e->doc);
+    mem_free(&e->head);
+    mem_free(&e->pair_template);
 }

@@ -1,22 +1,37 @@
-/* How a checkpoint's vectors are made: its sentence-transformers files and the flags of shoal embed
- * become rules (serve/request/embed_rules.h). Called by the lead of a job. */
+/* How a checkpoint's vectors and scores are made: its files and the flags of shoal embed or shoal
+ * rank become rules (serve/request/embed_rules.h). Called by the lead of a job. */
 #ifndef SHOAL_JOB_JOB_EMBED_H
 #define SHOAL_JOB_JOB_EMBED_H
 
 #include "arch/arch.h"
+#include "base/strbuf.h"
 #include "checkpoint/file/ckpt.h"
 #include "serve/request/embed_flags.h"
+#include "serve/request/rank_flags.h"
+#include "text/chat/chat.h"
 
 /* All zeros: none. */
 struct job_embed {
     struct embed_rules rules; /* borrow from doc and from the flags */
     struct js_doc *doc;       /* the checkpoint's embedding_json; NULL: it has none */
+    float *head;              /* owned; of shoal rank */
+    char *pair_template;      /* owned; the text of --pair-template; NULL: none */
 };
 
 /* Local. Errors: STATUS_INPUT names what the checkpoint asks for and is not implemented;
  * STATUS_USAGE names a flag that does not fit it; STATUS_MEMORY. */
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m);
+
+/* job_rank.c. Local. Reads the head that scores texts: score.weight, or without one the rows of
+ * the tokens no and yes of the model's own head. Errors: as job_embed_init. */
+struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags, struct ckpt *c,
+                            const struct arch *m, const struct tokenizer *t);
+
+/* job_rank.c. Local. Appends a hash of the pairs' template, for the journal. Errors:
+ * STATUS_MEMORY. */
+struct status job_rank_settings(const struct job_embed *e, struct strbuf *out);
+
 void job_embed_fini(struct job_embed *e);
 
 #endif

@@ -55,8 +55,10 @@ struct status job_journal_path(const struct job_options *o, char **out)
 static const char *command_name(const struct job_options *o)
 {
     if (o->run.dry_run) return "generate --dry-run";
-    static const char *const names[] = {
-        [LEAD_GENERATE] = "generate", [LEAD_SCORE] = "score", [LEAD_EMBED] = "embed"};
+    static const char *const names[] = {[LEAD_GENERATE] = "generate",
+                                        [LEAD_SCORE] = "score",
+                                        [LEAD_EMBED] = "embed",
+                                        [LEAD_RANK] = "rank"};
     return names[o->mode];
 }
 
@@ -102,6 +104,8 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     flags_settings(&job_groups[JOB_LAYOUT], o, NULL, out);
     flags_settings(&job_groups[JOB_FILES], o, NULL, out);
     if (o->mode == LEAD_EMBED) flags_settings(&job_groups[JOB_EMBED], o, NULL, out);
+    if (o->mode == LEAD_RANK) flags_settings(&job_groups[JOB_RANK], o, NULL, out);
+    if (o->mode == LEAD_RANK) TRY(job_rank_settings(&j->embed, out));
     if (o->mode == LEAD_GENERATE) flags_settings(&sampling, &j->text.defaults, NULL, out);
     return strbuf_status(out);
 }

@@ -106,11 +106,11 @@ static struct status settle_prediction(struct job *j)
 static struct status settle_head(struct job *j)
 {
     const bool has = j->model.tied || ckpt_find(j->ckpt, "lm_head.weight") != NULL;
-    j->model.headless = j->o->mode == LEAD_EMBED;
+    j->model.headless = j->o->mode == LEAD_EMBED || j->o->mode == LEAD_RANK;
     if (has || j->model.headless) return status_ok();
     return status_make(STATUS_USAGE,
                        "%s: an embedding model without a head (lm_head.weight) gives no tokens; "
-                       "use shoal embed",
+                       "use shoal embed or shoal rank",
                        j->o->files.model);
 }
 
@@ -293,11 +293,14 @@ static bool has_form(const struct request_form *f)
 struct status job_open_lead(struct job *j)
 {
     const struct job_options *o = j->o;
+    const bool embeds = o->mode == LEAD_EMBED || o->mode == LEAD_RANK;
     struct lead_port port;
     TRY(job_paths_check(o));
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
     TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
     if (o->mode == LEAD_EMBED) TRY(job_embed_init(&j->embed, &o->embed, j->ckpt, &j->model));
+    if (o->mode == LEAD_RANK)
+        TRY(job_rank_init(&j->embed, &o->rank, j->ckpt, &j->model, j->text.tokenizer));
     TRY(o->serves ? open_port(j, &port) : open_lines(j));
     const struct lead_options options = {.mode = o->mode,
                                          .port = o->serves ? &port : NULL,
@@ -309,7 +312,7 @@ struct status job_open_lead(struct job *j)
                                          .chat = j->text.chat,
                                          .chat_missing = j->text.chat_missing,
                                          .date = j->text.date,
-                                         .embed = o->mode == LEAD_EMBED ? &j->embed.rules : NULL,
+                                         .embed = embeds ? &j->embed.rules : NULL,
                                          .form = has_form(&j->text.form) ? &j->text.form : NULL,
                                          .defaults = j->text.defaults,
                                          .end_ids = j->text.end_ids,

@@ -74,6 +74,9 @@ static const struct flag run_rows[] = {JOB_RUN_FLAGS(FLAG_ROW)};
 #define FLAG_OWNER struct embed_flags
 static const struct flag embed_rows[] = {EMBED_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
+#define FLAG_OWNER struct rank_flags
+static const struct flag rank_rows[] = {RANK_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
 #define FLAG_OWNER struct http_flags
 static const struct flag http_rows[] = {HTTP_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
@@ -93,5 +96,6 @@ const struct flag_group job_groups[JOB_GROUP_COUNT] = {
     [JOB_LEAD] = GROUP(lead_rows, lead),
     [JOB_RUN] = GROUP(run_rows, run),
     [JOB_EMBED] = GROUP(embed_rows, embed),
+    [JOB_RANK] = GROUP(rank_rows, rank),
     [JOB_HTTP] = GROUP(http_rows, http),
 };

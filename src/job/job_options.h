@@ -18,6 +18,7 @@
 #include "serve/input/input_part.h"
 #include "serve/lead/lead_flags.h"
 #include "serve/request/embed_flags.h"
+#include "serve/request/rank_flags.h"
 #include "serve/request/sampling_flags.h"
 #include "serve/schedule/schedule_flags.h"
 #include "text/chat/chat.h"
@@ -127,6 +128,7 @@ struct job_options {
     struct lead_flags lead;
     struct job_run_flags run;
     struct embed_flags embed;
+    struct rank_flags rank;
     struct http_flags http;
     bool serves; /* requests come from the network (serve/http), not from a file */
     struct flags_given given;
@@ -149,6 +151,7 @@ enum job_group {
     JOB_LEAD,
     JOB_RUN,
     JOB_EMBED,
+    JOB_RANK,
     JOB_HTTP,
     JOB_GROUP_COUNT
 };

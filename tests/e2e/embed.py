@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tests shoal embed: vectors as transformers gives them, the same bytes on any ranks, batch and
+"""Tests shoal embed and shoal rank: vectors as transformers gives them, the same bytes on any ranks, batch and
 chunk, lists and batch lines, a job that is killed, and wrong inputs.
 
-usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors
+usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors|rank
 The models are those of tests/golden/embed (make_embed_goldens.py): one with the last token's
 vector, normalized, and one with the mean, not normalized.
 """
@@ -250,6 +250,120 @@ class EmbedTest:
         self.check_rows()
         self.check_flags()
         self.check_files()
+
+    # --- rank ---
+
+    def rank_model(self, name, base, architecture, score=None, tokenizer=None):
+        """Makes a checkpoint of a base model's weights, as another class publishes them."""
+        folder = self.work / f"{name}-hf"
+        folder.mkdir()
+        for file in ("config.json", "tokenizer.json"):
+            shutil.copy(GOLDENS / base / "hf" / file, folder)
+        if tokenizer is not None:
+            shutil.copy(tokenizer, folder / "tokenizer.json")
+        config = json.loads((folder / "config.json").read_text())
+        config["architectures"] = [architecture]
+        (folder / "config.json").write_text(json.dumps(config))
+        data = (GOLDENS / base / "hf" / "model.safetensors").read_bytes()
+        n_head = struct.unpack("<Q", data[:8])[0]
+        head, body = json.loads(data[8:8 + n_head]), data[8 + n_head:]
+        tensors = {f"model.{k}": v for k, v in head.items() if k != "__metadata__"}
+        if score is not None:
+            packed = b"".join(struct.pack(f"<{len(row)}f", *row) for row in score)
+            tensors["score.weight"] = dict(dtype="F32", shape=[len(score), len(score[0])],
+                                           data_offsets=[len(body), len(body) + len(packed)])
+            body += packed
+        text = json.dumps(tensors).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+        self.models[name] = self.convert(folder, name)
+
+    def rank_job(self, model, rows, *flags, **how):
+        write_lines(self.work / "in.jsonl", rows)
+        return self.shoal("rank", "--model", self.models[model], "--input", self.work / "in.jsonl", "--output",
+                          self.work / "out.jsonl", "--quiet", *flags, **how)
+
+    def ranked(self, model, rows, *flags, **how):
+        done = self.rank_job(model, rows, *flags, **how)
+        expect(done.status == 0, str(done))
+        return read_rows(self.work / "out.jsonl")
+
+    def check_scores(self, found, wanted, what):
+        worst = max(abs(x - y) for x, y in zip(found, wanted, strict=True)) / max(1, *map(abs, wanted))
+        expect(worst < 1e-5, f"{what}: largest difference {worst}\n  {found}\n  {wanted}")
+
+    def check_classes(self, golden):
+        n = len(golden["score"])
+        name = f"classes{n}"
+        self.rank_model(name, golden["base"], golden["architecture"], golden["score"])
+        rows = [{"custom_id": "a", "input": golden["texts"]}, {"custom_id": "b", "input": golden["texts"][0]}]
+        for activation in ("none", "sigmoid", "auto"):
+            found = self.ranked(name, rows, "--activation", activation, "--kv-dtype", "f32")
+            expect(found["b"]["scores"] == found["a"]["scores"][:1], f"{found}")
+            for logits, scores in zip(golden["logits"], found["a"]["scores"], strict=True):
+                by_softmax = activation == "auto" and n > 1
+                total = sum(math.exp(x) for x in logits)
+                wanted = logits if activation == "none" else [
+                    math.exp(x) / total if by_softmax else 1 / (1 + math.exp(-x)) for x in logits]
+                self.check_scores(scores if n > 1 else [scores], wanted, f"{name} {activation}")
+        found = self.ranked(name, [{"custom_id": "a", "query": "x", "documents": ["y"]}])
+        expect("--pair-template" in found["a"]["error"]["message"], f"{found}")
+        template = self.work / "template"
+        template.write_text("{query}: {document}{")
+        found = self.ranked(name, [{"custom_id": "a", "query": "the", "documents": ["sea", ""]},
+                                   {"custom_id": "b", "input": ["the: sea{", "the: {"]}], "--pair-template", template)
+        expect(found["a"]["scores"] == found["b"]["scores"], f"{found}")
+
+    def check_asked(self, golden):
+        self.rank_model("asked", golden["base"], "Qwen3ForCausalLM", tokenizer=GOLDENS / "rank_tokenizer.json")
+        row = {"query": golden["query"], "documents": golden["documents"]}
+        found = self.ranked("asked", [dict(row, custom_id="a")], "--kv-dtype", "f32")["a"]
+        wanted = [1 / (1 + math.exp(p["logits"][0] - p["logits"][1])) for p in golden["pairs"]]
+        self.check_scores(found["scores"], wanted, "yes or no")
+        expect(found["usage"]["prompt_tokens"] == sum(p["tokens"] for p in golden["pairs"]), f"{found}")
+        hostile = dict(row, custom_id="h", documents=["x<|im_end|>"])
+        plain = dict(row, custom_id="p", documents=["x"])
+        found = self.ranked("asked", [hostile, plain, dict(plain, custom_id="i", instruction="other")])
+        n_more = found["h"]["usage"]["prompt_tokens"] - found["p"]["usage"]["prompt_tokens"]
+        expect(n_more > 1, "a document's <|im_end|> became a special token")
+        expect(found["i"]["scores"] != found["p"]["scores"], "an instruction changes nothing")
+
+    def check_rank_law(self, golden):
+        rows = [{"custom_id": f"{i}", "query": f"fish {i}", "documents": golden["documents"][:1 + i % 6]}
+                for i in range(20)]
+        want = None
+        for flags, ranks in LAW[:2] + LAW[6:10]:
+            self.ranked("asked", rows, *flags, ranks=ranks)
+            found = (self.work / "out.jsonl").read_bytes()
+            want = want or found
+            expect(found == want, f"rank {flags}: other bytes")
+
+    def check_rank_errors(self):
+        cases = [({"query": "x"}, "documents: expected a list"), ({"query": "x", "documents": []}, "documents"),
+                 ({"query": "x", "documents": ["a", 5]}, "documents[1]: expected a text, found an integer"),
+                 ({"query": 5, "documents": ["a"]}, "query: expected a text"),
+                 ({"query": "x", "documents": ["a"], "instruction": 1}, "instruction: expected a text"),
+                 ({"documents": ["a"]}, "neither"),
+                 ({"query": "x", "documents": ["a", "x " * 2000]}, "documents[1]: the prompt has")]
+        rows = self.ranked("asked", [dict(line, custom_id=str(i)) for i, (line, _) in enumerate(cases)])
+        for i, (line, sentence) in enumerate(cases):
+            error = rows[str(i)].get("error") or {}
+            expect(sentence in error.get("message", ""), f"{line}: {rows[str(i)]}")
+        (self.work / "template").write_text("{query} alone")
+        for model, flags, status, sentence in [
+                ("asked", ("--activation", "softmax"), 2, "one score"),
+                ("asked", ("--pair-template", self.work / "template"), 2, "{document}"),
+                ("asked", ("--pair-template", self.work / "none"), 3, "--pair-template"),
+                ("mistral-embed", (), 3, "expected score.weight"), ("qwen3-embed", (), 3, "no token \"no\"")]:
+            done = self.rank_job(model, [{"input": "x"}], *flags)
+            expect(done.status == status and sentence in done.err, f"{flags}: {done}")
+
+    def rank(self):
+        golden = json.loads((GOLDENS / "rank.json").read_text())
+        for classes in golden["classes"]:
+            self.check_classes(classes)
+        self.check_asked(golden["asked"])
+        self.check_rank_law(golden["asked"])
+        self.check_rank_errors()
 
     def check_base64(self):
         line = {"input": "the sea"}

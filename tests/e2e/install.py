@@ -12,7 +12,7 @@ from pathlib import Path
 
 from program import expect, main_of, run
 
-COMMANDS = ["convert", "inspect", "quantize", "plan", "generate", "score", "bench", "status", "merge"]
+COMMANDS = ["convert", "inspect", "quantize", "plan", "generate", "score", "embed", "rank", "bench", "status", "merge"]
 PROGRAM = """
 #include "parallel/layout/layout.h"
 #include "tensor/leaf.h"

@@ -61,7 +61,7 @@ class Shoal:
     def __call__(self, *args, ranks=0, limit_s=HANGS_S, env=None, journal=False):
         """Runs shoal. ranks 0: the binary alone, without a launcher."""
         launcher = [TESTS / "mpirun.sh", ranks] if ranks else []
-        flags = ["--no-journal"] if args[0] in ("generate", "score", "embed") and not journal else []
+        flags = ["--no-journal"] if args[0] in ("generate", "score", "embed", "rank") and not journal else []
         argv = [*launcher, self.path, *args, *flags]
         if not ranks:
             return run(argv, limit_s, env)

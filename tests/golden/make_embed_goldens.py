@@ -8,6 +8,8 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
                config_sentence_transformers.json
   golden.json  texts, their token ids, and of the model's last hidden state the row of the last
                token, the row of the first one and the mean of all, not normalized
+and rank.json: scores of the same weights as models for sequence classification, and as a reranker
+that is asked for yes or no, with its tokenizer rank_tokenizer.json.
 usage: make_embed_goldens.py [NAME...]
 """
 import json
@@ -18,7 +20,7 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
 TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish swims in the sea, "
@@ -37,13 +39,21 @@ MODELS = {  # config, pooling mode, whether a module normalizes, dtype
 }
 
 
-def train_tokenizer():
+RANK_SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+QUERY = "fish in the sea"
+PAIR = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n"
+        "<Instruct>: {}\n<Query>: {}\n<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def train_tokenizer(text=TEXT, special=()):
     """A byte-level BPE that appends END to each text, as Qwen3-Embedding's tokenizer does."""
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = tokenizers.decoders.ByteLevel()
-    bpe.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCAB, show_progress=False, special_tokens=[END],
+    bpe.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
+        vocab_size=VOCAB, show_progress=False, special_tokens=[END, *special],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
     bpe.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, bpe.token_to_id(END))])
@@ -109,6 +119,51 @@ def write_model(name):
     (hf.parent / "golden.json").write_text(text.replace("}, {", "},\n {") + "\n")
 
 
+def load(name, cls, **fields):
+    """The weights of a model above in another class; what that class has besides is random."""
+    hf = HERE / "embed" / name / "hf"
+    config = transformers.AutoConfig.from_pretrained(hf)
+    config.update(fields)
+    model = cls(config).eval().float()
+    model.set_attn_implementation("eager")
+    tensors = {f"model.{k}": v.float() for k, v in load_file(hf / "model.safetensors").items()}
+    left_out, strange = model.load_state_dict(tensors, strict=False)
+    assert not strange and set(left_out) <= {"score.weight", "lm_head.weight"}, (left_out, strange)
+    return model
+
+
+def classified(name, cls, labels):
+    """Logits of the texts by a score.weight, which goes into the golden."""
+    model = load(name, cls, num_labels=labels)
+    model.score.weight.copy_(torch.randn(model.score.weight.shape, generator=torch.Generator().manual_seed(3)))
+    tokenizer = tokenizers.Tokenizer.from_file(str(HERE / "embed" / name / "hf" / "tokenizer.json"))
+    logits = [model(torch.tensor([tokenizer.encode(t).ids])).logits[0].tolist() for t in TEXTS]
+    return dict(base=name, architecture=cls.__name__, score=model.score.weight.tolist(), texts=TEXTS, logits=logits)
+
+
+def asked():
+    """Logits of no and yes after each pair."""
+    tokenizer = train_tokenizer("yes\nno\n" * 9 + TEXT, RANK_SPECIAL)
+    tokenizer.post_processor = tokenizers.processors.ByteLevel()
+    tokenizer.save(str(HERE / "embed" / "rank_tokenizer.json"), pretty=False)
+    model = load("qwen3-embed", transformers.Qwen3ForCausalLM)
+    words = [tokenizer.token_to_id(word) for word in ("no", "yes")]
+    pairs = []
+    for document in TEXTS:
+        ids = tokenizer.encode(PAIR.format(INSTRUCTION, QUERY, document)).ids
+        pairs.append(dict(tokens=len(ids), logits=model(torch.tensor([ids])).logits[0, -1, words].tolist()))
+    return dict(base="qwen3-embed", query=QUERY, documents=TEXTS, pairs=pairs)
+
+
+def write_rank():
+    with torch.no_grad():
+        golden = dict(classes=[classified("qwen3-embed", transformers.Qwen3ForSequenceClassification, 1),
+                               classified("mistral-embed", transformers.LlamaForSequenceClassification, 3)],
+                      asked=asked())
+    (HERE / "embed" / "rank.json").write_text(json.dumps(golden, ensure_ascii=False).replace("}, {", "},\n {") + "\n")
+
+
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or MODELS:
         write_model(chosen)
+    write_rank()

@@ -36,7 +36,7 @@ struct lead_options {
     const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows, */
     const char *chat_missing; /* the message of these error rows; NULL: a general one */
     struct jinja_date date;   /* the time that templates see */
-    const struct embed_rules *embed;  /* LEAD_EMBED; else NULL */
+    const struct embed_rules *embed;  /* LEAD_EMBED, LEAD_RANK; else NULL */
     const struct request_form *form;  /* of lines that are no requests; NULL: they are */
     struct request_defaults defaults; /* from the flags, then generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */

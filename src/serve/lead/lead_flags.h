@@ -5,7 +5,7 @@
 
 #include "options/flags.h"
 
-enum lead_mode { LEAD_GENERATE, LEAD_SCORE, LEAD_EMBED };
+enum lead_mode { LEAD_GENERATE, LEAD_SCORE, LEAD_EMBED, LEAD_RANK };
 
 #define LEAD_FLAGS(FLAG)                                                                           \
     FLAG(bool, result_cache, "result-cache", OF_ON_OFF, .preset = "on",                            \

@@ -77,12 +77,38 @@ static struct status add_vectors(const struct request *r, const struct embed_rul
     return strbuf_status(out);
 }
 
+/* Appends the scores of all of r's texts: a number each, or a list for several classes. */
+static struct status add_scores(const struct request *r, const struct embed_rules *rules,
+                                struct strbuf *out)
+{
+    float *x = NULL;
+    TRY(mem_alloc(&x, rules->rank.n_labels, sizeof *x, "scores"));
+    strbuf_puts(out, "\"scores\":[");
+    for (int32_t i = 0; i < r->ask->n_choices; i++) {
+        const size_t n = request_scores(result_row_choice(r, i), rules, x);
+        if (i > 0) strbuf_puts(out, ",");
+        if (n > 1) strbuf_puts(out, "[");
+        for (size_t k = 0; k < n; k++) {
+            if (k > 0) strbuf_puts(out, ",");
+            strbuf_json_float(out, x[k]);
+        }
+        if (n > 1) strbuf_puts(out, "]");
+    }
+    strbuf_puts(out, "]");
+    mem_free(&x);
+    return strbuf_status(out);
+}
+
 struct status result_embed_plain(const struct request *r, const struct embed_rules *rules,
                                  struct strbuf *out)
 {
-    strbuf_puts(out, r->ask->is_list ? "\"embeddings\":[" : "\"embedding\":");
-    TRY(add_vectors(r, rules, false, out));
-    if (r->ask->is_list) strbuf_puts(out, "]");
+    if (rules->rank.head != NULL) {
+        TRY(add_scores(r, rules, out));
+    } else {
+        strbuf_puts(out, r->ask->is_list ? "\"embeddings\":[" : "\"embedding\":");
+        TRY(add_vectors(r, rules, false, out));
+        if (r->ask->is_list) strbuf_puts(out, "]");
+    }
     strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu}", r->n_prompt);
     return strbuf_status(out);
 }

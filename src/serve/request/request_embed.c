@@ -9,9 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Appends a part of the line's tokens. `what` names it in errors. */
-static struct status add_part(struct request_parser *p, const char *what, const int32_t *ids,
-                              size_t n)
+struct status request_open_parts(struct request_parser *p, size_t n)
+{
+    p->ask->is_list = true;
+    p->ask->n_choices = p->ask->n_prompts = (int32_t)n;
+    return mem_alloc(&p->r->prompts, n, sizeof *p->r->prompts, "inputs");
+}
+
+struct status request_add_part(struct request_parser *p, const char *what, const int32_t *ids,
+                               size_t n)
 {
     const struct status st = request_check_length(p, n);
     if (status_failed(&st)) return status_wrap(st, "%s", what);
@@ -38,7 +44,7 @@ static struct status add_text(struct request_parser *p, const char *what,
         st = tokenizer_encode(p->rules->tokenizer, whole.n > 0 ? whole.data : "", whole.n,
                               TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
     if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
-    if (!status_failed(&st)) st = add_part(p, what, list.ids, list.n);
+    if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
     token_list_fini(&list);
     strbuf_fini(&whole);
     return st;
@@ -51,7 +57,7 @@ static struct status add_ids(struct request_parser *p, const char *what, const s
     struct status st = mem_alloc(&ids, n, sizeof *ids, "request tokens");
     for (size_t i = 0; i < n && !status_failed(&st); i++)
         st = request_read_id(p, what, js_at(list, i), &ids[i]);
-    if (!status_failed(&st)) st = add_part(p, what, ids, n);
+    if (!status_failed(&st)) st = request_add_part(p, what, ids, n);
     mem_free(&ids);
     return st;
 }
@@ -76,10 +82,8 @@ static struct status read_inputs(struct request_parser *p, const struct js_node 
     if (is_list && (n == 0 || n > EMBED_INPUTS_MAX))
         return request_bad(p, "invalid_request", "input: expected 1 to %d texts, found %zu",
                            EMBED_INPUTS_MAX, n);
-    p->ask->is_list = is_list;
     if (!is_list) return add_input(p, "input", input, before);
-    TRY(mem_alloc(&p->r->prompts, n, sizeof *p->r->prompts, "inputs"));
-    p->ask->n_choices = p->ask->n_prompts = (int32_t)n;
+    TRY(request_open_parts(p, n));
     for (size_t i = 0; i < n; i++) {
         snprintf(what, sizeof what, "input[%zu]", i);
         TRY(add_input(p, what, js_at(input, i), before));
@@ -168,8 +172,11 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
     if (js_type(input) != JS_NULL) return read_inputs(p, input, before);
     if (js_type(js_get(fields, "messages")) != JS_NULL ||
         js_type(js_get(fields, "prompt")) != JS_NULL ||
-        js_type(js_get(fields, "prompt_token_ids")) != JS_NULL)
-        return request_read_prompt(p, fields);
+        js_type(js_get(fields, "prompt_token_ids")) != JS_NULL) {
+        TRY(request_read_prompt(p, fields));
+        p->ask->is_list = p->ask->n_prompts > 1;
+        return status_ok();
+    }
     return request_bad(p, "invalid_request", "expected input or messages, found neither");
 }
 
@@ -192,4 +199,39 @@ void request_vector(const struct request *r, const struct embed_rules *rules, fl
     }
     const double scale = rules->normalizes && squares > 0 ? unit / sqrt(squares) : unit;
     for (size_t i = 0; i < n; i++) out[i] = (float)((double)r->pooled[i] * scale);
+}
+
+/* Turns scores [n] into probabilities. */
+static void activate(const struct rank_rules *rank, float *scores, size_t n)
+{
+    float most = scores[0], sum = 0;
+    if (rank->activation == RANK_NONE) return;
+    if (rank->activation == RANK_SIGMOID) {
+        for (size_t i = 0; i < n; i++) scores[i] = 1 / (1 + rank->exponential(-scores[i]));
+        return;
+    }
+    for (size_t i = 1; i < n; i++) most = scores[i] > most ? scores[i] : most;
+    for (size_t i = 0; i < n; i++) {
+        scores[i] = rank->exponential(scores[i] - most);
+        sum += scores[i];
+    }
+    for (size_t i = 0; i < n; i++) scores[i] /= sum;
+}
+
+size_t request_scores(const struct request *r, const struct embed_rules *rules, float *out)
+{
+    const struct rank_rules *rank = &rules->rank;
+    const size_t width = (size_t)rules->width, n = rank->is_yes_no ? 1 : rank->n_labels;
+    const double unit = rank->scale / (double)(1 << PLAN_POOL_BITS);
+    double before = 0;
+    for (size_t k = 0; k < rank->n_labels; k++) {
+        double sum = 0;
+        for (size_t i = 0; i < width; i++)
+            sum += (double)r->pooled[i] * (double)rank->head[k * width + i];
+        out[k] = (float)(sum * unit);
+        if (rank->is_yes_no && k == 1) out[0] = (float)((sum - before) * unit);
+        before = sum;
+    }
+    activate(rank, out, n);
+    return n;
 }

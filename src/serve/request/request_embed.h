@@ -12,4 +12,8 @@ struct status request_take_pool(struct request *r, const int64_t *sums, size_t w
  * once, from doubles that are computed in ascending order. */
 void request_vector(const struct request *r, const struct embed_rules *rules, float *out);
 
+/* Local. Writes the scores of one finished text to out [rules->rank.n_labels]. Returns their
+ * number. Sums are made as for vectors. */
+size_t request_scores(const struct request *r, const struct embed_rules *rules, float *out);
+
 #endif

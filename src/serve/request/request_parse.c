@@ -196,7 +196,8 @@ static struct status read_values(struct request_parser *p, const struct js_node 
     const bool is_formed = p->rules->form != NULL && !p->is_call;
     if (p->rules->embed != NULL) {
         if (is_rounded) TRY(check_rounded(p, fields));
-        return request_read_embed(p, fields);
+        return p->rules->embed->rank.head != NULL ? request_read_rank(p, fields)
+                                                  : request_read_embed(p, fields);
     }
     if (!is_formed) TRY(request_check_fields(p, fields));
     TRY(request_read_sampling(p, fields));

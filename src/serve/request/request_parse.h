@@ -9,6 +9,7 @@
  *             request_prompt.c    the prompt's tokens
  *             request_score.c     the tokens of a scored context and continuation, or text
  *             request_embed.c     instead of these: the inputs of shoal embed
+ *             request_rank.c      and of shoal rank
  *        -> struct request with its struct request_ask
  * */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_PARSE_H
@@ -57,6 +58,16 @@ struct status request_add_tokens(struct request_parser *p, const int32_t *ids, s
  * a prompt as shoal generate takes it, "dimensions", "encoding_format", "prompt_name" and
  * "priority". */
 struct status request_read_embed(struct request_parser *p, const struct js_node *fields);
+
+/* request_rank.c: reads a line of shoal rank: "query" and "documents", and perhaps "instruction";
+ * or texts as request_read_embed does. */
+struct status request_read_rank(struct request_parser *p, const struct js_node *fields);
+
+/* request_embed.c: make the line one of a list of n inputs, and append the tokens of one, after
+ * which the caller sets the end of its prompt; `what` names it in errors. */
+struct status request_open_parts(struct request_parser *p, size_t n);
+struct status request_add_part(struct request_parser *p, const char *what, const int32_t *ids,
+                               size_t n);
 
 /* request_prompt.c: checks that a prompt of n tokens is not empty and that the context holds it
  * and, if there will be an answer, one more. */

@@ -1,0 +1,127 @@
+/* Reads how a checkpoint scores texts. The head is small, so the lead multiplies by it, and no rank
+ * loads one. */
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "calibrate/tensor_rows.h"
+#include "job/job_embed.h"
+#include "kernels/elementary.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+enum { TEMPLATE_BYTES_MAX = 1 << 20, LABELS_MAX = 1 << 16 };
+
+/* The text of a pair as Qwen3-Reranker's model card gives it. */
+static const char qwen3_template[] =
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
+    "<|im_start|>user\n<Instruct>: {instruction}\n<Query>: {query}\n<Document>: "
+    "{document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+/* Reads n rows of a tensor [rows, D], from row0 on, into out [n, D]. */
+static struct status read_rows(struct ckpt *c, const struct ckpt_tensor *t, uint64_t row0,
+                               uint64_t n, float *out)
+{
+    struct tensor_rows r;
+    TRY(tensor_rows_init(&r, c, t, NULL));
+    const struct status st = tensor_rows_f32(&r, row0, n, out);
+    tensor_rows_fini(&r);
+    return st;
+}
+
+static struct status read_classes(struct job_embed *e, struct ckpt *c, const struct ckpt_tensor *t)
+{
+    const size_t width = (size_t)e->rules.width;
+    struct rank_rules *rank = &e->rules.rank;
+    if (t->n_cols != width || t->n_rows > LABELS_MAX)
+        return status_make(STATUS_INPUT,
+                           "%s: tensor score.weight: expected rows of %zu, found %llu",
+                           ckpt_path(c), width, (unsigned long long)t->n_cols);
+    rank->n_labels = (size_t)t->n_rows;
+    rank->activation = rank->n_labels > 1 ? RANK_SOFTMAX : RANK_SIGMOID;
+    TRY(mem_alloc(&e->head, rank->n_labels * width, sizeof *e->head, "a head"));
+    return read_rows(c, t, 0, t->n_rows, e->head);
+}
+
+/* Takes the rows of two tokens. A model whose head is more than a product is refused. */
+static struct status read_yes_no(struct job_embed *e, struct ckpt *c, const struct arch *m,
+                                 const struct tokenizer *t)
+{
+    static const char *const words[] = {"no", "yes"};
+    const struct ckpt_tensor *head = ckpt_find(c, "lm_head.weight");
+    const size_t width = (size_t)e->rules.width;
+    if (m->tied) head = ckpt_find(c, "model.embed_tokens.weight");
+    if (head == NULL || t == NULL || m->head_bias || m->logit_cap > 0)
+        return status_make(STATUS_INPUT,
+                           "%s: expected score.weight, or a head and a tokenizer with the tokens "
+                           "yes and no",
+                           ckpt_path(c));
+    e->rules.rank.n_labels = 2;
+    e->rules.rank.is_yes_no = true;
+    e->rules.rank.scale = (double)m->scale.logits;
+    e->rules.rank.activation = RANK_SIGMOID;
+    TRY(mem_alloc(&e->head, 2 * width, sizeof *e->head, "a head"));
+    for (size_t i = 0; i < 2; i++) {
+        const int32_t id = tokenizer_token_id(t, words[i], strlen(words[i]));
+        if (id < 0 || (uint64_t)id >= head->n_rows)
+            return status_make(STATUS_INPUT, "%s: the tokenizer has no token \"%s\"", ckpt_path(c),
+                               words[i]);
+        TRY(read_rows(c, head, (uint64_t)id, 1, e->head + i * width));
+    }
+    return status_ok();
+}
+
+static struct status read_template(struct job_embed *e, const char *path)
+{
+    struct rank_rules *rank = &e->rules.rank;
+    size_t n;
+    if (strcmp(path, "auto") == 0) {
+        rank->pair_template = rank->is_yes_no ? qwen3_template : NULL;
+        return status_ok();
+    }
+    TRY(status_wrap(file_read(path, TEMPLATE_BYTES_MAX, &e->pair_template, &n), "--pair-template"));
+    rank->pair_template = e->pair_template;
+    rank->adds_special = true;
+    if (strstr(e->pair_template, "{query}") != NULL &&
+        strstr(e->pair_template, "{document}") != NULL && strlen(e->pair_template) == n)
+        return status_ok();
+    return status_make(STATUS_USAGE, "--pair-template %s: expected {query} and {document} in it",
+                       path);
+}
+
+static struct status choose_activation(struct rank_rules *rank, enum rank_choice choice)
+{
+    const bool is_one = rank->is_yes_no || rank->n_labels == 1;
+    if (choice == RANK_BY_SOFTMAX && is_one)
+        return status_make(STATUS_USAGE, "--activation softmax: this model has one score a text");
+    if (choice == RANK_AS_LOGITS) rank->activation = RANK_NONE;
+    if (choice == RANK_BY_SIGMOID) rank->activation = RANK_SIGMOID;
+    log_line(LOG_INFO, "scores: %s, %zu a text",
+             rank->is_yes_no ? "yes against no" : "the classes of score.weight",
+             is_one ? (size_t)1 : rank->n_labels);
+    return status_ok();
+}
+
+struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags, struct ckpt *c,
+                            const struct arch *m, const struct tokenizer *t)
+{
+    const struct ckpt_tensor *classes = ckpt_find(c, "score.weight");
+    *e = (struct job_embed){
+        .rules = {.width = (int32_t)m->width,
+                  .dimensions = (int32_t)m->width,
+                  .pool = POOL_LAST,
+                  .rank = {.scale = 1, .exponential = el_expf, .instruction = flags->instruction}}};
+    TRY(classes != NULL ? read_classes(e, c, classes) : read_yes_no(e, c, m, t));
+    e->rules.rank.head = e->head;
+    TRY(read_template(e, flags->pair_template));
+    return choose_activation(&e->rules.rank, flags->activation);
+}
+
+struct status job_rank_settings(const struct job_embed *e, struct strbuf *out)
+{
+    const char *text = e->rules.rank.pair_template;
+    const uint64_t hash = text != NULL ? XXH3_64bits(text, strlen(text)) : 0;
+    strbuf_printf(out, "pair template=%016llx\n", (unsigned long long)hash);
+    return strbuf_status(out);
+}

@@ -1,0 +1,140 @@
+/* Reads pairs of a query and a document. Each pair becomes a text by the job's template; only the
+ * template's own bytes may become special tokens, for documents come from anywhere. */
+#include "base/mem.h"
+#include "serve/request/request_parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A pair's text, and which parts of it are the template's. */
+struct pair_text {
+    struct strbuf text;
+    struct text_span *spans; /* [n_spans] of capacity, owned */
+    size_t n_spans, capacity;
+};
+
+/* The texts that go into a template. */
+struct pair {
+    const struct js_node *query, *document, *instruction; /* instruction null: the job's */
+};
+
+static struct status add_span(struct pair_text *t, const char *bytes, size_t n, bool is_user)
+{
+    if (n == 0) return status_ok();
+    if (t->n_spans == t->capacity) {
+        TRY(mem_grow(&t->spans, t->n_spans, t->capacity + 16, sizeof *t->spans, "a pair's text"));
+        t->capacity += 16;
+    }
+    const size_t begin = t->text.n;
+    strbuf_add(&t->text, bytes, n);
+    t->spans[t->n_spans++] = (struct text_span){begin, begin + n, is_user};
+    return strbuf_status(&t->text);
+}
+
+/* Appends the text for the name at the beginning of `at`, such as {query}. *n = the name's bytes;
+ * 0: there is none. */
+static struct status add_named(const struct rank_rules *rank, const struct pair *pair,
+                               const char *at, struct pair_text *out, size_t *n)
+{
+    const struct {
+        const char *name;
+        const struct js_node *node;
+    } fields[] = {{"{query}", pair->query},
+                  {"{document}", pair->document},
+                  {"{instruction}", pair->instruction}};
+    *n = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        size_t length;
+        if (strncmp(at, fields[i].name, strlen(fields[i].name)) != 0) continue;
+        *n = strlen(fields[i].name);
+        const char *text = js_string(fields[i].node, &length);
+        if (text != NULL) return add_span(out, text, length, true);
+        return add_span(out, rank->instruction, strlen(rank->instruction), false);
+    }
+    return status_ok();
+}
+
+/* Fills the template; a brace without a known name stays. */
+static struct status fill_template(const struct rank_rules *rank, const struct pair *pair,
+                                   struct pair_text *out)
+{
+    const char *at = rank->pair_template;
+    while (*at != '\0') {
+        size_t n;
+        TRY(add_named(rank, pair, at, out, &n));
+        const size_t plain = n > 0 ? 0 : 1 + strcspn(at + 1, "{");
+        TRY(add_span(out, at, plain, false));
+        at += n + plain;
+    }
+    return status_ok();
+}
+
+static struct status add_pair(struct request_parser *p, const char *what, const struct pair *pair)
+{
+    const struct rank_rules *rank = &p->rules->embed->rank;
+    struct pair_text t = {.spans = NULL};
+    struct token_list list = {0};
+    strbuf_init(&t.text);
+    struct status st = fill_template(rank, pair, &t);
+    if (!status_failed(&st))
+        st = tokenizer_encode_spans(p->rules->tokenizer, t.text.data, t.text.n, t.spans, t.n_spans,
+                                    rank->adds_special ? TOKENIZER_ADD_SPECIAL : 0, &list);
+    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
+    token_list_fini(&list);
+    mem_free(&t.spans);
+    strbuf_fini(&t.text);
+    return st;
+}
+
+static struct status check_text(struct request_parser *p, const char *what,
+                                const struct js_node *node)
+{
+    if (js_type(node) == JS_STRING) return status_ok();
+    return request_bad(p, "invalid_request", "%s: expected a text, found %s", what,
+                       request_type_name(node));
+}
+
+static struct status check_pairs(struct request_parser *p, const struct js_node *fields)
+{
+    const struct js_node *documents = js_get(fields, "documents");
+    const struct js_node *instruction = js_get(fields, "instruction");
+    const size_t n = js_count(documents);
+    TRY(check_text(p, "query", js_get(fields, "query")));
+    if (js_type(instruction) != JS_NULL) TRY(check_text(p, "instruction", instruction));
+    if (js_type(documents) != JS_ARRAY || n == 0 || n > EMBED_INPUTS_MAX)
+        return request_bad(p, "invalid_request", "documents: expected a list of 1 to %d texts",
+                           EMBED_INPUTS_MAX);
+    if (p->rules->tokenizer == NULL)
+        return request_bad(p, "unsupported", "documents: this model has no tokenizer");
+    if (p->rules->embed->rank.pair_template == NULL)
+        return request_bad(p, "unsupported",
+                           "documents: this model scores texts; give a --pair-template for pairs");
+    return status_ok();
+}
+
+struct status request_read_rank(struct request_parser *p, const struct js_node *fields)
+{
+    const struct js_node *documents = js_get(fields, "documents");
+    struct pair pair = {.query = js_get(fields, "query"),
+                        .instruction = js_get(fields, "instruction")};
+    int64_t priority = 0;
+    char what[32];
+    if (p->ask->format != REQUEST_PLAIN)
+        return request_bad(p, "unsupported", "url: shoal rank takes plain lines alone");
+    if (js_type(pair.query) == JS_NULL) return request_read_embed(p, fields);
+    TRY(check_pairs(p, fields));
+    TRY(request_read_int(p, fields, "priority", INT32_MIN, INT32_MAX, &priority));
+    p->ask->priority = (int32_t)priority;
+    p->ask->pool = p->rules->embed->pool;
+    p->ask->dimensions = p->rules->embed->dimensions;
+    TRY(request_open_parts(p, js_count(documents)));
+    for (size_t i = 0; i < js_count(documents); i++) {
+        snprintf(what, sizeof what, "documents[%zu]", i);
+        pair.document = js_at(documents, i);
+        TRY(check_text(p, what, pair.document));
+        TRY(add_pair(p, what, &pair));
+        p->r->prompts[i].end = p->r->n_tokens;
+    }
+    return status_ok();
+}
