@@ -190,6 +190,7 @@ static bool run_tokens(enum http_endpoint endpoint, const char *body, size_t n)
 static bool run(const char *bytes, size_t n)
 {
     char path[64] = "";
+    char item[HTTP_ITEM_MAX];
     enum http_endpoint endpoint;
     const char *end = n > 0 ? memchr(bytes, '\n', n) : NULL;
     const size_t n_path = end != NULL ? (size_t)(end - bytes) : 0;
@@ -197,7 +198,7 @@ static bool run(const char *bytes, size_t n)
     memcpy(path, bytes, n_path);
     const char *body = end + 1;
     const size_t n_body = n - n_path - 1;
-    if (http_route("POST", path, &endpoint) != HTTP_OK) return false;
+    if (http_route("POST", path, &endpoint, item) != HTTP_OK) return false;
     if (endpoint == HTTP_TOKENIZE || endpoint == HTTP_DETOKENIZE)
         return run_tokens(endpoint, body, n_body);
     return run_request(endpoint == HTTP_CHAT ? REQUEST_OPENAI_CHAT : REQUEST_OPENAI, body, n_body);

@@ -12,16 +12,30 @@
 static void paths_lead_to_their_endpoints(void)
 {
     enum http_endpoint e = HTTP_ENDPOINT_COUNT;
-    CU_ASSERT(http_route("POST", "/v1/completions", &e) == HTTP_OK && e == HTTP_COMPLETIONS);
-    CU_ASSERT(http_route("POST", "/v1/chat/completions", &e) == HTTP_OK && e == HTTP_CHAT);
-    CU_ASSERT(http_route("GET", "/health", &e) == HTTP_OK && http_is_open(e));
-    CU_ASSERT(http_route("GET", "/metrics", &e) == HTTP_OK && !http_is_open(e));
-    CU_ASSERT(http_route("GET", "/tokenize", &e) == HTTP_BAD_METHOD);
-    CU_ASSERT_STRING_EQUAL(http_method_of(e), "POST");
+    char item[HTTP_ITEM_MAX];
+    CU_ASSERT(http_route("POST", "/v1/completions", &e, item) == HTTP_OK && e == HTTP_COMPLETIONS);
+    CU_ASSERT(http_route("POST", "/v1/chat/completions", &e, item) == HTTP_OK && e == HTTP_CHAT);
+    CU_ASSERT(http_route("GET", "/health", &e, item) == HTTP_OK && http_is_open(e));
+    CU_ASSERT(http_route("GET", "/metrics", &e, item) == HTTP_OK && !http_is_open(e));
+    CU_ASSERT(http_route("GET", "/tokenize", &e, item) == HTTP_BAD_METHOD);
+    CU_ASSERT_STRING_EQUAL(http_methods_of(e), "POST");
     const char *const strangers[] = {
         "", "/", "/v1", "/v1/completions/", "/V1/completions", "/v1/../health"};
     for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
-        CU_ASSERT_EQUAL(http_route("GET", strangers[i], &e), HTTP_NOT_FOUND);
+        CU_ASSERT_EQUAL(http_route("GET", strangers[i], &e, item), HTTP_NOT_FOUND);
+    CU_ASSERT(http_route("DELETE", "/v1/files/file-1_a", &e, item) == HTTP_OK);
+    CU_ASSERT(e == HTTP_FILE_DELETE && strcmp(item, "file-1_a") == 0);
+    CU_ASSERT(http_route("GET", "/v1/files/x/content", &e, item) == HTTP_OK);
+    CU_ASSERT(e == HTTP_FILE_CONTENT && strcmp(item, "x") == 0);
+    CU_ASSERT(http_route("GET", "/v1/files", &e, item) == HTTP_OK && e == HTTP_FILE_LIST);
+    CU_ASSERT(http_route("PUT", "/v1/files", &e, item) == HTTP_BAD_METHOD);
+    CU_ASSERT_STRING_EQUAL(http_methods_of(e), "GET, POST");
+    const char *const no_items[] = {
+        "/v1/files/",         "/v1/files/..",
+        "/v1/files/a/b",      "/v1/files/a%2Fb",
+        "/v1/batches/a.json", "/v1/files/0123456789012345678901234567890123456789012345678"};
+    for (size_t i = 0; i < sizeof no_items / sizeof no_items[0]; i++)
+        CU_ASSERT_EQUAL(http_route("GET", no_items[i], &e, item), HTTP_NOT_FOUND);
 }
 
 /* Reads `text` as a key file. */

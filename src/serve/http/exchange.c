@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 const char http_json[] = "application/json";
 
@@ -19,6 +20,7 @@ static void exchange_free(struct exchange *x)
 {
     exchange_drop_body(x);
     strbuf_fini(&x->out);
+    if (x->file >= 0) close(x->file);
     mem_free(&x);
 }
 
@@ -140,6 +142,16 @@ const char *exchange_id(const struct exchange *x)
     return x->id;
 }
 
+const char *exchange_item(const struct exchange *x)
+{
+    return x->item;
+}
+
+const char *exchange_content_type(const struct exchange *x)
+{
+    return x->content_type;
+}
+
 const char *exchange_body(const struct exchange *x, size_t *n)
 {
     *n = x->body.n;
@@ -169,6 +181,22 @@ void exchange_answer(struct exchange *x, enum http_status status, const char *ty
     struct http_server *s = x->server;
     pthread_mutex_lock(&s->lock);
     if (!x->has_ended) exchange_set(x, status, type, body);
+    unpost(x);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void exchange_answer_file(struct exchange *x, int fd, uint64_t n_bytes)
+{
+    struct http_server *s = x->server;
+    pthread_mutex_lock(&s->lock);
+    if (x->has_ended) {
+        close(fd);
+    } else {
+        x->file = fd;
+        x->n_file = n_bytes;
+        x->status = HTTP_OK;
+        x->type = "application/octet-stream";
+    }
     unpost(x);
     pthread_mutex_unlock(&s->lock);
 }

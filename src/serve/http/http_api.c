@@ -11,31 +11,61 @@
 #include <sys/stat.h>
 
 static const struct route {
-    const char *path, *method;
+    const char *path; /* "*" stands for an item */
+    const char *method, *methods;
     bool is_open;
 } routes[HTTP_ENDPOINT_COUNT] = {
-    [HTTP_COMPLETIONS] = {"/v1/completions", "POST", false},
-    [HTTP_CHAT] = {"/v1/chat/completions", "POST", false},
-    [HTTP_MODELS] = {"/v1/models", "GET", false},
-    [HTTP_HEALTH] = {"/health", "GET", true},
-    [HTTP_METRICS] = {"/metrics", "GET", false},
-    [HTTP_TOKENIZE] = {"/tokenize", "POST", false},
-    [HTTP_DETOKENIZE] = {"/detokenize", "POST", false},
+    [HTTP_COMPLETIONS] = {"/v1/completions", "POST", "POST", false},
+    [HTTP_CHAT] = {"/v1/chat/completions", "POST", "POST", false},
+    [HTTP_MODELS] = {"/v1/models", "GET", "GET", false},
+    [HTTP_HEALTH] = {"/health", "GET", "GET", true},
+    [HTTP_METRICS] = {"/metrics", "GET", "GET", false},
+    [HTTP_TOKENIZE] = {"/tokenize", "POST", "POST", false},
+    [HTTP_DETOKENIZE] = {"/detokenize", "POST", "POST", false},
+    [HTTP_FILE_ADD] = {"/v1/files", "POST", "GET, POST", false},
+    [HTTP_FILE_LIST] = {"/v1/files", "GET", "GET, POST", false},
+    [HTTP_FILE_GET] = {"/v1/files/*", "GET", "GET, DELETE", false},
+    [HTTP_FILE_DELETE] = {"/v1/files/*", "DELETE", "GET, DELETE", false},
+    [HTTP_FILE_CONTENT] = {"/v1/files/*/content", "GET", "GET", false},
+    [HTTP_BATCH_ADD] = {"/v1/batches", "POST", "GET, POST", false},
+    [HTTP_BATCH_LIST] = {"/v1/batches", "GET", "GET, POST", false},
+    [HTTP_BATCH_GET] = {"/v1/batches/*", "GET", "GET", false},
+    [HTTP_BATCH_CANCEL] = {"/v1/batches/*/cancel", "POST", "POST", false},
 };
 
-enum http_status http_route(const char *method, const char *path, enum http_endpoint *out)
+/* Whether the path is that of a route; copies its item: letters, digits, '-' and '_'. */
+static bool matches(const char *path, const char *route, char item[HTTP_ITEM_MAX])
 {
-    for (int i = 0; i < HTTP_ENDPOINT_COUNT; i++) {
-        if (strcmp(path, routes[i].path) != 0) continue;
-        *out = (enum http_endpoint)i;
-        return strcmp(method, routes[i].method) == 0 ? HTTP_OK : HTTP_BAD_METHOD;
-    }
-    return HTTP_NOT_FOUND;
+    const char *star = strchr(route, '*');
+    item[0] = '\0';
+    if (star == NULL) return strcmp(path, route) == 0;
+    const size_t n_before = (size_t)(star - route);
+    if (strncmp(path, route, n_before) != 0) return false;
+    const char *name = path + n_before;
+    const size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789-_");
+    if (n == 0 || n >= HTTP_ITEM_MAX || strcmp(name + n, star + 1) != 0) return false;
+    memcpy(item, name, n);
+    item[n] = '\0';
+    return true;
 }
 
-const char *http_method_of(enum http_endpoint endpoint)
+enum http_status http_route(const char *method, const char *path, enum http_endpoint *out,
+                            char item[HTTP_ITEM_MAX])
 {
-    return routes[endpoint].method;
+    enum http_status found = HTTP_NOT_FOUND;
+    for (int i = 0; i < HTTP_ENDPOINT_COUNT; i++) {
+        if (!matches(path, routes[i].path, item)) continue;
+        *out = (enum http_endpoint)i;
+        if (strcmp(method, routes[i].method) == 0) return HTTP_OK;
+        found = HTTP_BAD_METHOD;
+    }
+    return found;
+}
+
+const char *http_methods_of(enum http_endpoint endpoint)
+{
+    return routes[endpoint].methods;
 }
 
 bool http_is_open(enum http_endpoint endpoint)

@@ -16,6 +16,15 @@ enum http_endpoint {
     HTTP_METRICS,
     HTTP_TOKENIZE,
     HTTP_DETOKENIZE,
+    HTTP_FILE_ADD,
+    HTTP_FILE_LIST,
+    HTTP_FILE_GET,
+    HTTP_FILE_DELETE,
+    HTTP_FILE_CONTENT,
+    HTTP_BATCH_ADD,
+    HTTP_BATCH_LIST,
+    HTTP_BATCH_GET,
+    HTTP_BATCH_CANCEL,
     HTTP_ENDPOINT_COUNT
 };
 
@@ -25,6 +34,7 @@ enum http_status {
     HTTP_UNAUTHORIZED = 401,
     HTTP_NOT_FOUND = 404,
     HTTP_BAD_METHOD = 405,
+    HTTP_CONFLICT = 409,
     HTTP_TOO_LARGE = 413,
     HTTP_TOO_MANY = 429,
     HTTP_CLIENT_GONE = 499, /* its client will not read it */
@@ -35,12 +45,17 @@ enum http_status {
 /* The error code of calls that a draining server refuses or cuts short. */
 #define HTTP_DRAINING_CODE "draining"
 
-/* Local. Finds the endpoint of a call. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or
- * HTTP_BAD_METHOD (*out = the endpoint of the path). */
-enum http_status http_route(const char *method, const char *path, enum http_endpoint *out);
+enum { HTTP_ITEM_MAX = 48 };
 
-/* Local. Return the method that an endpoint expects, and tell whether it needs no key. */
-const char *http_method_of(enum http_endpoint endpoint);
+/* Local. Finds the endpoint of a call. `item` = the part of the path that names a file or a batch,
+ * "" if there is none. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or HTTP_BAD_METHOD (*out = an
+ * endpoint of the path). */
+enum http_status http_route(const char *method, const char *path, enum http_endpoint *out,
+                            char item[HTTP_ITEM_MAX]);
+
+/* Local. Return the methods that the path of an endpoint has ("GET, POST"), and tell whether it
+ * needs no key. */
+const char *http_methods_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
 
 /* Local. Returns the HTTP status of a call whose request has the error `code`

@@ -27,6 +27,9 @@
          .commands = IN_SERVE,                                                                     \
          .help = "a connection is closed when it has brought no whole call, or has taken nothing " \
                  "of an answer, for this long")                                                    \
+    FLAG(const char *, batch_dir, "batch-dir", OF_TEXT("DIR"), .commands = IN_SERVE,               \
+         .help = "a folder for uploaded files and batches, which a later server with the same "    \
+                 "folder goes on with; without it /v1/files and /v1/batches are refused")          \
     FLAG(uint32_t, drain_s, "drain-time", OF_COUNT(0, 3600, "SECONDS"), .preset = "20",            \
          .commands = IN_SERVE,                                                                     \
          .help = "when the server is asked to end, running answers may go on for this long")

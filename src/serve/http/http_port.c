@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "serve/http/batches.h"
 #include "serve/http/http_server.h"
 #include "serve/http/http_text.h"
 #include "serve/lead/lead.h"
@@ -35,6 +36,7 @@ struct call {
 
 struct http_port {
     struct http_server *server;
+    struct batches *batches;
     char *model_name; /* owned */
     uint32_t drain_s;
     uint64_t drain_until_ns; /* 0: not asked to drain */
@@ -115,6 +117,7 @@ static void forget(struct http_port *p, struct call *c)
 static struct status port_put(void *user, struct lead *l, const struct request *r)
 {
     struct http_port *p = user;
+    if (r->call == NULL) return batches_put(p->batches, l, r);
     struct call *c = exchange_state(r->call);
     struct status st;
     count_end(p, r);
@@ -212,6 +215,7 @@ static struct status answer_metrics(struct http_port *p, struct lead *l, struct 
 
 static struct status take_call(struct http_port *p, struct lead *l, struct exchange *x)
 {
+    if (batches_has(exchange_endpoint(x))) return batches_call(p->batches, x);
     switch (exchange_endpoint(x)) {
     case HTTP_METRICS:
         return answer_metrics(p, l, x);
@@ -242,7 +246,7 @@ static struct status cancel_gone(struct http_port *p, struct lead *l)
 static struct status port_read(void *user, struct lead *l)
 {
     struct http_port *p = user;
-    uint64_t wait_ns = lead_is_idle(l) ? idle_ns : 0;
+    uint64_t wait_ns = lead_is_idle(l) && !batches_has_work(p->batches) ? idle_ns : 0;
     size_t n, n_bytes = 0;
     for (int i = 0; i < CALLS_PER_STEP && n_bytes < BYTES_PER_STEP; i++) {
         struct exchange *x = http_server_take(p->server, wait_ns);
@@ -253,6 +257,7 @@ static struct status port_read(void *user, struct lead *l)
         TRY(take_call(p, l, x));
     }
     TRY(cancel_gone(p, l));
+    TRY(batches_read(p->batches, l));
     return lead_order(l);
 }
 
@@ -268,6 +273,7 @@ static struct status send_piece(void *user, struct request *r)
 {
     const struct pieces *all = user;
     const struct request *line = r->parent != NULL ? r->parent : r;
+    if (line->call == NULL) return status_ok(); /* of a batch */
     const struct call *c = exchange_state(line->call);
     if (c->streams == NULL || line->search != NULL) return status_ok();
     strbuf_clear(&all->p->scratch);
@@ -280,6 +286,7 @@ static struct status port_commit(void *user, struct lead *l, int32_t group)
 {
     struct http_port *p = user;
     struct pieces all = {p, lead_rules(l)};
+    batches_commit(p->batches);
     return p->n_streams > 0 ? lead_visit(l, group, send_piece, &all) : status_ok();
 }
 
@@ -298,6 +305,7 @@ static bool port_may_stop(void *user, struct lead *l)
     (void)l;
     if (p->drain_until_ns == 0) {
         http_server_refuse(p->server);
+        batches_stop(p->batches);
         p->drain_until_ns = now + p->drain_s * 1000000000ull;
     }
     return p->n_running == 0 || now >= p->drain_until_ns;
@@ -329,6 +337,7 @@ static struct status port_drain(void *user, struct lead *l)
 static void port_save(void *user)
 {
     struct http_port *p = user;
+    batches_save(p->batches);
     http_server_fail_all(p->server, "a rank of this server was lost");
     http_server_flush(p->server, flush_ns);
 }
@@ -342,6 +351,7 @@ static double port_end_s(const void *user)
 static struct status port_close(void *user)
 {
     struct http_port *p = user;
+    batches_close(p->batches);
     http_server_fail_all(p->server, "the server ended before the answer did");
     http_server_flush(p->server, flush_ns);
     return status_ok();
@@ -388,7 +398,7 @@ static struct status name_model(const char *path, char **out)
 }
 
 struct status http_port_create(const struct http_flags *flags, const char *model_path,
-                               struct http_port **out)
+                               const char *settings, struct http_port **out)
 {
     struct http_port *p = NULL;
     *out = NULL;
@@ -397,6 +407,7 @@ struct status http_port_create(const struct http_flags *flags, const char *model
     p->drain_s = flags->drain_s;
     struct status st = name_model(model_path, &p->model_name);
     if (!status_failed(&st)) st = http_server_create(flags, p->model_name, &p->server);
+    if (!status_failed(&st)) st = batches_create(flags->batch_dir, settings, &p->batches);
     if (status_failed(&st)) http_port_destroy(&p);
     *out = p;
     return st;
@@ -421,6 +432,7 @@ void http_port_destroy(struct http_port **port)
     if (p == NULL) return;
     http_server_destroy(&p->server);
     while (p->calls != NULL) forget(p, p->calls);
+    batches_destroy(&p->batches);
     mem_free(&p->model_name);
     strbuf_fini(&p->scratch);
     mem_free(port);

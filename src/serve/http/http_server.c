@@ -48,7 +48,7 @@ static void add_headers(const struct exchange *x, struct MHD_Response *r)
     if (x->is_stream) add_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     if (x->status == HTTP_UNAUTHORIZED) add_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (x->status == HTTP_BAD_METHOD)
-        add_header(r, MHD_HTTP_HEADER_ALLOW, http_method_of(x->endpoint));
+        add_header(r, MHD_HTTP_HEADER_ALLOW, http_methods_of(x->endpoint));
     if (x->status != HTTP_TOO_MANY && x->status != HTTP_UNAVAILABLE) return;
     snprintf(seconds, sizeof seconds, "%u", retry_after_s(x->server));
     add_header(r, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
@@ -62,6 +62,9 @@ static enum MHD_Result reply(struct exchange *x)
     if (x->is_stream) {
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, exchange_read,
                                               x, NULL);
+    } else if (x->file >= 0) {
+        r = MHD_create_response_from_fd64(x->n_file, x->file);
+        if (r != NULL) x->file = -1; /* the response closes it */
     } else {
         r = MHD_create_response_from_buffer(x->out.n, x->out.n > 0 ? x->out.data : (void *)"",
                                             MHD_RESPMEM_MUST_COPY);
@@ -110,7 +113,7 @@ static bool is_too_long(const struct exchange *x)
  * client that is still writing would not see the answer. */
 static void judge(struct exchange *x, const char *method, const char *path)
 {
-    const enum http_status found = http_route(method, path, &x->endpoint);
+    const enum http_status found = http_route(method, path, &x->endpoint, x->item);
     const char *key = header_of(x, MHD_HTTP_HEADER_AUTHORIZATION);
     const bool is_open = found == HTTP_OK && http_is_open(x->endpoint);
     if (!is_open && !http_keys_allow(&x->server->keys, key)) {
@@ -133,8 +136,11 @@ static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *
     x->fd = info != NULL ? info->connect_fd : -1;
     strbuf_init(&x->body);
     strbuf_init(&x->out);
+    x->file = -1;
     *con = x;
     take_id(x);
+    const char *type = header_of(x, MHD_HTTP_HEADER_CONTENT_TYPE);
+    if (type != NULL && strlen(type) < sizeof x->content_type) strcpy(x->content_type, type);
     judge(x, method, path);
     if (!is_too_long(x)) return MHD_YES;
     return refuse(x, HTTP_TOO_LARGE, "body_too_large",

@@ -1,7 +1,7 @@
 /* Handles connections: reads calls, hands them to the lead, and sends answers, whole or in pieces.
  * A thread of libmicrohttpd serves all connections; it answers some calls itself (health, models,
  * everything that is refused) and posts the others, which the lead's thread takes and ends. Knows
- * HTTP, not requests. Called by http_port.c. */
+ * HTTP, not requests. Called by http_port.c and batches.c. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_SERVER_H
 #define SHOAL_SERVE_HTTP_HTTP_SERVER_H
 
@@ -59,6 +59,8 @@ void http_server_fail_all(struct http_server *s, const char *message);
 /* Return the parts of a taken call. id: the X-Request-Id header, "" if there was none. */
 enum http_endpoint exchange_endpoint(const struct exchange *x);
 const char *exchange_id(const struct exchange *x);
+const char *exchange_item(const struct exchange *x);         /* of the path (http_route) */
+const char *exchange_content_type(const struct exchange *x); /* of the body; "": none was given */
 const char *exchange_body(const struct exchange *x, size_t *n);
 
 /* Frees the body; call it once the body has been read. */
@@ -72,6 +74,10 @@ void *exchange_state(const struct exchange *x);
  * Content-Type, a constant. The bytes are taken from `body`, which is then empty. */
 void exchange_answer(struct exchange *x, enum http_status status, const char *type,
                      struct strbuf *body);
+
+/* As exchange_answer, with n_bytes of the open file fd as the body; the file is closed once they
+ * are sent. */
+void exchange_answer_file(struct exchange *x, int fd, uint64_t n_bytes);
 
 /* Send an answer in pieces (server-sent events): begin, any number of writes, which take the bytes
  * of `events`, and end, after which the caller may not use x. */

@@ -8,7 +8,7 @@
 #include <microhttpd.h>
 #include <pthread.h>
 
-enum { HTTP_ID_MAX = 128 };
+enum { HTTP_ID_MAX = 128, HTTP_TYPE_MAX = 256 };
 
 /* A call. The connection holds it until libmicrohttpd reports that the call is over; the lead holds
  * it from its posting until the lead ends it. It is freed when neither holds it. */
@@ -16,7 +16,7 @@ struct exchange {
     struct http_server *server;
     /* the HTTP thread's until the call is posted, then constant */
     enum http_endpoint endpoint;
-    char id[HTTP_ID_MAX];
+    char id[HTTP_ID_MAX], item[HTTP_ITEM_MAX], content_type[HTTP_TYPE_MAX];
     struct strbuf body;
     enum http_status refusal; /* HTTP_OK: none; otherwise the body is dropped */
     int fd;
@@ -26,6 +26,8 @@ struct exchange {
     struct MHD_Connection *connection; /* NULL: it has ended */
     struct strbuf out;                 /* the answer's bytes; [0, n_sent) have been taken */
     size_t n_sent;
+    int file; /* whose first n_file bytes are the answer; -1: none */
+    uint64_t n_file;
     enum http_status status;
     const char *type; /* Content-Type; NULL: the answer has not begun */
     bool is_stream, has_ended, is_suspended, is_gone, is_gone_told;

@@ -256,6 +256,11 @@ bool lead_is_idle(const struct lead *l)
     return l->window.n == 0 && scheduler_is_idle(l->scheduler);
 }
 
+bool lead_wants_more(const struct lead *l)
+{
+    return scheduler_wants_more(l->scheduler);
+}
+
 struct status lead_visit(struct lead *l, int32_t group,
                          struct status (*visit)(void *user, struct request *r), void *user)
 {

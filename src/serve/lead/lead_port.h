@@ -73,6 +73,9 @@ struct status lead_cancel(struct lead *l, const struct request *r, const char *c
 /* True when no request runs or waits. */
 bool lead_is_idle(const struct lead *l);
 
+/* True while more waiting requests would be useful. */
+bool lead_wants_more(const struct lead *l);
+
 /* Calls visit for each request that runs in `group`; requests with several answers are visited
  * answer by answer. */
 struct status lead_visit(struct lead *l, int32_t group,

@@ -308,6 +308,9 @@ struct status request_fail(struct request *r, const char *code, const char *mess
  * Errors: STATUS_MEMORY. */
 struct status request_rename(struct request *r, const char *name);
 
+/* Local. Makes r run after all requests of any other priority; for a server's batch lines. */
+void request_run_last(struct request *r);
+
 /* request_answer.c. Local. Takes a sampled token: appends it, extends the text, and sets r->finish
  * when the token ends the request: an end id or a stop string ("stop"), max_tokens or a full
  * context ("length"). Errors: STATUS_MEMORY. */

@@ -1,0 +1,291 @@
+/* One batch at work. */
+#include "serve/http/batch_run.h"
+
+#include "base/mem.h"
+#include "serve/input/line_reader.h"
+#include "serve/journal/id_set.h"
+#include "serve/journal/journal.h"
+#include "serve/lead/lead.h"
+#include "serve/output/result_row.h"
+#include "serve/output/result_writer.h"
+#include "serve/request/request.h"
+
+#include <stdio.h>
+
+/* Lines and bytes read before a step, and rows that may wait for an earlier one: few, because calls
+ * wait for the reading. */
+enum {
+    LINES_PER_STEP = 64,
+    BYTES_PER_STEP = 1 << 20,
+    WINDOW_ROWS = 4096,
+    WINDOW_BYTES = 128 << 20
+};
+
+struct batch_run {
+    struct batch *batch;
+    struct line_reader *reader;
+    struct result_writer *writer;
+    struct journal *journal;
+    struct id_set ids;
+    char *input_path, *output_path, *journal_path; /* owned */
+    uint64_t n_read;
+    bool all_read, is_cancelled;
+    const struct request **open; /* [n_open] the lines that the lead has; owned array */
+    size_t n_open, open_capacity;
+};
+
+static struct status open_files(struct batch_run *r, const char *settings)
+{
+    TRY(line_reader_create(r->input_path, 0, &r->reader));
+    TRY(line_reader_check(r->reader));
+    const struct journal_options jo = {.path = r->journal_path,
+                                       .settings = settings,
+                                       .session = "serve",
+                                       .input_bytes = line_reader_size(r->reader)};
+    TRY(journal_open(&jo, &r->journal));
+    TRY(result_writer_resume(r->output_path, WINDOW_ROWS, WINDOW_BYTES, NULL, &r->writer));
+    return journal_check_input(r->journal, r->input_path, NULL);
+}
+
+/* Makes a line that the journal has a row again. */
+static struct status take_row(struct batch_run *r, const struct journal_hit *hit)
+{
+    const struct id_hash id = {hit->row.id_low, hit->row.id_high};
+    const struct result_row row = {
+        .text = hit->text, .n = hit->n_text, .is_error = hit->row.is_error};
+    uint64_t index;
+    TRY(id_set_add_hash(&r->ids, id));
+    result_writer_open(r->writer, row.n, &index);
+    r->n_read++;
+    return result_writer_put(r->writer, index, &row);
+}
+
+/* Takes over the rows that are done, up to the first missing one, so that the output's bytes can be
+ * compared with them. */
+static struct status resume(struct batch_run *r)
+{
+    struct journal_hit hit;
+    struct line line;
+    uint64_t n_bytes;
+    bool was_equal;
+    for (;;) {
+        TRY(journal_find(r->journal, r->n_read + 1, &hit));
+        if (hit.kind != JOURNAL_HIT_ROW) break;
+        TRY(line_reader_next(r->reader, true, &line));
+        if (line.kind == LINE_END) break;
+        TRY(take_row(r, &hit));
+    }
+    return result_writer_settle(r->writer, &n_bytes, &was_equal);
+}
+
+struct status batch_run_create(const struct batch_store *store, struct batch *b,
+                               const char *settings, struct batch_run **out)
+{
+    struct batch_run *r = NULL;
+    struct status st;
+    *out = NULL;
+    TRY(mem_alloc(&r, 1, sizeof *r, "batch"));
+    r->batch = b;
+    TRY_GOTO(st, batch_store_path(store, b->input, ".jsonl", &r->input_path), fail);
+    TRY_GOTO(st, batch_store_path(store, b->output, ".jsonl", &r->output_path), fail);
+    TRY_GOTO(st, batch_store_path(store, b->id, ".journal", &r->journal_path), fail);
+    id_set_spill_beside(&r->ids, r->journal_path);
+    TRY_GOTO(st, open_files(r, settings), fail);
+    TRY_GOTO(st, resume(r), fail);
+    *out = r;
+    return st;
+fail:
+    batch_run_destroy(&r);
+    return st;
+}
+
+void batch_run_destroy(struct batch_run **run)
+{
+    struct batch_run *r = *run;
+    if (r == NULL) return;
+    line_reader_destroy(&r->reader);
+    result_writer_destroy(&r->writer);
+    journal_destroy(&r->journal);
+    id_set_fini(&r->ids);
+    mem_free(&r->open);
+    mem_free(&r->input_path);
+    mem_free(&r->output_path);
+    mem_free(&r->journal_path);
+    mem_free(run);
+}
+
+/* ---- lines ---- */
+
+static struct status make_request(const struct lead *l, const struct line *line,
+                                  struct request **out)
+{
+    if (line->kind == LINE_TOO_LONG) {
+        char message[96];
+        snprintf(message, sizeof message, "the line has %zu bytes, expected at most %d", line->n,
+                 LINE_BYTES_MAX);
+        return request_create_failed(line->number, "line_too_long", message, out);
+    }
+    return request_create(lead_rules(l), line->number, line->text, line->n, out);
+}
+
+/* Makes r an error row if an earlier line has its custom_id, and names a line without one. */
+static struct status take_id(struct batch_run *r, struct request *request)
+{
+    char name[ID_NAME_MAX];
+    bool fresh = true;
+    if (!request->is_named) {
+        TRY(id_set_add_line(&r->ids, name));
+        return request_rename(request, name);
+    }
+    TRY(id_set_add(&r->ids, request->custom_id.bytes, request->custom_id.n, &fresh));
+    return fresh ? status_ok()
+                 : request_fail(request, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
+}
+
+static struct status remember(struct batch_run *r, const struct request *request)
+{
+    if (r->n_open == r->open_capacity) {
+        const size_t grown = r->n_open + r->n_open / 2 + 64;
+        TRY(mem_grow(&r->open, r->n_open, grown, sizeof(const struct request *), "batch"));
+        r->open_capacity = grown;
+    }
+    r->open[r->n_open++] = request;
+    return status_ok();
+}
+
+static struct status run_line(struct batch_run *r, struct lead *l, const struct line *line,
+                              const struct line_digest *digest)
+{
+    struct request *request = NULL;
+    TRY(make_request(l, line, &request));
+    request->line_digest[0] = digest->low;
+    request->line_digest[1] = digest->high;
+    request_run_last(request);
+    struct status st = take_id(r, request);
+    if (!status_failed(&st)) st = remember(r, request);
+    if (status_failed(&st)) {
+        request_destroy(&request);
+        return st;
+    }
+    result_writer_open(r->writer, request_cost_bytes(request, lead_rules(l)), &request->index);
+    r->n_read++;
+    return lead_take(l, request);
+}
+
+static struct status take_line(struct batch_run *r, struct lead *l, const struct line *line)
+{
+    struct journal_hit hit;
+    const struct line_digest digest = line_digest_of(line);
+    TRY(journal_find(r->journal, line->number, &hit));
+    if (hit.kind != JOURNAL_HIT_ROW) return run_line(r, l, line, &digest);
+    return take_row(r, &hit);
+}
+
+struct status batch_run_read(struct batch_run *r, struct lead *l)
+{
+    size_t n_bytes = 0;
+    for (int i = 0; i < LINES_PER_STEP && n_bytes < BYTES_PER_STEP; i++) {
+        struct line line;
+        if (r->all_read || r->is_cancelled || !lead_wants_more(l) ||
+            !result_writer_has_room(r->writer))
+            return status_ok();
+        TRY(line_reader_next(r->reader, true, &line));
+        r->all_read = line.kind == LINE_END;
+        if (line.kind != LINE_OK && line.kind != LINE_TOO_LONG) continue;
+        n_bytes += line.n;
+        TRY(take_line(r, l, &line));
+    }
+    return status_ok();
+}
+
+/* ---- rows ---- */
+
+static void forget(struct batch_run *r, const struct request *request)
+{
+    size_t i = 0;
+    while (i < r->n_open && r->open[i] != request) i++;
+    if (i < r->n_open) r->open[i] = r->open[--r->n_open];
+}
+
+static struct status add_to_journal(struct batch_run *r, const struct request *request,
+                                    const struct result_row *row)
+{
+    const struct id_hash id = request->is_named
+                                  ? id_hash_of(request->custom_id.bytes, request->custom_id.n)
+                                  : ID_HASH_NONE;
+    const struct journal_row facts = {.id_low = id.low,
+                                      .id_high = id.high,
+                                      .n_prompt = (uint32_t)request->n_prompt,
+                                      .n_generated = (uint32_t)result_row_n_generated(request),
+                                      .is_error = row->is_error};
+    struct journal_record record = {.type = JOURNAL_ROW,
+                                    .line = request->line,
+                                    .digest = {request->line_digest[0], request->line_digest[1]},
+                                    .bytes = row->text,
+                                    .n_bytes = row->n};
+    journal_row_pack(&facts, record.values);
+    return journal_add(r->journal, &record);
+}
+
+struct status batch_run_put(struct batch_run *r, struct lead *l, const struct request *request)
+{
+    struct strbuf text;
+    forget(r, request);
+    if (r->is_cancelled) return status_ok();
+    strbuf_init(&text);
+    struct status st = result_row_write(request, lead_rules(l), NULL, &text);
+    const struct result_row row = {
+        .text = text.data, .n = text.n, .is_error = request->error_code != NULL};
+    if (!status_failed(&st)) st = add_to_journal(r, request, &row);
+    if (!status_failed(&st)) st = result_writer_put(r->writer, request->index, &row);
+    strbuf_fini(&text);
+    return st;
+}
+
+static void count_rows(struct batch_run *r)
+{
+    const struct result_totals t = result_writer_totals(r->writer);
+    r->batch->n_completed = t.n_rows - t.n_error_rows;
+    r->batch->n_failed = t.n_error_rows;
+}
+
+struct status batch_run_commit(struct batch_run *r, bool now)
+{
+    if (!now && journal_is_dirty(r->journal) && !journal_is_due(r->journal)) return status_ok();
+    TRY(journal_commit(r->journal, r->n_read, line_reader_done(r->reader)));
+    TRY(result_writer_flush(r->writer));
+    count_rows(r);
+    return status_ok();
+}
+
+struct status batch_run_cancel(struct batch_run *r, struct lead *l)
+{
+    r->is_cancelled = true;
+    for (size_t i = r->n_open; i > 0; i--) {
+        if (i > r->n_open) continue; /* others ended too */
+        TRY(lead_cancel(l, r->open[i - 1], REQUEST_CANCELLED_CODE, "the batch was cancelled"));
+    }
+    return status_ok();
+}
+
+bool batch_run_is_done(const struct batch_run *r)
+{
+    return r->all_read && r->n_open == 0;
+}
+
+size_t batch_run_n_open(const struct batch_run *r)
+{
+    return r->n_open;
+}
+
+struct status batch_run_close(struct batch_run *r)
+{
+    TRY(batch_run_commit(r, true));
+    return result_writer_close(r->writer);
+}
+
+void batch_run_save(struct batch_run *r)
+{
+    const struct status ignored = journal_save(r->journal);
+    (void)ignored;
+}

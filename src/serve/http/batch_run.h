@@ -1,0 +1,49 @@
+/* Runs the lines of one uploaded batch file through the lead, behind all calls: reads lines while
+ * the scheduler wants more, writes their rows in input order, and keeps a journal, so that a later
+ * server goes on where this one ended. The rows are those of `shoal generate`. Only whole rows are
+ * kept; an unfinished line begins anew. Called by batches.c, on the lead's thread. */
+#ifndef SHOAL_SERVE_HTTP_BATCH_RUN_H
+#define SHOAL_SERVE_HTTP_BATCH_RUN_H
+
+#include "serve/http/batch_store.h"
+#include "serve/lead/lead_port.h"
+
+struct batch_run;
+
+/* Local. Opens the files of b, and takes over the rows of an earlier server. settings: all flags
+ * that change a row's bytes (serve/journal/journal.h), borrowed. Errors: STATUS_USAGE (a flag or
+ * checkpoint has changed), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+struct status batch_run_create(const struct batch_store *store, struct batch *b,
+                               const char *settings, struct batch_run **out);
+
+/* Local. Closes the files; the run's requests must have been put, or never will be. Accepts NULL.
+ */
+void batch_run_destroy(struct batch_run **r);
+
+/* Local. Reads lines before a step and passes their requests to the lead. Errors: as create. */
+struct status batch_run_read(struct batch_run *r, struct lead *l);
+
+/* Local. Takes the answer to a line of the run. Errors: as create. */
+struct status batch_run_put(struct batch_run *r, struct lead *l, const struct request *request);
+
+/* Local. Makes finished rows durable and writes them, if it is time, or `now`. Errors: as create.
+ */
+struct status batch_run_commit(struct batch_run *r, bool now);
+
+/* Local. Cancels the lines that run, as far as the lead can; rows that are put later are dropped.
+ * Errors: as lead_cancel. */
+struct status batch_run_cancel(struct batch_run *r, struct lead *l);
+
+/* Local. True when every line has its row. */
+bool batch_run_is_done(const struct batch_run *r);
+
+/* Local. Returns the number of lines that the lead has. */
+size_t batch_run_n_open(const struct batch_run *r);
+
+/* Local. Makes the output durable and closes it. Errors: STATUS_IO. */
+struct status batch_run_close(struct batch_run *r);
+
+/* Local, any thread, at any moment: makes the last commit before the process ends. */
+void batch_run_save(struct batch_run *r);
+
+#endif

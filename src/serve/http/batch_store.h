@@ -1,0 +1,95 @@
+/* The folder of --batch-dir: uploaded files and batches, which survive a restart of the server.
+ * Each has an entry, a small JSON file that is replaced as a whole:
+ *
+ *   file-ID.json     its name, purpose and size        file-ID.jsonl      its bytes
+ *   batch_ID.json    its files, status and times       batch_ID.journal   while it runs
+ *
+ * Knows no requests and no HTTP. Called by batches.c and batch_run.c, on the lead's thread. */
+#ifndef SHOAL_SERVE_HTTP_BATCH_STORE_H
+#define SHOAL_SERVE_HTTP_BATCH_STORE_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { BATCH_ID_MAX = 48, BATCH_NAME_MAX = 256, BATCH_ERROR_MAX = 512 };
+
+/* An uploaded file, or the output of a batch. */
+struct batch_file {
+    char id[BATCH_ID_MAX];
+    char name[BATCH_NAME_MAX], purpose[BATCH_ID_MAX];
+    int64_t n_bytes, created_s; /* times in seconds since 1970 */
+    struct batch_file *next;
+};
+
+/* The values of a batch's status, and their names in OpenAI's interface. */
+enum batch_status {
+    BATCH_RUNNING,    /* in_progress; it also waits, while an earlier one runs */
+    BATCH_CANCELLING, /* its requests are being ended */
+    BATCH_COMPLETED,
+    BATCH_FAILED,
+    BATCH_CANCELLED,
+    BATCH_STATUS_COUNT
+};
+
+struct batch {
+    char id[BATCH_ID_MAX], input[BATCH_ID_MAX], output[BATCH_ID_MAX]; /* files */
+    char endpoint[BATCH_ID_MAX], window[BATCH_ID_MAX];
+    char *metadata; /* JSON; owned; NULL: none */
+    enum batch_status status;
+    char error[BATCH_ERROR_MAX]; /* why it failed; "": it did not */
+    int64_t created_s, ended_s;
+    uint64_t n_lines, n_completed, n_failed;
+    struct batch *next;
+};
+
+struct batch_store {
+    char *folder;             /* owned; NULL: there is no --batch-dir */
+    struct batch_file *files; /* lists, the newest first; owned */
+    struct batch *batches;
+};
+
+/* Local. Makes the folder if it is missing, and reads its entries. Errors: STATUS_USAGE (the folder
+ * cannot be made or read), STATUS_INPUT (a damaged entry), STATUS_MEMORY. */
+struct status batch_store_open(struct batch_store *s, const char *folder);
+void batch_store_close(struct batch_store *s);
+
+/* Local. Find an entry; NULL: there is none. */
+struct batch_file *batch_store_file(const struct batch_store *s, const char *id);
+struct batch *batch_store_batch(const struct batch_store *s, const char *id);
+
+/* Local. Sets *out to the path of an entry's file with this ending (".jsonl", ".journal"), in new
+ * memory. Errors: STATUS_MEMORY. */
+struct status batch_store_path(const struct batch_store *s, const char *id, const char *ending,
+                               char **out);
+
+/* Local. Writes n bytes as a new file, durably; *out is its entry. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
+struct status batch_store_add_file(struct batch_store *s, const char *name, const char *purpose,
+                                   const char *bytes, size_t n, struct batch_file **out);
+
+/* Local. Adds the entry of a file that is there already, with this id. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
+struct status batch_store_enter_file(struct batch_store *s, const char *id, const char *name,
+                                     const char *purpose, struct batch_file **out);
+
+/* Local. Removes a file and its entry. */
+void batch_store_remove_file(struct batch_store *s, const char *id);
+
+/* Local. Adds a batch: *out has a new id, a new output id, and the time; everything else is the
+ * caller's to fill in before batch_store_save. Errors: STATUS_IO, STATUS_MEMORY. */
+struct status batch_store_add_batch(struct batch_store *s, struct batch **out);
+
+/* Local. Writes a batch's entry durably. Errors: STATUS_IO, STATUS_MEMORY. */
+struct status batch_store_save(const struct batch_store *s, const struct batch *b);
+
+/* Local. Append an entry as a JSON object in OpenAI's form; errors stay in `out`. */
+void batch_file_write(const struct batch_file *f, struct strbuf *out);
+void batch_write(const struct batch *b, struct strbuf *out);
+
+/* Local. Returns the time now, in seconds since 1970. */
+int64_t batch_now_s(void);
+
+#endif

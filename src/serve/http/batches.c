@@ -1,0 +1,431 @@
+/* The life of files and batches. */
+#include "serve/http/batches.h"
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/http/batch_run.h"
+#include "serve/http/multipart.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct batches {
+    struct batch_store store;
+    char *settings;        /* owned */
+    struct batch *running; /* NULL: none */
+    struct batch_run *run; /* its files, while they are open; owned */
+    struct status failure; /* why the running batch fails, while its requests are ended */
+    bool is_stopped;
+};
+
+struct status batches_create(const char *folder, const char *settings, struct batches **out)
+{
+    struct batches *b = NULL;
+    *out = NULL;
+    TRY(mem_alloc(&b, 1, sizeof *b, "batches"));
+    struct status st = mem_strndup(&b->settings, settings, strlen(settings));
+    if (!status_failed(&st) && folder != NULL) st = batch_store_open(&b->store, folder);
+    if (status_failed(&st)) batches_destroy(&b);
+    *out = b;
+    return st;
+}
+
+void batches_destroy(struct batches **batches)
+{
+    struct batches *b = *batches;
+    if (b == NULL) return;
+    batch_run_destroy(&b->run);
+    batch_store_close(&b->store);
+    mem_free(&b->settings);
+    mem_free(batches);
+}
+
+/* ---- the batch that runs ---- */
+
+static bool is_open(const struct batch *b)
+{
+    return b->status == BATCH_RUNNING || b->status == BATCH_CANCELLING;
+}
+
+/* Returns the oldest batch that has not ended; the list has the newest first. */
+static struct batch *next_batch(const struct batches *b)
+{
+    struct batch *found = NULL;
+    for (struct batch *at = b->store.batches; at != NULL; at = at->next)
+        if (is_open(at)) found = at;
+    return found;
+}
+
+bool batches_has_work(const struct batches *b)
+{
+    return !b->is_stopped && (b->running != NULL || next_batch(b) != NULL);
+}
+
+/* Records how the running batch ended. If that cannot be written, a later server ends it again. */
+static void record_end(struct batches *b, enum batch_status status)
+{
+    struct batch *at = b->running;
+    char *journal = NULL;
+    at->status = status;
+    at->ended_s = batch_now_s();
+    struct status st = batch_store_save(&b->store, at);
+    if (!status_failed(&st)) st = batch_store_path(&b->store, at->id, ".journal", &journal);
+    if (!status_failed(&st)) (void)unlink(journal);
+    if (status_failed(&st)) log_line(LOG_ERROR, "batch %s: %s", at->id, st.text);
+    mem_free(&journal);
+    b->running = NULL;
+    b->failure = status_ok();
+}
+
+static struct status enter_output(struct batches *b)
+{
+    struct batch_file *output;
+    char name[BATCH_NAME_MAX];
+    if (batch_store_file(&b->store, b->running->output) != NULL) return status_ok();
+    snprintf(name, sizeof name, "%s_output.jsonl", b->running->id);
+    return batch_store_enter_file(&b->store, b->running->output, name, "batch_output", &output);
+}
+
+/* Ends the running batch, of which the lead has no more requests. */
+static void end_batch(struct batches *b)
+{
+    struct batch *at = b->running;
+    struct status st = b->failure;
+    if (!status_failed(&st)) st = batch_run_close(b->run);
+    if (!status_failed(&st)) st = enter_output(b);
+    batch_run_destroy(&b->run);
+    if (!status_failed(&st)) {
+        record_end(b, at->status == BATCH_CANCELLING ? BATCH_CANCELLED : BATCH_COMPLETED);
+        return;
+    }
+    log_line(LOG_ERROR, "batch %s failed: %s", at->id, st.text);
+    snprintf(at->error, sizeof at->error, "%s", st.text);
+    record_end(b, BATCH_FAILED);
+}
+
+struct status batches_read(struct batches *b, struct lead *l)
+{
+    if (!batches_has_work(b)) return status_ok();
+    if (b->running == NULL) {
+        b->running = next_batch(b);
+        b->failure = batch_run_create(&b->store, b->running, b->settings, &b->run);
+        if (status_failed(&b->failure)) {
+            end_batch(b);
+            return status_ok();
+        }
+    }
+    if (b->running->status == BATCH_CANCELLING || status_failed(&b->failure)) {
+        TRY(batch_run_cancel(b->run, l));
+        if (batch_run_n_open(b->run) == 0) end_batch(b);
+        return status_ok();
+    }
+    b->failure = batch_run_read(b->run, l);
+    if (b->failure.code == STATUS_MEMORY) return b->failure;
+    if (batch_run_is_done(b->run)) end_batch(b);
+    return status_ok();
+}
+
+struct status batches_put(struct batches *b, struct lead *l, const struct request *r)
+{
+    const struct status st = batch_run_put(b->run, l, r);
+    if (st.code == STATUS_MEMORY) return st;
+    if (status_failed(&st) && !status_failed(&b->failure)) b->failure = st;
+    return status_ok();
+}
+
+void batches_commit(struct batches *b)
+{
+    if (b->run == NULL || status_failed(&b->failure)) return;
+    b->failure = batch_run_commit(b->run, false);
+}
+
+void batches_stop(struct batches *b)
+{
+    b->is_stopped = true;
+}
+
+void batches_close(struct batches *b)
+{
+    if (b->run == NULL || status_failed(&b->failure)) return;
+    const struct status st = batch_run_commit(b->run, true);
+    if (status_failed(&st)) log_line(LOG_ERROR, "batch %s: %s", b->running->id, st.text);
+}
+
+void batches_save(struct batches *b)
+{
+    if (b->run != NULL) batch_run_save(b->run);
+}
+
+/* ---- calls ---- */
+
+/* An answer that is being made. */
+struct answer {
+    enum http_status status;
+    struct strbuf body;
+};
+
+static void refuse(struct answer *a, enum http_status status, const char *message)
+{
+    a->status = status;
+    strbuf_clear(&a->body);
+    http_error(status, status == HTTP_NOT_FOUND ? "not_found" : "invalid_request", message,
+               &a->body);
+}
+
+/* Whether st is ok; otherwise refuses the call with it. */
+static bool is_good(struct answer *a, const struct status *st)
+{
+    if (status_failed(st)) refuse(a, HTTP_INTERNAL, st->text);
+    return !status_failed(st);
+}
+
+static bool is_part(const struct multipart_part *p, const char *name)
+{
+    return p->n_name == strlen(name) && memcmp(p->name, name, p->n_name) == 0;
+}
+
+static void copy_text(char *out, size_t capacity, const char *text, size_t n)
+{
+    if (n >= capacity) n = capacity - 1;
+    if (n > 0) memcpy(out, text, n);
+    out[n] = '\0';
+}
+
+static void add_file(struct batches *b, struct exchange *x, struct answer *a)
+{
+    struct multipart m;
+    struct multipart_part part, file = {.data = NULL};
+    char purpose[BATCH_ID_MAX] = "batch", name[BATCH_NAME_MAX] = "file.jsonl";
+    struct batch_file *entry;
+    size_t n, at = 0;
+    const char *body = exchange_body(x, &n);
+    if (!multipart_init(&m, exchange_content_type(x), body, n)) {
+        refuse(a, HTTP_BAD_REQUEST, "expected multipart/form-data with a boundary");
+        return;
+    }
+    while (multipart_next(&m, &at, &part)) {
+        if (is_part(&part, "purpose")) copy_text(purpose, sizeof purpose, part.data, part.n);
+        if (is_part(&part, "file")) file = part;
+    }
+    if (file.data == NULL || strcmp(purpose, "batch") != 0) {
+        refuse(a, HTTP_BAD_REQUEST, "expected the parts file and purpose, which must be batch");
+        return;
+    }
+    if (file.n_file_name > 0) copy_text(name, sizeof name, file.file_name, file.n_file_name);
+    const struct status st =
+        batch_store_add_file(&b->store, name, purpose, file.data, file.n, &entry);
+    if (is_good(a, &st)) batch_file_write(entry, &a->body);
+}
+
+static void list(struct batches *b, bool of_batches, struct answer *a)
+{
+    const char *comma = "";
+    strbuf_puts(&a->body, "{\"object\":\"list\",\"data\":[");
+    for (struct batch_file *f = b->store.files; f != NULL && !of_batches; f = f->next) {
+        strbuf_puts(&a->body, comma);
+        batch_file_write(f, &a->body);
+        comma = ",";
+    }
+    for (struct batch *at = b->store.batches; at != NULL && of_batches; at = at->next) {
+        strbuf_puts(&a->body, comma);
+        batch_write(at, &a->body);
+        comma = ",";
+    }
+    strbuf_puts(&a->body, "],\"has_more\":false}");
+}
+
+static bool is_used(const struct batches *b, const char *file)
+{
+    for (struct batch *at = b->store.batches; at != NULL; at = at->next)
+        if (is_open(at) && strcmp(at->input, file) == 0) return true;
+    return false;
+}
+
+static void delete_file(struct batches *b, const char *id, struct answer *a)
+{
+    if (is_used(b, id)) {
+        refuse(a, HTTP_CONFLICT, "a batch that has not ended reads this file");
+        return;
+    }
+    batch_store_remove_file(&b->store, id);
+    strbuf_printf(&a->body, "{\"id\":\"%s\",\"object\":\"file\",\"deleted\":true}", id);
+}
+
+/* Sends a file's bytes; ends the call unless the file cannot be opened. */
+static bool send_file(struct batches *b, struct exchange *x, const char *id, struct answer *a)
+{
+    char *path = NULL;
+    struct stat info;
+    struct status st = batch_store_path(&b->store, id, ".jsonl", &path);
+    const int fd = status_failed(&st) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (!status_failed(&st) && (fd < 0 || fstat(fd, &info) != 0))
+        st = status_make(STATUS_IO, "the file cannot be read: %s", strerror(errno));
+    mem_free(&path);
+    if (!is_good(a, &st)) {
+        if (fd >= 0) close(fd);
+        return false;
+    }
+    exchange_answer_file(x, fd, (uint64_t)info.st_size);
+    return true;
+}
+
+/* Reads the call's fields into b. Returns what is wrong; NULL: nothing. */
+static const char *read_batch(const struct batches *all, const struct js_node *root,
+                              struct batch *b)
+{
+    size_t n_input = 0, n_endpoint = 0, n_window = 0;
+    const char *input = js_string(js_get(root, "input_file_id"), &n_input);
+    const char *endpoint = js_string(js_get(root, "endpoint"), &n_endpoint);
+    const char *window = js_string(js_get(root, "completion_window"), &n_window);
+    if (input == NULL || batch_store_file(&all->store, input) == NULL)
+        return "input_file_id: there is no such file";
+    if (endpoint == NULL ||
+        (strcmp(endpoint, "/v1/completions") != 0 && strcmp(endpoint, "/v1/chat/completions") != 0))
+        return "endpoint: expected /v1/completions or /v1/chat/completions";
+    copy_text(b->input, sizeof b->input, input, n_input);
+    copy_text(b->endpoint, sizeof b->endpoint, endpoint, n_endpoint);
+    copy_text(b->window, sizeof b->window, window != NULL ? window : "24h",
+              window != NULL ? n_window : 3);
+    return NULL;
+}
+
+/* Counts the lines of a file. */
+static struct status count_lines(const struct batches *b, const char *id, uint64_t *n)
+{
+    static const size_t piece = 1 << 16;
+    char *path = NULL, *bytes = NULL, last = '\n';
+    *n = 0;
+    TRY(batch_store_path(&b->store, id, ".jsonl", &path));
+    struct status st = mem_alloc(&bytes, piece, 1, "batches");
+    FILE *file = status_failed(&st) ? NULL : fopen(path, "rb");
+    if (!status_failed(&st) && file == NULL)
+        st = status_make(STATUS_IO, "%s: %s", path, strerror(errno));
+    for (size_t got; file != NULL && (got = fread(bytes, 1, piece, file)) > 0;) {
+        for (size_t i = 0; i < got; i++) *n += bytes[i] == '\n';
+        last = bytes[got - 1];
+    }
+    *n += last != '\n'; /* a last line without a line end */
+    if (file != NULL) fclose(file);
+    mem_free(&bytes);
+    mem_free(&path);
+    return st;
+}
+
+static struct status begin_batch(struct batches *b, const struct js_node *root,
+                                 const struct batch *asked, struct batch **out)
+{
+    size_t n;
+    uint64_t n_lines;
+    struct batch *made;
+    TRY(count_lines(b, asked->input, &n_lines));
+    TRY(batch_store_add_batch(&b->store, &made));
+    *out = made;
+    memcpy(made->input, asked->input, sizeof made->input);
+    memcpy(made->endpoint, asked->endpoint, sizeof made->endpoint);
+    memcpy(made->window, asked->window, sizeof made->window);
+    made->n_lines = n_lines;
+    if (js_type(js_get(root, "metadata")) == JS_OBJECT)
+        TRY(js_dump(js_get(root, "metadata"), &made->metadata, &n));
+    return batch_store_save(&b->store, made);
+}
+
+static void add_batch(struct batches *b, struct exchange *x, struct answer *a)
+{
+    struct js_doc *doc = NULL;
+    struct batch asked = {.status = BATCH_RUNNING}, *made = NULL;
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    struct status st = js_parse(body, n, "body", &doc);
+    if (status_failed(&st)) {
+        refuse(a, HTTP_BAD_REQUEST, st.text);
+        return;
+    }
+    const char *wrong = read_batch(b, js_root(doc), &asked);
+    if (wrong != NULL) {
+        refuse(a, HTTP_BAD_REQUEST, wrong);
+    } else {
+        st = begin_batch(b, js_root(doc), &asked, &made);
+        if (is_good(a, &st)) batch_write(made, &a->body);
+        if (status_failed(&st) && made != NULL) made->status = BATCH_FAILED;
+    }
+    js_destroy(&doc);
+}
+
+static void cancel_batch(struct batches *b, struct batch *at, struct answer *a)
+{
+    if (at->status == BATCH_RUNNING) {
+        at->status = BATCH_CANCELLING;
+        const struct status st = batch_store_save(&b->store, at);
+        if (!is_good(a, &st)) return;
+    }
+    batch_write(at, &a->body);
+}
+
+bool batches_has(enum http_endpoint endpoint)
+{
+    return endpoint >= HTTP_FILE_ADD && endpoint <= HTTP_BATCH_CANCEL;
+}
+
+/* Answers a call that names a file. Returns whether the call has ended. */
+static bool answer_file(struct batches *b, struct exchange *x, struct answer *a)
+{
+    const struct batch_file *f = batch_store_file(&b->store, exchange_item(x));
+    if (f == NULL) {
+        refuse(a, HTTP_NOT_FOUND, "there is no such file");
+    } else if (exchange_endpoint(x) == HTTP_FILE_CONTENT) {
+        return send_file(b, x, f->id, a);
+    } else if (exchange_endpoint(x) == HTTP_FILE_DELETE) {
+        delete_file(b, exchange_item(x), a);
+    } else {
+        batch_file_write(f, &a->body);
+    }
+    return false;
+}
+
+static void answer_batch(struct batches *b, struct exchange *x, struct answer *a)
+{
+    struct batch *at = batch_store_batch(&b->store, exchange_item(x));
+    if (at == NULL) {
+        refuse(a, HTTP_NOT_FOUND, "there is no such batch");
+    } else if (exchange_endpoint(x) == HTTP_BATCH_CANCEL) {
+        cancel_batch(b, at, a);
+    } else {
+        batch_write(at, &a->body);
+    }
+}
+
+/* Makes the answer. Returns whether the call has ended already. */
+static bool answer_call(struct batches *b, struct exchange *x, struct answer *a)
+{
+    const enum http_endpoint e = exchange_endpoint(x);
+    if (b->store.folder == NULL) {
+        refuse(a, HTTP_NOT_FOUND, "this server has no --batch-dir");
+    } else if (e == HTTP_FILE_ADD) {
+        add_file(b, x, a);
+    } else if (e == HTTP_BATCH_ADD) {
+        add_batch(b, x, a);
+    } else if (e == HTTP_FILE_LIST || e == HTTP_BATCH_LIST) {
+        list(b, e == HTTP_BATCH_LIST, a);
+    } else if (e == HTTP_BATCH_GET || e == HTTP_BATCH_CANCEL) {
+        answer_batch(b, x, a);
+    } else {
+        return answer_file(b, x, a);
+    }
+    return false;
+}
+
+struct status batches_call(struct batches *b, struct exchange *x)
+{
+    struct answer a = {.status = HTTP_OK};
+    strbuf_init(&a.body);
+    const bool has_ended = answer_call(b, x, &a);
+    const struct status st = strbuf_status(&a.body);
+    if (!has_ended) exchange_answer(x, a.status, "application/json", &a.body);
+    strbuf_fini(&a.body);
+    return st;
+}
