@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 from lm_eval.api.model import LM
@@ -124,7 +125,8 @@ class ShoalLM(LM):
 
 def total(row):
     """The sum as the harness' API models make it, so that a server's numbers are the same."""
-    return sum(row["logprobs"])
+    numbers = iter(row["logprobs"])
+    return sum(sum(islice(numbers, n)) for n in row.get("windows", [len(row["logprobs"])]))
 
 
 if __name__ == "__main__":

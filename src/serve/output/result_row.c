@@ -85,38 +85,58 @@ size_t result_row_n_generated(const struct request *r)
     return n;
 }
 
-/* Appends the scored tokens of a continuation, or of all windows of a text, and their
- * log-probabilities, whose sum as written is the log-likelihood. */
+/* Appends the log-probabilities of c's scored tokens, and returns the sum of what was written. */
+static double add_scores(struct strbuf *out, const struct request *c, const char *comma)
+{
+    double sum = 0;
+    for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",") {
+        strbuf_puts(out, comma);
+        const size_t begin = out->n;
+        strbuf_json_float(out, c->scores[i]);
+        if (!out->failed) sum += strtod(out->data + begin, NULL);
+    }
+    return sum;
+}
+
+/* Appends how many tokens each window of a text scores. */
+static void add_windows(struct strbuf *out, const struct request *r)
+{
+    strbuf_puts(out, ",\"windows\":[");
+    for (int32_t k = 0; k < r->ask->n_choices; k++) {
+        const struct request *c = result_row_choice(r, k);
+        strbuf_printf(out, k > 0 ? ",%zu" : "%zu", c->n_prompt - c->score_from);
+    }
+    strbuf_puts(out, "]");
+}
+
+static bool is_greedy(const struct request *c)
+{
+    for (size_t i = c->score_from; i < c->n_prompt; i++)
+        if (c->prompt_tops[i].id != c->tokens[i]) return false;
+    return true;
+}
+
+/* Appends the scored tokens of a continuation, or of all windows of a text, their
+ * log-probabilities, and the log-likelihood: the sum over the windows. */
 static void add_likelihood(struct strbuf *out, const struct request *r)
 {
     double sum = 0;
-    bool is_greedy = true;
     const char *comma = "\"token_ids\":[";
     for (int32_t k = 0; k < r->ask->n_choices; k++) {
         const struct request *c = result_row_choice(r, k);
         for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",")
             strbuf_printf(out, "%s%d", comma, c->tokens[i]);
     }
-    comma = "],\"logprobs\":[";
-    for (int32_t k = 0; k < r->ask->n_choices; k++) {
-        const struct request *c = result_row_choice(r, k);
-        for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",") {
-            strbuf_puts(out, comma);
-            const size_t begin = out->n;
-            strbuf_json_float(out, c->scores[i]);
-            if (!out->failed) sum += strtod(out->data + begin, NULL);
-            if (c->prompt_tops != NULL)
-                is_greedy = is_greedy && c->prompt_tops[i].id == c->tokens[i];
-        }
-    }
+    for (int32_t k = 0; k < r->ask->n_choices; k++)
+        sum += add_scores(out, result_row_choice(r, k), k == 0 ? "],\"logprobs\":[" : ",");
     strbuf_puts(out, "],\"loglikelihood\":");
     add_double(out, sum);
     if (r->ask->score != REQUEST_SCORE_PAIR) {
-        strbuf_printf(out, ",\"windows\":%d", r->ask->n_prompts);
+        add_windows(out, r);
         return;
     }
     strbuf_printf(out, ",\"is_greedy\":%s,\"context_tokens\":%zu,\"cut_tokens\":%zu",
-                  is_greedy ? "true" : "false", r->score_from, r->n_cut);
+                  is_greedy(r) ? "true" : "false", r->score_from, r->n_cut);
 }
 
 static void add_scored(struct strbuf *out, const struct request *r)
