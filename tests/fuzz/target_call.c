@@ -5,6 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "serve/http/http_api.h"
 #include "serve/http/http_text.h"
+#include "serve/http/multipart.h"
 #include "serve/output/result_row.h"
 #include "serve/output/result_stream.h"
 #include "serve/output/tool_calls.h"
@@ -19,6 +20,13 @@ static const char *const words[] = {"/v1/completions\n",
                                     "/v1/chat/completions\n",
                                     "/tokenize\n",
                                     "/detokenize\n",
+                                    "/v1/files\n",
+                                    "--b",
+                                    "\r\n",
+                                    "\r\n--b--",
+                                    "Content-Disposition: form-data; name=\"file\"",
+                                    "\"echo\":true",
+                                    "\"prompt\":[[",
                                     "\"prompt\":",
                                     "\"messages\":[",
                                     "\"role\":\"user\"",
@@ -187,6 +195,22 @@ static bool run_tokens(enum http_endpoint endpoint, const char *body, size_t n)
     return status == HTTP_OK;
 }
 
+/* Every byte of a part's data lies in the body, and parts do not overlap. */
+static bool run_upload(const char *body, size_t n)
+{
+    struct multipart m;
+    struct multipart_part part;
+    size_t at = 0, n_parts = 0;
+    const char *before = body;
+    FUZZ_CHECK(multipart_init(&m, "multipart/form-data; boundary=b", body, n), "no boundary");
+    for (; multipart_next(&m, &at, &part); n_parts++) {
+        FUZZ_CHECK(part.data >= before && part.data + part.n <= body + n, "a part outside");
+        FUZZ_CHECK(part.name > before && part.name + part.n_name < part.data, "a name outside");
+        before = part.data + part.n;
+    }
+    return n_parts > 0;
+}
+
 static bool run(const char *bytes, size_t n)
 {
     char path[64] = "";
@@ -201,6 +225,8 @@ static bool run(const char *bytes, size_t n)
     if (http_route("POST", path, &endpoint, item) != HTTP_OK) return false;
     if (endpoint == HTTP_TOKENIZE || endpoint == HTTP_DETOKENIZE)
         return run_tokens(endpoint, body, n_body);
+    if (endpoint == HTTP_FILE_ADD) return run_upload(body, n_body);
+    if (endpoint != HTTP_COMPLETIONS && endpoint != HTTP_CHAT) return false;
     return run_request(endpoint == HTTP_CHAT ? REQUEST_OPENAI_CHAT : REQUEST_OPENAI, body, n_body);
 }
 
@@ -217,6 +243,11 @@ static const char *const calls[] = {
     "/v1/chat/completions\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,"
     "\"max_tokens\":39,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
     "\"guided_choice\":[\"x {\\\"name\\\":\\\"f\\\"}\",\"{\\\"name\\\":\\\"f\\\"}\"]}",
+    "/v1/completions\n{\"prompt\":[[97,98],[99]],\"max_tokens\":1,\"logprobs\":1,\"echo\":true}",
+    "/v1/completions\n{\"prompt\":[\"a\"],\"max_tokens\":0,\"echo\":true,\"n\":1}",
+    "/v1/files\n--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b\r\n"
+    "Content-Disposition: form-data; name=\"file\"; filename=\"f\"\r\nA: "
+    "b\r\n\r\n{}\n\r\n--b--\r\n",
     "/tokenize\n{\"prompt\":\"a \\u00e9\"}",
     "/tokenize\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
     "/detokenize\n{\"tokens\":[97,32,195,169,256,255]}"};

@@ -74,11 +74,16 @@ static void check_request(const struct request *r)
         return;
     }
     FUZZ_CHECK(r->n_prompt > 0 && r->n_tokens == r->n_prompt, "%zu tokens", r->n_tokens);
-    FUZZ_CHECK(r->n_prompt <= MODEL_LEN, "a prompt of %zu tokens", r->n_prompt);
+    for (int32_t i = 0; i < r->ask->n_prompts; i++) {
+        const size_t begin = i > 0 ? r->prompts[i - 1].end : 0;
+        const size_t end = r->ask->n_prompts > 1 ? r->prompts[i].end : r->n_prompt;
+        FUZZ_CHECK(end > begin && end - begin <= MODEL_LEN, "a prompt of %zu tokens", end - begin);
+    }
     for (size_t i = 0; i < r->n_tokens; i++) {
         FUZZ_CHECK(r->tokens[i] >= 0 && r->tokens[i] < VOCAB, "token %d", r->tokens[i]);
     }
-    FUZZ_CHECK(r->ask->max_tokens >= 1, "max_tokens %d", r->ask->max_tokens);
+    const int32_t fewest = r->ask->echo || r->ask->n_prompt_logprobs >= 0 ? 0 : 1;
+    FUZZ_CHECK(r->ask->max_tokens >= fewest, "max_tokens %d", r->ask->max_tokens);
     FUZZ_CHECK(r->ask->temperature >= 0 && isfinite(r->ask->temperature), "temperature %g",
                (double)r->ask->temperature);
     FUZZ_CHECK(r->ask->top_p > 0 && r->ask->top_p <= 1, "top_p %g", (double)r->ask->top_p);
@@ -97,6 +102,35 @@ static int32_t allowed_from(struct request *r, int32_t token)
         if (allowed[token / 32] >> (token % 32) & 1) return token;
     FUZZ_CHECK(false, "no token is allowed behind %zu", r->n_tokens);
     return token;
+}
+
+/* Reads the line as shoal score does, and writes its row, unless it has several windows. */
+static bool score_line(const struct line *line)
+{
+    struct request_rules scoring = rules;
+    struct request *r = NULL;
+    struct strbuf row;
+    scoring.score = scoring.takes_pairs = true;
+    scoring.prefix_id = 256;
+    scoring.guides = NULL;
+    struct status st = request_create(&scoring, line->number, line->text, line->n, &r);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    check_request(r);
+    if (r->error_code == NULL && r->ask->n_choices == 1) {
+        FUZZ_CHECK(r->score_from >= 1 && r->score_from <= r->n_prompt, "from %zu", r->score_from);
+        r->finish = REQUEST_SCORED;
+        strbuf_init(&row);
+        st = result_row_write(r, &scoring, NULL, &row);
+        FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+        struct js_doc *doc = NULL;
+        st = js_parse(row.data, row.n, "row", &doc);
+        FUZZ_CHECK(!status_failed(&st), "%s in %s", st.text, row.data);
+        js_destroy(&doc);
+        strbuf_fini(&row);
+    }
+    const bool scored = r->error_code == NULL;
+    request_destroy(&r);
+    return scored;
 }
 
 /* Serves a line for some tokens, or makes its error row; either is one line of JSON. */
@@ -154,7 +188,8 @@ static bool run(const char *bytes, size_t n)
         if (line.kind == LINE_END) break;
         FUZZ_CHECK(line.kind != LINE_WAIT, "a file that must be waited for");
         FUZZ_CHECK(line.number == ++n_lines, "line %llu", (unsigned long long)line.number);
-        n_served += serve_line(&line);
+        const bool scored = line.kind == LINE_OK && score_line(&line);
+        n_served += serve_line(&line) || scored;
     }
     uint64_t n_ends = 0;
     for (size_t i = 0; i < n; i++) n_ends += bytes[i] == '\n';
@@ -182,6 +217,11 @@ static const char *const lines[] = {
     "\"min_tokens\":2}\n",
     "{\"prompt\":\"a b\",\"max_tokens\":9,\"n\":3,\"best_of\":3,\"ignore_eos\":true}\n",
     "{\"prompt\":\"a b\",\"max_tokens\":4,\"prompt_logprobs\":2}\n",
+    "{\"context\":\"a b \\u3000\",\"continuation\":\" "
+    "c\"}\n{\"context\":[1],\"continuation\":[2,3]}\n"
+    "{\"text\":\"abc<|end|>\",\"add_special_tokens\":false,\"prefix_token_id\":7}\n",
+    "{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[\"a\",\"bc\"],"
+    "\"echo\":true,\"logprobs\":1,\"max_tokens\":0}}\n",
     "{\"prompt\":\"a\",\"guided_regex\":\"^(ab?|[^x-z]{2,3})*(?:\\\\d+|\\\\u00e9)$\"}\n"
     "{\"prompt\":\"a\",\"guided_choice\":[\"ab\",\"\\u00e9\"],\"logprobs\":1}\n",
     "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
