@@ -159,8 +159,8 @@ static void settle_step_time(struct job *j)
         return;
     }
     const char *input = inputs->n > 0 ? inputs->values[0] : "";
-    const bool is_file = inputs->n > 1 || input_files_is_pattern(input) ||
-                         file_exists(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
+    const bool is_file =
+        inputs->n > 1 || input_files_is_stored(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
     j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
 }
 

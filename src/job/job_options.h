@@ -28,9 +28,9 @@
     FLAG(const char *, model, "model", OF_TEXT("FILE.h5"), .commands = IN_JOBS | IN_BENCH,         \
          .help = "the checkpoint (shoal convert makes one)")                                       \
     FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"), .commands = IN_BATCH,              \
-         .help = "request lines, plain or compressed by gzip, zstd or xz; - is stdin. May be "     \
-                 "given several times, and as a pattern in quotes ('in/*.jsonl'): the lines of "   \
-                 "all files, in their order")                                                      \
+         .help = "request lines, plain or compressed by gzip, zstd or xz, or a dataset of "        \
+                 "strings (F.h5:/PATH); - is stdin. May be given several times, and as a pattern " \
+                 "in quotes ('in/*.jsonl'): the lines of all files, in their order")               \
     FLAG(const char *, input_field, "input-field", OF_TEXT("NAME"), .commands = IN_BATCH,          \
          .help = "the prompt is this member of each line, a string; lines need not be requests")   \
     FLAG(const char *, prompt_template, "prompt-template", OF_TEXT("FILE"), .commands = IN_BATCH,  \

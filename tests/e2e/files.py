@@ -146,6 +146,11 @@ class FilesTest:
                 (3, ["--prompt-template"], ["--prompt-template", self.work])):
             self.refused(status, words, self.run(lines, new, *flags))
             expect(not new.exists(), f"{flags} wrote")
+        file = self.work / "any.h5"
+        file.write_bytes(DEMO.read_bytes())
+        for dataset, words in (("/", "cannot be opened"), ("/no/such", "cannot be opened")):
+            self.refused(3, [f"input {file}:{dataset}", words], self.run(f"{file}:{dataset}", new))
+        self.refused(3, ["found an HDF5 file"], self.run(file, new))
         self.refused(2, ["--output", "expected another file than --prompt-template's"],
                      self.run(lines, template, "--prompt-template", template))
 

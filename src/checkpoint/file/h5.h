@@ -1,6 +1,6 @@
 /* HDF5 helpers for the checkpoint's reader and writer: errors as sentences, the stored types, and
  * opening a file without plugins, locks or drivers. Called by the writers and readers of HDF5 files
- * in this room, and by convert and quantize. */
+ * in this room, by convert and quantize, and by the reader of inputs. */
 #ifndef SHOAL_CHECKPOINT_FILE_H5_H
 #define SHOAL_CHECKPOINT_FILE_H5_H
 

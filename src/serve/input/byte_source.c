@@ -2,6 +2,7 @@
 #include "serve/input/byte_source.h"
 
 #include "base/mem.h"
+#include "serve/input/dataset_lines.h"
 #include "serve/input/decoder.h"
 
 #include <errno.h>
@@ -24,17 +25,32 @@ struct byte_source {
     dev_t device;
     ino_t inode;
     struct decoder *decoder;
+    struct dataset_lines *dataset; /* NULL: the bytes are those of the file */
 };
+
+/* Opens the file that `path` names, or that has the dataset that it names. */
+static int open_path(const char *path, bool *is_dataset)
+{
+    size_t n_file;
+    char *file = NULL;
+    *is_dataset = dataset_lines_split(path, &n_file);
+    if (!*is_dataset) return open(path, O_RDONLY | O_CLOEXEC);
+    const struct status st = mem_strndup(&file, path, n_file);
+    const int fd = status_failed(&st) ? -1 : open(file, O_RDONLY | O_CLOEXEC);
+    mem_free(&file);
+    return fd;
+}
 
 struct status byte_source_open(const char *path, struct byte_source **out)
 {
     *out = NULL;
     struct byte_source *s = NULL;
     struct stat info;
+    bool is_dataset = false;
     TRY(mem_alloc(&s, 1, sizeof *s, "input"));
     struct status st = status_ok();
     s->owns_fd = strcmp(path, "-") != 0;
-    s->fd = s->owns_fd ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+    s->fd = s->owns_fd ? open_path(path, &is_dataset) : STDIN_FILENO;
     if (s->fd < 0 || fstat(s->fd, &info) != 0) {
         st = status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
         goto fail;
@@ -50,6 +66,8 @@ struct status byte_source_open(const char *path, struct byte_source **out)
     s->inode = info.st_ino;
     TRY_GOTO(st, mem_strndup(&s->path, path, strlen(path)), fail);
     TRY_GOTO(st, mem_alloc(&s->raw, RAW_BYTES, 1, "input"), fail);
+    if (is_dataset) TRY_GOTO(st, dataset_lines_open(path, &s->dataset), fail);
+    s->is_known = is_dataset;
     *out = s;
     return st;
 fail:
@@ -63,6 +81,7 @@ void byte_source_close(struct byte_source **source)
     if (s == NULL) return;
     if (s->owns_fd && s->fd >= 0) close(s->fd);
     decoder_destroy(&s->decoder);
+    dataset_lines_close(&s->dataset);
     mem_free(&s->raw);
     mem_free(&s->path);
     mem_free(source);
@@ -105,6 +124,7 @@ static struct status fill_raw(struct byte_source *s, bool may_block, struct sour
 static struct status find_format(struct byte_source *s, bool may_block, struct source_read *out)
 {
     *out = (struct source_read){SOURCE_BYTES, 0};
+    if (s->is_known) return status_ok();
     while (s->end - s->begin < DECODER_MAGIC_MAX && !s->at_end) {
         TRY(fill_raw(s, may_block, out));
         if (out->kind == SOURCE_WAIT) return status_ok();
@@ -160,6 +180,11 @@ struct status byte_source_read(struct byte_source *s, bool may_block, void *to, 
         TRY(find_format(s, may_block, out));
         if (out->kind == SOURCE_WAIT) return status_ok();
     }
+    if (s->dataset != NULL) {
+        TRY(dataset_lines_read(s->dataset, to, n_most, &out->n));
+        out->kind = out->n > 0 ? SOURCE_BYTES : SOURCE_END;
+        return status_ok();
+    }
     return s->decoder != NULL ? read_decoded(s, may_block, to, n_most, out)
                               : read_plain(s, may_block, to, n_most, out);
 }
@@ -186,7 +211,7 @@ struct status byte_source_go_to(struct byte_source *s, uint64_t at)
     struct source_read found;
     uint64_t n_done = 0;
     TRY(find_format(s, true, &found));
-    if (s->decoder != NULL) return skip_bytes(s, at, &n_done);
+    if (byte_source_is_compressed(s)) return skip_bytes(s, at, &n_done);
     s->begin = s->end = 0;
     s->at_end = false;
     s->n_read = at;
@@ -203,7 +228,7 @@ struct status byte_source_length(const char *path, uint64_t *out)
     struct status st = status_ok();
     *out = s->size;
     if (s->is_regular) TRY_GOTO(st, find_format(s, true, &found), done);
-    if (s->decoder == NULL) goto done;
+    if (!byte_source_is_compressed(s)) goto done;
     *out = 0;
     st = skip_bytes(s, UINT64_MAX, out);
 done:
@@ -223,12 +248,13 @@ uint64_t byte_source_file_size(const struct byte_source *s)
 
 uint64_t byte_source_file_done(const struct byte_source *s)
 {
+    if (s->dataset != NULL) return (uint64_t)(dataset_lines_done(s->dataset) * (double)s->size);
     return s->n_read - (s->end - s->begin);
 }
 
 bool byte_source_is_compressed(const struct byte_source *s)
 {
-    return s->decoder != NULL;
+    return s->decoder != NULL || s->dataset != NULL;
 }
 
 bool byte_source_is_file(const struct byte_source *s, const char *path)
@@ -240,6 +266,6 @@ bool byte_source_is_file(const struct byte_source *s, const char *path)
 
 size_t byte_source_head(const struct byte_source *s, void *to, size_t n)
 {
-    const ssize_t got = s->is_regular ? pread(s->fd, to, n, 0) : 0;
+    const ssize_t got = s->is_regular && s->dataset == NULL ? pread(s->fd, to, n, 0) : 0;
     return got > 0 ? (size_t)got : 0;
 }

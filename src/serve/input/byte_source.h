@@ -1,6 +1,7 @@
-/* The bytes of an input: a regular file, a FIFO or stdin. Data that begin as gzip (RFC 1952), zstd
- * (RFC 8878) or xz (the .xz file format 1.1) are decompressed, in bounded memory; consecutive
- * members, frames or streams are one input. Knows no lines. Called by the files of this room. */
+/* The bytes of an input: a regular file, a FIFO, stdin, or a dataset of strings (dataset_lines.h).
+ * Data that begin as gzip (RFC 1952), zstd (RFC 8878) or xz (the .xz file format 1.1) are
+ * decompressed, in bounded memory; consecutive members, frames or streams are one input. Knows no
+ * lines. Called by the files of this room. */
 #ifndef SHOAL_SERVE_INPUT_BYTE_SOURCE_H
 #define SHOAL_SERVE_INPUT_BYTE_SOURCE_H
 
@@ -48,7 +49,8 @@ bool byte_source_is_regular(const struct byte_source *s);
 uint64_t byte_source_file_size(const struct byte_source *s);
 uint64_t byte_source_file_done(const struct byte_source *s);
 
-/* Local. Whether the bytes are decompressed. Known after the first read that gave bytes. */
+/* Local. Whether the bytes are decompressed, or made of a dataset. Known after the first read that
+ * gave bytes. */
 bool byte_source_is_compressed(const struct byte_source *s);
 
 /* Local. True when `path` names the file that is being read (by device and inode). */

@@ -2,12 +2,13 @@
 #include "serve/input/input_files.h"
 
 #include "base/mem.h"
+#include "serve/input/dataset_lines.h"
 
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct input_files input_files_one(const char *const *path)
 {
@@ -33,30 +34,66 @@ static struct status input_files_add(struct input_files *f, const char *path)
     return status_ok();
 }
 
+/* Sorts the found paths and adds them, each with the name of the dataset. */
+static struct status add_sorted(struct input_files *f, const glob_t *found, const char *dataset)
+{
+    struct strbuf path;
+    struct status st = status_ok();
+    strbuf_init(&path);
+    qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, compare_paths);
+    for (size_t i = 0; !status_failed(&st) && i < found->gl_pathc; i++) {
+        strbuf_clear(&path);
+        strbuf_printf(&path, "%s%s", found->gl_pathv[i], dataset);
+        st = strbuf_status(&path);
+        if (!status_failed(&st)) st = input_files_add(f, path.data);
+    }
+    strbuf_fini(&path);
+    return st;
+}
+
 /* Adds the paths that match a pattern. */
-static struct status add_matches(struct input_files *f, const char *pattern)
+static struct status add_matches(struct input_files *f, const char *given)
 {
     glob_t found;
+    char *pattern = NULL;
+    size_t n = strlen(given);
+    (void)dataset_lines_split(given, &n);
+    TRY(mem_strndup(&pattern, given, n));
     const int failed = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found);
-    struct status st = status_ok();
-    if (failed == GLOB_NOSPACE) {
-        st = status_make(STATUS_MEMORY, "--input %s: no memory for the matching paths", pattern);
-    } else if (failed != 0) {
-        st = status_make(STATUS_INPUT, "--input %s: %s", pattern,
-                         failed == GLOB_NOMATCH ? "no file matches" : "a folder cannot be read");
-    } else {
-        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare_paths);
+    mem_free(&pattern);
+    if (failed == GLOB_NOSPACE)
+        return status_make(STATUS_MEMORY, "--input %s: no memory for the matching paths", given);
+    if (failed != 0) {
+        return status_make(STATUS_INPUT, "--input %s: %s", given,
+                           failed == GLOB_NOMATCH ? "no file matches" : "a folder cannot be read");
     }
-    for (size_t i = 0; !status_failed(&st) && i < found.gl_pathc; i++)
-        st = input_files_add(f, found.gl_pathv[i]);
+    const struct status st = add_sorted(f, &found, given + n);
     globfree(&found);
     return st;
 }
 
-bool input_files_is_pattern(const char *given)
+int input_files_stat(const char *path, struct stat *info)
+{
+    char file[PATH_MAX];
+    size_t n;
+    if (!dataset_lines_split(path, &n)) return stat(path, info);
+    if (n >= sizeof file) return -1;
+    memcpy(file, path, n);
+    file[n] = '\0';
+    return stat(file, info);
+}
+
+static bool is_pattern(const char *given)
 {
     struct stat info;
-    return strpbrk(given, "*?[") != NULL && stat(given, &info) != 0;
+    return strpbrk(given, "*?[") != NULL && input_files_stat(given, &info) != 0;
+}
+
+bool input_files_is_stored(const char *given)
+{
+    struct stat info;
+    if (is_pattern(given)) return true;
+    return input_files_stat(given, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 /* Checks one of several inputs: *info = what the system says of it. */
@@ -64,13 +101,20 @@ static struct status check_file(const char *path, struct stat *info)
 {
     if (strcmp(path, "-") == 0)
         return status_make(STATUS_USAGE, "--input -: expected stdin alone, found other inputs too");
-    if (stat(path, info) != 0) {
+    if (input_files_stat(path, info) != 0) {
         return status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
     }
     if (S_ISREG(info->st_mode)) return status_ok();
     return status_make(STATUS_INPUT,
                        "input %s: expected a regular file as one of several inputs, found %s", path,
                        S_ISDIR(info->st_mode) ? "a folder" : "a pipe or a device");
+}
+
+/* Returns ":/PATH" of a path that names a dataset, otherwise "". */
+static const char *dataset_of(const char *path)
+{
+    size_t n;
+    return dataset_lines_split(path, &n) ? path + n : "";
 }
 
 static struct status check_files(const struct input_files *f)
@@ -82,6 +126,7 @@ static struct status check_files(const struct input_files *f)
         st = check_file(f->paths[i], &infos[i]);
         for (size_t k = 0; k < i && !status_failed(&st); k++) {
             if (infos[k].st_dev != infos[i].st_dev || infos[k].st_ino != infos[i].st_ino) continue;
+            if (strcmp(dataset_of(f->paths[k]), dataset_of(f->paths[i])) != 0) continue;
             st = status_make(STATUS_USAGE, "--input: %s and %s are one file, expected each once",
                              f->paths[k], f->paths[i]);
         }
@@ -105,8 +150,7 @@ struct status input_files_expand(const char *const *given, size_t n_given, struc
     struct status st = status_ok();
     *out = (struct input_files){.n = 0};
     for (size_t i = 0; i < n_given && !status_failed(&st); i++) {
-        const bool is_pattern = input_files_is_pattern(given[i]);
-        st = is_pattern ? add_matches(out, given[i]) : input_files_add(out, given[i]);
+        st = is_pattern(given[i]) ? add_matches(out, given[i]) : input_files_add(out, given[i]);
     }
     if (!status_failed(&st) && out->n > 1) st = check_files(out);
     if (!status_failed(&st)) st = name_all(out);
@@ -136,7 +180,7 @@ uint64_t input_files_size(const struct input_files *f)
     struct stat info;
     uint64_t n = 0;
     for (size_t i = 0; i < f->n; i++)
-        n += stat(f->paths[i], &info) == 0 ? (uint64_t)info.st_size : 0;
+        n += input_files_stat(f->paths[i], &info) == 0 ? (uint64_t)info.st_size : 0;
     return n;
 }
 
@@ -145,7 +189,7 @@ const char *input_files_find(const struct input_files *f, const char *path)
     struct stat is, other;
     if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return NULL;
     for (size_t i = 0; i < f->n; i++) {
-        if (stat(f->paths[i], &other) != 0) continue;
+        if (input_files_stat(f->paths[i], &other) != 0) continue;
         if (is.st_dev == other.st_dev && is.st_ino == other.st_ino) return f->paths[i];
     }
     return NULL;

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 enum { INPUT_FILES_MAX = 4096 };
 
@@ -23,15 +24,19 @@ struct input_files {
 struct input_files input_files_one(const char *const *path);
 
 /* Local. Makes the list of `given` [n_given], at least one. A path with *, ? or [ that is no file
- * stands for the paths that match it, sorted by their bytes. One input may be anything, even "-";
+ * stands for the paths that match it, sorted by their bytes; of FILE.h5:/PATH, only FILE is a
+ * pattern. One input may be anything, even "-";
  * several must be regular files, each there once. Errors: STATUS_INPUT (a pattern without a match;
  * of several, one that cannot be read or is no regular file), STATUS_USAGE (a file given twice; "-"
  * beside others; more than INPUT_FILES_MAX), STATUS_MEMORY. */
 struct status input_files_expand(const char *const *given, size_t n_given, struct input_files *out);
 void input_files_fini(struct input_files *f);
 
-/* Local. Whether `given` stands for the paths that match it. */
-bool input_files_is_pattern(const char *given);
+/* Local. Whether `given` is a stored file, dataset or pattern, and no pipe, device or stdin. */
+bool input_files_is_stored(const char *given);
+
+/* Local. stat(2) of a path, or of the file with the dataset that it names. */
+int input_files_stat(const char *path, struct stat *info);
 
 /* Local. Appends the journal's settings, the names of several inputs, to `out`; nothing for one
  * input, which may be renamed. */

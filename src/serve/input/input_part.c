@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { READ_BYTES = 1 << 20 };
 
@@ -137,7 +136,7 @@ static struct status find(struct scan *s, struct input_part *part)
 static struct status check_is_regular(const char *path)
 {
     struct stat info;
-    if (stat(path, &info) != 0) {
+    if (input_files_stat(path, &info) != 0) {
         return status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
     }
     if (S_ISREG(info.st_mode)) return status_ok();

@@ -81,8 +81,14 @@ static struct status check_head(const struct byte_source *source, const char *pa
                  {"\xFF\xFE", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"\xFE\xFF", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
                  {"PAR1", 4, "a Parquet file", "a converter to JSON lines"}};
-    char head[4];
+    char head[8];
     const size_t n = byte_source_head(source, head, sizeof head);
+    if (n == sizeof head && memcmp(head, "\x89HDF\r\n\x1A\n", n) == 0) {
+        return status_make(STATUS_INPUT,
+                           "input %s: expected JSON lines in UTF-8, found an HDF5 file; %s:/NAME, "
+                           "with .h5 or .hdf5, is its dataset of strings NAME",
+                           path, path);
+    }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (n < kinds[i].n || memcmp(head, kinds[i].bytes, kinds[i].n) != 0) continue;
         return status_make(STATUS_INPUT,
