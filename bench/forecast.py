@@ -71,11 +71,12 @@ def one_case(a, model, node, ranks, layout, load):
             "parts": found[3].strip(", "), "load_average": os.getloadavg()[0]}
 
 
+def show(c):
+    print(f"{c['model']:10} {c['layout']:8} {c['load']:16} {c['predicted_s']:9.2f} {c['wall_s']:8.2f} {c['cpu_s']:8.2f} "
+          f"{c['predicted_s'] / c['wall_s']:8.2f} {c['predicted_s'] / c['cpu_s']:8.2f}  {c['parts']}", flush=True)
+
+
 def report(cases):
-    print(f"{'model':10} {'layout':8} {'load':16} {'predicted':>9} {'wall':>8} {'CPU':>8} {'by wall':>8} {'by CPU':>8}  parts")
-    for c in cases:
-        print(f"{c['model']:10} {c['layout']:8} {c['load']:16} {c['predicted_s']:9.2f} {c['wall_s']:8.2f} {c['cpu_s']:8.2f} "
-              f"{c['predicted_s'] / c['wall_s']:8.2f} {c['predicted_s'] / c['cpu_s']:8.2f}  {c['parts']}", flush=True)
     for what in ("wall_s", "cpu_s"):
         for ranks in (1, 2):
             errors = [abs(c["predicted_s"] / c[what] - 1) for c in cases if (c["layout"] == "1 rank") == (ranks == 1)]
@@ -95,13 +96,15 @@ def main():
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     cases = []
+    print(f"{'model':10} {'layout':8} {'load':16} {'predicted':>9} {'wall':>8} {'CPU':>8} {'by wall':>8} {'by CPU':>8}  parts")
     for _ in range(a.rounds):
         for ranks in range(1, a.ranks + 1):
             node = a.out / f"node{ranks}.json"
             measure(a, ranks, node)
             for model in sorted(a.models.glob("*.h5")):
-                for n, layout in LAYOUTS:
-                    cases += [one_case(a, model, node, n, layout, load) for load in LOADS if n == ranks]
+                for layout, load in [(layout, load) for n, layout in LAYOUTS if n == ranks for load in LOADS]:
+                    cases.append(one_case(a, model, node, ranks, layout, load))
+                    show(cases[-1])
         (a.out / "forecast.json").write_text(json.dumps(cases, indent=1))
     report(cases)
 

@@ -21,8 +21,8 @@ struct bench_node {
 struct status bench_node_measure(const struct bench_node *b, struct node *out);
 
 /* **Collective (world)**. Returns the seconds of run(user) on all ranks at the same time: the lower
- * quartile of at least five calls, because only other work disturbs, and only upwards. A call takes
- * as long as its slowest rank. */
+ * quartile of five calls or more (fewer if these would take too long), because only other work
+ * disturbs, and only upwards. A call takes as long as its slowest rank. */
 double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
 
 /* **Collective (world)**. Sets out->step_s and out->sequence_s: what the scheduler takes to plan

@@ -21,7 +21,7 @@ enum {
     SAMPLE_TIMES = 4, /* lines of a good sample for each sequence that runs at a time */
     COUNTS_MAX = 16,  /* numbers of nodes */
 };
-static const double model_error = 0.1; /* bench/forecast.py */
+static const double model_error = 0.25; /* the model's own; not yet seen on a quiet machine */
 
 /* One layout on n nodes. */
 struct candidate_layout {
