@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
@@ -132,11 +131,19 @@ uint64_t mem_fail_after(uint64_t n)
     return made;
 }
 
+/* Reads VmHWM, not getrusage: execve keeps ru_maxrss, so a program that a large process starts with
+ * vfork begins with the peak of that process. */
 uint64_t mem_peak_bytes(void)
 {
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-    return (uint64_t)usage.ru_maxrss * 1024;
+    FILE *f = fopen("/proc/self/status", "re");
+    if (f == NULL) return 0;
+    char line[256];
+    unsigned long long kib = 0;
+    while (kib == 0 && fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "VmHWM: %llu kB", &kib) != 1) kib = 0;
+    }
+    fclose(f);
+    return (uint64_t)kib * 1024;
 }
 
 uint64_t mem_resident_bytes(void)

@@ -2,7 +2,13 @@
 #include "base/mem.h"
 
 #include <CUnit/CUnit.h>
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void mapped_memory_is_aligned_and_zeroed(void)
 {
@@ -34,9 +40,43 @@ static void what_cannot_be_mapped_is_an_error(void)
     (void)mem_fail_after(0);
 }
 
+/* Runs this suite once more as another process; true when it passes. */
+static bool suite_passes_again(void)
+{
+    char *const argv[] = {"unit", "mem", NULL};
+    posix_spawn_file_actions_t quiet;
+    pid_t child = -1;
+    int status = -1;
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    const int error = posix_spawn(&child, "/proc/self/exe", &quiet, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&quiet);
+    return error == 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* A program that a large process starts has a peak of its own. */
+static void the_peak_is_not_the_starters(void)
+{
+    enum { N = 256 << 20 };
+    char *p;
+    if (getenv("SHOAL_TEST_PEAK") != NULL) { /* started below */
+        CU_ASSERT(mem_peak_bytes() > 0 && mem_peak_bytes() < N / 2);
+        return;
+    }
+    CU_ASSERT_EQUAL_FATAL(mem_map(&p, N, "test").code, STATUS_OK);
+    memset(p, 1, N);
+    CU_ASSERT(mem_peak_bytes() >= N && mem_resident_bytes() >= N);
+    setenv("SHOAL_TEST_PEAK", "1", 1);
+    CU_ASSERT_TRUE(suite_passes_again());
+    unsetenv("SHOAL_TEST_PEAK");
+    mem_unmap(&p, N);
+    CU_ASSERT(mem_peak_bytes() >= N && mem_resident_bytes() < N);
+}
+
 void suite_mem(CU_pSuite suite);
 void suite_mem(CU_pSuite suite)
 {
+    CU_add_test(suite, "the peak is not the starter's", the_peak_is_not_the_starters);
     CU_add_test(suite, "mapped memory is aligned and zeroed", mapped_memory_is_aligned_and_zeroed);
     CU_add_test(suite, "what cannot be mapped is an error", what_cannot_be_mapped_is_an_error);
 }
