@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { SCAN_VECTORS = 2, SCAN_ROWS = 4 };
+enum { SCAN_VECTORS = 4, SCAN_ROWS = 2 };
 
 #include "kernels/scan_body.h"
 
