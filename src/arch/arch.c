@@ -137,6 +137,7 @@ static struct status derive_rope(struct arch_reading *r)
     js_number(js_get(r->rope_parameters, "rope_theta"), &m->rope_theta);
     TRY(check_theta(r));
     TRY(arch_derive_longrope(r));
+    TRY(arch_derive_growth(r));
     if (!(m->rope_theta > 1.0 && m->rope_theta < 1e12)) {
         return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", r->what,
                            m->rope_theta);
@@ -146,6 +147,13 @@ static struct status derive_rope(struct arch_reading *r)
         return status_make(STATUS_INPUT,
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
                            part);
+    }
+    if (m->family->mla && m->family->grows) { /* there a fraction of all elements of a head of q */
+        if ((uint32_t)((r->query_own + m->rotary) * part) == m->rotary) return status_ok();
+        return status_make(STATUS_INPUT,
+                           "%s: partial_rotary_factor: expected %u of %u elements, as "
+                           "qk_rope_head_dim says, found %g",
+                           r->what, m->rotary, r->query_own + m->rotary, part);
     }
     if (part != 1 && !m->family->partial_rotary) {
         return status_make(STATUS_INPUT,
@@ -168,7 +176,8 @@ static struct status derive_latent(struct arch_reading *r)
                            "at most 1024, found %u and %u",
                            r->what, LANES, m->kv_lora, m->rotary);
     }
-    if (m->head_dim != 0 && m->head_dim != m->rotary) {
+    const bool whole = m->family->grows && m->head_dim == r->query_own + m->rotary;
+    if (m->head_dim != 0 && m->head_dim != m->rotary && !whole) {
         return status_make(STATUS_INPUT,
                            "%s: head_dim: expected %u, as qk_rope_head_dim says, found %u", r->what,
                            m->rotary, m->head_dim);
@@ -450,6 +459,10 @@ static struct status derive_groups(struct arch_reading *r)
         return status_make(
             STATUS_INPUT,
             "%s: field \"topk_method\": expected a text beside n_group, found nothing", r->what);
+    }
+    if (m->family->grows && rule->n_groups > 1) {
+        return status_make(STATUS_INPUT, "%s: n_group: expected 1 for %s, found %u", r->what,
+                           m->family->title, rule->n_groups);
     }
     if (rule->n_groups_chosen == 0) return arch_field_missing(r, "topk_group");
     if (m->n_experts % rule->n_groups == 0 && rule->n_groups_chosen <= rule->n_groups &&

@@ -129,6 +129,8 @@ struct arch_family {
                          "attention_chunk_size" */
     bool l2_norm;     /* "use_qk_norm": RMSNorms of q and k without weights, in rotated layers */
     bool tunes;       /* "attn_temperature_tuning": q of unrotated layers grows with the position */
+    bool grows;       /* q of all layers grows with the position: "llama_4_scaling_beta" in
+                         "rope_parameters", whose type must be "yarn" */
     bool weighs_inputs; /* the one chosen expert's input is multiplied by its weight; "moe_layers",
                            and "intermediate_size_mlp" for dense layers */
     bool indexed;     /* sparse attention: "index_topk" positions of each row, found by an index of
@@ -174,11 +176,12 @@ struct arch_scales {
                                       residual stream, and the head's input */
 };
 
-/* Llama-4: at position p, q of layers without RoPE is multiplied by
- * 1 + scale * log(1 + floor((p + 1) / step)). */
+/* At position p, q is multiplied by 1 + scale * log(1 + floor((p + first) / step)): in layers
+ * without RoPE (Llama-4), or in all of them (Ministral-3, Mistral-4). */
 struct arch_tuning {
-    uint32_t step;
+    uint32_t step, first;
     float scale; /* 0: none */
+    bool everywhere;
 };
 
 /* The constants of clamped SwiGLU. */

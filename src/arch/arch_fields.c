@@ -586,6 +586,7 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
     };
     static const char *const more[] = {"short_factor", "long_factor", "alpha"};
     static const char *const scales[] = {"short_mscale", "long_mscale"};
+    static const char *const growth[] = {"llama_4_scaling_beta", "max_position_embeddings"};
     /* for images: a text token's positions are equal in all sections */
     static const char *const images[] = {"mrope_section", "mrope_interleaved"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
@@ -604,6 +605,7 @@ struct status arch_fields_check_rope(const struct arch_reading *r, const struct 
         if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value) ||
             (is_special && listed(key, more, sizeof more / sizeof more[0])) ||
             (r->m.family->delta_apart && listed(key, images, sizeof images / sizeof images[0])) ||
+            (r->m.family->grows && listed(key, growth, sizeof growth / sizeof growth[0])) ||
             (r->m.family->mixer && listed(key, scales, sizeof scales / sizeof scales[0])))
             continue;
         return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", r->what, where,

@@ -81,6 +81,11 @@ struct status arch_derive_index(struct arch_reading *r);
 struct status arch_derive_chunks(struct arch_reading *r);
 struct status arch_derive_moe_layers(struct arch_reading *r);
 
+/* Local. Reads how q grows from "rope_parameters" (struct arch_family, grows). Errors:
+ * STATUS_INPUT.
+ */
+struct status arch_derive_growth(struct arch_reading *r);
+
 /* Local. For LongRoPE: limits the context to that for which the short factors hold. */
 struct status arch_derive_longrope(struct arch_reading *r);
 

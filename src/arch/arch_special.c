@@ -1,6 +1,8 @@
 /* Derives what only a few families have. Called by arch.c. */
 #include "arch/arch_private.h"
 
+#include <string.h>
+
 /* Checks that a softcap is given, as null or a number: other programs' defaults differ. */
 static struct status softcap_given(const struct arch_reading *r, const char *key)
 {
@@ -47,6 +49,35 @@ struct status arch_derive_longrope(struct arch_reading *r)
     return status_ok();
 }
 
+struct status arch_derive_growth(struct arch_reading *r)
+{
+    static const char beta_key[] = "llama_4_scaling_beta";
+    static const char step_key[] = "original_max_position_embeddings";
+    const struct js_node *rope = r->rope_parameters;
+    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
+    double beta = 0;
+    int64_t step = 0;
+    if (!r->m.family->grows) return status_ok();
+    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    if (rule == NULL || strcmp(rule, "yarn") != 0) {
+        return status_make(STATUS_INPUT, "%s: rope_parameters: expected type \"yarn\" for %s",
+                           r->what, r->m.family->title);
+    }
+    if (!js_number(js_get(rope, beta_key), &beta) || !(beta >= 0 && beta < 1e3)) {
+        return status_make(STATUS_INPUT,
+                           "%s: rope_parameters: field \"%s\": expected a number from 0 to 1000",
+                           r->what, beta_key);
+    }
+    if (!js_int(js_get(rope, step_key), &step) || step < 1 || step > 1 << 24) {
+        return status_make(STATUS_INPUT,
+                           "%s: rope_parameters: field \"%s\": expected an integer from 1 to %d",
+                           r->what, step_key, 1 << 24);
+    }
+    r->m.tuning =
+        (struct arch_tuning){.step = (uint32_t)step, .scale = (float)beta, .everywhere = true};
+    return status_ok();
+}
+
 struct status arch_derive_chunks(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -67,6 +98,7 @@ struct status arch_derive_chunks(struct arch_reading *r)
     if (js_int(r->tuning, &number)) tunes = number != 0;
     if (r->tuning != NULL) js_bool(r->tuning, &tunes);
     if (!tunes) m->tuning.scale = 0;
+    m->tuning.first = 1;
     return status_ok();
 }
 

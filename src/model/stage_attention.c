@@ -30,7 +30,7 @@ void stage_describe_attention(struct stage *s)
 /* Returns the factor by which q grows with the position (struct arch_tuning). */
 static float tuned(const struct arch_tuning *t, int32_t position)
 {
-    const uint32_t n = ((uint32_t)position + 1) / t->step;
+    const uint32_t n = ((uint32_t)position + t->first) / t->step;
     return (float)(1.0 + (double)t->scale * el_log(1.0 + (double)n));
 }
 
@@ -203,7 +203,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
     if (s->ones != NULL && !layer->is_unrotated) q_norm = k_norm = s->ones;
-    if (s->q_scale != NULL && layer->is_unrotated)
+    if (s->q_scale != NULL && (layer->is_unrotated || s->o.model->tuning.everywhere))
         op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
                       (size_t)s->attention.n_heads * s->o.model->query_dim, s->q);
     if (whole) norm_whole(s, w, n_rows);

@@ -117,6 +117,9 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     const struct kv_view kv = kv_pool_layer(s->kv, layer->in_cache);
     if (s->attention.n_heads == 0) return;
     project(s, &layer->attention, in);
+    if (s->q_scale != NULL)
+        op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
+                      (size_t)s->attention.n_heads * m->query_dim, s->q);
     enter_latents(s, latent, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
     if (arch_has_index(m, layer->index)) stage_index_keys(s, layer, p, in);

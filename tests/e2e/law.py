@@ -99,7 +99,8 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "olmo2-bias", "smollm3-list", "dots1-window", "olmo3", "exaone4",
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
-            "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "glm5", "llama4", "qwen3_5", "qwen3_5-moe",
+            "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "glm5",
+            "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {

@@ -4,8 +4,8 @@ from transformers import (ApertusConfig, ApertusForCausalLM, Ernie4_5Config, Ern
                           Exaone4ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3Config, Gemma3ForCausalLM,
                           Gemma3ForConditionalGeneration, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM,
                           GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM,
-                          LlamaConfig, LlamaForCausalLM, MinistralConfig, MinistralForCausalLM, MistralConfig,
-                          MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, Ministral3Config, Ministral3ForCausalLM, MinistralConfig,
+                          MinistralForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM,
                           Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                           SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
@@ -205,6 +205,23 @@ MODELS = {
             num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
             sliding_window=70, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # q grows every 24 positions, YaRN with both factors
+    "ministral3": dict(
+        cls=Ministral3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Ministral3Config(
+            vocab_size=260, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5, sliding_window=None, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=16.0, beta_fast=32.0, beta_slow=1.0,
+                                 mscale=1.0, mscale_all_dim=0.7, original_max_position_embeddings=24,
+                                 llama_4_scaling_beta=0.4), **COMMON)),
+    # a window in all layers, heads padded in the cache, tied
+    "ministral3-window": dict(
+        cls=Ministral3ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: Ministral3Config(
+            vocab_size=260, hidden_size=40, intermediate_size=48, num_hidden_layers=3, num_attention_heads=3,
+            num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-6, sliding_window=40, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                                 original_max_position_embeddings=64, llama_4_scaling_beta=0.1), **COMMON)),
     # multipliers of embeddings, residuals, scores and logits, tied
     "granite": dict(
         cls=GraniteForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,

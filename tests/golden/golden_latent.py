@@ -1,7 +1,7 @@
 """The models of the goldens with latent attention."""
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM,
-                          Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM)
+                          Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM, Mistral4Config, Mistral4ForCausalLM)
 
 from golden_common import COMMON, SHORTER, SHORTEST
 
@@ -114,4 +114,27 @@ MODELS = {
             topk_group=1, norm_topk_prob=False, rms_norm_eps=1e-5, rope_interleave=False,
             mlp_layer_types=["sparse", "dense", "sparse"], tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # latent attention whose q grows every 20 positions, softmax renormalised, all layers sparse
+    "mistral4": dict(
+        cls=Mistral4ForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST,
+        config=lambda: Mistral4Config(
+            vocab_size=260, hidden_size=32, intermediate_size=32, moe_intermediate_size=16,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=32,
+            qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, n_routed_experts=6, num_experts_per_tok=2,
+            n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=True,
+            first_k_dense_replace=0, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=25.6, beta_fast=32.0, beta_slow=1.0,
+                                 mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=20,
+                                 llama_4_scaling_beta=0.3), **COMMON)),
+    # q in one step, a dense first layer, weights as they are, scaled, halves rotated, tied
+    "mistral4-dense": dict(
+        cls=Mistral4ForCausalLM, dtype=torch.float16, prompts=SHORTEST,
+        config=lambda: Mistral4Config(
+            vocab_size=260, hidden_size=32, intermediate_size=48, moe_intermediate_size=16,
+            num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=None, kv_lora_rank=16,
+            qk_nope_head_dim=8, qk_rope_head_dim=16, v_head_dim=24, n_routed_experts=4, num_experts_per_tok=2,
+            n_shared_experts=2, n_group=1, topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=False,
+            first_k_dense_replace=1, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_interleave=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=16.0, beta_fast=32.0, beta_slow=1.0,
+                                 original_max_position_embeddings=32, llama_4_scaling_beta=0.1), **COMMON)),
 }

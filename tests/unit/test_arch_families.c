@@ -170,6 +170,40 @@ static void dense_layers_are_those_of_the_list(void)
     refuse(LLAMA ",\"mlp_layer_types\":[\"sparse\"]", "mlp_layer_types");
 }
 
+#define YARN(fields)                                                                               \
+    "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e4,\"factor\":4.0,"               \
+    "\"original_max_position_embeddings\":32" fields "}"
+#define MINISTRAL3                                                                                 \
+    "\"architectures\":[\"Ministral3ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"    \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":100,"      \
+    "\"intermediate_size\":96,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,"
+#define MISTRAL4                                                                                   \
+    "\"architectures\":[\"Mistral4ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"      \
+    "\"num_attention_heads\":4,\"vocab_size\":100,\"max_position_embeddings\":128,"                \
+    "\"moe_intermediate_size\":32,\"n_routed_experts\":8,\"n_shared_experts\":1,"                  \
+    "\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"kv_lora_rank\":32,"                       \
+    "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16,"                           \
+    "\"routed_scaling_factor\":1.0,\"first_k_dense_replace\":0,"
+
+static void queries_may_grow_in_all_layers(void)
+{
+    CU_ASSERT_EQUAL_FATAL(parse(MINISTRAL3 YARN(",\"llama_4_scaling_beta\":0.1")).code, STATUS_OK);
+    CU_ASSERT(m.tuning.step == 32 && m.tuning.first == 0 && m.tuning.everywhere);
+    CU_ASSERT(m.tuning.scale == 0.1f && !m.qkv_bias);
+    CU_ASSERT_EQUAL(parse(MISTRAL4 YARN(",\"llama_4_scaling_beta\":0.1,"
+                                        "\"partial_rotary_factor\":0.5") ",\"head_dim\":32")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(m.rotary == 16 && m.query_dim == 32 && m.router.kind == ROUTER_SOFTMAX_RENORM);
+    refuse(MINISTRAL3 YARN(""), "llama_4_scaling_beta");
+    refuse(MINISTRAL3 "\"rope_theta\":1e4", "yarn");
+    refuse(MISTRAL4 YARN(",\"llama_4_scaling_beta\":0.1") ",\"n_group\":2,\"topk_group\":1",
+           "n_group");
+    refuse(MISTRAL4 YARN(",\"llama_4_scaling_beta\":0.1,\"partial_rotary_factor\":0.25"),
+           "partial_rotary_factor");
+    refuse(LLAMA "," YARN(",\"llama_4_scaling_beta\":0.1"), "llama_4_scaling_beta");
+}
+
 #define LLAMA4                                                                                     \
     "\"architectures\":[\"Llama4ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"        \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"vocab_size\":100,"      \
@@ -278,6 +312,7 @@ static void an_activation_and_a_router_of_one_family(void)
 void suite_arch_families(CU_pSuite suite);
 void suite_arch_families(CU_pSuite suite)
 {
+    CU_add_test(suite, "queries may grow in all layers", queries_may_grow_in_all_layers);
     CU_add_test(suite, "chunks and weighed inputs are understood",
                 chunks_and_weighed_inputs_are_understood);
     CU_add_test(suite, "MiniMax-M2's fields", minimax_fields_are_read);

@@ -1,4 +1,5 @@
-/* Splits the fused expert tensors of gpt-oss, Llama-4 and Qwen3.5-MoE into matrices and biases. */
+/* Splits the fused expert tensors of gpt-oss, Llama-4, Qwen3.5-MoE and Mistral-4 into matrices
+ * and biases. */
 #include "checkpoint/convert/fused_experts.h"
 
 #include <stdio.h>
@@ -13,6 +14,7 @@ static const struct fused_model {
     {"GptOssForCausalLM", ".mlp.experts.", false, false},
     {"Llama4ForCausalLM", ".feed_forward.experts.", true, false},
     {"Qwen3_5MoeForCausalLM", ".mlp.experts.", true, true},
+    {"Mistral4ForCausalLM", ".mlp.experts.", true, true},
 };
 
 /* The suffixes of fused tensors, and the names of their parts. */

@@ -1,7 +1,7 @@
-/* Splits the experts of gpt-oss, Llama-4 and Qwen3.5-MoE checkpoints, which store gate and up as
- * one tensor (in gpt-oss with alternating rows) and unquantized matrices as [experts, inputs,
- * outputs] (Qwen3.5-MoE: [experts, outputs, inputs]). Tells which of shoal's tensors a source
- * tensor contains and where their elements are. Reads no file. Called by source.c. */
+/* Splits the experts of gpt-oss, Llama-4, Qwen3.5-MoE and Mistral-4 checkpoints, which store gate
+ * and up as one tensor (in gpt-oss with alternating rows) and unquantized matrices as [experts,
+ * inputs, outputs] (the last two: [experts, outputs, inputs]). Tells which of shoal's tensors a
+ * source tensor contains and where their elements are. Reads no file. Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 #define SHOAL_CHECKPOINT_CONVERT_FUSED_EXPERTS_H
 
