@@ -2,6 +2,7 @@
 #include "serve/http/batch_run.h"
 
 #include "base/mem.h"
+#include "serve/input/input_files.h"
 #include "serve/input/line_reader.h"
 #include "serve/journal/id_set.h"
 #include "serve/journal/journal.h"
@@ -43,8 +44,12 @@ static struct status open_files(struct batch_run *r, const char *settings)
                                        .session = "serve",
                                        .input_bytes = line_reader_size(r->reader)};
     TRY(journal_open(&jo, &r->journal));
-    TRY(result_writer_resume(r->output_path, WINDOW_ROWS, WINDOW_BYTES, NULL, &r->writer));
-    return journal_check_input(r->journal, r->input_path, NULL);
+    const struct result_writer_options wo = {
+        .path = r->output_path, .window_rows = WINDOW_ROWS, .window_bytes = WINDOW_BYTES};
+    TRY(result_writer_resume(&wo, &r->writer));
+    const char *const input = r->input_path;
+    const struct input_files files = input_files_one(&input);
+    return journal_check_input(r->journal, &files, NULL);
 }
 
 /* Makes a line that the journal has a row again. */
