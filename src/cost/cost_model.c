@@ -42,7 +42,7 @@ static double weights_of(const struct weights_cut *cut, const struct arch_tensor
 
 /* Adds the weights of a layer with these parts, `times` times. */
 static void count_layer(struct cost_model *m, struct cost_stage *s, const struct weights_cut *cut,
-                        uint32_t parts, double times)
+                        uint64_t parts, double times)
 {
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {

@@ -86,8 +86,8 @@ uint64_t weights_outer_parts(const struct layout *l, struct layout_place place)
     const bool first = place.pp == 0, last = place.pp + 1 == l->pp;
     const uint64_t head = !l->model.arch->tied ? PART_HEAD : first ? 0 : PART_HEAD_TIED;
     const bool embeds = first || (last && l->model.arch->n_predict > 0);
-    uint32_t final = arch_final_parts(l->model.arch) | head;
-    if (l->model.arch->headless) final &= ~(uint32_t)(PART_HEAD | PART_HEAD_TIED | PART_HEAD_BIAS);
+    uint64_t final = arch_final_parts(l->model.arch) | head;
+    if (l->model.arch->headless) final &= ~(uint64_t)(PART_HEAD | PART_HEAD_TIED | PART_HEAD_BIAS);
     return (embeds ? PART_EMBED : 0) | (last ? final : 0);
 }
 
