@@ -503,6 +503,7 @@ static struct status derive_ffn(struct arch_reading *r)
     bool any_dense = false;
     if (f->mamba_granite && m->n_experts == 0) {
         m->lone_shared = true;
+        m->n_chosen = 0;
         m->ffn = m->shared_ffn;
         m->shared_ffn = 0;
     }

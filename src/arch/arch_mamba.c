@@ -190,7 +190,8 @@ struct status arch_derive_mamba(struct arch_reading *r)
         any_moe = any_moe || b->is_moe;
     }
     if (any_moe) TRY(check_experts(r));
-    if (m->family->mamba_blocks && !any_moe) m->n_experts = m->expert_ffn = m->shared_ffn = 0;
+    if (m->family->mamba_blocks && !any_moe)
+        m->n_experts = m->n_chosen = m->expert_ffn = m->shared_ffn = 0;
     if (any_attention) return status_ok();
     return status_make(STATUS_INPUT, "%s: layer_types: %s without attention is not implemented",
                        r->what, m->family->title);

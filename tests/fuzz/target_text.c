@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
+#include "checkpoint/convert/published.h"
 #include "fuzz/fuzz.h"
 #include "parallel/layout/layout.h"
 #include "text/chat/chat.h"
@@ -373,6 +374,11 @@ static const char *const config_words[] = {"\"num_hidden_layers\":",
                                            "\"LlamaForCausalLM\"",
                                            "\"MixtralForCausalLM\"",
                                            "\"Qwen3MoeForCausalLM\"",
+                                           "\"GraniteMoeHybridForCausalLM\"",
+                                           "\"NemotronHForCausalLM\"",
+                                           "\"hybrid_override_pattern\":\"M-*E\"",
+                                           "\"time_step_limit\":[0,Infinity]",
+                                           "\"num_local_experts\":0",
                                            "\"architectures\":[",
                                            "\"hidden_act\":\"silu\"",
                                            "\"use_sliding_window\":true",
@@ -381,8 +387,17 @@ static const char *const config_words[] = {"\"num_hidden_layers\":",
 static bool run_config(const char *bytes, size_t n)
 {
     struct arch m;
-    struct status st = arch_parse(bytes, n, "config.json", &m);
+    struct strbuf text; /* as convert reads it */
+    strbuf_init(&text);
+    strbuf_add(&text, bytes, n);
+    struct status st = published_finite_config(&text);
+    if (!status_failed(&st)) st = arch_parse(text.data, text.n, "config.json", &m);
+    strbuf_fini(&text);
     if (status_failed(&st)) return fuzz_refused(&st);
+    for (uint32_t l = 0; l < m.n_layers; l++)
+        FUZZ_CHECK(!m.layer_lacks_mixer[l] || !m.layer_lacks_ffn[l], "layer %u is empty", l);
+    FUZZ_CHECK(m.delta.n_key_heads == 0 || m.delta.n_value_heads % m.delta.n_key_heads == 0,
+               "%u and %u recurrent heads", m.delta.n_value_heads, m.delta.n_key_heads);
     FUZZ_CHECK(m.n_heads > 0 && m.n_kv_heads > 0 && m.n_heads % m.n_kv_heads == 0,
                "%u and %u heads", m.n_heads, m.n_kv_heads);
     FUZZ_CHECK(m.n_layers > 0 && m.n_layers <= ARCH_LAYERS_MAX && m.head_dim > 0, "%u layers",
@@ -408,10 +423,11 @@ static bool run_config(const char *bytes, size_t n)
 
 static void begin_config(struct fuzz_seeds *seeds)
 {
-    static const char *const names[] = {"models/llama-gqa/hf",       "models/mixtral/hf",
-                                        "models/qwen3-moe/hf",       "models/smollm-tied/hf",
-                                        "models/qwen3-moe-mixed/hf", "configs/mixtral-8x7b",
-                                        "configs/qwen3-235b-a22b"};
+    static const char *const names[] = {
+        "models/llama-gqa/hf",     "models/mixtral/hf",         "models/qwen3-moe/hf",
+        "models/smollm-tied/hf",   "models/qwen3-moe-mixed/hf", "configs/mixtral-8x7b",
+        "configs/qwen3-235b-a22b", "models/qwen3-next/hf",      "models/granite4/hf",
+        "models/granite4-moe/hf",  "models/nemotron-h/hf",      "models/nemotron-h-moe/hf"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[128];
         snprintf(path, sizeof path, "golden/%s/config.json", names[i]);

@@ -80,16 +80,31 @@ static void granite_has_its_sizes(void)
     strbuf_fini(&layers);
 }
 
+/* Granite-4 without experts: the shared MLP is a dense FFN. */
+static void granite_may_lack_experts(void)
+{
+    char text[4096];
+    struct strbuf layers;
+    struct arch m;
+    snprintf(text, sizeof text, "%s", granite);
+    memcpy(strstr(text, "num_local_experts\": 64") + strlen("num_local_experts\": "), " 0", 2);
+    CU_ASSERT_FATAL(parse(text, granite_layers(&layers), "", &m, NULL));
+    CU_ASSERT(m.lone_shared && m.ffn == 1024 && m.shared_ffn == 0 && !m.layer_is_moe[0]);
+    CU_ASSERT(m.n_experts == 0 && m.n_chosen == 0);
+    CU_ASSERT((arch_layer_parts(&m, 0) & (PART_LONE_SHARED | PART_DENSE)) == PART_LONE_SHARED);
+    strbuf_fini(&layers);
+}
+
 static void a_layer_of_nemotron_is_one_block(void)
 {
     struct arch m;
-    CU_ASSERT_FATAL(parse(nemotron, nemotron_layers, "", &m, NULL));
+    CU_ASSERT_FATAL(parse(nemotron, nemotron_layers, ", \"num_experts_per_tok\": 2", &m, NULL));
     CU_ASSERT_EQUAL(arch_delta_layers(&m, 0, 56), 27);
     CU_ASSERT(arch_layer_parts(&m, 0) == (PART_LONE_MIXER | PART_MAMBA | PART_CONV_BIAS));
     CU_ASSERT(arch_layer_parts(&m, 1) == (PART_LONE_FFN | PART_RELU2));
     CU_ASSERT(arch_layer_parts(&m, 14) == (PART_LONE_MIXER | PART_HEADS));
     CU_ASSERT(!arch_layer_has_kv(&m, 0) && !arch_layer_has_kv(&m, 1) && arch_layer_has_kv(&m, 14));
-    CU_ASSERT(m.delta.step_least == 0.001f && m.norm_eps == 1e-5f);
+    CU_ASSERT(m.delta.step_least == 0.001f && m.norm_eps == 1e-5f && m.n_chosen == 0);
     CU_ASSERT(arch_params(&m) > 8.8e9 && arch_params(&m) < 8.95e9);
 }
 
@@ -150,6 +165,7 @@ void suite_arch_mamba(CU_pSuite suite);
 void suite_arch_mamba(CU_pSuite suite)
 {
     CU_add_test(suite, "Granite-4 has its sizes", granite_has_its_sizes);
+    CU_add_test(suite, "Granite-4 may lack experts", granite_may_lack_experts);
     CU_add_test(suite, "a layer of Nemotron-H is one block", a_layer_of_nemotron_is_one_block);
     CU_add_test(suite, "lists and patterns agree", lists_and_patterns_agree);
     CU_add_test(suite, "what is not implemented is named", what_is_not_implemented_is_named);
