@@ -158,8 +158,8 @@ def allowed(row):
         return False
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
-    if row["model"] == "qwen3_5-moe" and row["layout"] == "tp3":
-        return False  # it has two heads
+    if row["model"] in ("qwen3_5-moe", "nemotron-h-moe") and row["layout"] == "tp3":
+        return False  # they have two heads
     if row["model"] in (*FP8_CODES, "nemotron-h-moe") and row["weights"] == "stream":
         return False  # refused
     if not HAS_EXPERTS[row["model"]] and row["weights"] == "stream":
