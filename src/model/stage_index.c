@@ -42,15 +42,18 @@ static void rotate_heads(struct stage *s, const struct part *p, float *x, size_t
                                                   .to = x});
 }
 
-void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p,
-                      struct act_rows *in)
+void stage_index_project(struct stage *s, const struct index_weights *w, struct act_rows *in)
+{
+    const struct column columns[] = {{&w->k, s->index.k, NULL}, {&w->mix, s->index.mix, NULL}};
+    stage_columns(s, columns, 2, in);
+}
+
+void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p)
 {
     const struct index_weights *w = &layer->attention.latent.index;
     const struct arch_index *index = &s->o.model->index;
     const struct kv_view keys = kv_pool_index(s->kv, layer->in_cache);
     const size_t n_rows = p->hidden.n_rows;
-    const struct column columns[] = {{&w->k, s->index.k, NULL}, {&w->mix, s->index.mix, NULL}};
-    stage_columns(s, columns, 2, in);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->index.k,
                                               .w = w->k_norm,
                                               .bias = w->k_norm_bias,

@@ -59,6 +59,7 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
                                      {&latent->kv_a, s->v, NULL},
                                      {&latent->k_rope, s->k_rope, NULL}};
     stage_columns(s, columns, 3, in);
+    if (latent->index.k.n_out > 0) stage_index_project(s, &latent->index, in);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->v,
                                               .w = latent->kv_a_norm,
                                               .n_rows = n_rows,
@@ -122,7 +123,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
                       (size_t)s->attention.n_heads * m->query_dim, s->q);
     enter_latents(s, latent, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
-    if (arch_has_index(m, layer->index)) stage_index_keys(s, layer, p, in);
+    if (arch_has_index(m, layer->index)) stage_index_keys(s, layer, p);
     const struct attn_args args = {.q = s->q_wide,
                                    .out = s->o_wide,
                                    .kv = kv,

@@ -295,10 +295,12 @@ stage_attend stage_latent;
 struct status stage_make_index(struct stage *s);
 void stage_free_index(struct stage *s);
 
-/* Local. Writes the index keys of the part's rows to the cache. s->index.q are the queries of the
- * part's normed rows `in`, before rotation. */
-void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p,
-                      struct act_rows *in);
+/* Local. Computes an index's keys and the weights of its heads from the part's normed rows `in`.
+ * Comes before q's latent is quantized, in the memory of the rows' quantized values. */
+void stage_index_project(struct stage *s, const struct index_weights *w, struct act_rows *in);
+
+/* Local. Norms and rotates the projected keys and writes them to the cache; rotates the queries. */
+void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p);
 
 /* Local. Attends as `args` says, each row over the positions that the layer's index chooses; a
  * layer without one takes those of the layer before it. */
