@@ -432,7 +432,11 @@ class Frames:
 
     def end(self, job):
         """The exit status, as a shell reports it."""
-        said = job.communicate(timeout=LIMIT_S)[1]
+        try:
+            said = job.communicate(timeout=LIMIT_S)[1]
+        except subprocess.TimeoutExpired:
+            job.kill()
+            expect(False, f"no end within {LIMIT_S} s: {job.args}")
         status = 128 - job.returncode if job.returncode < 0 else job.returncode
         expect(status in (0, 137), f"status {status}: {said[-2000:]}")
         return status
