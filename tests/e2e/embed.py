@@ -152,7 +152,24 @@ class EmbedTest:
             rows.append(dict(row, custom_id=f"line {i}"))
         return rows
 
+    def check_preempted(self):
+        """A text that is preempted between its chunks: rows that are computed again are added once.
+        Only layers with and without a window, together, take blocks while a prompt is computed."""
+        model = self.convert(TESTS / "golden" / "models" / "gemma3" / "hf", "gemma3")
+        rows = [{"custom_id": str(i), "input": [(i * k * k) % 251 for k in range(40 + i * 37 % 180)]}
+                for i in range(30)]
+        flags = ("--pooling", "mean", "--max-model-len", 256, "--chunk", 30, "--step-tokens", 200,
+                 "--metrics", self.work / "metrics.json")
+        found = []
+        for blocks in (4000, 12, 8):
+            self.embed(model, rows, "--kv-blocks", blocks, *flags)
+            found.append((self.work / "out.jsonl").read_bytes())
+        metrics = json.loads((self.work / "metrics.json").read_text())
+        expect(metrics["preemptions"] > 0 and metrics["recomputed_tokens"] > 0, f"{metrics}")
+        expect(found[1] == found[0] and found[2] == found[0], "a preemption changed bytes")
+
     def law(self):
+        self.check_preempted()
         for name in MODELS:
             for pooling in {"qwen3-embed": ("auto", "mean"), "mistral-embed": ("auto", "cls")}[name]:
                 want = None
