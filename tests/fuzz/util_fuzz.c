@@ -49,6 +49,7 @@ const char *__lsan_default_suppressions(void)
     X(call)                                                                                        \
     X(wire_ints)                                                                                   \
     X(compressed)                                                                                  \
+    X(embed)                                                                                       \
     X(mail_blocks)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
