@@ -55,12 +55,12 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user)
     const uint64_t begin = clock_ns();
     bool is_late = false; /* where ranks wait long for each other, all with other work */
     while (n < TIMES_MAX && (n < TIMES_MIN || total < TIME_NS) && !(is_late && n > 0)) {
-        comm_barrier(c, COMM_WORLD);
+        comm_barrier(c, COMM_HOST);
         const uint64_t since = clock_ns();
         run(user);
         const uint64_t now = clock_ns();
         uint64_t took[2] = {now - since, now - begin};
-        comm_max_u64(c, COMM_WORLD, took, 2); /* so that all ranks end together */
+        comm_max_u64(c, COMM_HOST, took, 2); /* so that all ranks end together */
         times[n++] = took[0];
         total += took[0] + 1;
         is_late = took[1] > LATE_NS;
@@ -464,6 +464,7 @@ struct status bench_node_measure(const struct bench_node *b, struct node *out)
     name_node(b, out);
     TRY(measure_linears(b, out));
     TRY(measure_rows(b, out));
+    TRY(bench_node_link(b, out));
     return bench_node_lead(b, out);
 }
 

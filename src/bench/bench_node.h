@@ -20,7 +20,7 @@ struct bench_node {
  * Errors, the same on all ranks: STATUS_MEMORY. */
 struct status bench_node_measure(const struct bench_node *b, struct node *out);
 
-/* **Collective (world)**. Returns the seconds of run(user) on all ranks at the same time: the lower
+/* **Collective (host)**. Returns the seconds of run(user) on all ranks at the same time: the lower
  * quartile of five calls or more (fewer if these would take too long), because only other work
  * disturbs, and only upwards. A call takes as long as its slowest rank. */
 double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
@@ -28,6 +28,11 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
 /* **Collective (world)**. Sets out->step_s and out->sequence_s: what the scheduler takes to plan
  * and commit. Errors: STATUS_MEMORY. */
 struct status bench_node_lead(const struct bench_node *b, struct node *out);
+
+/* **Collective (world)**. Sets out->network_s and out->network_bytes_s, on rank 0, if there are two
+ * hosts or more: from messages of 1 byte and of 4 MiB between one rank of each of two hosts.
+ * Errors: STATUS_MEMORY. */
+struct status bench_node_link(const struct bench_node *b, struct node *out);
 
 /* Local. Raises n->read, in proportion, to what the linears of one row were seen to read: other
  * work disturbs the longer passes of the bandwidth's measurement more. */

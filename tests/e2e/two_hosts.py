@@ -5,7 +5,7 @@ usage: two_hosts.py SHOAL WORK_FOLDER CASE
   same       tp, pp, ep and dp across the link give the bytes of one rank
   slow_link  a link of 100 Mbit/s: the layout chosen by default is faster than the worst one; prints the speed of
              every layout of four ranks
-  diagnose   the same link: shoal diagnose says how slow it is, and of which host
+  diagnose   the same link: shoal diagnose says how slow it is, and of which host; shoal bench saves its speed
   four       four hosts, of one and of two ranks: experts over all of them, sums over two and four
 The hosts are network namespaces (hosts.py), which need root; without it the test is skipped.
 lost_rank.py tests a lost link.
@@ -160,6 +160,13 @@ class TwoHostsTest:
         slow = [f for f in said["findings"] if f["rule"] == "link-slow"]
         expect([f["host"] for f in slow] == [said["hosts"][1]["host"]], f"findings: {said['findings']}")
         print(f"{RATE}: {slow[0]['text']}")
+        saved = self.work / "node.json"
+        done = run([*self.hosts.launcher(2), self.shoal.path, "bench", "--machine", "--threads", 1, "--save", saved], limit_s=600)
+        expect(done.status == 0, f"bench --save: {done}")
+        node = json.loads(saved.read_text())
+        expect(0.03e9 < 8 * node["network_bytes_s"] < 0.15e9 and 0 < node["network_s"] < 0.01,
+               f"a link of {RATE}: {node['network_bytes_s']} bytes/s, {node['network_s']} s measured")
+        expect(node["n_ranks"] == 1, f"one rank on each host: {node['n_ranks']}")
 
     def main(self):
         try:
