@@ -94,6 +94,32 @@ static void check_planned(struct moe *moe, const struct layout *l, uint32_t rank
     CU_ASSERT(found > 0 && found <= plan && plan <= 3 * found);
 }
 
+/* The same for a step whose halves take turns. Their result is that of the whole step, `want`. */
+static void check_halves(struct moe *moe, struct layout *l, const struct layer *layer,
+                         const struct moe_rows *all, size_t d)
+{
+    enum { HALF = TOKENS / 2 };
+    static float h[TOKENS * D_MAX];
+    const float *want = all->h;
+    struct moe_rows half[MOE_LANES] = {*all, *all};
+    if (!moe_travels(moe)) return;
+    memset(h, 0, sizeof h);
+    for (size_t i = 0; i < MOE_LANES; i++) {
+        half[i].n_tokens = HALF;
+        half[i].own = (struct range){0, HALF};
+        half[i].x += i * HALF * d;
+        half[i].h = h + i * HALF * d;
+        half[i].bad += i * HALF;
+        half[i].dropped += i * HALF;
+        CU_ASSERT_EQUAL(moe_start(moe, layer, &half[i], (int)i).code, STATUS_OK);
+    }
+    for (int i = 0; i < MOE_LANES; i++) CU_ASSERT_EQUAL(moe_run(moe, i).code, STATUS_OK);
+    for (int i = 0; i < MOE_LANES; i++) CU_ASSERT_EQUAL(moe_finish(moe, i).code, STATUS_OK);
+    CU_ASSERT_EQUAL(memcmp(h, want, TOKENS * d * sizeof *h), 0);
+    l->halves_from = 2;
+    check_planned(moe, l, util_rank());
+}
+
 /* One call over this rank's tokens with experts on ep ranks. h [TOKENS, D] out. */
 static struct moe_traffic run(const struct wire_case *w, struct experts *x,
                               const struct kern_table *kern, uint32_t ep, float *h)
@@ -108,7 +134,8 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     arch.router = w->router;
     arch.scale.residual = 1;
     model.expert_code_group = GROUP;
-    model.weights[CLASS_EXPERTS] = (struct layout_weight){.group = GROUP, .group_bytes = GROUP + sizeof(float)};
+    model.weights[CLASS_EXPERTS] =
+        (struct layout_weight){.group = GROUP, .group_bytes = GROUP + sizeof(float)};
     CU_ASSERT_EQUAL_FATAL(layout_build(&model, n, &flags, l).code, STATUS_OK);
     l->expert_hosts = ep;
     struct comm *c = util_comm_on_host(l, 0, (int)rank);
@@ -140,6 +167,7 @@ static struct moe_traffic run(const struct wire_case *w, struct experts *x,
     CU_ASSERT_EQUAL(moe_forward(moe, &layer, &rows).code, STATUS_OK);
     check_planned(moe, l, rank);
     const struct moe_traffic t = moe_traffic_of(moe);
+    check_halves(moe, l, &layer, &rows, w->width);
     int64_t all[3] = {(int64_t)t.n_tokens, (int64_t)t.dispatch_bytes, (int64_t)t.combine_bytes};
     comm_sum_i64(c, COMM_STAGE, all, 3);
     moe_destroy(&moe);

@@ -210,9 +210,10 @@ void comm_poll_mpi(struct comm *c)
 
 void comm_poll(struct comm *c)
 {
-    bool waits = c->has_stages;
-    for (int i = 0; i < MAILS_UNDER_WAY; i++) waits = waits || c->mails[i] != NULL;
-    if (waits && !comm_mail_advance(c, false)) poll_mpi(c);
+    if (c->has_stages)
+        poll_mpi(c);
+    else
+        comm_mail_poll(c, false);
 }
 
 /* **Collective (host)**. True when the host has more ranks than processing units, so that waiting

@@ -18,7 +18,8 @@
 enum {
     TAG_MAIL = 16,    /* of the first mail; the second one has the next tag */
     LINE = 64,        /* every message begins on a line */
-    POLL_NS = 100000, /* a team at work polls MPI at most so often */
+    POLL_NS = 100000, /* a rank at work polls MPI at most so often */
+    POLL_REST = 32,
 };
 
 /* Memory of a rank without shared memory. */
@@ -343,13 +344,23 @@ bool comm_mail_advance(struct comm *c, bool in_job)
     return called;
 }
 
-/* The team's calling thread comes here after each part of a job. */
-static void poll_in_job(void *c_)
+/* A poll may cost far more than its work: libraries that yield when idle give the core to other
+ * processes. So polls take at most about 1 / POLL_REST of a rank's time. */
+void comm_mail_poll(struct comm *c, bool in_job)
 {
-    struct comm *c = c_;
-    if (clock_ns() - c->polled_ns < POLL_NS) return;
-    comm_poll_mpi(c);
-    c->polled_ns = clock_ns();
+    bool any = false;
+    for (int i = 0; i < COMM_MAILS; i++) any = any || c->mails[i] != NULL;
+    const uint64_t now = any ? clock_ns() : 0;
+    if (!any || now < c->next_poll_ns) return;
+    if (!comm_mail_advance(c, in_job)) comm_poll_mpi(c);
+    const uint64_t end = clock_ns(), rest = (end - now) * POLL_REST;
+    c->next_poll_ns = end + (rest > POLL_NS ? rest : POLL_NS);
+}
+
+/* The team's calling thread comes here after each part of a job. */
+static void poll_in_job(void *c)
+{
+    comm_mail_poll(c, true);
 }
 
 static void set_under_way(struct comm_mail *m, bool is)

@@ -38,7 +38,7 @@ struct comm {
     bool waits_asleep;   /* comm_wait_asleep */
     bool has_stages;     /* ranks send each other messages while they compute */
     struct comm_mail *mails[MAILS_UNDER_WAY]; /* borrowed; NULL: that one is not under way */
-    uint64_t polled_ns;                       /* when the team's calling thread last polled */
+    uint64_t next_poll_ns;                    /* not before: comm_mail_poll */
     const char *site_file;                    /* debug builds: the call site */
     int site_line;
 };
@@ -66,6 +66,9 @@ void comm_poll_mpi(struct comm *c);
 /* comm_mail.c. Local. Begins to receive the mails' messages that have arrived. in_job: the team may
  * run a job, so a message for which memory must grow is left. Returns whether it called MPI. */
 bool comm_mail_advance(struct comm *c, bool in_job);
+
+/* comm_mail.c. Local. The same between two pieces of computing, seldom enough. */
+void comm_mail_poll(struct comm *c, bool in_job);
 
 /* Local. Records the end of an operation without counting it. */
 void comm_end(struct comm *c, uint64_t now);
