@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "serve/journal/id_set.h"
 #include "util_fake_engine.h"
+#include "util_serve.h"
 
 #include <CUnit/CUnit.h>
 #include <errno.h>
@@ -72,7 +73,7 @@ static void a_long_journal_is_read_in_bounded_memory(void)
     CU_ASSERT_FALSE(status_failed(&st));
     st = journal_facts_read(fd, path, &facts);
     CU_ASSERT_EQUAL(facts.good_bytes, offset);
-    const uint64_t before = mem_peak_bytes();
+    const uint64_t before = util_peak_restart();
     st = journal_index_create(fd, path, &facts, &index);
     unsigned n_wrong = 0;
     for (uint64_t line = 1; line <= N; line++) {

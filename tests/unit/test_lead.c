@@ -308,7 +308,7 @@ static void a_long_input_runs_in_bounded_memory(void)
     strbuf_fini(&in);
     struct lead_options o = util_lead_options(NULL, input, output);
     uint64_t n_wrong = 0;
-    const uint64_t before = mem_peak_bytes();
+    const uint64_t before = util_peak_restart();
     struct status st = util_lead_run(&o, &summary, &n_wrong);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT_EQUAL(n_wrong, 0);

@@ -15,6 +15,10 @@ enum { UTIL_PATH_MAX = 64 };
 void util_file_create(char path[UTIL_PATH_MAX], const char *bytes, size_t n);
 void util_file_remove(const char path[UTIL_PATH_MAX]);
 
+/* Makes the memory that this process has now its peak (mem_peak_bytes), if the kernel can, and
+ * returns the peak: memory that was used before must not hide what a test looks for. */
+uint64_t util_peak_restart(void);
+
 /* Rules for a fake model with a context of 20 tokens, and the request of one line, which has number
  * 12. */
 struct request_rules util_request_rules(struct tokenizer *t);
