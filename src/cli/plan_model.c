@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "calibrate/quantize_plan.h"
+#include "checkpoint/convert/published.h"
 #include "checkpoint/file/ckpt_list.h"
 #include "weights/weights.h"
 
@@ -117,18 +118,32 @@ done:
     return st;
 }
 
-static struct status read_config(const struct plan_source *source, struct arch *m,
-                                 struct layout_model *out)
+/* Reads a published config.json as convert would store it. */
+static struct status read_published(const char *path, struct strbuf *config)
 {
     char *text = NULL;
     size_t n;
-    TRY(file_read(source->path, CONFIG_BYTES_MAX, &text, &n));
-    struct status st = arch_parse(text, n, source->path, m);
+    bool is_text;
+    TRY(file_read(path, CONFIG_BYTES_MAX, &text, &n));
+    strbuf_add(config, text, n);
+    mem_free(&text);
+    TRY(strbuf_status(config));
+    TRY(published_finite_config(config));
+    return published_text_config(config, path, &is_text);
+}
+
+static struct status read_config(const struct plan_source *source, struct arch *m,
+                                 struct layout_model *out)
+{
+    struct strbuf config;
+    strbuf_init(&config);
+    struct status st = read_published(source->path, &config);
+    if (!status_failed(&st)) st = arch_parse(config.data, config.n, source->path, m);
     if (!status_failed(&st)) {
         layout_describe(m, (uint32_t)dtype_bytes(source->dtype), out);
-        if (source->format != NULL) st = quantized_model(source, text, m, out);
+        if (source->format != NULL) st = quantized_model(source, config.data, m, out);
     }
-    mem_free(&text);
+    strbuf_fini(&config);
     return st;
 }
 
