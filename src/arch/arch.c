@@ -406,6 +406,7 @@ static struct status derive_typed_mlps(struct arch_reading *r)
         }
         m->layer_is_moe[l] = is_moe;
     }
+    if (m->may_predict) m->layer_is_moe[m->n_layers] = true;
     return status_ok();
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of
 
-MODELS = ["deepseek-v3-mtp", "glm4-moe-mtp"]
+MODELS = ["deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32-mtp"]
 LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2", "--ep", "1"], 2), "ep 2": (["--ep", "2"], 2),
            "pp 2": (["--pp", "2"], 2), "dp 2": (["--dp", "2"], 2),
            "dp 2, tp 2": (["--dp", "2", "--tp", "2", "--ep", "4"], 4)}

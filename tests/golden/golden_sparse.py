@@ -54,4 +54,16 @@ MODELS = {
             tie_word_embeddings=True, indexer_types=["full", "shared", "full", "shared"],
             index_topk=50, index_n_heads=9, index_head_dim=32,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # a prediction layer with an index of its own, behind two others
+    "deepseek-v32-mtp": dict(
+        cls=DeepseekV32ForCausalLM, dtype=torch.bfloat16, prompts=(5, 66), predicts=True,
+        fields=dict(mlp_layer_types=None, layer_types=None),
+        config=lambda: DeepseekV32Config(
+            vocab_size=260, hidden_size=32, intermediate_size=32, moe_intermediate_size=16,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=16,
+            kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=1.5, norm_topk_prob=True, first_k_dense_replace=1, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, index_topk=20, index_n_heads=8, index_head_dim=16,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
 }
