@@ -552,10 +552,11 @@ class ServeTest:
     def batches_survive_a_restart(self):
         """A batch half done when its server is killed, and one that has not begun: the next server
         ends both, and their outputs are those of shoal generate. Calls run meanwhile."""
-        n = 240 if self.ranks == 1 else 48
+        n = 240 if self.ranks == 1 else 26
         content, folder = self.batch_lines(n), self.work / "batches"
         wanted = self.rows_of(content)
-        flags = ["--api-key-file", self.work / "keys", "--batch-dir", folder, "--max-batch", "3"]
+        flags = ["--api-key-file", self.work / "keys", "--batch-dir", folder,
+                 "--max-batch", "3" if self.ranks == 1 else "8"]
         server = self.serve("killed", *flags)
         try:
             self.files_are_kept(server)
@@ -592,7 +593,8 @@ class ServeTest:
             self.batches_are_cancelled(server)
         finally:
             server.end()
-        self.other_flags_fail_a_batch(flags)
+        if self.ranks == 1:
+            self.other_flags_fail_a_batch(flags)
 
     def batches_are_cancelled(self, server):
         line = {"method": "POST", "url": COMPLETIONS,
