@@ -42,7 +42,7 @@ static bool is_there(const struct convert *c, const struct arch *m, const char *
 /* True when the source has all tensors of the prediction layer. */
 static bool is_whole(const struct convert *c, const struct arch *m, char *missing, size_t n)
 {
-    const uint32_t parts = arch_layer_parts(m, m->n_layers);
+    const uint64_t parts = arch_layer_parts(m, m->n_layers);
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
         char name[CKPT_NAME_MAX];

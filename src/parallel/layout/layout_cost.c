@@ -278,7 +278,7 @@ struct layer_times {
 };
 
 static struct layer_times layer_times_of(const struct stage_load *s, const struct weights_cut *cut,
-                                         uint32_t parts)
+                                         uint64_t parts)
 {
     const struct wire_shape shape = layout_wire_shape(s->l);
     const struct wire_bytes w = wire_bytes_of(&shape);
@@ -298,7 +298,7 @@ static double exposed(double travels, double computes)
 
 /* True when s->rows rows take at least halves_win times as long as in two halves. The drawing in
  * model/stage.c (run_hiding) shows what hides what. */
-static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint32_t parts)
+static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint64_t parts)
 {
     static const double halves_win = 1.05;
     static const double second_half_s = 1e-4; /* to start each op and message of a layer again */
@@ -330,7 +330,7 @@ void layout_choose_halves(const struct topo *t, const uint32_t *order,
         layer == l->model.arch->n_layers || layout_link_of(t, order, l->etp) == LINK_NET)
         return;
     const struct weights_cut cut = weights_cut_of(l, layout_place_of(l, 0));
-    const uint32_t parts = arch_layer_parts(l->model.arch, layer);
+    const uint64_t parts = arch_layer_parts(l->model.arch, layer);
     s.experts = layout_cost_group_of(t, order, &s.rates, l->ep * l->etp);
     for (uint32_t rows = 2; rows <= budget->step_tokens; rows *= 2) {
         s.rows = rows;
