@@ -53,39 +53,52 @@ static void count_layer(struct cost_model *m, struct cost_stage *s, const struct
     }
 }
 
-static void count_attention(struct cost_stage *s, const struct arch *a, uint32_t layer,
-                            const struct cost_model *m, uint32_t tp)
+/* Counts a recurrent layer: each row reads and writes the states of its heads. */
+static void count_recurrent(struct cost_stage *s, const struct cost_model *m, uint32_t tp)
 {
+    const struct arch *a = m->l->model.arch;
+    const double values =
+        range_count(layout_delta_heads(m->l, tp)) * (double)arch_delta_per_unit(a);
+    s->rope += values * a->delta.value_dim * (1 + 2.0 * a->delta.key_dim);
+}
+
+static void count_attention(struct cost_stage *s, const struct cost_model *m, uint32_t layer,
+                            uint32_t tp)
+{
+    const struct arch *a = m->l->model.arch;
     const double heads = range_count(layout_heads(m->l, tp));
     const double kv = a->kv_lora > 0 ? 1 : range_count(layout_kv_heads(m->l, tp));
-    if (a->layer_is_delta[layer]) {
-        const double keys = range_count(layout_delta_heads(m->l, tp));
-        const double values = keys * arch_delta_per_key(a);
-        /* each row reads and writes its heads' states, as many elements as that many positions */
-        s->rope += 2 * keys * a->delta.key_dim + values * a->delta.value_dim +
-                   2 * values * a->delta.key_dim * a->delta.value_dim;
-        return;
-    }
-    const bool windowed = a->window > 0 && a->layer_has_window[layer];
+    if (a->layer_is_delta[layer]) count_recurrent(s, m, tp);
+    if (!arch_layer_has_kv(a, layer)) return;
+    const bool windowed = a->index.n_heads > 0 || (a->window > 0 && a->layer_has_window[layer]);
     s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->head_dim;
+    /* an index scores all positions by products alone, half of what attention does with one */
+    if (arch_has_index(a, layer))
+        s->attention[COST_FULL] += (double)a->index.n_heads * a->index.dim / 2;
     s->rope += (heads + 2 * kv) * a->head_dim;
 }
 
 static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t layer,
                       const struct layout_place *place)
 {
-    const struct arch *a = m->l->model.arch;
-    if (!a->layer_is_moe[layer]) {
+    const uint32_t parts = arch_layer_parts(m->l->model.arch, layer);
+    if ((parts & (PART_DENSE | PART_UNGATED)) != 0) {
         s->gate += range_count(layout_ffn(m->l, place->tp));
         s->n_sums++;
-        return;
     }
+    if ((parts & PART_SHARED) != 0) {
+        s->gate += range_count(layout_shared_ffn(m->l, place->tp));
+        s->n_sums++;
+    }
+    if ((parts & PART_MOE) == 0) return;
     s->n_moe_layers++;
     s->n_ops += OPS_MOE;
     s->chosen_gate += range_count(layout_expert_ffn(m->l, place->etp));
-    if (a->shared_ffn == 0) return;
-    s->gate += range_count(layout_shared_ffn(m->l, place->tp));
-    s->n_sums++;
+}
+
+double cost_window(const struct arch *a)
+{
+    return a->index.n_heads > 0 ? a->index.n_chosen : a->window;
 }
 
 static void count_stage(struct cost_model *m, uint32_t pp)
@@ -97,10 +110,10 @@ static void count_stage(struct cost_model *m, uint32_t pp)
     const struct range layers = layout_layers(m->l, pp);
     for (uint32_t i = layers.begin; i < layers.end && i < a->n_layers; i++) {
         count_layer(m, s, &cut, arch_layer_parts(a, i), 1);
-        count_attention(s, a, i, m, place.tp);
+        count_attention(s, m, i, place.tp);
         count_ffn(s, m, i, &place);
         s->n_layers++;
-        s->n_sums++; /* of o */
+        s->n_sums += !a->layer_lacks_mixer[i]; /* of o */
         s->norm += 2.0 * a->width;
         s->n_ops += OPS_ATTENTION + OPS_DENSE;
     }

@@ -56,7 +56,7 @@ void forecast_step(struct forecast *f, uint32_t group, const struct step_plan *p
     const struct cost_model *m = f->m;
     struct cost slowest = {{0}};
     if (plan->n_seqs == 0) return;
-    cost_rows_of(plan, m->l->model.arch->window, f->rows);
+    cost_rows_of(plan, cost_window(m->l->model.arch), f->rows);
     const double lead_s = cost_lead_s(m, f->rows);
     double at = later(f->lead_free_s, f->group_ready_s[group]) + lead_s;
     f->lead_free_s = at;
@@ -83,7 +83,7 @@ double forecast_even_s(const struct cost_model *m, const struct forecast_load *l
 {
     const double dp = m->l->dp, n = load->n_sequences / dp;
     const double n_prompt = n * load->prompt / load->answer;
-    const double window = m->l->model.arch->window;
+    const double window = cost_window(m->l->model.arch);
     const double seen = window > 0 && window < load->context ? window : load->context;
     const struct cost_rows rows = {.n_rows = n + n_prompt,
                                    .n_sampled = n,

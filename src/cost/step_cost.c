@@ -54,7 +54,7 @@ static double positions_seen(double pos0, double n, double window)
 }
 
 void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, double n_sampled,
-                   uint32_t window)
+                   double window)
 {
     const bool is_one = n_rows <= COST_ONE_ROWS;
     double *seen = is_one ? rows->one : rows->many;
@@ -66,7 +66,7 @@ void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, double n_
     rows->n_sampled += n_sampled;
 }
 
-void cost_rows_of(const struct step_plan *plan, uint32_t window, struct cost_rows *rows)
+void cost_rows_of(const struct step_plan *plan, double window, struct cost_rows *rows)
 {
     for (int32_t r = 0; r < plan->n_replicas; r++) {
         rows[r] = (struct cost_rows){0};
@@ -269,7 +269,7 @@ double cost_reference_s(void *user, const struct layout *l, const struct topo *t
     const struct status st = cost_model_init(&m, user, &cut, t, order);
     if (status_failed(&st)) return 0;
     const double n_sampled = n_rows / reference_rows_per_sample;
-    const double window = l->model.arch->window;
+    const double window = cost_window(l->model.arch);
     const double seen = window > 0 && window < reference_context ? window : reference_context;
     struct cost_rows rows = {
         .n_rows = n_rows,

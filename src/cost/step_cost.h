@@ -63,7 +63,8 @@ enum cost_part cost_bound(const struct cost *c);
 /* Local. sum = sum + c * times. */
 void cost_add(struct cost *sum, const struct cost *c, double times);
 
-/* Layers that see all positions, and layers with a window. */
+/* Layers that see all positions, and layers with a window or with sparse attention, which sees as
+ * many positions as its index chooses. */
 enum { COST_FULL, COST_WINDOWED, COST_KINDS };
 
 /* The rows of one replica in one step. */
@@ -77,13 +78,16 @@ struct cost_rows {
 
 enum { COST_ONE_ROWS = 4 };
 
+/* Local. Returns the most positions that a row sees in COST_WINDOWED layers; 0: there are none. */
+double cost_window(const struct arch *a);
+
 /* Local. Adds n_rows rows of one sequence, at the positions from pos0 on, of which n_sampled need
- * logits. window 0: the model has none. */
+ * logits. window: see cost_window. */
 void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, double n_sampled,
-                   uint32_t window);
+                   double window);
 
 /* Local. rows [n_replicas] = the rows of each replica of a plan. */
-void cost_rows_of(const struct step_plan *plan, uint32_t window, struct cost_rows *rows);
+void cost_rows_of(const struct step_plan *plan, double window, struct cost_rows *rows);
 
 /* The weights of one stage's busiest rank, and what its layers do, summed over them. */
 struct cost_stage {

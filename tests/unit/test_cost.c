@@ -292,6 +292,27 @@ static void layouts_are_chosen_by_measured_speeds(void)
     CU_ASSERT_EQUAL(hosts_of_experts(1e7), 1);
 }
 
+/* A layer with an index attends to the positions that it chooses, and its index scores all. A layer
+ * without attention has none. */
+static void sparse_attention_sees_what_its_index_chooses(void)
+{
+    struct setup s;
+    setup_init(&s, MODEL_SMOLLM2, 1, (struct layout_flags){.tp = 1, .dp = 2});
+    struct arch sparse = *s.model.arch;
+    const double whole = s.m.stages[0].attention[COST_FULL];
+    CU_ASSERT_TRUE(cost_window(&sparse) == 0 && whole > 0);
+    sparse.index = (struct arch_index){.n_heads = 4, .dim = 64, .n_chosen = 128};
+    sparse.layer_shares_index[1] = true;
+    sparse.layer_lacks_mixer[2] = true;
+    s.l.model.arch = &sparse;
+    CU_ASSERT_EQUAL(cost_model_init(&s.m, &s.node, &s.l, s.topo, s.order).code, STATUS_OK);
+    const double layers = sparse.n_layers;
+    expect_near(s.m.stages[0].attention[COST_WINDOWED], whole * (layers - 1) / layers);
+    expect_near(s.m.stages[0].attention[COST_FULL], (layers - 2) * 4 * 64 / 2);
+    expect_near(cost_window(&sparse), 128);
+    setup_fini(&s);
+}
+
 /* --- jobs --------------------------------------------------------------------------------- */
 
 static void add_decode(struct step_plan *plan, int32_t pos0)
@@ -396,6 +417,7 @@ void suite_cost(CU_pSuite suite)
     CU_add_test(suite, "tp halves weights and adds sums", tp_halves_weights_and_adds_sums);
     CU_add_test(suite, "experts are touched", experts_are_touched);
     CU_add_test(suite, "layouts by measured speeds", layouts_are_chosen_by_measured_speeds);
+    CU_add_test(suite, "sparse attention", sparse_attention_sees_what_its_index_chooses);
     CU_add_test(suite, "stages overlap", stages_overlap);
     CU_add_test(suite, "even jobs", even_jobs_are_compared);
     CU_add_test(suite, "a sample is continued", a_sample_is_continued);
