@@ -39,7 +39,9 @@ class Overlap:
 
     def command(self, shoal, *flags):
         n, tokens = len(self.hosts.spaces), max(longest(w) for w in self.a.work)
-        words = [*self.hosts.launcher(n), shoal, "bench", "--turns", "--quiet", "--model", self.a.model, "--threads", 1,
+        launcher = self.hosts.launcher(n)
+        launcher[launcher.index("mpi_yield_when_idle") + 1] = 0  # polls would give the core to other processes
+        words = [*launcher, shoal, "bench", "--turns", "--quiet", "--model", self.a.model, "--threads", 1,
                  "--tp", 1, "--dp", n, "--ep", n, "--max-model-len", tokens, *flags]
         return [str(w) for w in words]
 
