@@ -1,6 +1,6 @@
 /* Translates checkpoints as their families publish them into shoal's tensors: linears stored as one
  * tensor, heads whose rotated elements are pairs, norms stored less 1, other names, and the text
- * model inside a multimodal checkpoint. Reads no file. Called by source.c. */
+ * model inside a multimodal checkpoint. Reads no file. Called by source.c and plan_model.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
 #define SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
 
@@ -37,8 +37,9 @@ struct status published_text_config(struct strbuf *config, const char *what, boo
 struct status published_base_config(struct strbuf *config, const char *what);
 void published_base_name(const char *name, char *out, size_t n);
 
-/* Local. Replaces the bare word Infinity, which Python writes as a number and JSON does not know, by
- * the object that transformers writes for it. Other texts stay unchanged. Errors: STATUS_MEMORY. */
+/* Local. Replaces the bare word Infinity, which Python writes as a number and JSON does not know,
+ * by the object that transformers writes for it. Other texts stay unchanged. Errors: STATUS_MEMORY.
+ */
 struct status published_finite_config(struct strbuf *config);
 
 /* Local. Sets *out to the rules for the architecture that config.json names; NULL: its files hold
