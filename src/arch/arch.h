@@ -137,8 +137,8 @@ struct arch_family {
                          "index_n_heads" heads; "mlp_layer_types" is optional */
     bool index_pairs; /* its RoPE rotates neighbouring elements, as attention's does;
                          "indexer_types": a layer may reuse the positions of the layer before it */
-    bool predicts;      /* the layer after the last may be a prediction layer:
-                           "num_nextn_predict_layers" */
+    bool predicts;    /* the layer after the last may be a prediction layer:
+                         "num_nextn_predict_layers" */
     /* some layers have a Mamba-2 scan instead of attention: those of "layer_types" of Granite-4, or
      * of the lists of Nemotron-H, with sizes in the families' own fields */
     bool mamba;
