@@ -7,13 +7,16 @@ nothing. tests/unit/test_cost.c tests the formulas, test_advice.c the advice.
 """
 import json
 import re
+import signal
+import subprocess
 import sys
+import time
 import xml.etree.ElementTree
 from pathlib import Path
 
 from program import REPO, Shoal, expect, fresh_folder, main_of
 
-USAGE, INPUT = 2, 3
+USAGE, INPUT, DRAINED = 2, 3, 75
 ROWS = (1, 4, 16, 64, 256, 1024)
 BYTES = {"f32": 4, "bf16": 2, "int8": 1, "int4-g32": 0.5625}
 
@@ -101,9 +104,17 @@ class ForecastTest:
         expect("weights' reads" in parts[1] or "arithmetic" in parts[1], done.err)
 
     def status(self):
-        done = self.shoal("generate", "--model", self.model, "--input", self.input, "--output", self.work / "part.jsonl",
-                          "--max-batch", 4, "--failpoint", "step:150", journal=True)
-        expect(done.status != 0, "the job must stop")
+        self.write_lines(self.input, 6000)
+        part = self.work / "part.jsonl"
+        job = subprocess.Popen([self.shoal.path, "generate", "--model", self.model, "--input", self.input, "--output", part,
+                                "--max-batch", "4", "--quiet"], stderr=subprocess.DEVNULL)
+        while job.poll() is None:  # until the journal has some rows
+            said = self.shoal("status", "--json", part)
+            if said.status == 0 and json.loads(said.out)["rows"] >= 40:
+                job.send_signal(signal.SIGUSR1)
+                break
+            time.sleep(0.05)
+        expect(job.wait(120) == DRAINED, f"the job must drain: {job.returncode}")
         plain = json.loads(self.shoal.must("status", "--json", self.work / "part.jsonl").out)
         args = ["status", "--json", self.work / "part.jsonl", "--nodes", self.node, "--model", self.model, "--input"]
         near = json.loads(self.shoal.must(*args, self.input).out)
