@@ -88,8 +88,7 @@ static struct status bench_check(const struct bench_options *o)
     if (f->load && (f->machine || f->turns || f->json != NULL || f->paired_peaks))
         return status_make(STATUS_USAGE,
                            "--load: not with --machine, --turns, --paired-peaks or --json");
-    if (f->save != NULL && !f->machine)
-        return status_make(STATUS_USAGE, "--save: needs --machine");
+    if (f->save != NULL && !f->machine) return status_make(STATUS_USAGE, "--save: needs --machine");
     if (f->cold && !f->load) return status_make(STATUS_USAGE, "--cold: needs --load");
     if (f->paired_peaks && f->machine)
         return status_make(STATUS_USAGE, "--paired-peaks: needs --model");
