@@ -254,7 +254,7 @@ static void halves_pay_for_many_rows_over_a_slow_link(void)
         c.st = layout_choose(&c.model, c.t, &flags, &c.budget, &c.l, c.order, &c.fits);
         from[i] = c.l.halves_from;
     }
-    CU_ASSERT(from[0] > 64 && from[0] < 1 << 16 && (from[1] == 0 || from[1] >= from[0]));
+    CU_ASSERT(from[0] > 0 && from[0] < from[1]);
     CU_ASSERT_EQUAL(from[2], 0);
     c.st = layout_choose(&c.model, c.t, &on, &c.budget, &c.l, c.order, &c.fits);
     CU_ASSERT_EQUAL(c.l.halves_from, 2);
