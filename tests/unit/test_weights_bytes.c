@@ -1,7 +1,6 @@
 /* The weight bytes that `shoal plan` counts for a rank equal the packed bytes of the tensors that
  * the rank loads, or streams from disk: for a model of every family, on one rank and on several, in
  * plain and in quantized formats. */
-#include "checkpoint/convert/published.h"
 #include "kernels/ops.h"
 #include "unit/util_ckpt.h"
 #include "weights/weights.h"
@@ -114,16 +113,7 @@ static void check_layouts(const struct arch *m, bool is_quantized)
 /* Reads the description of a golden model and marks its family as seen. */
 static void read_model(const char *path, struct arch *m, bool *seen)
 {
-    struct strbuf config;
-    size_t n;
-    bool is_text;
-    char *text = get_file(path, &n);
-    CU_ASSERT_PTR_NOT_NULL_FATAL(text);
-    strbuf_init(&config);
-    strbuf_add(&config, text, n);
-    free(text);
-    CU_ASSERT_EQUAL_FATAL(published_finite_config(&config).code, STATUS_OK);
-    CU_ASSERT_EQUAL_FATAL(published_text_config(&config, path, &is_text).code, STATUS_OK);
+    struct strbuf config = get_published_config(path);
     CU_ASSERT_EQUAL_FATAL(arch_parse(config.data, config.n, path, m).code, STATUS_OK);
     strbuf_fini(&config);
     for (size_t i = 0; arch_family_at(i) != NULL; i++) {

@@ -2,6 +2,7 @@
 #include "unit/util_ckpt.h"
 
 #include "base/mem.h"
+#include "checkpoint/convert/published.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/ckpt_writer.h"
 #include "checkpoint/file/seal.h"
@@ -60,6 +61,21 @@ char *get_file(const char *path, size_t *n)
     if (fread(bytes, 1, *n, f) != *n) *n = 0;
     fclose(f);
     return bytes;
+}
+
+struct strbuf get_published_config(const char *path)
+{
+    struct strbuf config;
+    size_t n;
+    bool is_text;
+    char *text = get_file(path, &n);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(text);
+    strbuf_init(&config);
+    strbuf_add(&config, text, n);
+    free(text);
+    CU_ASSERT_EQUAL_FATAL(published_finite_config(&config).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(published_text_config(&config, path, &is_text).code, STATUS_OK);
+    return config;
 }
 
 static uint32_t next_random(uint32_t *state)

@@ -3,6 +3,7 @@
 #define SHOAL_TESTS_UTIL_CKPT_H
 
 #include "base/status.h"
+#include "base/strbuf.h"
 
 #include <hdf5.h>
 #include <stddef.h>
@@ -16,6 +17,10 @@ void scratch_clear(void);
 /* Writes a whole file; reads one into malloc'ed memory. */
 void put_file(const char *path, const void *bytes, size_t n);
 char *get_file(const char *path, size_t *n);
+
+/* Returns a published config.json as convert stores it, NUL-terminated; owner: the caller, who
+ * calls strbuf_fini. */
+struct strbuf get_published_config(const char *path);
 
 /* Writes a checkpoint with a config, a tokenizer and seven small tensors of all types, including
  * experts and quantized tensors. The seed determines their bytes. */
