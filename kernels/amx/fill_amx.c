@@ -1,4 +1,4 @@
-/* Replaces those of AVX-512's entries that AMX makes faster: linears with quantized weights. */
+/* Fills in AVX-512's entries, then replaces linears with int8 and int4 weights by AMX's. */
 #include "kernels/amx/amx.h"
 
 void kern_fill_amx(struct kern_table *t)

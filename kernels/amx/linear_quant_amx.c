@@ -1,5 +1,5 @@
-/* Linears with quantized weights and int8 activations on AMX, for many rows. Tile registers of 16
- * rows and 16 outputs compute the exact integer sums of each group. The sums go through the
+/* Linears with int8 and int4 weights and int8 activations on AMX, for many rows. Tile registers of
+ * 16 rows and 16 outputs compute the exact integer sums of each group. The sums go through the
  * first-level cache into AVX-512 vectors, which convert them to floats and continue the chains. */
 #include "kernels/amx/amx.h"
 
@@ -52,7 +52,7 @@ struct fetch {
     size_t n, due;
 };
 
-/* out[g][r] = word g of row r, for g < n. Rows are `stride` words apart. */
+/* out[g][r] = word g of row r; 0 for g >= n. Rows are `stride` words apart. */
 ALWAYS_INLINE void turn_rows(const void *rows, size_t stride, size_t n, void *out)
 {
     const __mmask16 all = (__mmask16)((1u << n) - 1);
@@ -78,8 +78,8 @@ ALWAYS_INLINE void chain_next(const struct quant_tile *t, struct chain *c)
     c->row = quant_min(++c->tile * TILE_ROWS, t->n_rows - TILE_ROWS);
 }
 
-/* Returns the first quantized values of the chain after c. Not inlined, so that the loop keeps its
- * pointers in registers. */
+/* Moves c to the next chain and returns its first quantized values. Not inlined, so that the loop
+ * keeps its pointers in registers. */
 static __attribute__((noinline)) struct codes codes_next(const struct quant_tile *t,
                                                          struct chain *c)
 {
@@ -136,8 +136,8 @@ ALWAYS_INLINE void fetch_due(size_t n_groups, struct fetch *f)
     }
 }
 
-/* Continues 16 chains by one group. The empty asm keeps each row's step in its place; otherwise
- * compilers would load the sums of all rows first and run out of registers. */
+/* Continues the chains of 16 rows by one group. The empty asm keeps each row's step in its place;
+ * otherwise compilers would load the sums of all rows first and run out of registers. */
 ALWAYS_INLINE void group_finish(bool has_zeros, const struct finish *f, size_t g,
                                 const tile_sums *sums, __m512 *acc)
 {
@@ -172,7 +172,7 @@ static __attribute__((noinline)) void chains_end(const struct quant_end *end, co
     quant_chains_end(end, which, chains[first], PANEL_COLUMNS);
 }
 
-/* Stores or ends 16 chains, except those of rows that the tile before has already done. */
+/* Stores or ends the chains of 16 rows, except the rows that the tile before has already done. */
 ALWAYS_INLINE void chains_store(const struct quant_tile *t, const struct chain *c,
                                 const __m512 *acc, chains_at to)
 {
@@ -197,7 +197,7 @@ ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant
     const size_t n = n_tiles * t->n_panels * n_groups, n_first = quant_min(n, AHEAD);
     struct codes codes = {t->x, t->w};
     struct chain multiplied = {0};
-    size_t n_left = n_groups, g = 0; /* groups left to multiply; group whose chain continues */
+    size_t n_left = n_groups, g = 0; /* the chain's groups left to multiply; next group to finish */
     const size_t n_lines = n_groups * t->ahead_step / QUANT_LINE;
     struct finish f = {.ahead = {.n = (n_lines + n_tiles - 1) / n_tiles}};
     tile_sums ring[RING] __attribute__((aligned(64)));
@@ -304,8 +304,8 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     memset(out, 0, n * sizeof *out);
 }
 
-/* True when AMX is faster than AVX-512: when at least three quarters of the tiles' rows are used
- * (bench/tried.md). */
+/* True when AMX is faster than AVX-512 (bench/tried.md): with int8 activations, at least one whole
+ * tile of rows, and at least three quarters of the tiles' rows in use. */
 static bool suits_tiles(const struct linear_args *a, size_t n_rows)
 {
     return a->xq != NULL && a->xq->n_groups > 0 && n_rows >= TILE_ROWS &&

@@ -18,8 +18,8 @@ void fill_weighted_avx2(struct kern_table *t);
 
 void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 
-/* Linears of any quantized format with float activations; linear_quant_avx2.c uses them for
- * weight-only arithmetic. */
+/* Linears with int8, int4 or mxfp4 weights and float activations; linear_quant_avx2.c uses them
+ * for weight-only arithmetic. */
 void k_linear_dequant_avx2(const struct linear_args *a, const struct linear_slice *s);
 void k_linear_leaf_dequant_avx2(const struct linear_args *a, const struct linear_slice *s);
 

@@ -6,7 +6,7 @@
 #include "kernels/avx2/scales.h"
 #include "kernels/quant_body.h"
 
-/* Returns the doubled E2M1 number in the low nibble of each lane. */
+/* Returns twice the E2M1 number in the low nibble of each lane. */
 ALWAYS_INLINE __m256i v8_e2m1(__m256i b)
 {
     const __m256i table = _mm256_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12);

@@ -1,5 +1,5 @@
-/* Replaces the reference's entries that AVX2, FMA and F16C make faster. Storing keys and values in
- * f32 and fp8 stays with the reference. */
+/* Replaces the reference's entries that AVX2, FMA and F16C make faster. The reference keeps
+ * index_choose, and the storing of keys and values in f32 and fp8. */
 #include "kernels/avx2/avx2.h"
 
 void kern_fill_avx2(struct kern_table *t)

@@ -15,8 +15,8 @@ ALWAYS_INLINE bool fp8_scales_fit(__m256 scale)
     return _mm256_movemask_ps(_mm256_cmp_ps(size, _mm256_set1_ps(0x1p8f), _CMP_LT_OQ)) == 0xFF;
 }
 
-/* Loads scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN.
- */
+/* Loads scales [i, i + 16) of a packed weight. Sets *large if the magnitude of one
+ * of them is 2^8 or more, or if one is NaN. */
 ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
                                     fp8_large *large)
 {
@@ -54,7 +54,8 @@ ALWAYS_INLINE void fp8_any_quad(__m256i a, __m256i b, struct v16 scale, fp8_larg
     }
 }
 
-/* v[j] = input j of eight outputs times the scale. The sign moves to both ends of the shift:
+/* v[j] = input j of eight outputs times their scale, which is enlarged. `keep` clears the copies of
+ * the sign:
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     shifted right by 4, the sign following     s ssss eeee mmm ....
  *     the upper half of a float                  s 0000 eeee mmm 0000 */

@@ -6,7 +6,7 @@
 
 enum {
     TILE = 6,            /* accumulators of a register tile: 12 of 16 registers */
-    FEW_PANELS = 4,      /* panels of a tile with one row */
+    FEW_PANELS = 4,      /* most panels of a tile with few rows */
     MANY_PANELS = 1,     /* panels of a tile with many rows; they share each broadcast input */
     SOME_PANELS = 1,     /* panels of a tile for the panels that MANY_PANELS leaves over */
     PIECE = 256,         /* inputs of a K-slice: 16 KiB per panel, as f32 */
@@ -14,7 +14,7 @@ enum {
 };
 
 /* Loads 16 weights into two registers. For bf16 the even weights go to a and the odd ones to b,
- * because each takes only one instruction; other types stay in ascending order. */
+ * because each register then takes one instruction; other types stay in ascending order. */
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
 {
     if (t == DTYPE_BF16) {

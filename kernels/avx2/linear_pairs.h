@@ -19,8 +19,8 @@ enum {
 };
 
 /* A row's inputs in a K-slice: quantized values, with x1 negated in each pair of equal signs; for
- * each quad, the offset of its version of the weights; for each group, its scale, its sum, and the
- * value with which the integer sums start. */
+ * each quad, the offset in bytes of its version of the weights; for each group, its scale, its sum,
+ * and the value with which the integer sums start. */
 struct pairs_row {
     int8_t codes[PAIRS_PIECE];
     uint16_t at[PAIRS_QUADS];
@@ -39,8 +39,8 @@ struct pairs_work {
     struct pairs_row rows[QUANT_BLOCK_ROWS];
 };
 
-/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: it is the first K-slice of a
- * leaf (K-block). */
+/* The groups [g, g + n_groups) of a K-slice, for n_rows rows. begins: the chains start with it, at
+ * +0. */
 struct pairs_piece {
     size_t n_rows, g, n_groups, n_quads; /* n_quads: of one group */
     bool begins;
@@ -48,7 +48,8 @@ struct pairs_piece {
     size_t n_ahead, ahead_stride;
 };
 
-/* Prepares eight quads of a row. Returns 255 times the sum of the negated x1. */
+/* Prepares eight quads of a row. Returns, for each quad, 255 times the sum of the x1 that it
+ * negated (with their old signs). */
 ALWAYS_INLINE __m256i pairs_of(const int8_t *x, int8_t *codes, uint16_t *at)
 {
     const __m256i steps =
@@ -121,8 +122,8 @@ static void pairs_prepare(const struct quant_slice *s, const struct pairs_piece 
     }
 }
 
-/* Writes the four versions of a panel's weights: as stored; with 255 - c1 in the first pair; in
- * the second pair; in both. */
+/* Writes the four versions of a panel's n_quads quads of weights: as stored; with 255 - c1 in the
+ * first pair; in the second pair; in both. */
 static void pairs_versions(const uint8_t *w, size_t n_quads, uint8_t *out)
 {
     const __m256i first = _mm256_set1_epi32(0x0000FF00);
@@ -142,7 +143,7 @@ static void pairs_versions(const uint8_t *w, size_t n_quads, uint8_t *out)
     }
 }
 
-/* sum[panel and half] += the products of n_quads quads of a row. */
+/* sum[panel][half] += the products of n_quads quads of a row. */
 ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x, const uint16_t *at,
                                const uint8_t *w, __m256i *sum)
 {
@@ -171,15 +172,15 @@ ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, const uint
     return at;
 }
 
-/* Continues the chains of all rows in one or two panels over a K-slice. All arguments but o, m and
- * acc are constant. */
+/* Continues the chains of all rows in one or two panels over a K-slice. All arguments but o, m,
+ * acc and, with long groups, n_quads are constant. */
 ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads,
                               const struct pairs_piece *o, const struct pairs_work *m,
                               float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
     const size_t n = HALVES * n_panels;
     const uint8_t *ahead = o->ahead;
-    const struct pairs_row *end = m->rows + o->n_rows; /* a local: stores to acc may change *o */
+    const struct pairs_row *end = m->rows + o->n_rows; /* not read again after stores to acc */
     for (const struct pairs_row *row = m->rows; row < end; row++, acc++) {
         __m256 a[HALVES * QUANT_PANELS];
         ahead = pairs_fetch(o, ahead);
@@ -262,7 +263,7 @@ static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* Computes the chains of a leaf's groups [g0, g1), starting at +0, into m->acc. */
+/* Computes the chains over groups [g0, g1), starting at +0, into m->acc. */
 static void pairs_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
                          size_t g1, struct pairs_work *m)
 {

@@ -3,8 +3,8 @@
  *     bytes, few rows, no zeros    |weight| times the activation with the weight's sign
  *     bytes, few rows, zeros       multiplied in 16 bits, because pairs of bytes could saturate
  *     bytes, many rows             linear_pairs.h
- * Weights are stored with a bias that makes them unsigned; its share is subtracted from the sums
- * of each group. */
+ * Weights are stored unsigned, with a bias or zero points, whose share is subtracted from the sums
+ * of each group; few rows of bytes without zeros subtract the bias from the weights instead. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
@@ -44,8 +44,8 @@ struct group_codes {
     size_t n_quads;
 };
 
-/* Returns the quads of one step. The products of nibbles in a step are summed in 16 bits: at most
- * n * 2 * 15 * 127 (int4) or n * 2 * 24 * 127 (mxfp4), which is below 2^15. */
+/* Returns n, the quads of one step. The products of nibbles in a step are summed in 16 bits: at
+ * most n * 2 * 15 * 127 (int4) or n * 2 * 24 * 127 (mxfp4), which is below 2^15. */
 ALWAYS_INLINE size_t step_of(enum quant_source source)
 {
     return source == SOURCE_INT4 || source == SOURCE_UNPACKED_INT4 ? 8 : 4;
@@ -58,8 +58,8 @@ ALWAYS_INLINE __m256i mxfp4_bytes(__m256i nibbles)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
 }
 
-/* Unpacks one nibble of each byte: the low nibbles (odd 0) are inputs 8i to 8i + 3, the high ones
- * (odd 1) inputs 8i + 4 to 8i + 7. */
+/* Unpacks one nibble of each byte to a byte: the low nibbles (odd 0) are inputs 8i to 8i + 3, the
+ * high ones (odd 1) inputs 8i + 4 to 8i + 7. */
 ALWAYS_INLINE __m256i bytes_of(enum quant_source source, __m256i both, size_t odd)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -221,8 +221,8 @@ ALWAYS_INLINE void sum_group(struct sums_shape s, struct group_codes c, __m256i 
     }
 }
 
-/* Ends group g for panel p: adds the start values to the sums, then acc = fma((float)sum, weight
- * scale * activation scale, acc). */
+/* Ends group g for panel p: adds the start values (times minus the zero points, if there are any)
+ * to the sums, then acc = fma((float)sum, weight scale * activation scale, acc). */
 ALWAYS_INLINE void end_sums(struct sums_shape shape, const struct quant_tile *t, size_t g, size_t p,
                             __m256i (*sum)[HALVES], float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -246,8 +246,8 @@ ALWAYS_INLINE void end_sums(struct sums_shape shape, const struct quant_tile *t,
     }
 }
 
-/* Continues the chains of one tile; a group has n_quads quads. All arguments but `in` and acc are
- * constant. */
+/* Continues the chains of one tile; a group has n_quads quads. All arguments but `in`, acc and,
+ * with long groups, n_quads are constant. */
 ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_quads, size_t n_rows,
                            const struct quant_tile *in, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -307,8 +307,8 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
     tiles[t->source][t->has_zeros](t, acc);
 }
 
-/* Ends group g for few rows: subtracts the share of the bias or of the zero points, then acc =
- * fma((float)sum, weight scale * activation scale, acc). */
+/* Ends group g for few rows: subtracts the share of the zero points, or of the bias of nibbles,
+ * then acc = fma((float)sum, weight scale * activation scale, acc). */
 ALWAYS_INLINE void few_ends(struct sums_shape shape, const struct quant_few *t, size_t g,
                             __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
 {

@@ -1,5 +1,5 @@
-/* Packs a whole panel on AVX2: transposes 32 bytes of 16 rows in registers, so that each cache
- * line of the source is read once and each cache line of the panel is written once. */
+/* Packs a whole panel on AVX2: transposes 32 bytes of 16 rows in registers, so that the
+ * source is read in one pass and the panel is written in one pass. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/pack_body.h"
 

@@ -1,4 +1,4 @@
-/* Measures the machine's peaks with AVX2 and FMA: independent chains of multiply-adds in registers,
+/* The loops that peak.c times with AVX2 and FMA: independent chains of multiply-adds in registers,
  * and reads of memory. */
 #include "kernels/peak_isa.h"
 

@@ -1,5 +1,5 @@
-/* Ops on one row of f32 values. The end of a row uses masked loads and stores with the same
- * instructions. */
+/* Ops on one row of f32 values. The end of a row goes through masked loads and stores, or through
+ * scalar code that gives the same bits. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
@@ -98,7 +98,7 @@ static void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scal
     dtype_from_f32(DTYPE_F16, x + i, n - i, h + i);
 }
 
-/* Returns the top 16 bits, rounded to nearest even in integers; a NaN becomes quiet instead. */
+/* Returns the top 16 bits, rounded to nearest even; a NaN is made quiet instead. */
 ALWAYS_INLINE __m256i bf16_bits(__m256 x)
 {
     const __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);

@@ -1,5 +1,5 @@
-/* Vector helpers of the AVX2 kernels: 16 f32 values in two registers, loads of every element type,
- * exp, the tree sum over 16 lanes, masks for the end of a row. Everything is inlined; element
+/* Vector helpers of the AVX2 kernels: 16 f32 values in two registers, loads of f32, f16 and
+ * bf16, exp, the tree sum over 16 lanes, masks for the end of a row. Everything is inlined; element
  * types are constants. */
 #ifndef SHOAL_KERNELS_AVX2_VEC_H
 #define SHOAL_KERNELS_AVX2_VEC_H

@@ -1,5 +1,5 @@
-/* Attention on AVX-512: computes sixteen scores at a time. Four queries share each load of a key.
- */
+/* Attention on AVX-512: computes sixteen scores at a time. Up to four queries share each load
+ * of a key. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"

@@ -1,8 +1,8 @@
 /* Converts E4M3 weights to floats on AVX-512, four inputs of sixteen outputs at a time. An E4M3
  * number's bits, moved to their places in a float, are the number times 2^-120, because the
  * exponents' biases are 7 and 127. The scale makes up for it. Numbers with exponent 0 would become
- * subnormal floats, whose products take over 100 cycles on Intel's CPUs; so a vector that has one
- * of them (a zero is one), or a NaN, takes a longer path. */
+ * subnormal floats, whose products take over 100 cycles on Intel's CPUs; so a vector with such an
+ * exponent (even of a zero) or with a NaN takes a longer path. */
 #ifndef SHOAL_KERNELS_AVX512_FP8_H
 #define SHOAL_KERNELS_AVX512_FP8_H
 
@@ -12,8 +12,8 @@
 /* Not zero if a scale times 2^120 may overflow. */
 typedef __mmask64 fp8_large;
 
-/* Loads scales [i, i + 16) of a packed weight. Sets *large if one of them is 2^8 or more, or NaN.
- */
+/* Loads scales [i, i + 16) of a packed weight. Sets *large if the magnitude of one
+ * of them is 2^8 or more, or if one is NaN. */
 ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
                                     fp8_large *large)
 {

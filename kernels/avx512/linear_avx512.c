@@ -6,11 +6,11 @@
 
 enum {
     TILE = 24,        /* accumulators of a register tile; there are 32 registers */
-    FEW_PANELS = 4,   /* panels of a tile with few rows */
+    FEW_PANELS = 4,   /* most panels of a tile with few rows */
     MANY_PANELS = 4,  /* panels of a tile with many rows; they share each broadcast input */
     SOME_PANELS = 2,  /* panels of a tile for the panels that MANY_PANELS leaves over */
     PIECE = 128,      /* inputs of a K-slice: 8 KiB per panel, as f32 */
-    SHORT_PIECE = 64, /* with 7 to 39 rows: each K-slice fetches more meanwhile */
+    SHORT_PIECE = 64, /* with 7 to 39 rows, whose few tiles each fetch more of the next K-slice */
 };
 
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)

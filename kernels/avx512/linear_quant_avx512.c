@@ -1,7 +1,7 @@
 /* Linears with quantized weights and int8 activations on AVX-512 VNNI. dpbusd multiplies unsigned
  * bytes (four inputs of 16 outputs in a register) by signed bytes (four inputs of a row,
  * broadcast). Weights are stored with a bias that makes them unsigned; each sum starts with minus
- * the bias's share. */
+ * the share of the bias, or of the zero points. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"
@@ -40,7 +40,8 @@ ALWAYS_INLINE __m512i broadcast_quad(const int8_t *x)
 
 enum { QUADS = QUANT_CODE_ALIGN / QUANT_QUAD, TILE_SUMS = SET_TILE_ROWS * QUANT_PANELS };
 
-/* Prefetches the next tile's weights and rows into the first-level cache. */
+/* Prefetches a share of the next K-slice's weights, and the next tile's rows, into the first-level
+ * cache. */
 ALWAYS_INLINE void tile_fetch(size_t n_rows, size_t n_panels, const struct quant_tile *t, size_t g,
                               const int8_t *x)
 {

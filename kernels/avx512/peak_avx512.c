@@ -1,4 +1,4 @@
-/* Measures the machine's peaks with AVX-512 and VNNI: independent chains of multiply-adds in
+/* The loops that peak.c times with AVX-512 and VNNI: independent chains of multiply-adds in
  * registers, and reads of memory. */
 #include "kernels/peak_isa.h"
 
