@@ -7,7 +7,7 @@
 
 enum { TILE = KV_BLOCK_TOKENS };
 
-/* Up to n_rows rows of one head, and the scratch memory of a tile: e [n_rows, TILE], lane_max and
+/* n_rows rows of one head, and the scratch memory of a tile: e [n_rows, TILE], lane_max and
  * lane_sum [n_rows, LANES]. */
 struct attention_part {
     const struct attention_work_cuda *a;
@@ -182,8 +182,8 @@ BLOCK_INLINE struct attention_fold_step attention_fold_of(float total_max, float
     return f;
 }
 
-/* Folds a tile into each row's running state: its maximum and sum are in `total`, its o is in the
- * output. */
+/* Folds the tile into the running state of each row that sees it. The state's maximum and sum are
+ * in `total`, its o is in the output. */
 BLOCK_INLINE void attention_take(const struct attention_part *p, float *total)
 {
     const struct attention_work_cuda *a = p->a;

@@ -136,7 +136,8 @@ static uint32_t q_rows(const struct attention_mma_work *w, uint32_t n_positions)
     return (n + 15) / 16 * 16;
 }
 
-/* Returns the number of tiles whose states fit for every row at once, besides the rows' totals. */
+/* Returns the number of tiles whose states fit for every row at once, besides the rows' totals; at
+ * most TILES_MOST. */
 static uint32_t tiles_that_fit(const struct device *d, const struct attention_mma_work *w)
 {
     const size_t bytes = w->n_heads * (w->kv.head_dim + 2) * sizeof(float) * d->n_rows;
@@ -198,7 +199,7 @@ static void put_runs(struct device *d, const struct attn_args *a, uint32_t most,
     mem_free(&runs);
 }
 
-/* Launches one block for each run of rows; the block walks all tiles of its rows. */
+/* Launches one block for each run of rows and chunk of heads; it walks all tiles of its rows. */
 static void walk_tiles(struct device *d, const struct attn_args *a, struct attention_mma_work *w,
                        const struct width *width)
 {

@@ -1,5 +1,5 @@
 /* Paged attention on tensor cores, in its own arithmetic (below). A block computes rows of one
- * run, for the heads of one kv head; a warp has 16 or 32 of these rows. Shared memory holds a
+ * run, for the heads of one kv head; a warp has up to 16 or 32 of these rows. Shared memory holds a
  * tile's keys and values: the next keys are loaded while values are multiplied, and vice versa. A
  * block walks all tiles of its rows; or, with few rows and long contexts, it stores the states of
  * some tiles, which attention_mma_fold folds in the same order. */
@@ -8,7 +8,8 @@
 /* For a row at position p and a head, over tiles as in kern.h (struct attn_args), clipped to the
  * visible slots:
  *   q and the cache's elements as f16 (f16 and e4m3 exact; i8's (float)code * scale rounded to
- *   nearest even; what lies beyond f16 becomes infinite, and the row NaN)
+ *   nearest even; what lies beyond f16 becomes infinite, and the row NaN, except where it only
+ *   makes some scores -infinity)
  *   x_j = dot(q, k_j) * (scale log2 e)   dot: f32 from +0, by steps of 16 elements, ascending, each
  *                                        added as the tensor core does
  *   m = max x_j; e_j = 2^(x_j - m); l: lane i of 4 adds j = 2i, 2i + 1, 8 + 2i, ... ascending, then
@@ -107,8 +108,8 @@ BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
     }
 }
 
-/* Scales row r's scores to units of log 2, sets those of invisible slots to -infinity, and returns
- * the lane's maximum. */
+/* Multiplies row r's scores by scale * log2(e), sets those of invisible slots to -infinity, and
+ * returns the lane's maximum. */
 BLOCK_INLINE float mma_scale(const struct mma_part *p, const struct mma_rows *row, uint32_t lane,
                              uint32_t r, struct half_sums (*s)[THREAD_SLOTS], uint32_t at)
 {
@@ -427,7 +428,7 @@ BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, s
     const uint32_t left = n > a->tile0 ? n - a->tile0 : 0;
     const uint32_t n_now = left < a->n_tiles ? left : a->n_tiles;
     float *total = a->totals + ((size_t)b.y * a->n_heads + b.x) * (hd + 2);
-    float *folded = (float *)shared; /* earlier maximum and sum; 1: an o is not finite */
+    float *folded = (float *)shared; /* earlier maximum and sum; 1 if an o is not finite */
     float *out = a->out + (row * a->n_heads + b.x) * hd;
     if (n_now == 0) return;
     FOR_THREADS(t)

@@ -41,7 +41,8 @@ BLOCK_INLINE uint32_t mma_stride(uint32_t width)
     return CUDA_ATTENTION_STRIDE(width);
 }
 
-/* True when the block stores one state per tile instead of outputs. Only `few` kernels do. */
+/* True when the block stores one state per row and tile instead of outputs. Only `few` kernels do.
+ */
 BLOCK_INLINE bool mma_splits(const struct mma_part *p)
 {
     return p->kind.row_tiles == 1 && p->a->n_tiles > 0;
@@ -184,7 +185,7 @@ BLOCK_INLINE void mma_begin(const struct mma_part *p)
     }
 }
 
-/* True when the warp has no rows, or when none of its rows sees any slot of the tile. */
+/* True only when the warp has no rows, or when none of its rows sees any slot of the tile. */
 BLOCK_INLINE bool mma_is_idle(const struct mma_part *p, uint32_t warp)
 {
     const uint32_t n = p->n_positions * p->n_heads, first = warp * MMA_M;

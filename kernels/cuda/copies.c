@@ -170,7 +170,7 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
         return NULL;
     }
     if (d->calls_at + n > CALL_BYTES) {
-        device_send_calls(d); /* also arguments of a launch that is issued after this call */
+        device_send_calls(d); /* also the arguments of a launch that is still to come */
         device_wait_stream(d);
         d->calls_at = d->calls_sent = 0;
     }
@@ -180,8 +180,8 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
     return to;
 }
 
-/* Sends all arguments since the last call in one copy. No running kernel reads the memory that is
- * written: the ring restarts only when all work of the compute stream has ended. */
+/* Sends all arguments that were not sent yet in one copy. No running kernel reads the memory that
+ * is written: the ring restarts only when all work of the compute stream has ended. */
 void device_send_calls(struct device *d)
 {
     const size_t n = d->calls_at - d->calls_sent;

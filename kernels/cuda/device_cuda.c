@@ -310,8 +310,8 @@ void device_wait_stream(struct device *d)
     device_wait_put(d);
 }
 
-/* When it returns, no copy and no launch is under way, so the memory that they read may be
- * overwritten. */
+/* When it returns, and the device is not lost, no copy and no launch is under way, so the memory
+ * that they read may be overwritten. */
 void device_wait(struct device *d)
 {
     if (d == NULL || device_is_lost(d)) return;

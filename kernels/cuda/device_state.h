@@ -175,8 +175,8 @@ void device_wait_stream(struct device *d);
 struct device_stage *device_stage_next(struct device *d);
 void device_stage_send(struct device *d, struct device_stage *s, void *to, size_t n_bytes);
 
-/* Local. Makes a staging buffer hold at least n bytes. It may move; its content is lost. Errors:
- * STATUS_MEMORY. */
+/* Local. Makes a staging buffer hold at least n bytes. It may move, and then loses its content.
+ * Errors: STATUS_MEMORY. */
 struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes);
 
 /* gemm_cuda.c. Local. Opens the library, unless the device uses the CPU's arithmetic. If there is

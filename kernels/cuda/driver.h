@@ -19,7 +19,7 @@ struct cuda_facts {
 /* Memory of the device, in bytes. */
 struct cuda_memory {
     uint64_t free; /* free for all processes */
-    uint64_t used; /* used by this process */
+    uint64_t used; /* allocated by `alloc` and not yet released */
     uint64_t idle; /* released by this process, but kept in its pool for reuse */
 };
 

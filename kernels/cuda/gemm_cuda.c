@@ -1,6 +1,6 @@
 /* Dense matrix products by the driver's library. In the arithmetic of the numerics law, one
  * algorithm is chosen for each element type and number of inputs, whatever the numbers of rows and
- * outputs. It is used only if trials on this GPU give the same bits for every number of rows and
+ * outputs. It is used only if trials on this GPU give the same bits for various numbers of rows and
  * outputs; the shape of each weight is tried once more when it is loaded. */
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
@@ -152,7 +152,7 @@ static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, fl
 }
 
 /* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched,
- * of several leaves (K-blocks). True: the bits never depended on the other rows or outputs. */
+ * of several leaves (K-blocks). True: in no trial did the bits depend on other rows or outputs. */
 static bool passes(struct device *d, const struct device_algorithm *a)
 {
     const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
@@ -184,7 +184,7 @@ static bool passes(struct device *d, const struct device_algorithm *a)
 }
 
 /* Returns the algorithm for an element type and k inputs; the first call tries them. NULL: none
- * passed, and shoal's own kernels multiply. */
+ * passed, or DEVICE_ALGORITHMS are known already; shoal's own kernels then multiply. */
 static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
                                                     bool batched)
 {
@@ -244,8 +244,8 @@ static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *
                               .algorithm = p->algorithm};
 }
 
-/* True when this weight's outputs have the same bits as a few of them that are computed
- * separately. */
+/* True when the products with this weight have the same bits as a few rows and a few outputs that
+ * are computed separately. */
 static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
 {
     struct cuda_gemm all = part_of(w, p);
@@ -269,8 +269,8 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
 }
 
 /* Lists the parts of a weight for which the library has an algorithm, and returns their number, 0
- * to 2: without leaves (K-blocks) one part with all inputs; otherwise one with the whole leaves,
- * and one with the shorter last leaf. */
+ * to 2: without leaves (K-blocks), or with DEVICE_FREE, one part with all inputs; otherwise one
+ * with the whole leaves, and one with the shorter last leaf. */
 static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
 {
     const bool free = d->arithmetic == DEVICE_FREE;

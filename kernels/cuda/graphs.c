@@ -251,8 +251,8 @@ static void put_all(struct device *d, const struct run *r)
 
 /* --- graphs ---------------------------------------------------------------------------------- */
 
-/* Returns a hash of the run: of its place in the step, its kernels and the shapes of its products,
- * but not of grids, arguments or array addresses. */
+/* Returns a hash of the step's number of rows and of the run: its place in the step, its kernels
+ * and the shapes of its products, but not of grids, arguments or array addresses. */
 static uint64_t key_of(const struct graphs *g)
 {
     const struct run *r = &g->run;

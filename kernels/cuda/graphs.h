@@ -16,7 +16,7 @@ enum {
     RUN_BYTES = 2 << 20,
     GRAPH_WORKS_LEAST = 4,   /* shorter runs are not worth a graph */
     GRAPHS_MAX = 2048,       /* most runs that are known */
-    GRAPH_NODES_MAX = 16384, /* most nodes in all graphs; least recently used ones are dropped */
+    GRAPH_NODES_MAX = 16384, /* most nodes in all graphs; for more, old graphs are dropped */
     GRAPHS_ALIKE = 4,        /* most graphs of the same kernels, which differ in their arguments */
 };
 

@@ -120,9 +120,9 @@ enum {
     CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
     CUDA_FEW_ROWS = 64,           /* attention_few: rows times heads, 16 for each of four warps */
     CUDA_MANY_ROWS = 128,         /* attention_many: rows times heads, 32 for each warp */
-    CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax */
+    CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax or score */
     CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
-    CUDA_SHARED_MAX = 99 << 10,   /* shared memory that a block can have on every architecture */
+    CUDA_SHARED_MAX = 99 << 10,   /* shared memory of a block on every architecture from 8.0 on */
     CUDA_SHARED_PLAIN = 48 << 10, /* shared memory that a kernel may use without asking for more */
 };
 
@@ -132,8 +132,8 @@ enum {
 
 #define CUDA_LOG2_E 0x1.715476p+0f
 
-/* The blocks of a launch, each of CUDA_THREADS threads. y < 2^31 and counts rows if the kernel has
- * rows; x, z < 65536. */
+/* The blocks of a launch, each of CUDA_THREADS threads. y < 2^31, and most kernels count rows by
+ * it; x, z < 65536. */
 struct cuda_grid {
     uint32_t x, y, z;
     uint32_t shared_bytes;
@@ -283,20 +283,20 @@ struct linear_tile {
 };
 
 struct linear_work {
-    struct packed one;               /* the weight of a single group, when weights is NULL */
+    struct packed one;               /* the first group's weight; with weights NULL the only one */
     const struct packed *weights;    /* [groups] */
     const struct linear_tile *tiles; /* with weights; else blocks take rows from row0 on */
     size_t row0, n_rows;
     const float *x;
     size_t x_stride;
-    struct quant_rows xq; /* group 0: x is used as floats */
+    struct quant_rows xq; /* x quantized; unused where x is multiplied as floats */
     uint32_t leaf0;       /* the leaf (K-block) of blocks with b.z = 0 */
     float *y;
     size_t y_stride;
     int64_t *sums;        /* zeroed before the launch */
     const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
-    bool leafy; /* writes sums; b.z counts leaves */
+    bool leafy; /* 16-bit operands: writes sums; b.z counts leaves */
 };
 
 /* to[row] = the n inputs of x[row], rounded to a 16-bit type and ordered for weights of this kind
@@ -348,8 +348,8 @@ struct gemm_pattern_work { /* fills rows of n elements with hashed values of bot
     uint32_t seed;
 };
 
-/* Packs rows [row0, row0 + n_rows) of outputs from row-major `rows`. `part` says which of the
- * checkpoint's arrays they are from: quantized values, scales or zeros. */
+/* Packs rows [row0, row0 + n_rows), each an output (pack_columns: an input), from `rows`. `part`
+ * says which of the checkpoint's arrays they are from: quantized values, scales or zeros. */
 struct pack_work {
     struct packed w; /* its memory is written */
     int part;        /* enum packed_part */

@@ -133,8 +133,8 @@ static bool takes_halves(const struct device *d, const struct linear_args *a)
 }
 
 /* Chooses the shape of a block, when rows_fit rows can be held as 16-bit operands at one time: the
- * smallest shape that holds a group's average rows, unless larger blocks would also keep all
- * processors busy. */
+ * smallest shape that holds a group's average rows; but the largest instead of the middle one if
+ * its blocks, too, keep all processors busy. */
 static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
 {
 #define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
@@ -252,7 +252,7 @@ void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
     d->gemm.rounded.x = NULL;
 }
 
-/* Returns the number of threads for one row. */
+/* Returns the number of threads that pack one row. */
 static size_t pack_width(const struct device_pack_args *a)
 {
     if (a->w->quant.kind == QUANT_NONE) return a->n_columns;

@@ -1,5 +1,5 @@
-/* Linears with 16-bit weights on tensor cores, for many rows; a warp computes 64 rows of 64
- * outputs. */
+/* Linears with 16-bit weights on tensor cores, for many rows; a warp computes 64 outputs of
+ * 64 rows. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* Linears with 16-bit weights on tensor cores, for few rows. Most of the 16 rows of a product are
- * unused; the time is that of reading the weights. */
+/* Linears with 16-bit weights on tensor cores, for few rows. Some of the 16 rows of a product may
+ * be unused; the time is that of reading the weights. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -1,5 +1,5 @@
 /* Linears with 16-bit weights for some tens of rows: the tiles are smaller than in linear_half.cu,
- * so there are more blocks; a warp computes 32 rows of 32 outputs. */
+ * so there are more blocks; a warp computes 32 outputs of 32 rows. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -88,7 +88,8 @@ BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
     return v;
 }
 
-/* Returns the integer sum over group g of the row's quantized values times the weight's. */
+/* Returns the integer sum over group g of the row's quantized values times the weight's (int8: less
+ * 128; mxfp4: doubled). */
 BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint32_t g, uint32_t G,
                                const uint32_t *x)
 {
@@ -112,8 +113,8 @@ BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint
     return sum;
 }
 
-/* Returns the zero point's share of an integer sum, to be multiplied by the sum of the row's
- * quantized values. */
+/* Returns the factor with which the sum of the row's quantized values is added to quant_sum, to
+ * correct it for the zero point. */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.kind == QUANT_MXFP4) return 0;

@@ -13,9 +13,9 @@
 enum { NCCL_ID_BYTES = 128 };
 
 struct nccl_table {
-    const char *name; /* for reports: "NCCL 2.28.9" */
+    const char *name; /* for reports: "NCCL 2.28.9", the version at build time */
 
-    /* Loads the library. After an error every other entry would fail. */
+    /* Loads the library. After an error only error_text may be called. */
     int (*load)(void);
 
     /* Makes a new communicator id; all ranks of the communicator open it with this id. */

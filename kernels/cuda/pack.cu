@@ -44,8 +44,8 @@ BLOCK_INLINE void pack_columns_block(const struct pack_work *a, struct cuda_bloc
 }
 CUDA_KERNEL(pack_columns, pack_work)
 
-/* Writes byte `byte` of row n's quantized values to its place in the panel. A stored byte of
- * nibbles has the even input in its low half. In the panel, byte j of eight inputs has input j in
+/* Writes byte `byte` of output n's quantized values in the panel. A byte of nibbles in `row` has
+ * the even input in its low half. In the panel, byte j of eight inputs has input j in
  * its low half and input 4 + j in its high half. */
 BLOCK_INLINE void pack_code(const struct pack_work *a, size_t n, size_t byte, const uint8_t *row)
 {

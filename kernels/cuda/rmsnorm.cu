@@ -50,8 +50,8 @@ BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, 
 }
 CUDA_KERNEL(rmsnorm, norm_args)
 
-/* Sums the squares of CUDA_THREADS / LANES heads of row b.y, from head b.x * CUDA_THREADS / LANES
- * on. */
+/* Sums each head's squares, for up to CUDA_THREADS / LANES heads of row b.y, from head b.x *
+ * (CUDA_THREADS / LANES) on. */
 BLOCK_INLINE void square_sums_block(const struct square_sums_args *a, struct cuda_block b,
                                     void *shared)
 {

@@ -1,5 +1,5 @@
-/* RoPE: computes the angles of a step's rows, and rotates the pairs of all heads. One thread per
- * pair. */
+/* RoPE: computes the cosines and sines for a step's rows, and rotates the pairs of all heads. One
+ * thread per pair. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 

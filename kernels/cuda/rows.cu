@@ -1,5 +1,5 @@
 /* Moves and combines rows: gathering, permuting, copying into wider rows, scattering to experts,
- * combining experts' results; adding, scaling, clamping, softcap and bias. */
+ * combining experts' results; adding, scaling, clamping, softcap and bias. Also takes marks. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 
@@ -54,7 +54,8 @@ BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_b
 }
 CUDA_KERNEL(scatter_rows, scatter_args)
 
-/* Stores column d of a token. Threads of other columns add to the counter of the same token. */
+/* Adds column d of a token to its integer sums, or stores it as a float. Threads of other columns
+ * also add to the token's counter. */
 BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d,
                                 int64_t sum, int64_t n_bad)
 {

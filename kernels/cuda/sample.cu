@@ -1,6 +1,6 @@
-/* Computes tokens from logits in integer arithmetic: argmax, logit bias and penalties, and the
- * draw under top-k, top-p and min-p. Tokens are ordered by keys. Each limit is the largest key for
- * which the sum over all keys at or above it is large enough. The search finds that key one byte
+/* Computes tokens from logits: argmax, masses for scores, logit bias and penalties, and the draw
+ * under top-k, top-p and min-p. Tokens are ordered by keys. top-k, top-p and the draw each find the
+ * largest key for which the sum over all keys at or above it is large enough: one byte of the key
  * at a time, from a sum for each value of the byte; integer sums do not depend on their order. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
@@ -51,8 +51,8 @@ BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b,
 }
 CUDA_KERNEL(argmax, argmax_args)
 
-/* Adds the masses of up to CUDA_ARGMAX_SPAN logits. They are integers, so their order does not
- * matter. */
+/* Adds the masses of up to CUDA_ARGMAX_SPAN logits, which are integers, so that their order does
+ * not matter, and writes the bits of the target's logit. */
 BLOCK_INLINE void score_block(const struct score_args *a, struct cuda_block b, void *shared)
 {
     int64_t *total = (int64_t *)shared;
@@ -200,8 +200,8 @@ BLOCK_INLINE uint64_t pick_sum(const struct pick_part *p)
     return (uint64_t)p->sums[0];
 }
 
-/* Returns the largest key that is not excluded and has a mass below least_mass, from which on
- * min-p excludes tokens; 0: none. */
+/* Returns the largest key that is not excluded and has a mass below least_mass; 0: none. min-p
+ * excludes it and all smaller keys. */
 BLOCK_INLINE uint64_t pick_first_below(const struct pick_part *p, uint64_t least_mass)
 {
     BLOCK_SYNC();
@@ -229,7 +229,7 @@ BLOCK_INLINE uint64_t pick_fixed(float fraction)
     return (uint64_t)((double)fraction * 0x1p32);
 }
 
-/* Draws a token. Returns its key; 0: all tokens are excluded. */
+/* Draws a token. Returns its key; 0: the tokens that are left have no mass. */
 BLOCK_INLINE uint64_t pick_draw(struct pick_part *p, const struct pick_row *o)
 {
     if (o->top_k > 0 && (size_t)o->top_k < p->n) {
