@@ -280,8 +280,8 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
         tile_of(source, has_zeros, t->group / QUANT_QUAD, n_rows, t, acc);
 }
 
-/* Defines the tiles of one source. A tile has three to six rows: more rows are divided evenly, and
- * fewer rows are multiplied by set_few. */
+/* Defines the tiles of one source. Tiles of three to six rows are compiled; four are the fewest in
+ * use, because set_few takes up to SET_FEW_MOST rows and more rows are divided evenly. */
 #define TILES(name, source, has_zeros)                                                             \
     static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
     {                                                                                              \
