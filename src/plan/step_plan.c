@@ -1,4 +1,4 @@
-/* Packs and unpacks plans and results. */
+/* Builds, packs and unpacks plans and results. */
 #include "plan/step_plan.h"
 
 #include "base/mem.h"
@@ -281,8 +281,8 @@ static struct status malformed(const char *what, size_t n_words)
     return status_make(STATUS_BUG, "%s: a message of %zu words does not parse", what, n_words);
 }
 
-/* The sequences must account for exactly the tokens, blocks, adjusts and allowed words that came
- * with them. */
+/* True when the sequences account for exactly the tokens, blocks, adjusts and allowed words that
+ * came with them, and their numbers are in range. */
 static bool plan_is_consistent(const struct step_plan *p)
 {
     size_t n_tokens = 0, n_blocks = 0, n_adjusts = 0, n_allowed = 0;

@@ -31,7 +31,7 @@ static inline int32_t plan_tables_count(const struct plan_tables *t)
 }
 
 /* Orders to move KV blocks between a replica's pool and its ranks' files (attention/kv_tier.h).
- * Ranks carry them out in order, before they compute the step's rows. */
+ * Ranks take them in this order before they compute the step's rows. */
 enum plan_move_kind {
     PLAN_MOVE_OUT, /* copy the block to the slot */
     PLAN_MOVE_IN,  /* read the slot into the block, during this and later steps */
@@ -60,9 +60,9 @@ enum plan_want {
 enum {
     PLAN_BLOCK_TOKENS =
         64, /* B, tokens in a KV block; equal to KV_BLOCK_TOKENS (the engine asserts it) */
-    PLAN_TOPS_MAX = 64,  /* the most log-probabilities that a request can ask for per row */
-    PLAN_POOL_BITS = 28, /* pooled rows are added as integers of 2^-28, each at most 2^14 in size */
-    PLAN_POOL_MOST = 1 << 14,
+    PLAN_TOPS_MAX = 64,       /* the most log-probabilities that a request can ask for per row */
+    PLAN_POOL_BITS = 28,      /* pooled rows are added as integers in units of 2^-28 */
+    PLAN_POOL_MOST = 1 << 14, /* the largest magnitude of a pooled value; larger ones are bad */
 };
 
 /* Penalties on tokens that occurred before. 1, 0 and 0 change nothing. */
@@ -138,7 +138,8 @@ struct status step_plan_init(struct step_plan *p, int32_t n_replicas);
 void step_plan_fini(struct step_plan *p);
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
 
-/* The arrays of one sequence, whose lengths are in plan_seq. Borrowed; NULL if the length is 0. */
+/* The arrays of one sequence, whose lengths are in plan_seq. Borrowed; `adjusts` and `allowed` may
+ * be NULL if their length is 0. */
 struct plan_lists {
     const int32_t *tokens;             /* [n_rows] */
     const int32_t *blocks;             /* [n_blocks] */
@@ -181,8 +182,8 @@ struct plan_top {
 };
 
 /* The report of a replica's ranks on PLAN_MOVE_ASK. The minimum of each number over the ranks
- * counts. After these numbers, there is one for each read from number PLAN_MOVED_FROM on: 1, or 0
- * if it has failed. */
+ * counts. After these numbers, there is one for each read from number moved[PLAN_MOVED_FROM] on: 0
+ * if it has failed, else 1. */
 enum plan_moved {
     PLAN_MOVED_FROM,
     PLAN_MOVED_N_ENDED,
@@ -226,8 +227,8 @@ struct status step_result_add_logits(struct step_result *r, const float *rows, s
  * until the next one. Errors: STATUS_MEMORY. */
 struct status step_result_add_pool(struct step_result *r, int64_t **row);
 
-/* Local. Takes the report of some ranks, moved [n]: keeps the minimum of it and of those taken
- * before. Errors: STATUS_MEMORY. */
+/* Local. Takes the report of some ranks, moved [n], with the same n for all: keeps the minimum of
+ * it and of those taken before. Errors: STATUS_MEMORY. */
 struct status step_result_take_moved(struct step_result *r, const uint64_t *moved, size_t n);
 
 /* A message buffer, empty when it is all zeros. */
@@ -241,8 +242,9 @@ struct plan_message {
 void plan_message_fini(struct plan_message *m);
 struct status plan_message_reserve(struct plan_message *m, size_t n_words);
 
-/* Local. Pack into m (which grows), and unpack from n_words words; unpack checks every count
- * against the message's length. Errors: STATUS_BUG when a message does not parse, STATUS_MEMORY. */
+/* Local. Pack into m (which grows), and unpack from n_words words; unpack checks the arrays'
+ * counts against the message's length. Errors: STATUS_BUG when a message does not parse,
+ * STATUS_MEMORY. */
 struct status step_plan_pack(const struct step_plan *p, struct plan_message *m);
 struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step_plan *p);
 struct status step_result_pack(const struct step_result *r, struct plan_message *m);

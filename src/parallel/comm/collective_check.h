@@ -25,8 +25,8 @@ struct collective_call {
 void collective_call_init(struct collective_call *out, const char *op, const char *file, int line);
 
 /* **Collective (comm)**. Returns OK when all ranks make the same call from the same place, else
- * STATUS_BUG on all ranks, with a sentence that names the first two ranks that differ, their calls
- * and places. Errors: STATUS_MEMORY, STATUS_LOST when MPI failed. */
+ * STATUS_BUG on all ranks, with a sentence that names rank 0 and the first rank that differs from
+ * it, their calls and places. Errors: STATUS_MEMORY, STATUS_LOST when MPI failed. */
 struct status collective_check(MPI_Comm comm, const struct collective_call *mine);
 
 #endif

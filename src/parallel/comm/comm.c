@@ -1,5 +1,5 @@
 /* Makes and ends the axes: MPI communicators and host groups. Records and counts operations, which
- * are in comm_collective.c and comm_message.c. */
+ * are in comm_collective.c, comm_message.c and comm_mail.c. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 
@@ -228,8 +228,9 @@ static bool is_crowded(struct comm *c)
 }
 
 /* **Collective (host)**. Returns how many ranks may be in this process: all of the world when two
- * ranks of this host have the same 16 random bytes, which the system gives each program that it
- * starts; else this one alone. Some MPI libraries run ranks as threads of one process. */
+ * ranks of this host have the same first 8 of the 16 random bytes that the system gives each
+ * program that it starts; else this one alone. Some MPI libraries run ranks as threads of one
+ * process. */
 static int ranks_of_process(struct comm *c)
 {
     const size_t n = (size_t)c->sizes[COMM_HOST];
@@ -402,7 +403,7 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
 
 /* Ends MPI. Open MPI's mpirun counts a rank as failed when the rank exits before mpirun has read
  * its goodbye, and the rank waits only two seconds for the answer (PMIx_Finalize of OpenPMIx 4). So
- * on a host that gives the launcher no CPU, ranks stay until the launcher is idle. */
+ * on a host that gives the launcher no CPU, ranks stay until it is idle, at most STAY_MS. */
 static void finalize(void)
 {
     enum { ANSWER_MS = 1900, STAY_MS = 30000, LOOK_MS = 50, NS_PER_MS = 1000000 };

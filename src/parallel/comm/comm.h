@@ -76,9 +76,9 @@ void comm_wait_asleep(struct comm *c);
 /* Local. Returns the team set by comm_use_team; borrowed. */
 struct team *comm_team(const struct comm *c);
 
-/* **Collective (world)**. Ends MPI, if comm_start began it, and frees; accepts NULL. When the
- * launcher does not answer because its host gives it no CPU, this rank stays for up to 30 s: mpirun
- * would count a rank that exits earlier as failed. */
+/* **Collective (world)**. Frees *c, and ends MPI unless the caller started it; if *c is NULL, MPI
+ * ends in any case. When the launcher does not answer because its host gives it no CPU, this rank
+ * stays for up to 30 s: mpirun would count a rank that exits earlier as failed. */
 void comm_stop(struct comm **c);
 
 /* Local. Ends the whole job at once with this exit status. */
@@ -95,8 +95,8 @@ MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis);
 struct comm_stats {
     uint64_t n_calls, n_bytes, ns;
     uint64_t wait_ns;    /* part of ns: waiting for the other ranks of this host */
-    uint64_t wire_bytes; /* sent by this rank to other hosts in sums over hosts; what MPI's own
-                            collectives send is not known here */
+    uint64_t wire_bytes; /* sent by this rank to other hosts in sums over hosts and in mails
+                            (comm_mail.h); what MPI's own collectives send is not known here */
 };
 
 /* Local. Returns the counts of one axis; and their sum over the axes that steps use (COMM_STAGE to
@@ -112,8 +112,8 @@ void comm_use_memory(struct comm *c, enum comm_axis axis, bool on);
 
 /* Local. Returns this rank's shared segment for one purpose: at least n_bytes, zeroed at first,
  * owned by c until comm_stop. A later, larger call returns the same address and keeps the content.
- * NULL when the axis shares no memory or none is left; then use your own. comm_sum_words and
- * comm_exchange_rows read a shared segment without copying it. */
+ * NULL when the axis shares no memory or none is left; then use your own. comm_exchange_rows, and
+ * comm_sum_words for large sums, read a shared segment without copying it. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
 /* Local. True when the shared segment lies in huge pages, except for an end that fills no whole
@@ -124,12 +124,13 @@ bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane
  * nothing when there is none. */
 void comm_release_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane);
 
-/* Local. Returns the shared segment of another rank. Read it after a barrier that the other rank
- * entered after writing; it is valid until that rank writes again. */
+/* Local, when the axis shares memory. Returns the shared segment of a rank. Read it after a barrier
+ * that the rank entered after writing; it is valid until the rank writes again. */
 const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank);
 
-/* **Collective (axis)**. Returns the first rank's shared segment, of at least n_bytes, which all
- * ranks of the axis may write and read. The callers order their accesses by barriers. */
+/* **Collective (axis)**, when the axis shares memory. Returns the first rank's shared segment, of
+ * at least n_bytes, which all ranks of the axis may write and read, with barriers to order their
+ * accesses. Ends the job when no memory is left. */
 void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
 /* Local. For callers that move data by other means (src/collective). comm_begin records the start
@@ -173,7 +174,7 @@ void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 
 /* Sums, converts the totals to words, and hands every rank all n words. Words take half the bytes
- * of comm_sum_i64's totals on their way back, and each rank converts only its part. */
+ * of comm_sum_i64's totals on their way back, and of a large sum each rank converts only a part. */
 void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s);
 
 /* All-gather: rank i's counts[i] words (4 bytes each) arrive in `all` at displs[i]. In place: this
@@ -202,7 +203,8 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
                      struct comm_request *r);
 void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
                      struct comm_request *r);
-/* Local. Waits until r is done; returns the bytes received (0 for sends and inactive requests). */
+/* Local. Waits until r is done. Returns the bytes received, 0 for an inactive request; undefined
+ * for a send. */
 size_t comm_wait(struct comm *c, struct comm_request *r);
 
 /* Local. Cancels a receive for which no message will come. */
@@ -219,9 +221,9 @@ size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
 
 #ifdef SHOAL_DEBUG
-/* Local. Notes the call site; returns c. In debug builds each collective first compares operation,
- * count, element size and call site over the axis. If they differ it ends the job and names both
- * call sites (parallel/comm/collective_check.h). */
+/* Local. Notes the call site; returns c. In debug builds the collectives over axes of several ranks
+ * first compare operation, count, element size, root and call site. If these differ they end the
+ * job and name two call sites (parallel/comm/collective_check.h). */
 struct comm *comm_site(struct comm *c, const char *file, int line);
 /* Notes the call site after `mine` has been evaluated, because its functions may communicate. */
 struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line);

@@ -31,8 +31,7 @@ struct comm_sum {
     int64_t *sums; /* [n], undefined afterwards */
     size_t n;
     /* convert makes words[k] from the total sums[k] of element first + k; take receives finished
-     * words.
-     * Both may be called on several threads at once, for any parts of [0, n), in any order. */
+     * words. Both may run on several threads at once, for any parts of [0, n), in any order. */
     void (*convert)(const void *ctx, const int64_t *sums, size_t first, size_t n, uint32_t *words);
     void (*take)(const void *ctx, const uint32_t *words, size_t first, size_t n);
     const void *ctx;

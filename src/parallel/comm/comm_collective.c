@@ -50,8 +50,7 @@ static const struct reduction or_u32 = {sizeof(uint32_t), MPI_UINT32_T, MPI_BOR,
 static const struct reduction max_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MAX, HOST_MAX_U64};
 static const struct reduction min_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MIN, HOST_MIN_U64};
 
-/* Sums over the hosts of an axis, with word_bytes for each total; false when sums go another way.
- */
+/* Sums over the hosts of an axis, with words of word_bytes; false when sums go another way. */
 static bool sum_over_hosts(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
                            size_t word_bytes)
 {

@@ -8,7 +8,7 @@
 
 #include <mpi.h>
 
-/* Hosts are numbered by their first rank of the axis. A rank that cannot share memory with the
+/* Hosts are numbered in the order of their first ranks. A rank that cannot share memory with the
  * others of its machine counts as a host of its own. */
 struct comm_hosts {
     int n_ranks;        /* of the axis */

@@ -17,9 +17,9 @@
 
 enum {
     TAG_MAIL = 16,    /* of the first mail; the second one has the next tag */
-    LINE = 64,        /* every message begins on a line */
-    POLL_NS = 100000, /* a rank at work polls MPI at most so often */
-    POLL_REST = 32,
+    LINE = 64,        /* messages in shared memory begin at multiples of this many bytes */
+    POLL_NS = 100000, /* the shortest time between two polls of a rank at work */
+    POLL_REST = 32,   /* after a poll, none follows for this many times its duration */
 };
 
 /* Memory of a rank without shared memory. */
@@ -201,7 +201,7 @@ const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, i
     return memory + p->offset;
 }
 
-/* Returns the number, on its host, of the rank that sends to and receives from the host `other`. */
+/* Returns the number, on `host`, of the rank that sends to and receives from the host `other`. */
 static int sender_for(const struct comm_mail *m, int host, int other)
 {
     const int n_hosts = m->h->n_hosts;
@@ -257,7 +257,7 @@ static void check_size(struct comm_mail *m, size_t n_bytes, int host)
     comm_abort(m->c, status_exit(STATUS_LOST));
 }
 
-/* Sends what the ranks of this host have for another one, as one message. */
+/* Sends what the ranks of this host have for another host, as one message. */
 static void send_to(struct comm_mail *m, enum comm_lane lane, int host)
 {
     const MPI_Comm axis = m->c->axes[m->axis];
@@ -290,7 +290,7 @@ static bool has_room(const struct comm_mail *m, int host, size_t n_bytes)
            host_group_lane_bytes(m->h->group, own_lane(m, COMM_LANE_MAIL));
 }
 
-/* Returns where the message of a host goes. */
+/* Makes room for the message of a host and returns it. */
 static void *place_message(struct comm_mail *m, int host, size_t n_bytes)
 {
     if (m->h->group == NULL) {
@@ -304,7 +304,7 @@ static void *place_message(struct comm_mail *m, int host, size_t n_bytes)
     return memory + offset;
 }
 
-/* Begins to receive the message that was probed. */
+/* Begins to receive the message that was probed; in_job, only if its memory need not grow. */
 static void receive_from(struct comm_mail *m, int host, const MPI_Status *probed, bool in_job)
 {
     int n_bytes;

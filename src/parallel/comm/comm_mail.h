@@ -1,7 +1,7 @@
 /* Messages between the hosts of an axis: in one direction, one message for each pair of hosts. The
  * ranks of a host write what they send to their shared memory; one of them sends it for all, and
- * the ranks of the receiving host read it in shared memory. The pairs of a host are dealt to its
- * ranks in turn.
+ * the ranks of the receiving host read it in shared memory. The other hosts are dealt to a
+ * host's ranks in turn.
  *
  *     host 0: rank a [ for 1 | for 2 ]   a sends both ranks' "for 1" --> host 1, as one message
  *             rank b [ for 1 | for 2 ]   b sends both ranks' "for 2" --> host 2
@@ -37,11 +37,11 @@ struct comm_mail_places {
 /* Local. */
 struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
 
-/* Local. Returns this mail's memory of this rank for one purpose (a lane of the first mail; the
- * second one has lanes of its own), at least n_bytes, which the ranks of its host
- * can read; a larger call may lose the content and, on a host of one rank, move the memory. Ends
- * the job when there is no memory. comm_mail_memory_of: that of a rank of this host. Barriers order
- * the accesses. */
+/* Local. Returns this rank's memory of a mail for one purpose, at least n_bytes, which the ranks of
+ * its host can read. `lane` is COMM_LANE_ROWS_OUT, _ROWS_BACK, _EXPERT_OUTPUTS or _MAIL also for
+ * the second mail, which has lanes of its own. On a host of one rank a larger call may lose the
+ * content and move the memory. Ends the job when there is no memory. comm_mail_memory_of: that of a
+ * rank of this host. Barriers order the accesses. */
 void *comm_mail_memory(struct comm_mail *m, enum comm_lane lane, size_t n_bytes);
 const void *comm_mail_memory_of(const struct comm_mail *m, enum comm_lane lane, int local);
 
@@ -51,7 +51,7 @@ uint64_t comm_mail_bytes(const struct comm_mail *m);
 /* **Collective (host's ranks of the axis)**. */
 void comm_mail_barrier(struct comm_mail *m);
 
-/* A part of what a rank sends to a host: bytes of its memory, counted from the memory's start. */
+/* A part of what a rank sends to a host: n_bytes of the rank's memory, from `offset` on. */
 struct comm_mail_piece {
     uint64_t offset, n_bytes;
 };

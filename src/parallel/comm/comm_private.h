@@ -23,7 +23,7 @@ struct comm {
     int sizes[COMM_AXIS_COUNT];
     struct comm_stats stats[COMM_AXIS_COUNT];
     /* For the axes that steps use, COMM_STAGE to COMM_ETP; axes with the same ranks share them.
-     * hosts: NULL for an axis of one rank. groups: the group in hosts[axis] if that is one host,
+     * hosts: NULL for an axis of one rank. groups: hosts[axis]->group if the axis is on one host,
      * else NULL (MPI). */
     struct comm_hosts *hosts[COMM_AXIS_COUNT];
     struct host_group *groups[COMM_AXIS_COUNT];
@@ -43,8 +43,8 @@ struct comm {
     int site_line;
 };
 
-/* No transfer may carry more than this many elements: counts are ints, and some transports want
- * less than 2 GiB at once. */
+/* Reductions and broadcasts by MPI go in parts of this many elements, sums as words in parts of
+ * less than twice as many: counts are ints, and some transports want less than 2 GiB at once. */
 enum { ELEMS_AT_ONCE = 1 << 27 };
 
 /* Sums of at least this many elements go as parts (reduce-scatter and all-gather). Below this, the
@@ -60,14 +60,15 @@ void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis a
  * once in the first milliseconds, later sleeps. */
 void comm_rest(uint64_t since_ns);
 
-/* Local. Lets MPI make progress, and receives messages of mails. The team may run a job. */
+/* Local. Lets MPI make progress, or begins to receive messages of mails. The team may run a job. */
 void comm_poll_mpi(struct comm *c);
 
 /* comm_mail.c. Local. Begins to receive the mails' messages that have arrived. in_job: the team may
  * run a job, so a message for which memory must grow is left. Returns whether it called MPI. */
 bool comm_mail_advance(struct comm *c, bool in_job);
 
-/* comm_mail.c. Local. The same between two pieces of computing, seldom enough. */
+/* comm_mail.c. Local. While a mail is under way: as comm_mail_advance, or else comm_poll_mpi, but
+ * returns at once when the last poll was too short a time ago. */
 void comm_mail_poll(struct comm *c, bool in_job);
 
 /* Local. Records the end of an operation without counting it. */

@@ -20,18 +20,18 @@
 enum {
     STAGING_LANES =
         2, /* used in turn: other ranks may still read one operation's data when the next begins */
-    ALL_READ_BYTES = 2048, /* for up to this size every rank adds all elements itself, which needs
-                              one meeting, not two */
+    ALL_READ_BYTES = 2048, /* a rank that reads at most this much from the others adds all elements
+                              itself, which needs one meeting, not two */
     BLOCK_ELEMS =
         1024, /* a thread works on this many sums at a time; they stay in its first-level cache */
     BLOCKS_WORTH_WAKING = 32,
     SPINS = 50, /* reads of a counter, about a microsecond in total, before the first yield */
     YIELD_NS = 100000, /* then for this time the thread yields between two reads */
-    SLEEP_NS = 200000, /* then it sleeps, and polls MPI each time that the sleep ends by itself */
+    SLEEP_NS = 200000, /* then it sleeps at most this long at a time, and polls MPI in between */
 };
 
-/* The part of a rank's state that the other ranks read. Counters only grow, and all ranks make the
- * same number of posts in an operation. */
+/* The part of a rank's state that the other ranks read. `posted` only grows (and wraps), and all
+ * ranks make the same number of posts in an operation. */
 struct slot {
     _Alignas(128) _Atomic uint32_t posted; /* how many posts this rank has made */
     _Atomic uint32_t n_sleepers;           /* ranks that sleep on `posted` */
@@ -46,7 +46,7 @@ struct host_group {
     uint64_t *tables;   /* [n_ranks, STAGING_LANES, n_ranks] offsets of the rows of an exchange,
                            shared */
     uint32_t posted;    /* posts of this rank */
-    uint32_t opened;    /* this rank's posts at the start of the previous operation */
+    uint32_t opened;    /* the number of the first post of the operation that began last */
     unsigned turn;      /* which staging segment this operation uses */
     int n_spins;
     bool only_polls;   /* waiting ranks do nothing else */
@@ -230,8 +230,8 @@ static bool host_group_in_lane(const struct host_group *g, const void *data)
     return (uintptr_t)data >= first && (uintptr_t)data - first < n_bytes;
 }
 
-/* Makes the others read `data`, in a segment of this rank, instead of the staging segment from the
- * next post on. */
+/* From the next post on, the others read `data`, which lies in a segment of this rank, instead of
+ * the staging segment. */
 static void publish(struct host_group *g, const void *data)
 {
     const uintptr_t lanes = (uintptr_t)host_memory_lane(&g->memory, g->rank, 0);
@@ -254,7 +254,7 @@ static uint64_t *table_of(const struct host_group *g, int rank)
     return g->tables + ((size_t)rank * STAGING_LANES + g->turn) * (size_t)g->n_ranks;
 }
 
-/* Computes rank r's part of n 8-byte elements, in whole cache lines. */
+/* Computes rank r's part of n elements of 4 or 8 bytes, in whole cache lines. */
 static void host_group_part_of(const struct host_group *g, int r, size_t n, size_t *begin,
                                size_t *end)
 {
@@ -310,7 +310,7 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
     }
     size_t begin, end;
     host_group_part_of(g, g->rank, n, &begin, &end);
-    for (int r = 0; r < g->n_ranks; r++) { /* only this rank reads this part of the others */
+    for (int r = 0; r < g->n_ranks; r++) { /* no other rank reads this part before the next post */
         if (r == g->rank) continue;
         host_group_combine(what, staging + begin * elem, data_of(g, r) + begin * elem, end - begin);
     }
@@ -489,8 +489,8 @@ static size_t sent_bytes(const struct host_group *g, const struct comm_exchange 
     return n_rows * x->row_words * 4;
 }
 
-/* Posts where each rank's rows are, copying them to the staging segment unless they lie in a
- * segment. */
+/* Writes to the table where each rank's rows are, and copies them to the staging segment unless
+ * they lie in a segment. */
 static void offer_rows(struct host_group *g, const struct comm_exchange *x, char *staging)
 {
     const size_t row_bytes = x->row_words * 4;

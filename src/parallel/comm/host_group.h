@@ -1,7 +1,7 @@
 /* Collectives between the ranks of one host, through shared memory: each rank posts where its data
  * is, and the others read it there. Waiting ranks spin, then yield, then sleep, and poll MPI
- * meanwhile, because another rank's message may move only while this rank is inside MPI. Private to
- * comm. */
+ * before each sleep, because another rank's message may move only while this rank is inside MPI.
+ * Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_HOST_GROUP_H
 #define SHOAL_PARALLEL_COMM_HOST_GROUP_H
 
@@ -18,7 +18,7 @@ struct host_group_waiting {
     bool crowded; /* the host has more ranks than processing units, so waiting ranks do not spin */
     int n_in_process; /* ranks that may be in this process; more than 1: the others run only during
                          an MPI call, so waiting ranks only poll */
-    void (*poll)(void *ctx); /* called repeatedly while this rank waits */
+    void (*poll)(void *ctx); /* called repeatedly during long waits */
     void *ctx;
 };
 
@@ -34,14 +34,14 @@ void host_group_use_team(struct host_group *g, struct team *team);
  * when there is no memory. Its address never changes. */
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 
-/* Local. host_group_lane_bytes: the segment's bytes. host_group_lane_is_huge: whether all of the
- * segment lies in huge pages. host_group_release_lane frees its memory; no other rank may read it
- * any more, and the next host_group_lane returns zeroed memory. */
+/* Local. host_group_lane_bytes: the segment's bytes. host_group_lane_is_huge: whether it lies in
+ * huge pages, but for an end that fills none. host_group_release_lane frees its memory; no other
+ * rank may read it any more, and the next host_group_lane returns zeroed memory. */
 size_t host_group_lane_bytes(const struct host_group *g, unsigned lane);
 bool host_group_lane_is_huge(const struct host_group *g, unsigned lane);
 void host_group_release_lane(struct host_group *g, unsigned lane);
 
-/* Local. Nanoseconds that this rank waited for others since the last call. */
+/* Local. Returns the nanoseconds that this rank waited for others since the last call. */
 uint64_t host_group_take_wait(struct host_group *g);
 
 /* Local. Returns another rank's shared segment. */
@@ -62,12 +62,12 @@ bool host_group_broadcast(struct host_group *g, int root, void *buf, size_t n_by
 void host_group_barrier(struct host_group *g);
 
 /* **Collective (group)**. For an operation in steps of the caller's own: lets the others read
- * `data`, and makes room_bytes of this rank's memory that they can read too. Barriers order the
- * accesses; at least one must come before the first access, and one after the last. False: no
+ * `data` (copied unless it lies in a segment), and room_bytes of this rank's memory. Barriers order
+ * the accesses; at least one must come before the first access, and one after the last. False: no
  * memory. */
 bool host_group_offer(struct host_group *g, const void *data, size_t n_bytes, size_t room_bytes);
 
-/* Local, until the next operation: what a rank offered, and its room. */
+/* Local, until the next operation: the data that a rank offered, of n_bytes, and its room. */
 const void *host_group_offered(const struct host_group *g, int rank);
 void *host_group_room(const struct host_group *g, int rank, size_t n_bytes);
 

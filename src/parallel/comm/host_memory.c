@@ -118,8 +118,8 @@ static bool host_memory_map(struct host_memory *m)
         return false;
     }
     m->base = at;
-    madvise(at, m->n_bytes, MADV_DONTDUMP); /* a core file need not contain unused parts of the
-                                               mapping */
+    madvise(at, m->n_bytes, MADV_DONTDUMP); /* keeps the mapping, which is mostly unused, out of
+                                               core files */
     return true;
 }
 
@@ -191,8 +191,8 @@ struct huge_job {
     _Atomic bool refused;
 };
 
-/* Makes one huge page. One small page of it is touched first: the kernel collapses only pages that
- * have a page table. */
+/* Makes one part of the huge pages. A small page of each is touched first: the kernel collapses
+ * only pages that have a page table. */
 static void make_huge(void *job, uint32_t part)
 {
     struct huge_job *j = job;
@@ -206,7 +206,7 @@ static void make_huge(void *job, uint32_t part)
     if (at < end && (!ok || madvise(at, (size_t)(end - at), MADV_COLLAPSE) != 0)) j->refused = true;
 }
 
-/* Makes huge pages of those that end in [from, to) of a lane. Sums are written by columns, one page
+/* Makes those pages of a lane huge that end in (from, to]. Sums are written by columns, one page
  * for each row, and weights are read throughout, so small pages would miss the TLB at nearly every
  * access. */
 static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,

@@ -34,7 +34,7 @@ void host_memory_close(struct host_memory *m);
 char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane);
 
 /* Local. Gives this rank's lane memory for at least n_bytes; content and address stay. The threads
- * of the team (NULL: the caller) share the clearing. On false nothing has changed. */
+ * of the team (NULL: the caller) share the clearing. On false the usable bytes are as before. */
 bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, struct team *team);
 
 /* Local. Frees the memory of this rank's lane, which no other rank may read any more. The address

@@ -17,7 +17,7 @@ enum {
            WIRE_INTS_BLOCK, /* values of a message: 60 KiB at 4 bytes each, below the 64 KiB up to
                                which Open MPI sends over TCP without asking the receiver first */
     ITEMS_MAX = 8,          /* messages for one peer in one window, with up to 3 peers */
-    ITEMS_OF_ALL = 24,      /* messages for all peers in one window, with 4 peers or more */
+    ITEMS_OF_ALL = 24,      /* messages for all peers in one window, with 4 to 24 peers */
     SLOTS = 2,              /* windows under way */
     STEP = 1024,            /* values added at a time; they stay in the first-level cache */
     TAKES_WORTH_WAKING = 32,
@@ -46,7 +46,7 @@ struct host_sum {
     size_t window;  /* values of a window */
     size_t n_windows;
     int *peers;                   /* [n_peers] axis ranks, from the next host on */
-    int *lengths;                 /* [n_peers, n_items] bytes received */
+    int *lengths;                 /* [n_peers, n_items] bytes packed, then bytes received */
     MPI_Status *states;           /* [n_peers, n_items] */
     MPI_Request *words_under_way; /* [2 * n_peers] */
     int64_t *totals;              /* [n_items, ITEM] */

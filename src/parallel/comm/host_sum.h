@@ -1,5 +1,6 @@
-/* Sums over the ranks of several hosts. The ranks of a host add in shared memory; between hosts the
- * host's ranks work in parallel, each on a slice of its own, with packed integers (wire_ints.h).
+/* Sums over the ranks of several hosts. The ranks of a host add in shared memory; between hosts as
+ * many ranks of each host as all hosts have work in parallel, each on a slice of its own, with
+ * packed integers (wire_ints.h).
  *
  *                host 0: rank a  rank b              host 1: rank c  rank d
  *     1. memory        slice 0  slice 1                    slice 0  slice 1      sums of the host

@@ -1,10 +1,10 @@
-/* The bytes that a rank sends back to a host that sent it tokens: for each token the integer sums
- * of this host's experts and its counter of bad leaves, packed (parallel/wire/wire_ints.h). A pure
- * format.
+/* The bytes that a rank sends back to a host for that host's tokens: for each token the integer
+ * sums of the experts on the rank's own host and a counter of bad leaves, packed
+ * (parallel/wire/wire_ints.h). A pure format.
  *
  *     head | end of each row's bytes | packed rows: D sums and a counter each
  *
- * Head and ends are written at once, the rows in runs that several threads pack. */
+ * Several threads pack the rows, each a run of them, and write their ends; the head comes last. */
 #ifndef SHOAL_PARALLEL_WIRE_RESULT_BLOCK_H
 #define SHOAL_PARALLEL_WIRE_RESULT_BLOCK_H
 

@@ -15,7 +15,7 @@ static double choose(uint32_t n, uint32_t k)
     return c;
 }
 
-/* Returns the probability that k of n experts, chosen at random, are none of `held`. */
+/* Returns the probability that k experts, chosen at random from n, are none of the `held` ones. */
 static double none_chosen(uint32_t n, uint32_t held, uint32_t k)
 {
     double p = 1;

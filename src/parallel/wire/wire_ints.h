@@ -1,6 +1,6 @@
 /* Packs 64-bit integers for the wire: blocks of 64 values, each with as few bytes per value as the
- * block's largest magnitude needs. Sums on a fixed grid of 2^-32 take 4 bytes per value while they
- * are below 0.5. No state, no MPI; little-endian machines only.
+ * block's largest magnitude needs. Sums on a fixed grid of 2^-32 take 4 bytes per value while
+ * their magnitudes are below 0.5. No state, no MPI; little-endian machines only.
  *
  *     block: width w in bytes, 0 .. 8 (1 byte) | the values' w low bytes, two's complement
  *
@@ -29,7 +29,7 @@ size_t wire_ints_pack(const int64_t *values, size_t n, void *to);
 
 /* Local. Reads n values of a message from `from`, which has n_bytes, and nothing after them. unpack
  * stores them in values [n]; add adds them there, wrapping as MPI's sums do. Returns the message's
- * length, or WIRE_INTS_BAD; `values` is then undefined. */
+ * length; or WIRE_INTS_BAD, which leaves `values` undefined. */
 size_t wire_ints_unpack(const void *from, size_t n_bytes, int64_t *values, size_t n);
 size_t wire_ints_add(const void *from, size_t n_bytes, int64_t *values, size_t n);
 
