@@ -148,7 +148,7 @@ static struct status derive_rope(struct arch_reading *r)
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
                            part);
     }
-    if (m->family->mla && m->family->grows) { /* there a fraction of all elements of a head of q */
+    if (m->family->mla && m->family->grows) { /* `part` is of all elements of a head of q */
         if ((uint32_t)((r->query_own + m->rotary) * part) == m->rotary) return status_ok();
         return status_make(STATUS_INPUT,
                            "%s: partial_rotary_factor: expected %u of %u elements, as "

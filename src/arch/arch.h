@@ -32,8 +32,7 @@ enum window_rule {
     WINDOW_ALL,
     WINDOW_UPPER, /* from layer "max_window_layers" on */
     WINDOW_EVEN,  /* layers 0, 2, 4, ... */
-    WINDOW_MOST,  /* all but every "sliding_window_pattern"-th; without that field, window_period-th
-                   */
+    WINDOW_MOST,  /* all but every n-th: n is "sliding_window_pattern", or else window_period */
 };
 
 /* A family: a row of arch_family.c. */
@@ -115,7 +114,7 @@ struct arch_family {
     bool granite_shared; /* "shared_intermediate_size": F of the shared experts; 0: none */
     bool counts_dense;   /* "first_k_dense_replace" must be given, because defaults differ */
     bool typed_mlps;     /* "mlp_layer_types" lists dense and sparse layers; else the first is
-                            dense */
+                            dense, or with counts_dense the first ones are */
     const struct arch_names *names; /* names of the expert tensors; NULL: none */
     /* some layers have a gated delta rule instead of attention: "layer_types" or
      * "full_attention_interval", with sizes in "linear_*". Fields must be given where the family's
@@ -139,26 +138,25 @@ struct arch_family {
                          "indexer_types": a layer may reuse the positions of the layer before it */
     bool predicts;    /* the layer after the last may be a prediction layer:
                          "num_nextn_predict_layers" */
-    /* some layers have a Mamba-2 scan instead of attention: those of "layer_types" of Granite-4, or
-     * of the lists of Nemotron-H, with sizes in the families' own fields */
+    /* some layers have a Mamba-2 scan instead of attention, by "layer_types" or
+     * "layers_block_type"; sizes are in the families' own fields */
     bool mamba;
     bool mamba_granite; /* FFNs are shared experts, beside experts or alone; no layer has RoPE
                            unless "position_embedding_type" is "rope" */
-    bool mamba_blocks;  /* a layer has a mixer or an FFN, by "layers_block_type" or
-                           "hybrid_override_pattern"; no RoPE; FFNs and experts are relu2 without a
-                          gate */
+    bool mamba_blocks;  /* a layer has a mixer or an FFN, not both; "hybrid_override_pattern" may
+                           list the layers too; no RoPE; FFNs and experts are relu2 without a gate */
 };
 
 /* The sizes of recurrent layers, which have a gated delta rule or a Mamba-2 scan instead of
- * attention; all 0: the model has none. Value head v reads key head v / (n_value_heads /
+ * attention; n_key_heads 0: the model has none. Value head v reads key head v / (n_value_heads /
  * n_key_heads). The key heads of a Mamba-2 scan are its groups, key_dim its state size. */
 struct arch_delta {
     uint32_t n_key_heads, n_value_heads;
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; elements of a value head */
     uint32_t n_taps;             /* rows that the convolution reads */
     bool is_mamba;               /* the layers are Mamba-2 */
-    bool conv_bias;              /* their convolution has a bias */
-    float step_least, step_most; /* bounds of their step */
+    bool conv_bias;              /* Mamba-2: the convolution has a bias */
+    float step_least, step_most; /* Mamba-2: bounds of the step */
 };
 
 /* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): a row attends to the
@@ -177,7 +175,7 @@ struct arch_scales {
 };
 
 /* At position p, q is multiplied by 1 + scale * log(1 + floor((p + first) / step)): in layers
- * without RoPE (Llama-4), or in all of them (Ministral-3, Mistral-4). */
+ * without RoPE (Llama-4), or in all layers (Ministral-3, Mistral-4). */
 struct arch_tuning {
     uint32_t step, first;
     float scale; /* 0: none */
@@ -230,8 +228,8 @@ struct arch {
     float latent_norm_eps; /* eps of the norms inside latent attention */
     double rope_theta;
     bool tied;
-    bool headless; /* the head is not loaded, because only hidden states are wanted; false, as set
-                      by arch_parse, unless the caller changes it */
+    bool headless; /* the head is not loaded. arch_parse sets false; a caller that wants only hidden
+                      states sets true */
     bool qkv_bias, o_bias, ffn_bias;
     bool expert_bias; /* router and experts have biases */
     bool head_bias;
@@ -253,8 +251,7 @@ struct arch {
     uint32_t n_eos_ids;
 };
 
-/* Local. Returns the number of layers that have weights and KV rows; a loaded prediction layer
- * counts. */
+/* Local. Returns the number of layers that have weights: all, and a loaded prediction layer. */
 static inline uint32_t arch_all_layers(const struct arch *m)
 {
     return m->n_layers + m->n_predict;
@@ -266,14 +263,14 @@ static inline bool arch_has_index(const struct arch *m, uint32_t layer)
     return m->index.n_heads > 0 && !m->layer_shares_index[layer];
 }
 
-/* Local. Returns the value heads per key head of a gated delta rule; 0: the model has none. */
+/* Local. Returns the value heads per key head of recurrent layers; 0: the model has none. */
 static inline uint32_t arch_delta_per_key(const struct arch *m)
 {
     return m->delta.n_key_heads > 0 ? m->delta.n_value_heads / m->delta.n_key_heads : 0;
 }
 
-/* Local. Returns the units of recurrent layers that ranks divide, and the value heads of each: key
- * heads of a gated delta rule, heads of a Mamba-2 scan. */
+/* Local. Return how many units of a recurrent layer ranks divide (key heads of a gated delta rule,
+ * heads of a Mamba-2 scan), and how many value heads a unit has. */
 static inline uint32_t arch_delta_units(const struct arch *m)
 {
     return m->delta.is_mamba ? m->delta.n_value_heads : m->delta.n_key_heads;
@@ -284,7 +281,7 @@ static inline uint32_t arch_delta_per_unit(const struct arch *m)
     return m->delta.is_mamba ? 1 : arch_delta_per_key(m);
 }
 
-/* Local. Returns the widest input of an output projection, attention's or a gated delta rule's. */
+/* Local. Returns the widest input of an output projection, attention's or a recurrent layer's. */
 static inline uint64_t arch_mixed_inputs(const struct arch *m)
 {
     const uint64_t o = (uint64_t)m->n_heads * m->value_dim;

@@ -34,8 +34,8 @@ static struct status check_list(const struct arch_reading *r, const struct js_no
     return status_ok();
 }
 
-/* Sets *shares: whether layer l reuses the positions of the layer before it. A list of layers
- * counts before a pattern, a pattern before a period. */
+/* Sets *shares: whether layer l reuses the positions of the layer before it. "indexer_types"
+ * overrides the pattern, which overrides the period. */
 static struct status layer_shares(const struct arch_reading *r, uint32_t l, bool *shares)
 {
     const char *pattern = js_string(r->index_pattern, NULL);

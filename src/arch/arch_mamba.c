@@ -1,4 +1,4 @@
-/* Reads what models with Mamba-2 layers alone have: the lists of their layers, the sizes of a scan,
+/* Reads what only models with Mamba-2 layers have: the lists of their layers, the sizes of a scan,
  * the bounds of its step. Called by arch.c. */
 #include "arch/arch_private.h"
 

@@ -40,8 +40,8 @@ struct arch_reading {
     const struct js_node *tuning;             /* true, or a number that is not 0 */
     const struct js_node *moe_layers;         /* a list of layers; NULL: every sparse_step-th */
     uint32_t ffn_mlp; /* F of dense layers, when intermediate_size is that of experts */
-    uint32_t index_every, index_from; /* from layer index_from - 1 on, one layer in index_every has
-                                         an index of its own; 0: absent */
+    uint32_t index_every, index_from; /* from layer index_from - 1 on, only one layer in index_every
+                                         has an index of its own; index_every 0 or 1: all have */
     uint32_t n_predict;               /* published prediction layers; the first one is used */
     double unread;                    /* receives fields whose value is only checked */
     double local_theta;               /* theta of layers with a window; 0: absent */

@@ -40,7 +40,7 @@ uint32_t arch_delta_unit(const struct js_node *config)
     /* the fields of a delta rule, of Granite-4 and of Nemotron-H */
     static const struct {
         const char *keys, *values, *dim;
-        double n; /* of `dim` when absent */
+        double n; /* the value of a missing `dim` */
     } names[] = {{"linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", 0},
                  {NULL, "mamba_n_heads", "mamba_d_head", 0},
                  {NULL, "mamba_num_heads", "mamba_head_dim", 64}};

@@ -125,7 +125,7 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_MAMBA, "mamba.out_proj.weight", DIM_D,
             DIM_DELTA_V),
      .has_leaves = true},
-    /* its layers with an FFN alone or a mixer alone, and FFNs of other names or without a gate */
+    /* layers with only a mixer or only an FFN; FFNs of other names or without a gate */
     {VECTOR(WEIGHT_ATTN_NORM, PART_LONE_MIXER, "input_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_FFN_NORM, PART_LONE_FFN, "input_layernorm.weight", DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_RELU2, "mlp.up_proj.weight", DIM_F, DIM_D)},

@@ -49,7 +49,7 @@ enum weight_role {
     WEIGHT_DELTA_NORM,
     WEIGHT_DELTA_O,
     WEIGHT_CONV_BIAS_Q, /* Mamba-2, which has the roles of a delta rule with separate tensors: C is
-                           q, B k, x v, dt a */
+                           q, B is k, x is v, dt is a */
     WEIGHT_CONV_BIAS_K,
     WEIGHT_CONV_BIAS_V,
     WEIGHT_SKIP,     /* D */
@@ -134,7 +134,7 @@ enum arch_dim {
     DIM_KV_LORA,  /* the latent of keys and values */
     DIM_ROTARY,   /* rotated elements */
     DIM_INDEX,    /* one index head's elements */
-    DIM_INDEX_H,  /* one element for each index head; never divided, as the next */
+    DIM_INDEX_H,  /* one element for each index head; never divided, nor is the next */
     DIM_INDEX_Q,  /* all index heads */
     DIM_F,        /* AXIS_FFN */
     DIM_SHARED_F, /* AXIS_SHARED_FFN */

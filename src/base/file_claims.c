@@ -299,7 +299,7 @@ static struct status file_claims_begin(struct file_claims *c, struct claim *k, c
     return file_claims_take(c, k);
 }
 
-/* Removes a claim's lease, if it has one. */
+/* Removes a claim's lease, if it has one, and frees the claim's names. */
 static void file_claims_drop(struct claim *k)
 {
     if (k->fd >= 0 && lease_is_at(k->lease, k->fd)) unlink(k->lease);
@@ -307,7 +307,7 @@ static void file_claims_drop(struct claim *k)
     free_names(k);
 }
 
-/* Takes ownership of a claim and has it renewed. */
+/* Takes ownership of a claim, unless it fails, and has the claim renewed. */
 static struct status file_claims_keep(struct file_claims *c, const struct claim *k)
 {
     pthread_mutex_lock(&c->mutex);

@@ -36,8 +36,8 @@ struct lease_owner {
  * start of the program, if it is a launcher, else 0. */
 struct lease_owner lease_owner_self(const char *job, int32_t launcher);
 
-/* Local. Writes "host n017, pid 4242, Slurm job 17", for sentences; for pid 0, that no lease says
- * which. */
+/* Local. Writes "host n017, pid 4242, Slurm job 17", for sentences; for pid 0, "it left no lease
+ * that says which". */
 void lease_owner_describe(const struct lease_owner *o, char *out, size_t n_bytes);
 
 enum lease_state {
@@ -67,8 +67,8 @@ struct status lease_look(const char *path, int now_fd, struct lease_view *out);
 void lease_view_close(struct lease_view *v);
 
 /* Local. Makes a file `path` that names `o`, locked where locks work; *fd keeps the lock. The
- * caller links or renames it into place, so that nobody sees an unfinished lease.
- * Returns 0 or the errno. */
+ * caller links or renames it into place, so that nobody sees an unfinished lease. Returns 0 or the
+ * errno. */
 int lease_make(const char *path, const struct lease_owner *o, int *fd);
 
 /* Local. True when `path` is the open file fd. */

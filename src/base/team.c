@@ -58,7 +58,7 @@ struct team {
     struct claim *claims;    /* owned [n_threads] */
     struct worker *workers;  /* owned [n_threads]; 0 is the owner */
     bool is_running;         /* read and written by the owner: a job must not start another job */
-    void (*poll)(void *ctx); /* called by the owner after each of its parts; NULL: nothing is */
+    void (*poll)(void *ctx); /* called by the owner after each part or span; NULL: none */
     void *poll_ctx;
     /* read by all threads while they wait */
     _Alignas(MEM_ALIGN) _Atomic uint32_t generation;

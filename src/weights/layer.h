@@ -104,8 +104,8 @@ struct layer {
     bool has_kv;   /* attention with keys and values in the cache */
     bool has_mixer, has_ffn; /* a layer of Nemotron-H has only one of them */
     uint32_t kv_table;       /* of its KV blocks (parallel/layout/kv_groups.h) */
-    uint32_t in_cache; /* its place among the layers of a KV block; with states, counted from the
-                          first such layer of the stage */
+    uint32_t in_cache; /* its place among the layers of a KV block; of a recurrent layer, among the
+                          recurrent layers of the stage */
     float *attn_norm, *ffn_norm;           /* [D] of what attention and the FFN read; or NULL */
     float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */
     float *attn_out_norm, *ffn_out_norm;   /* [D] of what they add to the hidden rows; or NULL */

@@ -33,7 +33,8 @@ struct weights {
     struct range layers, heads, kv_heads, delta_heads, vocab, experts;
     struct layer *stage_layers; /* [layers], owned */
     struct packed embed;        /* [vocab rows, D], first stage */
-    struct packed head;         /* [vocab rows, D], last stage; may share embed's data */
+    struct packed head;         /* [vocab rows, D], last stage, unless headless; may share embed's
+                                   data */
     float *final_norm_bias;     /* [D] of a layer norm, or NULL */
     float *head_bias;           /* [this rank's vocabulary] or NULL */
     float *final_norm;          /* [D], last stage */

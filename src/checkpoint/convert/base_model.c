@@ -1,5 +1,5 @@
-/* Base models without a head, as embedding models are published: their architecture's name, and the
- * names of their tensors. */
+/* Translates base models without a head, as embedding models are published: the name of their
+ * architecture, and the names of their tensors. */
 #include "checkpoint/convert/published.h"
 
 #include "base/mem.h"
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the architecture that has the same layers and a head. False: `name` is no base model's, or
- * shoal does not run that architecture. */
+/* Writes the architecture that has the same layers and a head. False: `name` has neither
+ * ending, or shoal does not run that architecture. */
 static bool causal_name(const char *name, char *out, size_t n)
 {
     static const char *const ends[] = {"Model", "ForSequenceClassification"};

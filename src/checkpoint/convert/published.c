@@ -185,7 +185,7 @@ static bool is_rotated(const char *name)
            published_ends(name, ".q_proj.bias") || published_ends(name, ".k_proj.bias");
 }
 
-/* Replaces the word "mixer" before the number of an expert by "mlp". */
+/* Replaces "mixer" by "mlp" in the name of an expert's tensor. */
 static void rename_experts(char *name)
 {
     static const char from[] = ".mixer.experts.", to[] = ".mlp.experts.";

@@ -11,7 +11,7 @@
 
 enum { PUBLISHED_PARTS_MAX = 5 };
 
-/* One of shoal's tensors: rows, or elements of a vector, [row0, row0 + dims[0]) of a source tensor.
+/* One of shoal's tensors: rows (of a vector: elements) [row0, row0 + dims[0]) of a source tensor.
  */
 struct published_part {
     char name[CKPT_NAME_MAX];
@@ -38,8 +38,7 @@ struct status published_base_config(struct strbuf *config, const char *what);
 void published_base_name(const char *name, char *out, size_t n);
 
 /* Local. Replaces the bare word Infinity, which Python writes as a number and JSON does not know,
- * by the object that transformers writes for it. Other texts stay unchanged. Errors: STATUS_MEMORY.
- */
+ * by the object that transformers writes for it; changes nothing else. Errors: STATUS_MEMORY. */
 struct status published_finite_config(struct strbuf *config);
 
 /* Local. Sets *out to the rules for the architecture that config.json names; NULL: its files hold

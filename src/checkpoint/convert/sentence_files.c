@@ -11,7 +11,7 @@
 
 enum { FILE_BYTES_MAX = 4 << 20 };
 
-/* Parses a file of the folder: *doc NULL when it is missing. */
+/* Parses a file of the folder; leaves *doc unchanged when it is missing. */
 static struct status sentence_file(const char *folder, const char *name, struct js_doc **doc)
 {
     char *path = NULL, *text = NULL;
@@ -26,8 +26,8 @@ static struct status sentence_file(const char *folder, const char *name, struct 
     return status_wrap(st, "%s", folder);
 }
 
-/* Finds the folder of the first pooling module, "" if there is none. Errors: STATUS_INPUT for a
- * path that leads out of the model's folder. */
+/* Writes the path of the first pooling module's config.json, "" if there is none. Errors:
+ * STATUS_INPUT for a path that leads out of the model's folder. */
 static struct status pooling_path(const struct js_node *modules, char *out, size_t n)
 {
     static const char end[] = ".Pooling";

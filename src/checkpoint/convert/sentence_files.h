@@ -1,4 +1,4 @@
-/* What sentence-transformers writes beside an embedding model: which vector becomes of a text.
+/* Reads what sentence-transformers writes beside an embedding model: how it makes a text's vector.
  * Called by source.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SENTENCE_FILES_H
 #define SHOAL_CHECKPOINT_CONVERT_SENTENCE_FILES_H

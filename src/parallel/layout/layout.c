@@ -310,7 +310,7 @@ static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint
     for (uint32_t s = pp; s > 0; s--) stage_begin[s - 1] = from[s * row + stage_begin[s]];
 }
 
-/* Returns the number of stages that a model can have: a layer that reuses another's positions is in
+/* Returns the most stages that a model can have: a layer that reuses another's positions must be in
  * that layer's stage. */
 static uint32_t stages_max(const struct arch *m)
 {
@@ -319,7 +319,7 @@ static uint32_t stages_max(const struct arch *m)
     return n;
 }
 
-/* Divides runs of layers: a layer, and those that reuse its positions. */
+/* Divides the layers into stages, each layer together with those that reuse its positions. */
 static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;

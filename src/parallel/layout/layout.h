@@ -89,8 +89,9 @@ struct layout {
     /* the number of hosts that one replica of the experts spans, the largest of all replicas; set
      * by layout_choose. 0: unknown, treated as 1 */
     uint32_t expert_hosts;
-    /* a step in which a replica has so many rows or more goes in two halves, one of which computes
-     * while the other's rows travel to experts on other hosts; 0: never. Set by layout_choose */
+    /* a step in which a replica has at least so many rows is divided into two halves, one of which
+     * computes while the other's rows travel to experts on other hosts; 0: never. Set by
+     * layout_choose */
     uint32_t halves_from;
     /* ranks compute rows for each other's experts, whose weights they can read (moe/balance.h); set
      * where cuts_outputs is */
@@ -197,8 +198,8 @@ enum {
 };
 
 /* Local. Returns how many slots of recurrent states a replica wants (0: the model has no such
- * states); and how many of n_wanted fit in their part of room_bytes, what the fixed bytes leave: at
- * least one. */
+ * states); and how many of n_wanted (if any, at least 1) fit in their part of room_bytes, which is
+ * what the fixed bytes leave. */
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch);
 uint32_t layout_slots_in(uint64_t room_bytes, uint64_t slot_bytes, uint32_t n_wanted);
 

@@ -272,7 +272,8 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     return seconds;
 }
 
-/* The seconds of one MoE layer: before its rows travel, its experts, rows there and sums back. */
+/* The seconds of one MoE layer: its linears before rows are sent, its experts, the rows' way to
+ * other hosts, and the way of the sums back. */
 struct layer_times {
     double before, experts, there, back;
 };
@@ -296,8 +297,8 @@ static double exposed(double travels, double computes)
     return travels > computes ? travels - computes : 0;
 }
 
-/* True when s->rows rows take at least halves_win times as long as in two halves. The drawing in
- * model/stage.c (run_hiding) shows what hides what. */
+/* True when s.rows rows take more than halves_win times as long whole as in two halves. The drawing
+ * in model/stage.c (run_hiding) shows what hides what. */
 static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint64_t parts)
 {
     static const double halves_win = 1.05;
@@ -311,7 +312,7 @@ static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint6
     return whole.before + whole.experts + whole.there + whole.back > halves_win * in_halves;
 }
 
-/* Returns a MoE layer of the model; n_layers: it has none. */
+/* Returns the model's first MoE layer; n_layers: it has none. */
 static uint32_t moe_layer(const struct arch *m)
 {
     uint32_t i = 0;

@@ -123,8 +123,8 @@ static uint64_t between_hosts_bytes(const struct layout *l, uint64_t n_routed, u
     return n;
 }
 
-/* Returns the bytes of what the second half of a step has beside the first, whose arrays have room
- * for a whole step. */
+/* Returns the bytes that the second half of a step needs besides those of the first half, whose
+ * arrays have room for a whole step. */
 static uint64_t second_lane_bytes(const struct layout *l, struct layout_place place,
                                   uint64_t step_tokens)
 {

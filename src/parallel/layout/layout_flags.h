@@ -13,7 +13,7 @@ struct layout_network {
  * one with us or ms: "100", "100Gbit,2us". False: not valid. */
 bool layout_network_parse(const char *text, void *network);
 
-/* When the halves of a step take turns, so that one travels while the other is computed. */
+/* Whether large steps are divided into halves, one of which travels while the other is computed. */
 enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
 #define OVERLAP_WORDS                                                                              \
     {"auto", OVERLAP_AUTO}, {"on", OVERLAP_ON},                                                    \

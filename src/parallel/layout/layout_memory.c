@@ -104,7 +104,7 @@ static uint64_t dense_columns(const struct layout *l, struct layout_place place)
                    range_count(layout_shared_ffn(l, place.tp)));
 }
 
-/* Returns the elements of all keys that a rank has beside n units of recurrent layers. */
+/* Returns the elements of a row's keys in a recurrent layer on a rank that has n of its units. */
 static uint64_t key_elements(const struct arch *m, uint64_t n)
 {
     return (uint64_t)(m->delta.is_mamba ? m->delta.n_key_heads : n) * m->delta.key_dim;

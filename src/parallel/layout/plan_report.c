@@ -285,7 +285,7 @@ struct table {
     struct line *lines; /* owned */
     uint32_t n;
     bool counts;
-    bool by_load; /* a rank may hold other experts in each layer */
+    bool by_load; /* a rank may hold different experts in each layer */
 };
 
 /* The host of a rank, and its line of the table. */

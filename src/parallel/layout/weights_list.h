@@ -35,7 +35,8 @@ struct weights_cut weights_cut_of(const struct layout *l, struct layout_place pl
 struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch_tensor *t);
 
 /* Local. Returns the parts (enum arch_part) outside the layers that a place holds. A tied head is
- * listed on a last stage that is not also the first, which holds the embedding. */
+ * listed on a last stage that is not also the first, which holds the embedding; a headless model
+ * has no head. */
 uint64_t weights_outer_parts(const struct layout *l, struct layout_place place);
 
 /* Called for each slab; ctx is the argument of weights_list. */

@@ -33,7 +33,7 @@
     X(INDEX_TURNED, PROJECT, ATTEND)                                                               \
     X(INDEX_K, PROJECT, ATTEND)                                                                    \
     X(INDEX_MIX, PROJECT, ATTEND)                                                                  \
-    X(INDEX_CHOSEN, NORM, EXPERTS) /* a layer after it may read them */                            \
+    X(INDEX_CHOSEN, NORM, EXPERTS) /* later layers may read them */                                \
     X(INDEX_SCORES, PROJECT, ATTEND)                                                               \
     X(INDEX_GATHERED, PROJECT, ATTEND)                                                             \
     X(INDEX_BLOCKS, PROJECT, ATTEND)                                                               \

@@ -172,7 +172,7 @@ static struct status spans_of(const struct jinja_output *made, struct chat_text 
     return status_ok();
 }
 
-/* Runs the template; the last one of equal names of variables wins. */
+/* Runs the template; of variables with the same name the last one counts. */
 static struct status render(const struct chat *c, const struct jinja_var *vars, size_t n_vars,
                             const struct jinja_date *date, const struct jinja_limits *limits,
                             struct chat_text *out)

@@ -20,7 +20,7 @@ struct stop_matcher {
     size_t n_strings;
     struct strbuf held; /* owned: text that may begin a stop string */
     size_t n_peeked;    /* bytes peeked at since the last stop_feed */
-    bool sees_stop;     /* a stop string ends in the peeked bytes */
+    bool sees_stop;     /* a stop string ends in the peeked bytes, or ended the text before */
     bool stopped;
 };
 
