@@ -31,7 +31,7 @@ static inline int32_t plan_tables_count(const struct plan_tables *t)
 }
 
 /* Orders to move KV blocks between a replica's pool and its ranks' files (attention/kv_tier.h).
- * Ranks take them in this order before they compute the step's rows. */
+ * Ranks start them in the plan's order, before they compute the step's rows. */
 enum plan_move_kind {
     PLAN_MOVE_OUT, /* copy the block to the slot */
     PLAN_MOVE_IN,  /* read the slot into the block, during this and later steps */

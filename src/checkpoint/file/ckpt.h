@@ -143,9 +143,9 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
  * may read different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
-/* Local. Returns how many of the rows [row, end) to read at once: as many as 256 KiB hold, for a
- * core's cache, or a panel's 16 if these are longer but at most CKPT_READ_BYTES_MAX. They end at
- * the end of a panel or at `end`. Of still longer rows, as many as fit 256 KiB, or 1. */
+/* Local. Returns how many of the rows [row, end) to read at once: as many as fit 256 KiB of a
+ * core's cache, or a panel's 16 if only these fit CKPT_READ_BYTES_MAX, up to the end of a panel or
+ * `end`. Of still longer rows, as many as fit 256 KiB, at least 1. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
 /* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read them

@@ -64,8 +64,9 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
  * ranks of its machine that gave the same number, as if each number were a host. */
 void comm_pretend_host(struct comm *c, int host);
 
-/* Local. After comm_split: sets the team whose threads share the work of large sums inside a host;
- * borrowed until comm_stop or another call. NULL, the initial value: the calling thread alone. */
+/* Local. After comm_split: sets the team whose threads share the work of large sums, and which
+ * moves mails while it runs jobs (comm_mail.h); borrowed until comm_stop or another call. NULL, the
+ * initial value: the calling thread alone. */
 void comm_use_team(struct comm *c, struct team *team);
 /* Local, on all ranks alike. From now on a rank that waits long for a plan (comm_probe,
  * comm_broadcast) sleeps between looks, each time for at most 1/64 of the time that it has waited
@@ -221,9 +222,9 @@ size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
 
 #ifdef SHOAL_DEBUG
-/* Local. Notes the call site; returns c. In debug builds the collectives over axes of several ranks
- * first compare operation, count, element size, root and call site. If these differ they end the
- * job and name two call sites (parallel/comm/collective_check.h). */
+/* Local. Notes the call site; returns c. In debug builds collectives other than comm_split, over
+ * axes of several ranks, first compare operation, count, element size, root and call site. If these
+ * differ they end the job and name two call sites (parallel/comm/collective_check.h). */
 struct comm *comm_site(struct comm *c, const char *file, int line);
 /* Notes the call site after `mine` has been evaluated, because its functions may communicate. */
 struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line);

@@ -1,6 +1,6 @@
 /* Knows on which host each rank of an axis is, and holds the host group of the ranks on this rank's
- * host. An axis inside one host has one group; sums and exchanges between hosts use one on each
- * host (host_sum.h). Private to comm. */
+ * host. An axis inside one host has one group; sums and mails between hosts use one on each host
+ * (host_sum.h, comm_mail.h). Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 #define SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 

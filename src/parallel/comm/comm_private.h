@@ -43,8 +43,8 @@ struct comm {
     int site_line;
 };
 
-/* Reductions and broadcasts by MPI go in parts of this many elements, sums as words in parts of
- * less than twice as many: counts are ints, and some transports want less than 2 GiB at once. */
+/* Reductions and broadcasts by MPI go in parts of at most this many elements, sums to words in
+ * parts of less than twice as many: some transports want less than 2 GiB at once. */
 enum { ELEMS_AT_ONCE = 1 << 27 };
 
 /* Sums of at least this many elements go as parts (reduce-scatter and all-gather). Below this, the
@@ -67,8 +67,8 @@ void comm_poll_mpi(struct comm *c);
  * run a job, so a message for which memory must grow is left. Returns whether it called MPI. */
 bool comm_mail_advance(struct comm *c, bool in_job);
 
-/* comm_mail.c. Local. While a mail is under way: as comm_mail_advance, or else comm_poll_mpi, but
- * returns at once when the last poll was too short a time ago. */
+/* comm_mail.c. Local. While a mail is under way, calls comm_mail_advance or comm_poll_mpi, unless
+ * the last poll was a short time ago; otherwise does nothing. */
 void comm_mail_poll(struct comm *c, bool in_job);
 
 /* Local. Records the end of an operation without counting it. */

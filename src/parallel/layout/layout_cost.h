@@ -37,8 +37,8 @@ void layout_see_hosts(const struct topo *t, const uint32_t *order, struct layout
 
 /* Local. Sets l->halves_from: the smallest power of two of rows with which a replica's step takes
  * clearly less time in two halves, one of which travels to experts on other hosts while the other
- * computes, by the estimates of layout_rows_s; 2 for OVERLAP_ON; 0 if there is none or halves
- * cannot be. Halves read all weights twice. Needs l->expert_hosts. */
+ * computes, by the estimates of layout_rows_s; 2 for OVERLAP_ON; 0 if there is none or steps
+ * cannot be divided. Halves read all weights twice. Needs l->expert_hosts. */
 void layout_choose_halves(const struct topo *t, const uint32_t *order,
                           const struct layout_budget *budget, enum overlap overlap,
                           struct layout *l);

@@ -1,5 +1,5 @@
-/* Bytes of the memory in which rows travel between hosts, by how many there are. Pure functions, so
- * that two callers agree: moe/exchange_hosts.c allocates by them what one call needs, and
+/* Computes the memory in which rows travel between hosts from the numbers of rows. Pure functions,
+ * so that two callers agree: moe/exchange_hosts.c allocates by them what one call needs, and
  * layout_exchange.c plans by them for the largest step. */
 #ifndef SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 #define SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
@@ -9,7 +9,7 @@
 /* The numbers on which the sizes depend, for one rank and one call. */
 struct exchange_shape {
     struct token_format format; /* of the rows that travel to experts */
-    size_t n_hosts, n_chosen;   /* of the ep ranks; K */
+    size_t n_hosts, n_chosen;   /* hosts of the ep ranks; K */
     size_t n_runs;              /* threads that pack the sums */
     size_t n_routed;            /* tokens that this rank routes and sends */
     size_t n_sent, n_choices;   /* rows in its blocks for all hosts, its own too; their choices */

@@ -227,8 +227,8 @@ bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **item
 
 /* ---- jinja_print.c ---- */
 
-/* Local. Append str(v), which is empty for an undefined value, and repr(v). jas_text: a text's own
- * bytes, or str(v). */
+/* Local. Append str(v), which for an undefined value is empty, or a failure if limits.is_strict;
+ * and repr(v). jas_text: a text's own bytes, or str(v). */
 bool jprint(struct jbuild *b, const struct jvalue *v);
 bool jrepr(struct jbuild *b, const struct jvalue *v);
 bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
