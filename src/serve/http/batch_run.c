@@ -1,4 +1,4 @@
-/* One batch at work. */
+/* Reads a batch's lines, writes their rows, and takes over those of an earlier server. */
 #include "serve/http/batch_run.h"
 
 #include "base/mem.h"
@@ -13,8 +13,8 @@
 
 #include <stdio.h>
 
-/* Lines and bytes read before a step, and rows that may wait for an earlier one: few, because calls
- * wait for the reading. */
+/* Few lines and bytes are read before a step, because calls wait meanwhile. WINDOW_ROWS and
+ * WINDOW_BYTES bound the rows that are not yet written. */
 enum {
     LINES_PER_STEP = 64,
     BYTES_PER_STEP = 1 << 20,
@@ -31,7 +31,7 @@ struct batch_run {
     char *input_path, *output_path, *journal_path; /* owned */
     uint64_t n_read;
     bool all_read, is_cancelled;
-    const struct request **open; /* [n_open] the lines that the lead has; owned array */
+    const struct request **open; /* [n_open] what the lead has; the array is owned */
     size_t n_open, open_capacity;
 };
 
@@ -52,7 +52,7 @@ static struct status open_files(struct batch_run *r, const char *settings)
     return journal_check_input(r->journal, &files, NULL);
 }
 
-/* Makes a line that the journal has a row again. */
+/* Writes the row that the journal has for a line. */
 static struct status take_row(struct batch_run *r, const struct journal_hit *hit)
 {
     const struct id_hash id = {hit->row.id_low, hit->row.id_high};
@@ -65,8 +65,8 @@ static struct status take_row(struct batch_run *r, const struct journal_hit *hit
     return result_writer_put(r->writer, index, &row);
 }
 
-/* Takes over the rows that are done, up to the first missing one, so that the output's bytes can be
- * compared with them. */
+/* Hands the rows that are done, up to the first missing one, to the writer, which compares them
+ * with the output's bytes. */
 static struct status resume(struct batch_run *r)
 {
     struct journal_hit hit;
@@ -133,7 +133,7 @@ static struct status make_request(const struct lead *l, const struct line *line,
     return request_create(lead_rules(l), line->number, line->text, line->n, out);
 }
 
-/* Makes r an error row if an earlier line has its custom_id, and names a line without one. */
+/* Makes the request an error row if an earlier line has its custom_id; names it if it has none. */
 static struct status take_id(struct batch_run *r, struct request *request)
 {
     char name[ID_NAME_MAX];
@@ -267,7 +267,7 @@ struct status batch_run_cancel(struct batch_run *r, struct lead *l)
 {
     r->is_cancelled = true;
     for (size_t i = r->n_open; i > 0; i--) {
-        if (i > r->n_open) continue; /* others ended too */
+        if (i > r->n_open) continue; /* the last cancellation ended several */
         TRY(lead_cancel(l, r->open[i - 1], REQUEST_CANCELLED_CODE, "the batch was cancelled"));
     }
     return status_ok();

@@ -1,7 +1,7 @@
-/* Runs the lines of one uploaded batch file through the lead, behind all calls: reads lines while
- * the scheduler wants more, writes their rows in input order, and keeps a journal, so that a later
- * server goes on where this one ended. The rows are those of `shoal generate`. Only whole rows are
- * kept; an unfinished line begins anew. Called by batches.c, on the lead's thread. */
+/* Runs the lines of one uploaded batch file through the lead, at the lowest priority: reads lines
+ * while the scheduler wants more, writes their rows in input order, and keeps a journal, so that a
+ * later server goes on where this one ended. The rows are those of `shoal generate`. Only whole
+ * rows are kept; an unfinished line begins anew. Called by batches.c, on the lead's thread. */
 #ifndef SHOAL_SERVE_HTTP_BATCH_RUN_H
 #define SHOAL_SERVE_HTTP_BATCH_RUN_H
 
@@ -11,13 +11,12 @@
 struct batch_run;
 
 /* Local. Opens the files of b, and takes over the rows of an earlier server. settings: all flags
- * that change a row's bytes (serve/journal/journal.h), borrowed. Errors: STATUS_USAGE (a flag or
- * checkpoint has changed), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+ * that change a row's bytes (serve/journal/journal.h), borrowed. Errors: STATUS_USAGE (a flag has
+ * changed), STATUS_INPUT (another checkpoint), STATUS_IO, STATUS_MEMORY. */
 struct status batch_run_create(const struct batch_store *store, struct batch *b,
                                const char *settings, struct batch_run **out);
 
-/* Local. Closes the files; the run's requests must have been put, or never will be. Accepts NULL.
- */
+/* Local. Closes the files. None of the run's requests may be put afterwards. Accepts NULL. */
 void batch_run_destroy(struct batch_run **r);
 
 /* Local. Reads lines before a step and passes their requests to the lead. Errors: as create. */
@@ -40,10 +39,10 @@ bool batch_run_is_done(const struct batch_run *r);
 /* Local. Returns the number of lines that the lead has. */
 size_t batch_run_n_open(const struct batch_run *r);
 
-/* Local. Makes the output durable and closes it. Errors: STATUS_IO. */
+/* Local. Commits all rows, makes the output durable and closes it. Errors: as create. */
 struct status batch_run_close(struct batch_run *r);
 
-/* Local, any thread, at any moment: makes the last commit before the process ends. */
+/* Local, any thread: makes the journal's last commit before the process ends. */
 void batch_run_save(struct batch_run *r);
 
 #endif

@@ -1,5 +1,5 @@
-/* Reads and writes the entries of the folder. An entry holds what a client sees of it, so that it
- * is read by the same names. */
+/* Reads and writes the entries of the folder. An entry is the JSON object that clients see; a
+ * batch's entry also has the id of its output. */
 #include "serve/http/batch_store.h"
 
 #include "base/file.h"
@@ -127,7 +127,8 @@ static struct status read_metadata(const struct js_node *root, struct batch *b)
     return js_type(node) == JS_OBJECT ? js_dump(node, &b->metadata, &n) : status_ok();
 }
 
-/* The entry has also "output", the id of a file that clients do not see yet. */
+/* Reads a batch's entry. "output" is the id of the output file, which clients see only once the
+ * batch has been completed or cancelled. */
 static bool read_batch_entry(const struct js_node *root, struct batch *b)
 {
     static const char *const ends[] = {"completed_at", "failed_at", "cancelled_at"};
@@ -162,7 +163,7 @@ struct status batch_store_path(const struct batch_store *s, const char *id, cons
     return file_join(s->folder, name, out);
 }
 
-/* Writes a file durably: a temporary one, which then takes its place. */
+/* Writes a temporary file, and replaces `path` by it once it is durable. */
 static struct status write_durably(const char *path, const char *bytes, size_t n)
 {
     struct strbuf temporary;
@@ -328,7 +329,7 @@ struct batch *batch_store_batch(const struct batch_store *s, const char *id)
     return b;
 }
 
-/* Makes an id that no other entry has, also none of another server's folder. */
+/* Makes an id with 96 random bits, so that no other server's entry is likely to have it either. */
 static struct status make_id(const char *kind, char id[BATCH_ID_MAX])
 {
     uint64_t random[2];

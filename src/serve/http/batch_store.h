@@ -20,13 +20,13 @@ enum { BATCH_ID_MAX = 48, BATCH_NAME_MAX = 256, BATCH_ERROR_MAX = 512 };
 struct batch_file {
     char id[BATCH_ID_MAX];
     char name[BATCH_NAME_MAX], purpose[BATCH_ID_MAX];
-    int64_t n_bytes, created_s; /* times in seconds since 1970 */
+    int64_t n_bytes, created_s; /* created_s: seconds since 1970 */
     struct batch_file *next;
 };
 
-/* The values of a batch's status, and their names in OpenAI's interface. */
+/* The values of a batch's status in OpenAI's interface. */
 enum batch_status {
-    BATCH_RUNNING,    /* in_progress; it also waits, while an earlier one runs */
+    BATCH_RUNNING,    /* "in_progress": it runs, or waits for earlier ones */
     BATCH_CANCELLING, /* its requests are being ended */
     BATCH_COMPLETED,
     BATCH_FAILED,
@@ -35,7 +35,7 @@ enum batch_status {
 };
 
 struct batch {
-    char id[BATCH_ID_MAX], input[BATCH_ID_MAX], output[BATCH_ID_MAX]; /* files */
+    char id[BATCH_ID_MAX], input[BATCH_ID_MAX], output[BATCH_ID_MAX]; /* input, output: files */
     char endpoint[BATCH_ID_MAX], window[BATCH_ID_MAX];
     char *metadata; /* JSON; owned; NULL: none */
     enum batch_status status;
@@ -75,7 +75,7 @@ struct status batch_store_add_file(struct batch_store *s, const char *name, cons
 struct status batch_store_enter_file(struct batch_store *s, const char *id, const char *name,
                                      const char *purpose, struct batch_file **out);
 
-/* Local. Removes a file and its entry. */
+/* Local. Removes a file and its entry; ignores errors. */
 void batch_store_remove_file(struct batch_store *s, const char *id);
 
 /* Local. Adds a batch: *out has a new id, a new output id, and the time; everything else is the

@@ -1,4 +1,4 @@
-/* The life of files and batches. */
+/* Answers calls for files and batches, and begins, runs and ends batches. */
 #include "serve/http/batches.h"
 
 #include "base/json.h"
@@ -19,7 +19,7 @@ struct batches {
     char *settings;        /* owned */
     struct batch *running; /* NULL: none */
     struct batch_run *run; /* its files, while they are open; owned */
-    struct status failure; /* why the running batch fails, while its requests are ended */
+    struct status failure; /* why the running batch fails; its requests are being ended */
     bool is_stopped;
 };
 
@@ -52,7 +52,7 @@ static bool is_open(const struct batch *b)
     return b->status == BATCH_RUNNING || b->status == BATCH_CANCELLING;
 }
 
-/* Returns the oldest batch that has not ended; the list has the newest first. */
+/* Returns the oldest batch that has not ended, NULL if all have; the list has the newest first. */
 static struct batch *next_batch(const struct batches *b)
 {
     struct batch *found = NULL;
@@ -66,7 +66,7 @@ bool batches_has_work(const struct batches *b)
     return !b->is_stopped && (b->running != NULL || next_batch(b) != NULL);
 }
 
-/* Records how the running batch ended. If that cannot be written, a later server ends it again. */
+/* Records how the running batch ended. If that cannot be written, a later server resumes it. */
 static void record_end(struct batches *b, enum batch_status status)
 {
     struct batch *at = b->running;
@@ -91,7 +91,7 @@ static struct status enter_output(struct batches *b)
     return batch_store_enter_file(&b->store, b->running->output, name, "batch_output", &output);
 }
 
-/* Ends the running batch, of which the lead has no more requests. */
+/* Ends the running batch. The lead must have none of its requests. */
 static void end_batch(struct batches *b)
 {
     struct batch *at = b->running;
@@ -177,7 +177,7 @@ static void refuse(struct answer *a, enum http_status status, const char *messag
                &a->body);
 }
 
-/* Whether st is ok; otherwise refuses the call with it. */
+/* Whether st is ok; otherwise refuses the call with its text. */
 static bool is_good(struct answer *a, const struct status *st)
 {
     if (status_failed(st)) refuse(a, HTTP_INTERNAL, st->text);
@@ -256,7 +256,8 @@ static void delete_file(struct batches *b, const char *id, struct answer *a)
     strbuf_printf(&a->body, "{\"id\":\"%s\",\"object\":\"file\",\"deleted\":true}", id);
 }
 
-/* Sends a file's bytes; ends the call unless the file cannot be opened. */
+/* Sends a file's bytes and ends the call. If the file cannot be opened, only refuses the call and
+ * returns false. */
 static bool send_file(struct batches *b, struct exchange *x, const char *id, struct answer *a)
 {
     char *path = NULL;
@@ -399,7 +400,7 @@ static void answer_batch(struct batches *b, struct exchange *x, struct answer *a
     }
 }
 
-/* Makes the answer. Returns whether the call has ended already. */
+/* Makes the answer to a call. Returns whether the call has ended already. */
 static bool answer_call(struct batches *b, struct exchange *x, struct answer *a)
 {
     const enum http_endpoint e = exchange_endpoint(x);

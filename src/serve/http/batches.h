@@ -1,6 +1,5 @@
-/* Uploaded files and batches: the calls of /v1/files and /v1/batches, and which batch runs. One
- * runs at a time, the oldest first, behind all calls. Called by http_port.c, on the lead's thread.
- */
+/* Answers the calls of /v1/files and /v1/batches, and runs the batches one at a time, the oldest
+ * first, at the lowest priority. Called by http_port.c, on the lead's thread. */
 #ifndef SHOAL_SERVE_HTTP_BATCHES_H
 #define SHOAL_SERVE_HTTP_BATCHES_H
 
@@ -20,14 +19,14 @@ void batches_destroy(struct batches **b);
 /* Local. Whether a call of this endpoint is meant for batches_call. */
 bool batches_has(enum http_endpoint endpoint);
 
-/* Local. Answers a call. Errors: STATUS_MEMORY. */
+/* Local. Answers and ends a call. Errors: STATUS_MEMORY. */
 struct status batches_call(struct batches *b, struct exchange *x);
 
-/* Local. Whether a batch runs or waits. */
+/* Local. Whether a batch runs or waits; false after batches_stop. */
 bool batches_has_work(const struct batches *b);
 
 /* Local. Goes on with the batch that runs, or begins the next one. A batch that cannot go on fails,
- * and the server goes on. Errors: STATUS_MEMORY, and those of lead_take. */
+ * and the server goes on. Errors: STATUS_MEMORY, and those of lead_cancel. */
 struct status batches_read(struct batches *b, struct lead *l);
 
 /* Local. Takes the answer to a line of a batch. Errors: STATUS_MEMORY. */
@@ -36,13 +35,14 @@ struct status batches_put(struct batches *b, struct lead *l, const struct reques
 /* Local. Called after each step: makes finished rows durable when it is time. */
 void batches_commit(struct batches *b);
 
-/* Local. Reads no more lines; what runs is left to the next server. */
+/* Local. Stops reading lines; unfinished ones are left to the next server. */
 void batches_stop(struct batches *b);
 
-/* Local. Keeps the rows that are finished. */
+/* Local. Makes the finished rows durable and writes them to the output. */
 void batches_close(struct batches *b);
 
-/* Local, any thread, at any moment: as batches_close, just before the process ends. */
+/* Local, any thread: makes the finished rows durable in the journal, just before the process
+ * ends. */
 void batches_save(struct batches *b);
 
 #endif

@@ -71,7 +71,7 @@ void exchange_lose_connection(struct exchange *x)
     let_go(x);
 }
 
-/* Removes a call that the lead has ended from the server's list of posted calls. */
+/* Ends a call for the lead and removes it from the server's list of posted calls; may free x. */
 static void unpost(struct exchange *x)
 {
     struct http_server *s = x->server;

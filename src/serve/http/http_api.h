@@ -42,14 +42,14 @@ enum http_status {
     HTTP_UNAVAILABLE = 503,
 };
 
-/* The error code of calls that a draining server refuses or cuts short. */
+/* The error code of calls that a draining server refuses or cancels. */
 #define HTTP_DRAINING_CODE "draining"
 
 enum { HTTP_ITEM_MAX = 48 };
 
 /* Local. Finds the endpoint of a call. `item` = the part of the path that names a file or a batch,
- * "" if there is none. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or HTTP_BAD_METHOD (*out = an
- * endpoint of the path). */
+ * "" if there is none or the call is not HTTP_OK. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or
+ * HTTP_BAD_METHOD (*out = an endpoint of the path). */
 enum http_status http_route(const char *method, const char *path, enum http_endpoint *out,
                             char item[HTTP_ITEM_MAX]);
 
@@ -74,7 +74,7 @@ struct http_keys {
 };
 
 /* Local. Reads one key from each line; skips blank lines and lines that begin with #. Errors:
- * STATUS_INPUT (no such file, no key, one that is too long or has blanks), STATUS_MEMORY. */
+ * STATUS_INPUT (no such file, no key, a key that is too long or has spaces), STATUS_MEMORY. */
 struct status http_keys_read(struct http_keys *k, const char *path);
 void http_keys_fini(struct http_keys *k);
 

@@ -28,9 +28,9 @@ static const char json[] = "application/json";
 struct call {
     struct exchange *x;
     const struct request *r;
-    struct result_stream *streams; /* [n_choices], owned; NULL: the answer is sent at once */
-    size_t cost_bytes;             /* an estimate of the request's memory */
-    bool is_cut;                   /* the drain has cancelled it */
+    struct result_stream *streams; /* [n_choices], owned; NULL: the answer is sent whole */
+    size_t cost_bytes;             /* bounds the request's memory */
+    bool is_cut;                   /* this round of the drain has cancelled it */
     struct call *prev, *next;
 };
 

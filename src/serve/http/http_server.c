@@ -1,4 +1,4 @@
-/* libmicrohttpd's callbacks. */
+/* Binds, starts and stops the server; libmicrohttpd's callbacks. */
 #include "serve/http/http_server.h"
 
 #include "base/clock.h"
@@ -17,8 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ALL_BODIES_MAX bounds the sum of all bodies that the lead has not read; a single body may always
- * exceed it. */
+/* ALL_BODIES_MAX bounds the sum of all bodies that have not been freed; a body may exceed it while
+ * it is the only one. */
 enum {
     HEADER_BYTES_MAX = 32 << 10,
     STREAM_BLOCK_BYTES = 16 << 10,
@@ -33,7 +33,8 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     (void)MHD_add_response_header(r, name, value);
 }
 
-/* Returns when a refused client should try again: a call ends about every mean_end_ns. */
+/* Returns after how many seconds, at most 60, a refused client should try again: a call ends about
+ * every mean_end_ns. */
 static unsigned retry_after_s(const struct http_server *s)
 {
     const uint64_t seconds = s->mean_end_ns / 1000000000u + 1;
@@ -109,7 +110,7 @@ static bool is_too_long(const struct exchange *x)
     return length != NULL && strtoull(length, NULL, 10) > x->server->flags.max_body_bytes;
 }
 
-/* Decides by the headers alone whether the call is refused. Its body is read anyway, because a
+/* Decides by method, path and key whether the call is refused. Its body is read anyway, because a
  * client that is still writing would not see the answer. */
 static void judge(struct exchange *x, const char *method, const char *path)
 {

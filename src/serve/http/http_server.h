@@ -1,6 +1,6 @@
 /* Handles connections: reads calls, hands them to the lead, and sends answers, whole or in pieces.
  * A thread of libmicrohttpd serves all connections; it answers some calls itself (health, models,
- * everything that is refused) and posts the others, which the lead's thread takes and ends. Knows
+ * and all that it refuses) and posts the others, which the lead's thread takes and ends. Knows
  * HTTP, not requests. Called by http_port.c and batches.c. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_SERVER_H
 #define SHOAL_SERVE_HTTP_HTTP_SERVER_H
@@ -25,7 +25,8 @@ uint16_t http_server_port(const struct http_server *s);
 /* Local. Begins to serve, and logs the address. Errors: STATUS_IO. */
 struct status http_server_start(struct http_server *s);
 
-/* Local. Ends all connections; calls that were taken must have been ended. Accepts NULL. */
+/* Local. Ends all connections and all calls, with an error if the lead did not end them; the lead
+ * may not use them afterwards. Accepts NULL. */
 void http_server_destroy(struct http_server **s);
 
 /* ---- the lead's side; Local, any thread ---- */
@@ -38,8 +39,8 @@ struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns);
  * wait. */
 void http_server_look(struct http_server *s);
 
-/* Returns a taken call that has not ended and whose client is known to have gone; returns each such
- * call once. NULL: none. */
+/* Returns a call that has not ended, has a state (exchange_keep), and whose client is known to have
+ * gone; returns each such call once. NULL: none. */
 struct exchange *http_server_take_gone(struct http_server *s);
 
 /* Makes the server refuse calls that generate with 503 from now on; /health then also answers
@@ -49,18 +50,20 @@ void http_server_refuse(struct http_server *s);
 /* Returns the number of posted calls that the lead has not ended. */
 size_t http_server_n_open(struct http_server *s);
 
-/* Waits until all answers have been sent, at most wait_ns. */
+/* Waits until every posted call has been answered in full or has lost its connection, at most
+ * wait_ns. */
 void http_server_flush(struct http_server *s, uint64_t wait_ns);
 
-/* Ends every call with an error, even in the middle of a stream; for a process that is about to
- * end. The lead must not write to the calls afterwards. */
+/* Ends every posted call with an error, even in the middle of a stream; for a process that is about
+ * to end. Drops what the lead writes to them afterwards. */
 void http_server_fail_all(struct http_server *s, const char *message);
 
-/* Return the parts of a taken call. id: the X-Request-Id header, "" if there was none. */
+/* Return the parts of a taken call. id: the X-Request-Id header, "" if there was
+ * none, or one of 128 bytes or more, or one that is not printable. */
 enum http_endpoint exchange_endpoint(const struct exchange *x);
 const char *exchange_id(const struct exchange *x);
 const char *exchange_item(const struct exchange *x);         /* of the path (http_route) */
-const char *exchange_content_type(const struct exchange *x); /* of the body; "": none was given */
+const char *exchange_content_type(const struct exchange *x); /* "": none, or 256 bytes or more */
 const char *exchange_body(const struct exchange *x, size_t *n);
 
 /* Frees the body; call it once the body has been read. */

@@ -14,11 +14,11 @@ enum { HTTP_ID_MAX = 128, HTTP_TYPE_MAX = 256 };
  * it from its posting until the lead ends it. It is freed when neither holds it. */
 struct exchange {
     struct http_server *server;
-    /* the HTTP thread's until the call is posted, then constant */
+    /* the HTTP thread's until the call is posted; then constant, but the lead may free the body */
     enum http_endpoint endpoint;
     char id[HTTP_ID_MAX], item[HTTP_ITEM_MAX], content_type[HTTP_TYPE_MAX];
     struct strbuf body;
-    enum http_status refusal; /* HTTP_OK: none; otherwise the body is dropped */
+    enum http_status refusal; /* HTTP_OK: none; otherwise the body's next bytes are dropped */
     int fd;
     /* the lead's */
     void *state;
@@ -47,10 +47,10 @@ struct http_server {
     struct exchange *first;                        /* of the posted calls */
     struct exchange *first_waiting, *last_waiting; /* of those that the lead has not taken */
     size_t n_open;                                 /* posted, and not ended by the lead */
-    size_t n_connected;                            /* posted, and not yet sent in full */
-    size_t body_bytes; /* bytes of all bodies that the lead has not read */
+    size_t n_connected;                            /* posted, and still connected */
+    size_t body_bytes; /* bytes of all bodies that have not been freed */
     bool refuses;
-    uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between ends */
+    uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
 };
 
 extern const char http_json[];

@@ -11,8 +11,8 @@ struct http_ends {
     uint64_t n_stop, n_length, n_gone, n_error;
 };
 
-/* Local. Appends the measurements in Prometheus' text format, under vLLM's names with the prefix
- * "shoal:". Errors stay in `out` (strbuf_status). */
+/* Local. Appends the measurements in Prometheus' text format, under vLLM's names where it has
+ * them, with the prefix "shoal:". Errors stay in `out` (strbuf_status). */
 void http_metrics(const struct serve_summary *s, const struct scheduler_load *load,
                   const struct http_ends *ends, const char *model_name, struct strbuf *out);
 

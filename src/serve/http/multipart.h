@@ -12,7 +12,7 @@ struct multipart {
     size_t n_border;
 };
 
-/* A part of a body; the pointers lead into the body. */
+/* A part of a body; the pointers point into the body. */
 struct multipart_part {
     const char *name, *file_name, *data; /* file_name NULL: none */
     size_t n_name, n_file_name, n;
@@ -22,8 +22,8 @@ struct multipart_part {
  * boundary of 1 to 70 characters. */
 bool multipart_init(struct multipart *m, const char *content_type, const char *body, size_t n);
 
-/* Local. Finds the next part from byte *at on, which begins with 0 and moves behind the part.
- * False: there is no further whole part. */
+/* Local. Finds the next part from byte *at on; *at is 0 at first, and moves past the part. False:
+ * there is no further whole part, or the next one has no name. */
 bool multipart_next(const struct multipart *m, size_t *at, struct multipart_part *part);
 
 #endif
