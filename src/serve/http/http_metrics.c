@@ -4,8 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Where samples are appended, and the label that each one has: {model_name="..."}, with any further
- * labels after it. */
+/* Where samples are appended, and the value of the label that each one has first: model_name. */
 struct samples {
     struct strbuf *out;
     const char *model_name;

@@ -32,7 +32,7 @@ struct audit {
     struct audit_options o;
     struct audit_row *rows; /* [n_chosen] of capacity, sorted by line once all are chosen; owned */
     size_t capacity;
-    size_t n_passed; /* chosen rows whose lines have been taken */
+    size_t n_passed; /* number of chosen rows whose lines have been taken */
     struct audit_result result;
     int journal_fd; /* -1: none */
     struct journal_facts facts;

@@ -15,27 +15,28 @@ struct audit_options {
     const char *input_path, *output_path;
     const char *journal_path; /* NULL, or no such file: lines and settings are not checked */
     const char *settings;     /* of this run, in a journal's form */
-    uint64_t n_lines_before;  /* of the whole input, before the output's first row */
+    uint64_t n_lines_before;  /* lines of the whole input before the output's first row */
     uint64_t n_rows;          /* rows to choose; all rows when the output has fewer */
     uint64_t seed;            /* decides which rows are chosen */
 };
 
 struct audit_result {
     uint64_t n_rows;   /* whole rows in the output */
-    uint64_t n_chosen; /* error rows for a repeated custom_id are never chosen */
+    uint64_t n_chosen; /* never an error row for a repeated custom_id */
     uint64_t n_compared, n_different;
-    bool has_journal; /* flags and lines are compared with the journal's */
+    bool has_journal; /* settings and chosen lines are compared with the journal's */
 };
 
 /* Local. Reads the whole output and keeps a sample in which each row is equally likely (Vitter's
  * algorithm R, with hashes of seed and row). The output's job may still run: a torn last row is
  * ignored. Errors: STATUS_USAGE or STATUS_INPUT (see journal_settings_check), STATUS_INPUT (no
- * output, or no whole row in it), STATUS_IO, STATUS_MEMORY. */
+ * output, no row that may be chosen, no journal of this version), STATUS_IO, STATUS_MEMORY. */
 struct status audit_create(const struct audit_options *options, struct audit **out);
 void audit_destroy(struct audit **audit);
 
 /* Local. *is_chosen = whether the row of `line`, the input's next line, was chosen. Errors:
- * STATUS_INPUT (the line is not the one that the journal recorded), STATUS_IO, STATUS_MEMORY. */
+ * STATUS_INPUT (a chosen line is not the one that the journal recorded), STATUS_IO,
+ * STATUS_MEMORY. */
 struct status audit_take_line(struct audit *a, const struct line *line, bool *is_chosen);
 
 /* Local. Writes the name that the output's row has for a chosen line without a custom_id; if the

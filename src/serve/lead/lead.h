@@ -27,17 +27,17 @@ struct lead_options {
     const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file, to
                                      which the paths, the part, the journal and the audit below
                                      belong */
-    const char *input_path;       /* JSONL; "-" is stdin; of several inputs their name */
+    const char *input_path;       /* JSONL; "-" is stdin; the name of several inputs */
     const struct input_files *inputs; /* several inputs; NULL: the file input_path */
     const char *output_path;          /* JSONL; "-" is stdout */
     const struct input_part
         *part; /* the part of the input, with its byte range (input_part_find); NULL: all of it */
     struct tokenizer *tokenizer;
-    const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows, */
+    const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows */
     const char *chat_missing; /* the message of these error rows; NULL: a general one */
     struct jinja_date date;   /* the time that templates see */
     const struct embed_rules *embed;  /* LEAD_EMBED, LEAD_RANK; else NULL */
-    const struct request_form *form;  /* of lines that are no requests; NULL: they are */
+    const struct request_form *form;  /* makes prompts of lines; NULL: lines are requests */
     struct request_defaults defaults; /* from the flags, then generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
@@ -50,8 +50,8 @@ struct lead_options {
                                   until lead_start */
     struct plan_tables tables; /* of a sequence's KV blocks; all zeros: one full table */
     struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
-    struct lead_flags flags; /* result_cache: ignored when scoring; must be off if a row depends on
-                                the batch */
+    struct lead_flags flags; /* result_cache: used by LEAD_GENERATE only; must be off if a row
+                                depends on the batch */
     struct drafting_cost draft_cost;
     bool predicts, no_repeats; /* of serve/schedule/scheduler.h */
     drafter_fn *drafter;
@@ -97,25 +97,25 @@ void lead_destroy(struct lead **lead);
  * lead_finish is left to call. */
 bool lead_is_complete(const struct lead *lead);
 
-/* Local. Sets the size of the KV pools, and the slots of recurrent states (0: the model has none),
- * if lead_create got n_blocks 0. Call it before the first lead_next. Errors: as lead_create. */
+/* Local. Sets the sizes of the ranks' pools, if lead_create got n_blocks 0. Call it before the
+ * first lead_next. Errors: as lead_create. */
 struct status lead_start(struct lead *lead, const struct lead_pools *pools);
 
-/* Local. Takes as many new requests as the window allows, admits requests, and plans step `step` of
- * group `group` into *plan (initialized by the caller for n_replicas; cleared here). The results of
- * the group's previous plan must have been committed. The plan may be empty while other groups are
- * in flight, or while no request comes. *done is true when no request will come and all have
- * finished (lead_finish writes the rows that are not yet written); then *plan is PLAN_STOP, and the
- * plans still in flight are empty. Waits for requests only when no sequence runs, and at most a
- * fifth of a second. Errors: STATUS_INPUT (the input is not the one that an earlier run saw, or its
- * compressed data are damaged), STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an
- * error. */
+/* Local. Takes new requests, as many as the port reads before a step, admits requests, and plans
+ * step `step` of group `group` into *plan (initialized by the caller for n_replicas; cleared here).
+ * The results of the group's previous plan must have been committed. The plan may be empty while
+ * other groups are in flight, or while no request comes. *done is true when no request will come
+ * and all have finished (lead_finish writes the rows that are not yet written); then *plan is
+ * PLAN_STOP, and the plans still in flight are empty. Waits for requests only when no sequence
+ * runs, and at most a fifth of a second. Errors: STATUS_INPUT (the input is not the one that an
+ * earlier run saw, or its compressed data are damaged), STATUS_IO, STATUS_MEMORY; a bad line is an
+ * error row, not an error. */
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 
 /* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas.
  * For an empty plan or an idle replica, a result without sequences is accepted but not required.
- * Errors: STATUS_BUG when the result does not match the plan, STATUS_IO, STATUS_MEMORY. */
+ * Errors: STATUS_BUG when the result does not match the plan, and the port's. */
 struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
 
 /* Local. Called before each step once the job has been asked to drain. True when no more steps are
@@ -123,8 +123,8 @@ struct status lead_commit(struct lead *lead, int32_t group, const struct step_re
  * end. */
 bool lead_may_stop(struct lead *lead);
 
-/* Local. Ends the unfinished requests, because the run ends early: a journal keeps their sampled
- * tokens, a server tells their clients. No plan may be in flight. Errors: STATUS_MEMORY. */
+/* Local. Saves or ends the unfinished requests, because the run ends early: a journal keeps their
+ * sampled tokens, a server tells their clients. No plan may be in flight. Errors: the port's. */
 struct status lead_drain(struct lead *lead);
 
 /* Local, any thread, at any moment. Writes finished rows to the journal, or tells clients, just
@@ -138,10 +138,11 @@ double lead_end_s(const struct lead *lead);
 /* Local. Copies the counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
 
-/* Local. Returns the scheduler's counts only, borrowed instead of copied. */
+/* Local. Returns lead_summary's counts without the port's and wall_s; borrowed. */
 const struct serve_summary *lead_stats(const struct lead *lead);
 
-/* Local. Returns the numbers of requests that run and wait now. Call it after lead_start. */
+/* Local. Returns the numbers of requests that run and wait now, and of KV blocks. Call it after
+ * lead_start. */
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display and fills *summary. After the last

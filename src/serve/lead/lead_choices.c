@@ -15,7 +15,7 @@ static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
     return lead_take_request(l, c, hit);
 }
 
-/* Submits one probe for each running beam, with the order numbers of the line. */
+/* Submits one probe for each running beam. Probe i has the line's order number plus i. */
 static struct status run_probes(struct lead *l, struct request *p)
 {
     const int32_t n = beam_n_running(p->search);
@@ -52,7 +52,8 @@ static void drop_choices(struct request *p)
     for (size_t i = 0; i < p->choices_capacity; i++) request_destroy(&p->choices[i]);
 }
 
-/* Advances the search by a step, once all probes of the step are back. */
+/* Advances the search by a step, once all probes of the step are back; makes the answers after the
+ * last step. */
 static struct status lead_choices_advance(struct lead *l, struct request *p)
 {
     TRY(beam_advance(p->search, p->choices));

@@ -64,7 +64,7 @@ static struct status take_id(struct lead *l, struct request *r)
     return request_rename(r, name);
 }
 
-/* Makes a line without a finished row an open row, and either a waiting request or an error row. */
+/* Opens a row for a line that has no finished one, and makes its request or error row. */
 static struct status take_request(struct lead *l, const struct line *line,
                                   const struct line_digest *digest, const struct journal_hit *hit)
 {
@@ -106,7 +106,7 @@ static struct status lead_input_take_line(struct lead *l, const struct line *lin
                                        : take_request(l, line, &digest, &hit);
 }
 
-/* Returns the number, in the whole input, of the last line that was read. */
+/* Returns the number, in the whole input, of the last line that was taken. */
 static uint64_t lines_taken(const struct lead *l)
 {
     return (l->o.part != NULL ? l->o.part->n_before : 0) + l->lines.n_read;

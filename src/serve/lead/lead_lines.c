@@ -78,7 +78,7 @@ struct status lead_flush(struct lead *l, bool now)
     return st;
 }
 
-/* Refuses an output that has bytes but no journal. */
+/* Refuses an output that has bytes but no journal, unless --restart is given. */
 static struct status refuse_strange_output(const struct lead_options *o)
 {
     struct stat info;
@@ -185,7 +185,7 @@ static struct status lines_commit(void *user, struct lead *l, int32_t group)
     return lead_flush(l, false);
 }
 
-/* Always true: the journal keeps unfinished answers, so a drain waits for none of them. */
+/* Always true: a drain waits for no answer; a journal keeps the unfinished ones. */
 static bool lines_may_stop(void *user, struct lead *l)
 {
     (void)user;
@@ -211,7 +211,7 @@ static void lines_save(void *user)
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
 }
 
-/* Allows for the last commits, each of which may take as long as a slow one. */
+/* Allows for four commits, each as slow as journal_commit_s. */
 static double lines_end_s(const void *user)
 {
     const struct lead *l = user;

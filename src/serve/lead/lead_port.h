@@ -26,11 +26,11 @@ struct lead_port {
     /* True when no more requests will come, so that the run ends with the last answer. */
     bool (*is_at_end)(const void *user);
 
-    /* Takes the answers to r, or its error. The lead owns r, which lives until the function
+    /* Takes the answers to r, or its error. The lead owns r, which is valid until the function
      * returns. */
     struct status (*put)(void *user, struct lead *l, const struct request *r);
 
-    /* Called after the results of a step of `group` have been committed. */
+    /* Called each time a replica's result for a step of `group` has been committed. */
     struct status (*commit)(void *user, struct lead *l, int32_t group);
 
     /* Called before each step once the job has been asked to drain, until it returns true, which
@@ -41,7 +41,8 @@ struct lead_port {
     struct status (*drain)(void *user, struct lead *l);
 
     /* Saves what it can, because the process is about to end after the loss of another rank. Any
-     * thread, at any moment, while the lead's thread may go on. Takes at most two seconds. */
+     * thread, at any moment, while the lead's thread may go on. The process ends after two seconds
+     * at the latest. */
     void (*save)(void *user);
 
     /* How many seconds before a time limit the drain must begin. */
@@ -55,13 +56,14 @@ struct lead_port {
     void (*sum)(const void *user, struct serve_summary *s);
 };
 
-/* Takes ownership of the new request r, which may already have an error: runs requests in the order
- * of these calls, or ends r. The port's put gets r when it is finished, possibly before this
- * function returns. Errors: STATUS_MEMORY, and those of put. */
+/* Takes ownership of the new request r, which may already have an error: runs r, or ends it. The
+ * port's put gets r when it is finished, possibly before this function returns. Errors:
+ * STATUS_MEMORY, and those of put. */
 struct status lead_take(struct lead *l, struct request *r);
 
-/* Hands the requests taken so far to the scheduler. Until then they may be reordered. Errors: as
- * lead_take. */
+/* Sorts the requests taken since the last call (--order) and hands them to the scheduler. lead_take
+ * calls it too: once a quarter of the window is full, or each time with --order input. Errors:
+ * STATUS_MEMORY. */
 struct status lead_order(struct lead *l);
 
 /* Ends the request r, whose put has not been called, as an error row with this code (a constant)

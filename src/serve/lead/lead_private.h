@@ -18,7 +18,7 @@
  * window at a time, so that later quarters run alongside the last rows of an earlier one. */
 struct order_window {
     struct request **requests; /* [n] of capacity; the array and the requests are owned */
-    size_t n, capacity, bytes; /* bytes: estimate of their memory */
+    size_t n, capacity, bytes; /* bytes: a bound on their memory */
 };
 
 enum { LEAD_ERRORS_SHOWN = 3 };
@@ -32,14 +32,14 @@ struct lead_rows {
 /* The port of a file of lines. */
 struct lead_lines {
     const struct input_files *input;
-    struct input_files one_input; /* where input points if the options name one file */
+    struct input_files one_input; /* what `input` points to if the options name one file */
     struct line_reader *reader;
     struct result_writer *writer;
     struct journal *journal; /* NULL: none */
     struct id_set ids;
     struct lead_rows rows;
     uint64_t n_read;
-    uint64_t n_template_steps; /* those of the chat templates of all lines read */
+    uint64_t n_template_steps; /* steps of the chat templates of all lines read */
     bool all_read;
     bool failed;      /* journal or output could not be written */
     bool is_complete; /* by an earlier run */
@@ -74,8 +74,9 @@ struct status lead_put(struct lead *l, const struct request *r);
  * none). */
 struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Adds a request to the window of those that wait to be ordered. The request must be unfinished,
- * and no equal request may be running. */
+/* Adds a request to the window of those that wait to be ordered; calls lead_order if that is full,
+ * or for each request with --order input. The request must be unfinished, and no equal request may
+ * be running. */
 struct status lead_add_request(struct lead *l, struct request *r);
 
 /* Takes ownership of r. If r has several answers, calls lead_open_choices. Otherwise restores saved
@@ -90,11 +91,12 @@ struct status lead_take_request(struct lead *l, struct request *r, const struct 
 struct status lead_lines_open(struct lead *l);
 void lead_lines_close(struct lead *l);
 
-/* If all rows of the run are error rows, logs the first errors. */
+/* If all rows of the run are error rows, logs the first errors; never in an audit. */
 void lead_lines_report(const struct lead *l);
 
 /* Commits the journal if a commit is due, or `now`, then writes the committed rows to the output. A
- * row that a reader has seen in the output is therefore never lost. */
+ * row that a reader has seen in the output is therefore never lost. Without a journal, writes the
+ * rows. Errors: also STATUS_DRAINED (result_writer_flush). */
 struct status lead_flush(struct lead *l, bool now);
 
 /* --- lead_choices.c --- */
@@ -103,8 +105,8 @@ struct status lead_flush(struct lead *l, bool now);
  * search. hit: the tokens that an earlier run saved; NULL: none. The lead owns p. */
 struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit);
 
-/* Takes ownership of the finished request r; writes its row, or stores it as one of its line's n
- * answers. */
+/* Takes ownership of the finished request r, and gives it to the port. An answer of several is
+ * stored; the last one advances the line's beam search, or gives the line to the port. */
 struct status lead_end_request(struct lead *l, struct request *r);
 
 /* --- lead_partial.c: saves unfinished rows in the journal and restores them; does nothing without

@@ -78,7 +78,7 @@ static struct status merge_open_journal(const char *path, int *fd)
                        path, strerror(errno));
 }
 
-/* Refuses two parts whose settings differ in more than the line of the part. */
+/* Refuses two parts whose settings differ in another line than that of --input-part. */
 static struct status compare_settings(const struct part *a, const struct part *b)
 {
     const char *x = a->facts.settings, *y = b->facts.settings;
@@ -109,8 +109,8 @@ static const char *first_path(const struct merge *m)
     return m->parts[i].path;
 }
 
-/* Finds the place of the part that a journal's settings name. The first part determines the number
- * of parts. */
+/* Finds the place of the part that a journal's settings name; refuses a part that is already there.
+ * The first part determines the number of parts. */
 static struct status merge_place_of(struct merge *m, const char *path, const char *settings,
                                     struct part **out)
 {
@@ -304,7 +304,7 @@ static struct status name_row(struct merge *m, const struct line *line, const ch
     return status_ok();
 }
 
-/* Replaces a row by an error row if an earlier line has its custom_id. */
+/* Replaces the row of a line that ran by an error row if an earlier line has its custom_id. */
 static struct status check_given_id(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
 {
     bool fresh;

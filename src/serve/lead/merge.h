@@ -24,7 +24,7 @@ struct merge_options {
 
 struct merge_result {
     uint64_t n_rows, n_error_rows;
-    uint64_t n_duplicates; /* error rows because an earlier part has the custom_id */
+    uint64_t n_duplicates; /* rows that became errors because an earlier part has the custom_id */
     double sum_logprob;    /* of a score job; added in input order */
     uint64_t n_scored;
 };
@@ -32,7 +32,8 @@ struct merge_result {
 /* Local. Joins the parts. A row whose custom_id an earlier part has becomes the error row that a
  * single job would have written. Errors: STATUS_INPUT (a part is missing, named twice, not
  * complete, of another job or another input; a file is damaged), STATUS_USAGE (the output would
- * replace a file that is read), STATUS_IO, STATUS_MEMORY. */
+ * replace a file that is read or is not regular, has the ending of another format, or is being
+ * written by another merge), STATUS_IO, STATUS_MEMORY. */
 struct status merge_run(const struct merge_options *options, struct merge_result *out);
 
 #endif
