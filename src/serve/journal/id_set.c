@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The largest table in memory once a file may be used: 16 MiB. */
+/* The largest table in memory as long as ids may go to a file: 16 MiB. */
 enum { SLOTS_MAX = 1 << 20 };
 
 static bool is_free(struct id_hash h)

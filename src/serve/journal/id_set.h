@@ -1,8 +1,9 @@
 /* The custom_ids of the lines so far: finds duplicates, and gives each line without an id a name
- * that no earlier line has. An id that is its line's own number costs one bit. Of the other ids, up
- * to 786,432 are kept in memory as 128-bit hashes, which take 21 to 43 bytes each; when there are
- * more, they move to a file (id_spill.h) and cost 1.3 bytes of memory each. Without
- * id_set_spill_beside all stay in memory. Called by the lead, audit and merge. */
+ * that no earlier line has. An id that is its line's own number costs one or two bits. Of the other
+ * ids, up to 786,432 are kept in memory as 128-bit hashes, which take 21 to 43 bytes each; when
+ * there are more, they move to a file (id_spill.h) and cost 1.3 bytes of memory each. Without
+ * id_set_spill_beside all stay in memory. Called by the lead, audit, merge and batch
+ * runs. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 

@@ -1,4 +1,5 @@
-/* Writes sorted runs and their filters. A look-up that a filter cannot answer reads one page. */
+/* Writes sorted runs, and keeps their filters in memory. A look-up reads one page of each run whose
+ * filter cannot rule the id out. */
 #include "serve/journal/id_spill.h"
 
 #include "base/mem.h"
@@ -116,7 +117,8 @@ struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n)
     return st;
 }
 
-/* Reads the page of a run that would contain h, and sets *found if it does. */
+/* Reads the page of a run that would contain h; *found = whether it does. Leaves *found alone if h
+ * is below the run's first id. */
 static struct status search(const struct id_spill *s, const struct id_run *r, struct id_hash h,
                             bool *found)
 {

@@ -1,5 +1,6 @@
 /* Ids of earlier lines on disk: sorted runs in a file without a name. A Bloom filter in memory
- * (about 1.3 bytes an id) answers nearly all look-ups without reading the file. Called by id_set.c.
+ * (about 1.3 bytes an id) answers nearly all look-ups of new ids without reading the file. Called
+ * by id_set.c.
  *
  *   file     | run 0: ids ascending      | run 1: ids ascending  | ...
  *   memory   | filter, first of each page | filter, first ...     |      a page is 256 ids */
@@ -39,7 +40,7 @@ struct status id_spill_init(struct id_spill *s, const char *path);
 void id_spill_fini(struct id_spill *s);
 
 /* Local. Sorts ids[n] in place and writes them as a run. After an error the earlier runs are intact
- * and the new one has not been added. Errors: STATUS_IO (the disk is full), STATUS_MEMORY. */
+ * and the new one has not been added. Errors: STATUS_IO (such as a full disk), STATUS_MEMORY. */
 struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n);
 
 /* Local. *found = whether some run has h. Errors: STATUS_IO. */

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* COMMIT_SHARE: commits take at most this fraction (1 / COMMIT_SHARE) of the time. */
+/* COMMIT_SHARE: commits that are due by time take at most 1 / COMMIT_SHARE of it. */
 enum {
     COMMIT_BYTES = 1 << 20,
     COMMIT_MS = 200,

@@ -1,8 +1,8 @@
 /* The journal beside an output file records how much of a job is done, so that the same command
  * resumes the job however it ended. It is append-only: records are gathered and made durable
  * together (group commit), and a torn tail is cut off when the file is opened again. Knows lines,
- * rows and tokens as bytes and numbers, not their meaning. Called by the lead. File format:
- * serve/journal/journal_format.h.
+ * rows and tokens as bytes and numbers, not their meaning. Called by the lead and by batch runs.
+ * File format: serve/journal/journal_format.h.
  *
  * A resumed output equals that of an uninterrupted run, for three reasons: a row depends only on
  * its line and on the settings; both are compared with those in the journal; an output file always
@@ -15,7 +15,7 @@
 
 struct journal;
 
-/* Everything is borrowed; settings, failpoint and path outlive the journal. */
+/* Everything is borrowed; the failpoint outlives the journal. */
 struct journal_options {
     const char *path;
     const char *settings;        /* all that changes a row's bytes, as "name=value\n" lines */
@@ -29,7 +29,7 @@ struct journal_options {
 
 /* Local. Opens or makes the journal and locks it, trying for half a second. A new journal, or one
  * whose error rows are removed, is written under another name and then renamed to the file to which
- * `path` leads. Errors: STATUS_USAGE (a setting has changed, and is named; another process has the
+ * `path` leads. Errors: STATUS_USAGE (a flag has changed, and is named; another process has the
  * journal; retry_errors without a journal; a file that is not regular), STATUS_INPUT (another
  * checkpoint; not a journal of this version), STATUS_IO, STATUS_MEMORY. */
 struct status journal_open(const struct journal_options *options, struct journal **out);
@@ -46,7 +46,8 @@ const struct journal_facts *journal_facts_of(const struct journal *j);
 
 /* Local. Checks that each line of the input (or of its part; NULL: the whole input) that has a
  * record still has the same bytes. Only for inputs that can be read twice. Errors: STATUS_INPUT
- * names the first line that changed or is missing, STATUS_IO, STATUS_MEMORY. */
+ * (names the first line that changed; or lines are missing, or were added to a finished job's
+ * input), STATUS_IO, STATUS_MEMORY. */
 struct status journal_check_input(const struct journal *j, const struct input_files *input,
                                   const struct input_part *part);
 
@@ -64,9 +65,9 @@ struct status journal_add(struct journal *j, const struct journal_record *r);
 /* Local. Whether records are waiting for a commit. */
 bool journal_is_dirty(const struct journal *j);
 
-/* Local. True when it is time to commit: commit_bytes are gathered, or 200 ms have passed since the
- * last commit (longer if commits are slow, so that they take at most a twentieth of the
- * time). */
+/* Local. True when records wait and it is time to commit: commit_bytes are gathered, or 200 ms have
+ * passed since the last commit (longer if commits are slow, so that those take at most a twentieth
+ * of the time). */
 bool journal_is_due(const struct journal *j);
 
 /* Local. Appends a COMMIT record, writes all gathered records and makes them durable; does nothing

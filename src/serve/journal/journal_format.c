@@ -79,8 +79,8 @@ struct status journal_record_add(struct strbuf *out, const struct journal_record
     return strbuf_status(out);
 }
 
-/* Moves the buffer's start to c->at and makes room for n bytes. Keeps the bytes after c->at that it
- * already holds. */
+/* Moves the buffer's start to c->at and makes room for n bytes. Keeps the bytes from c->at on that
+ * it already holds. */
 static struct status buffer_move(struct journal_cursor *c, size_t n)
 {
     size_t kept = 0;

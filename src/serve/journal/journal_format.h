@@ -11,8 +11,9 @@
  *
  *   record  u32 type, u32 n_bytes, u64 checksum | u64 line, digest[2], values[5] | n_bytes bytes
  *
- * Little-endian. The checksum is XXH3-64 over the record without the checksum itself, seeded with
- * the record's offset in the file: an old record's bytes are not valid at another place. */
+ * Little-endian. The checksum is XXH3-64 over the n_bytes bytes, seeded with XXH3-64 over the 80
+ * bytes before them (with checksum 0), which is seeded with the record's offset in the file: an old
+ * record's bytes are not valid at another place. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
 
@@ -35,7 +36,7 @@ enum journal_type {
     JOURNAL_BASE,    /* a row, as JOURNAL_ROW, copied when the journal was rewritten; right after
                         the header, by ascending line */
     JOURNAL_ROW,     /* bytes: the result line; values: struct journal_row */
-    JOURNAL_PARTIAL, /* tokens of an unfinished row. bytes: one item for each sampled token; values:
+    JOURNAL_PARTIAL, /* tokens of an unfinished row. bytes: items (lead_partial.c); values:
                         items before these (0: these replace all earlier ones), expert choices
                         dropped by a capacity factor, number of the answer, bytes of an item (0: 4)
                       */
@@ -76,11 +77,12 @@ void journal_row_pack(const struct journal_row *row, uint64_t values[5]);
 struct journal_row journal_row_unpack(const uint64_t values[5]);
 
 /* Local. Appends the record's bytes to out. offset: their place in the file. Errors: STATUS_MEMORY;
- * STATUS_REQUEST when the record has 4 GiB or more. */
+ * STATUS_REQUEST when n_bytes is 4 GiB or more. */
 struct status journal_record_add(struct strbuf *out, const struct journal_record *r,
                                  uint64_t offset);
 
-/* Reads records from the bytes [at, end) of fd. Plain memory; buf is owned. */
+/* Reads records from the bytes [at, end) of fd. Set fd, path, at and end, zero the rest; buf is
+ * owned. */
 struct journal_cursor {
     int fd;
     const char *path; /* borrowed, for errors */

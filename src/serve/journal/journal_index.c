@@ -10,11 +10,11 @@
 #include <assert.h>
 #include <string.h>
 
-/* Slots at first. If neighbouring records are more than SPAN_MAX lines apart, the journal is
+/* Slots at first. If a record is SPAN_MAX lines or more ahead of the requested line, the journal is
  * damaged. */
 enum { SLOTS_FIRST = 1024, SPAN_MAX = 1 << 22 };
 
-/* Holds what is known of a line that has not been requested yet; free if line is 0. */
+/* Holds what is known of the requested line or a later one; free if line is 0. */
 struct slot {
     uint64_t line;
     uint64_t row_at; /* offset of the record of its row; 0: none */
@@ -106,8 +106,8 @@ static struct status journal_index_slot_of(struct journal_index *x, uint64_t lin
     return status_ok();
 }
 
-/* Finds the answer to which a record belongs; NULL if the record continues an answer that never
- * began. */
+/* Finds or makes the answer to which a record belongs; NULL if the record continues an answer above
+ * all that began. */
 static struct status journal_index_part_of(struct slot *s, size_t number, bool begins,
                                            struct journal_part **out)
 {
@@ -247,7 +247,8 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     return status_ok();
 }
 
-/* Needs only the slots: when journal_index_find finds no row, it has read the tail to its end. */
+/* Needs only the slots and the base cursor: when journal_index_find finds no row, it has read the
+ * tail to its end. */
 uint64_t journal_index_next(const struct journal_index *x)
 {
     const uint64_t next = x->base_has ? x->base_next.line : UINT64_MAX;

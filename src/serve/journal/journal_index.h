@@ -1,6 +1,6 @@
 /* Finds the journal's records of each line. Lines are requested in ascending order, and rows finish
  * nearly in that order, so one pass and the memory of about one window suffice. An index sees the
- * bytes that the file had when the index was made, not those appended later. Called by journal.c,
+ * bytes that its facts cover, not those appended later. Called by journal.c,
  * when a job resumes and to rewrite a journal, and by audit.c and merge.c. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
@@ -30,16 +30,17 @@ struct journal_hit {
     size_t n_parts;
 };
 
-/* Local. Makes an index. fd is borrowed and must stay open as long as the index is used. facts:
- * those of the same file. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Makes an index. fd, which must stay open, and path are borrowed as long as the index is
+ * used. facts: those of the same file; not kept. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);
 
 /* Local. Sets *hit to the journal's records of line `line`: its row, the saved tokens of its
- * answers, or nothing. If a line has several rows, the first counts. `line` must not be below the
- * line of the last call (assert); the same line may be requested again. Errors: STATUS_IO,
- * STATUS_MEMORY, STATUS_INPUT when records are more than 4,194,304 lines out of order (damage). */
+ * answers, or nothing. If a line has several rows, the first counts. `line` is from 1 and must not
+ * be below the line of the last call (assert); the same line may be requested again. Errors:
+ * STATUS_IO, STATUS_MEMORY, STATUS_INPUT when a record is 4,194,304 lines or more ahead of `line`
+ * (damage). */
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
 
 /* Local. After a find that hit nothing, returns the next line that may have a record; UINT64_MAX if
