@@ -72,7 +72,8 @@ void exchange_set(struct exchange *x, enum http_status status, const char *type,
 void exchange_set_error(struct exchange *x, enum http_status status, const char *code,
                         const char *message);
 
-/* exchange.c. Local. Takes up to n bytes of the answer (libmicrohttpd's content reader). */
+/* exchange.c. Local, without the lock. Takes up to n bytes of the answer; suspends the connection
+ * if there are none yet (libmicrohttpd's content reader). */
 ssize_t exchange_read(void *x, uint64_t pos, char *bytes, size_t n);
 
 #endif

@@ -17,7 +17,7 @@ enum { RAW_BYTES = 64 << 10, SKIP_BYTES = 256 << 10, WAIT_MS = 200 };
 /* Bytes [begin, end) of `raw` have been read from the file and not yet used. */
 struct byte_source {
     int fd;
-    bool owns_fd, is_regular, at_end, is_known; /* is_known: whether a decoder is needed */
+    bool owns_fd, is_regular, at_end, is_known; /* is_known: the format has been found */
     char *path;
     uint8_t *raw;
     size_t begin, end;
@@ -28,7 +28,7 @@ struct byte_source {
     struct dataset_lines *dataset; /* NULL: the bytes are those of the file */
 };
 
-/* Opens the file that `path` names, or that has the dataset that it names. */
+/* Opens the file that `path` names, or the file of the dataset that it names. */
 static int open_path(const char *path, bool *is_dataset)
 {
     size_t n_file;

@@ -1,4 +1,4 @@
-/* Reads as many rows at once as have about ROWS_BYTES, and writes them as lines to a buffer. */
+/* Reads about ROWS_BYTES of rows at once, and writes them as lines to a buffer. */
 #include "serve/input/dataset_lines.h"
 
 #include "base/mem.h"
@@ -124,7 +124,7 @@ void dataset_lines_close(struct dataset_lines **lines)
     mem_free(lines);
 }
 
-/* Finds a string in the memory of row i. */
+/* Returns the string of row i, [*n], which may have no NUL. */
 static const char *string_at(const struct dataset_lines *d, const char *rows, size_t i, size_t *n)
 {
     const char *text = rows + i * d->item_bytes;

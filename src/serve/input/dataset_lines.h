@@ -10,14 +10,14 @@
 #include <stdint.h>
 
 /* Local. Whether `path` names a dataset: FILE.h5:/PATH or FILE.hdf5:/PATH. *n_file = the length of
- * FILE.h5. */
+ * FILE.h5; it may change even if `path` names no dataset. */
 bool dataset_lines_split(const char *path, size_t *n_file);
 
 struct dataset_lines;
 
-/* Local. Opens the dataset, which has one dimension and strings of fixed or variable length. Owner:
- * the caller, dataset_lines_close. Errors: STATUS_INPUT (no HDF5 file, no such dataset, another
- * type or shape), STATUS_MEMORY. */
+/* Local. Opens the dataset, which must have one dimension and strings of fixed or variable length.
+ * Owner: the caller, dataset_lines_close. Errors: STATUS_INPUT (no HDF5 file, no such dataset,
+ * another type or shape), STATUS_MEMORY. */
 struct status dataset_lines_open(const char *path, struct dataset_lines **out);
 void dataset_lines_close(struct dataset_lines **d);
 
@@ -26,7 +26,7 @@ void dataset_lines_close(struct dataset_lines **d);
  * STATUS_MEMORY. */
 struct status dataset_lines_read(struct dataset_lines *d, void *to, size_t n_most, size_t *n);
 
-/* Local. Returns the fraction of the rows that have been read. */
+/* Local. Returns about the fraction of the rows that have been read from the file. */
 double dataset_lines_done(const struct dataset_lines *d);
 
 #endif

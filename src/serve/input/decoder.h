@@ -29,9 +29,9 @@ struct decoder;
 struct status decoder_create(const uint8_t *bytes, size_t n, struct decoder **out);
 void decoder_destroy(struct decoder **d);
 
-/* Local. Runs until `in` is used up or `out` is full. Errors: STATUS_INPUT (damaged data, or data
- * that need more than 256 MiB to be decompressed; the sentence names format and reason),
- * STATUS_MEMORY. */
+/* Local. Runs until `in` is used up or `out` is full. Errors: STATUS_INPUT (damaged data, xz data
+ * that need more than 256 MiB or zstd data with a window over 128 MiB; the sentence names format
+ * and reason), STATUS_MEMORY. */
 struct status decoder_run(struct decoder *d, struct decoder_io *io);
 
 /* Local. Whether the bytes so far form whole members, frames or streams, so that the input may end

@@ -12,7 +12,7 @@
 #include <zstd.h>
 
 /* Levels: gzip's and zstd's usual ones, which take 0.06 and 0.02 s for a frame of 1 MiB of rows.
- * xz's usual level takes 0.9 s of the lead's time, level 1 takes 0.2 s; a frame is 10 % larger. */
+ * xz's usual level takes 0.9 s of the lead's time; level 1 takes 0.2 s, for frames 10 % larger. */
 enum { GZIP_LEVEL = 6, ZSTD_LEVEL = 3, XZ_LEVEL = 1, PIECE_BYTES = 64 << 10 };
 
 struct encoder_row {
@@ -31,7 +31,8 @@ static struct status run_plain(const char *bytes, size_t n, struct strbuf *out)
     return strbuf_status(out);
 }
 
-/* Compresses all bytes through a buffer of PIECE_BYTES, because zlib counts in 32 bits. */
+/* Compresses all bytes through the buffer `piece` [PIECE_BYTES]. Passes at most INT_MAX bytes at
+ * once, because zlib counts in 32 bits. */
 static void deflate_all(z_stream *z, const char *bytes, size_t n, Bytef *piece, struct strbuf *out)
 {
     int found = Z_OK;

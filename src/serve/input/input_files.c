@@ -34,7 +34,7 @@ static struct status input_files_add(struct input_files *f, const char *path)
     return status_ok();
 }
 
-/* Sorts the found paths and adds them, each with the name of the dataset. */
+/* Sorts the found paths and adds them, each followed by `dataset` (":/PATH", or ""). */
 static struct status add_sorted(struct input_files *f, const glob_t *found, const char *dataset)
 {
     struct strbuf path;
@@ -96,7 +96,7 @@ bool input_files_is_stored(const char *given)
     return input_files_stat(given, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Checks one of several inputs: *info = what the system says of it. */
+/* Refuses one of several inputs unless it is a regular file. *info = its stat(2). */
 static struct status check_file(const char *path, struct stat *info)
 {
     if (strcmp(path, "-") == 0)

@@ -46,7 +46,7 @@ struct scan {
     size_t at_file;
     uint64_t n_before_file; /* lines before it */
     struct byte_source *source;
-    bool in_line; /* the byte before `offset` is of a line without a line end so far */
+    bool in_line; /* the line of the byte before `offset` has not ended */
     char *buf;
     size_t n, at;
     uint64_t offset; /* of buf[at] */
@@ -131,7 +131,7 @@ static struct status find(struct scan *s, struct input_part *part)
     return status_ok();
 }
 
-/* Whether the path is a regular file; does not open it, because opening a FIFO would wait for a
+/* Refuses a path that is no regular file; does not open it, because opening a FIFO would wait for a
  * writer. */
 static struct status check_is_regular(const char *path)
 {

@@ -26,7 +26,8 @@ struct input_part {
     uint64_t size;          /* of the input, decompressed bytes */
 };
 
-/* Local. Parses "K/N", 1 <= K <= N, and sets only index and n. False for any other text. */
+/* Local. Parses "K/N", 1 <= K <= N <= INPUT_PARTS_MAX, and sets only index and n. False for any
+ * other text. */
 bool input_part_parse(const char *text, struct input_part *out);
 
 /* Local. Sets the other members. Reads the files up to `end` to count lines; first reads compressed

@@ -16,7 +16,7 @@ struct line_reader {
     char *path;                  /* its path; owned */
     size_t at_file;              /* the file that `source` reads; those before it are closed */
     uint64_t *n_lines_before;    /* [files.n] lines before each file that has been opened; owned */
-    uint64_t n_bytes_before;     /* bytes on the disk of the files before it */
+    uint64_t n_bytes_before;     /* bytes on the disk of the files before at_file */
     uint64_t n_bytes;            /* of all files, if there are several */
     struct byte_source *source;
     bool is_stdin, at_end, skipping, started;
@@ -123,8 +123,8 @@ void line_reader_destroy(struct line_reader **reader)
     mem_free(reader);
 }
 
-/* Closes the file, which has been read to its end or is passed over, and opens the next one.
- * n_lines: the lines before it. */
+/* Closes the file, which has been read to its end or is passed over, and opens the next one, which
+ * has n_lines lines before it. */
 static struct status open_next(struct line_reader *r, uint64_t n_lines)
 {
     r->n_bytes_before += byte_source_file_size(r->source);

@@ -1,7 +1,7 @@
-/* Reads a file, a FIFO or stdin, or several files one behind the other, compressed or not
+/* Reads a file, a FIFO or stdin, or several files one after the other, compressed or not
  * (byte_source.h), line by line in bounded memory. A file's last line ends with the file.
  * Does not parse JSON. Skips and reports a line over the limit; this is not an error. Called by the
- * lead, audit and merge, the journal and `shoal quantize`. */
+ * lead, batch runs, audit, merge, the journal, `shoal plan`, `shoal status` and the calibration. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
 
@@ -23,8 +23,8 @@ enum line_kind {
     LINE_END,
 };
 
-/* One line without its line end ("\n" or "\r\n"), and without a byte order mark at the start of the
- * input. */
+/* One line without its line end ("\n" or "\r\n"), and without a byte order mark at the start of a
+ * file. */
 struct line {
     enum line_kind kind;
     const char *text; /* borrowed until the next call; may hold NULs, not NUL-terminated */
@@ -43,14 +43,15 @@ void line_reader_destroy(struct line_reader **r);
 struct status line_reader_create_all(const struct input_files *files, size_t max_bytes,
                                      struct line_reader **out);
 
-/* Local. Restricts the reader to a part of the file; lines keep the numbers that they have in the
- * whole file. Call it before the first line_reader_next. Errors: as line_reader_next. */
+/* Local. Restricts the reader to a part of the input; lines keep the numbers that they have in the
+ * whole input. Call it before the first line_reader_next. Errors: as line_reader_next. */
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part);
 
 /* Local. Reads the next line. A last line without a line end counts; an empty input has no line.
- * LINE_WAIT when nothing can be read now. may_block: waits for up to a fifth of a second first, so
- * that an idle caller neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY,
- * STATUS_INPUT (damaged or truncated compressed data). */
+ * LINE_WAIT when nothing can be read now, or after 64 MiB of a line over the limit in a pipe or
+ * in compressed data. may_block: waits for up to a fifth of a second first, so that an idle caller
+ * neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY, STATUS_INPUT (damaged or
+ * truncated compressed data, or a next file that cannot be opened). */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
 /* A line's place in its own file. */
@@ -64,7 +65,7 @@ struct line_place {
 struct line_place line_reader_place(const struct line_reader *r, uint64_t number);
 
 /* Local. Checks the first bytes of each regular file. Errors: STATUS_INPUT if they are those of
- * bzip2, UTF-16 or Parquet, where every line would become an error row. */
+ * bzip2, UTF-16, Parquet or HDF5, where every line would become an error row. */
 struct status line_reader_check(const struct line_reader *r);
 
 /* Local. Returns the number of decompressed bytes of the lines so far, counted from the start of
@@ -81,7 +82,7 @@ uint64_t line_reader_done(const struct line_reader *r);
  * not stdin, whose file position would be shared. */
 bool line_reader_is_repeatable(const struct line_reader *r);
 
-/* Local. True when `path` names the file that is being read (by device and inode). */
+/* Local. True when `path` names one of the input's regular files (by device and inode). */
 bool line_reader_is_file(const struct line_reader *r, const char *path);
 
 #endif

@@ -89,7 +89,7 @@ struct lead_pools {
  * input's lines and the output's rows with those in the journal. Errors: STATUS_USAGE (a pool that
  * cannot hold one full context, a size out of range, input and output the same file, an output
  * without its journal, and the journal's), STATUS_INPUT (the input cannot be opened or has changed;
- * nothing was written), STATUS_IO, STATUS_MEMORY. */
+ * no new row was written), STATUS_IO, STATUS_MEMORY. */
 struct status lead_create(const struct lead_options *options, struct lead **out);
 void lead_destroy(struct lead **lead);
 
@@ -108,8 +108,8 @@ struct status lead_start(struct lead *lead, const struct lead_pools *pools);
  * and all have finished (lead_finish writes the rows that are not yet written); then *plan is
  * PLAN_STOP, and the plans still in flight are empty. Waits for requests only when no sequence
  * runs, and at most a fifth of a second. Errors: STATUS_INPUT (the input is not the one that an
- * earlier run saw, or its compressed data are damaged), STATUS_IO, STATUS_MEMORY; a bad line is an
- * error row, not an error. */
+ * earlier run saw, or its compressed data are damaged), and the port's; a bad line is an error row,
+ * not an error. */
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 

@@ -1,5 +1,5 @@
-/* The lines of a file as the lead's port: opens input, output and journal, writes rows to both, and
- * closes them. lead_input.c reads the lines, lead_partial.c saves unfinished rows. */
+/* The lines of a file as the lead's port: opens input, output and journal, writes rows to the last
+ * two, and closes them. lead_input.c reads the lines, lead_partial.c saves unfinished rows. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -15,7 +15,8 @@ struct progress_view; /* serve/output/progress.h */
 struct serve_summary; /* serve/schedule/stats.h */
 
 /* All functions are Local and called by the lead's thread, except save; `user` is the port's.
- * Errors, unless more is said: STATUS_IO, STATUS_MEMORY; they end the run. */
+ * Errors, unless more is said: STATUS_IO, STATUS_MEMORY, STATUS_DRAINED (the output is a pipe whose
+ * reader has gone); they end the run. */
 struct lead_port {
     void *user;
 
