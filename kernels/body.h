@@ -62,8 +62,8 @@ static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
     if (n_bad != 0) __atomic_fetch_add(counter, n_bad, __ATOMIC_RELAXED);
 }
 
-/* Adds it to the row's 32-bit counter where no sums are kept; a row has far fewer leaves and
- * outputs than 2^31. */
+/* Does the same for the 32-bit counter of a row without sums; a row's leaves times its outputs are
+ * far fewer than 2^31. */
 static inline void kern_mark_bad(int32_t *bad, int64_t n_bad)
 {
     if (n_bad != 0) __atomic_fetch_add(bad, (int32_t)n_bad, __ATOMIC_RELAXED);
@@ -91,7 +91,7 @@ DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, f
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
-/* Returns the number of floats from one part of a tile's results to the next: whole cache lines. */
+/* Returns the number of floats that `parts` has for one tile and head: whole cache lines. */
 DEVICE_INLINE size_t kern_part_floats(size_t head_dim)
 {
     return head_dim + 16;

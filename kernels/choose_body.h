@@ -1,4 +1,5 @@
-/* The router's choice of experts, shared by all instruction sets and the device. */
+/* The router's choice of experts and their weights, shared by all instruction sets. The device has
+ * its own choice, but shares the keys, the weights and ROUTER_MIXER. */
 #ifndef SHOAL_KERNELS_CHOOSE_BODY_H
 #define SHOAL_KERNELS_CHOOSE_BODY_H
 
@@ -7,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* Inserts `id` into ids[0..n), which is ordered by key, best first. A list that has n_max ids drops
- * its last one. */
+/* Inserts `id` into ids[0..n), which is ordered by key, best first. If this
+ * makes n_max + 1 ids, the last one is dropped. */
 DEVICE_INLINE void kern_router_insert(const float *keys, int32_t *ids, uint32_t n, uint32_t n_max,
                                       uint32_t id)
 {

@@ -1,7 +1,7 @@
 /* The table of kernels and the contract of each op: the exact expression that every instruction
- * set and device computes, bit for bit. Kernels know pointers, shapes and formats. They never
- * allocate, never communicate and never read the environment. Callers use the threaded ops of
- * kernels/ops.h.
+ * set computes, bit for bit (a device with DEVICE_EXACT too). Kernels know pointers, shapes and
+ * formats. They never allocate, never communicate and never read the environment. Callers use the
+ * threaded ops of kernels/ops.h.
  *
  * An entry of the table works on a slice. The bits of an output never depend on the slice, so
  * ops.c may divide the work among threads in any way. Instruction sets agree in every bit except
@@ -32,7 +32,7 @@
  *     k=1: n0 n1 ... n15               k=1: n16 n17 ... n31
  *     ...
  * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves (K-blocks),
- * from the start of a leaf on, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
+ * from the start of a leaf on, so leaf i covers local inputs [i * leaf, (i + 1) * leaf), up to K.
  *
  * A quantized weight (quant.kind is not QUANT_NONE) has panels of 16 outputs too. K is padded to a
  * multiple of the kernel group G. The padding may hold anything, because the activations' codes
@@ -140,21 +140,20 @@ struct linear_slice {
 typedef void linear_slice_fn(const struct linear_args *a, const struct linear_slice *s);
 
 /* The cache of a layer's keys and values. K (what = 0) or V (1) of (block b, kv head g) begins at
- *     base + ((b * 2 + what) * G + g) * kv_half_bytes      (in bytes)
+ *     base + ((b * 2 + what) * G + g) * (kv_half_bytes + beside_bytes)      (in bytes)
  * and has [KV_BLOCK_TOKENS][Hd] elements. By type:
  *     f32, f16, bf16: rounded to nearest even
  *     i8:      codes, and after them [KV_BLOCK_TOKENS] scales in f32, one for each token and head,
  *              both as struct quant_rows with a group of Hd; an element is (float)code * scale,
  *              rounded once
- *     f8_e4m3: rounded to nearest even; magnitudes above 448 become 448; what is not finite, NaN */
+ *     f8_e4m3: rounded to nearest even; magnitudes above 448 become 448; infinities become NaN */
 struct kv_view {
     void *base; /* borrowed; the blocks of this layer */
     enum dtype dtype;
     uint32_t n_kv_heads; /* G: the kv heads of this rank */
     uint32_t head_dim;   /* Hd */
-    bool latent; /* V is K and is stored once: base + ((b * G + g) * KV_BLOCK_TOKENS + s) * Hd */
-    uint32_t beside_bytes; /* bytes of another view between a half and the next; part of the
-                              stride in place of kv_half_bytes alone */
+    bool latent; /* V is K and is stored once: b * G + g instead of (b * 2 + what) * G + g */
+    uint32_t beside_bytes; /* bytes of another view between K or V of one (b, g) and the next */
 };
 
 /* Returns the bytes of one block's keys, or values, of one kv head. */
@@ -181,7 +180,7 @@ struct seq_rows {
  *   S_ij = fma(k_i, d_j, decay * S_ij)
  *   o_j  = fma chain over i ascending from +0 of q_i * S_ij
  * A column reads no other column, and a state depends only on the rows before it. So rows may be
- * divided among calls, and columns among tiles, in any way. */
+ * divided among successive calls, and columns among tiles, in any way. */
 struct delta_run {
     const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
     const float *v;            /* [n_rows] of n, value_stride apart */
@@ -194,11 +193,11 @@ struct delta_run {
 
 /* Consecutive rows of one head of a Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv
  * 2405.21060), for n columns of the head's state S [key_dim, columns]. The letters are those of the
- * delta rule: q is C and k is B, v is x, and step is the discretised dt. For each row and column j:
+ * delta rule: q is C, k is B, v is x, and step is the discretised dt. For each row and column j:
  *   d_j   = v_j * step
  *   S_ij  = fma(k_i, d_j, decay * S_ij)
  *   out_j = fma(skip, v_j, fma chain over i ascending from +0 of q_i * S_ij)
- * As with the delta rule, rows may be divided among calls and columns among tiles in any way. */
+ * As with the delta rule, rows may be divided among successive calls and columns among tiles. */
 struct scan_run {
     const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
     const float *v;            /* [n_rows] of n, value_stride apart */
@@ -237,24 +236,24 @@ struct attn_args {
     float softcap;      /* 0: none */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
-    float *parts; /* results of tiles that several threads compute for one row; NULL: each row
-                     has one thread */
+    float *parts; /* results of tiles that several threads compute for one row and kv head; NULL:
+                     one thread computes all of them */
     size_t n_part_floats;
 };
 
 /* The part of attention that one call computes: rows [row0, row1) of a sequence, counted from its
  * first row, and heads [head0, head1) of one kv head. With `parts` it is a single row and only its
- * tiles [tile0, tile1), all visible to it. Each tile t writes o [Hd], m and l to
+ * tiles [tile0, tile1), each with a position that it sees. Each tile t writes o [Hd], m and l to
  *     parts + ((t - tile0) * H + head) * kern_part_floats(Hd)
  * With n_shared, row i is the only row of sequence seq + i instead. Each of these rows lies past
- * its first n_shared tiles, and their block tables begin with the same n_shared blocks, which are
- * read once for all rows (Hydragen, arXiv 2402.05099); there is no window and no `parts`. */
+ * its first n_shared tiles, and their block tables begin with the same n_shared blocks, which can
+ * be read once for all rows (Hydragen, arXiv 2402.05099); there is no window and no `parts`. */
 struct attn_slice {
     size_t seq, head0, head1, row0, row1;
     size_t n_shared; /* 0: the rows are those of one sequence */
     float *parts;    /* 64-byte aligned */
     size_t tile0, tile1;
-    float *states; /* [H, 2] of the row: M and L, kept between two calls of attention_fold */
+    float *states; /* [H, 2] of the row: M and L, kept between calls of attention_fold */
 };
 
 /* The index of sparse attention (DeepSeek-V3.2-Exp, 2025, section 2.1): the positions that a row
@@ -301,7 +300,8 @@ struct router_args {
     float *weights;      /* [T, K] */
     uint32_t n_experts, n_chosen;
     struct router_rule rule;
-    const float *bias; /* [E], added to the scores of sigmoid and biased rules; NULL: none */
+    const float *bias; /* [E], added to the keys, not to the weights, of ROUTER_SIGMOID, .._RENORM
+                          and ROUTER_BIASED_RENORM; NULL: none */
 };
 
 /* How packing changes words of four bytes: not at all; by adding the bias to int8 codes; or by
@@ -309,7 +309,8 @@ struct router_args {
  */
 enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
 
-/* One instruction set's kernels. No entry is NULL after kern_select. */
+/* One instruction set's kernels. After kern_select no entry is NULL, except those of types that an
+ * op does not have. */
 struct kern_table {
     const char *name;      /* "ref", "avx2", "avx512", "amx" */
     struct device *device; /* the device that runs the ops of ops.h; NULL: the CPU, with the
@@ -340,7 +341,8 @@ struct kern_table {
     int64_t (*weighted_to_f32)(const struct weighted_rows *a, float *y);
     int64_t (*weighted_add)(const struct weighted_rows *a, int64_t *sums);
 
-    /* One run. Lane i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1. */
+    /* One run of n values. Lane i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree
+     * 8-4-2-1. */
     float (*square_sum)(const float *x, size_t n);
 
     /* One row. Lane i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1; r
@@ -392,8 +394,8 @@ struct kern_table {
     /* x_i = xIELU(x_i), in place (el_xielu_body) */
     void (*xielu)(float *x, size_t n, const float law[4]);
 
-    /* The swiglu above, of clamped inputs g_i = min(g_i, limit), u_i = min(max(u_i, -limit),
-     * limit): y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */
+    /* SwiGLU as gpt-oss has it, of clamped inputs g_i = min(g_i, limit), u_i = min(max(u_i,
+     * -limit), limit): y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */
     void (*swiglu_clamped)(const float *gate, const float *up, size_t n, float alpha, float limit,
                            float *y);
 
@@ -419,12 +421,12 @@ struct kern_table {
     /* acc_i = fma(w, y_i, acc_i) */
     void (*axpy)(float w, const float *y, size_t n, float *acc);
 
-    /* Chooses the experts of one row. */
+    /* Chooses the experts of one row and sets their weights. */
     void (*router)(const struct router_args *a, size_t row);
 
-    /* mass_i = (u64)floor(exp(((l_i + 0) - max) * inv_t) * 2^32), exact as an integer. A NaN, and
-     * a logit above max, count as 0. Returns the sum over i. mass may be NULL: then only the sum
-     * is computed. */
+    /* mass_i = (u64)floor(exp(((l_i + 0) - max) * inv_t) * 2^32), exact as an integer, or 0 if
+     * the exp is NaN or above 1 (l_i above max). Returns the sum over i. mass may be NULL: then
+     * only the sum is computed. */
     uint64_t (*mass)(const float *logits, size_t n, float max, float inv_t, uint64_t *mass);
 
     /* Returns the maximum over i of key(l_i + 0, id0 + i) = (ordered bits << 32) | ~id: of the
@@ -433,13 +435,14 @@ struct kern_table {
     uint64_t (*argmax)(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
 
     /* Interleaves the 16 rows of a panel, which are row_stride_bytes apart: element i of row c goes
-     * to panel[i][c]. pack_halves takes n elements of two bytes, pack_words n words of four. */
+     * to panel[i][c]. pack_halves takes n elements of two bytes from each row, pack_words n words
+     * of four bytes, which it changes by their kind. */
     void (*pack_halves)(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
     void (*pack_words)(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
                        size_t n, void *panel);
 };
 
-/* Runs the table's kernel for a gate kind: y = gate, through its activation, times up. */
+/* Runs the kernel of GATE_SWIGLU or GATE_GEGLU: y = gate, through its activation, times up. */
 static inline void kern_gate(const struct kern_table *k, enum gate_kind kind, const float *gate,
                              const float *up, size_t n, float *y)
 {
@@ -459,8 +462,8 @@ DEVICE_INLINE float kern_from_ordered_bits(uint32_t o)
 }
 
 /* Local. Fills the table for this CPU; force = "ref", "avx2", "avx512", "amx", or NULL for the
- * best set. Called once at start; the table is const afterwards. Runs the known-answer check of
- * every entry. Errors: STATUS_USAGE when `force` is unknown, not supported by this CPU, not
+ * best set. Called once at start; the table is const afterwards. Runs the known-answer check
+ * (kernels/kat.h). Errors: STATUS_USAGE when `force` is unknown, not supported by this CPU, not
  * allowed by the system or hidden by SHOAL_CPU (kernels/cpu.h), or when SHOAL_CPU names no set;
  * STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
@@ -468,8 +471,8 @@ struct status kern_select(const char *force, struct kern_table *out);
 /* Local. Fills a table with the reference. */
 void kern_fill_ref(struct kern_table *t);
 
-/* Local. Replace entries of a filled table: by kernels for AVX2, FMA and F16C; then by those for
- * AVX-512 with VNNI; then by those for AMX. */
+/* Local. Replace entries of a filled table by kernels for AVX2, FMA and F16C; by these and kernels
+ * for AVX-512 with VNNI; by these and kernels for AMX. */
 void kern_fill_avx2(struct kern_table *t);
 void kern_fill_avx512(struct kern_table *t);
 void kern_fill_amx(struct kern_table *t);

@@ -1,5 +1,5 @@
-/* The ops: each runs on the device if the table has one, else on the threads of the team. This
- * file and ops_*.c define the units into which each op is divided, and the cost of a unit. */
+/* The ops: each runs on the device if the table has one, else most run on the threads of the team.
+ * This file and ops_*.c define the units into which an op is divided, and the cost of a unit. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"

@@ -1,7 +1,7 @@
-/* Ops over whole arrays, for the rooms above. Without a device, each op divides its work among the
- * threads of the table's team, sets the floating-point environment of each thread (round to
- * nearest, no flush to zero), and calls the table's kernels on slices. The bits do not depend on
- * the number of threads. With a device (kernels/device.h) the op calls the device's table
+/* Ops over whole arrays, for the rooms above. Without a device, most ops divide their work among
+ * the threads of the table's team, set the floating-point environment of each thread (round to
+ * nearest, no flush to zero), and call the table's kernels on slices. The bits do not depend on the
+ * number of threads. With a device (kernels/device.h) the op calls the device's table
  * (kernels/device_ops.h); arrays are then device memory, lists stay host memory, and failures show
  * in device_status. All ops are Local and allocate nothing; only op_check_weight returns errors. */
 #ifndef SHOAL_KERNELS_OPS_H
@@ -14,7 +14,7 @@
 void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
                    size_t n_rows);
 
-/* Announces a part of the step: op_kv_write, op_rope_kv and op_attention then work on the rows
+/* Announces a part of the step: on a device the ops named above then work on the rows
  * [row0, row0 + n_rows). */
 void op_step_part(const struct kern_table *k, size_t row0, size_t n_rows);
 
@@ -136,9 +136,10 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
 
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
-/* Chooses the positions of each row that sees more than a->n_chosen: chosen [T, n_chosen], of which
- * the other rows' are not written. scores: work of n_floats, at least whole tiles of the positions
- * that one row sees; with more, several rows are computed at a time. Not on a device. */
+/* Chooses the positions of each row that sees more than a->n_chosen: chosen [T, n_chosen], in which
+ * the other rows are not written. scores: work of n_floats, room for at least the row that sees
+ * most positions, in whole tiles; as many rows as there is room for are computed at a time. Not on
+ * a device. */
 void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
               float *scores, size_t n_floats);
 
@@ -150,11 +151,11 @@ struct sparse_args {
     const int32_t *chosen;      /* [T, n_chosen] of op_index */
     uint32_t n_chosen;
     /* work: the chosen keys and values of n_gather rows at a time, as blocks of a cache in the
-     * type of attention.kv; its bytes are sparse_gather_bytes */
+     * type of attention.kv; n_gather * sparse_gather_bytes bytes */
     void *gathered;
     size_t n_gather;
-    int32_t *blocks;       /* [n_gather, tiles of n_chosen] */
-    struct seq_rows *rows; /* [T] */
+    int32_t *blocks;       /* work [n_gather, tiles of n_chosen] */
+    struct seq_rows *rows; /* work [T] */
 };
 void op_sparse_attention(const struct kern_table *k, const struct sparse_args *a);
 
@@ -169,11 +170,13 @@ struct head_view {
 
 /* The shape of a layer with a gated delta rule, for the key heads that a rank holds. Each key head
  * serves `per_key` value heads; value head v reads key head v / per_key. The channels of the
- * convolution, C in all, are q of all heads, then k of all heads, then v of all heads. */
+ * convolution, C in all, are q of all heads, then k of all heads, then v of all value heads that
+ * are here. */
 struct delta_shape {
     uint32_t n_heads, per_key; /* key heads; value heads of each */
-    bool is_cut;               /* Mamba-2: of the value heads only n_own are here, from first_own */
-    uint32_t first_own, n_own; /* on, beside all key heads */
+    bool is_cut; /* Mamba-2: all key heads are here, but of their value heads only n_own, from
+                    first_own on */
+    uint32_t first_own, n_own;
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; of a value head's v */
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;
@@ -192,8 +195,8 @@ static inline size_t delta_channels(const struct delta_shape *s)
 
 /* The states of a layer. Each slot has the last n_taps - 1 inputs of the convolution, the oldest
  * first, and the states of its value heads. A state [key_dim, value_dim] is stored in tiles of
- * DELTA_TILE columns, the last one narrower: tile after tile, each [key_dim, its columns]. So a
- * tile is contiguous and fits a first-level cache. */
+ * DELTA_TILE columns, the last one perhaps narrower: tile after tile, each [key_dim, its columns].
+ * So a tile is contiguous; with a key_dim of 128 it has 32 KiB and fits a first-level cache. */
 struct delta_states {
     float *conv;  /* [slots, n_taps - 1, C] */
     float *heads; /* [slots, value heads, tiles] */
@@ -205,8 +208,8 @@ struct delta_states {
  *   beta = 1 / (1 + exp(-b));  decay = exp(-(exp(decay_log) * softplus(a + step_bias))), with
  *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
  *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
- * A sequence's slot holds its states after the rows before; afterwards, its states after the last
- * row. */
+ * Before the call, a sequence's slot holds its states after its earlier rows; afterwards, after its
+ * last row. */
 struct delta_args {
     struct delta_shape shape;
     struct head_view q, k, v, z;        /* key heads; in v and z each [per_key, value_dim] */
@@ -226,8 +229,8 @@ struct delta_args {
 void op_delta(const struct kern_table *k, const struct delta_args *a);
 
 /* Computes the gated outputs of a Mamba-2 layer from the projections of rows, row by row. The shape
- * and the states are those of a delta rule whose key heads are the groups: C stands for q, B for k
- * and x for v. "Heads" are those of delta_value_heads.
+ * and the states are those of a delta rule whose key heads are the groups: q is Mamba's C, k its B
+ * and v its x. "Heads" are those of delta_value_heads.
  *   q, k, v = conv_silu of the projections; the convolution has one tap more than the shape says,
  *   before the others: the bias, whose input is always 1
  *   step = min(max(softplus(dt + step_bias), step_least), step_most)
@@ -252,8 +255,8 @@ struct mamba_args {
 /* Runs struct mamba_args. Not on a device. */
 void op_mamba(const struct kern_table *k, const struct mamba_args *a);
 
-/* The norm after it, over the heads of each group, of which other ranks may hold some:
- *   m = (the sums of the group's heads, added in their order from +0) / (float)elements
+/* The norm of op_mamba's outputs over the heads of each group, of which other ranks may hold some:
+ *   m = (sums of the group's heads, added in their order from +0) / (float)(elements of the group)
  *   out_i = (out_i * (1 / sqrt(m + norm_eps))) * norm_i */
 struct mamba_norm {
     struct delta_shape shape;
@@ -274,7 +277,7 @@ struct sigmoid_heads {
 };
 void op_sigmoid_heads(const struct kern_table *k, const struct sigmoid_heads *a);
 
-/* y = swiglu (or the function of `kind`) of gate and up, n columns of each row. */
+/* y = swiglu (or geglu, by `kind`) of gate and up, n columns of each row. */
 struct swiglu_args {
     const float *gate, *up; /* [n_rows, stride] */
     size_t stride, n_rows, n;
@@ -314,7 +317,7 @@ void op_scale(const struct kern_table *k, float *x, float w, size_t n);
  * n_slots slots that is not negative. */
 struct scatter_args {
     const float *x;       /* [ceil(n_slots / per_row), D] */
-    const int32_t *slots; /* list [n_slots]: each row of `to` once; negative: none */
+    const int32_t *slots; /* list [n_slots]: each row of `to` at most once; negative: none */
     size_t n_slots, per_row, width;
     float *to; /* [.., D] */
 };
@@ -402,8 +405,8 @@ void op_score_rows(const struct kern_table *k, const struct score_args *a);
 enum { LOGIT_FORBIDDEN = 1, LOGIT_REPEATED = 2, LOGIT_SAMPLED = 4 };
 
 /* Bias and penalties of one logit l: x = l + bias. REPEATED: x / repetition if x > 0, else x *
- * repetition. SAMPLED: x - often - presence. The result is the nearest finite float. FORBIDDEN:
- * the lowest finite float. */
+ * repetition. SAMPLED: x - often - presence. An infinite result becomes the nearest finite
+ * float. FORBIDDEN: the lowest finite float. */
 struct logit_change {
     uint32_t row, at, flags;
     float bias, repetition, often, presence;
@@ -454,7 +457,8 @@ void op_place_weight(const struct kern_table *k, struct packed *w);
 size_t packed_bytes_of(const struct packed *w);
 
 /* Checks that the library's products with weights of w's shape keep the numerics law. Call it when
- * w has memory, which it overwrites, and before w's first rows. Errors: STATUS_USAGE. */
+ * w has memory, which it may overwrite, and before w's first rows. Errors: STATUS_USAGE, or the
+ * device's first failure. */
 struct status op_check_weight(const struct kern_table *k, const struct packed *w);
 
 /* Pack rows (outputs) of the checkpoint's matrix [N, K]: op_pack_rows into a plain weight;

@@ -1,7 +1,7 @@
 /* Divides attention among threads: a unit is a run of rows with one kv head. Neighbouring sequences
  * of a single row that begin with the same blocks are one run, which reads these blocks once. If
  * there are too few units for the threads and each sequence has a single row, the tiles of a row
- * are divided as well, and the results of its tiles are folded in order. */
+ * are divided instead, and the results of its tiles are folded in order. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -34,7 +34,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns the rows of a run of n_queries queries: a multiple of four, or 1. */
+/* Returns the rows of a run of at most n_queries queries: a multiple of four, or 1. */
 static size_t rows_of_run(const struct attention_job *job, size_t n_queries)
 {
     const size_t n = n_queries / job->n_heads / 4 * 4;
@@ -57,8 +57,8 @@ static size_t shared_blocks(const struct seq_rows *a, const struct seq_rows *b, 
     return n;
 }
 
-/* Lets the sequences after r's single row join it. One that would halve the shared beginning does
- * not. */
+/* Lets the single rows of the next sequences join r's, up to one that shares too few blocks or
+ * would shorten the shared beginning to less than half. */
 static void gather(const struct attention_job *job, struct run *r)
 {
     const struct seq_rows *seq = &job->a->seqs[r->seq];

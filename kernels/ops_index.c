@@ -19,7 +19,7 @@ struct sparse_walk {
     size_t seq, row; /* the row at hand, counted in its sequence */
 };
 
-/* Moves on to the row at hand, or from there to the next such row. False: there is none. */
+/* Moves to the next such row, which may be the row at hand. False: there is none. */
 static bool walk_find(struct sparse_walk *w)
 {
     for (; w->seq < w->n_seqs; w->seq++, w->row = 0) {
@@ -121,7 +121,8 @@ struct gather_job {
     size_t n_rows, n_tiles;
 };
 
-/* Copies the chosen positions of a row's tile n to block `to` of the view of gathered ones. */
+/* Copies the keys and values of a row's chosen positions from number 64 n on, at most 64, to block
+ * `to` of job->to. */
 static void gather_tile(const struct gather_job *job, const struct sparse_walk *w, size_t n,
                         size_t to)
 {

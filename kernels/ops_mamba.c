@@ -11,7 +11,7 @@
 enum {
     MAMBA_BLOCK = 128,      /* channels of a unit of the convolution */
     MAMBA_CHANNEL_COST = 8, /* cost of a channel of the convolution, in multiply-adds */
-    MAMBA_GATE_COST = 64    /* cost of a head's gates */
+    MAMBA_GATE_COST = 64    /* cost of a head's gates, in multiply-adds */
 };
 
 struct mamba_job {
@@ -45,7 +45,7 @@ static size_t values_of(const struct delta_shape *s)
     return delta_value_heads(s) * s->value_dim;
 }
 
-/* Returns the unit-th block: those of q, then of k, then of v. */
+/* Returns block `unit`, counted over the blocks of q, then of k, then of v. */
 static struct mamba_block block_at(const struct mamba_args *a, size_t unit)
 {
     const size_t n_k = keys_of(&a->shape), n_v = values_of(&a->shape);

@@ -15,13 +15,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One thread's share [begin, end) of the cost, and the cost of the strips walked so far. */
+/* A share [begin, end) of the cost, and the cost of the strips walked so far. */
 struct part {
     uint64_t begin, end, at;
 };
 
-/* Local. Finds the units [*unit0, *unit1) of the next strip that fall to this thread. False: none
- * do. */
+/* Local. Finds the units [*unit0, *unit1) of the next strip that fall to this share; unit_cost is
+ * above 0. False: none do. */
 static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost, size_t *unit0,
                              size_t *unit1)
 {
@@ -35,7 +35,7 @@ static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost,
     return *unit0 < *unit1;
 }
 
-/* Does an op's work on one thread's share. */
+/* Does an op's work on one share. */
 typedef void part_fn(const void *job, struct part part);
 
 /* Local. Divides `cost` (roughly in multiply-adds) into shares and runs fn on each: on all threads
