@@ -1,4 +1,4 @@
-/* Quantizes activations, once for each group size of the weights that multiply them. */
+/* Quantizes activations, and again when a weight with another group size multiplies them. */
 #include "kernels/act.h"
 
 #include "kernels/ops.h"

@@ -1,5 +1,6 @@
 /* Activations of linears, row by row: floats, and int8 quantized values made from them when the
- * first linear needs these. Linears over the same rows share one quantization. */
+ * first linear needs these. Linears over the same rows whose weights have one group size share
+ * them. */
 #ifndef SHOAL_KERNELS_ACT_H
 #define SHOAL_KERNELS_ACT_H
 
@@ -23,14 +24,14 @@ struct act_rows {
  * SIZE_MAX: overflow. */
 size_t act_codes_bytes(size_t n_rows, size_t n);
 
-/* Local. Returns the rows quantized in groups of w's size. The first call quantizes; later calls
- * with the same group size return the same values. NULL if the linear reads floats: plain weights,
- * fp8, weight-only arithmetic. */
+/* Local. Returns the rows quantized in groups of w's size. Quantizes at the first call, and when
+ * the group size is not that of the call before, whose values are lost. NULL if the linear reads
+ * floats: plain weights, fp8, weight-only arithmetic. */
 const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
                                    const struct packed *w);
 
-/* Local. Returns the memory that act_codes would return, but does not quantize: the caller fills
- * it (op_gated) before act_codes is called. */
+/* Local. Prepares rows->codes like act_codes, but does not quantize: returns rows->own, the part
+ * that the caller fills (op_gated) before act_codes is called. NULL as for act_codes. */
 const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct packed *w);
 
 /* Local. Whether linears with a and with b read the same quantized values; false if they read
@@ -38,7 +39,7 @@ const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct p
 bool act_codes_alike(const struct packed *a, const struct packed *b);
 
 /* Local. Makes the quantized rows for w by copying: row slots[i] becomes row i / per_row of `from`
- * (struct scatter_args in kernels/ops.h). Does not read rows->x. */
+ * (struct scatter_args in kernels/ops.h). Does not read rows->x; rows->memory is not NULL. */
 struct scatter_args;
 void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const struct packed *w,
                        const struct quant_rows *from, const struct scatter_args *slots);

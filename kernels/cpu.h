@@ -1,6 +1,6 @@
 /* The instruction sets that this process may use: those of the CPU, minus those that the
  * environment variable SHOAL_CPU hides. SHOAL_CPU=avx2 makes the CPU look as if it had nothing
- * better than AVX2; it is for tests. Called by kern_select, by the peak loops and by tests. */
+ * better than AVX2; it is for tests. Called by kern_select, peak.c and tests. */
 #ifndef SHOAL_KERNELS_CPU_H
 #define SHOAL_KERNELS_CPU_H
 
@@ -20,7 +20,8 @@ struct status cpu_check_view(void);
 /* Local. Whether SHOAL_CPU names a lower set than this one. */
 bool cpu_hides(enum cpu_set set);
 
-/* Local. Returns why the set cannot be used, as the end of a sentence; NULL: it can be used. */
+/* Local. Returns why the set cannot be used, as the end of a sentence; NULL: it can be used. Asks
+ * the system for permission to use AMX. */
 const char *cpu_lacks(enum cpu_set set);
 
 #endif

@@ -4,8 +4,9 @@
  * With a device (kernels/cuda), an op of ops.h takes device memory for every argument that is
  * called an array, puts its work on the compute stream and returns. The stream runs the work in
  * order. Arguments that are structures or lists (groups, sequences, slots) are host memory; the op
- * copies them. The host sees a result only through mem_ops_get. The first failure is kept: later
- * calls do nothing, and device_status returns it. Inside a step it means that the rank is lost. */
+ * copies them. The host sees a result only through mem_ops_get or mem_ops_get_later. The first
+ * failure is kept: later calls do nothing, and device_status returns it. Inside a step it means
+ * that the rank is lost. */
 #ifndef SHOAL_KERNELS_DEVICE_H
 #define SHOAL_KERNELS_DEVICE_H
 
@@ -77,7 +78,8 @@ uint64_t device_free_bytes(const struct device *d);
 void device_wait(struct device *d);
 
 /* Local. Allocates n zeroed elements for k's ops; n = 0 gives a valid pointer. The caller owns
- * them and frees them with mem_ops_free. Errors: STATUS_MEMORY, naming `what`. */
+ * them and frees them with mem_ops_free. Errors: STATUS_MEMORY, naming `what`; or the
+ * device's first failure. */
 struct status mem_ops_alloc(const struct kern_table *k, void *out, size_t n, size_t elem_bytes,
                             const char *what);
 void mem_ops_free(const struct kern_table *k, void *inout);
@@ -88,7 +90,7 @@ void mem_ops_put(const struct kern_table *k, void *to, const void *from, size_t 
 /* Local. Copies an array into host memory; returns when the copy is done. */
 void mem_ops_get(const struct kern_table *k, void *to, const void *from, size_t n_bytes);
 
-/* Local. Copies like mem_ops_get, but the copy is done only when the next mem_ops_get,
+/* Local. Copies like mem_ops_get, but the copy may be done only when the next mem_ops_get,
  * mem_ops_arrive or device_wait returns, so that several results cost one wait. Until then neither
  * `to` nor the array may change. */
 void mem_ops_get_later(const struct kern_table *k, void *to, const void *from, size_t n_bytes);
@@ -97,7 +99,7 @@ void mem_ops_arrive(const struct kern_table *k);
 /* Local. Copies between arrays that do not overlap. */
 void mem_ops_copy(const struct kern_table *k, void *to, const void *from, size_t n_bytes);
 
-/* Local. Sets n_bytes bytes from p on; p must be a multiple of 4. */
+/* Local. Sets n_bytes bytes from p on to `byte`; the address p must be a multiple of 4. */
 void mem_ops_fill(const struct kern_table *k, void *p, int byte, size_t n_bytes);
 
 #endif

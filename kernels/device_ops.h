@@ -1,8 +1,8 @@
-/* The table of a device's ops. kernels/cuda fills it; kernels/ops.h and kernels/device.h call it
- * when a kernel table has a device. An entry has the contract of the op of its name in ops.h, with
- * arrays in device memory. No entry is NULL. All are Local, put their work on the device's compute
- * stream and return before it is done. None returns an error: a failure sticks to the device
- * (device_status). */
+/* The table of a device's ops. kernels/cuda fills it; the ops of kernels/ops.h and device.h call it
+ * when a kernel table has a device. An entry has the contract of the op of its name, with arrays in
+ * device memory. No entry is NULL. All are Local; all but check_weight, get and arrive put their
+ * work on the compute stream and return before it is done. A failure sticks to the device
+ * (device_status); only check_weight and alloc also return it. */
 #ifndef SHOAL_KERNELS_DEVICE_OPS_H
 #define SHOAL_KERNELS_DEVICE_OPS_H
 
@@ -106,8 +106,8 @@ struct device_ops {
     void (*change_logits)(struct device *d, const struct change_logits_args *a);
     void (*pick_rows)(struct device *d, const struct pick_args *a);
 
-    /* For collectives (src/collective), which only a device has. `stream`: NULL is the compute
-     * stream. */
+    /* For the collectives of devices (src/collective); ops.h has no such ops. `stream`: NULL is the
+     * compute stream. */
     void (*grid_words)(struct device *d, const struct grid_words_args *a, void *stream);
     void (*take_words)(struct device *d, const struct take_words_args *a);
 

@@ -1,5 +1,5 @@
-/* Exports the elementary functions and defines log. They use series instead of tables: the
- * argument is reduced until a few terms suffice. */
+/* Exports the elementary functions; defines log and softplus. They use polynomials instead of
+ * tables: the argument is reduced until a few terms suffice. */
 #include "kernels/elementary.h"
 
 #include "kernels/elementary_body.h"

@@ -14,7 +14,7 @@ void el_sincosf(float x, float *sin, float *cos);
 /* Returns the natural logarithm of a positive finite double, with an error below 2 ulp. */
 double el_log(double x);
 
-/* Returns log(1 + exp(x)), rounded to f32; above 20: x. */
+/* Returns log(1 + el_expf(x)), rounded to f32; above 20: x. */
 float el_softplusf(float x);
 
 #endif

@@ -45,8 +45,9 @@ static void largest(const uint8_t *codes, size_t n, uint8_t *most)
     }
 }
 
-/* Converts n inputs to int8 in place: each value times its output's factor, rounded, plus the bias.
- * Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits. */
+/* Converts n inputs (rounded up to a multiple of 4) to int8 in place: each value times its output's
+ * factor, rounded, plus the bias. Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
+ */
 static void encode(uint8_t *codes, size_t n, const float *factor)
 {
     float each[LINE];

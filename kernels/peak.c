@@ -34,7 +34,7 @@ static bool cpu_has_amx(void)
     return !cpu_hides(CPU_AMX) && amx_is_there() && amx_ask_permission();
 }
 
-/* ops: operations of one round of all chains. */
+/* ops: operations of one round of the loop, over all chains. */
 static const struct {
     float (*run)(void);
     bool (*supported)(void);

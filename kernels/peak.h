@@ -31,13 +31,13 @@ enum peak_kind {
 const char *peak_name(enum peak_kind kind);
 const char *peak_title(enum peak_kind kind);
 
-/* Local. Runs one round of dependent chains on every thread of the team (NULL: on the calling
- * thread). Returns the operations done (a multiply-add is two); 0 if this CPU lacks the
- * instructions. A round takes some milliseconds; the caller measures the time. */
+/* Local. Runs the kind's loop once on every thread of the team (NULL: on the calling thread).
+ * Returns the operations done (a multiply-add is two); 0 if this CPU lacks the instructions. The
+ * loop takes a few milliseconds at most; the caller measures the time. */
 double peak_run(struct team *team, enum peak_kind kind);
 
-/* An array to read. It uses huge pages if the system gives them, and is first touched by the
- * threads that will read it. */
+/* An array to read. It uses huge pages if the system gives them, and each part is first touched
+ * by the thread that reads it, unless another thread takes the part over. */
 struct peak_memory {
     void *base; /* owned */
     size_t n_bytes;
@@ -47,8 +47,8 @@ struct peak_memory {
 struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes);
 void peak_memory_fini(struct peak_memory *m);
 
-/* Local. Reads the array once on all threads of the team; returns the bytes read. Variant 0 ..
- * PEAK_READS - 1 chooses a way to read; the best one counts. */
+/* Local. Reads the array once, but for a small rest, on all threads of the team; returns the bytes
+ * read. Variant 0 .. PEAK_READS - 1 chooses a way to read; the best one counts. */
 enum { PEAK_READS = 3 };
 double peak_read(const struct peak_memory *m, struct team *team, int variant);
 

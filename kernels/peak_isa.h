@@ -1,5 +1,5 @@
 /* The measuring loops of kernels/peak.h for each instruction set. Their results only keep the
- * compiler from removing the work. Private to peak.c. */
+ * compiler from removing the work. Included by peak.c and the loops' files. */
 #ifndef SHOAL_KERNELS_PEAK_ISA_H
 #define SHOAL_KERNELS_PEAK_ISA_H
 
