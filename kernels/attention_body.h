@@ -4,7 +4,7 @@
  * that pays. With few queries they are read from the cache in the cache's own type.
  *
  * The including file defines
- *     FOLD_ROWS                queries folded at a time, at most 8
+ *     FOLD_ROWS                queries folded at a time, at most 4
  *     VALUE_VECTORS            vectors of 16 outputs held in registers
  *     the functions v16_...    as in its vec.h
  *     kv_load16, dots16        16 cache elements as floats; the scores of 16 slots
@@ -41,8 +41,8 @@ struct rows_part {
 
 /* A query and the slots [j0, j1) of a tile that it sees. Its running state is (max, sum) and the
  * output that accumulates in `out`. Rows that are folded together either all store parts (struct
- * attn_slice) or have their max and sum next to each other in memory; if one row is_first, so are
- * all rows after it. */
+ * attn_slice) or have their maxima next to each other in memory, and so their sums; if is_first is
+ * set in one row, it is set in all rows after it. */
 struct seen_row {
     const float *q;
     float *out, *max, *sum;
@@ -163,8 +163,9 @@ static __attribute__((noinline)) void cap_scores(size_t n_rows, const struct til
     }
 }
 
-/* Turns scores into weights: e[r][j] = exp(s_j - m), +0 for slots that row r does not see; stores
- * each row's (m, l) in `part`. A NaN score is never the maximum, but makes e, l and the row NaN. */
+/* Turns scores, times `scale`, into weights: e[r][j] = exp(s_j - m), +0 for slots that row r does
+ * not see; stores each row's (m, l) in `part`. A NaN score is never the maximum, but makes e, l and
+ * the row NaN. */
 ALWAYS_INLINE void weights(size_t n_rows, const struct tile_fold *f, float scale,
                            struct rows_part *part)
 {

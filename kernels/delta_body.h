@@ -2,8 +2,8 @@
  * its instruction set's vec.h, and defines
  *     DELTA_VECTORS     vectors of columns in a tile of the delta rule
  *
- * A state is read and written once per row: the pass that updates it with row t also reads it with
- * q of row t and with k of row t + 1.
+ * A state is read and written once per row, and read once more before a run's first row: the pass
+ * that updates it with row t also reads it with q of row t and with k of row t + 1.
  *
  *     row t:    d = (v - decay * m) * beta
  *     for i:    S_i = k_i d + decay S_i;    o += q_i S_i;    next m += k'_i S_i   (k' of row t + 1)

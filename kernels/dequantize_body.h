@@ -1,10 +1,10 @@
 /* Quantized values of a packed tile as floats, for linears with float activations; shared by the
- * instruction sets. (fp8: linear_fp8.h.) Four neighbouring inputs of an output share one 32-bit
- * lane, so no byte crosses lanes.
+ * instruction sets. (fp8: linear_fp8.h.) Four neighbouring inputs of an output (eight
+ * if nibbles) share one 32-bit lane, so no byte crosses lanes.
  *
  * The including file defines LANES_AT_ONCE (outputs of a vector, 8 or 16), the types lanes_int and
  * lanes_f32, and
- *     lanes_load(codes)                  a vector of quantized values, four inputs in each lane
+ *     lanes_load(codes)                  a vector of quantized values, four bytes in each lane
  *     lanes_down(v, bits)                each lane shifted right
  *     lanes_value(kind, v, zero, scale)  the weight of the quantized value in a lane's low bits
  *     lanes_zeros(zeros), lanes_set(x)   LANES_AT_ONCE zero points; x in each lane
@@ -29,7 +29,7 @@ struct lanes_group {
     lanes_f32 scale;
 };
 
-/* Converts n inputs of one group; n fills whole vectors of quantized values. */
+/* Converts n inputs of one group, rounded up to whole vectors of quantized values. */
 ALWAYS_INLINE void dequantize_run(enum quant_kind kind, const uint8_t *codes, size_t n,
                                   const struct lanes_group *g, size_t stride, float *out)
 {
@@ -72,8 +72,8 @@ ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct dequantized 
     }
 }
 
-/* out[n_k, rounded up to 8][stride] = inputs [k, k + n_k) of the 16 outputs of a packed tile of
- * int8, int4 or mxfp4. k is a multiple of 8. */
+/* out[n_k, rounded up to 8 (int8: 4)][stride] = inputs [k, k + n_k) of the 16 outputs of a packed
+ * tile of int8, int4 or mxfp4. k is a multiple of 8. */
 static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, size_t stride,
                        float *out)
 {

@@ -1,7 +1,7 @@
-/* Known answers: runs every entry of a table on fixed inputs and hashes the results, so that a
- * compiler flag, a library or a CPU that changes one bit is noticed before the first request. When
- * a contract in kern.h changes, the new constant is the reference's hash; the error message prints
- * it. */
+/* Known answers: runs the entries of a table, all but attention_fold, on fixed inputs and hashes
+ * the results, so that a compiler flag, a library or a CPU that changes one bit is noticed before
+ * the first request. When a contract in kern.h changes, the new constant is the reference's hash;
+ * the error message prints it. */
 #include "kernels/kat.h"
 
 #include "kernels/elementary.h"
@@ -234,7 +234,7 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
     return h;
 }
 
-/* Hashes attention with sinks below and above the scores. */
+/* Hashes attention of one row whose heads have a low and a high sink. */
 static uint64_t sinks_of(struct bench *b, enum dtype t, float softcap)
 {
     static const uint8_t kv_of_head[HEADS] = {0, 0};
@@ -372,7 +372,7 @@ static uint64_t kat_geglu(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
-/* Runs 7 rows through a state of 21 x 45, in two calls, with gates as a layer has them. */
+/* Runs 7 rows through a state of 21 x 45, in two calls, with decays and betas from 0.8 to 1. */
 static uint64_t kat_delta(struct bench *b, enum dtype t)
 {
     (void)t;
@@ -436,8 +436,8 @@ static uint64_t kat_scan(struct bench *b, enum dtype t)
     return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
 }
 
-/* Hashes the scores of an index over a cache of type t, and the positions chosen by them, two of
- * which have equal scores. */
+/* Hashes the scores of an index over a cache of type t, and the positions that are chosen after two
+ * scores were made equal. */
 static uint64_t kat_index(struct bench *b, enum dtype t)
 {
     static const int32_t blocks[BLOCKS] = {2, 0};

@@ -13,7 +13,7 @@
  *
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
- *     PIECE, SHORT_PIECE                             inputs of a K-slice
+ *     PIECE, SHORT_PIECE                             inputs of a K-slice of MANY_PANELS panels
  *     struct v16, v16_zero, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
  *     fp8_large, fp8_scales, fp8_enlarged, fp8_quad  fp8.h
@@ -40,13 +40,14 @@ enum {
     FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
                            memory delivers two streams faster than one or four */
     AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter if a tile has more streams */
-    MANY_ROWS = 40,     /* fewest rows for long K-slices: tiles of fewer rows convert more each */
+    MANY_ROWS = 40,     /* fewer rows (but above FEW_ROWS) have short K-slices: each of their few
+                           tiles converts more */
     MOST_ROWS = 12,     /* most rows of a register tile */
     LINE_FLOATS = 16,   /* floats of a cache line */
     LINE_BYTES = 64,    /* bytes of a cache line */
 };
 
-/* Bytes of 16 weights: one input of a panel. */
+/* Returns the bytes of one input of a panel: 16 weights. */
 ALWAYS_INLINE size_t input_bytes(enum dtype t)
 {
     const size_t each = t == DTYPE_F32       ? sizeof(float)
@@ -182,7 +183,7 @@ ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, co
     return bad == 0 ? 0 : __builtin_popcount(bad & output_lanes(t, outputs_of(s->w, panel)));
 }
 
-/* The panels of a register tile: `first`, and then every panel `apart` panels further on. */
+/* The panels of a register tile: `first`, first + apart, first + 2 apart, ... */
 struct streams {
     size_t first, apart;
 };
@@ -282,8 +283,8 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s)
     }
 }
 
-/* Returns the number of inputs of a K-slice of n_panels panels; the scratch memory holds
- * MANY_PANELS * PIECE inputs. */
+/* Returns the most inputs of a K-slice of n_panels panels; the scratch memory holds PIECE inputs of
+ * MANY_PANELS panels. */
 ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
 {
     const bool is_short = n_rows > FEW_ROWS && n_rows < MANY_ROWS;
@@ -441,7 +442,7 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
     }
 }
 
-/* Prefetches the cache lines of a tile's outputs, long before the outputs are written. */
+/* Prefetches the cache lines of a tile's outputs, before the tile computes them. */
 ALWAYS_INLINE void fetch_outputs(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
     const bool summed = b->s->sums != NULL;

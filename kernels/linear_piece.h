@@ -60,7 +60,7 @@ ALWAYS_INLINE void convert_as(enum dtype t, size_t n_panels, struct conversion *
     c->n_left -= n;
 }
 
-/* Converts the next n_each inputs. */
+/* Converts the next n_each inputs, or those that are left. */
 ALWAYS_INLINE void convert(size_t n_panels, struct conversion *c)
 {
     if (c->n_left == 0) return;

@@ -54,7 +54,8 @@ struct quant_tile {
     const uint8_t *w; /* the first panel's quantized values; w_stride bytes to the next panel */
     size_t w_stride;
     const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
-    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* bias - zero point, in 16 bits */
+    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* SET_SIGNED: bias - zero point;
+                                                                  else -zero point; in 16 bits */
     const uint8_t *ahead; /* quantized values to prefetch meanwhile: ahead_stride bytes to the
                              next panel, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
@@ -135,7 +136,7 @@ struct quant_piece {
 struct quant_slice {
     const struct packed *w;
     const struct quant_rows *xq;
-    size_t row, n_rows; /* the first of them in xq */
+    size_t row, n_rows; /* row: the first one's index in xq */
     /* Destinations, of the first row. Without leaves y; with leaves y and bad, or sums */
     float *y;
     size_t y_stride, y_panel; /* the panel with which y begins */

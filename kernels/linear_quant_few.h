@@ -32,7 +32,7 @@ struct quant_few {
 
 /* Defined by the instruction set: acc[row][16] = the chains of n_rows rows, starting at +0. n_rows
  * is constant and at most SET_FEW_ROWS. Slices of up to SET_FEW_MOST rows (SOURCE_BYTES:
- * SET_FEW_BYTES_MOST, which is larger) are multiplied this way, in several passes. */
+ * SET_FEW_BYTES_MOST, which is no smaller) are multiplied this way, in several passes. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 
@@ -128,8 +128,8 @@ static inline void quant_few_put(const struct quant_slice *s, size_t panel,
     quant_count_bad(s, l->n_bad);
 }
 
-/* Computes few rows of one panel of a weight with leaves. Leaves may be as short as 128 inputs, so
- * the work between two leaves matters. */
+/* Computes few rows of one panel of a weight with leaves. A leaf may have only a few groups, so the
+ * work between two leaves matters. */
 static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
 {
     const struct packed *w = s->w;

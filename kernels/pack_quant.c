@@ -85,7 +85,7 @@ static inline void put_elements(size_t size, const struct packed *w, char *out,
 {
     const size_t stride = rows->stride_bytes;
     const size_t n_groups = kern_quant_groups(w->quant, w->n_in);
-    const size_t step = w->quant.group == 0 ? 0 : size; /* 0: a channel's one serves all groups */
+    const size_t step = w->quant.group == 0 ? 0 : size; /* 0: one per channel, for all groups */
     for (size_t i = 0, count; i < rows->n; i += count) {
         const size_t n = rows->row0 + i, lane = n % PANEL_COLUMNS, room = PANEL_COLUMNS - lane;
         const char *from = (const char *)rows->data + i * stride;

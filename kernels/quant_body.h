@@ -7,7 +7,7 @@
 #include "kernels/body.h"
 
 enum {
-    QUANT_QUAD = 4,        /* neighbouring inputs of one output */
+    QUANT_QUAD = 4,        /* inputs of one output that are neighbours in a panel */
     QUANT_INT8_BIAS = 128, /* zero point of packed int8 values (u8), for weights without zero
                               points */
     QUANT_MXFP4_BIAS = 12, /* added to doubled E2M1 numbers to make them unsigned */

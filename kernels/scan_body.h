@@ -1,7 +1,7 @@
 /* The Mamba-2 scan on vectors of 16 lanes. The file that includes this has included its instruction
  * set's vec.h, and defines
  *     SCAN_VECTORS     vectors of columns in a tile
- *     SCAN_ROWS        rows of which one pass over a state takes care
+ *     SCAN_ROWS        rows that one pass over a state computes
  *
  * A row's update reads the state but no output of the rows before it, so a pass loads and stores
  * each element once for SCAN_ROWS rows:
