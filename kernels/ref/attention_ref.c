@@ -102,7 +102,7 @@ static float *part_at(const struct attn_args *a, const struct attn_slice *s, siz
     return s->parts + ((n - s->tile0) * a->n_heads + head) * kern_part_floats(a->kv.head_dim);
 }
 
-/* Returns the slots of tile n that position p sees, for one head's query. */
+/* Returns the slots of tile n that position p sees, for one head; the caller sets q. */
 REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_rows *seq, size_t head,
                                  size_t p, size_t n)
 {

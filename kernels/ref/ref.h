@@ -1,4 +1,4 @@
-/* The reference kernels: plain C, one element at a time, in the order that kern.h defines. The
+/* The reference kernels: plain C, most of it one element at a time, in the order of kern.h. The
  * kernels of every instruction set must give the same bits. */
 #ifndef SHOAL_KERNELS_REF_H
 #define SHOAL_KERNELS_REF_H
@@ -15,7 +15,8 @@
 #endif
 #define REF_INLINE static inline __attribute__((always_inline))
 
-/* Each function fills those entries of the table whose kernels are in one file. */
+/* Each function fills entries of the table whose kernels are in one file; kern_fill_ref fills the
+ * three others. */
 void fill_attention_ref(struct kern_table *t);
 void fill_choose_ref(struct kern_table *t);
 void fill_delta_ref(struct kern_table *t);
