@@ -1,6 +1,6 @@
 /* The scores of sparse attention's index (struct index_args), shared by the instruction sets: the
  * index heads of a row go through a tile of index keys as the rows of attention do, FOLD_ROWS at a
- * time. Included after attention_body.h. */
+ * time. Needs what attention_body.h needs. */
 #ifndef SHOAL_KERNELS_INDEX_BODY_H
 #define SHOAL_KERNELS_INDEX_BODY_H
 

@@ -19,7 +19,8 @@
 #include <string.h>
 
 /* How quantized weights lie in memory: as bytes; as nibbles unpacked to bytes (int4 up to 15,
- * mxfp4 up to 24), which register tiles read; or as packed nibbles, which few rows read. */
+ * mxfp4 up to 24; with SET_SIGNED less the bias), which register tiles read; or as packed nibbles,
+ * which few rows read. */
 enum quant_source {
     SOURCE_BYTES,
     SOURCE_UNPACKED_INT4,

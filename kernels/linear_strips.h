@@ -48,7 +48,7 @@ static inline struct strip strip_of(const struct linear_args *a, const struct li
     return s;
 }
 
-/* Finds the panels [*panel0, *panel1) of the strip that fall to a thread. False: none do. */
+/* Finds the panels [*panel0, *panel1) of the strip that fall to a share. False: none do. */
 static inline bool strip_take(struct part *part, const struct strip *s, size_t *panel0,
                               size_t *panel1)
 {

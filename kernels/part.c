@@ -7,10 +7,10 @@ enum {
     /* Waking the team costs a microsecond or two: the time of about this many multiply-adds on one
      * thread. */
     PART_WORTH_TELLING = 1 << 16,
-    /* A thread's share is divided into at most PIECES_MOST pieces of at least PART_PIECE (in
-     * multiply-adds), which idle threads may take over. Smaller pieces shorten the wait at the
+    /* A thread's work is divided into at most PIECES_MOST pieces (shares) of at least PART_PIECE
+     * (in multiply-adds), which idle threads may take over. Smaller pieces shorten the wait at the
      * end: at least PART_SMALL_PIECE, at most SMALL_PIECES_MOST of them. They are used when the
-     * team is calm (team_is_calm) and a share in SMALL_PIECES_MOST pieces has pieces shorter than
+     * team is calm (team_is_calm) and SMALL_PIECES_MOST pieces would be shorter than
      * PART_LONG_PIECE. */
     PART_PIECE = 1 << 20,
     PIECES_MOST = 16,
@@ -29,7 +29,7 @@ static uint64_t share_begin(uint64_t cost, uint32_t i, uint32_t n)
     return each * i + (i < rest ? i : rest);
 }
 
-/* Returns the number of pieces of a thread's share. */
+/* Returns the number of pieces of a thread's work, whose cost is `cost`. */
 static uint32_t pieces_of(uint64_t cost, bool is_calm, bool polls)
 {
     const bool small = is_calm && cost / SMALL_PIECES_MOST < PART_LONG_PIECE;

@@ -1,6 +1,7 @@
 /* Divides an op's work among threads by cost. The work is a list of strips; a strip is a number of
- * units of equal cost. Each thread walks the whole list and takes the units whose cost begins
- * inside its own share. So no list is stored, and uneven work is balanced too.
+ * units of equal cost. The cost is divided into shares, one or more for each thread. For a share
+ * the whole list is walked, and the units whose cost begins inside it are taken. So no list is
+ * stored, and uneven work is balanced too.
  *
  *     cost   0        share 0       |      share 1       |      share 2
  *     strips [u u u u u u][u   u   u   u][uuuuuuuuuuuuuuuuu][u     u     u]
