@@ -231,8 +231,8 @@ static size_t list_candidates(struct beam_search *b, struct request *const *prob
     return n;
 }
 
-/* Returns length^penalty, computed by multiplications and square roots, which IEEE 754 rounds the
- * same everywhere; exact for a penalty of 1. Uses the first 24 bits of the penalty's fraction. */
+/* Returns length^penalty, exact for a penalty of 1, by products, square roots and a division, which
+ * IEEE 754 rounds the same everywhere. Uses the first 24 bits of the penalty's fraction. */
 static double length_factor(size_t length, double penalty)
 {
     const double size = fabs(penalty);
@@ -275,7 +275,8 @@ static struct status beam_end(struct beam_search *b, const struct candidate *c)
     return status_ok();
 }
 
-/* True when no running hypothesis can replace an ended one, by the rule of beam_early. */
+/* True when the search has ended: no hypothesis runs, or `width` have ended and the rule of
+ * beam_early stops it. */
 static bool is_over(const struct beam_search *b)
 {
     const struct request_beam *beam = &b->r->ask->beam;

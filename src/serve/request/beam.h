@@ -4,11 +4,12 @@
  * lead_choices.c runs the probes.
  *
  * The search is that of transformers' generate (num_beams, length_penalty, early_stopping, versions
- * 4.50 to 5.2), without logits processors: candidates rank by the sum of log-probabilities of their
- * tokens; those among the first `width` that end become answers, scored by that sum over
- * length^length_penalty, where length counts sampled tokens, the end token too; the best `width`
- * that do not end go on. Two rules are shoal's own: sums are in double, and equal candidates rank
- * by token id, then by the rank of their hypothesis (transformers leaves ties open). */
+ * 4.50 to 5.2), with no logits processor but that of min_tokens: candidates rank by the sum of
+ * log-probabilities of their tokens; those among the first `width` that end compete for the `width`
+ * answers, scored by that sum over length^length_penalty, where length counts sampled tokens, the
+ * end token too; the best `width` that do not end go on. Two rules are shoal's own: sums are in
+ * double, and equal candidates rank by token id, then by the rank of their hypothesis (transformers
+ * leaves ties open). */
 #ifndef SHOAL_SERVE_REQUEST_BEAM_H
 #define SHOAL_SERVE_REQUEST_BEAM_H
 
@@ -38,7 +39,7 @@ struct status beam_make_probe(const struct beam_search *b, int32_t i, struct req
 struct status beam_advance(struct beam_search *b, struct request *const *probes);
 
 /* Local. Returns the number of steps so far, which is the number of sampled tokens of each running
- * hypothesis. */
+ * hypothesis; 0 once the search has ended. */
 size_t beam_n_steps(const struct beam_search *b);
 
 /* Local. beam_pack appends the search's state after one or more steps to `out`; beam_unpack
@@ -47,9 +48,9 @@ size_t beam_n_steps(const struct beam_search *b);
 void beam_pack(const struct beam_search *b, struct strbuf *out);
 struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
 
-/* Local. After the search: makes the i-th best answer as a finished request; i is below the
- * request's n_choices. Stop strings end its text here; they do not guide the search. Errors:
- * STATUS_MEMORY. */
+/* Local. After the search: makes the answer of rank i (0: the best) as a finished request; i is
+ * below the request's n_choices. Stop strings end its text here; they do not guide the search.
+ * Errors: STATUS_MEMORY. */
 struct status beam_make_answer(const struct beam_search *b, int32_t i, struct request **out);
 
 #endif

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The hidden rows, after the model's last norm, of which a text's vector is made. */
+/* The hidden rows, after the model's last norm, from which a text's vector is made. */
 enum request_pool {
     POOL_NONE, /* an answer is wanted, not a vector */
     POOL_LAST, /* the row of the last token */
@@ -36,8 +36,8 @@ enum rank_activation {
 /* How texts are scored. All borrowed. */
 struct rank_rules {
     const float *head; /* [n_labels, D]; NULL: vectors are wanted */
-    size_t n_labels;   /* classes, and scores of a text */
-    bool is_yes_no;    /* the rows are those of the tokens no and yes: one score, yes less no */
+    size_t n_labels;   /* classes; each gives a score of a text, unless is_yes_no */
+    bool is_yes_no;    /* the rows are those of the tokens no and yes: one score, yes minus no */
     double scale;      /* multiplies the scores */
     enum rank_activation activation;
     float (*exponential)(float);

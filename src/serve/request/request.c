@@ -207,14 +207,14 @@ bool request_is_replayable(const struct request *r)
            r->ask->n_prompt_logprobs < 0 && r->ask->max_tokens > 0;
 }
 
-/* Returns the bytes of memory for a token's log-probability and those of its n_tops alternatives,
- * as numbers and as text. */
+/* Returns the bytes for a token's log-probability and those of the n_tops most likely tokens, as
+ * numbers and as text. */
 static size_t logprob_bytes(int32_t n_tops)
 {
     return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;
 }
 
-/* Returns the bytes of a list of prompts, whose echoed texts appear in the row once more. */
+/* Returns the bytes of a list of prompts. Echoed texts count twice: the row has them too. */
 static size_t prompts_bytes(const struct request *r)
 {
     size_t n = 0;

@@ -7,8 +7,8 @@
  *                              +--+
  *                              --> serve/output/result_row.c
  *
- * Knows ids, sampling and status; never ranks or tensors. The lead makes requests and lends them to
- * the scheduler. */
+ * Knows ids, sampling and status; never ranks or tensors. The lead makes requests; the scheduler
+ * owns them while they run. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_H
 #define SHOAL_SERVE_REQUEST_REQUEST_H
 
@@ -43,7 +43,7 @@ enum {
  * temperature 1, everything else off. */
 void request_defaults_init(struct request_defaults *d);
 
-/* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
+/* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the flag. */
 struct status request_defaults_check(const struct request_defaults *d);
 
 /* Names of unknown or unsupported fields about which the run has warned. All zeros: none yet. */
@@ -53,20 +53,20 @@ struct request_warnings {
     size_t n;
 };
 
-/* The model and the flags, against which lines are checked. Everything is borrowed. */
 /* How the prompt is made from a line that is no request; one of the two is set. Other members of
- * the line have their effect if they are fields of a request, but for those that hold a prompt. */
+ * the line have their effect if they are fields of a request, except those that hold a prompt. */
 struct request_form {
     const char *field;          /* the member that is the prompt */
     const struct chat *made_by; /* a template of the line's members that makes the prompt */
 };
 
+/* The model and the flags, against which lines are checked. Everything is borrowed. */
 struct request_rules {
     struct request_defaults defaults;
     const struct request_form *form; /* NULL: lines are requests */
     struct tokenizer *tokenizer;     /* NULL: prompts must be token ids, and results have no text */
     const struct chat *chat;  /* the model's chat template; NULL: lines with `messages` become error
-                                 rows, */
+                                 rows */
     const char *chat_missing; /* the message of these error rows; NULL: a general one */
     struct jinja_date date;   /* the time that chat templates see */
     const int32_t *end_ids;   /* [n_end_ids] */
@@ -127,18 +127,18 @@ enum request_score {
     REQUEST_SCORE_TEXT    /* of all tokens of a text, in windows that fit the context */
 };
 
-/* The checked values of a line: const once the line is parsed. Each answer of a line has a copy
- * that borrows the line's lists. */
+/* The checked values of a line: const once the line is parsed, except for request_run_last. Each
+ * answer of a line has a copy that borrows the line's lists. */
 struct request_ask {
     enum request_format format;
-    struct request_bytes model; /* batch lines: the body's "model"; may be empty */
+    struct request_bytes model; /* batch lines and calls: the body's "model"; may be empty */
     int32_t priority;           /* a smaller one runs first; 0 unless the line sets it */
 
     /* the draw */
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2];
-    bool is_seeded; /* the line has a seed; without one, no other line has the same key */
+    bool is_seeded; /* the line has a seed; without one, the key comes from the custom_id */
     struct plan_penalties penalties;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
@@ -157,15 +157,15 @@ struct request_ask {
     enum request_pool pool;
     int32_t dimensions; /* of the vector */
     enum embed_encoding encoding;
-    bool is_list; /* the line has a list of inputs, each of which is one of its n_choices */
+    bool is_list; /* the line has a list of inputs; each gets one of the n_choices */
 
     /* the row */
-    int32_t n_logprobs;        /* alternatives to each sampled token; -1: no log-probabilities */
+    int32_t n_logprobs; /* most likely tokens at each sampled token; -1: no log-probabilities */
     int32_t n_prompt_logprobs; /* the same, for each prompt token */
     int32_t n_prompts;         /* prompts of the line */
     int32_t n_choices;         /* answers, to all prompts: the first ones to the first prompt */
-    bool echo;                 /* the answer begins with its prompt, and with n_prompt_logprobs */
-    enum request_score score;  /* when scoring */
+    bool echo; /* the answer and its log-probabilities begin with those of the prompt */
+    enum request_score score; /* when scoring */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
                                       a NUL; empty: an answer is text */
@@ -207,7 +207,7 @@ struct request {
     struct stop_matcher *stop; /* NULL: no stop strings */
     struct strbuf text;
     uint16_t guide_state; /* state after the tokens, if the ask has a guide */
-    uint32_t *allowed;    /* [ceil(vocab_size / 32)] scratch of request_take_token */
+    uint32_t *allowed; /* [ceil(vocab_size / 32)] scratch of request_allows_none, which makes it */
 
     /* log-probabilities, natural; owned */
     float *scores;     /* score and n_prompt_logprobs: [n_prompt], those before score_from are
@@ -228,7 +228,7 @@ struct request {
     const char *error_code;                 /* NULL: no error. A constant */
     char *error_message;                    /* owned */
     uint64_t first_token_ns, last_token_ns; /* when they were taken; 0: not yet */
-    size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
+    size_t n_resumed;   /* sampled tokens that came from the journal or the result cache */
     size_t n_saved;     /* sampled tokens that the journal has by now; for a beam search, steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
 
@@ -242,7 +242,7 @@ struct request {
     struct exchange *call; /* the server's call, borrowed; NULL: a line, or an answer, whose parent
                               has the call */
 
-    struct result_entry *shared; /* the result cache's entry, while equal requests wait for r */
+    struct result_entry *shared; /* the result cache's entry, while r computes its tokens */
     struct request *prev, *next; /* links of the list that holds r (request_list.h) */
 };
 
@@ -275,7 +275,7 @@ struct status request_create_call(const struct request_rules *rules,
                                   const struct request_call *call, struct request **out);
 
 /* request_parse.c. Local. Makes the request of a line that was not read because it is too long: an
- * error row from the start. Errors: STATUS_MEMORY. */
+ * error row from the start. `code` is a constant. Errors: STATUS_MEMORY. */
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
                                     struct request **out);
 
@@ -291,11 +291,11 @@ void request_destroy(struct request **r);
 #define REQUEST_DUPLICATE_CODE    "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
 
-/* The error of a request whose client has gone. */
+/* The error of a request whose client has gone, or whose batch was cancelled. */
 #define REQUEST_CANCELLED_CODE "cancelled"
 
-/* Errors of a line that ran. All other errors of a line are found before it runs, among them a
- * repeated custom_id. */
+/* Errors of a line that ran. All other errors of a line, except cancellation, are found before it
+ * runs, among them a repeated custom_id. */
 #define REQUEST_NUMERIC_CODE  "numeric_error"
 #define REQUEST_GUIDE_CODE    "guide_error"
 #define REQUEST_NO_TOKEN_CODE "no_token_left"
@@ -304,16 +304,17 @@ void request_destroy(struct request **r);
  * Errors: STATUS_MEMORY. */
 struct status request_fail(struct request *r, const char *code, const char *message);
 
-/* Local. Names the request of a line without a custom_id; its key stays that of the line number.
- * Errors: STATUS_MEMORY. */
+/* Local. Names a request that has no custom_id; a key that it already has does not change. Errors:
+ * STATUS_MEMORY. */
 struct status request_rename(struct request *r, const char *name);
 
 /* Local. Makes r run after all requests of any other priority; for a server's batch lines. */
 void request_run_last(struct request *r);
 
 /* request_answer.c. Local. Takes a sampled token: appends it, extends the text, and sets r->finish
- * when the token ends the request: an end id or a stop string ("stop"), max_tokens or a full
- * context ("length"). Errors: STATUS_MEMORY. */
+ * when the token ends the request: an end id, a stop string or a complete grammar ("stop"),
+ * max_tokens or a full context ("length"). Makes r an error row when no token may follow. Errors:
+ * STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
 
@@ -325,7 +326,8 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
  * or request. */
 bool request_is_replayable(const struct request *r);
 
-/* Local. Returns an upper bound on the bytes that r takes until its result line is written. */
+/* Local. Estimates the bytes that r takes until its result line is written, if its answers are as
+ * long as they can be. */
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
 
 /* Local. request_key_of_seed sets the key of a line with a seed: the seed's low and high words.

@@ -33,7 +33,7 @@ static int32_t token_at(const struct request *r, const struct request_ahead *ahe
     return i < r->n_tokens ? r->tokens[i] : ahead->tokens[i - r->n_tokens];
 }
 
-/* Whether the n tokens of `word` come directly before token `end`. */
+/* Whether the n tokens of `word` stand directly before position `end`. */
 static bool stands_before(const struct request *r, const struct request_ahead *ahead, size_t end,
                           const int32_t *word, size_t n)
 {

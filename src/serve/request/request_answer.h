@@ -1,13 +1,13 @@
-/* The tokens that a request may draw next, limited by its guide (grammar constraint), its
- * allowed_token_ids and its bad_words. They depend only on the line and the tokens so far. Called
- * by request parsing, the scheduler and the result cache. request_answer.c also has
+/* Finds the tokens that a request may draw next: those that its guide (grammar constraint), its
+ * allowed_token_ids and its bad_words leave. They depend only on the line and the tokens so
+ * far. Called by request parsing, the scheduler and the result cache. request_answer.c also has
  * request_take_token. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 #define SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 
 #include "serve/request/request.h"
 
-/* Local. Whether any token may be excluded for r. False: r may always draw any token. */
+/* Local. Whether r has a guide, allowed_token_ids or bad_words. False: r needs no mask. */
 bool request_is_narrowed(const struct request *r);
 
 /* Local. Needs request_is_narrowed(r). allowed [ceil(vocab_size / 32)] = a bit for each token that

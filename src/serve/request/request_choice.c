@@ -1,11 +1,11 @@
-/* Requests that have a copy of a line's prompt and share its lists. */
+/* Makes requests that have a copy of a line's prompt and share its lists. */
 #include "serve/request/request_choice.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-/* Copies r's prompt, or the part of it that is c's own input. */
+/* Copies r's prompt, or the part of it that is c's own input, and makes room for its scores. */
 static struct status copy_prompt(const struct request *r, struct request *c)
 {
     const int32_t n_logprobs = c->ask->n_prompt_logprobs;

@@ -1,5 +1,5 @@
-/* One of several answers to a line, as a request of its own: it runs, waits and is preempted like
- * any other, and shares its prompt's KV blocks, except the last one, through the prefix cache.
+/* Makes a request of its own for each of several answers to a line: it runs, waits and is preempted
+ * like any other, and shares its prompt's KV blocks, except the last one, through the prefix cache.
  * Called by the lead and by beam.c.
  *
  * Why no copy-on-write: each answer computes the rows of the prompt's last block, at most 64,

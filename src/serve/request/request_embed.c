@@ -1,5 +1,5 @@
-/* Reads the inputs of a line of shoal embed, and turns pooled rows into vectors. The texts of a
- * list are the line's prompts, each with an answer of its own (request_choice.h). */
+/* Reads the inputs of a line of shoal embed, and turns pooled rows into vectors or scores. The
+ * inputs of a list are the line's prompts, each with an answer of its own (request_choice.h). */
 #include "serve/request/request_embed.h"
 
 #include "base/mem.h"
@@ -25,7 +25,8 @@ struct status request_add_part(struct request_parser *p, const char *what, const
     return request_add_tokens(p, ids, n);
 }
 
-/* Appends the tokens of a text behind the prompt that the line or the job names. */
+/* Appends the tokens of a text with `before` in front of it: the prompt that the line or the job
+ * names; NULL: none. */
 static struct status add_text(struct request_parser *p, const char *what,
                               const struct js_node *node, const struct js_node *before)
 {
@@ -72,7 +73,8 @@ static struct status add_input(struct request_parser *p, const char *what,
                        what, request_type_name(node));
 }
 
-/* Reads "input". A list of integers is one input; any other list has one input an element. */
+/* Reads "input". A list that begins with an integer is one input; each element of any other list is
+ * one. */
 static struct status read_inputs(struct request_parser *p, const struct js_node *input,
                                  const struct js_node *before)
 {
@@ -201,7 +203,7 @@ void request_vector(const struct request *r, const struct embed_rules *rules, fl
     for (size_t i = 0; i < n; i++) out[i] = (float)((double)r->pooled[i] * scale);
 }
 
-/* Turns scores [n] into probabilities. */
+/* Applies the activation to scores [n]. */
 static void activate(const struct rank_rules *rank, float *scores, size_t n)
 {
     float most = scores[0], sum = 0;

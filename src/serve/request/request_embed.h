@@ -1,5 +1,5 @@
-/* The vectors that become of a line's inputs; request_embed.c also reads these (request_parse.h).
- * Called by the scheduler and by result_embed.c. */
+/* Makes vectors or scores from the pooled rows of a line's inputs; request_embed.c also reads the
+ * inputs (request_parse.h). Called by the scheduler and by result_embed.c. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_EMBED_H
 #define SHOAL_SERVE_REQUEST_REQUEST_EMBED_H
 
@@ -8,12 +8,12 @@
 /* Local. Adds sums [width] of pooled rows (plan/step_plan.h) to r's. Errors: STATUS_MEMORY. */
 struct status request_take_pool(struct request *r, const int64_t *sums, size_t width);
 
-/* Local. Writes the vector of one finished text: out [r->ask->dimensions]. The values are rounded
- * once, from doubles that are computed in ascending order. */
+/* Local. Writes the vector of one finished text: out [r->ask->dimensions]. Each value is rounded
+ * once, from a double; the sum of squares adds the dimensions in ascending order. */
 void request_vector(const struct request *r, const struct embed_rules *rules, float *out);
 
 /* Local. Writes the scores of one finished text to out [rules->rank.n_labels]. Returns their
- * number. Sums are made as for vectors. */
+ * number. Each sum is a double, added in ascending order, and rounded before the activation. */
 size_t request_scores(const struct request *r, const struct embed_rules *rules, float *out);
 
 #endif

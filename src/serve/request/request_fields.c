@@ -189,7 +189,7 @@ static size_t edits(const char *a, size_t n, const char *b, size_t m)
 }
 
 /* Whether `key` equals `name` except for case, '_', '-' and blanks, or is one or two edits away
- * from a name that is long enough. */
+ * from a name that is long enough. Never true for a key of fewer than 3 letters. */
 static bool is_close(const char *key, const char *name)
 {
     char a[NAME_MAX_BYTES], b[NAME_MAX_BYTES];
@@ -213,7 +213,8 @@ const char *request_field_meant(const char *key)
     return is_close(key, "custom_id") ? "custom_id" : NULL;
 }
 
-/* Warns once for each name: `problem` says what is wrong, `field` what to write instead. */
+/* Warns once for each name, and of at most REQUEST_WARNINGS_MAX names: `problem` says what is
+ * wrong, `field` what to write instead. */
 static void warn(const struct request_parser *p, const char *key, const char *problem,
                  const char *field)
 {
@@ -314,7 +315,7 @@ static void warn_of_notes(const struct request_parser *p, const struct js_node *
     }
 }
 
-/* Whether this kind of line has a field that all others refuse. */
+/* Whether this kind of line takes a field that other kinds refuse. */
 static bool takes_field(const struct request_parser *p, const char *key)
 {
     if (strcmp(key, "echo") == 0) return p->ask->format == REQUEST_OPENAI;

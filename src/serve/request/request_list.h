@@ -1,5 +1,5 @@
-/* A doubly linked list of requests, through their members prev and next, in the order in which they
- * run. Called by the scheduler, the lead and the result cache. */
+/* A doubly linked list of requests, through their members prev and next, and the order in which
+ * requests run. Called by the scheduler, the lead and the result cache. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_LIST_H
 #define SHOAL_SERVE_REQUEST_REQUEST_LIST_H
 
@@ -14,7 +14,7 @@ static inline bool request_is_before(const struct request *a, const struct reque
 
 /* Empty when zero-initialised. Does not own its requests. */
 struct request_list {
-    struct request *head, *tail; /* the first and the last to run */
+    struct request *head, *tail; /* NULL: empty */
     size_t n;
 };
 

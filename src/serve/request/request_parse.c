@@ -173,9 +173,10 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     return read_model(p, body);
 }
 
-/* Refuses a line with a number beyond 64 bits if the line has messages or a grammar constraint:
- * templates and schemas may read the number unchecked. In other lines a field refuses such a number
- * when it reads it, and a field that is not read, such as a note, may hold one. */
+/* Refuses a line with a number beyond 64 bits if the line goes through a template (a chat's or a
+ * prompt's) or has a grammar constraint, which may read the number unchecked. In other lines a
+ * field refuses such a number when it reads it, and a field that is not read, such as a note, may
+ * hold one. */
 static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
     const struct request_form *form = p->rules->form;

@@ -8,8 +8,8 @@
  *             request_tools.c     the tools of a chat
  *             request_prompt.c    the prompt's tokens
  *             request_score.c     the tokens of a scored context and continuation, or text
- *             request_embed.c     instead of these: the inputs of shoal embed
- *             request_rank.c      and of shoal rank
+ *             request_embed.c     the inputs of shoal embed, instead of a request's fields
+ *             request_rank.c      those of shoal rank
  *        -> struct request with its struct request_ask
  * */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_PARSE_H
@@ -30,7 +30,8 @@ struct request_parser {
  * STATUS_MEMORY. */
 
 /* request_fields.c: refuses fields that would change the output and are not implemented, and in the
- * body of a batch line also unknown fields. Warns of likely misspellings (p->rules->warnings). */
+ * body of a batch line or call also unknown fields. Warns of likely misspellings and of refused
+ * fields that have a substitute (p->rules->warnings). */
 struct status request_check_fields(struct request_parser *p, const struct js_node *fields);
 
 /* request_fields.c: finds the field that an unknown name probably means ("temprature", or another
@@ -63,8 +64,8 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
  * or texts as request_read_embed does. */
 struct status request_read_rank(struct request_parser *p, const struct js_node *fields);
 
-/* request_embed.c: make the line one of a list of n inputs, and append the tokens of one, after
- * which the caller sets the end of its prompt; `what` names it in errors. */
+/* request_embed.c. request_open_parts makes the line one with a list of n inputs. request_add_part
+ * appends the tokens of one, whose prompt's end the caller sets; `what` names it in errors. */
 struct status request_open_parts(struct request_parser *p, size_t n);
 struct status request_add_part(struct request_parser *p, const char *what, const int32_t *ids,
                                size_t n);
@@ -81,7 +82,7 @@ struct status request_read_form(struct request_parser *p, const struct js_node *
 struct status request_read_sampling(struct request_parser *p, const struct js_node *fields);
 
 /* request_guide.c: reads response_format, guided_regex, guided_choice, guided_json,
- * structured_outputs. */
+ * guided_json_object and structured_outputs. */
 struct status request_read_guide(struct request_parser *p, const struct js_node *fields);
 
 /* request_words.c: reads allowed_token_ids and bad_words, after all other sampling fields. As in
@@ -89,12 +90,13 @@ struct status request_read_guide(struct request_parser *p, const struct js_node 
  * cannot follow the others. */
 struct status request_read_words(struct request_parser *p, const struct js_node *fields);
 
-/* request_tools.c: reads the names of a chat's tools, unless tool_choice is "none". */
+/* request_tools.c: reads the names of a chat's tools; keeps none if tool_choice is "none". */
 struct status request_read_tools(struct request_parser *p, const struct js_node *fields);
 
 /* request_parse.c: single fields */
 
-/* Makes r an error row: sets its code (a constant) and returns the sentence as STATUS_REQUEST. */
+/* Sets r's error code (a constant) and returns the sentence as STATUS_REQUEST; request_create then
+ * makes r an error row with it. */
 struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -102,8 +104,8 @@ struct status request_bad(struct request_parser *p, const char *code, const char
  * bits". */
 const char *request_type_name(const struct js_node *node);
 
-/* request_read_id reads a token id from the list `key`; request_check_id checks that `id` is a
- * token id. */
+/* request_read_id reads an element of the list `key` as a token id; request_check_id checks that
+ * `id` is one. */
 struct status request_read_id(struct request_parser *p, const char *key, const struct js_node *node,
                               int32_t *id);
 struct status request_check_id(struct request_parser *p, const char *key, int64_t id);

@@ -131,7 +131,7 @@ static struct status keep_echo(struct request_parser *p, const struct js_node *p
     return st;
 }
 
-/* Reads the prompts of a line. With n answers to each, the line has n times as many. */
+/* Reads the n prompts of a line. Multiplies n_choices, so far the answers to each, by n. */
 static struct status read_prompts(struct request_parser *p, const char *key,
                                   const struct js_node *const *prompts, size_t n)
 {
@@ -154,7 +154,7 @@ static struct status read_prompts(struct request_parser *p, const char *key,
     return status_ok();
 }
 
-/* Reads a list of prompts, which only a completion may have. */
+/* Reads a list of prompts. Only a completion may have more than one. */
 static struct status read_list(struct request_parser *p, const struct js_node *list)
 {
     const struct js_node **prompts = NULL;

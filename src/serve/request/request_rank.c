@@ -1,12 +1,12 @@
-/* Reads pairs of a query and a document. Each pair becomes a text by the job's template; only the
- * template's own bytes may become special tokens, for documents come from anywhere. */
+/* Reads pairs of a query and a document. Each pair becomes a text by the job's template. Only bytes
+ * of the template and the job's instruction may become special tokens; a line's bytes may not. */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A pair's text, and which parts of it are the template's. */
+/* A pair's text, and which parts of it come from the line. */
 struct pair_text {
     struct strbuf text;
     struct text_span *spans; /* [n_spans] of capacity, owned */
@@ -31,8 +31,8 @@ static struct status add_span(struct pair_text *t, const char *bytes, size_t n, 
     return strbuf_status(&t->text);
 }
 
-/* Appends the text for the name at the beginning of `at`, such as {query}. *n = the name's bytes;
- * 0: there is none. */
+/* Appends the text for the name at the beginning of `at`, such as {query}. *n = the length of the
+ * name; 0: there is none. */
 static struct status add_named(const struct rank_rules *rank, const struct pair *pair,
                                const char *at, struct pair_text *out, size_t *n)
 {

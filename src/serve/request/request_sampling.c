@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A lower temperature counts as greedy: the most likely token would have all the probability, and 1
- * / temperature could overflow. */
+/* A lower temperature counts as greedy: the most likely token would have nearly all the
+ * probability, and 1 / temperature could overflow. */
 #define TEMPERATURE_MIN 1e-5
 
 static struct status read_draw(struct request_parser *p, const struct js_node *fields)
@@ -47,7 +47,7 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* Whether the row tells something of the prompt, so that it may have no answer. */
+/* Whether the row shows the prompt or its log-probabilities, so that it needs no answer. */
 static bool wants_prompt(const struct request_parser *p, const struct js_node *fields)
 {
     return p->ask->echo || js_type(js_get(fields, "prompt_logprobs")) != JS_NULL;
@@ -202,7 +202,7 @@ static struct status read_biases(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* Reads the fields of log-probabilities. `logprobs` is a number of alternatives or a switch. The
+/* Reads the fields of log-probabilities. `logprobs` is a number of likely tokens or a switch. The
  * number 0 means no log-probabilities, except in /v1/completions, where it means only those of the
  * sampled tokens; the switch goes with top_logprobs. */
 static struct status read_logprobs(struct request_parser *p, const struct js_node *fields)

@@ -56,8 +56,8 @@ static struct status append(struct token_list *list, const int32_t *ids, size_t 
     return status_ok();
 }
 
-/* Appends a text's tokens, with those of the tokenizer's post-processor, unless the text itself
- * begins with the prefix token. */
+/* Appends a text's tokens. Those of the tokenizer's post-processor are among them if the line wants
+ * them and the text does not itself begin with the prefix token. */
 static struct status encode(struct request_parser *p, const struct scored *s, const char *text,
                             size_t n, struct token_list *out)
 {
@@ -68,9 +68,9 @@ static struct status encode(struct request_parser *p, const struct scored *s, co
     return request_encode(p, text, n, flags, out);
 }
 
-/* Encodes the context alone, and both together; the tokens of the whole behind as many as the
- * context has are the continuation's. White space at the end of the context belongs to the
- * continuation. */
+/* Encodes the context alone, and both together. If the context alone has n tokens, those of the
+ * whole after the first n are the continuation's. White space at the end of the context belongs to
+ * the continuation. */
 static struct status encode_pair(struct request_parser *p, struct scored *s)
 {
     struct token_list whole = {0};
@@ -89,7 +89,8 @@ static struct status encode_pair(struct request_parser *p, struct scored *s)
     return st;
 }
 
-/* Puts the prefix token before a continuation that has no context, unless it begins with it. */
+/* Makes the prefix token the context of a continuation that has none. A continuation that begins
+ * with that token gives it up to the context. */
 static struct status begin_with_prefix(struct request_parser *p, struct scored *s)
 {
     TRY(need_prefix(p, s));
@@ -147,8 +148,8 @@ static struct status read_pair(struct request_parser *p, struct scored *s,
 
 /* Divides the text into windows of as many tokens as the context holds, each a prompt of the line:
  *
- *   prefix t0 t1 t2 t3 | .. t3 t4 t5 t6 t7 | t5 t6 t7 t8 t9 t10       context 5, t8 to t10 are last
- *          -----------         -----------            --------        with log-probabilities
+ *   prefix t0 t1 t2 t3 | t3 t4 t5 t6 t7 | t6 t7 t8 t9 t10      the context holds 5 tokens;
+ *          -----------      -----------         ---------      underlined: with log-probabilities
  */
 static struct status take_windows(struct request_parser *p, const struct scored *s)
 {
