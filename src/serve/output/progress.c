@@ -18,7 +18,7 @@ void progress_init(struct progress *p, bool quiet)
 }
 
 /* Returns the fraction of the job that is done: rows done over rows read, times the fraction of the
- * input that has been read. Negative if the input's size is unknown. */
+ * input that has been read. Negative if the input's size is unknown and not all is read. */
 static double fraction(const struct progress_view *v)
 {
     if (v->n_read == 0) return v->all_read ? 1 : 0;

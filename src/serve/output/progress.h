@@ -28,7 +28,8 @@ struct progress_view {
 /* Local. Starts the clock. */
 void progress_init(struct progress *p, bool quiet);
 
-/* Local. Shows the view if it is due: 5 times a second on a terminal, otherwise every 5 s. */
+/* Local. Shows the view if it is due: 5 times a second on a terminal, otherwise every 5 s.
+ * Does nothing if quiet. */
 void progress_update(struct progress *p, const struct progress_view *v);
 
 /* Local. Shows the view one last time, with the rates of the whole run, and ends the bar's line. */

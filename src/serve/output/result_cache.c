@@ -11,14 +11,14 @@
 /* ENTRY_BYTES: memory of an entry without its tokens, including the allocator's overhead. */
 enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 
-/* Everything that determines a request's tokens, except the prompt. It must have no padding,
- * because it is hashed as bytes. */
+/* Everything that determines a request's tokens, except the prompt and what ends the answer. It
+ * must have no padding, because it is hashed and compared as bytes. */
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2], choice, unused;
     struct plan_penalties penalties;
-    int32_t min_tokens; /* before this many tokens, the end tokens in stop_ids are forbidden */
+    int32_t min_tokens; /* before this many tokens, end tokens and stop_ids are forbidden */
     uint64_t stop_ids, biases, guide, words; /* hashes; 0: the request has none */
     uint64_t keeps_ends;                     /* ignore_eos, if there is a grammar constraint */
 };
@@ -85,8 +85,7 @@ static size_t entry_bytes(const struct result_entry *e)
     return ENTRY_BYTES + e->n_tokens * sizeof *e->tokens;
 }
 
-/* Adds an entry without a leader to the list of such entries by last use, which also counts their
- * memory. */
+/* Makes an entry without a leader the youngest in the list by last use, and counts its memory. */
 static void link_youngest(struct result_cache *c, struct result_entry *e)
 {
     e->older = c->youngest;

@@ -2,7 +2,7 @@
  * equal prompts, sampling values and random keys (greedy ones need no key). While one of two equal
  * requests runs, the other waits for it. This is exact, because tokens depend on nothing else; the
  * cache must be off if they depend on the batch. Memory is bounded; the least recently used results
- * are evicted first. Called by the lead. */
+ * are evicted first, and the newest stays, however large. Called by the lead. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_CACHE_H
 #define SHOAL_SERVE_OUTPUT_RESULT_CACHE_H
 
@@ -34,8 +34,8 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
  * Releases the requests that waited for it. Errors: STATUS_MEMORY. */
 struct status result_cache_end(struct result_cache *c, struct request *r);
 
-/* Local. Returns a released request, in the order of asking, or NULL if there is none. The caller
- * owns it. */
+/* Local. Returns the next released request, or NULL if there is none; those that waited for one
+ * result come in the order of asking. The caller owns it. */
 struct request *result_cache_take(struct result_cache *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* Writes vectors into result lines. */
+/* Writes vectors and scores into result lines. */
 #include "serve/output/result_embed.h"
 
 #include "base/mem.h"
@@ -24,8 +24,8 @@ static void add_base64(const unsigned char *bytes, size_t n, struct strbuf *out)
     }
 }
 
-/* Appends a vector [n] as little-endian f32 in base64. The buffer holds 3 k bytes at each turn, so
- * that padding stands only at the end. */
+/* Appends a vector [n] as little-endian f32 in base64. A full buffer holds a multiple of 3 bytes,
+ * so that padding stands only at the end. */
 static void add_packed(const float *x, size_t n, struct strbuf *out)
 {
     enum { AT_ONCE = 192 };
@@ -58,7 +58,7 @@ static void add_vector(const struct request *r, const float *x, struct strbuf *o
     strbuf_puts(out, "]");
 }
 
-/* Appends the vectors of all of r's inputs, divided by commas; with as_objects each as OpenAI's
+/* Appends the vectors of all of r's inputs, separated by commas; with as_objects, each in OpenAI's
  * object with its index. */
 static struct status add_vectors(const struct request *r, const struct embed_rules *rules,
                                  bool as_objects, struct strbuf *out)

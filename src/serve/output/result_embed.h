@@ -1,5 +1,5 @@
-/* Writes vectors into result lines: {"embedding": [...]} of a plain line, and the body of
- * /v1/embeddings of a batch line or call. Called by result_row.c.
+/* Writes vectors and scores into result lines: "embedding", "embeddings" or "scores" of a plain
+ * line, and the body of /v1/embeddings of a batch line or call. Called by result_row.c.
  * Circle: a row has the vectors of its answers, which result_row_choice finds. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 #define SHOAL_SERVE_OUTPUT_RESULT_EMBED_H

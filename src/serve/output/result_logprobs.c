@@ -187,14 +187,15 @@ struct answer_tokens {
     size_t n_echo, n;
 };
 
-/* Returns token i; that of an echoed prompt's first token has no log-probability. */
+/* Returns token i. The first token of an echoed prompt has no log-probability. */
 static struct scored_token answer_token(const struct answer_tokens *a, size_t i)
 {
     if (i >= a->n_echo) return sampled(a->r, i - a->n_echo);
     return prompt_token(a->echo, i);
 }
 
-/* Appends null for a token without a log-probability, otherwise one of its values. */
+/* Appends the log-probability of token i, or with is_map its most likely tokens; null for the first
+ * token of an echoed prompt. */
 static void add_logprob(const struct answer_tokens *a, size_t i, bool is_map,
                         const struct request_rules *rules, struct strbuf *out)
 {

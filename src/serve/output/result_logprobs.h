@@ -23,7 +23,8 @@ void result_logprobs_chat(const struct request *r, const struct request_rules *r
                           struct strbuf *out);
 
 /* As in OpenAI completions: {"tokens","token_logprobs","top_logprobs","text_offset"}. A token that
- * holds part of a character is written "bytes:\xE2\x80". top_logprobs include the token itself.
+ * holds part of a character is written "bytes:\xe2\x80". top_logprobs include the token itself;
+ * they are null if no likely tokens are wanted.
  * Offsets count characters of the strings in "tokens". With an echo the prompt's tokens come first,
  * with their log-probabilities from `echo`, the first answer to the same prompt; the first token
  * has none (null). echo NULL: only the sampled tokens. */

@@ -20,7 +20,8 @@ static void add_key_string(struct strbuf *out, const char *key, const char *byte
     strbuf_json_string(out, bytes == NULL ? "" : bytes, n);
 }
 
-/* Appends the shortest decimal (of 15 to 17 digits) that reads back as the same double. */
+/* Appends the shortest decimal (of 15 to 17 digits) that reads back as the same double; null if x
+ * is not finite. */
 static void add_double(struct strbuf *out, double x)
 {
     if (!isfinite(x)) {
@@ -117,7 +118,7 @@ static bool is_greedy(const struct request *c)
 }
 
 /* Appends the scored tokens of a continuation, or of all windows of a text, their
- * log-probabilities, and the log-likelihood: the sum over the windows. */
+ * log-probabilities, and the sum of these, which is the log-likelihood. */
 static void add_likelihood(struct strbuf *out, const struct request *r)
 {
     double sum = 0;
@@ -156,7 +157,7 @@ static void add_scored(struct strbuf *out, const struct request *r)
     add_double(out, result_row_sum(r, &n_scored));
 }
 
-/* Appends one answer to the line: its text, tokens and log-probabilities. */
+/* Appends one answer to the line: its text, tokens, finish_reason and log-probabilities. */
 static void result_row_add_choice(struct strbuf *out, const struct request *c)
 {
     add_key_string(out, "text", c->text.data, c->text.n);
@@ -179,7 +180,7 @@ void result_row_usage(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "}");
 }
 
-/* Appends the prompt's log-probabilities, which the first answer has. */
+/* Appends the log-probabilities of the (first) prompt, which the first answer has. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
     if (r->ask->n_prompt_logprobs < 0 || r->ask->echo) return;

@@ -1,5 +1,5 @@
 /* Makes the result line of a finished request. The line does not depend on time, layout or batch.
- * Called by the lead, audit and merge. */
+ * Called by the lead, audit, merge and the server. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 #define SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 
@@ -33,15 +33,15 @@ struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id)
 bool result_row_is_batch(const char *text, size_t n);
 
 /* Local. Appends the row that result_row_write would have written for the custom_id `id` in place
- * of its own. Errors: STATUS_INPUT if the row has no id at its start (result_row_id),
- * STATUS_MEMORY. */
+ * of its own, except that ids of tool calls stay. Errors: STATUS_INPUT if the row has no id at its
+ * start (result_row_id), STATUS_MEMORY. */
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
 /* Local. Returns the sum of a scored request's log-probabilities, added in order of position;
  * *n_scored = their number. */
 double result_row_sum(const struct request *r, uint64_t *n_scored);
 
-/* Local. Returns answer i of a finished request, borrowed. */
+/* Local. Returns answer i of a finished request, borrowed; NULL if an error row lacks it. */
 const struct request *result_row_choice(const struct request *r, int32_t i);
 
 /* Local. Returns the number of generated tokens of all answers together. */

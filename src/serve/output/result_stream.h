@@ -15,9 +15,9 @@ struct result_stream {
 /* Both are Local and append events to `out`, which also keeps errors. */
 
 /* Appends the text of the answer c that has not been written yet, with the log-probabilities of its
- * tokens if the request asks for them; nothing if there is no such text. The last event of a
- * finished answer has its finish_reason and a chat's tool calls; text that may become a call is
- * held back. Errors: STATUS_MEMORY. */
+ * tokens if the request asks for them; nothing if there is no such text and c is not finished. The
+ * last event of a finished answer has its finish_reason and a chat's tool calls; text that may
+ * become a call is held back. Errors: STATUS_MEMORY. */
 struct status result_stream_write(struct result_stream *s, const struct request *c,
                                   const struct request_rules *rules, const char *model_name,
                                   struct strbuf *out);

@@ -49,7 +49,7 @@ struct result_writer {
     uint64_t offset;      /* bytes written */
     bool is_regular;
     bool holds;    /* rows wait for result_writer_flush */
-    bool compares; /* the file has more bytes after `offset`, perhaps the same ones */
+    bool compares; /* the file may have bytes after `offset`, perhaps those of the rows */
     bool differed; /* the file had other bytes than the rows */
     struct failpoint *failpoint;
     struct result_totals totals;
@@ -174,7 +174,8 @@ static struct status result_writer_cut(struct result_writer *w)
 }
 
 /* Skips those of the bytes that the file already has at `offset`; *n_same is their number. Of
- * compressed bytes, which must be one frame, all or none are skipped. */
+ * compressed bytes, which must be one frame, all or none are skipped. Ends the comparison at the
+ * first difference. */
 static struct status result_writer_compare(struct result_writer *w, const char *bytes, size_t n,
                                            size_t *n_same)
 {
@@ -252,8 +253,8 @@ static struct status write_buffer(struct result_writer *w)
     return cut_short_frame(w, w->offset);
 }
 
-/* Makes the short frame, and goes back to its first byte once `write` or a comparison has passed
- * it. */
+/* Records the short frame from `begin` to `offset`, which was just written or compared, and goes
+ * back to its first byte. */
 static struct status end_short_frame(struct result_writer *w, uint64_t begin)
 {
     w->last.is_written = true;

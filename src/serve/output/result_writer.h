@@ -47,11 +47,11 @@ struct result_writer_options {
 struct status result_writer_create(const struct result_writer_options *options,
                                    struct result_writer **out);
 
-/* Local. Makes a writer for a job with a journal, which keeps the file. Until result_writer_settle,
- * it compares flushed rows with the file's bytes, and rewrites the file from the first difference
- * on (a compressed file from the frame with it). After that, rows reach the file only in
- * result_writer_flush and result_writer_show, so that the caller can first make them durable in the
- * journal. Errors: as result_writer_create. */
+/* Local. Makes a writer for a job with a journal; does not empty the file. Until
+ * result_writer_settle, the writer compares flushed rows with the file's bytes, and rewrites the
+ * file from the first difference on (a compressed file from the frame with it). After that, rows
+ * reach the file only in result_writer_flush, _show and _close, so that the caller can first make
+ * them durable in the journal. Errors: as result_writer_create. */
 struct status result_writer_resume(const struct result_writer_options *options,
                                    struct result_writer **out);
 
@@ -76,9 +76,9 @@ struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
 
 /* Local. Writes the buffer to the file. Rows that do not fill a compressed frame go to a regular
- * file every ten seconds, in a short frame that the next one replaces. Errors: STATUS_IO (file,
- * byte, reason), STATUS_MEMORY; STATUS_DRAINED when the output is a pipe whose reader has gone, as
- * with `| head`. */
+ * file at most every ten seconds, in a short frame that the next one replaces. Errors: STATUS_IO
+ * (file, byte, reason), STATUS_MEMORY; STATUS_DRAINED when the output is a pipe whose reader has
+ * gone, as with `| head`. */
 struct status result_writer_flush(struct result_writer *w);
 
 /* Local. Flushes, and writes the short frame now. Errors: as flush. */

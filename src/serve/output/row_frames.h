@@ -2,8 +2,8 @@
  * Where a frame ends depends on the rows alone, so an output has the same bytes however often its
  * job was stopped. Writes no files. Called by the writer of results and by merge.
  *
- *   rows     row row row row|row row row row row|row row        a frame ends with the first row
- * that frames   [ frame_bytes ][   frame_bytes    ][ last ]        gives it frame_bytes or more */
+ *   rows     row row row row|row row row row row|row row      a frame ends with the first row that
+ *   frames   [ frame_bytes ][   frame_bytes    ][ last ]      brings it to frame_bytes or more */
 #ifndef SHOAL_SERVE_OUTPUT_ROW_FRAMES_H
 #define SHOAL_SERVE_OUTPUT_ROW_FRAMES_H
 
@@ -17,7 +17,7 @@ enum { ROW_FRAMES_BYTES = 1 << 20 };
 struct row_frames {
     enum encoder_format format;
     size_t frame_bytes; /* of rows; 0: ROW_FRAMES_BYTES */
-    bool has_frame;     /* a frame was full */
+    bool has_frame;     /* at least one frame was filled */
     struct strbuf rows; /* those of the frame that is not full; empty if the format is plain */
 };
 
@@ -31,7 +31,7 @@ void row_frames_fini(struct row_frames *f);
 struct status row_frames_add(struct row_frames *f, const char *row, size_t n, struct strbuf *out);
 
 /* Appends to `out` a frame of the rows that have none yet; f stays as it is. Without any rows the
- * output is one empty frame. Nothing if the format is plain. */
+ * output is one empty frame. Nothing if the format is plain or full frames have all rows. */
 struct status row_frames_last(const struct row_frames *f, struct strbuf *out);
 
 #endif

@@ -104,7 +104,8 @@ static struct status find_tagged(const struct request *c, struct piece all, stru
     return status_ok();
 }
 
-/* Returns the length of the JSON value at the beginning of a text, found by its brackets. */
+/* Returns the length of the JSON object or list at the beginning of a text, found by its brackets;
+ * that of the whole text if they do not close. */
 static size_t value_length(struct piece p)
 {
     int depth = 0;
@@ -167,8 +168,8 @@ void tool_calls_fini(struct tool_calls *t)
     t->n = 0;
 }
 
-/* Returns the number of bytes before the first tag, or before the end of a text that may become
- * one, without the blanks before either. */
+/* Returns the number of bytes before the first opening tag, or before an ending of the text that
+ * may become one, without the blanks before it. */
 static size_t n_sure_tagged(struct piece all)
 {
     const char *at = find(all, open_tag);

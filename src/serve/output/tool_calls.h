@@ -1,5 +1,5 @@
-/* Finds the tool calls in the text of an answer to a chat that names tools. A pure function of the
- * text. Two ways of writing calls are known; the chat template says which one a model was taught:
+/* Finds the tool calls in the text of an answer to a chat that names tools; depends on nothing
+ * else. Two ways of writing calls are known; the chat template says which one a model was taught:
  *
  *   TAGGED   text <tool_call>{"name": .., "arguments": {..}}</tool_call> ..   Hermes, Qwen2.5 to 3
  *   JSON     {"name": .., "parameters": {..}}, several joined by ; or lines    Llama 3
@@ -35,7 +35,8 @@ void tool_calls_fini(struct tool_calls *t);
  * all of them if the request names no tools. */
 size_t tool_calls_n_sure(const struct request *c);
 
-/* Local. Appends the list of calls as OpenAI writes it, with ids made from the request's custom_id.
+/* Local. Appends the member "tool_calls" as OpenAI writes it, with ids made from the line's
+ * custom_id.
  * With `indexed` each has its "index", as in streams. Errors stay in `out`. */
 void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
                       struct strbuf *out);
