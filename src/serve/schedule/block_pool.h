@@ -1,5 +1,5 @@
-/* The free KV blocks of one replica's pool. Knows ids only, neither contents nor owners. Called by
- * the scheduler. */
+/* The free KV blocks of one replica's pool, or its free slots of recurrent states. Knows ids only,
+ * neither contents nor owners. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_BLOCK_POOL_H
 #define SHOAL_SERVE_SCHEDULE_BLOCK_POOL_H
 

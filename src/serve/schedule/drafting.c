@@ -19,8 +19,8 @@ enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 /* The same for a guess of a prediction layer. */
 static const float first_predicted = 0.7f;
 
-/* A draft token with a lower probability is never tried, even if its row costs nothing: it would
- * save little, and nothing at the end of a job. */
+/* Where the times of steps are known, a draft token with a lower probability is not tried, even if
+ * its row costs nothing: it would save little, and nothing at the end of a job. */
 static const float least_odds = 0.6f;
 
 /* Returns the slot of the n tokens before `end`. */

@@ -23,7 +23,7 @@ enum {
 };
 
 /* The drafts of one text. All zeros before its first use. Takes 16 to 32 bytes for each token of
- * the text, at most 1 MiB; in a longer text some early places are overwritten. */
+ * the text, at least 1 KiB and at most 1 MiB; later places may overwrite earlier ones. */
 struct drafting {
     int32_t *followers; /* [n_slots], owned: by a hash of 2, 4 or 8 tokens, the position after their
                            last place in the text; 0: none */
@@ -62,8 +62,8 @@ void drafting_fini(struct drafting *d);
 size_t drafting_bytes(size_t n);
 
 /* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. Since the last call the
- * text may only have grown. Takes a few instructions for each new token, and for all tokens each
- * time that the text has doubled. Errors: STATUS_MEMORY. */
+ * text may only have grown. Takes constant time for each new token, and for all tokens each time
+ * that the table grows, as the text doubles. Errors: STATUS_MEMORY. */
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n);
 
 /* Local. Sets times [DRAFTING_ROWS + 1] to the times of steps with this cost. */
@@ -71,7 +71,7 @@ void drafting_times(const struct drafting_cost *cost, float *times);
 
 /* Local. Returns how many draft tokens, at most n_most, give the most kept tokens per unit of the
  * step's time, in a replica that has n_rows so far. n_rows + n_most is at most DRAFTING_ROWS. Adds
- * them to *step. */
+ * them to *step. If step->times are all zeros, returns n_most. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 

@@ -60,8 +60,8 @@ static int compare_sizes(const void *left, const void *right)
     return compare_numbers(a->order, b->order);
 }
 
-/* Returns the number of full blocks that both requests have at their start, and that r could so
- * take from the prefix cache. */
+/* Returns the number of full blocks that both requests have at their start and that r could
+ * therefore take from the prefix cache. */
 static size_t n_shared_blocks(const struct request *before, const struct request *r)
 {
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;
@@ -140,7 +140,7 @@ static size_t order_split(struct unit *units, size_t n, double prefill, double d
     return n_front;
 }
 
-/* Appends the requests of n units to m->sorted, which has *at of them. */
+/* Appends the requests of n units to m->sorted, which already has *at requests. */
 static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
 {
     double prefill = 0, decode = 0, had_prefill = 0, had_decode = 0;

@@ -23,14 +23,14 @@ enum order_kind {
  * and reassigns their `order` numbers accordingly; smaller priority numbers always come first.
  * n_blocks: the size of a replica's KV pool.
  *
- * Mixed: the cost of a request is estimated as the prompt tokens that it does not share with its
- * neighbour in order of tokens (prefill) and as max_tokens (decode). Requests with more prefill
- * than average and those with more decode take turns, so that the ratio stays near the average;
- * within each kind, the largest and the smallest take turns, so that the number of blocks in use
- * does too. If a quarter of the pool can hold all blocks that several requests of the window share,
- * single requests are mixed, 256 at a time, so that the output's first rows do not wait for long.
- * Otherwise the units that are mixed are runs of requests with the same first block, which stay
- * together. Errors: STATUS_MEMORY. */
+ * Mixed: the cost of a request is estimated as the tokens that it does not share with the request
+ * before it in order of tokens (prefill) and as those that it may still sample (decode). Requests
+ * with more prefill than average and those with more decode take turns, so that the ratio stays
+ * near the average; within each kind, the largest and the smallest take turns, so that the number
+ * of blocks in use does too. If a quarter of the pool can hold all blocks that several requests of
+ * the window share, single requests are mixed, 256 at a time, so that the output's first rows do
+ * not wait for long. Otherwise the units that are mixed are runs of requests with the same first
+ * block, which stay together. Errors: STATUS_MEMORY. */
 struct status order_requests(enum order_kind kind, int32_t n_blocks, struct request **requests,
                              size_t n);
 

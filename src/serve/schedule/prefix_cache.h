@@ -2,7 +2,8 @@
  * blocks: a radix tree whose edges are 64 tokens, found through a hash table. A node is 64 tokens
  * at one place; it has a block for each block table (plan_tables). The blocks of windowed tables
  * may be evicted before the others. Counts the holders of each node and of its windowed blocks, and
- * evicts the least recently used ones. Knows ids and tokens only. Called by the scheduler. */
+ * evicts those without a holder, the least recently used first. Knows ids and tokens only. Called
+ * by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 #define SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 
@@ -65,10 +66,10 @@ uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens);
 
-/* Local. Adds a node with one holder, the sequence that computed it, which also holds `parent`;
- * blocks [tables] become the cache's; with has_windows also those of windowed tables, which the
- * sequence then holds. The tree must not have these tokens yet (assert). Returns the node; -1 if no
- * node is free, and nothing has changed. */
+/* Local. Adds a node with one holder, the sequence that computed it, which also holds `parent`. Of
+ * blocks [tables], those of full tables become the cache's; with has_windows also those of windowed
+ * tables, which the sequence then holds. The tree must not have these tokens yet (assert). Returns
+ * the node; -1 if no node is free, and nothing has changed. */
 int32_t prefix_cache_add(struct prefix_cache *c, int32_t parent, uint64_t key,
                          const int32_t *tokens, const int32_t *blocks, bool has_windows);
 
@@ -99,7 +100,7 @@ int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out);
 /* What prefix_cache_evict would take next, if preempted sequences want it: a node, and the tables
  * whose blocks would go. Valid until anything changes. */
 struct prefix_victim {
-    int32_t node; /* -1: nothing is idle, or nobody wants it */
+    int32_t node; /* -1: nothing is idle, nobody wants it, or it is still held */
     int32_t table_begin, table_end;
 };
 

@@ -12,11 +12,12 @@
 #include <assert.h>
 #include <string.h>
 
-/* After each preemption a replica keeps another 1/KEPT_PART of its pool free. After CALM_PLANS
- * plans without one it keeps an eighth less. */
+/* After each preemption a replica keeps another 1/KEPT_PART of its pool free, up to half of it.
+ * After CALM_PLANS plans without a preemption it keeps an eighth less. */
 enum { KEPT_PART = 64, CALM_PLANS = 32 };
 
-/* Fills in options that may be left at 0, and turns off what scoring does not use. */
+/* Fills in options that may be left at 0. Turns off the prefix cache when logits are wanted, and
+ * drafts when nothing is sampled. */
 static void settle_options(struct scheduler_options *o)
 {
     if (plan_tables_count(&o->tables) == 0) o->tables.n_full = 1;
@@ -252,9 +253,10 @@ static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t
     return scheduler_take_blocks(s, q, n_full, n_window);
 }
 
-/* Returns the number of q's next rows that may be computed in one step. Where log-probabilities
- * begin late in a prompt, a step ends before the first row that gives one: the rows of a sequence
- * in a step all give log-probabilities, or none does, and a row without them needs no logits. */
+/* Returns the number of q's next rows that may be computed in one step. Either all rows of a
+ * sequence in a step give log-probabilities or none does, and rows that give none need no logits.
+ * Therefore, where log-probabilities begin late in a prompt, a step ends before the first of
+ * them. */
 static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q)
 {
     const size_t n_least = PLAN_BLOCK_TOKENS; /* fewer rows are not worth a step of their own */
@@ -456,7 +458,7 @@ static bool gives_scores(const struct scheduler *s, const struct sequence *q, si
 }
 
 /* Asks for the sum of those rows [n_computed, end) of a text that its vector is made of and that
- * have not been added yet: rows are computed again after a preemption. */
+ * have not been added yet; after a preemption, rows that were added are computed again. */
 static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq)
 {
     const struct request *r = q->r;
@@ -472,7 +474,7 @@ static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq
     seq->n_pool = (int32_t)(to - from);
 }
 
-/* Adds the plan's entry for q's rows after n_computed. */
+/* Adds the plan's entry for q's next n_rows rows. */
 static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct sequence *q)
 {
     const struct request *r = q->r;

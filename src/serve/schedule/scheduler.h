@@ -17,7 +17,8 @@
 #include "serve/schedule/stats.h"
 
 enum {
-    SCHEDULER_STEP_LEAST = 64, /* the least budget of rows, however long steps take */
+    SCHEDULER_STEP_LEAST = 64, /* the least budget of rows, however long steps take, unless
+                                  step_tokens is smaller */
 };
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
@@ -51,8 +52,8 @@ struct scheduler_options {
                               none. Needs the prefix cache */
     struct scheduler_store store;    /* needs the prefix cache, and one full table */
     struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
-                                        SEQUENCE_DRAFTS_MAX; prefix_cache off, n_drafts 0 if a row
-                                        depends on the batch (scoring uses neither) */
+                                        SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 if a
+                                        row depends on the batch */
     struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
     bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
     bool no_repeats; /* these guesses are the only drafts: none come from the request's own text */
@@ -99,8 +100,8 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
  *   4. draft tokens, while the step has few rows.
  * After a preemption a replica keeps more blocks free when it admits requests, and fewer again
  * after steps without preemptions. The budget shrinks while steps take longer than flags.step_ns,
- * and grows when they take less than half. Errors: STATUS_BUG when the group's last plan has not
- * been committed, STATUS_MEMORY. */
+ * and grows when full steps take less than half of it. Errors: STATUS_BUG when the group's last
+ * plan has not been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Where the next sequence's scores and logits are in a result. */
+/* Where the next sequence's scores, logits, likely tokens and pooled rows are in a result. */
 struct cursor {
     const struct step_result *result;
     size_t score, logit_row, top, pool;

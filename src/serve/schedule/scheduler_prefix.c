@@ -92,8 +92,8 @@ static void count_shared(const struct scheduler *s, const struct replica *replic
     (void)q;
 }
 
-/* Whether `other` is computing, or will compute, block b of q; both must be equal up to the end of
- * that block. */
+/* Whether `other` has the key of q's block b, so the same tokens up to there, and has not computed
+ * that block yet. */
 static bool will_have(const struct sequence *other, const struct sequence *q, size_t b)
 {
     return other != q && b < other->n_block_keys && other->n_computed < (b + 1) * block_tokens &&
@@ -135,8 +135,8 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
     return false;
 }
 
-/* Replaces block b of q by that of the cached node `id`, which q holds from now on, except its
- * windowed blocks. */
+/* Replaces q's blocks of full tables at place b by those of the cached node `id`, which q holds
+ * from now on, without its windowed blocks. */
 static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;

@@ -15,7 +15,7 @@ struct microbatch {
     struct sequence_list running; /* oldest first */
     int32_t n_blocks;             /* blocks that these took from the pool */
     int32_t n_rows;               /* planned so far in the step being planned, or in flight */
-    uint64_t step, plan_ns;       /* number and time of the last plan */
+    uint64_t step, plan_ns;       /* number and time of the last plan; plan_ns 0: not needed */
     struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
                                     preempted one stays until its result comes */
     size_t n_flight, flight_capacity;
@@ -80,7 +80,7 @@ static inline size_t scheduler_window_begin(const struct scheduler *s, size_t po
     return position + 1 > window ? (position + 1 - window) / PLAN_BLOCK_TOKENS : 0;
 }
 
-/* Returns the number of blocks that can be taken: those without a holder. */
+/* Returns the number of blocks that can be taken: free ones, and cached ones without a holder. */
 static inline int32_t replica_n_free(const struct replica *r)
 {
     return r->pool.n_free + prefix_cache_n_idle(&r->cache);
@@ -117,7 +117,7 @@ int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens);
 void scheduler_give_full(struct scheduler *s, struct sequence *q, size_t b);
 void scheduler_give_windows(struct scheduler *s, struct sequence *q, size_t b);
 
-/* Passes n blocks that q took on to the cache, which will return them to the pool. */
+/* Gives the cache n blocks that q took from the pool; the cache will return them. */
 void scheduler_disown(struct scheduler *s, struct sequence *q, int32_t n);
 
 /* Gives up the blocks that have left the window, now that the next row is at q->n_computed. */
@@ -147,7 +147,8 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
 /* Local. Makes a running sequence wait again. */
 void scheduler_wait_again(struct scheduler *s, struct sequence *q);
 
-/* scheduler_tier.c; all Local, and all do nothing without --kv-tier and --prefix-store. */
+/* scheduler_tier.c; all Local, and all but scheduler_tier_grow do nothing if neither --kv-tier nor
+ * --prefix-store is given. */
 
 /* Notes that q, about to be preempted, will want its cached blocks again. */
 void scheduler_tier_want(struct scheduler *s, struct sequence *q);
@@ -157,7 +158,8 @@ void scheduler_tier_want(struct scheduler *s, struct sequence *q);
 void scheduler_tier_save(struct scheduler *s, int32_t replica);
 
 /* For a starting q that has taken what the cache has: takes blocks for those on disk that come
- * next, and orders them to be read. Errors: STATUS_MEMORY. */
+ * next, and orders them to be read. scheduler_tier_grow makes room for more reads. Errors:
+ * STATUS_MEMORY. */
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
@@ -173,7 +175,8 @@ void scheduler_tier_leave(struct scheduler *s, struct sequence *q);
 /* Takes the report of a replica's ranks on their reads. Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status scheduler_tier_take(struct scheduler *s, const struct step_result *result);
 
-/* Ends the plan by asking the replicas with reads under way for a report. Errors: STATUS_MEMORY. */
+/* Ends the plan by asking the replicas with reads under way for a report, unless the plan is empty
+ * and a step is in flight. Errors: STATUS_MEMORY. */
 struct status scheduler_tier_ask(struct scheduler *s);
 
 /* scheduler_drafts.c. Local. Gives drafts to the group's decoding requests in all replicas, and
@@ -191,7 +194,7 @@ bool scheduler_predicts(struct scheduler *s, int32_t group);
 void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right);
 
 /* scheduler_drafts.c. Local. Updates the probability of the prediction layer's guesses: compares
- * the last one with q's next token, before q takes it; -1: none was sampled. */
+ * the last one with `token`, before q takes it; -1: none was sampled. */
 void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t token);
 
 /* How many of a sequence's first blocks a replica has. */
@@ -202,12 +205,13 @@ struct prefix_match {
     size_t n_coming;  /* n_blocks, plus the following ones that a running request will compute */
 };
 
-/* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
+/* scheduler_prefix.c; all Local. When the prefix cache is off, no keys are made, nothing matches
+ * and nothing enters the cache. */
 
 /* Counts the prompt tokens up to q->n_computed that q has without computing them. */
 void scheduler_count_jump(struct scheduler *s, struct sequence *q);
 
-/* Returns the number of first blocks that q may take from others. */
+/* Returns how many of its first blocks q may take from others. */
 size_t scheduler_prefix_sharable(const struct sequence *q);
 
 /* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:
@@ -225,7 +229,8 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
 struct status scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
 
 /* Enters the full blocks that running q has computed into the cache, or exchanges them for equal
- * ones there. Called only after a result without a bad row. Errors: STATUS_MEMORY. */
+ * ones there. Called only after a result without a bad row, or when all of q's reads from disk have
+ * ended well. Errors: STATUS_MEMORY. */
 struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q);
 
 #endif

@@ -1,7 +1,8 @@
 /* KV blocks on disk: --kv-tier and --prefix-store. The full blocks of a preempted sequence stay in
  * the prefix cache until their space is needed; then they are copied to the ranks' files instead of
  * being dropped, and before the sequence runs again they are read back and enter the cache like
- * computed ones. Whether a block is moved or computed again depends on measured rates; its bytes do
+ * computed ones. Blocks with which several prompts begin are also written to the prefix store, for
+ * other jobs. Whether a block is moved or computed again depends on measured rates; its bytes do
  * not. */
 #include "base/log.h"
 #include "base/mem.h"
@@ -11,7 +12,7 @@
 
 enum {
     TRIED_PART = 16, /* of the blocks not worth moving, one in so many is moved nevertheless */
-    READS_ON_WAY_MOST = 8192 /* reads under way of a replica */
+    READS_ON_WAY_MOST = 8192 /* with more reads under way, a replica orders none */
 };
 
 /* Returns the seconds for moving one block of each table; 0: not measured yet. */

@@ -1,6 +1,7 @@
 /* A request while the scheduler has it: where it runs, which of its tokens are computed, which KV
- * blocks hold them, and the draft tokens of its step in flight. Only results change the request
- * itself (its values and its answer); planning never does. Called by scheduler*.c. */
+ * blocks hold them, and the draft tokens of its step in flight. Only results and cancellation
+ * change the request itself (its values and its answer); planning never does. Called by
+ * scheduler*.c. */
 #ifndef SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 #define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 
@@ -14,7 +15,7 @@ enum { SEQUENCE_DRAFTS_MAX = 31 }; /* the most drafts of a sequence in one step 
 enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
 
 struct sequence {
-    struct request *r; /* owned until the request is finished */
+    struct request *r; /* owned until scheduler_take_finished returns it */
     int32_t id;        /* identifies it in plans */
     enum sequence_state state;
     int32_t replica, group; /* where it runs, or ran last */

@@ -25,9 +25,9 @@ struct serve_summary {
                                      preemptions */
     uint64_t n_prompt_rows; /* rows of prompts that were computed, including after preemptions */
     uint64_t n_admissions;  /* times that a request began to run, including after preemptions */
-    uint64_t n_result_hits; /* rows that came from the result cache */
+    uint64_t n_result_hits; /* answers that came whole from the result cache */
     uint64_t n_result_hit_tokens; /* sampled tokens that came from it, including those of continued
-                                     rows */
+                                     answers */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
     uint64_t n_right_drafts;      /* those equal to the sampled token, so each saved a step */
     uint64_t n_guesses;           /* guesses of the prediction layer that were compared */
@@ -57,7 +57,7 @@ struct serve_summary {
     double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
-/* Local. Returns the fraction of the prompts' rows that the prefix cache saved, 0 to 1. */
+/* Local. Returns n_prefix_hit_tokens as a fraction, 0 to 1, of these and n_prompt_rows. */
 double serve_summary_hit_rate(const struct serve_summary *s);
 
 /* Local. Prints the summary as lines of text for people. */

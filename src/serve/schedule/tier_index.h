@@ -1,6 +1,6 @@
-/* The tokens whose KV blocks are in the slots of one replica's files (attention/kv_tier.h): found
- * by these tokens and all before them, evicted in the order of their last use. Knows ids and tokens
- * only. Called by the scheduler. */
+/* Lists the tokens whose KV blocks are in the slots of one replica's files (attention/kv_tier.h).
+ * An entry is found by its tokens and a hash of all before them; the least recently used is
+ * evicted first. Knows ids and tokens only. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_TIER_INDEX_H
 #define SHOAL_SERVE_SCHEDULE_TIER_INDEX_H
 
@@ -29,7 +29,7 @@ struct status tier_index_init(struct tier_index *x, int32_t n_slots, int32_t n_t
 void tier_index_fini(struct tier_index *x);
 
 /* Local. Finds the entry of these tokens [B] after those of key `before`; -1: there is none.
- * Compares the tokens. */
+ * Compares these tokens themselves, but of those before them only the key. */
 int32_t tier_index_find(const struct tier_index *x, uint64_t key, uint64_t before,
                         const int32_t *tokens);
 
