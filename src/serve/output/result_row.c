@@ -264,8 +264,8 @@ static struct status add_openai_choice(struct strbuf *out, const struct request 
     return st;
 }
 
-/* Returns a hash of the custom_id, from which all ids of a batch result are made, so that all runs
- * write the same bytes. */
+/* Returns a hash of the custom_id, from which the ids of a batch result are made (except those of
+ * tool calls), so that all runs write the same bytes. */
 static unsigned long long id_of(const struct request *r)
 {
     return XXH3_64bits(r->custom_id.bytes, r->custom_id.n);

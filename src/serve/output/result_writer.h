@@ -1,7 +1,7 @@
 /* Writes result lines in input order and in bounded memory. Finished rows wait in a window for
  * slower earlier rows; no row is opened while the window is full. The file grows while the job
  * runs, by rows or, if its name asks for compression, by frames of rows (row_frames.h). Does not
- * look into the lines. Called by the lead.
+ * look into the lines. Called by the lead and the server.
  *
  *   input order   0 1 2 3 4 5 6 7 8 9 ...
  *                 w w w . d d . .            w: written  d: done, waits  .: open, runs

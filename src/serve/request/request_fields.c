@@ -12,7 +12,7 @@
 /* A field that would change the output and is not implemented. */
 struct refused_field {
     const char *key;
-    double neutral;  /* the value that changes nothing; NAN: only null does */
+    double neutral;  /* the number or boolean that changes nothing; NAN: none does */
     const char *use; /* what to use instead; NULL: there is nothing */
 };
 
@@ -227,7 +227,7 @@ static void warn(const struct request_parser *p, const char *key, const char *pr
              (unsigned long long)p->r->line, key, problem, field);
 }
 
-/* True when the field's value changes nothing. */
+/* True when the field's value changes nothing: it is `neutral`, null, or empty. */
 static bool is_neutral(const struct js_node *node, double neutral)
 {
     double number;
