@@ -11,7 +11,7 @@ struct calibration_set {
     int32_t *tokens; /* owned; sequence i is tokens [first[i], first[i + 1]) */
     size_t *first;   /* owned [n_seqs + 1] */
     size_t n_seqs;
-    size_t n_skipped; /* lines without a usable prompt */
+    size_t n_skipped; /* lines without a usable prompt; rank 0 only */
 };
 
 /* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each

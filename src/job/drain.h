@@ -23,9 +23,10 @@ struct drain {
 
 enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
 
-/* Local. Updates the longest recent step: longest_ns before, step_ns the time of the step that just
- * ended. A long step fades over 128 times its own time, not over a number of steps, because a step
- * of a prompt may follow hundreds of short ones and the time limit must leave room for it. */
+/* Local. Returns the time of the longest recent step, from its value before (longest_ns) and the
+ * step that just ended (step_ns). A long step fades over 128 times its own time, not over a number
+ * of steps: a step of a prompt may follow hundreds of short ones, and the time limit must leave
+ * room for it. */
 uint64_t drain_longest(uint64_t longest_ns, uint64_t step_ns);
 
 /* Local. Blocks the signals, so that they wait for drain_poll. A job calls it first, because until
@@ -45,12 +46,13 @@ void drain_init(struct drain *d, bool is_launched);
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 
 /* Local. Parses "SECONDS", "M:S", "H:M:S", "D-H", "D-H:M" or "D-H:M:S". After the first number,
- * hours must be below 24, and minutes and seconds below 60. False for any other text. */
+ * hours must be below 24, and minutes and seconds below 60. False for any other text, and for more
+ * than 1e9 s. */
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
 /* Local. Returns DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second
- * signal. end_s: how long the job takes to end; the margin before the limit is 2 s plus the time of
- * four steps plus end_s. */
+ * signal. end_s: how long the job takes to end; the margin before the limit is 2 s plus four times
+ * the longest recent step plus end_s. */
 enum drain_ask drain_poll(struct drain *d, double end_s);
 
 /* Local. Returns the reason of the drain, for messages: a signal's name, or "the time limit". */

@@ -1,4 +1,4 @@
-/* A job without a model (dry_run.c). */
+/* A job without a model's weights (dry_run.c). */
 #ifndef SHOAL_JOB_DRY_RUN_H
 #define SHOAL_JOB_DRY_RUN_H
 
@@ -13,16 +13,16 @@ struct dry_run_watch {
     void (*step)(void *user, uint32_t group, const struct step_plan *plan);
     void *user;
     double mean_answer; /* answers end at random after this many tokens on average, but never beyond
-                           max_tokens; 0: they have max_tokens each */
+                           max_tokens; 0, or no end tokens: they have max_tokens each */
 };
 
-/* Local. Runs the job as a dry run and shows each plan to the watch. `options` says files, --dp,
- * --pp and --kv-blocks. *out: the counts at the end. Errors: those of the job's files and lines,
- * STATUS_MEMORY. */
+/* Local. Runs the job as a dry run and shows each plan to the watch. `options` gives the files,
+ * --dp, --pp and --kv-blocks. Sets *out to the counts at the end, unless it fails. Errors: those of
+ * the job's files and lines, STATUS_DRAINED (a signal), STATUS_MEMORY. */
 struct status dry_run_simulate(const struct job_options *options, struct config env,
                                const struct dry_run_watch *watch, struct serve_summary *out);
 
-/* Local. Returns the process's exit status. */
+/* Local. Runs on the launcher's first process; returns the process's exit status. */
 int dry_run(const struct job_options *options, struct config env);
 
 #endif

@@ -1,7 +1,7 @@
-/* A generate, score or serve job, from MPI's start to the exit status, and what it has opened. At
- * the end of each start-up phase all ranks agree on its status, so that they leave together. Called
- * by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c and job_open.c; shoal bench
- * runs its own steps on the loaded job (job_options.run_instead). */
+/* A generate, score, embed, rank or serve job, from MPI's start to the exit status, and what it has
+ * opened. At the end of each start-up phase all ranks agree on its status, so that they leave
+ * together. Called by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c and
+ * job_open.c; shoal bench runs its own steps on the loaded job (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
 #define SHOAL_JOB_JOB_H
 
@@ -27,14 +27,16 @@
 /* Times on this rank's clock, in ns; 0: not yet. */
 struct job_times {
     uint64_t start_ns, ready_ns;
-    uint64_t trace_origin_ns;     /* start_ns of rank 0 */
-    uint64_t plan_ns, elapsed_ns; /* sums of the step loop, as in engine_stats */
+    uint64_t trace_origin_ns;     /* start_ns of rank 0, on rank 0's clock; with --trace only */
+    uint64_t plan_ns, elapsed_ns; /* of the step loop, as in engine_stats */
     uint64_t metrics_ns;          /* when --metrics was last written; lead only */
 };
 
 struct job {
-    const struct job_options *o; /* the options; settled once job_read_limits has run */
-    struct job_options options;  /* where o points; only job_init and job_open.c change it */
+    const struct job_options *o; /* the options; settled by job_read_limits, step_tokens by
+                                    job_fit_layout */
+    struct job_options options;  /* where o points; only job_init, job_open.c and job_memory.c
+                                    change it */
     struct config env;
     struct comm *comm;
     struct watchdog *watchdog;
@@ -52,7 +54,7 @@ struct job {
     struct device *device; /* the device that kern works on; NULL: the CPU */
     bool is_near_device; /* bound to its GPU's NUMA node, within the cores that the launcher gave */
     char *expert_path;   /* path of the packed copy of the streamed experts; owned; NULL: none */
-    uint64_t program_bytes; /* resident before anything is loaded; maximum over all ranks */
+    uint64_t program_bytes; /* resident before weights are loaded; maximum over all ranks */
     uint64_t device_bytes;  /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
     struct weights *weights;
     struct loader_stats loaded;
@@ -78,7 +80,7 @@ struct job {
     struct audit *audit;    /* NULL: no --audit */
     struct logits_file *logits;
     struct serve_summary *summary;
-    struct file_claims *claims; /* claims on all files that the job writes; owned */
+    struct file_claims *claims; /* on the results, journal and reports that are written; owned */
     char *journal_path;         /* owned; NULL: none */
     struct input_files inputs;
     struct input_part part;

@@ -8,8 +8,8 @@
 
 /* Local. *out = the journal's path, freed with mem_free, or NULL when the job has no journal:
  * --no-journal, --logits (which cannot be resumed), or an output that is not a file. Makes the
- * folder of --journal. Errors: STATUS_USAGE (--journal or --retry-errors without a journal;
- * --restart with --retry-errors), STATUS_IO, STATUS_MEMORY. */
+ * folder of --journal, unless the job is an audit. Errors: STATUS_USAGE (--journal or
+ * --retry-errors without a journal; --restart with --retry-errors), STATUS_IO, STATUS_MEMORY. */
 struct status job_journal_path(const struct job_options *o, char **out);
 
 /* Local. Appends everything that changes a row's bytes, as "name=value" lines: the command, the

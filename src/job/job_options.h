@@ -1,7 +1,7 @@
 /* The options of a job: one nested struct for each list of flags, and the table with which a
- * command reads them. Passed on by const pointer. job_open.c settles the job's copy before anything
- * else reads it, so that each value below is the one in use. A command may extend job_options by a
- * struct of its own whose first member it is (shoal bench, shoal plan). */
+ * command reads them. Passed on by const pointer. job_open.c, and job_memory.c for step_tokens,
+ * settle the job's copy, so that afterwards each value below is the one in use. A command may
+ * extend job_options by a struct of its own whose first member it is (shoal bench, shoal plan). */
 #ifndef SHOAL_JOB_JOB_OPTIONS_H
 #define SHOAL_JOB_JOB_OPTIONS_H
 

@@ -7,11 +7,12 @@
 #include "job/job_options.h"
 #include "serve/input/input_files.h"
 
-/* Local. Checks all files of a job. Errors: STATUS_USAGE when a name is empty, or two flags name
- * one file and one of them would write it; STATUS_IO when a file cannot be written. */
+/* Local. Checks the files of JOB_FILE_FLAGS besides --nodes and --journal. Errors: STATUS_USAGE
+ * when a name is empty, when two flags name one file and one of them would write it, or when the
+ * output cannot have this name or be a pipe; STATUS_IO when a file cannot be written. */
 struct status job_paths_check(const struct job_options *options);
 
-/* Local. Refuses a file to be written that is one of several inputs, found by a pattern. Errors:
+/* Local. Refuses a file to be written that is one of `inputs`, which patterns found. Errors:
  * STATUS_USAGE. */
 struct status job_paths_check_inputs(const struct job_options *options,
                                      const struct input_files *inputs);

@@ -22,7 +22,7 @@ struct status job_read_limits(struct job *j);
  * files' checks, and lead_create's. */
 struct status job_open_lead(struct job *j);
 
-/* --- job_device.c: all do nothing without --device cuda --- */
+/* --- job_device.c: without --device cuda all but job_halves_from do nothing --- */
 
 /* **Collective (world)**. Called before the layout is chosen. Sets j->device_bytes: a rank's part
  * of its GPU's memory, the minimum over all ranks. Errors: device_locate's; STATUS_USAGE if the
@@ -33,7 +33,8 @@ struct status job_measure_devices(struct job *j);
  * those are placed where the rank runs. Errors: device_locate's; STATUS_MEMORY. */
 struct status job_place_by_device(struct job *j);
 
-/* Local. Opens this rank's GPU: sets j->device and j->kern.device. Errors: device_open's. */
+/* Local. Opens this rank's GPU: sets j->device and j->kern.device. Errors: device_open's,
+ * STATUS_MEMORY. */
 struct status job_open_device(struct job *j);
 
 /* **Collective (world)**. Connects the GPUs, and logs the GPU and its connections. Errors:
@@ -50,13 +51,13 @@ size_t job_halves_from(struct job *j);
 
 /* --- job_memory.c --- */
 
-/* **Collective (world)**. Records how much memory the program has before it loads anything. */
+/* **Collective (world)**. Records how much memory the program has before it loads weights. */
 void job_measure_program(struct job *j);
 
 /* Local. Chooses j->layout and j->order within --memory, whether experts stream, and, if
- * --step-tokens was not given, how many rows a step has. *fits is false only without --memory.
- * Errors: layout_choose's; STATUS_USAGE names the memory that is needed if --memory is too
- * small. */
+ * --step-tokens was not given, how many rows a step has. On success *fits is false only without
+ * --memory. Errors: layout_choose's; STATUS_USAGE names the memory that is needed if --memory is
+ * too small. */
 struct status job_fit_layout(struct job *j, bool *fits);
 
 /* **Collective (world)**. If experts stream, names their packed copy, j->expert_path, and makes it
@@ -72,8 +73,9 @@ struct status job_check_tier(const struct job *j);
 struct status job_store_root(const struct job *j, uint64_t *root);
 
 /* **Collective (world)**, once the weights are loaded. Divides the remaining memory: chooses
- * j->n_kv_blocks, the same on all ranks, so that every replica can run the same requests, and gives
- * the rest to the stream of experts. Errors: STATUS_USAGE, STATUS_MEMORY. */
+ * j->n_kv_blocks, j->n_state_slots and j->n_tier_slots, the same on all ranks, so that every
+ * replica can run the same requests, and gives the rest to the stream of experts. Errors:
+ * STATUS_USAGE, STATUS_MEMORY. */
 struct status job_size_memory(struct job *j);
 
 /* --- job.c --- */
@@ -126,14 +128,14 @@ void job_metrics_update(struct job *j);
 
 /* **Collective (world)**. With --nodes, reads the file on the lead and shares it, so that all ranks
  * choose the same layout: sets j->forecast. Call it before the layout is chosen. Errors, the same
- * on all ranks: node_read's. */
+ * on all ranks: node_read's; STATUS_USAGE with --device cuda; STATUS_MEMORY. */
 struct status job_forecast_read(struct job *j);
 
 /* Local. Returns what layouts are compared by; NULL without --nodes. Borrowed. */
 const struct layout_estimate *job_forecast_estimate(const struct job *j);
 
-/* Local, lead. Begins the forecast of the layout that was chosen. Errors: cost_model_init's,
- * STATUS_MEMORY. */
+/* Local, lead. Begins the forecast of the layout that was chosen; with streamed experts drops it
+ * instead and logs that. Errors: cost_model_init's, STATUS_MEMORY. */
 struct status job_forecast_start(struct job *j);
 
 /* Local, lead. Adds a plan that is about to be submitted. */
@@ -158,7 +160,7 @@ struct status job_trace_end(struct job *j);
 void job_trace_save(struct job *j);
 
 /* Local, lead. A span is one call of lead_next or lead_commit: begin before it, plan or commit
- * after it add its time to j->times.plan_ns and, with --trace, an event to the timeline. */
+ * after it add its time to j->times.plan_ns and, with --trace, events to the timeline. */
 struct lead_span {
     uint64_t begin_ns, cpu_ns, n_admissions;
 };

@@ -13,7 +13,7 @@ enum { JOB_END_IDS_MAX = 64 };
 struct job_text {
     struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
     struct chat *chat;           /* owned; NULL: the checkpoint has none, or it cannot be run */
-    char chat_missing[STATUS_TEXT_MAX]; /* why chat is NULL */
+    char chat_missing[STATUS_TEXT_MAX]; /* why chat is NULL; empty without a tokenizer */
     struct chat *made_by;               /* --prompt-template; owned */
     uint64_t made_by_hash[2];           /* XXH3-128 of its file */
     struct request_form form;           /* all zeros: lines are requests */
@@ -25,7 +25,7 @@ struct job_text {
 };
 
 /* Local. Reads the texts. c NULL: there is no checkpoint, and thus no tokenizer. Errors:
- * STATUS_INPUT, STATUS_USAGE (a sampling flag out of range), STATUS_MEMORY. */
+ * STATUS_INPUT, STATUS_USAGE (a flag that cannot be used), STATUS_MEMORY. */
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m);
 

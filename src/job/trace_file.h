@@ -24,13 +24,14 @@ struct trace_clock trace_clock_measure(struct comm *c);
  * to change linearly between and beyond these two times. */
 uint64_t trace_clock_map(const struct trace_clock clocks[2], uint64_t ns);
 
-/* One rank's timeline, mapped to times from `origin_ns` on rank 0's clock. */
+/* Describes one rank's timeline, whose events are sent apart. */
 struct trace_part {
     struct trace_clock clocks[2]; /* at the start and at the end */
     uint64_t n_events, n_lost;
 };
 
-/* Local. Appends an event as a line of JSON, preceded by a comma. */
+/* Local. Appends an event as a line of JSON, preceded by a comma, in times from origin_ns on rank
+ * 0's clock. Leaves out an event of an unknown kind. */
 void trace_event_print(const struct trace_event *e, uint32_t rank,
                        const struct trace_clock clocks[2], uint64_t origin_ns, struct strbuf *out);
 
