@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Whether a signal is ignored. Under nohup SIGHUP is ignored and must stay so: if it were blocked,
- * it would be queued nevertheless. */
+ * Linux would queue it nevertheless. */
 static bool is_ignored(int number)
 {
     struct sigaction now;
@@ -27,8 +27,8 @@ void drain_hold_signals(bool is_launched)
     sigset_t set;
     signal_set(&set, is_launched);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    /* a script that ignores them (trap '' USR1) passes that on to its children, and ignored signals
-     * are discarded */
+    /* a script that ignores them (trap '' USR1) passes that on to its children, and POSIX allows a
+     * system to discard ignored signals even while they are blocked */
     signal(SIGUSR1, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
 }

@@ -1,7 +1,7 @@
-/* shoal generate --dry-run: a job without a model, which shows what the job would cost and checks
+/* shoal generate --dry-run: a job without weights, which shows what the job would cost and checks
  * its input. Reads, checks, orders, plans, journals and writes as the job would with the given --dp
- * and --pp. A stub replaces the ranks: it makes up tokens, which are never end tokens. One process,
- * no MPI. Called by cmd_job.c. */
+ * and --pp. A stub replaces the ranks: it makes up tokens, and end tokens only for a watch with a
+ * mean answer. One process, no MPI. Called by cmd_job.c. */
 #include "job/dry_run.h"
 
 #include "base/clock.h"
@@ -41,8 +41,8 @@ static bool stub_ends(const struct job *j, const struct stub *stub, const struct
     return (double)(dry_run_mix(place * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53 * mean < 1;
 }
 
-/* Makes up a token from the inputs that determine a model's token, so that rows are the same in
- * every run; greedy sequences have no key. */
+/* Makes up a token from its position and, unless the sequence is greedy, the sequence's key, so
+ * that rows are the same in every run. */
 static int32_t stub_token(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
     if (stub_ends(j, stub, s)) return j->text.end_ids[0];
@@ -157,8 +157,8 @@ done:
     return st;
 }
 
-/* Reads the checkpoint's config and texts, but no weights. Without a checkpoint there is no model,
- * and prompts must be token ids. */
+/* Reads the checkpoint's config.json and checks its list of tensors, but reads no weights. Without
+ * a checkpoint there is no model, and prompts must be token ids. */
 static struct status dry_run_read_model(struct job *j)
 {
     if (j->o->files.model != NULL) return job_read_model(j);

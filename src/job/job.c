@@ -1,5 +1,4 @@
-/* The life of a generate, score or serve job: phases that all ranks end together, then the step
- * loop. */
+/* The life of a job: phases that all ranks end together, then the step loop. */
 #include "job/job.h"
 
 #include "base/clock.h"
@@ -174,7 +173,7 @@ static struct status check_drain(struct job *j)
  * themselves. */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
-/* Returns the bytes that can be allocated on this host before anything is loaded; 0: unknown. */
+/* Returns the bytes that can still be allocated on this host; 0: unknown. */
 static uint64_t host_bytes(const struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];

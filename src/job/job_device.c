@@ -1,5 +1,5 @@
 /* A job's GPUs: chooses this rank's GPU, binds the rank near it, opens it, and connects the GPUs.
- * All functions do nothing without --device cuda. */
+ * Without --device cuda all functions but job_halves_from do nothing. */
 #include "job/job_private.h"
 
 #include "base/mem.h"
@@ -52,7 +52,7 @@ static struct status options_of(const struct job *j, struct device_options *out,
     return status_ok();
 }
 
-/* Whether the kernels of the device can run the model. */
+/* Checks that the kernels of the device can run the model. */
 static struct status job_device_check_model(const struct arch *m, const char *name)
 {
     if (m->delta.n_key_heads > 0) {

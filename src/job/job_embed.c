@@ -1,5 +1,5 @@
-/* Reads which vectors a checkpoint's texts become. What is not implemented is refused by its
- * name, for a vector made otherwise would not be compared with the right ones. */
+/* Reads how a checkpoint turns texts into vectors. Refuses by name what is not implemented, because
+ * vectors made in another way could not be compared with the checkpoint's. */
 #include "job/job_embed.h"
 
 #include "base/log.h"
@@ -12,7 +12,8 @@ static bool ends_with(const char *text, const char *end)
     return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
 }
 
-/* Checks that the modules are a transformer, a pooling, and perhaps a normalization. */
+/* Checks that there are only transformer, pooling and normalization modules, and reads whether
+ * vectors are normalized. */
 static struct status read_modules(struct job_embed *e, const struct js_node *modules)
 {
     if (js_type(modules) != JS_ARRAY) return status_ok();

@@ -97,7 +97,7 @@ static void report_phases(struct job_forecast *f)
     strbuf_fini(&parts);
 }
 
-/* Returns the mean bytes of a weight in layers. */
+/* Returns the mean bytes of a weight of the experts or, in a dense model, of the FFN. */
 static double mean_weight_bytes(const struct layout_model *m)
 {
     const enum arch_class class = m->arch->n_experts > 0 ? CLASS_EXPERTS : CLASS_FFN;

@@ -164,8 +164,8 @@ static uint64_t free_bytes(const struct job *j)
     return available < left ? available : left;
 }
 
-/* Returns the bytes that this rank may still take for KV blocks and streamed experts. Without
- * --memory, part of the host's memory stays free. */
+/* Returns the bytes that this rank may still take for KV blocks, states and streamed experts: on a
+ * GPU or without --memory, six tenths of the memory that is free. */
 static uint64_t bytes_to_divide(const struct job *j)
 {
     if (j->device != NULL) return device_free_bytes(j->device) / 10 * 6;
@@ -181,8 +181,8 @@ static uint64_t bytes_to_divide(const struct job *j)
     return less(j->o->weights.memory_bytes, taken);
 }
 
-/* Returns the number of KV blocks that running sequences can use: as many sequences run as the
- * steps in flight have rows for. */
+/* Returns the number of KV blocks that running sequences can use: max_batch sequences run or, if it
+ * is 0, as many as the steps in flight have rows for. */
 static uint64_t useful_blocks(const struct job *j, uint64_t per_context)
 {
     const struct schedule_flags *f = &j->o->schedule;
@@ -281,7 +281,7 @@ struct status job_size_memory(struct job *j)
         w->stream != NULL ? EXPERT_STREAM_LEAST * expert_stream_one_bytes(w->stream) : 0;
     const uint64_t for_kv = w->stream != NULL ? less(all, least) / 2 : all;
     uint64_t n = for_kv / (block_bytes > 0 ? block_bytes : 1);
-    if (n < per_context && j->o->weights.memory_bytes > 0) { /* the plan said that one fits */
+    if (n < per_context && j->o->weights.memory_bytes > 0) { /* the plan said that a context fits */
         /* huge pages that come later or earlier make the resident size vary by some MiB */
         n = less(all + UNCOUNTED_BYTES / 2, least) / (block_bytes > 0 ? block_bytes : 1);
         if (n > per_context) n = per_context;

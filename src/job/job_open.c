@@ -9,7 +9,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { AUTO_DRAFTS = 15 }; /* most draft tokens with --speculate auto */
+enum { AUTO_DRAFTS = 15 }; /* most draft tokens if --speculate gives no number */
 static const uint64_t piped_step_ns = 2000000000u, served_step_ns = 200000000u;
 
 /* Bytes of a result message besides its logits: per row, and for the headers. */

@@ -16,7 +16,7 @@ struct named {
     bool writes;
 };
 
-/* True when both name one file, whether it exists yet or not. Devices and pipes may be shared. */
+/* True when both name one regular file; if one does not exist yet, when the names are equal. */
 static bool is_same(const char *a, const char *b)
 {
     struct stat x, y;

@@ -44,7 +44,7 @@ static struct status read_classes(struct job_embed *e, struct ckpt *c, const str
     return read_rows(c, t, 0, t->n_rows, e->head);
 }
 
-/* Takes the rows of two tokens. A model whose head is more than a product is refused. */
+/* Takes the rows of two tokens. Refuses a model whose head has a bias or caps its logits. */
 static struct status read_yes_no(struct job_embed *e, struct ckpt *c, const struct arch *m,
                                  const struct tokenizer *t)
 {

@@ -171,7 +171,8 @@ static void print_lead(const struct job *j, const struct engine_stats *all)
              (double)all[0].plan_ns * us, (double)all[0].lead_ns * us, sent, collectives);
 }
 
-/* **Collective (world)**. Sets load [L, E] to the experts' load summed over all ranks. */
+/* **Collective (world)**. Sets load [L, E], zeros before, to the experts' load summed over all
+ * ranks. */
 static void sum_expert_load(struct job *j, int64_t *load)
 {
     const uint32_t n_experts = j->model.n_experts;

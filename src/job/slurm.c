@@ -47,7 +47,7 @@ static bool slurm_start(const char *job_id, int out, pid_t *pid)
     return failed == 0;
 }
 
-/* Reads fd to its end, at most n - 1 bytes, for at most WAIT_MS. */
+/* Reads fd to its end, at most n - 1 bytes, for at most WAIT_MS, and keeps the first word. */
 static void read_answer(int fd, char *answer, size_t n)
 {
     const uint64_t since = clock_ns();

@@ -142,7 +142,7 @@ void trace_event_print(const struct trace_event *e, uint32_t rank,
 
 /* --- the file ----------------------------------------------------------------------------- */
 
-/* The state of the writing; `text` collects all text first. */
+/* The state of the writing; `text` collects text until it is flushed. */
 struct writer {
     FILE *file;
     struct strbuf text;
@@ -239,7 +239,8 @@ struct status trace_file_write(struct comm *c, const struct layout *l, const str
     if (!status_failed(&st) && writes) st = file_replace_begin(&out, path);
     st = comm_agree(c, st);
     if (status_failed(&st)) goto done;
-    mine.n_events = trace_count(t); /* counted now, because gathering adds more events */
+    mine.n_events = trace_count(t); /* counted now: if communication is still traced, gathering adds
+                                       events */
     mine.n_lost = trace_n_lost(t);
     trace_copy(t, events);
     w.file = out.file;
