@@ -118,7 +118,8 @@ static struct status convert_check(const struct convert_flags *f, const struct f
     return job_paths_check_copy(o->source, o->path, NULL);
 }
 
-/* Prints a line for each way in which the source's quantized weights were stored. */
+/* Prints a summary, a line for each way and format in which tensors that are quantized in the
+ * source or in the file were stored, and warnings. */
 static void convert_say(const struct convert_options *o, const struct convert_result *r)
 {
     static const char *const ways[CONVERT_WAY_COUNT] = {

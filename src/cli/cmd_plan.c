@@ -91,7 +91,7 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-/* Returns the memory of the smallest GPU of a node. */
+/* Returns a GPU's memory: --gpu-memory, or that of the node's smallest GPU, or an assumption. */
 static uint64_t gpu_memory(const struct plan_flags *f, const struct topo_node *node)
 {
     uint64_t least = 0;
@@ -197,7 +197,7 @@ done:
     return st;
 }
 
-/* Refuses what describes a machine beside the node's file. */
+/* Refuses flags that describe a machine, because the node's file describes it. */
 static struct status check_nodes(const struct plan_flags *f)
 {
     const char *flag = f->topology != NULL    ? "topology"

@@ -171,7 +171,8 @@ static struct status quantize_check(const struct quantize_flags *f,
     return job_paths_check_copy(paths->values[0], paths->values[1], f->calibration);
 }
 
-/* Every rank reads the flags; only the lead prints an error and returns its status. */
+/* Every rank reads the flags. Only the lead prints an error and returns its status, except that all
+ * ranks return the status of a run with calibration. */
 int cmd_quantize(struct config env, int argc, char **argv)
 {
     const bool is_lead = env.launcher_rank == 0;

@@ -21,13 +21,13 @@ enum {
     SAMPLE_TIMES = 4, /* lines of a good sample for each sequence that runs at a time */
     COUNTS_MAX = 16,  /* numbers of nodes */
 };
-static const double model_error = 0.25; /* the model's own; not yet seen on a quiet machine */
+static const double model_error = 0.25; /* of the cost model; not yet measured on a quiet machine */
 
 /* One layout on n nodes. */
 struct candidate_layout {
     struct layout l;
     struct layout_fit fit;
-    double rows_s; /* by the estimate */
+    double rows_s; /* rows per second, by the estimate */
 };
 
 struct forecasts {
@@ -83,7 +83,7 @@ static void nodes_keep(struct nodes *n, const struct candidate_layout *c)
     n->best[at] = *c;
 }
 
-/* Considers the layouts with this tp and pp: dp and ep follow, as in a job. */
+/* Considers the layout with this tp and pp; layout_choose chooses dp and ep, as in a job. */
 static struct status consider(const struct forecasts *f, struct nodes *n, uint32_t tp, uint32_t pp,
                               struct candidate_layout *c)
 {
@@ -125,7 +125,7 @@ static struct status find_best(const struct forecasts *f, struct nodes *n)
 struct simulation {
     struct cost_model model;
     struct forecast forecast;
-    struct forecast_marks marks; /* `part` counts rows until the end */
+    struct forecast_marks marks; /* `part` counts rows until the simulation ends */
     double every, next;          /* steps between marks, and at the next one */
 };
 
@@ -155,8 +155,9 @@ static void simulation_step(void *user, uint32_t group, const struct step_plan *
     simulation_mark(s);
 }
 
-/* Returns the KV blocks that a job would have: of the memory that is left it takes 6 of 10 parts,
- * but no more than its running sequences can use. */
+/* Returns the KV blocks that a job would have: of the memory that is left it takes 6 of 10 parts
+ * (the fit counts 9 of them), but at most what its running sequences can use and at least a
+ * context. */
 static uint32_t blocks_of(const struct forecasts *f, const struct candidate_layout *c)
 {
     const struct kv_groups g = kv_groups_of(&c->l);

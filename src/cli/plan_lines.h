@@ -8,7 +8,7 @@ struct plan_lines {
     char path[64];   /* of a file in memory that holds the sample */
     int fd;          /* its descriptor, owned; -1: path is empty, and the input itself is used */
     double n_all, n; /* lines of the input, and of the sample */
-    double spread;   /* standard deviation of a line's bytes by their mean */
+    double spread;   /* standard deviation of a line's bytes, divided by their mean */
 };
 
 /* Local. Counts the lines of `input` and, if there are more than n_most, copies runs of

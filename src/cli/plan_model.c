@@ -1,5 +1,5 @@
-/* Turns a config.json into the list of tensors that a file without weights would have, to which the
- * code that decides about a file's tensors then applies. */
+/* Lists the tensors that the checkpoint of a config.json would have, so that the code that chooses
+ * the formats of a checkpoint's tensors can choose them without a checkpoint. */
 #include "cli/plan_model.h"
 
 #include "base/file.h"

@@ -14,7 +14,7 @@ struct plan_source {
 
 /* Local. Reads the model; *out borrows *m. K-blocks and types are those of the checkpoint, or for a
  * config.json those of the file that `shoal convert` would make. Errors: STATUS_USAGE (a format for
- * a checkpoint, a format that is not known), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+ * a checkpoint, a format that is not known), STATUS_INPUT, STATUS_MEMORY. */
 struct status plan_model_read(const struct plan_source *source, struct arch *m,
                               struct layout_model *out);
 

@@ -12,13 +12,13 @@
 
 enum { MAX_TOKENS_PRESET = 128 };
 
-/* The lines before and after the first n_done ones. */
+/* Sums over the first n_done lines [0], which stand for those that are done, and the others [1]. */
 struct halves {
     double n_done;
     double n[2], bytes[2], max_tokens[2];
 };
 
-/* Returns a line's max_tokens, also of an OpenAI batch line. */
+/* Returns a line's max_tokens or max_completion_tokens, also of an OpenAI batch line. */
 static double max_tokens_of(const struct line *line)
 {
     struct js_doc *doc = NULL;

@@ -22,10 +22,10 @@ struct status_forecast_flags {
     STATUS_FORECAST_FLAGS(FLAG_FIELD)
 };
 
-/* Local. *left_s = the seconds of the last session so far, times what the model says of the lines
- * that are left, divided by what it says of those that are done. Prompt tokens are estimated by the
- * lines' bytes, answers by max_tokens. -1 while no row of the session is done. Errors: STATUS_USAGE
- * (a flag is missing), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+/* Local. *left_s = the seconds of the last session so far, times the cost model's time for the
+ * lines that are left, divided by its time for the session's rows. Prompt tokens are estimated by
+ * the lines' bytes, answers by max_tokens. 0: no line is left; -1: the session has generated no
+ * token yet. Errors: STATUS_USAGE (a flag is missing), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status status_forecast_left(const struct status_forecast_flags *flags,
                                    const struct journal_facts *f, double *left_s);
 
