@@ -87,12 +87,12 @@ struct bench_machine {
                                 instructions */
 };
 
-/* Local. Returns how many bytes to read to measure a host's memory: well beyond the capacity of the
- * last-level caches of the largest host (hundreds of MiB on some CPUs), and at least `least`. */
+/* Local. Returns how many bytes to read to measure a host's memory: twice the last-level caches of
+ * the largest host (hundreds of MiB on some CPUs), at most 4 GiB, but at least `least`. */
 size_t bench_read_bytes(const struct topo *t, size_t least);
 
 /* **Collective (world)**. Measures reads and all arithmetic peaks; with `all` false, only reads and
- * f32. Errors, the same on all ranks: STATUS_MEMORY. */
+ * f32 peaks. Errors, the same on all ranks: STATUS_MEMORY. */
 struct status bench_machine_measure(struct comm *c, const struct topo *t, struct team *team,
                                     bool all, struct bench_machine *out);
 
@@ -109,10 +109,11 @@ int bench_machine_run(const struct bench_options *o, int *argc, char ***argv);
 
 struct job;
 
-/* **Collective (world)**. Runs all cases on the loaded model, or the turns that stdin asks for;
- * prints and writes the results. Errors, the same on all ranks: STATUS_MEMORY, STATUS_IO,
- * STATUS_USAGE (lengths beyond the context; --paired-peaks with several ranks or a device),
- * STATUS_INPUT (a line of stdin; a model whose arithmetic fails), STATUS_DRAINED (a signal). */
+/* **Collective (world)**. Runs all cases on the loaded model, the turns that stdin asks for, or
+ * bench_load_run; prints and writes the results. Errors, the same on all ranks: STATUS_MEMORY,
+ * STATUS_IO, STATUS_USAGE (lengths beyond the context; --paired-peaks with several ranks or a
+ * device), STATUS_INPUT (a line of stdin; a model whose arithmetic fails), STATUS_DRAINED (a
+ * signal). */
 struct status bench_run(struct job *j);
 
 /* **Collective (world)**. Runs `shoal bench --load`: n_warmup + n_repetitions turns. Each turn is a
@@ -121,11 +122,11 @@ struct status bench_run(struct job *j);
  * turns. Errors, the same on all ranks: STATUS_IO, STATUS_MEMORY, and those of weights_load. */
 struct status bench_load_run(struct job *j);
 
-/* Local. Checks on the first rank that the file of --json can be written at the end (NULL or "-":
- * no file). Errors: STATUS_IO. */
+/* Local. Checks on the first rank that the file of --json or --save can be written at the end
+ * (NULL or "-": no file). Errors: STATUS_IO. */
 struct status bench_check_json(const struct comm *c, const char *path);
 
-/* Local. Writes text to the file of --json. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Writes text to the file of --json or --save. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status bench_write_json(const char *path, const struct strbuf *text);
 
 #endif

@@ -111,7 +111,7 @@ double bench_machine_fma(const struct bench_machine *m)
 /* The latency of integer sums over the ranks of a host, called one after another. */
 struct sum_latency {
     size_t n_bytes;
-    struct latency calls; /* measured on the lead */
+    struct latency calls; /* as this rank measured them; the lead's are reported */
 };
 
 /* **Collective (host)**. Measures sums of out->n_bytes. */

@@ -17,18 +17,18 @@ enum {
     WIDTH = 2048, /* inputs of the linears */
     MOST_ROWS = 1024,
     MANY_ROWS = 64,
-    /* outputs of linears with fewer rows, and with these or more: calls of about a millisecond, so
-       that other work seldom interrupts one; more with many threads */
+    /* outputs of linears with fewer rows than MANY_ROWS, and with as many or more: calls of about a
+       millisecond, so that other work seldom interrupts one; more with many threads */
     FEW_ROWS_OUTPUTS = 2048,
     MANY_ROWS_OUTPUTS = 256,
     THREAD_OUTPUTS = 32,
     TIMES_MAX = 64,
     TIMES_MIN = 5,
     TIME_NS = 100000000,
-    LATE_NS =
-        700000000,  /* no curve's point takes longer, so that a node takes two minutes at most */
-    COLD_TIMES = 2, /* weights in memory have this many times the bytes of the caches */
-    BYTE = 0x3c,    /* as f16 about 1, as bf16 and f32 about 0.01, as a code 60 */
+    LATE_NS = 700000000, /* after this no further call for a point begins, so that a node takes
+                            about two minutes at most */
+    COLD_TIMES = 2,      /* weights in memory have this many times the bytes of the caches */
+    BYTE = 0x3c,         /* as f16 about 1, as bf16 and f32 about 0.01, as a code 60 */
     HEADS = 8,
     KV_HEADS = 2,
     HEAD_DIM = 128,
@@ -53,7 +53,7 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user)
     size_t n = 0;
     run(user); /* loads the code and the caches */
     const uint64_t begin = clock_ns();
-    bool is_late = false; /* where ranks wait long for each other, all with other work */
+    bool is_late = false; /* LATE_NS are over: beside other work, ranks wait long for each other */
     while (n < TIMES_MAX && (n < TIMES_MIN || total < TIME_NS) && !(is_late && n > 0)) {
         comm_barrier(c, COMM_HOST);
         const uint64_t since = clock_ns();
@@ -133,8 +133,8 @@ static void quantize(struct linears *l)
     op_quantize_rows(l->kern, l->x, WIDTH, MOST_ROWS, WIDTH, &l->xq);
 }
 
-/* Keeps what a disturbed measurement cannot be: a weight takes no longer for few rows than for
- * four times as many, which take no longer than four times of few; nor longer from a cache. */
+/* Corrects what only a disturbance explains: a weight takes no longer for n rows than for 4 n, for
+ * 4 n rows at most four times as long as for n, and from a cache no longer than from memory. */
 static void smooth(struct node_linear *y)
 {
     struct curve *curves[] = {&y->memory, &y->cached};
@@ -223,7 +223,7 @@ static struct status measure_linears(const struct bench_node *b, struct node *ou
 struct rows {
     const struct kern_table *kern;
     float *q, *k, *out; /* [rows, HEADS, HEAD_DIM], [rows, KV_HEADS, HEAD_DIM]; also plain rows of
-                           WIDTH */
+                           WIDTH / 2 */
     float *weight;      /* [WIDTH] */
     void *cache;
     int32_t *blocks;       /* [n_blocks] */

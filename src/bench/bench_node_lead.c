@@ -100,7 +100,7 @@ struct status bench_node_lead(const struct bench_node *b, struct node *out)
     if (!status_failed(&st)) st = time_least(MANY, &many);
     TRY(comm_agree(b->comm, st));
     const double each = (many - one) / (MANY - 1);
-    out->sequence_s = each > 1e-9 ? each : 1e-9; /* one measured by chance as long as many */
+    out->sequence_s = each > 1e-9 ? each : 1e-9; /* many took as long as one, by chance */
     out->step_s = one > out->sequence_s ? one - out->sequence_s : one;
     return status_ok();
 }

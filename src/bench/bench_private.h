@@ -1,6 +1,6 @@
 /* Private to shoal bench, shared by bench_cost.c (bytes and operations of a step), bench_run.c
- * (repetitions), bench_paired.c (steps in turns with the machine's peaks) and bench_report.c
- * (tables and JSON). */
+ * (repetitions), bench_paired.c (steps in turns with the machine's peaks), bench_load.c (loading)
+ * and bench_report.c (tables and JSON). */
 #ifndef SHOAL_BENCH_BENCH_PRIVATE_H
 #define SHOAL_BENCH_BENCH_PRIVATE_H
 
@@ -11,7 +11,7 @@
 
 /* Bytes and operations of steps, over all ranks. */
 struct bench_cost {
-    double dense_bytes;     /* weights that every step reads: all but experts and the embedding */
+    double dense_bytes;     /* weights that every step reads, so no experts or untied embedding */
     double expert_bytes;    /* bytes of one expert of one layer */
     double kv_token_bytes;  /* bytes of one position in all layers */
     double row_flops;       /* linears of one row, the chosen experts only; a multiply-add is two */
@@ -88,8 +88,8 @@ struct bench_result {
 enum { BENCH_PASS_LEAST = 96 << 20 };
 
 /* Local. Allocates memory for passes of about step_bytes, capped, but at least `least` bytes, so
- * that no cache keeps them between passes, and finds the fastest way to read it. The team must
- * outlive *p. Errors: STATUS_MEMORY. */
+ * that no cache keeps them between passes, and finds the fastest way to read it and the fastest f32
+ * arithmetic. The team must outlive *p. Errors: STATUS_MEMORY. */
 struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes,
                                 size_t least);
 void bench_paired_fini(struct bench_paired *p);

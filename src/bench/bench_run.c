@@ -1,7 +1,7 @@
 /* The repetitions of shoal bench: runs requests of synthetic tokens through scheduler and engine.
  * Each sampled token is computed and then replaced by a synthetic one, so that answers have the
- * given length and the tokens (and with them the experts) are the same with any model and in any
- * program. */
+ * given length and all tokens are the same in every run (and in another program with the same
+ * vocabulary). */
 #include "bench/bench_private.h"
 
 #include "base/clock.h"
@@ -20,7 +20,7 @@ struct bench {
     struct request_rules rules;
     struct step_plan plan;
     struct step_result result;
-    struct serve_summary *unwanted; /* statistics of warm-ups */
+    struct serve_summary *unwanted; /* statistics of repetitions that are not counted */
     struct in_flight {
         bool active;
         enum bench_phase_kind kind;
@@ -43,7 +43,7 @@ struct run {
     uint64_t mark_ns, cpu_ns; /* when the last results came; CPU time of the process then */
     struct comm_stats comm;   /* the lead's statistics at that moment */
     struct bench_repetition *out;
-    struct latency *ttft, *e2e; /* NULL: a warm-up */
+    struct latency *ttft, *e2e; /* NULL: not kept */
     struct bench_parts *parts;  /* NULL: no passes between steps */
     uint64_t paused_ns;         /* time spent in passes between steps */
 };
