@@ -16,15 +16,15 @@ struct advice_facts {
     double communication, waiting, planning; /* measured; waiting: of stages for each other */
     double rows_of_step;                     /* mean, of a replica */
     double max_batch;                        /* 0: not given */
-    double weight_bytes;                     /* mean bytes of a weight */
+    double weight_bytes;                     /* mean bytes of a weight of experts or FFN */
     double preempted, recomputed; /* preemptions per admission; rows computed again, of all */
-    double expert_evenness;       /* rows of the busiest rank by the mean; 0: not known */
+    double expert_evenness;       /* rows of the busiest rank over the mean; 0: not known */
     bool placed_by_load;          /* --expert-load was given */
 };
 
 struct advice {
     const char *rule; /* its name, for tests */
-    double gain;      /* times as fast; 0: not known */
+    double gain;      /* how many times as fast the job would be; at least 1.05 */
     char text[ADVICE_BYTES];
 };
 

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Ops of a layer whose threads are woken once each (model/stage_attention.c, stage_ffn.c, moe). */
+/* Ops of a layer, each of which wakes the threads (model/stage_attention.c, stage_ffn.c, moe). */
 enum {
     OPS_ATTENTION = 7, /* norm, q k v, rope and cache, attention, codes of o's input, o, sum */
     OPS_DENSE = 5,     /* norm, gate and up, down, sum, poll */
@@ -32,7 +32,7 @@ static enum node_format format_of(const struct layout_model *m, enum arch_class 
     return w.group == 1 && w.dtype == DTYPE_F16 ? NODE_F16 : NODE_BF16;
 }
 
-/* Returns the weights of one slab. */
+/* Returns the number of weights in a rank's slab of a tensor. */
 static double weights_of(const struct weights_cut *cut, const struct arch_tensor *t)
 {
     const struct weight_spec held = weights_slab(cut, t);
@@ -126,7 +126,7 @@ static void count_stage(struct cost_model *m, uint32_t pp)
     s->n_logits = vocab;
 }
 
-/* How many times as long as all threads that measured do these threads take. */
+/* Returns how many times as long n threads take as n_all threads. */
 static double slower(const struct curve *speed, double n_all, double n)
 {
     return curve_at(speed, n_all) / curve_at(speed, n);

@@ -1,6 +1,7 @@
 /* The time of a job from its steps: the lead plans a step, then each pipeline stage runs it when
  * the step is there and the stage is free. The caller gives the plans of a real or a simulated job
- * in order. Adds up times; decides nothing. Used by `shoal plan` and by the report after a run. */
+ * in order. Adds up times; decides nothing. Used by `shoal plan`, `shoal status` and the report
+ * after a run. */
 #ifndef SHOAL_COST_FORECAST_H
 #define SHOAL_COST_FORECAST_H
 
@@ -12,7 +13,8 @@ enum forecast_phase { FORECAST_PREFILL, FORECAST_DECODE, FORECAST_MIXED, FORECAS
 const char *forecast_phase_title(enum forecast_phase p);
 
 /* Local. Returns the kind of a plan: only rows of prompts, only single rows that are sampled, or
- * both. A prompt's last row alone counts as an answer's. */
+ * both. A prompt's last row alone counts as an answer's; rows with draft tokens count as a
+ * prompt's. */
 enum forecast_phase forecast_phase_of(const struct step_plan *plan);
 
 struct forecast {
@@ -40,8 +42,8 @@ struct forecast_load {
 };
 
 /* Local. Returns the seconds of a job whose steps are all alike: each has a row for each running
- * sequence, and prompt rows in the proportion of the tokens. The sum over all stages. For parts of
- * a job that are compared with each other, where no scheduler runs. */
+ * sequence, and prompt rows in the proportion of the tokens. Adds the times of all stages, as if
+ * they did not overlap. For comparing parts of a job where no scheduler runs. */
 double forecast_even_s(const struct cost_model *m, const struct forecast_load *load);
 
 /* How far a job has come at some moments, to continue it beyond its lines. */
@@ -58,7 +60,7 @@ struct forecast_end {
 
 /* Local. Continues a simulation to all lines of the input: what the simulated lines took, and for
  * each further line the mean of the middle half of the simulation, in which neither the beginning
- * nor the end leaves slots empty. spread: the standard deviation of a line's tokens by their mean.
+ * nor the end leaves slots empty. spread: the standard deviation of a line's length over its mean.
  * The interval joins `model_error` (a fraction) and twice the standard error of a sample. */
 struct forecast_end forecast_extend(const struct forecast_marks *m, double total_s,
                                     double n_simulated, double n_lines, double spread,

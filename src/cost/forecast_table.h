@@ -16,8 +16,8 @@ struct forecast_row {
     struct cost by; /* of the simulated steps */
 };
 
-/* Local. Returns the row that ends first; and the one with the fewest node-hours. On a tie of less
- * than 1 %, the one with fewer nodes. n is at least 1. */
+/* Local. Return the index of the row that ends first; and of the one with the fewest node-hours. On
+ * a tie of less than 1 %, the one with fewer nodes. n is at least 1. */
 size_t forecast_soonest(const struct forecast_row *rows, size_t n);
 size_t forecast_cheapest(const struct forecast_row *rows, size_t n);
 
@@ -26,12 +26,13 @@ size_t forecast_cheapest(const struct forecast_row *rows, size_t n);
 struct status forecast_table(const struct forecast_row *rows, size_t n, double watts,
                              struct strbuf *out);
 
-/* Local. Appends a picture: for each number of nodes, the tokens per second of its fastest row, a
- * bar stacked by the parts of a step. Errors: STATUS_MEMORY. */
+/* Local. Appends a picture: for each number of nodes (at most 32), the tokens per second of its
+ * fastest row, as a bar stacked by the parts of a step. Errors: STATUS_MEMORY. */
 struct status forecast_svg(const struct forecast_row *rows, size_t n, struct strbuf *out);
 
 /* Local. Appends --nodes, --ntasks, --cpus-per-task and --time as #SBATCH lines; the time is the
- * interval's end and a tenth more for loading, at least 10 minutes. Errors: STATUS_MEMORY. */
+ * interval's end and a tenth more for loading, up to the next whole minute, at least 11 minutes.
+ * Errors: STATUS_MEMORY. */
 struct status forecast_slurm(const struct forecast_row *row, struct strbuf *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* Reads and writes NODE.json. Each member of struct node has one row in the tables below. */
+/* Reads and writes NODE.json. Each member of struct node but `linear` has one row in the tables
+ * below. */
 #include "cost/node_file.h"
 
 #include "base/file.h"
@@ -36,8 +37,8 @@ static const struct member curves[] = {MEMBER(read, false), MEMBER(flops, false)
                                        MEMBER(sum, true)};
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Names of formats, and numbers near which formats are of similar speed: bytes per weight, but for
- * fp8, whose arithmetic is that of floats. */
+/* Names of formats, and for each a number that is close for formats of similar speed: the bytes per
+ * weight, but more for fp8, whose arithmetic is that of floats. */
 static const struct {
     const char *name;
     double likeness;

@@ -73,7 +73,7 @@ struct status node_write(const struct node *n, struct strbuf *out);
  * that is missing or wrong; also for a file of another version; STATUS_MEMORY. */
 struct status node_parse(const char *text, size_t n_bytes, const char *what, struct node *out);
 
-/* Local. Reads the file `path`. Errors: as node_parse; STATUS_IO. */
+/* Local. Reads the file `path`. Errors: as node_parse. */
 struct status node_read(const char *path, struct node *out);
 
 #endif

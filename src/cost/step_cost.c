@@ -9,7 +9,7 @@
 
 /* The load that layouts are compared by: prompts of 512 tokens, answers of 128. */
 static const double reference_context = 512 + 128 / 2.0, reference_rows_per_sample = 5;
-enum { ROWS_WORTH_CUTTING = 8 /* rows of a rank from which tp ranks hold slices of the rows */ };
+enum { ROWS_WORTH_CUTTING = 8 /* rows for each tp rank from which they hold slices of the rows */ };
 
 const char *cost_part_title(enum cost_part part)
 {
@@ -137,7 +137,7 @@ static void add_row_ops(const struct cost_model *m, const struct cost_stage *s, 
                         struct cost *out)
 {
     const struct node *node = m->node;
-    /* tp ranks that hold slices norm each row once */
+    /* tp ranks that hold slices norm each row once, not once each */
     const double own =
         m->l->cuts_outputs && n_rows >= ROWS_WORTH_CUTTING * (double)m->l->tp ? m->l->tp : 1;
     const double row =
@@ -148,7 +148,7 @@ static void add_row_ops(const struct cost_model *m, const struct cost_stage *s, 
 
 /* --- between ranks ------------------------------------------------------------------------ */
 
-/* Seconds to copy bytes through a host's memory, which all its ranks do. */
+/* Returns the seconds to copy bytes through a host's memory, when all its ranks do so. */
 static double copy_s(const struct cost_model *m, double n_bytes)
 {
     return m->ranks * 2 * n_bytes / m->read_bytes_s;

@@ -9,8 +9,8 @@
  *                 with the mean rows of a touched expert
  *     attention   R * heads * head_dim * positions seen * y(positions), layer by layer
  *     row ops     R * elements * norm, gate or rope
- *     sums        barriers and copies where tp ranks share memory (model/row_sum_outputs.c), else a
- *                 sum of 8-byte integers
+ *     sums        barriers and copies where tp ranks share memory (model/row_sum_outputs.c), 4-byte
+ *                 values over a network, else a sum of 8-byte integers
  *     exchange    a token to each host of its experts and back (parallel/wire/wire_bytes.h), or
  *                 through the host's memory
  *     head        the head's linear for the sampled rows, and sampling
@@ -92,7 +92,7 @@ void cost_rows_of(const struct step_plan *plan, double window, struct cost_rows 
 /* The weights of one stage's busiest rank, and what its layers do, summed over them. */
 struct cost_stage {
     double dense[NODE_FORMAT_COUNT];  /* weights that each row passes */
-    double expert[NODE_FORMAT_COUNT]; /* weights of all places of experts, over all layers */
+    double expert[NODE_FORMAT_COUNT]; /* weights of the rank's places of experts, over all layers */
     double head[NODE_FORMAT_COUNT];
     double n_layers, n_moe_layers, n_sums;
     double attention[COST_KINDS]; /* elements of query heads */
@@ -135,12 +135,13 @@ struct cost cost_even_of(const struct cost_model *m, uint32_t pp, const struct c
 /* Local. Returns the lead's seconds for a step. */
 double cost_lead_s(const struct cost_model *m, const struct cost_rows *rows);
 
-/* Local. For layout_budget.step_s: seconds of a step of n_rows rows of each replica, one of five
- * sampled, at positions around `context`. user: the struct node. 0: cannot be estimated. */
+/* Local. For layout_estimate.step_s: returns the seconds of a step of n_rows rows of each replica,
+ * one of five sampled, for prompts of 512 and answers of 128 tokens. user: the struct node. 0:
+ * cannot be estimated. */
 double cost_reference_s(void *user, const struct layout *l, const struct topo *t,
                         const uint32_t *order, double n_rows);
 
-/* Local. Returns the bytes of weights that the busiest rank of stage 0 holds. */
+/* Local. Returns the bytes of weights that the rank with the most of them holds. */
 double cost_rank_bytes(const struct cost_model *m);
 
 #endif
