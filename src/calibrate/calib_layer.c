@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { SEARCH_ROWS = 512 }; /* outputs of a linear that a search uses */
+enum { SEARCH_ROWS = 512 }; /* outputs of a linear that a search uses, at most */
 
 /* ---- members ---- */
 

@@ -218,7 +218,7 @@ static struct status emit_plain(struct calib *c, const struct calib_member *m)
     return st;
 }
 
-/* Passes the tensor of member `first` to the sink, unless an earlier member has the same tensor.
+/* Passes the tensor of member `first` to the sink if it was changed, and no earlier member has it.
  * Members are in the order of the tensor's rows: expert by expert, and gate before up if one
  * tensor holds both. */
 static struct status emit_tensor(struct calib *c, uint32_t first)

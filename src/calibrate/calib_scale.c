@@ -9,7 +9,8 @@
  *                                 head share its scales
  *     up -> down                  in each expert separately
  *
- * A scale is used only if every tensor that it changes is quantized (the router becomes f32):
+ * A scale is used only if every tensor that it changes is quantized (the router, and the mixes of
+ * shared experts and of index heads, become f32):
  * rounding scaled floats back to a narrow type would add another error. */
 #include "calibrate/calibrate_private.h"
 
@@ -18,7 +19,7 @@
 
 #include <string.h>
 
-/* True when all members are quantized, except routers, which become f32. */
+/* True when all members are quantized, except the router and the mixes, which become f32. */
 static bool all_quantized(const struct calib_unit *u)
 {
     for (uint32_t i = 0; i < u->n_members; i++) {

@@ -55,8 +55,8 @@ struct calibrate_options {
 struct calibrate_report {
     uint64_t n_tensors, n_experts_visited;
     uint64_t n_experts_rtn; /* experts that too few tokens reached, over all layers */
-    /* sums of squares over up to 64 outputs of each linear: `error` of the errors that rounding
-     * adds to the outputs, `energy` of the outputs themselves */
+    /* sums of squares over the outputs of all linears, estimated from up to 64 outputs of each:
+     * `error` of the errors that rounding adds to them, `energy` of the outputs themselves */
     double error, energy;
 };
 
@@ -66,8 +66,8 @@ struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, s
 
 /* **Collective (world)**. Passes to the sink each tensor of the layers that is quantized or
  * changed; the caller copies or rounds all others. Errors, the same on all ranks: STATUS_USAGE (a
- * source that is already quantized; a model with a gated delta rule; an empty calibration set),
- * STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's. */
+ * source that is already quantized; a model with recurrent layers or layers that share an index; an
+ * empty calibration set), STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's. */
 struct status calibrate_run(const struct calibrate_options *o, struct calibrate_report *report);
 
 /* One tensor's measured sensitivity. */
@@ -76,9 +76,10 @@ struct calibrate_error {
     double error[8];                  /* of RTN in each given format: output error / energy */
 };
 
-/* **Collective (world)**. Measures the output error of every linear of the layers under RTN in
- * each of n_formats, on the activations of the unquantized model. *out [*n], in the order of the
- * layers, is freed with mem_free. Errors: as calibrate_run. */
+/* **Collective (world)**. Measures the output error, under RTN in each of n_formats (at most 8), of
+ * every linear of the layers for which format_of names a format, on the activations of the
+ * unquantized model. *out [*n], in the order of the layers, is freed with mem_free. Errors: as
+ * calibrate_run, without the sink's. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

@@ -25,7 +25,7 @@ struct facts_port {
 struct facts_system {
     uint64_t memory_bytes, swap_used_bytes;
     uint32_t n_numa;
-    uint64_t numa_bytes[FACTS_NUMA_MAX], numa_free_bytes[FACTS_NUMA_MAX];
+    uint64_t numa_bytes[FACTS_NUMA_MAX], numa_free_bytes[FACTS_NUMA_MAX]; /* free: or file cache */
     enum facts_pages pages; /* transparent huge pages of private memory */
     char governor[FACTS_NAME_BYTES], driver[FACTS_NAME_BYTES]; /* of the first core's frequency */
     uint64_t shm_bytes, shm_free_bytes;                        /* /dev/shm */
@@ -62,13 +62,14 @@ struct facts {
     const char *directory;          /* the folder that was measured; NULL: none */
 };
 
-/* Local. Reads the files below `root` ("" for this machine). What cannot be read stays 0. */
+/* Local. Reads the files below `root` ("" for this machine), and this process's limit of locked
+ * memory. What cannot be read becomes 0. */
 void facts_read_system(const char *root, struct facts_system *out);
 
 /* Local. Reads a table of memory modules (DMTF SMBIOS 3.7, section 7.18, structures of type 17):
- * the number of modules that are there, and the sum of their configured transfer rates times 8
- * bytes. Two modules of one channel count twice, so the sum is an upper bound. Of a damaged table,
- * the modules before the damage count. */
+ * adds to *out the number of modules that are there, and the sum of their transfer rates (the
+ * configured ones, if known) times 8 bytes. Two modules of one channel count twice, so the sum is
+ * an upper bound. Of a damaged table, the modules before the damage count. */
 void facts_read_modules(const uint8_t *table, size_t n_bytes, struct facts_system *out);
 
 /* Local. first[h] = the first rank of host h, for all hosts. */

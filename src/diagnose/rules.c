@@ -18,7 +18,7 @@ static const double OTHERS_LEAST_CORES = 0.5, OTHERS_LEAST_PART = 0.05, STOLEN_L
 struct host {
     const struct facts *f;
     const struct topo_node *node;
-    const struct facts_rank *first; /* rank */
+    const struct facts_rank *first; /* its first rank */
     uint32_t index;
 };
 
