@@ -83,8 +83,8 @@ struct bench_options {
 struct bench_machine {
     uint32_t n_threads;
     double read_gbs;         /* reads from memory, in units of 1e9 bytes per second */
-    double gops[PEAK_COUNT]; /* in units of 1e9 operations per second; 0: the CPU lacks the
-                                instructions */
+    double gops[PEAK_COUNT]; /* in units of 1e9 operations per second; 0: not measured, or the CPU
+                                lacks the instructions */
 };
 
 /* Local. Returns how many bytes to read to measure a host's memory: twice the last-level caches of

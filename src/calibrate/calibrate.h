@@ -76,10 +76,10 @@ struct calibrate_error {
     double error[8];                  /* of RTN in each given format: output error / energy */
 };
 
-/* **Collective (world)**. Measures the output error, under RTN in each of n_formats (at most 8), of
- * every linear of the layers for which format_of names a format, on the activations of the
- * unquantized model. *out [*n], in the order of the layers, is freed with mem_free. Errors: as
- * calibrate_run, without the sink's. */
+/* **Collective (world)**. Measures the output error, under RTN in each of n_formats (at most
+ * CALIBRATE_FORMATS_MAX), of every linear of the layers for which format_of names a format, on the
+ * activations of the unquantized model. *out [*n], in the order of the layers, is freed with
+ * mem_free. Errors: as calibrate_run, without the sink's. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

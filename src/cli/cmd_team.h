@@ -7,9 +7,9 @@
 #include "parallel/comm/comm.h"
 
 /* **Collective (world)**; with comm NULL Local. Makes a team of n_wanted threads (0: as many as
- * OMP_NUM_THREADS says, or, if that is not set, one for each core of this rank's share of its host)
- * and binds them to the cores of that share. *out is freed with team_destroy. Errors:
- * STATUS_MEMORY, and those of reading the topology. */
+ * OMP_NUM_THREADS says, or, if that is not set, as topo_threads says) and binds them as
+ * topo_bind_threads does. *out is freed with team_destroy. Errors: STATUS_MEMORY, and those of
+ * reading the topology. */
 struct status cmd_team_create(uint32_t n_wanted, struct config env, struct comm *comm,
                               struct team **out);
 

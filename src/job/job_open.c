@@ -114,10 +114,10 @@ static struct status settle_head(struct job *j)
                        j->o->files.model);
 }
 
-/* Sets the number of draft tokens. A number given by the user is used as it is, and `mtp` uses
- * every guess; `auto` and `ngram` draft as many as are worth their cost. On a device `auto` must be
- * asked for: its steps were never timed, and drafts change the shapes of steps, which recorded
- * graphs replay. */
+/* Sets the number of draft tokens; 0 unless may_share. A number given by the user is used as it is,
+ * and `mtp` uses every guess; `auto` and `ngram` draft as many as are worth their cost. On a device
+ * `auto` must be asked for: its steps were never timed, and drafts change the shapes of steps,
+ * which recorded graphs replay. */
 static void settle_drafts(struct job *j, bool may_share)
 {
     struct schedule_flags *f = &j->options.schedule;

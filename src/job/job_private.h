@@ -45,7 +45,7 @@ struct status job_open_device_comm(struct job *j);
  * connected, and again after loading, which chooses algorithms. Errors: device_comm_same's. */
 struct status job_devices_same(struct job *j);
 
-/* **Collective (world)**. Returns the number of rows from which a step runs in halves
+/* **Collective (world)**. Returns the number of a replica's rows from which a step runs in halves
  * (model/stage.h); 0: never. */
 size_t job_halves_from(struct job *j);
 
@@ -108,8 +108,8 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);
 
-/* Local. Over all blocks, the rows of a block's busiest rank divided by the mean of its ranks, from
- * the traffic of all ranks together; 0: no rows. */
+/* Local. Returns the rows of the busiest rank over the mean of its group's ranks, over the counted
+ * calls of all MoE blocks, from the traffic of all ranks together; 0: no rows. */
 double job_rows_evenness(const struct moe_traffic *t);
 
 /* --- job_metrics.c --- */
