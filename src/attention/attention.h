@@ -12,10 +12,10 @@ struct attention_shape {
     float scale;                            /* of q.k */
     float softcap;                          /* of scores; 0: none */
     float norm_eps;                         /* of q and k norms */
-    bool norms_last;                        /* these come after RoPE */
+    bool norms_last;                        /* q and k norms come after RoPE */
 };
 
-/* One layer's work. q, k, v are changed in place; out may not overlap them. */
+/* One layer's work. Changes q in place and leaves k undefined; out overlaps none of q, k, v. */
 struct attention_work {
     float *q;                     /* [T, H, Hd] */
     float *k, *v;                 /* [T, G, Hd] */
@@ -28,7 +28,7 @@ struct attention_work {
     struct kv_view kv;
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;
-    float *parts; /* of attn_args */
+    float *parts; /* scratch, as in attn_args */
     size_t n_part_floats;
 };
 

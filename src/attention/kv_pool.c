@@ -22,7 +22,7 @@ struct layout_kv kv_layout(enum dtype t)
                               .scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0};
 }
 
-/* Bytes of a block's index keys. */
+/* Bytes of the index keys after one half. */
 static uint32_t index_bytes(enum dtype dtype, uint32_t index_dim)
 {
     return index_dim > 0 ? (uint32_t)kv_half_bytes(dtype, index_dim) : 0;

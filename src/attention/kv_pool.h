@@ -12,14 +12,14 @@ struct kv_shape {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
     bool latent;        /* V is K: one half per block */
-    uint32_t index_dim; /* latent: elements of an index key, which lie behind each half, in the same
-                           type; 0: none */
+    uint32_t index_dim; /* latent: elements of an index key; a block's keys follow its half, in the
+                           same type; 0: none */
 };
 
 struct kv_pool {
     struct kv_shape shape;
-    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_half_bytes */
-    void *data; /* owned: the blocks of all layers; a page is allocated when it is first written */
+    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_pool_half_bytes */
+    void *data; /* owned: all layers' blocks; on the host a page is allocated at its first write */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
 };
@@ -36,7 +36,7 @@ const char *kv_dtype_name(enum dtype t);
 /* Local. Returns the bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);
 
-/* Local. Bytes of one head's half of a block, with the index keys behind it. */
+/* Local. Bytes of one head's half of a block, with the index keys after it. */
 uint64_t kv_pool_half_bytes(const struct kv_shape *shape);
 
 /* Local. Bytes that one block takes over all layers of a rank. */
@@ -49,8 +49,8 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 
-/* Local. Bytes of one block over all layers; and copies of it, layer after layer, to and from host
- * memory. The pool must be in host memory, too. */
+/* Local. one_bytes: bytes of one block over all layers. get and put copy a block, layer after
+ * layer, to and from a buffer of that size; the pool must be in host memory, too. */
 uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);

@@ -33,7 +33,7 @@ struct kv_store {
     char dir[1024];
     uint64_t most_bytes, unswept_bytes;
     bool keeps_bound;
-    char *buffer; /* a whole file; owned */
+    char *buffer; /* owned; a whole file to write, or one head of one layer that was read */
     uint64_t index_bytes, file_bytes;
     uint64_t part_hash, n_written;
 };
@@ -243,7 +243,8 @@ static bool read_at(int fd, void *to, uint64_t n, uint64_t at)
     return true;
 }
 
-/* Reads a file's index into *index, owned by the caller. False: it is damaged. */
+/* Reads a file's index into *index, which the caller frees. False: it is damaged or does not fit
+ * this store, or memory is short. */
 static bool read_index(int fd, const struct reading *r, struct store_header *h, char **index)
 {
     const struct kv_store_part *p = &r->s->part;

@@ -2,7 +2,7 @@
  * time. A block's name is a hash of all that its bytes depend on: checkpoint, arithmetic, KV type
  * and all tokens up to its end (KV_STORE_NUMERICS counts changes of the arithmetic). A rank writes
  * its layers and heads as one file, and finds those that it needs in the files of any layout. Files
- * appear whole, by a rename, with checksums: a torn or damaged file is a miss, and is removed. When
+ * appear whole, by a rename, with checksums: a file that is found torn or damaged is removed. When
  * the folder is full, the least recently used files are removed. Called by kv_tier.c on its thread,
  * and by the lead's rank. */
 #ifndef SHOAL_ATTENTION_KV_STORE_H
@@ -28,8 +28,9 @@ struct kv_store_part {
 struct kv_store;
 
 /* Local. Opens a store in folder `dir`, which is made if it is missing; copies `part`. n_bytes: the
- * most that the folder holds; keeps_bound: this process removes files beyond it, now and while it
- * writes. Errors: STATUS_IO, STATUS_MEMORY. destroy accepts NULL. */
+ * bound on the folder's files; keeps_bound: this process sweeps, now and each time it has written
+ * 1/16 of n_bytes. Other writers may exceed the bound in between. Errors: STATUS_IO, STATUS_MEMORY.
+ * destroy accepts NULL. */
 struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_bound,
                               const struct kv_store_part *part, struct kv_store **out);
 void kv_store_destroy(struct kv_store **s);
@@ -37,7 +38,7 @@ void kv_store_destroy(struct kv_store **s);
 /* Local. Returns the key of the 64 tokens that follow those of key `before`. */
 struct kv_store_key kv_store_key_of(struct kv_store_key before, const int32_t *tokens);
 
-/* Local. True when any rank of any job has written a part of this block. */
+/* Local. True when the folder has a part of this block, written by any rank of any job. */
 bool kv_store_has(const struct kv_store *s, struct kv_store_key key);
 
 /* Local. Writes this rank's part [n_layers, n_halves, heads] of half_bytes, unless it is there.
@@ -45,10 +46,10 @@ bool kv_store_has(const struct kv_store *s, struct kv_store_key key);
 bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part);
 
 /* Local. Reads this rank's part from the files of the block. False: a layer or a head is missing or
- * damaged. */
+ * damaged, or memory is short; `part` is then incomplete. */
 bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part);
 
-/* Local. Removes files, the least recently used first, until the folder holds at most 7/8 of
+/* Local. Removes files, the least recently used first, until those left have at most 7/8 of
  * n_bytes. */
 void kv_store_sweep(struct kv_store *s);
 

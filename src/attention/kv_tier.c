@@ -106,8 +106,8 @@ static void do_write(struct kv_tier *t, const struct tier_order *o)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Reads a block from its slot or the store, on the thread. When the data is not as it was, the
- * block stays undefined: nobody reads it before it is computed again. */
+/* Reads a block from its slot or the store, on the thread. If that fails, the block keeps its old
+ * content: nobody reads it before it is computed again. */
 static void do_read(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();

@@ -13,11 +13,11 @@
 struct kv_tier;
 
 struct kv_tier_stats {
-    uint64_t n_out, n_in;         /* blocks written and read */
-    uint64_t out_bytes, in_bytes; /* bytes of these blocks */
+    uint64_t n_out, n_in;         /* writes and reads that have ended, including failed ones */
+    uint64_t out_bytes, in_bytes; /* of their blocks */
     uint64_t out_ns, in_ns;       /* the thread's time for them */
-    uint64_t wait_ns;             /* time that steps waited for a block, or for room to write */
-    uint64_t n_failed;            /* blocks that could not be read, or came with another checksum */
+    uint64_t wait_ns;             /* time that steps waited for reads, or for room to write */
+    uint64_t n_failed;            /* reads that failed, or brought another checksum */
 };
 
 struct kv_tier_options {
@@ -33,19 +33,20 @@ struct kv_tier_options {
 struct status kv_tier_create(const struct kv_tier_options *options, struct kv_tier **out);
 void kv_tier_destroy(struct kv_tier **t);
 
-/* Local. Copies a block, which may change afterwards; it is written to `slot` later. A block that
- * cannot be written fails when it is read. Errors: STATUS_MEMORY, STATUS_BUG (ids out of range). */
+/* Local. Copies a block, which may change afterwards; it is written to `slot` later. Waits for
+ * reads into the block, and while too many copies wait to be written. A block that cannot be
+ * written fails when it is read. Errors: STATUS_MEMORY, STATUS_BUG (ids out of range). */
 struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot);
 
-/* Local. Orders a slot to be read into a block, which nobody may use until it has come. Reads are
- * counted from 0 on. Errors: as kv_tier_out. */
+/* Local. Orders a slot to be read into a block, which nobody may use until it has come. Reads, also
+ * those of kv_tier_get, are counted from 0 on. Errors: as kv_tier_out. */
 struct status kv_tier_in(struct kv_tier *t, uint32_t slot, uint32_t block);
 
 /* Local. Likewise, to and from the store. */
 struct status kv_tier_put(struct kv_tier *t, uint32_t block, struct kv_store_key key);
 struct status kv_tier_get(struct kv_tier *t, struct kv_store_key key, uint32_t block);
 
-/* Local. Waits if a read into this block is under way. */
+/* Local. Waits for all reads into this block that were ordered. */
 void kv_tier_await_block(struct kv_tier *t, uint32_t block);
 
 /* Local. Returns the number of reads that have ended; with `all`, first waits for all that were
@@ -57,7 +58,7 @@ uint64_t kv_tier_n_ended(struct kv_tier *t, bool all);
 enum { KV_TIER_READS = 1 << 16 };
 bool kv_tier_is_good(struct kv_tier *t, uint64_t i);
 
-/* Local. Returns the descriptor of the file, for tests that damage it. */
+/* Local. Returns the descriptor of the file, for tests that damage it; -1: no file. */
 int kv_tier_fd(const struct kv_tier *t);
 struct kv_tier_stats kv_tier_stats_of(struct kv_tier *t);
 

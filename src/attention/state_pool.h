@@ -14,8 +14,8 @@ struct state_shape {
 
 struct state_pool {
     struct state_shape shape;
-    void *data; /* owned: all layers; for each, the convolutions of all slots, then the heads. A
-                   page is allocated when it is first written */
+    void *data; /* owned: for each layer, the convolutions of all slots, then their heads. A page is
+                   allocated when it is first written */
     uint64_t n_bytes;
 };
 

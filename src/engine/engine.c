@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Adds a span that ends now to the timeline. Returns the time. */
+/* Adds a span that ends now to the timeline. Returns the time now. */
 static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
 {
     const uint64_t now = clock_ns();
@@ -242,8 +242,8 @@ static struct status finish_batch(struct engine *e, const struct step_plan *plan
 }
 
 /* Sets *h to the memory for this run's hidden rows. Stages after the first wait for the previous
- * stage's rows and post the next receive before any computing, so that the previous stage never
- * waits for this one. A device pipe only queues the receive. */
+ * stage's rows and post the next receive before any computing, so that the next rows can arrive
+ * meanwhile. A device pipe only queues the receive of this run's rows. */
 static struct status await_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
     const size_t i = hidden_slot(e, e->n_runs);
@@ -357,7 +357,8 @@ static void share_words(struct engine *e, size_t from, size_t to)
 
 /* Puts the plan of the stage's root into e->shared on all ranks of the stage: its number of words,
  * then the words. One broadcast is enough if the plan is at most a quarter longer than the last
- * one, whose length all ranks know. For other ranks than the root the time counts as waiting. */
+ * one, whose length all ranks know, or than FIRST words. On all ranks but the root the time counts
+ * as waiting. */
 static void share_plan(struct engine *e, const struct plan_message *m)
 {
     enum { LENGTH = 1, FIRST = 255 };

@@ -11,11 +11,11 @@
 
 struct engine;
 
-/* This rank's file for KV blocks of waiting sequences (attention/kv_tier.h), n_slots 0: none; and
- * the prefix store. */
+/* Where this rank keeps KV blocks outside memory: a file for those of preempted sequences
+ * (attention/kv_tier.h), and the prefix store. */
 struct engine_tier {
     const char *dir;
-    uint32_t n_slots;      /* the same on all ranks */
+    uint32_t n_slots;      /* of the file, the same on all ranks; 0: no file */
     const char *store_dir; /* the prefix store's folder (attention/kv_store.h) */
     uint64_t store_bytes;  /* 0: none */
     bool keeps_bound;      /* this rank removes files beyond store_bytes */
@@ -31,22 +31,23 @@ struct engine_options {
  * time that a rank waits for other ranks inside a collective is part of comm_ns. */
 struct engine_stats {
     uint64_t n_steps;
-    uint64_t busy_ns; /* inside steps, waiting excluded */
-    uint64_t comm_ns; /* in collectives of the step, part of busy_ns */
+    uint64_t busy_ns; /* inside steps and plan broadcasts, waiting excluded */
+    uint64_t comm_ns; /* in the collectives of this time, part of busy_ns */
     uint64_t wait_ns; /* waiting for plans, hidden rows, results and sends: the pipeline's bubble */
-    uint64_t plan_ns; /* on the lead's rank: reading, planning, committing; set by its loop */
-    uint64_t elapsed_ns; /* from the wait for the first plan to the last plan; set by that loop */
+    uint64_t plan_ns; /* on the lead's rank: reading, planning, committing; set by the job */
+    uint64_t elapsed_ns; /* from the end of start-up to the end of the last step; set by the job */
     uint64_t lead_ns;    /* on the lead's rank: packing and sending plans, receiving results */
     uint64_t n_rows;
-    uint64_t n_sent;                    /* messages to one rank: plans, hidden rows and results */
-    uint64_t n_collectives;             /* calls of collectives over the stage and its axes */
-    uint64_t peak_bytes;                /* most resident memory */
+    uint64_t n_sent;        /* messages to one rank: plans, hidden rows, results and reports */
+    uint64_t n_collectives; /* calls of collectives over the stage and its axes */
+    uint64_t peak_bytes;    /* most resident memory */
     struct expert_stream_stats experts; /* of streamed experts */
     struct moe_traffic moe;
     struct kv_tier_stats tier;
 };
 
-/* Local. Errors: stage_create's, kv_tier_create's and kv_store_create's. destroy accepts NULL. */
+/* Local. Errors: STATUS_MEMORY, stage_create's, kv_tier_create's and kv_store_create's. destroy
+ * accepts NULL. */
 struct status engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine **e);
 

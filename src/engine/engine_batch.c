@@ -1,5 +1,5 @@
-/* A plan's sequences on this rank: the rows of its replica, what to compute of each row on the last
- * stage, and the results. Sends and receives nothing. */
+/* A plan's sequences on this rank: the rows of its replica, what the last stage computes from each
+ * row, and the results. Sends and receives nothing. */
 #include "engine/engine_private.h"
 
 #include "base/mem.h"
@@ -27,8 +27,8 @@ struct entry_tables {
 };
 
 /* Finds an entry's tables. A windowed table has no entries before first_block. So that it can be
- * indexed by a position's block anyway, it is copied to e->windowed at *free, after at least as
- * many unused entries. */
+ * indexed by a position's block anyway, it is copied to e->windowed at *free, which is at least
+ * first_block, and the pointer to it starts first_block earlier. Errors: STATUS_BUG. */
 static struct status find_tables(struct engine *e, const struct plan_seq *s, const int32_t *blocks,
                                  size_t *free, struct entry_tables *out)
 {
@@ -50,7 +50,8 @@ static struct status find_tables(struct engine *e, const struct plan_seq *s, con
     return status_ok();
 }
 
-/* Makes room for the windowed tables of a plan's entries. *free: where the first one goes. */
+/* Makes room for the windowed tables of a plan's entries. *free: the place of the first one in
+ * e->windowed. */
 static struct status place_windowed(struct engine *e, const struct plan_seq *seqs, size_t n_seqs,
                                     size_t *free)
 {
@@ -138,7 +139,7 @@ static int32_t next_token(const struct plan_seq *s, const int32_t *tokens, int32
     return r + 1 < s->n_rows ? tokens[r + 1] : s->next_token;
 }
 
-/* Returns the want of a row that samples a token. */
+/* Returns the vocab_want of a row that samples a token. */
 static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts,
                                       const uint32_t *allowed)
 {
@@ -158,7 +159,8 @@ static struct vocab_want sampled_want(const struct plan_seq *s, const struct pla
                                .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
 }
 
-/* Returns the want of a row that scores a known next token, or whose logits are sent back. */
+/* Returns the vocab_want of a row that does not sample: it scores its next token, if that is known,
+ * or its logits are sent back. */
 static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
 {
     const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;
@@ -167,7 +169,7 @@ static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
                                .n_top = has_tops ? s->n_prompt_logprobs : 0};
 }
 
-/* Makes room for the rows' most likely tokens. */
+/* Gives the wanted rows room for their most likely tokens, in e->tops. */
 static struct status place_tops(struct engine *e, size_t n_wants)
 {
     size_t n = 0;
@@ -222,7 +224,7 @@ void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants
                 e->guess_wants[e->n_guesses++] = (struct vocab_want){.want = PLAN_SAMPLE};
             }
             at += is_wanted;
-            e->next[row] = next < 0 ? 0 : next; /* after a row that failed */
+            e->next[row] = next < 0 ? 0 : next; /* none is known, or the draw failed */
         }
         row0 += (size_t)s->n_rows;
     }
@@ -296,7 +298,7 @@ static struct status get_hidden(struct engine *e, const struct hidden *h, size_t
     return device_status(e->o.kern->device);
 }
 
-/* Adds row x [n] to a pool. Returns the number of values that the grid cannot hold. */
+/* Adds row x [n] to a pool, without the values that the grid cannot hold. Returns their number. */
 static int64_t pool_row(const float *x, size_t n, int64_t *pool)
 {
     int64_t n_bad = 0;

@@ -1,5 +1,5 @@
 /* Carries out a plan's orders to move KV blocks between the pool and this rank's file or the prefix
- * store, and reports how far its replica's ranks are. */
+ * store, and reports to the lead how many of its replica's reads have ended. */
 #include "engine/engine_private.h"
 
 #include "base/mem.h"
@@ -85,7 +85,7 @@ struct status engine_run_moves(struct engine *e, const struct step_plan *plan, s
         const struct plan_move *m = &plan->moves[i];
         if (m->replica == (int32_t)e->place.dp) TRY(run_move(e, m, b));
     }
-    /* a sequence whose blocks were on their way may have left since */
+    /* a read may be under way into a block whose sequence has left and which another one has now */
     if (e->tier == NULL || kv_tier_n_ended(e->tier, false) == e->n_reads) return status_ok();
     size_t n_blocks = 0;
     for (size_t i = 0; i < b->n_seqs; i++) n_blocks += (size_t)b->seqs[i].n_blocks;

@@ -39,7 +39,8 @@ struct engine {
     struct plan_message result_messages[N_RESULTS];
     struct comm_request result_sends[N_RESULTS];
 
-    /* [max_rows] each: the step's runs of rows, and what the last stage computes of its rows */
+    /* the step's runs of rows, and what the last stage computes from its rows; [max_rows] where
+     * no other size is given */
     struct seq_rows *seqs; /* [max_rows] for each block table */
     struct kv_groups groups;
     int32_t *windowed; /* [windowed_capacity] the windowed tables of the step's runs, owned */
@@ -47,12 +48,12 @@ struct engine {
     size_t *rows;
     struct vocab_want *wants;
     struct vocab_got *got;
-    /* the same of a prediction layer's guesses; NULL: the model has none */
+    /* the same for a prediction layer's guesses; NULL: the model has no such layer */
     int32_t *next; /* the token after each row */
     size_t *guess_rows;
     struct vocab_want *guess_wants;
     struct vocab_got *guesses;
-    size_t n_guesses;      /* of the step; they belong to its draws in order */
+    size_t n_guesses;      /* of the step, in the order of its draws */
     float *normed;         /* [max_rows, D] */
     float *scores;         /* [max_rows] */
     float *pooled;         /* [max_rows, D] pooled rows in host memory; NULL before the first ones,
@@ -82,32 +83,33 @@ struct batch {
     const struct plan_seq *seqs; /* [n_seqs] */
     size_t n_seqs, n_rows;
     size_t n_runs;         /* runs in e->seqs: consecutive entries of one sequence make one run */
-    const int32_t *blocks; /* of all sequences */
+    const int32_t *blocks; /* of these sequences */
     const struct plan_move *ask;       /* NULL: no report is wanted */
     const int32_t *tokens;             /* [n_rows] */
     const struct plan_adjust *adjusts; /* sequence after sequence */
-    const uint32_t *allowed;           /* the same */
+    const uint32_t *allowed;           /* likewise */
 };
 
 /* engine_batch.c; all Local. */
 
-/* Takes this replica's part of a plan, borrowed from it, and writes its runs of rows to e->seqs.
- * Errors: STATUS_BUG when the plan does not fit the engine's rows or the vocabulary. */
+/* Sets *out to this replica's part of a plan, borrowed from it, and writes its runs of rows to
+ * e->seqs. Errors: STATUS_BUG when the plan does not fit the engine; STATUS_MEMORY. */
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out);
 
-/* engine_moves.c; Local where not said otherwise. Opens the tier, if there is one. Errors:
- * kv_tier_create's, kv_store_create's. */
+/* engine_moves.c; Local where not said otherwise. Opens the prefix store and the tier that o asks
+ * for. Errors: kv_tier_create's, kv_store_create's. */
 struct status engine_create_tier(struct engine *e, const struct engine_tier *o);
 
-/* Gives the plan's orders to the tier, and waits for blocks of the batch that are on their way.
- * Sets b->ask. Errors: STATUS_BUG, STATUS_MEMORY. */
+/* Gives the plan's orders for this replica to the tier, and waits for blocks of the batch that are
+ * on their way. Sets b->ask if the plan asks for a report. Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status engine_run_moves(struct engine *e, const struct step_plan *plan, struct batch *b);
 
 /* **Collective (TP)** where b->ask is set. Reports to the lead. Errors: STATUS_MEMORY. */
 struct status engine_report_moves(struct engine *e, const struct batch *b);
 
-/* Lead. Remembers which replicas a plan asks for a report; and collects the reports of a replica's
- * ranks for its oldest plan. Errors: STATUS_BUG, STATUS_MEMORY. */
+/* Lead. note_asked remembers which replicas the plan to be submitted asks for a report.
+ * collect_moved adds to *out the reports of a replica's stages on its oldest plan not yet
+ * collected, if that asked for one. Errors: STATUS_BUG, STATUS_MEMORY. */
 void engine_note_asked(struct engine *e, const struct step_plan *plan);
 struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out);
 
@@ -123,9 +125,9 @@ void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants
 struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants);
 
 /* Last stage, first tp rank, after engine_write_result. Adds the sums of the rows that PLAN_POOL
- * asks for, and counts values beyond the grid as bad rows. Overwrites e->rows and e->normed. The
- * sums are of integers, so no chunk and no order changes them. Errors: STATUS_MEMORY, the
- * device's. */
+ * asks for, and adds the number of values beyond the grid to n_bad. Overwrites e->rows and
+ * e->normed. The sums are of integers, so neither chunks nor order change them. Errors:
+ * STATUS_MEMORY, the device's. */
 struct status engine_write_pools(struct engine *e, const struct batch *b, const struct hidden *h);
 
 #endif
