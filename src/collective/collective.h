@@ -21,7 +21,7 @@ struct grid_sum {
     int32_t *bad; /* [T] the rows' counters are added to it, saturating at INT32_MAX */
 };
 
-/* Local. Rounds the sums, which hold all ranks' parts, into s->y and s->bad. */
+/* Local. Rounds the sums, which hold all ranks' parts: y = their values, or y += them. */
 static inline void grid_sum_round(const struct grid_sum *s, bool adds)
 {
     const struct grid_args a = {s->sums, s->n_rows, s->n_out, s->grid_bits, adds, s->y, s->bad};

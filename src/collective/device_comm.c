@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes one line for the log: which axes use NCCL, and why the others do not. */
+/* Appends one line for the log: which axes and neighbours use NCCL, and why the others do not. */
 static void device_comm_describe(const struct device *d, const struct comm *c, struct strbuf *out)
 {
     static const enum comm_axis axes[] = {COMM_TP, COMM_EP, COMM_ETP};
@@ -36,7 +36,7 @@ static void device_comm_describe(const struct device *d, const struct comm *c, s
     }
 }
 
-/* **Collective (host)**. Counts the ranks that opened this rank's device. */
+/* **Collective (host)**. Counts the ranks that opened this rank's device: d->n_sharers. */
 static struct status count_sharers(struct device *d, struct comm *c)
 {
     enum { PCI_BYTES = sizeof d->facts.pci };
@@ -71,8 +71,8 @@ bool device_comm_overlaps(const struct kern_table *k)
     return k->device != NULL && links_of(k->device, COMM_TP) != NULL;
 }
 
-/* Returns n_bytes of host memory that the device keeps; NULL on failure, which then fails the
- * device. */
+/* Returns n_bytes of pinned host memory, which the device keeps; NULL if that fails, which is then
+ * the device's failure. */
 static void *wire(struct device *d, enum device_wire which, size_t n_bytes)
 {
     const struct status st = device_wire_reserve(d, which, n_bytes);

@@ -1,8 +1,9 @@
 /* Collectives on the arrays that a kernel table's ops work on. Without a device these are the
  * functions of comm.h. With a device, NCCL moves the arrays where every rank of an axis has a GPU
- * of its own; elsewhere they are copied through pinned host memory and travel by MPI. Both ways
- * move and add integers alone, so the way changes no bit of a result. Counts and displacements are
- * lists in host memory. Called by model, moe, sample and engine; opened by job. */
+ * of its own and NCCL; elsewhere, or if the flags say so, they are copied through pinned host
+ * memory and travel by MPI. Both ways only copy words and add or compare integers, so the way
+ * changes no bit of a result. Counts and displacements are lists in host memory. Called by model,
+ * moe, sample and engine; opened by job. */
 #ifndef SHOAL_COLLECTIVE_DEVICE_COMM_H
 #define SHOAL_COLLECTIVE_DEVICE_COMM_H
 
@@ -11,8 +12,8 @@
 /* **Collective (world)**. Opens the communicators of k's device; does nothing without a device.
  * Called after comm_split, with the device open on every rank. Writes a line for the log to
  * said[n]. The communicators end with the device, which must be closed before c. Errors may differ
- * between ranks: STATUS_USAGE (NCCL could not start), STATUS_LOST (a rank did not answer within the
- * device's deadline). */
+ * between ranks: STATUS_USAGE (NCCL could not start, or the flags ask for it where it cannot run),
+ * STATUS_LOST (a rank did not answer within the device's deadline), STATUS_MEMORY. */
 struct status device_comm_open(const struct kern_table *k, struct comm *c,
                                const struct device_comm_options *o, char *said, size_t n);
 
@@ -20,8 +21,8 @@ struct status device_comm_open(const struct kern_table *k, struct comm *c,
 bool device_comm_overlaps(const struct kern_table *k);
 
 /* **Collective (world)**. Checks that the devices of all ranks compute the same bits: the same
- * device_sums, the same compute capability, and for each kind of matrix product that ranks have
- * multiplied so far the same algorithm. Called once when the devices are open and again when the
+ * device_sums, the same compute capability, and the same algorithm for each kind of matrix product
+ * that ranks have computed so far. Called once when the devices are open and again when the
  * weights are loaded. Checks nothing without a device, or when the bytes are the CPU's. `host`: of
  * this rank. All ranks get the same result. Errors: STATUS_USAGE names two ranks that differ;
  * STATUS_MEMORY. */
@@ -32,8 +33,8 @@ void device_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis a
 void device_sum_finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
                        bool adds);
 
-/* **Collective (axis)**, these three. A rank whose device has failed takes part with undefined
- * content; its step fails afterwards.
+/* **Collective (axis)**, these three. A rank whose device has failed sends undefined content, or
+ * over NCCL nothing at all; its step fails afterwards.
  *
  * As comm_or_u32; words of several ranks that are or-ed together must be equal or 0. */
 void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis axis, uint32_t *buf,

@@ -76,7 +76,7 @@ static void name_operation(const struct links *l, const struct link *link, struc
     name_ranks(l, link, out);
 }
 
-/* Records the first failure, with the operation and the ranks that took part. */
+/* Records the first failure, with the operation and the other ranks that took part. */
 static void links_fail(struct device *d, const struct link *link, enum status_code code,
                        const char *why)
 {
@@ -210,8 +210,8 @@ static void open_axis(struct device *d, struct link *link)
 }
 
 /* Opens the communicators of pairs. The lower rank of a pair invites the upper one; all ranks send
- * before they receive, and open their lower pair first, so that the pipeline opens from its first
- * stage on. */
+ * before they receive, and open the pair with the stage before first, so that the pipeline opens
+ * from its first stage on. */
 static void open_pairs(struct device *d)
 {
     struct links *l = d->links;

@@ -1,8 +1,8 @@
 /* NCCL communicators of this rank's device: one for each axis whose ranks all have a GPU of their
  * own, and one for each neighbour in the pipeline. Ranks that share a GPU have none; device_comm.c
- * copies their arrays through host memory. Operations are put on the device's streams and do not
- * block. The host waits in device_wait, whose hooks (kernels/cuda/device_state.h) look for errors
- * of peers here. */
+ * copies their arrays through host memory. Operations are put on the device's streams; the host
+ * does not wait until they have run. It waits in device_wait, whose hooks
+ * (kernels/cuda/device_state.h) look for errors of peers here. */
 #ifndef SHOAL_COLLECTIVE_LINKS_PRIVATE_H
 #define SHOAL_COLLECTIVE_LINKS_PRIVATE_H
 
@@ -26,7 +26,7 @@ struct link {
     const int *world; /* [n_ranks] ranks of the world, owned by links */
     enum comm_axis axis;
     const char *last;         /* name of the last operation */
-    uint64_t n_asked, n_done; /* operations started, and finished */
+    uint64_t n_asked, n_done; /* operations started, and known to have finished */
 };
 
 /* The streams of a pipeline's rows. Each slot has two events: its rows have arrived, and its array
@@ -99,7 +99,7 @@ void links_side_close(struct device *d);
 void links_side_settle(struct device *d);
 
 /* Local. links_begin records the start of an operation and returns the time for links_asked, which
- * takes the library's answer and accounts n_bytes. */
+ * takes the library's answer and accounts n_bytes; on failure it calls links_leave. */
 uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count);
 void links_asked(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes);
 

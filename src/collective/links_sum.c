@@ -1,6 +1,6 @@
 /* Row-parallel sums over a communicator: large ones as parts (each rank adds and rounds a part,
- * then all gather words of 4 bytes), small ones as one all-reduce of 8 bytes, on the compute stream
- * or beside it. */
+ * then all gather words of 4 bytes), small ones as one all-reduce of 8-byte sums. On the compute
+ * stream or beside it. */
 #include "collective/links_private.h"
 #include "kernels/cuda/device_state.h"
 #include "kernels/device_ops.h"

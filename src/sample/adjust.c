@@ -26,7 +26,7 @@ float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *ent
     return kern_changed_logit(&c, logit);
 }
 
-/* Returns the first entry with an id of at least id0. */
+/* Returns the index of the first entry with an id of at least id0; a->n if there is none. */
 static size_t adjust_first_of(const struct adjust *a, uint32_t id0)
 {
     size_t low = 0, high = a->n;

@@ -1,5 +1,5 @@
-/* Bias and penalties on one rank's part of a row of logits. A logit's change depends on the logit
- * and its own entry alone, so it does not depend on how the vocabulary is sharded. Called by
+/* Bias and penalties on one rank's part of a row of logits. A logit's change depends on the logit,
+ * its own entry and the row's penalties alone, not on how the vocabulary is sharded. Called by
  * vocab_parallel.c and draw_device.c. */
 #ifndef SHOAL_SAMPLE_ADJUST_H
 #define SHOAL_SAMPLE_ADJUST_H
@@ -19,7 +19,7 @@ struct adjust {
     const uint32_t *allowed; /* bit i: token i may be drawn; NULL: all may */
 };
 
-/* Local. True when it may change a logit. */
+/* Local. True when `a` may change a logit. */
 bool adjust_is_any(const struct adjust *a);
 
 /* Local. Returns how many elements of `saved` a row of `width` logits needs. */
@@ -45,7 +45,7 @@ size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t 
  * order, or all of them if `allowed` is set. Returns how many it saved, at most adjust_n_saved. */
 size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved);
 
-/* Local. Undoes adjust_row: restores the saved logits. Returns the same number. */
+/* Local. Undoes adjust_row: restores the saved logits. Returns the number that adjust_row did. */
 size_t adjust_undo(const struct adjust *a, uint32_t id0, size_t width, float *logits,
                    const float *saved);
 

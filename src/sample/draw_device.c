@@ -19,7 +19,7 @@ struct draw_device {
     int64_t *totals_device;      /* [N_MAX] */
     uint32_t *bits_device;       /* [N_MAX] */
     float *sent, *received,
-        *whole; /* [N_MAX, shard]; with shards also [rows owned here, V], twice */
+        *whole; /* sent [N_MAX, shard]; the others, with several shards: [rows owned here, V] */
     uint64_t keys[N_MAX], tokens[N_MAX];
     int64_t n_bad[N_MAX], totals[N_MAX];
     uint32_t bits[N_MAX];
@@ -108,7 +108,7 @@ static float draw_device_row_max(const struct draw_device *d, size_t i)
     return kern_from_ordered_bits((uint32_t)(d->keys[i] >> 32));
 }
 
-/* Computes the log-probabilities of the targets. Also computes the masses of rows without one,
+/* Computes the log-probabilities of the targets. Also computes the masses of rows without a target,
  * which costs less than a list of rows. */
 static void draw_device_score(struct draw_device *d, const float *logits,
                               const struct vocab_want *wants, size_t n_rows, struct vocab_got *got)

@@ -1,6 +1,7 @@
 /* Computes tokens and scores from logits in a device's memory, for rows that need nothing else:
  * with the same bytes as vocab_parallel.c on the host, but only a few numbers per row come to the
- * host. Called by vocab_parallel.c only. */
+ * host (whole rows only if they are drawn over several ranks without NCCL). Called by
+ * vocab_parallel.c only. */
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
@@ -14,7 +15,8 @@ struct status draw_device_create(const struct kern_table *kern, const struct sha
                                  struct draw_device **out);
 void draw_device_destroy(struct draw_device **d);
 
-/* Local. True when no row wants more than a token and a score. */
+/* Local. True when no row wants more than a token and a score, and no row limits the tokens that
+ * may be drawn (adjust.allowed). */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
 /* **Collective (TP)**. Finds the results got [n_rows]. logits: an array [n_rows, shard], which is

@@ -1,5 +1,6 @@
-/* One token from one row of logits: temperature, top-k, top-p, min-p and the draw, all in integers,
- * so that the result does not depend on where the vocabulary was cut. Pure, Local.
+/* Draws one token from a row of logits, with temperature, top-k, top-p and min-p. Probabilities are
+ * added and compared as integers, so the result does not depend on where the vocabulary was cut.
+ * Pure, Local.
  * Law: docs/numerics.md; randomness: Philox4x32-10 (Salmon et al., SC11). */
 #ifndef SHOAL_SAMPLE_PICK_H
 #define SHOAL_SAMPLE_PICK_H
@@ -10,7 +11,7 @@
 #include <stdint.h>
 
 struct pick_options {
-    float temperature;         /* > 0 */
+    float temperature;         /* > 0 for a draw */
     float top_p;               /* 1: off */
     float min_p;               /* 0: off */
     int32_t top_k;             /* 0: off */

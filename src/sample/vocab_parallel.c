@@ -18,10 +18,10 @@ struct vocab_parallel {
     const float *head_bias;
     uint32_t n_own_max; /* rows of a batch that one rank may own */
     float *logits;      /* [AT_ONCE, shard] */
-    float *made;     /* the same in the memory of the head's op; without a device logits itself */
-    float *sent;     /* [AT_ONCE, shard] rows in the order of their owners */
-    float *received; /* [n_own_max, V] shards of the rows owned here, by source */
-    float *row;      /* [V] */
+    float *made;        /* the same in the device's memory; without a device `logits` itself */
+    float *sent;        /* [AT_ONCE, shard] rows in the order of their owners */
+    float *received;    /* [n_own_max, V] shards of the rows owned here, by source */
+    float *row;         /* [V] */
     struct pick_scratch scratch;
     void *codes;                      /* [AT_ONCE, D] quantized, for a quantized head; or NULL */
     uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
@@ -29,7 +29,7 @@ struct vocab_parallel {
     uint32_t *targets;                /* [AT_ONCE] bits of the targets' logits */
     float *maxima;                    /* [AT_ONCE] largest logits, before they are adjusted */
     uint64_t *tops;                   /* [AT_ONCE, tp, n_top]: room for PLAN_TOPS_MAX */
-    float *saved;                     /* logits that were adjusted, row after row; grows */
+    float *saved;                     /* logits before they were adjusted, row after row; grows */
     size_t saved_capacity;
     struct draw_device *device; /* for batches that need only tokens and scores; NULL: no device */
 };

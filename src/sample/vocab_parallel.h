@@ -12,8 +12,8 @@
 struct vocab_parallel; /* buffers for VOCAB_ROWS_AT_ONCE rows */
 
 /* Local. head_reads_codes: a quantized head is multiplied with int8 activations, not with floats.
- * head_bias [this rank's vocabulary], borrowed, or NULL.
- * destroy accepts NULL. Errors: STATUS_MEMORY. */
+ * head_bias: [this rank's part of the vocabulary], borrowed, or NULL. destroy accepts NULL. Errors:
+ * STATUS_MEMORY. */
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
                                     const struct layout *layout, bool head_reads_codes,
                                     const float *head_bias, struct vocab_parallel **out);
@@ -21,7 +21,8 @@ void vocab_parallel_destroy(struct vocab_parallel **v);
 
 /* **Collective (TP)**. Finds the results got [n_rows]. x [n_rows, D] (normed), equal on all tp
  * ranks; head: this rank's rows of the vocabulary. The logits of PLAN_LOGITS rows are appended to
- * `logits` on tp rank 0, in order. Adjusted logits affect draws only. Errors: STATUS_MEMORY. */
+ * `logits` on tp rank 0, in order. Adjusted logits affect draws only. Errors: STATUS_MEMORY, the
+ * device's. */
 struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *head,
                                  const float *x, const struct vocab_want *wants, size_t n_rows,
                                  struct vocab_got *got, struct step_result *logits);

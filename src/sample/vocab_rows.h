@@ -16,13 +16,13 @@ struct vocab_want {
     struct pick_options pick; /* PLAN_SAMPLE; temperature 0: greedy */
     struct adjust adjust;     /* PLAN_SAMPLE: changes of the logits, for the draw only */
     int32_t n_top;            /* number of largest log-probabilities that are wanted */
-    struct plan_top *tops;    /* [n_top] these, written on tp rank 0; ids of -1 at the end where the
-                                 vocabulary has fewer */
+    struct plan_top *tops;    /* [n_top] these, written on tp rank 0; the ids are -1 where the
+                                 vocabulary has fewer, and all of them in a row with n_bad > 0 */
 };
 
 /* The result of one row; equal on all tp ranks. */
 struct vocab_got {
-    int32_t token;       /* PLAN_SAMPLE, else -1 */
+    int32_t token;       /* PLAN_SAMPLE; -1: not wanted, or n_bad > 0 */
     float logprob;       /* of the target */
     float token_logprob; /* PLAN_LOGPROB: of the sampled token */
     int32_t n_bad;       /* logits of the row that are NaN or infinite */
