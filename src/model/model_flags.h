@@ -14,7 +14,7 @@ enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
         "f32", ACTIVATIONS_F32                                                                     \
     }
 
-/* The type that fp8 weights are multiplied with. */
+/* The type of the activations that fp8 weights are multiplied with. */
 #define FP8_ACTIVATIONS_WORDS                                                                      \
     {"f32", ACTIVATIONS_F32},                                                                      \
     {                                                                                              \

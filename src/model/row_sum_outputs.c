@@ -163,8 +163,8 @@ static void row_sum_outputs_compute(struct stage *s, const struct packed *w, str
     op_linear_leaf(s->o.kern, &args);
 }
 
-/* Computes y [T, D] = x w^T, or adds it to y, for the rows that this rank holds; adds their
- * counters to the part's. */
+/* y [T, D] = x w^T, or y += x w^T, for the rows that this rank holds; adds their counters to the
+ * part's. */
 static void row_sum_outputs_run(struct stage *s, const struct packed *w, struct act_rows *in,
                                 float *y, bool adds, const struct part *p)
 {

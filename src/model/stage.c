@@ -45,7 +45,7 @@ static bool stage_is_quantized(const struct layer *l)
     return false;
 }
 
-/* Bytes of quantized rows of at most n_most inputs; 0 where no dense linear is quantized. */
+/* Bytes of quantized rows of at most n_most inputs; 0 if no dense linear reads such rows. */
 static size_t codes_bytes(const struct stage *s, size_t n_most)
 {
     const struct weights *w = s->o.weights;
@@ -315,7 +315,7 @@ static bool hides_exchange(const struct stage *s, const struct layer *layer, siz
            (n_parts == 1 || workspace_keeps_shared(s->o.layout));
 }
 
-/* A layer in which rows travel. With two parts, time runs to the right:
+/* Runs a layer in which rows travel. With two parts, as time runs to the right:
  *
  *     computes   attention 0 | attention 1 | experts 0 | experts 1 | attention 0 of the next layer
  *     travels                | rows of 0   | rows of 1 | sums of 0 | sums of 1 */

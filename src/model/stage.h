@@ -49,17 +49,17 @@ static inline bool stage_is_weight_only(const struct stage_options *o)
 
 /* **Collective (world)**, after comm_split and before weights are listed. Decides whether the
  * layout cuts o_proj and the dense down projections by outputs (if the tp ranks of every stage
- * share a host's memory), whether it cuts the experts' down projections so (if no rows of experts
- * are sent, moe/exchange_host.c), and whether ranks lend each other their experts (moe/balance.h).
- */
+ * share a host's memory), whether it cuts the experts' down projections likewise (if no rows of
+ * experts are sent, moe/exchange_host.c), and whether ranks lend each other their experts
+ * (moe/balance.h). */
 void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
                        struct layout *l);
 
 struct stage;
 
-/* Local. Allocates everything that a step needs except the MoE's exchange buffers, which grow.
- * Errors: STATUS_MEMORY, STATUS_USAGE (a capacity factor with a routing that has none). destroy
- * accepts NULL. */
+/* Local. Allocates everything that a step needs except the MoE's exchange buffers, which grow, and
+ * memory that tp ranks share, which the first step gets. Errors: STATUS_MEMORY, STATUS_USAGE (a
+ * capacity factor with a routing that has none). destroy accepts NULL. */
 struct status stage_create(const struct stage_options *options, struct stage **out);
 void stage_destroy(struct stage **s);
 
@@ -72,7 +72,8 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
  * max_rows apart; the copies differ only in their blocks, of which those that the rows see must be
  * valid. With in_halves (the same on all ranks) two halves of the rows take turns in each layer:
  * one half is computed while the other's sums over tp are exchanged, on a device, or while its rows
- * travel to experts on other hosts. The bytes are the same. Errors: STATUS_MEMORY. */
+ * travel to experts on other hosts. The bytes are the same. Errors: STATUS_MEMORY, the
+ * device's, those of streamed experts. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden);
 
@@ -86,8 +87,8 @@ void stage_hidden_rows(struct stage *s, const struct hidden *hidden, const size_
                        float *out);
 
 /* **Collective (STAGE)**. Last stage of a model with a prediction layer, after stage_forward: runs
- * that layer over the same rows. next [T] are the tokens that follow the rows. Errors:
- * STATUS_MEMORY. */
+ * that layer over the same rows. next [T] are the tokens that follow the rows. Errors: as
+ * stage_forward. */
 struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, const int32_t *next, const struct hidden *hidden);
 
@@ -96,7 +97,7 @@ struct status stage_predict(struct stage *s, const struct seq_rows *seqs, size_t
 void stage_predicted_norm(struct stage *s, const size_t *rows, size_t n, float *out);
 
 /* Local. Returns [layers of this stage, E]: how often this rank's tokens have chosen each expert so
- * far; borrowed. */
+ * far; borrowed; NULL for dense models. */
 const uint64_t *stage_expert_load(const struct stage *s);
 
 /* Local. Returns what this rank's MoE block did, over all layers so far; zeros without experts. */

@@ -78,7 +78,7 @@ static inline struct norm_weights stage_norm(const float *w, const float *bias)
     return (struct norm_weights){w, bias};
 }
 
-/* Memory of a prediction layer; all NULL: the stage has none. Owned. */
+/* Memory of a prediction layer; all NULL: the stage has no such layer. Owned. */
 struct prediction {
     void *hidden;  /* hidden_bytes of T rows: the layer's rows */
     float *joined; /* [T, 2 D] the normed embedding of a row's next token, and the normed row */
@@ -142,16 +142,17 @@ struct stage {
     float *shared;       /* [T, D] output of the shared experts */
     float *mix;          /* [T] the shared experts' gate */
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
-    uint32_t *head_sums; /* [T, H + G] sums of squares for norms over whole projections, as bits */
+    uint32_t *head_sums; /* [T, H + G] sums of squares for norms over several heads, as bits; in
+                            Mamba-2 layers [T, value heads] */
     struct by_outputs by_outputs;
     struct grid_sums grid;
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;
-    float *q_scale;     /* [T] factors on q in layers without RoPE; NULL: 1 */
+    float *q_scale;     /* [T] factors on q (struct arch_tuning); NULL: the model has none */
     float *ones;        /* [query_dim] the weights of norms without weights; NULL: there are none */
     int32_t *positions; /* [T] in host memory, as is final_rows */
     int32_t *final_rows;
-    void *codes;       /* quantized input rows; NULL: no dense linear is quantized */
+    void *codes;       /* quantized input rows; NULL: no dense linear reads such rows */
     void *inner_codes; /* likewise, for inner rows [T, F] */
 };
 
@@ -179,7 +180,7 @@ struct inner_rows {
  * of who holds what. No entry is NULL. */
 struct row_sum {
     const char *name;
-    /* Local. Allocates memory beside the workspace and adds it to workspace_bytes. Errors:
+    /* Local. Allocates memory besides the workspace and adds its size to workspace_bytes. Errors:
      * STATUS_MEMORY. */
     struct status (*create)(struct stage *s);
     void (*destroy)(struct stage *s);
@@ -204,8 +205,7 @@ struct row_sum {
                 struct part *p);
     /* **Collective (TP)**. Completes the part's last `add`. */
     void (*complete)(struct stage *s, struct part *p);
-    /* **Collective (TP)**. Called after the last layer. Gives all ranks all rows of h and all
-     * counters. */
+    /* **Collective (TP)**. Called after the last layer. Gives all ranks all rows of h and bad. */
     void (*gather)(struct stage *s, struct part *p);
 };
 
@@ -225,8 +225,8 @@ void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
-/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, also quantized in
- * `rows`, which describes all of y. */
+/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, also quantized for
+ * `first` (NULL: no linear) in `rows`, which describes all of y. */
 void row_sum_norm_own(struct stage *s, const struct part *p, struct norm_weights norm,
                       const struct packed *first, float *y, struct act_rows *rows);
 
@@ -246,7 +246,8 @@ struct block_output {
     const float *norm; /* [D] of an RMSNorm of the output; or NULL */
 };
 
-/* stage_linear.c. **Collective (TP)**. h += norm(x w^T + bias) in the rows that this rank holds. */
+/* stage_linear.c. **Collective (TP)**. h += scale.residual * norm(x w^T + bias) in the rows that
+ * this rank holds; without a norm it is row_sum.add. */
 void stage_add(struct stage *s, const struct block_output *out, struct act_rows *in,
                struct part *p);
 
@@ -276,7 +277,8 @@ void stage_describe_attention(struct stage *s);
 /* Local. True when heads are padded with zeros to the width that they have in the cache. */
 bool stage_is_padded(const struct stage *s);
 
-/* Local. Computes the positions of all rows, and the rotations that all layers share. */
+/* Local. Announces the step's rows to the ops; computes their positions, and the rotations and
+ * factors on q that all layers share. */
 void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);
 
 /* **Collective (TP)**. h += attention of the normed h. */
@@ -296,14 +298,15 @@ struct status stage_make_index(struct stage *s);
 void stage_free_index(struct stage *s);
 
 /* Local. Computes an index's keys and the weights of its heads from the part's normed rows `in`.
- * Comes before q's latent is quantized, in the memory of the rows' quantized values. */
+ * Called before q's latent is quantized, because that reuses the memory of the rows' quantized
+ * values. */
 void stage_index_project(struct stage *s, const struct index_weights *w, struct act_rows *in);
 
 /* Local. Norms and rotates the projected keys and writes them to the cache; rotates the queries. */
 void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p);
 
 /* Local. Attends as `args` says, each row over the positions that the layer's index chooses; a
- * layer without one takes those of the layer before it. */
+ * layer without an index takes those of the last layer that had one. */
 void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
                          const struct attn_args *args);
 
@@ -317,8 +320,8 @@ struct delta_shape stage_delta_shape(const struct stage *s);
 /* Gated delta rule, and the Mamba-2 scan of stage_mamba.c: a stage_attend each. */
 stage_attend stage_delta, stage_mamba;
 
-/* stage.c. Local. out [n, D] = the normed rows [n] of h. stage_scale_rows: times the model's
- * scale.logits, for the head. */
+/* stage.c. Local. stage_norm_rows: out [n, D] = the normed rows [n] of h. stage_scale_rows
+ * multiplies n rows by the model's scale.logits, for the head. */
 void stage_scale_rows(struct stage *s, size_t n, float *rows);
 void stage_norm_rows(struct stage *s, const float *h, const struct norm_weights *norm,
                      const size_t *rows, size_t n, float *out);
@@ -336,13 +339,13 @@ struct hidden stage_join(struct stage *s, const int32_t *next, const struct hidd
  * STATUS_USAGE (a capacity factor with a routing that has none). */
 struct status stage_make_moe(struct stage *s);
 
-/* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: STATUS_MEMORY. */
+/* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: moe_forward's. */
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p);
 
 /* **Collective (STAGE)**, instead of stage_ffn for a MoE whose rows travel (moe_travels): three
  * steps, between which other parts compute. stage_send_rows also computes the shared experts. After
- * stage_take_results h is complete; it does nothing when nothing is under way. Errors:
- * STATUS_MEMORY. */
+ * stage_take_results h is complete; it does nothing if nothing is under way. Errors: moe_start's.
+ */
 struct status stage_send_rows(struct stage *s, const struct layer *layer, struct part *p);
 struct status stage_run_experts(struct stage *s, struct part *p);
 struct status stage_take_results(struct stage *s, struct part *p);
