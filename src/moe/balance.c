@@ -46,7 +46,7 @@ static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
     return best;
 }
 
-/* Returns the piece with the most rows of the full rank. */
+/* Returns the full rank's piece with the most rows; NULL: it has none. */
 static struct expert_piece *most_rows(struct expert_piece *pieces, size_t n,
                                       const struct extremes *x)
 {
@@ -59,8 +59,8 @@ static struct expert_piece *most_rows(struct expert_piece *pieces, size_t n,
     return most;
 }
 
-/* Returns how many of the piece's last rows the empty rank should take, in whole tiles; 0 for none.
- */
+/* Returns how many of the piece's last rows the empty rank should take, a multiple of
+ * BALANCE_LEAST_ROWS; 0 for none. */
 static uint32_t rows_to_cut(const struct expert_piece *p, const struct extremes *x)
 {
     if (p == NULL || x->gap < BALANCE_WEIGHT_ROWS + 2 * BALANCE_LEAST_ROWS) return 0;

@@ -1,7 +1,7 @@
-/* Capacity factors: an expert serves at most C tokens of a microbatch, on whichever ranks the
- * tokens are. A pure function: all ranks of a stage compute the same from the gathered router
- * logits. A token's result then depends on the other tokens of its microbatch, so bytes may differ
- * from those of another layout or batch; the report of the run says so.
+/* Capacity factors: an expert serves at most C tokens of a microbatch, on whichever ranks they are
+ * (with CAPACITY_TOP1 all first choices). A pure function: all ranks of a stage compute the same
+ * from the gathered router logits. A token's result then depends on the other tokens of its
+ * microbatch, so bytes may differ from those of another layout or batch; the report says so.
  * Source: GShard (Lepikhin et al., 2020), section 2.2: choices are served by rank of preference,
  * then by token order. */
 #ifndef SHOAL_MOE_CAPACITY_H
@@ -14,7 +14,7 @@ enum capacity_policy {
     CAPACITY_DROPLESS, /* no limit */
     CAPACITY_DROP,     /* a choice beyond the capacity is dropped */
     CAPACITY_NEXT,     /* the choice goes to the best expert with room that the token has not
-                          chosen */
+                          chosen; without one it is dropped */
     CAPACITY_TOP1,     /* the choice is dropped, but a token's first choice is always kept */
 };
 /* The policies that --capacity-policy can name. */

@@ -150,7 +150,8 @@ static struct choice exchange_host_find(const struct moe *m, int32_t id, int32_t
     return (struct choice){s->pieces[i].rank, s->piece_rows[i] + (at - s->pieces[i].first)};
 }
 
-/* Collects the rows that this rank computes, ordered by expert, then by token. */
+/* Collects the rows that this rank computes, or lists them for p->spread, ordered by expert, then
+ * by token. */
 static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
 {
     const size_t n_choices = p->n_tokens * m->o.model->n_chosen;
@@ -251,7 +252,7 @@ static void find_choices(const struct combine *c, size_t t, struct token_choices
 }
 
 /* out [n] = the sum of n columns of the choices' rows. Prefetches each chunk of the rows while the
- * chunk before it is added up. Returns the values that are too large for the grid. */
+ * chunk before it is added up. Returns how many values are too large for the grid. */
 static int64_t sum_chunks(const struct combine *c, const struct token_choices *t,
                           const float **rows, size_t n, float *out)
 {
@@ -272,7 +273,7 @@ static int64_t sum_chunks(const struct combine *c, const struct token_choices *t
 }
 
 /* out = the sum over the choices in those columns of c->columns that one of an expert's ranks has;
- * out[0] is column c->columns.begin. Returns the values that are too large for the grid. */
+ * out[0] is column c->columns.begin. Returns how many values are too large for the grid. */
 static int64_t sum_columns_of(const struct combine *c, const struct token_choices *t, uint32_t etp,
                               float *out)
 {
@@ -299,7 +300,8 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Adds the output `out` [D] of token t's experts to the token's row of h. */
+/* Adds the output `out` [D] of token t's experts, and that of the shared experts, to the token's
+ * row of h. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;

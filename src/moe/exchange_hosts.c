@@ -162,7 +162,7 @@ static struct status number_rows(struct moe *m, const struct pass *p)
     return status_ok();
 }
 
-/* Lays out the blocks for all hosts in this rank's memory. */
+/* Lays out the blocks for all hosts in this rank's shared memory, without rows and choices. */
 static struct status lay_out_blocks(struct moe *m, struct comm_mail_piece **out)
 {
     struct by_host *b = m->by_host;
@@ -270,8 +270,8 @@ static struct status exchange_hosts_send(struct moe *m, struct pass *p)
 
 /* --- tokens at the experts' host -------------------------------------------------------------- */
 
-/* Finds the blocks for this host, those of host 0's ranks first; b->from[h]: the first block and
- * row of host h, b->from[n_hosts]: the ends. */
+/* Finds the blocks for this host, those of host 0's ranks first. Sets b->from[h] to the first block
+ * and row of host h, and b->from[n_hosts] to the numbers of all. */
 static void find_blocks(struct moe *m)
 {
     struct by_host *b = m->by_host;
@@ -324,7 +324,7 @@ static void number_choices(struct moe *m)
     }
 }
 
-/* Ends the job unless every choice is of an expert of this host. */
+/* Ends the job unless all choices are of experts of this host and no row has more than K. */
 static void check_choices(const struct moe *m)
 {
     const struct by_host *b = m->by_host;
@@ -340,7 +340,7 @@ static void check_choices(const struct moe *m)
     }
 }
 
-/* Sets m->work and b->to_slots [rows, K] for the rows of this rank's experts. */
+/* Sets m->work, p->n_in and b->to_slots [rows, K] for the rows of this rank's experts. */
 static void take_own_choices(struct moe *m, struct pass *p)
 {
     struct by_host *b = m->by_host;

@@ -67,7 +67,7 @@ static struct range run_of(size_t n_rows, size_t n_runs, size_t run)
                           (uint32_t)(n_rows * (run + 1) / n_runs)};
 }
 
-/* Returns the rows of a host that this rank adds up. */
+/* Returns which of the rows from `host` are added up by rank `local` of this host. */
 static struct range share_of(const struct by_host *b, int host, int local)
 {
     const size_t n = b->from[host + 1].row - b->from[host].row;
@@ -123,8 +123,8 @@ static void pack_run(void *job_, uint32_t run)
     }
 }
 
-/* Joins a host's runs to one block: makes the ends count from the first row, and pads the last
- * piece to whole lines. */
+/* Joins the runs for a host to one block: makes the ends count from the first row, and pads the
+ * packed rows to whole lines. */
 static void join_runs(const struct pack_job *job, int host)
 {
     struct comm_mail_piece *pieces = job->pieces + (size_t)host * (1 + job->n_runs);
@@ -143,8 +143,8 @@ static void join_runs(const struct pack_job *job, int host)
     result_block_write_head(n_rows, result_head_bytes(n_rows) + n_packed + rest, block);
 }
 
-/* Places the blocks for all hosts, each run with room for its longest message, in this rank's
- * memory. */
+/* Places the blocks for all other hosts, with room for the longest form of each run, in this rank's
+ * shared memory. */
 static struct status lay_out_results(struct moe *m, struct pack_job *job)
 {
     struct by_host *b = m->by_host;

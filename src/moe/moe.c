@@ -182,7 +182,8 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
     }
 }
 
-/* Runs the router over the tokens of p->listed; sets p->ids, p->weights and *logits. */
+/* Runs the router over the tokens of p->listed; sets p->ids, p->weights and *logits, and gives
+ * p->slots room. */
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->listed), n_choices = n * m->o.model->n_chosen;
@@ -242,7 +243,7 @@ static void assign_slots(struct moe *m, struct pass *p)
     for (size_t i = 0; i < n_choices; i++) {
         p->slots[i] = p->ids[i] >= 0 ? m->per_expert[p->ids[i]]++ : -1;
     }
-    /* per_expert[e] is now the end of expert e's rows, which is the start of those of e + 1 */
+    /* per_expert[e] is now the end of place e's rows, which is the start of those of e + 1 */
     p->n_out = (size_t)at;
 }
 

@@ -54,7 +54,7 @@ void moe_destroy(struct moe **m);
 struct moe_traffic {
     uint64_t n_tokens; /* tokens, counted once in each layer */
     uint64_t dispatch_bytes, combine_bytes;
-    uint64_t n_rows;       /* rows that this rank computed in the first million calls */
+    uint64_t n_rows;       /* rows that this rank computed in the first 2^20 calls */
     uint64_t busiest_rows; /* in these calls, the sum of the busiest rank's rows on the EP axis; 0
                               before moe_count_busiest */
 };
@@ -80,11 +80,12 @@ bool moe_takes_slices(const struct moe *m);
 bool moe_travels(const struct moe *m);
 
 /* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += scale.residual * (the
- * experts' output for x + shared), in three calls with one lane, below MOE_LANES: router and
- * dispatch; experts; combine. Calls of the other lane may come in between, in the same order on all
- * ranks, but not with a capacity factor, and only if moe_travels. rows is borrowed until
- * moe_finish; if moe_travels, moe_start alone reads x. The caller may set rows->shared until
- * moe_run. Errors: STATUS_MEMORY when a buffer cannot grow. */
+ * experts' output for x + shared), in three calls with one lane, below MOE_LANES: moe_start
+ * routes and sends rows, moe_run runs the experts and sends results, moe_finish combines them.
+ * Calls of the other lane may come in between, in the same order on all ranks, but not with a
+ * capacity factor, and only if moe_travels. rows is borrowed until moe_finish; if moe_travels,
+ * moe_start alone reads x. The caller may set rows->shared until moe_run. Errors: STATUS_MEMORY
+ * when a buffer cannot grow; the device's; those of reading streamed experts. */
 struct status moe_start(struct moe *m, const struct layer *layer, const struct moe_rows *rows,
                         int lane);
 struct status moe_run(struct moe *m, int lane);

@@ -1,6 +1,6 @@
 /* Replaces experts by their places: each choice gets the place of its expert or, where the expert
  * has copies, of the copy that computes it (parallel/layout/expert_copies.h). Called by
- * moe_forward. */
+ * moe.c. */
 #include "base/mem.h"
 #include "moe/moe_private.h"
 #include "parallel/layout/expert_places.h"

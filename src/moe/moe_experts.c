@@ -62,8 +62,8 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
     }
 }
 
-/* Gets memory for the quantized values of n_in rows of n inputs; NULL when no expert is quantized.
- */
+/* Gets memory for the quantized values of n_in rows of n inputs; NULL when no expert reads such
+ * values. */
 static struct status codes_memory(struct moe *m, const struct pass *p, enum buffer which, size_t n,
                                   void **out)
 {
@@ -119,8 +119,8 @@ static void read_own_inner(struct moe *m, const struct act_rows *inner, struct l
 
 static const struct expert_inner inner_own = {.rows = own_inner_rows, .read = read_own_inner};
 
-/* Describes them when the ranks of an expert share these inputs: each reads all of them, and gate
- * [n_in, f] holds this rank's columns. */
+/* Describes the same inputs when the ranks of an expert share them: each reads all of them, and
+ * gate [n_in, f] holds this rank's columns. */
 static struct status shared_inner_rows(struct moe *m, const struct pass *p, const float *gate,
                                        size_t f, struct act_rows *out)
 {
@@ -170,8 +170,8 @@ static struct status input_rows(struct moe *m, const struct pass *p, struct act_
     return p->spread != NULL ? p->spread(m, p, in) : status_ok();
 }
 
-/* The linears of an expert's inputs, of which `a` describes what both have in common, and the
- * activation: sets gate [n_in, f], or inner's quantized values. */
+/* Runs the gate and up projections and the activation: sets a->y [n_in, f], or inner's quantized
+ * values. `a` describes what both linears have in common; `up` is scratch of the same size. */
 static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *in,
                           const struct linear_args *a, struct act_rows *inner, float *up)
 {
@@ -197,7 +197,7 @@ static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *
     }
 }
 
-/* The same without a gate. */
+/* Likewise for experts without a gate: one linear, then squared ReLU. */
 static void relu2_linear(struct moe *m, const struct pass *p, struct act_rows *in,
                          const struct linear_args *a)
 {

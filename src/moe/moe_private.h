@@ -27,7 +27,7 @@ enum buffer {
     BUF_RECV,     /* [rows in, D] by source, then expert */
     BUF_X,        /* [rows in, D] by expert, then source */
     BUF_GATE,
-    BUF_UP,          /* [rows in, F] */
+    BUF_UP,          /* [rows in, F], as is BUF_GATE */
     BUF_CODES,       /* [rows in, D] quantized, for quantized experts */
     BUF_INNER_CODES, /* [rows in, F] likewise */
     BUF_SUMS,        /* [rows in, D + 1] */
@@ -37,7 +37,8 @@ enum buffer {
     BUF_RESULT,      /* [rows out, D + 1] in the send order */
     BUF_OUT,         /* [T, D] the block's output */
     BUF_MARKS,       /* [T, 2] bad and dropped of each token */
-    BUF_MOVE,        /* [rows in, 2] a permutation; this array and all below are in host memory */
+    BUF_MOVE,        /* [rows in, 2] a permutation, or the row of each choice; this array and all
+                        below are in host memory */
     BUF_ALL_LOGITS,
     BUF_ALL_IDS,
     BUF_ALL_WEIGHTS, /* this and the two above: of the whole microbatch, for a capacity factor */
@@ -50,7 +51,7 @@ enum buffer {
     BUF_MARK_LIST,    /* [n, 2] */
     BUF_TOKEN_CODES,  /* [T, D] quantized, before they are copied to the experts' rows */
     BUF_CHOICES,      /* [T, 2 K] chosen experts and their weights' bits, of all tokens */
-    BUF_ROW_OF,       /* this and the four below: struct by_host and its mail */
+    BUF_ROW_OF,       /* this and the four below: arrays of one call of exchange_between_hosts */
     BUF_HOST_SLOTS,
     BUF_ROW_WEIGHTS,
     BUF_GROUP_SUMS,
@@ -93,8 +94,8 @@ struct sharing {
                                     expert computes */
     unsigned turn;               /* which of two shared segments receives the outputs of this
                                     block */
-    void *inputs; /* the inputs of the down projection of all these ranks, where its outputs are
-                     cut */
+    void *inputs; /* the down projection's inputs of all etp ranks, shared by them; used if its
+                     outputs are cut */
     size_t inputs_bytes;
 };
 
@@ -127,7 +128,7 @@ struct host_outputs {
 
 /* The state of exchange_hosts.c. Arrays are owned, except those of one call, which are buffers. */
 struct by_host {
-    struct comm_mail *mail; /* NULL: there is one rank, or no shared memory */
+    struct comm_mail *mail; /* NULL: there is one rank, no shared memory, or a device */
     struct comm_mail_places at;
     int *host_of;                 /* [P] of each place */
     struct block_to *to;          /* [n_hosts] */
@@ -157,9 +158,9 @@ struct copies {
     int64_t *part_rows; /* [ep] */
 };
 
-/* The rows that this rank computed in each of its blocks so far. */
+/* The rows that this rank computed in each call so far (moe_rows.c bounds n). */
 struct row_counts {
-    uint32_t *of_block; /* [n] owned */
+    uint32_t *of_block; /* [n] owned, one for each call */
     size_t n, capacity;
 };
 
@@ -188,8 +189,8 @@ struct pass {
                                 rows, negative for none */
     float *out;              /* [T, D] */
     int32_t *marks;          /* [T, 2] */
-    /* [n_in, columns] and [n_in]: the experts' outputs, when this rank has all K-blocks of them,
-     * and their counters */
+    /* [n_in, columns] and [n_in]: the experts' outputs, to which all K-blocks have been added, and
+     * their counters */
     float *y;
     int32_t *bad;
 };
@@ -206,11 +207,11 @@ struct moe {
     const struct expert_exchange *exchange; /* chosen by moe_create, as are the next two */
     struct status (*add_blocks)(struct moe *m, struct pass *p); /* called by moe_compute */
     const struct expert_inner *inner;
-    struct grown buffers[MOE_LANES][BUF_COUNT]; /* those that one call alone needs: of lane 0 */
+    struct grown buffers[MOE_LANES][BUF_COUNT]; /* those not kept until moe_finish: lane 0's */
     int lane;                                   /* of the current call */
     struct pass passes[MOE_LANES];
-    int32_t *per_expert;            /* [P] rows of the listed tokens; this array and all below
-                                       are owned */
+    int32_t *per_expert;            /* [P] rows of places 0 to e, of the listed tokens or of those
+                                       that came; this array and all below are owned */
     struct expert_rows *work;       /* [n_work] the rows that this rank computes, in the order of
                                        computation */
     size_t n_work;                  /* at most n_work_max */
@@ -241,19 +242,21 @@ struct expert_exchange {
     void (*destroy)(struct moe *m);
     /* Local. Returns the tokens that this rank routes. */
     struct range (*routed)(const struct moe *m, const struct pass *p);
-    /* **Collective (STAGE, EP)**. Called after the router, with its logits. Sets p->listed, the
-     * tokens that this rank lists from now on, and their p->ids and p->weights. Errors:
+    /* **Collective (STAGE, EP)**. Called after the router, with its logits. May change p->listed,
+     * the tokens that this rank lists from now on, and their p->ids and p->weights. Errors:
      * STATUS_MEMORY. */
     struct status (*agree)(struct moe *m, struct pass *p, const float *logits);
     /* **Collective (EP)**. Starts to send rows to their experts, if they can travel while the
      * caller computes. Errors: STATUS_MEMORY. */
     struct status (*send)(struct moe *m, struct pass *p);
-    /* **Collective (EP)**. Brings this rank the rows that it computes. Sets m->work, and p->x or
-     * p->spread. Errors: STATUS_MEMORY. */
+    /* **Collective (EP)**. Brings this rank the rows that it computes. Sets p->n_in, m->work, and
+     * p->x or p->spread. Errors: STATUS_MEMORY. */
     struct status (*dispatch)(struct moe *m, struct pass *p);
-    /* **Collective (ETP, EP)**. The experts' FFN over these rows. Errors: STATUS_MEMORY. */
+    /* **Collective (ETP, EP)**. Runs the experts' FFN over these rows. Errors: STATUS_MEMORY, those
+     * of streamed experts. */
     struct status (*compute)(struct moe *m, struct pass *p);
-    /* **Collective (EP)**. Starts to send the results back, likewise. Errors: STATUS_MEMORY. */
+    /* **Collective (EP)**. Starts to send the results back, if they can travel while the caller
+     * computes. Errors: STATUS_MEMORY. */
     struct status (*reply)(struct moe *m, struct pass *p);
     /* **Collective (EP, TP)**. h += the experts' output for each token, in the rows that this rank
      * holds. Errors: STATUS_MEMORY. */
@@ -278,8 +281,8 @@ extern const struct expert_exchange exchange_local, exchange_in_host, exchange_b
 /* Local. True when the layout and the machine allow exchange_in_host; the same on all ranks. */
 bool exchange_may_stay_in_host(const struct moe *m);
 
-/* Local. True when exchange_between_hosts works: by_host->mail is open, and the ranks of each
- * expert are on one host. The same on all ranks. */
+/* Local. True when exchange_between_hosts works: by_host->mail is open, the ranks of each expert
+ * are on one host, and experts are not cut by outputs. The same on all ranks. */
 bool exchange_may_go_by_host(const struct moe *m);
 
 /* The `send` and `reply` of exchanges in which nothing travels while the caller computes. */
@@ -293,12 +296,12 @@ struct status exchange_hosts_combine(struct moe *m, struct pass *p);
 /* Local. Ends the job, because a host's message is damaged: the others wait for this rank. */
 void moe_damaged(const struct moe *m, int host) __attribute__((noreturn));
 
-/* Local. Gives a buffer room for n elements, without keeping its content, and sets *out to it.
+/* Local. Gives a buffer room for n elements and sets *out to it; its content is lost if it grows.
  * Errors: STATUS_MEMORY. */
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out);
 
-/* Local. As moe_grow, but in a shared segment of the axis, if the ranks of the axis share memory.
- * Errors: STATUS_MEMORY. */
+/* Local. As moe_grow for n_bytes, but in a shared segment of the axis, if its ranks share memory
+ * and there is no device. Errors: STATUS_MEMORY. */
 struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
                               enum comm_lane lane, size_t n_bytes, void *out);
 
@@ -310,8 +313,7 @@ void word_counts_fini(struct word_counts *w);
 /* Local. Sets m->tp to the numbers of words in each tp rank's slice of n_tokens tokens. */
 void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token);
 
-/* Local. Returns the number of rows of the listed tokens whose expert has a place before `expert`.
- */
+/* Local. Returns the number of those rows in m->per_expert whose place is before `expert`. */
 int32_t moe_rows_before(const struct moe *m, uint32_t expert);
 
 /* Local. Copies each listed token's row to `to` [rows, D], once for each choice, to the row that
@@ -323,8 +325,8 @@ struct status moe_limit_create(struct moe *m);
 void moe_limit_destroy(struct moe *m);
 
 /* moe_limit.c. **Collective (STAGE)**. The `agree` of the exchanges in which ranks route different
- * tokens: applies the capacity factor, if there is one, to the whole microbatch. Errors:
- * STATUS_MEMORY. */
+ * tokens: allocates p->out and p->marks, and applies the capacity factor, if there is one, to the
+ * whole microbatch. Errors: STATUS_MEMORY, the device's. */
 struct status moe_limit(struct moe *m, struct pass *p, const float *logits);
 
 /* The results of the experts at the rank that sent the rows, in the order of the slots. */
@@ -334,14 +336,15 @@ struct results {
     size_t y_stride, bad_stride;
 };
 
-/* Local. Sets p->out and p->marks of the listed tokens. p->out is the sum of weight times result
- * over each token's experts, on the integer grid. */
+/* Local. For each listed token: p->out = the sum over its experts of weight times result, added on
+ * the integer grid; adds the token's counter to p->marks. */
 void moe_combine(struct moe *m, struct pass *p, const struct results *r);
 
 /* **Collective (TP)**. Gives every tp rank the outputs and the marks of all tokens. */
 void moe_gather_outputs(struct moe *m, struct pass *p);
 
-/* Local. h += scale.residual * (p->out + shared), for all tokens, and adds the counters. */
+/* Local. h += scale.residual * (p->out + shared), for all tokens, and adds the counters. Changes
+ * p->out. Errors: the device's. */
 struct status moe_add_output(struct moe *m, const struct pass *p);
 
 /* moe_copies.c. Local. Replaces the experts' ids in p->ids by their places, which all later code
@@ -350,12 +353,12 @@ struct status moe_copies_create(struct moe *m);
 void moe_copies_destroy(struct moe *m);
 void moe_take_places(struct moe *m, struct pass *p);
 
-/* moe_rows.c. Local. Counts the rows that this rank computes in a block. Errors: STATUS_MEMORY. */
+/* moe_rows.c. Local. Notes how many rows this rank computes in a call. Errors: STATUS_MEMORY. */
 struct status moe_note_rows(struct moe *m, size_t n_rows);
 
-/* moe_experts.c. Local. True when the experts read only quantized rows, and there are no more
- * tokens than rows. If so, each token is quantized once, and moe_spread_codes, as p->spread, copies
- * its values to the rows p->to_slots. */
+/* moe_experts.c. Local. True on a CPU when this rank's experts read only quantized rows, p->n_in is
+ * at least the number of tokens, and there is no tap. If so, each token is quantized once, and
+ * moe_spread_codes, as p->spread, copies its values to the rows p->to_slots. */
 bool moe_takes_codes(const struct moe *m, const struct pass *p);
 struct status moe_spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows);
 
@@ -367,14 +370,14 @@ void moe_choose_sums(struct moe *m);
  * p->bad [n_in] with this rank. Errors: STATUS_MEMORY. */
 struct status moe_compute(struct moe *m, struct pass *p);
 
-/* moe_experts.c. **Collective (ETP)**. As moe_compute, but with p->y and p->bad set by the caller;
- * their content is undefined before. */
+/* moe_experts.c. **Collective (ETP)**. As moe_compute, but the caller gives p->y and p->bad; their
+ * content may be undefined before. */
 struct status moe_run_experts(struct moe *m, struct pass *p);
 
 /* moe_experts.c. **Collective (ETP)**. Sets sums [n_in, D + 1] to this rank's part of the experts'
  * FFN over p->x (not read when p->spread is set), with the counters last. With sums NULL it writes
- * p->y and p->bad instead: the columns of layout_expert_outputs, if the down projection is cut by
- * outputs, or all. */
+ * p->y instead, the columns of layout_expert_outputs, if the down projection is cut by outputs, or
+ * all, and adds the counters to p->bad. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums);
 
 #endif
