@@ -21,7 +21,7 @@ struct kv_store_part {
     const uint32_t *layers; /* [n_layers] the model's layer of each layer in a block; borrowed */
     uint32_t n_layers;
     uint32_t head_begin, head_end; /* kv heads */
-    uint32_t n_halves;             /* K and V, or 1: latents */
+    uint32_t n_halves;             /* 2: K and V; 1: latents */
     uint64_t half_bytes;           /* of one head's K or V in a block */
 };
 

@@ -75,8 +75,8 @@ struct link *links_of(struct device *d, enum comm_axis axis);
 void links_leave(struct device *d) __attribute__((noreturn));
 
 /* Local. Waits until the library has accepted an operation, not until the device has run it; error
- * is what the call returned. On failure sets the device's failure, of class `code`, and returns
- * false. */
+ * is what the call returned. On failure sets the device's failure and returns false; its class is
+ * `code` where the device reports no error of its own, and STATUS_LOST after the deadline. */
 bool links_settle(struct device *d, const struct link *link, int error, enum status_code code);
 
 /* **Collective (axis)** each, on the compute stream. The arguments are those of device_or_u32,

@@ -116,8 +116,8 @@ struct status engine_collect_moved(struct engine *e, int32_t replica, struct ste
 /* Last stage. Lists the rows that need logits: e->rows and e->wants [*n]. Errors: STATUS_MEMORY. */
 struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n);
 
-/* Last stage. Lists the token after each row, e->next, from the plan and from e->got [n_wants]; and
- * the rows that drew a token, e->guess_rows and e->guess_wants [e->n_guesses]. */
+/* Last stage. Lists the token after each row, e->next (0: unknown), from the plan and from e->got
+ * [n_wants]; and the rows that drew a token, e->guess_rows and e->guess_wants [e->n_guesses]. */
 void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants);
 
 /* Last stage, first tp rank. Adds one result per sequence to e->result, from e->counters of the

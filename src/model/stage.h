@@ -16,7 +16,7 @@
 struct hidden {
     size_t n_rows;    /* T */
     float *h;         /* [T, D] residual stream */
-    int32_t *bad;     /* [T] K-blocks that left the grid */
+    int32_t *bad;     /* [T] sums of K-blocks or of experts that left the integer grid */
     int32_t *dropped; /* [T] expert choices dropped by a capacity factor */
 };
 

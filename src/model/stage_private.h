@@ -302,7 +302,8 @@ void stage_free_index(struct stage *s);
  * values. */
 void stage_index_project(struct stage *s, const struct index_weights *w, struct act_rows *in);
 
-/* Local. Norms and rotates the projected keys and writes them to the cache; rotates the queries. */
+/* Local. Norms and rotates the projected keys and writes them to the cache; rotates the queries and
+ * scales the heads' weights. */
 void stage_index_keys(struct stage *s, const struct layer *layer, const struct part *p);
 
 /* Local. Attends as `args` says, each row over the positions that the layer's index chooses; a

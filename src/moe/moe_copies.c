@@ -7,8 +7,9 @@
 
 #include <string.h>
 
-/* Computes, for a layer, the rows that parts are expected to get from other ranks, and those that
- * this rank is expected to send. */
+/* Computes, for a layer, the rows that each part is expected to get from the ranks of all parts but
+ * this rank's, and those that this rank is expected to send. sent [ep, ep] is scratch; others [ep]
+ * is zeroed by the caller. */
 static struct status expect_others(struct moe *m, uint32_t layer, int64_t *sent, int64_t *others,
                                    int64_t *own)
 {

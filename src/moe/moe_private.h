@@ -145,12 +145,12 @@ struct by_host {
     const float **weights;        /* [rows that came] each row's weights */
 };
 
-/* The rows of each expert among the listed choices, and how the copies share them, in one call.
- * Owned; NULL without copies. */
+/* How the copies of experts share the rows that chose them; the last four arrays are those of one
+ * call. Owned; NULL without copies. */
 struct copies {
     uint8_t *distance;  /* [ep] of each part from this rank */
-    int64_t *others;    /* [layers of the stage, ep] rows that parts are expected to get from other
-                           ranks */
+    int64_t *others;    /* [layers of the stage, ep] rows that each part is expected to get from the
+                           ranks of all parts but this rank's */
     int64_t *own;       /* [layers of the stage] rows that this rank is expected to send */
     int64_t *rows;      /* [E] */
     int64_t *share;     /* [P] in the order of layer.place */
