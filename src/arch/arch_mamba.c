@@ -101,8 +101,9 @@ static bool read_bound(const struct js_node *node, float *out)
     double value;
     const char *word = js_string(js_get(node, "__float__"), NULL);
     if (js_number(node, &value)) *out = (float)value;
-    if (word != NULL && strcmp(word, "Infinity") == 0) *out = INFINITY;
-    return js_number(node, &value) || word != NULL;
+    const bool is_infinite = word != NULL && strcmp(word, "Infinity") == 0;
+    if (is_infinite) *out = INFINITY;
+    return js_number(node, &value) || is_infinite;
 }
 
 static struct status read_step_limit(struct arch_reading *r)

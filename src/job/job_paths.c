@@ -126,7 +126,7 @@ static struct status check_output(const struct job_options *o)
                        o->files.output);
 }
 
-enum { NAMED_MAX = FLAG_LIST_MAX + 6 };
+enum { NAMED_MAX = FLAG_LIST_MAX + 9 };
 
 /* Lists the files that the flags name; returns their number. */
 static size_t list_named(const struct job_options *o, struct named files[NAMED_MAX])
@@ -136,6 +136,9 @@ static size_t list_named(const struct job_options *o, struct named files[NAMED_M
     for (size_t i = 0; i < o->files.input.n; i++)
         files[n++] = (struct named){"input", o->files.input.values[i], false};
     files[n++] = (struct named){"prompt-template", o->files.prompt_template, false};
+    files[n++] = (struct named){"pair-template", o->rank.pair_template, false};
+    files[n++] = (struct named){"nodes", o->files.nodes, false};
+    files[n++] = (struct named){"expert-load", o->layout.expert_load, false};
     files[n++] = (struct named){"output", o->files.output, o->files.audit == 0};
     files[n++] = (struct named){"logits", o->files.logits, true};
     files[n++] = (struct named){"metrics", o->files.metrics, true};

@@ -123,6 +123,23 @@ static void a_pipe_takes_no_journal(void)
     teardown();
 }
 
+/* Files that are only read, by whatever flag, are not written to. */
+static void files_that_are_read_are_kept(void)
+{
+    setup();
+    touch(other);
+    for (int i = 0; i < 4; i++) {
+        struct job_options o = {.files = {.model = model, .output = "-", .metrics = other}};
+        if (i == 0) o.files.nodes = other;
+        if (i == 1) o.files.prompt_template = other;
+        if (i == 2) o.layout.expert_load = other;
+        if (i == 3) o.rank.pair_template = other;
+        CU_ASSERT_EQUAL(job_paths_check(&o).code, STATUS_USAGE);
+    }
+    unlink(other);
+    teardown();
+}
+
 static void a_missing_folder_is_named_at_once(void)
 {
     setup();
@@ -181,5 +198,6 @@ void suite_job_paths(CU_pSuite suite)
     CU_add_test(suite, "a pipe takes no journal", a_pipe_takes_no_journal);
     CU_add_test(suite, "a folder is no file to write to", a_folder_is_no_file_to_write_to);
     CU_add_test(suite, "empty names are refused", empty_names_are_refused);
+    CU_add_test(suite, "files that are read are kept", files_that_are_read_are_kept);
     CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
 }

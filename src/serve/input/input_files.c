@@ -56,8 +56,8 @@ static struct status add_matches(struct input_files *f, const char *given)
 {
     glob_t found;
     char *pattern = NULL;
-    size_t n = strlen(given);
-    (void)dataset_lines_split(given, &n);
+    size_t n;
+    if (!dataset_lines_split(given, &n)) n = strlen(given);
     TRY(mem_strndup(&pattern, given, n));
     const int failed = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found);
     mem_free(&pattern);

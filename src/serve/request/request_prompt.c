@@ -141,6 +141,11 @@ static struct status read_prompts(struct request_parser *p, const char *key,
         return request_bad(p, "unsupported", "prompt: expected at most %d prompts, found %zu",
                            p->ask->beam.width > 0 ? 1 : REQUEST_PROMPTS_MAX, n);
     }
+    if (n > 1 && !p->ask->echo && p->ask->n_prompt_logprobs >= 0)
+        return request_bad(p, "unsupported",
+                           "prompt_logprobs: expected one prompt, found %zu; echo with logprobs "
+                           "takes several",
+                           n);
     if (keeps) TRY(mem_alloc(&p->r->prompts, n, sizeof *p->r->prompts, "request"));
     p->ask->n_prompts = (int32_t)n;
     p->ask->n_choices = n_each * (int32_t)n;
