@@ -214,7 +214,8 @@ class ErrorsTest:
             done = shell(line, *job, self.output, "--restart")
             expect(done.status == 0 and self.output.read_bytes() == expected.read_bytes(), f"{line}: {done}")
         self.fails(3, ["output -", "failed"], shell('"$0" "$@" >&-', *job, "-"))
-        self.fails(3, ["input -"], shell('"$0" "$@" --input - <&-', *job, self.output, "--restart"))
+        stdin = ["-" if word == self.input else word for word in job]
+        self.fails(3, ["input -"], shell('"$0" "$@" <&-', *stdin, self.output, "--restart"))
         for command in (["--help"], ["plan", "--model", self.model], ["inspect", self.model], ["status", self.output]):
             self.fails(3, ["stdout", "space left"], shell('"$0" "$@" >/dev/full', self.shoal.path, *command))
         write_lines(self.input, [{**PROMPT, "custom_id": f"l{i}", "logprobs": 20} for i in range(20)])
