@@ -212,6 +212,18 @@ static struct status check_nodes(const struct plan_flags *f)
                        flag);
 }
 
+/* Refuses flags that only a forecast reads. */
+static struct status check_no_nodes(const struct job_options *job)
+{
+    static const char *const names[] = {"count",      "input", "sample", "mean-answer",
+                                        "max-tokens", "watts", "svg",    "slurm"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (!flags_is_given(&job->given, names[i])) continue;
+        return status_make(STATUS_USAGE, "--%s: needs --nodes NODE.json", names[i]);
+    }
+    return status_ok();
+}
+
 static struct status plan_run(const struct plan_options *o, struct config env)
 {
     const struct plan_flags *f = &o->flags;
@@ -227,6 +239,7 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
         layout_model.expert_code_group = layout_model.expert_fp8_group;
     layout_model.on_device = f->gpus_per_node > 0;
+    if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
     if (o->job.files.nodes != NULL)
         return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model);

@@ -40,6 +40,7 @@ struct forecasts {
     struct layout_estimate estimate;
     struct layout_budget budget;
     struct plan_lines lines;
+    double n_error_rows; /* of the lines that are simulated */
     struct forecast_row rows[COUNTS_MAX * TRIED_MAX];
     size_t n_rows;
 };
@@ -179,8 +180,8 @@ static struct status simulate(const struct forecasts *f, const struct candidate_
     const bool has_file = n < 5 || strcmp(f->file + n - 5, ".json") != 0;
     o.mode = LEAD_GENERATE;
     o.files.model = has_file ? f->file : NULL; /* a config.json: prompts must be token ids */
-    o.files.input =
-        (struct flag_list){.values = {f->lines.fd >= 0 ? f->lines.path : f->f->lines}, .n = 1};
+    o.files.input = f->f->lines;
+    if (f->lines.fd >= 0) o.files.input = (struct flag_list){.values = {f->lines.path}, .n = 1};
     o.files.output = "/dev/null";
     o.files.no_journal = true;
     o.model.max_model_len = f->budget.min_kv_blocks * KV_BLOCK_TOKENS;
@@ -209,6 +210,14 @@ static struct status forecast_one(struct forecasts *f, const struct nodes *n,
     TRY_GOTO(st, cost_model_init(&s->model, &f->node, &c->l, n->topo, n->order), done);
     TRY_GOTO(st, forecast_init(&s->forecast, &s->model), done);
     TRY_GOTO(st, simulate(f, c, s, sum), done);
+    if (sum->n_generated_tokens == 0) {
+        st = status_make(STATUS_INPUT,
+                         "--input: no line would be answered (%llu of %llu would be error rows); a "
+                         "bare config.json takes only prompts of token ids",
+                         (unsigned long long)sum->n_error_rows, (unsigned long long)sum->n_rows);
+        goto done;
+    }
+    f->n_error_rows = (double)sum->n_error_rows;
     for (size_t i = 0; i < s->marks.n; i++) s->marks.part[i] /= s->forecast.n_rows;
     struct forecast_row *row = &f->rows[f->n_rows++];
     *row = (struct forecast_row){.n_nodes = n->n,
@@ -268,6 +277,8 @@ static struct status print(const struct forecasts *f)
     strbuf_printf(&s,
                   "forecast for %.0f lines (%.0f of them simulated) on nodes like %s (%s, %s)\n\n",
                   f->lines.n_all, f->lines.n, f->node.host, f->node.cpu, f->node.kernels);
+    if (f->n_error_rows > 0)
+        strbuf_printf(&s, "%.0f of the simulated lines are error rows\n\n", f->n_error_rows);
     double most = 0; /* sequences at a time */
     const int32_t batch = f->job->schedule.max_batch;
     for (size_t i = 0; i < f->n_rows; i++) {
@@ -312,10 +323,19 @@ static struct status settle(struct forecasts *f)
     const struct job_options *job = f->job;
     const uint32_t asked = job->model.max_model_len,
                    context = asked > 0 ? asked : f->model->arch->context;
-    if (f->f->lines == NULL) return status_make(STATUS_USAGE, "--nodes: needs --input IN.jsonl");
+    if (f->f->lines.n == 0) return status_make(STATUS_USAGE, "--nodes: needs --input IN.jsonl");
+    if (strcmp(f->f->lines.values[0], "-") == 0)
+        return status_make(STATUS_USAGE,
+                           "--input -: expected a file, whose lines can be read again");
     TRY(node_read(job->files.nodes, &f->node));
     const struct layout_network *network = &job->layout.network;
-    if (flags_is_given(&job->given, "network") || f->node.network_bytes_s == 0) {
+    const bool is_given = flags_is_given(&job->given, "network");
+    if (f->node.network_bytes_s == 0 && !is_given && f->f->count > 1)
+        return status_make(STATUS_USAGE,
+                           "--count %u: %s has no network (it was measured on one host); give "
+                           "--network, as 100Gbit,2us",
+                           f->f->count, job->files.nodes);
+    if (is_given || f->node.network_bytes_s == 0) {
         f->node.network_bytes_s = network->gbit_s * 1e9 / 8;
         if (network->latency_s > 0) f->node.network_s = network->latency_s;
     }
@@ -328,7 +348,11 @@ static struct status settle(struct forecasts *f)
         .n_state_slots = layout_slots_wanted(f->model->arch, job->schedule.max_batch),
         .network_bytes_s = f->node.network_bytes_s,
         .estimate = &f->estimate};
-    return plan_lines_read(f->f->lines, f->f->sample, &f->lines);
+    struct input_files inputs;
+    TRY(input_files_expand(f->f->lines.values, f->f->lines.n, &inputs));
+    const struct status st = plan_lines_read(&inputs, f->f->sample, &f->lines);
+    input_files_fini(&inputs);
+    return st;
 }
 
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,

@@ -10,8 +10,8 @@
 #define FORECAST_FLAGS(FLAG)                                                                       \
     FLAG(uint32_t, count, "count", OF_COUNT(1, 4096, "N"), .preset = "1", .commands = IN_PLAN,     \
          .help = "with --nodes: forecast for 1, 2, 4, ... and N such nodes")                       \
-    FLAG(const char *, lines, "input", OF_TEXT("IN.jsonl"), .commands = IN_PLAN,                   \
-         .help = "with --nodes: the job's lines")                                                  \
+    FLAG(struct flag_list, lines, "input", OF_LIST("IN.jsonl"), .commands = IN_PLAN,               \
+         .help = "with --nodes: the job's lines, as generate takes them, but not stdin")           \
     FLAG(uint32_t, sample, "sample", OF_COUNT(64, 1 << 24, "N"), .preset = "4096",                 \
          .commands = IN_PLAN,                                                                      \
          .help = "with --input: lines that are simulated for each layout, taken evenly from all "  \

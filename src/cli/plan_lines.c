@@ -15,11 +15,11 @@ enum { RUN_LINES = 64 };
 /* Called for each line. */
 typedef struct status line_fn(void *user, const struct line *line);
 
-static struct status each_line(const char *input, line_fn *fn, void *user)
+static struct status each_line(const struct input_files *inputs, line_fn *fn, void *user)
 {
     struct line_reader *r = NULL;
     struct line line = {.kind = LINE_OK};
-    TRY(line_reader_create(input, 0, &r));
+    TRY(line_reader_create_all(inputs, 0, &r));
     struct status st = line_reader_check(r);
     while (!status_failed(&st)) {
         st = line_reader_next(r, true, &line);
@@ -60,7 +60,8 @@ static struct status sample_line(void *user, const struct line *line)
     return written ? status_ok() : status_make(STATUS_IO, "a sample of lines: %s", strerror(errno));
 }
 
-static struct status plan_lines_sample(const char *input, double n_most, struct plan_lines *out)
+static struct status plan_lines_sample(const struct input_files *inputs, double n_most,
+                                       struct plan_lines *out)
 {
     struct sample s = {.n_all = out->n_all, .n_most = n_most};
     out->fd = memfd_create("shoal-plan", MFD_CLOEXEC);
@@ -72,7 +73,7 @@ static struct status plan_lines_sample(const char *input, double n_most, struct 
         if (fd >= 0) close(fd);
         return st;
     }
-    struct status st = each_line(input, sample_line, &s);
+    struct status st = each_line(inputs, sample_line, &s);
     if (fclose(s.to) != 0 && !status_failed(&st))
         st = status_make(STATUS_IO, "a sample of lines: %s", strerror(errno));
     snprintf(out->path, sizeof out->path, "/proc/self/fd/%d", out->fd);
@@ -80,16 +81,17 @@ static struct status plan_lines_sample(const char *input, double n_most, struct 
     return st;
 }
 
-struct status plan_lines_read(const char *input, double n_most, struct plan_lines *out)
+struct status plan_lines_read(const struct input_files *inputs, double n_most,
+                              struct plan_lines *out)
 {
     struct count c = {0};
     *out = (struct plan_lines){.fd = -1};
-    TRY(each_line(input, count_line, &c));
-    if (c.n == 0) return status_make(STATUS_INPUT, "%s: has no lines", input);
+    TRY(each_line(inputs, count_line, &c));
+    if (c.n == 0) return status_make(STATUS_INPUT, "%s: has no lines", inputs->name);
     const double mean = c.bytes / c.n, variance = c.squares / c.n - mean * mean;
     out->n_all = out->n = c.n;
     out->spread = mean > 0 && variance > 0 ? sqrt(variance) / mean : 0;
-    return c.n > n_most ? plan_lines_sample(input, n_most, out) : status_ok();
+    return c.n > n_most ? plan_lines_sample(inputs, n_most, out) : status_ok();
 }
 
 void plan_lines_fini(struct plan_lines *lines)

@@ -31,9 +31,11 @@
          .help = "request lines, plain or compressed by gzip, zstd or xz, or a dataset of "        \
                  "strings (F.h5:/PATH); - is stdin. May be given several times, and as a pattern " \
                  "in quotes ('in/*.jsonl'): the lines of all files, in their order")               \
-    FLAG(const char *, input_field, "input-field", OF_TEXT("NAME"), .commands = IN_BATCH,          \
+    FLAG(const char *, input_field, "input-field", OF_TEXT("NAME"),                                \
+         .commands = IN_GENERATE | IN_SCORE,                                                       \
          .help = "the prompt is this member of each line, a string; lines need not be requests")   \
-    FLAG(const char *, prompt_template, "prompt-template", OF_TEXT("FILE"), .commands = IN_BATCH,  \
+    FLAG(const char *, prompt_template, "prompt-template", OF_TEXT("FILE"),                        \
+         .commands = IN_GENERATE | IN_SCORE,                                                       \
          .help = "the prompt is made from each line's members by this Jinja template")             \
     FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_BATCH,               \
          .help = "result lines, in input order, compressed if the name ends in .gz, .zst or .xz; " \

@@ -212,6 +212,8 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     TRY(status_wrap(chat_date_parse(o->run.template_date, &t->date), "--template-date"));
     if (c != NULL) TRY(read_checkpoint(t, c, m, &o->given));
     TRY(read_form(t, &o->files));
+    if (o->mode != LEAD_GENERATE || (o->run.dry_run && o->lead.quiet))
+        return request_defaults_check(&t->defaults); /* nothing is sampled, or nobody looks */
     log_line(LOG_INFO,
              "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "
              "repetition penalty %g, seed %llu; %zu end tokens",

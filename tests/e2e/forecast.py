@@ -27,7 +27,7 @@ def node(version):
               for name, b in BYTES.items()}
     return {"shoal_node": 1, "host": "round", "cpu": "a CPU", "kernels": "avx2", "shoal": version, "n_cores": 4,
             "n_threads": 4, "n_ranks": 2, "norm_s": 1e-11, "gate_s": 1e-11, "rope_s": 1e-11, "logit_s": 1e-11,
-            "op_s": 1e-6, "step_s": 1e-5, "sequence_s": 1e-6, "barrier_s": 1e-6, "network_bytes_s": 0, "network_s": 0,
+            "op_s": 1e-6, "step_s": 1e-5, "sequence_s": 1e-6, "barrier_s": 1e-6, "network_bytes_s": 12.5e9, "network_s": 2e-6,
             "cache_bytes": 1e5, "memory_bytes": 8e9, "read": [[1, 4e9], [4, 1e10]], "flops": [[1, 2.5e11], [4, 1e12]],
             "attention_one": [[64, 4e-10]], "attention_many": [[64, 1e-11]], "sum": [[4096, 4e-6]], "linear": linear}
 
@@ -139,6 +139,21 @@ class ForecastTest:
                 expect(done.status == INPUT and what in done.err, f"{what}: {done}")
         done = self.shoal("plan", "--model", self.model, "--nodes", self.node)
         expect(done.status == USAGE and "--input" in done.err, f"no input: {done}")
+        alone, senseless = self.work / "alone.json", self.work / "senseless.jsonl"
+        alone.write_text(json.dumps({**node(self.version), "network_bytes_s": 0}))
+        senseless.write_text('{"prompts": 3}\n')
+        for status, what, args in ((USAGE, "--network", ["--nodes", alone, "--count", 2, "--input", self.input]),
+                                   (USAGE, "--nodes", ["--input", self.input]), (USAGE, "--nodes", ["--slurm"]),
+                                   (USAGE, "--input -", ["--nodes", self.node, "--input", "-"]),
+                                   (INPUT, "error rows", ["--nodes", self.node, "--input", senseless])):
+            done = self.shoal("plan", "--model", self.model, *args)
+            expect(done.status == status and what in done.err, f"{args}: {done}")
+        halves = self.work / "half-1.jsonl", self.work / "half-2.jsonl"
+        lines = self.input.read_text().splitlines(keepends=True)
+        halves[0].write_text("".join(lines[:250]))
+        halves[1].write_text("".join(lines[250:]))
+        two = self.shoal.must("plan", "--model", self.model, "--nodes", self.node, "--input", self.work / "half-?.jsonl")
+        expect(self.table(two) == self.table(self.plan()), f"two files: {two.out}")
         for flag in (["--ranks", 2], ["--topology", "core:2 pu:1"], ["--gpus-per-node", 1]):
             done = self.shoal("plan", "--model", self.model, "--nodes", self.node, "--input", self.input, *flag)
             expect(done.status == USAGE and flag[0] in done.err, f"two machines: {done}")
