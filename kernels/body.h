@@ -45,8 +45,8 @@ DEVICE_INLINE int64_t kern_weigh(float weight, float y, uint32_t grid_bits, int6
     return 0;
 }
 
-/* Returns the sum on the grid of column i of weighted rows; adds the number of values that are too
- * large to *n_bad. */
+/* Returns the sum of column i of the weighted rows, on the grid; adds to *n_bad how many of its
+ * values are NaN or too large. */
 static inline int64_t kern_weighted_column(const struct weighted_rows *a, size_t i, int64_t *n_bad)
 {
     int64_t sum = 0;

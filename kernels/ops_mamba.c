@@ -224,7 +224,7 @@ struct mamba_norm_job {
     const struct mamba_norm *a;
 };
 
-/* Returns the factor of a row's elements in a group. */
+/* Returns the factor by which a row's elements in a group are multiplied. */
 static float group_factor(const struct mamba_norm *a, size_t row, size_t group)
 {
     const struct delta_shape *s = &a->shape;

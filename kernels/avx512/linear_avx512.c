@@ -8,7 +8,7 @@ enum {
     TILE = 24,        /* accumulators of a register tile; there are 32 registers */
     FEW_PANELS = 4,   /* most panels of a tile with few rows */
     MANY_PANELS = 4,  /* panels of a tile with many rows; they share each broadcast input */
-    SOME_PANELS = 2,  /* panels of a tile for the panels that MANY_PANELS leaves over */
+    SOME_PANELS = 2,  /* panels of a tile when fewer than MANY_PANELS are left */
     PIECE = 128,      /* inputs of a K-slice: 8 KiB per panel, as f32 */
     SHORT_PIECE = 64, /* with 7 to 39 rows, whose few tiles each fetch more of the next K-slice */
 };

@@ -123,7 +123,7 @@ static struct status file_claims_watch(const struct claim *k, struct taking *t,
 }
 
 /* Renames this process's lease over a void one. Without working locks several processes may do so
- * at the same time: the last rename wins, and the others notice that WATCH_MS later. */
+ * at the same time: the last rename wins, and the others find out WATCH_MS later. */
 static struct status replace(struct claim *k, const struct lease_view *v, bool *is_taken)
 {
     char who[256];

@@ -1,4 +1,4 @@
-/* What the lead takes for a step: plans and commits steps of 1 and of 64 sequences, without ranks.
+/* Times the lead's part of a step: plans and commits steps of 1 and of 64 sequences, without ranks.
  */
 #include "bench/bench_node.h"
 

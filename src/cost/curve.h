@@ -25,7 +25,7 @@ struct status curve_add(struct curve *c, double x, double y);
 double curve_at(const struct curve *c, double x);
 
 /* Local. As curve_at, but beyond the last point y keeps the ratio y / x of that point: for a time
- * that grows with x, such as that of a message with its bytes. */
+ * that grows with x, such as a message's time with its size. */
 double curve_time_at(const struct curve *c, double x);
 
 #endif

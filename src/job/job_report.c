@@ -128,7 +128,7 @@ struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_s
 
 double job_rows_evenness(const struct moe_traffic *t)
 {
-    /* every rank counted the rows of its group's busiest rank */
+    /* each rank counted its group's busiest rank, so this is busiest over mean */
     return t->n_rows > 0 ? (double)t->busiest_rows / (double)t->n_rows : 0;
 }
 

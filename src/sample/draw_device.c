@@ -1,5 +1,5 @@
-/* Finds the largest logits over all shards by keys, and brings each row that needs a draw whole to
- * its owner. */
+/* Finds each row's largest logit over all shards, as a key of value and token; gathers each row
+ * that needs a random draw, whole, on one rank. */
 #include "sample/draw_device.h"
 
 #include "base/mem.h"

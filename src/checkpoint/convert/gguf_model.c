@@ -72,7 +72,7 @@ static struct status float_get(const struct gguf_model *m, const char *key, doub
     return status_ok();
 }
 
-/* True when a key below the architecture's prefix is read, or does not change the arithmetic. */
+/* True when a key after the architecture's prefix is read, or does not change the arithmetic. */
 static bool key_is_known(const char *key)
 {
     static const char *const known[] = {

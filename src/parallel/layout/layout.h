@@ -220,7 +220,8 @@ struct layout_estimate {
 struct layout_budget {
     struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
-    uint32_t min_kv_blocks; /* one full context, in blocks of one table (kv_groups_context) */
+    uint32_t min_kv_blocks; /* that a full context needs in one block table (kv_groups_context: in
+                               all) */
     uint32_t n_state_slots; /* slots of recurrent states that are wanted; 0: the model has none */
     uint64_t rank_bytes; /* that a rank may use; 0: nine tenths of its share of the host's memory */
     uint64_t device_bytes;  /* GPU memory of the rank with the smallest share, of which nine tenths

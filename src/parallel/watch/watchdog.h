@@ -23,9 +23,9 @@ struct watchdog;
  * all other ranks have logged its number, host and last communication, and have exited with the
  * status of STATUS_LOST. With seconds 0 or a single rank, nothing is watched and *out stays NULL.
  * From now on c's flight recorder lies in the watchdog's memory, so call comm_stop(c) before
- * watchdog_stop. When there is no shared memory or no UDP, the lead warns, and only the ranks that
- * the other way reaches are watched. Errors, the same on all ranks: STATUS_MEMORY; *out, if set, is
- * then for watchdog_stop. */
+ * watchdog_stop. If shared memory or UDP is missing, the lead warns, and only the ranks that the
+ * other one reaches are watched. Errors, the same on all ranks: STATUS_MEMORY; pass *out to
+ * watchdog_stop even then. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
 /* Local. Sets a callback that runs before this process leaves, to flush and fsync finished rows. It

@@ -89,12 +89,12 @@ bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
 bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds,
                    int32_t n_rows);
 
-/* Local. Updates predicted_odds by one guess, which may be compared with the sampled token even if
- * it got no row. */
+/* Local. Updates predicted_odds with the outcome of one guess: whether it equals the sampled token,
+ * which can be known even if no row of the step checked it. */
 void drafting_learn_predicted(struct drafting *d, bool is_right);
 
 /* Local. Updates odds: n_tried of the last drafts were compared with the sampled tokens, and the
- * first n_right were equal. The first draft token can be compared even if it got no row. */
+ * first n_right were equal. The first draft can be compared even if no row checked it. */
 void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right);
 
 #endif
