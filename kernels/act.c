@@ -69,7 +69,7 @@ void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const 
     act_codes_to_make(rows, w);
     struct scatter_args a = *slots;
     a.x = (const float *)(const void *)from->codes; /* copies words of four values each; a group
-                                                       has at least 32 values */
+                                                       is a multiple of 32 values */
     a.to = (float *)(void *)rows->codes.codes;
     a.width = from->n_groups * from->group / sizeof(float);
     op_scatter_rows(k, &a);

@@ -1,5 +1,6 @@
-/* Ops on one row that are faster with 512-bit registers. The end of a row uses masked loads and
- * stores with the same instructions; lanes beyond the row are +0 and are not written. */
+/* Ops on one row that are faster with 512-bit registers. Those written out here end a row with
+ * masked loads and stores: lanes beyond the row load as +0 and are not written. The row_ ones end
+ * it as activation_body.h does. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"

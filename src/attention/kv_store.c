@@ -276,7 +276,7 @@ static bool read_piece(const struct reading *r, int fd, uint64_t at, uint64_t su
     return true;
 }
 
-/* Takes the missing heads that a file has. False: it is damaged. */
+/* Reads from a file the heads still missing in `r`. False: the file is damaged. */
 static bool take_pieces(struct reading *r, int fd, const struct store_header *h, const char *index)
 {
     const struct kv_store_part *p = &r->s->part;

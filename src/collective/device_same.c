@@ -1,5 +1,5 @@
-/* Checks that the devices of all ranks add floats in the same order. Opens nothing; called when the
- * devices are open and when the weights are loaded. */
+/* Checks that the devices of all ranks add floats in the same order: once when they are open, and
+ * again after the weights are loaded, which chooses algorithms. */
 #include "base/mem.h"
 #include "collective/device_comm.h"
 #include "kernels/cuda/device_state.h"

@@ -1,5 +1,5 @@
-/* A measured curve: y at some x, and values between them. Pure functions. Used by the curves of a
- * node (node_file.h) and by the cost of a step. */
+/* A measured curve: y at several x, interpolated between them. Pure functions. A node's file has
+ * such curves (node_file.h); bench measures them, the cost of a step reads them. */
 #ifndef SHOAL_COST_CURVE_H
 #define SHOAL_COST_CURVE_H
 

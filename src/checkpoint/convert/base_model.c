@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the architecture that has the same layers and a head. False: `name` has neither
- * ending, or shoal does not run that architecture. */
+/* Writes the name of the ...ForCausalLM architecture with the layers of `name`. False: `name` has
+ * neither of the endings below, or shoal does not run that architecture. */
 static bool causal_name(const char *name, char *out, size_t n)
 {
     static const char *const ends[] = {"Model", "ForSequenceClassification"};

@@ -61,9 +61,9 @@ bool host_group_exchange_rows(struct host_group *g, const struct comm_exchange *
 bool host_group_broadcast(struct host_group *g, int root, void *buf, size_t n_bytes);
 void host_group_barrier(struct host_group *g);
 
-/* **Collective (group)**. For an operation in steps of the caller's own: lets the others read
- * `data` (copied unless it lies in a segment), and room_bytes of this rank's memory. Barriers order
- * the accesses; at least one must come before the first access, and one after the last. False: no
+/* **Collective (group)**. For an operation that the caller builds itself: the others may read
+ * `data` (copied unless it lies in a segment) and a room of room_bytes that this rank may write.
+ * The caller needs at least one barrier before the first access and one after the last. False: no
  * memory. */
 bool host_group_offer(struct host_group *g, const void *data, size_t n_bytes, size_t room_bytes);
 

@@ -26,8 +26,8 @@ void topo_read_node(hwloc_topology_t h, struct topo_node *out);
  * STATUS_MEMORY. */
 struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, struct topo_rank *out);
 
-/* Local. Sets [*begin, *end) to part i of n of n_cores cores. With more parts than cores several
- * parts get the same core. */
+/* Local. Cuts n_cores cores into n parts, and sets [*begin, *end) to part i. With more parts than
+ * cores several parts get the same core. */
 void topo_share(uint32_t n_cores, uint32_t n, uint32_t i, uint32_t *begin, uint32_t *end);
 
 /* Local. Returns the next core that intersects `set`, or the next processing unit when the machine

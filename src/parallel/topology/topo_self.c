@@ -227,8 +227,8 @@ warn:
     if (status_failed(&st)) log_line(LOG_WARN, "threads stay unbound: %s", st.text);
 }
 
-/* Binds the calling thread to the units of the NUMA node that the launcher gave, and to its memory.
- */
+/* Binds the calling thread to those of the launcher's processing units that lie in NUMA node
+ * `numa`, and its memory to that node. */
 static struct status bind_near(hwloc_topology_t h, hwloc_const_cpuset_t given, int32_t numa,
                                bool *moved)
 {
