@@ -30,7 +30,7 @@ double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
 struct status bench_node_lead(const struct bench_node *b, struct node *out);
 
 /* **Collective (world)**. Sets out->network_s and out->network_bytes_s, on rank 0, if there are two
- * hosts or more: from messages of 1 byte and of 4 MiB between one rank of each of two hosts.
+ * hosts or more: by link_measure, between one rank of each of two hosts.
  * Errors: STATUS_MEMORY. */
 struct status bench_node_link(const struct bench_node *b, struct node *out);
 

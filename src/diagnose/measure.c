@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/peak.h"
+#include "parallel/comm/link.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +20,6 @@ enum {
     READ_BYTES = 512 << 20,
     READ_BYTES_MIN = 64 << 20,
     READ_PASSES = 6,
-    MESSAGE_BYTES = 4 << 20,
-    N_MESSAGES = 8,
-    N_PINGS = 100,
-    LINK_TAG = 98,
     FILE_BYTES = 256 << 20,
     CHUNK_BYTES = 8 << 20,
     CHUNK_ALIGN = 4096,
@@ -129,46 +126,21 @@ static struct status add_host_reads(const struct machine *m, struct facts_measur
 
 /* --- links ---------------------------------------------------------------------------------- */
 
-/* Runs one side of an exchange of n messages, each with a short answer. Returns the seconds. */
-static double exchange(MPI_Comm world, int other, bool is_sender, char *buf, int n_bytes, int n)
-{
-    const uint64_t since = clock_ns();
-    for (int i = 0; i < n; i++) {
-        if (is_sender) {
-            MPI_Send(buf, n_bytes, MPI_BYTE, other, LINK_TAG, world);
-            MPI_Recv(buf, 1, MPI_BYTE, other, LINK_TAG, world, MPI_STATUS_IGNORE);
-        } else {
-            MPI_Recv(buf, n_bytes, MPI_BYTE, other, LINK_TAG, world, MPI_STATUS_IGNORE);
-            MPI_Send(buf, 1, MPI_BYTE, other, LINK_TAG, world);
-        }
-    }
-    return (double)(clock_ns() - since) * 1e-9;
-}
-
-static void measure_link(MPI_Comm world, int other, bool is_sender, char *buf,
-                         struct facts_measured *out)
-{
-    exchange(world, other, is_sender, buf, MESSAGE_BYTES, 1); /* connects */
-    exchange(world, other, is_sender, buf, 1, N_PINGS);
-    const double pings_s = exchange(world, other, is_sender, buf, 1, N_PINGS);
-    const double s = exchange(world, other, is_sender, buf, MESSAGE_BYTES, N_MESSAGES);
-    out->link_us = pings_s / N_PINGS / 2 * 1e6;
-    out->link_gbit = 8e-9 * MESSAGE_BYTES * N_MESSAGES / s;
-}
-
 /* **Collective (world)**. Measures the links between the first host and each other host, one at a
  * time. */
 static struct status measure_links(const struct machine *m, struct facts_measured *out)
 {
     char *buf;
-    struct facts_measured ignored;
     const uint32_t rank = (uint32_t)comm_rank(m->comm, COMM_WORLD), first = m->first[0];
-    const MPI_Comm world = comm_handle(m->comm, COMM_WORLD);
-    TRY(comm_agree(m->comm, mem_alloc(&buf, MESSAGE_BYTES, 1, "message")));
+    TRY(comm_agree(m->comm, mem_alloc(&buf, LINK_BYTES, 1, "message")));
     for (uint32_t h = 1; h < m->topo->n_nodes; h++) {
         const uint32_t other = m->first[h];
-        if (rank == first) measure_link(world, (int)other, true, buf, &ignored);
-        if (rank == other) measure_link(world, (int)first, false, buf, out);
+        if (rank == first) link_measure(m->comm, (int)other, true, buf);
+        if (rank == other) {
+            const struct link_speed speed = link_measure(m->comm, (int)first, false, buf);
+            out->link_us = speed.latency_s * 1e6;
+            out->link_gbit = speed.bytes_s * 8e-9;
+        }
         comm_barrier(m->comm, COMM_WORLD);
     }
     mem_free(&buf);

@@ -1,0 +1,21 @@
+/* Measures the link between two ranks by messages, each with an answer of one byte. Called by
+ * bench_node_link.c and measure.c; no job uses it. */
+#ifndef SHOAL_PARALLEL_COMM_LINK_H
+#define SHOAL_PARALLEL_COMM_LINK_H
+
+#include "parallel/comm/comm.h"
+
+#include <stdbool.h>
+
+enum { LINK_BYTES = 4 << 20 }; /* of a large message */
+
+struct link_speed {
+    double latency_s; /* of a message of one byte, one way */
+    double bytes_s;   /* bytes per second of large messages, without their latency */
+};
+
+/* **Collective** over this rank and `other`, both ranks of the world; exactly one of them is_first.
+ * buf: memory of LINK_BYTES, overwritten. Both ranks get the speeds, each by its own clock. */
+struct link_speed link_measure(struct comm *c, int other, bool is_first, void *buf);
+
+#endif
