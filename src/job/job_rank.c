@@ -72,6 +72,23 @@ static struct status read_yes_no(struct job_embed *e, struct ckpt *c, const stru
     return status_ok();
 }
 
+/* Warns of words in braces that are no names of a pair's texts: they stay as they are. */
+static void warn_of_names(const char *template)
+{
+    static const char *const names[] = {"query", "document", "instruction"};
+    for (const char *at = strchr(template, '{'); at != NULL; at = strchr(at + 1, '{')) {
+        const size_t n = strspn(at + 1, "abcdefghijklmnopqrstuvwxyz_");
+        bool is_known = n == 0 || at[1 + n] != '}';
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            is_known = is_known || (n == strlen(names[i]) && strncmp(at + 1, names[i], n) == 0);
+        if (!is_known)
+            log_line(LOG_WARN,
+                     "--pair-template: {%.*s} stays as it is; the names are {query}, {document} "
+                     "and {instruction}",
+                     (int)n, at + 1);
+    }
+}
+
 static struct status read_template(struct job_embed *e, const char *path)
 {
     struct rank_rules *rank = &e->rules.rank;
@@ -83,6 +100,7 @@ static struct status read_template(struct job_embed *e, const char *path)
     TRY(status_wrap(file_read(path, TEMPLATE_BYTES_MAX, &e->pair_template, &n), "--pair-template"));
     rank->pair_template = e->pair_template;
     rank->adds_special = true;
+    warn_of_names(e->pair_template);
     if (strstr(e->pair_template, "{query}") != NULL &&
         strstr(e->pair_template, "{document}") != NULL && strlen(e->pair_template) == n)
         return status_ok();

@@ -208,7 +208,7 @@ class EmbedTest:
     def check_rows(self):
         """Bad lines become error rows that name the field."""
         base = {"method": "POST", "url": "/v1/embeddings"}
-        cases = [({}, "neither"), ({"input": 5}, "input: expected a text"),
+        cases = [({}, "none of them"), ({"input": 5}, "input: expected a text"),
                  ({"input": []}, "input: expected 1 to"), ({"input": ["a", None]}, "input[1]"),
                  ({"input": [[1, 2], [1, 272]]}, "input[1]: expected token ids of 0 to 271"),
                  ({"input": [1, "a"]}, "expected token ids"), ({"input": [[]]}, "no tokens"),
@@ -359,7 +359,9 @@ class EmbedTest:
                  ({"query": "x", "documents": ["a", 5]}, "documents[1]: expected a text, found an integer"),
                  ({"query": 5, "documents": ["a"]}, "query: expected a text"),
                  ({"query": "x", "documents": ["a"], "instruction": 1}, "instruction: expected a text"),
-                 ({"documents": ["a"]}, "neither"),
+                 ({"documents": ["a"]}, "query: expected a text, found null"), ({"note": "a"}, "query and documents, too"),
+                 ({"query": "x", "documents": ["a"], "input": "b"}, "found both"),
+                 ({"input": "a", "prompt": "b"}, "found both"),
                  ({"query": "x", "documents": ["a", "x " * 2000]}, "documents[1]: the prompt has")]
         rows = self.ranked("asked", [dict(line, custom_id=str(i)) for i, (line, _) in enumerate(cases)])
         for i, (line, sentence) in enumerate(cases):
@@ -373,6 +375,9 @@ class EmbedTest:
                 ("mistral-embed", (), 3, "expected score.weight"), ("qwen3-embed", (), 3, "no token \"no\"")]:
             done = self.rank_job(model, [{"input": "x"}], *flags)
             expect(done.status == status and sentence in done.err, f"{flags}: {done}")
+        (self.work / "template").write_text("{query} {documents} {document} {}")
+        done = self.rank_job("asked", [{"query": "x", "documents": ["a"]}], "--pair-template", self.work / "template")
+        expect(done.status == 0 and done.err.count("stays as it is") == 1 and "{documents}" in done.err, f"braces: {done}")
 
     def rank(self):
         golden = json.loads((GOLDENS / "rank.json").read_text())

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,16 +19,27 @@ struct batches {
     struct batch_store store;
     char *settings;        /* owned */
     struct batch *running; /* NULL: none */
-    struct batch_run *run; /* its files, while they are open; owned */
+    struct batch_run *run; /* its files, while they are open; owned. `lock` guards the pointer, */
+    pthread_mutex_t lock;  /* because the watchdog's thread may save the run at any time */
     struct status failure; /* why the running batch fails; its requests are being ended */
     bool is_stopped;
 };
+
+/* Replaces the open run, and closes the one before. */
+static void set_run(struct batches *b, struct batch_run *run)
+{
+    pthread_mutex_lock(&b->lock);
+    batch_run_destroy(&b->run);
+    b->run = run;
+    pthread_mutex_unlock(&b->lock);
+}
 
 struct status batches_create(const char *folder, const char *settings, struct batches **out)
 {
     struct batches *b = NULL;
     *out = NULL;
     TRY(mem_alloc(&b, 1, sizeof *b, "batches"));
+    pthread_mutex_init(&b->lock, NULL);
     struct status st = mem_strndup(&b->settings, settings, strlen(settings));
     if (!status_failed(&st) && folder != NULL) st = batch_store_open(&b->store, folder);
     if (status_failed(&st)) batches_destroy(&b);
@@ -39,8 +51,9 @@ void batches_destroy(struct batches **batches)
 {
     struct batches *b = *batches;
     if (b == NULL) return;
-    batch_run_destroy(&b->run);
+    set_run(b, NULL);
     batch_store_close(&b->store);
+    pthread_mutex_destroy(&b->lock);
     mem_free(&b->settings);
     mem_free(batches);
 }
@@ -98,7 +111,7 @@ static void end_batch(struct batches *b)
     struct status st = b->failure;
     if (!status_failed(&st)) st = batch_run_close(b->run);
     if (!status_failed(&st)) st = enter_output(b);
-    batch_run_destroy(&b->run);
+    set_run(b, NULL);
     if (!status_failed(&st)) {
         record_end(b, at->status == BATCH_CANCELLING ? BATCH_CANCELLED : BATCH_COMPLETED);
         return;
@@ -113,7 +126,9 @@ struct status batches_read(struct batches *b, struct lead *l)
     if (!batches_has_work(b)) return status_ok();
     if (b->running == NULL) {
         b->running = next_batch(b);
-        b->failure = batch_run_create(&b->store, b->running, b->settings, &b->run);
+        struct batch_run *run = NULL;
+        b->failure = batch_run_create(&b->store, b->running, b->settings, &run);
+        set_run(b, run);
         if (status_failed(&b->failure)) {
             end_batch(b);
             return status_ok();
@@ -158,7 +173,9 @@ void batches_close(struct batches *b)
 
 void batches_save(struct batches *b)
 {
+    pthread_mutex_lock(&b->lock);
     if (b->run != NULL) batch_run_save(b->run);
+    pthread_mutex_unlock(&b->lock);
 }
 
 /* ---- calls ---- */

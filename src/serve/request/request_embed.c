@@ -171,15 +171,21 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
     TRY(find_prompt(p, fields, &before));
     p->ask->dimensions = (int32_t)dimensions;
     p->ask->priority = (int32_t)priority;
+    const bool has_prompt = js_type(js_get(fields, "messages")) != JS_NULL ||
+                            js_type(js_get(fields, "prompt")) != JS_NULL ||
+                            js_type(js_get(fields, "prompt_token_ids")) != JS_NULL;
+    if (js_type(input) != JS_NULL && has_prompt)
+        return request_bad(p, "invalid_request",
+                           "expected either input or a prompt or messages, found both");
     if (js_type(input) != JS_NULL) return read_inputs(p, input, before);
-    if (js_type(js_get(fields, "messages")) != JS_NULL ||
-        js_type(js_get(fields, "prompt")) != JS_NULL ||
-        js_type(js_get(fields, "prompt_token_ids")) != JS_NULL) {
+    if (has_prompt) {
         TRY(request_read_prompt(p, fields));
         p->ask->is_list = p->ask->n_prompts > 1;
         return status_ok();
     }
-    return request_bad(p, "invalid_request", "expected input or messages, found neither");
+    return request_bad(p, "invalid_request",
+                       "expected input, a prompt or messages, found none of them; shoal rank takes "
+                       "query and documents, too");
 }
 
 struct status request_take_pool(struct request *r, const int64_t *sums, size_t width)

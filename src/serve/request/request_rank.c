@@ -122,7 +122,11 @@ struct status request_read_rank(struct request_parser *p, const struct js_node *
     char what[32];
     if (p->ask->format != REQUEST_PLAIN)
         return request_bad(p, "unsupported", "url: shoal rank takes plain lines alone");
-    if (js_type(pair.query) == JS_NULL) return request_read_embed(p, fields);
+    if (js_type(pair.query) == JS_NULL && js_type(documents) == JS_NULL)
+        return request_read_embed(p, fields);
+    if (js_type(js_get(fields, "input")) != JS_NULL)
+        return request_bad(p, "invalid_request",
+                           "expected either query and documents, or input, found both");
     TRY(check_pairs(p, fields));
     TRY(request_read_int(p, fields, "priority", INT32_MIN, INT32_MAX, &priority));
     p->ask->priority = (int32_t)priority;
