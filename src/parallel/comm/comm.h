@@ -46,6 +46,8 @@ struct comm; /* one per process */
 struct comm_request {
     MPI_Request mpi;
     bool active;
+    bool receives;
+    size_t n_sent; /* bytes of a send */
 };
 
 /* **Collective (world)**. Starts MPI (funneled threads), unless the caller has; then the caller
@@ -204,8 +206,7 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
                      struct comm_request *r);
 void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
                      struct comm_request *r);
-/* Local. Waits until r is done. Returns the bytes received, 0 for an inactive request; undefined
- * for a send. */
+/* Local. Waits until r is done. Returns the bytes received or sent, 0 for an inactive request. */
 size_t comm_wait(struct comm *c, struct comm_request *r);
 
 /* Local. Cancels a receive for which no message will come. */

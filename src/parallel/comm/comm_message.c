@@ -37,6 +37,8 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
                "send", COMM_WORLD);
     comm_end(c, clock_ns());
     r->active = true;
+    r->receives = false;
+    r->n_sent = n_bytes;
 }
 
 void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
@@ -45,7 +47,7 @@ void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, siz
     const int n = max_bytes > INT_MAX ? INT_MAX : (int)max_bytes;
     comm_check(c, MPI_Irecv(buf, n, MPI_BYTE, from, tag, c->axes[COMM_WORLD], &r->mpi), "receive",
                COMM_WORLD);
-    r->active = true;
+    r->active = r->receives = true;
 }
 
 size_t comm_wait(struct comm *c, struct comm_request *r)
@@ -55,11 +57,14 @@ size_t comm_wait(struct comm *c, struct comm_request *r)
     MPI_Status status;
     comm_check(c, MPI_Wait(&r->mpi, &status), "wait", COMM_WORLD);
     r->active = false;
+    size_t n_bytes = r->n_sent;
     int n = 0;
-    MPI_Get_count(&status, MPI_BYTE, &n);
-    if (n < 0) n = 0;
-    comm_account(c, COMM_WORLD, since, (size_t)n);
-    return (size_t)n;
+    if (r->receives) { /* MPI defines the count of a receive alone */
+        MPI_Get_count(&status, MPI_BYTE, &n);
+        n_bytes = n > 0 ? (size_t)n : 0;
+    }
+    comm_account(c, COMM_WORLD, since, n_bytes);
+    return n_bytes;
 }
 
 void comm_cancel(struct comm *c, struct comm_request *r)
