@@ -61,9 +61,10 @@ class ShoalLM(LM):
             yield self.work
 
     def run(self, command, lines):
-        """The rows of shoal's command, one for each line; equal lines are written once."""
+        """The rows of shoal's command, one for each line; equal lines that give equal rows are written once."""
         self.n_runs += 1
-        texts = [json.dumps(line) for line in lines]
+        texts = [json.dumps(line if line.get("temperature", 0) == 0 else {"custom_id": str(i), **line})
+                 for i, line in enumerate(lines)]
         places = {}
         for text in texts:
             places.setdefault(text, len(places))
@@ -76,7 +77,7 @@ class ShoalLM(LM):
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
             if done.returncode != 0:
                 raise RuntimeError(f"{shlex.join(argv)}: exit status {done.returncode}")
-            rows = [json.loads(row) for row in made.read_text().splitlines()]
+            rows = [json.loads(row) for row in made.read_bytes().splitlines()]
         for line, place in zip(lines, map(places.get, texts)):
             if "error" in rows[place]:
                 raise ValueError(f"shoal {command}: {rows[place]['error']['message']}: {str(line)[:300]}")

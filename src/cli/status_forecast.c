@@ -6,6 +6,7 @@
 #include "cli/plan_model.h"
 #include "cost/forecast.h"
 #include "parallel/layout/layout_choose.h"
+#include "serve/input/input_part.h"
 #include "serve/input/line_reader.h"
 
 #include <string.h>
@@ -34,12 +35,12 @@ static double max_tokens_of(const struct line *line)
     return n > 0 ? (double)n : 1;
 }
 
-static struct status read_halves(const char *input, struct halves *h)
+static struct status read_halves(const struct input_files *inputs, struct halves *h)
 {
     struct line_reader *r = NULL;
     struct line line = {.kind = LINE_OK};
     double at = 0;
-    TRY(line_reader_create(input, 0, &r));
+    TRY(line_reader_create_all(inputs, 0, &r));
     struct status st = line_reader_check(r);
     while (!status_failed(&st)) {
         st = line_reader_next(r, true, &line);
@@ -108,14 +109,21 @@ struct status status_forecast_left(const struct status_forecast_flags *flags,
 {
     struct one_node *o = NULL;
     struct halves h = {.n_done = (double)f->n_rows};
-    struct status st;
-    if (flags->model == NULL || flags->input == NULL)
+    struct input_files inputs;
+    struct input_part part;
+    size_t at, n;
+    if (flags->model == NULL || flags->input.n == 0)
         return status_make(STATUS_USAGE, "--nodes: needs --model FILE.h5 and --input IN.jsonl");
-    TRY(mem_alloc(&o, 1, sizeof *o, "a forecast"));
-    TRY_GOTO(st, one_node_init(o, flags), done);
-    TRY_GOTO(st, read_halves(flags->input, &h), done);
-    *left_s = left_of(o, &h, f, flags->max_batch);
-done:
+    if (input_part_of_settings(f->settings, &part, &at, &n))
+        return status_make(STATUS_USAGE,
+                           "--nodes: estimates jobs over whole inputs, and this one has a part");
+    TRY(input_files_expand(flags->input.values, flags->input.n, &inputs));
+    struct status st = mem_alloc(&o, 1, sizeof *o, "a forecast");
+    if (!status_failed(&st)) st = one_node_init(o, flags);
+    if (!status_failed(&st)) st = read_halves(&inputs, &h);
+    if (!status_failed(&st)) *left_s = left_of(o, &h, f, flags->max_batch);
+    input_files_fini(&inputs);
+    if (o == NULL) return st;
     topo_destroy(&o->topo);
     mem_free(&o->order);
     mem_free(&o);

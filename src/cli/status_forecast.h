@@ -13,7 +13,7 @@
     FLAG(const char *, nodes, "nodes", OF_TEXT("NODE.json"),                                       \
          .help = "estimate the time left by these speeds of a node and the lines that are left, "  \
                  "instead of the mean of the rows so far; needs --model and --input")              \
-    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"),                                        \
+    FLAG(struct flag_list, input, "input", OF_LIST("IN.jsonl"),                                    \
          .help = "with --nodes: the job's lines")                                                  \
     FLAG(uint32_t, max_batch, "max-batch", OF_COUNT(1, 1 << 20, "N"), .preset = "64",              \
          .help = "with --nodes: sequences that run at a time")

@@ -81,8 +81,8 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
 static void count_ffn(struct cost_stage *s, const struct cost_model *m, uint32_t layer,
                       const struct layout_place *place)
 {
-    const uint32_t parts = arch_layer_parts(m->l->model.arch, layer);
-    if ((parts & (PART_DENSE | PART_UNGATED)) != 0) {
+    const uint64_t parts = arch_layer_parts(m->l->model.arch, layer);
+    if ((parts & (PART_DENSE | PART_UNGATED | PART_RELU2 | PART_LONE_SHARED)) != 0) {
         s->gate += range_count(layout_ffn(m->l, place->tp));
         s->n_sums++;
     }
@@ -113,9 +113,15 @@ static void count_stage(struct cost_model *m, uint32_t pp)
         count_attention(s, m, i, place.tp);
         count_ffn(s, m, i, &place);
         s->n_layers++;
-        s->n_sums += !a->layer_lacks_mixer[i]; /* of o */
-        s->norm += 2.0 * a->width;
-        s->n_ops += OPS_ATTENTION + OPS_DENSE;
+        if (!a->layer_lacks_mixer[i]) {
+            s->n_sums++; /* of o */
+            s->norm += a->width;
+            s->n_ops += OPS_ATTENTION;
+        }
+        if (!a->layer_lacks_ffn[i]) {
+            s->norm += a->width;
+            s->n_ops += OPS_DENSE;
+        }
     }
     s->n_ops += OPS_STEP;
     if (pp + 1 < m->l->pp) return;

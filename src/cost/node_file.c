@@ -114,6 +114,25 @@ struct status node_write(const struct node *n, struct strbuf *out)
     return strbuf_status(out);
 }
 
+/* Checks what other code takes for whole numbers, or divides by. */
+static struct status check_counts(const struct node *n, const char *what)
+{
+    enum { COUNT_MAX = 1 << 20 };
+    const double counts[] = {n->n_cores, n->n_threads, n->n_ranks};
+    static const char *const names[] = {"n_cores", "n_threads", "n_ranks"};
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        if (counts[i] >= 1 && counts[i] <= COUNT_MAX && floor(counts[i]) == counts[i]) continue;
+        return status_make(STATUS_INPUT, "%s: \"%s\": expected a whole number of 1 to %d, found %g",
+                           what, names[i], (int)COUNT_MAX, counts[i]);
+    }
+    if (n->n_threads < n->n_ranks)
+        return status_make(STATUS_INPUT, "%s: \"n_threads\": expected at least one for each rank",
+                           what);
+    if (n->memory_bytes < (double)(1ull << 60)) return status_ok();
+    return status_make(STATUS_INPUT, "%s: \"memory_bytes\": expected less than 2^60, found %g",
+                       what, n->memory_bytes);
+}
+
 /* --- reading ------------------------------------------------------------------------------ */
 
 static struct status read_curve(const struct js_node *at, const char *name, bool may_be_zero,
@@ -204,6 +223,7 @@ struct status node_parse(const char *text, size_t n_bytes, const char *what, str
                          "%s: was measured by shoal %s, this is %s; measure the node again with "
                          "`shoal bench --machine --save`",
                          what, out->shoal, SHOAL_VERSION);
+    if (!status_failed(&st)) st = check_counts(out, what);
     js_destroy(&doc);
     return st;
 }

@@ -13,8 +13,8 @@ static bool ends_with(const char *text, const char *end)
 }
 
 /* Checks that there are only transformer, pooling and normalization modules, and reads whether
- * vectors are normalized. */
-static struct status read_modules(struct job_embed *e, const struct js_node *modules)
+ * vectors are normalized. *pools: one of them pools. */
+static struct status read_modules(struct job_embed *e, const struct js_node *modules, bool *pools)
 {
     if (js_type(modules) != JS_ARRAY) return status_ok();
     e->rules.normalizes = false;
@@ -23,25 +23,30 @@ static struct status read_modules(struct job_embed *e, const struct js_node *mod
         if (type == NULL) type = "";
         if (ends_with(type, ".Normalize"))
             e->rules.normalizes = true;
-        else if (!ends_with(type, ".Transformer") && !ends_with(type, ".Pooling"))
+        else if (ends_with(type, ".Pooling"))
+            *pools = true;
+        else if (!ends_with(type, ".Transformer"))
             return status_make(STATUS_INPUT, "modules.json: module \"%.80s\" is not implemented",
                                type);
     }
     return status_ok();
 }
 
-/* Reads the pooling module's config: {"pooling_mode_lasttoken": true, ...}. */
-static struct status read_pooling(struct job_embed *e, const struct js_node *pooling)
+/* Reads the config of the pooling module, if there is one: {"pooling_mode_lasttoken": true, ...}.
+ */
+static struct status read_pooling(struct job_embed *e, const struct js_node *pooling,
+                                  bool is_module)
 {
     static const char prefix[] = "pooling_mode_";
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    bool is_on, with_prompt = true;
+    bool is_on, with_prompt = true, is_given = false;
     while (js_next(pooling, &it, &key, &value)) {
         if (strncmp(key, prefix, strlen(prefix)) != 0 || !js_bool(value, &is_on) || !is_on)
             continue;
         const enum request_pool before = e->rules.pool;
+        is_given = true;
         if (strcmp(key, "pooling_mode_lasttoken") == 0)
             e->rules.pool = POOL_LAST;
         else if (strcmp(key, "pooling_mode_cls_token") == 0)
@@ -58,7 +63,10 @@ static struct status read_pooling(struct job_embed *e, const struct js_node *poo
     }
     if (js_bool(js_get(pooling, "include_prompt"), &with_prompt) && !with_prompt)
         return status_make(STATUS_INPUT, "pooling: \"include_prompt\": false is not implemented");
-    return status_ok();
+    if (is_given || !is_module) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "pooling: its config.json has no pooling_mode_... that is true; choose a "
+                       "--pooling");
 }
 
 static struct status read_prompts(struct job_embed *e, const struct js_node *settings,
@@ -76,8 +84,7 @@ static struct status read_prompts(struct job_embed *e, const struct js_node *set
                        is_auto ? "default_prompt_name" : "--prompt-name", e->rules.prompt);
 }
 
-/* Refuses a model whose tokens see later ones, which config.json says in a field of its own. */
-static struct status check_causal(const struct ckpt *c)
+struct status job_embed_check_causal(const struct ckpt *c)
 {
     size_t n;
     const char *text = ckpt_config_json(c, &n);
@@ -97,11 +104,13 @@ static struct status read_files(struct job_embed *e, const struct embed_flags *f
 {
     size_t n;
     const char *text = ckpt_text(c, CKPT_TEXT_EMBEDDING, &n);
-    TRY(check_causal(c));
+    TRY(job_embed_check_causal(c));
     if (text != NULL) TRY(js_parse(text, n, "embedding_json", &e->doc));
     const struct js_node *root = e->doc != NULL ? js_root(e->doc) : NULL;
-    TRY(read_modules(e, js_get(root, "modules")));
-    if (flags->pooling == POOL_NONE) TRY(read_pooling(e, js_get(root, "pooling")));
+    const struct js_node *pooling = js_get(root, "pooling");
+    bool pools = js_type(pooling) == JS_OBJECT;
+    TRY(read_modules(e, js_get(root, "modules"), &pools));
+    if (flags->pooling == POOL_NONE) TRY(read_pooling(e, pooling, pools));
     return read_prompts(e, js_get(root, "settings"), flags->prompt_name);
 }
 

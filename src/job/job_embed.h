@@ -23,6 +23,10 @@ struct job_embed {
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m);
 
+/* Local. Refuses a model whose tokens see later ones, which config.json says in a field of its own.
+ * Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status job_embed_check_causal(const struct ckpt *c);
+
 /* job_rank.c. Local. Reads the head that scores texts: score.weight, or without one the rows of
  * the tokens no and yes of the model's own head. Errors: as job_embed_init. */
 struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags, struct ckpt *c,

@@ -99,11 +99,13 @@ class EmbedTest:
         wanted = shortened(texts[-1]["last"], 99, True)
         lines = [{"custom_id": "named", "input": texts[0]["text"], "prompt_name": "query"},
                  {"custom_id": "empty", "input": texts[0]["text"], "prompt_name": "document"},
+                 {"custom_id": "as prompt", "prompt": texts[0]["text"], "prompt_name": "query"},
                  {"custom_id": "job's", "input": texts[0]["text"]}]
         rows = self.embed("qwen3-embed", lines, "--kv-dtype", "f32")
         self.check_near(rows["named"]["embedding"], wanted, "prompt_name")
         expect(rows["empty"]["embedding"] == rows["job's"]["embedding"], "an empty prompt")
         named = rows["named"]["embedding"]
+        expect(rows["as prompt"]["embedding"] == named, "a prompt has the prefix, too")
         rows = self.embed("qwen3-embed", lines, "--kv-dtype", "f32", "--prompt-name", "query")
         expect(rows["job's"]["embedding"] == named, "--prompt-name")
 
@@ -218,14 +220,15 @@ class EmbedTest:
                  ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
                  ({"input": "x", "prompt_name": "nobody"}, "no prompt named \"nobody\""),
                  ({"messages": [{"role": "user", "content": "x"}]}, "no chat template"),
+                 ({"prompt_token_ids": [1], "prompt_name": "query"}, "prompt_name: expected beside a text"),
                  (dict(base, body={"input": "x", "colour": 1}), "colour"),
                  (dict(base, url="/v1/completions", body={"prompt": "x"}), "url: expected \"/v1/embeddings\"")]
         rows = self.embed("qwen3-embed", [dict(line, custom_id=str(i)) for i, (line, _) in enumerate(cases)])
         for i, (line, sentence) in enumerate(cases):
             error = rows[str(i)].get("error") or {}
             expect(sentence in error.get("message", ""), f"{line}: {rows[str(i)]}")
-        rows = self.embed("qwen3-embed", [{"custom_id": "a", "input": "x"}, {"custom_id": "a", "input": "y"}][:1])
-        expect("embedding" in rows["a"], f"{rows}")
+        rows = self.embed("qwen3-embed", [{"custom_id": "a", "input": "x"}, {"custom_id": "b", "prompt": "y"}])
+        expect("embedding" in rows["a"] and "embedding" in rows["b"], f"{rows}")
 
     def check_flags(self):
         line = [{"input": "x"}]
@@ -246,6 +249,7 @@ class EmbedTest:
         edits = [("1_Pooling/config.json", lambda c: c.update(pooling), "pooling_mode_max_tokens"),
                  ("1_Pooling/config.json", lambda c: c.update(both), "several modes"),
                  ("1_Pooling/config.json", lambda c: c.update(include_prompt=False), "include_prompt"),
+                 ("1_Pooling/config.json", lambda c: (c.clear(), c.update(pooling_mode="mean")), "no pooling_mode_"),
                  ("modules.json", lambda c: c[2].update(type="a.Dense"), "a.Dense"),
                  ("config_sentence_transformers.json", lambda c: c.update(default_prompt_name="z"), "\"z\""),
                  ("config.json", lambda c: c.update(is_causal=False), "is_causal")]

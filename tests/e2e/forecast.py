@@ -131,6 +131,9 @@ class ForecastTest:
     def refused(self):
         old = node("0.0.1")
         for what, change in (("was measured by shoal 0.0.1", old), ("another version", {**node(self.version), "shoal_node": 7}),
+                             ('"n_ranks"', {**node(self.version), "n_ranks": 0.5}),
+                             ('"n_threads"', {**node(self.version), "n_threads": 1}),
+                             ('"memory_bytes"', {**node(self.version), "memory_bytes": 1e300}),
                              ('"read"', {**node(self.version), "read": []})):
             bad = self.work / "bad.json"
             bad.write_text(json.dumps(change))

@@ -39,8 +39,8 @@ static struct status pooling_path(const struct js_node *modules, char *out, size
         if (strcmp(type + strlen(type) - strlen(end), end) != 0) continue;
         if (path[0] == '/' || strstr(path, "..") != NULL)
             return status_make(STATUS_INPUT, "modules.json: path: expected a folder of the model");
-        snprintf(out, n, "%s/config.json", path);
-        return status_ok();
+        if ((size_t)snprintf(out, n, "%s/config.json", path) < n) return status_ok();
+        return status_make(STATUS_INPUT, "modules.json: path: its name is too long");
     }
     return status_ok();
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+enum { STRING_BYTES_MAX = 16 << 20 /* as long as a line may be */ };
 enum { ROWS_BYTES = 1 << 20, ROWS_FIRST = 16, ROWS_MAX = 4096 };
 
 struct dataset_lines {
@@ -50,6 +51,9 @@ static struct status check_type(struct dataset_lines *d)
     d->is_variable = H5Tis_variable_str(d->type) > 0;
     d->item_bytes = d->is_variable ? sizeof(char *) : H5Tget_size(d->type);
     d->padding = H5Tget_strpad(d->type);
+    if (!d->is_variable && d->item_bytes > STRING_BYTES_MAX)
+        return status_make(STATUS_INPUT, "%s: strings of %zu bytes, expected at most %d",
+                           d->name.data, d->item_bytes, STRING_BYTES_MAX);
     d->n_most = ROWS_FIRST;
     if (!d->is_variable) d->n_most = ROWS_BYTES / (d->item_bytes + 1) + 1;
     return status_ok();

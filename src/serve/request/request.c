@@ -229,10 +229,10 @@ static size_t words_bytes(const struct request_words *w)
 }
 
 /* Returns the bytes of the tokens, which a list has twice, and of vectors and their decimals. */
-static size_t embed_cost_bytes(const struct request *r)
+static size_t embed_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t digit_bytes = 16, n = (size_t)r->ask->n_choices;
-    const size_t vector_bytes = sizeof(int64_t) * (size_t)r->ask->dimensions;
+    const size_t vector_bytes = sizeof(int64_t) * (size_t)rules->embed->width; /* before the cut */
     return 2 * r->n_prompt * sizeof(int32_t) + n * (sizeof *r + sizeof *r->ask + vector_bytes +
                                                     digit_bytes * (size_t)r->ask->dimensions);
 }
@@ -252,7 +252,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
     size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n + r->ask->tools.n;
     if (r->error_code != NULL) return n + 512;
-    if (r->ask->pool != POOL_NONE) return n + embed_cost_bytes(r);
+    if (r->ask->pool != POOL_NONE) return n + embed_cost_bytes(r, rules);
     n += r->n_prompt * sizeof(int32_t) + prompts_bytes(r);
     n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs);
     n += (r->ask->n_biases + (size_t)r->ask->n_stop_ids) * sizeof *r->ask->biases;
