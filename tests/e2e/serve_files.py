@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Tests the files and batches of shoal serve: uploads, a batch that a killed server leaves half done, cancelling,
+and other flags at the next start.
+
+usage: serve_files.py SHOAL WORK_FOLDER CASE
+  files        one rank
+  files_many   four ranks, tp 2 x pp 2
+The rows of a batch are compared byte for byte with those that shoal generate writes for the same lines.
+"""
+import json
+import signal
+import sys
+
+from program import expect, main_of
+from serve import CALLS, COMPLETIONS, LIMIT_S, ServeTest, error_of, wait_for
+
+
+class FilesTest(ServeTest):
+    RANKS = {"files": 1, "files_many": 4}
+
+    @staticmethod
+    def upload(server, content, name="in.jsonl", purpose="batch"):
+        border = "5f0a--b"
+        body = (f'--{border}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n'
+                f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+                "Content-Type: application/octet-stream\r\n\r\n").encode()
+        body += content + f"\r\n--{border}--\r\n".encode()
+        return server.call("POST", "/v1/files", body,
+                           {"Content-Type": f"multipart/form-data; boundary={border}"})
+
+    @staticmethod
+    def batch(server, batch_id):
+        return json.loads(server.get(f"/v1/batches/{batch_id}"))
+
+    def begin_batch(self, server, content, **more):
+        status, _, data = self.upload(server, content)
+        expect(status == 200, f"upload: {status} {data}")
+        entry = json.loads(data)
+        expect(entry["bytes"] == len(content) and entry["purpose"] == "batch", f"{entry}")
+        status, _, data = server.call("POST", "/v1/batches", {
+            "input_file_id": entry["id"], "endpoint": COMPLETIONS, "completion_window": "24h", **more})
+        expect(status == 200, f"batch: {status} {data}")
+        return json.loads(data)
+
+    def batch_lines(self, n):
+        """Lines of every kind: drawn, with log-probabilities, chats, error rows, without an id, one
+        whose id an earlier line has, and not JSON. The last ones take long, so that a server can be
+        killed before their batch ends."""
+        lines = []
+        long = {"prompt": "a", "max_tokens": 200, "ignore_eos": True, "n": 5 - self.ranks}
+        for i in range(n):
+            path, body = CALLS[i % len(CALLS)] if i < n - n // 12 else (COMPLETIONS, long)
+            line = {"method": "POST", "url": path, "body": {**body, "user": f"u{i}"}}
+            if i % 5:
+                line["custom_id"] = f"b{i if i % 17 else 1}"
+            lines.append(json.dumps(line))
+        lines[n // 2] = "{ no JSON"
+        return ("\n".join(lines) + "\n").encode()
+
+    def rows_of(self, content):
+        path, out = self.work / "batch.jsonl", self.work / "batch.out.jsonl"
+        path.write_bytes(content)
+        self.shoal.must("generate", "--model", self.model, "--input", path, "--output", out)
+        return out.read_bytes()
+
+    def files_are_kept(self, server):
+        content = b"\x00a\r\n--5f0a\r\n-- not the border --5f0a--b\n"
+        status, _, data = self.upload(server, content, name="odd \u00e9.bin")
+        entry = json.loads(data)
+        expect(status == 200 and entry["filename"] == "odd \u00e9.bin", f"{status} {data}")
+        path = f"/v1/files/{entry['id']}"
+        expect(json.loads(server.get(path)) == entry, f"{server.get(path)}")
+        expect(entry in json.loads(server.get("/v1/files"))["data"], "the list lacks the file")
+        status, _, data = server.call("GET", path + "/content")
+        expect(status == 200 and data == content, f"content: {status} {data}")
+        for wrong in (self.upload(server, b"a", purpose="assistants"),
+                      server.call("POST", "/v1/files", b"a", {"Content-Type": "text/plain"}),
+                      server.call("POST", "/v1/files", b"--x\r\n", {
+                          "Content-Type": "multipart/form-data; boundary=x"}),
+                      server.call("POST", "/v1/batches", {"input_file_id": "file-none"}),
+                      server.call("POST", "/v1/batches", {"input_file_id": entry["id"],
+                                                          "endpoint": "/v1/embeddings"}),
+                      server.call("POST", "/v1/batches", b"{")):
+            expect(wrong[0] == 400 and error_of(wrong[2])["message"], f"{wrong}")
+        status, _, data = server.call("DELETE", path)
+        expect(status == 200 and json.loads(data)["deleted"], f"{status} {data}")
+        for method, gone in (("GET", path), ("GET", path + "/content"), ("DELETE", path),
+                             ("GET", "/v1/batches/none"), ("POST", "/v1/batches/none/cancel")):
+            expect(server.call(method, gone)[0] == 404, f"{method} {gone}")
+
+    def batches_survive_a_restart(self):
+        """A batch half done when its server is killed, and one that has not begun: the next server
+        ends both, and their outputs are those of shoal generate. Calls run meanwhile."""
+        n = 240 if self.ranks == 1 else 26
+        content, folder = self.batch_lines(n), self.work / "batches"
+        wanted = self.rows_of(content)
+        flags = ["--api-key-file", self.work / "keys", "--batch-dir", folder,
+                 "--max-batch", "3" if self.ranks == 1 else "8"]
+        server = self.serve("killed", *flags)
+        try:
+            self.files_are_kept(server)
+            made = self.begin_batch(server, content, metadata={"a": "b"})
+            later = self.begin_batch(server, content[:content.index(b"\n") + 1])
+            expect(made["status"] == "in_progress" and made["metadata"] == {"a": "b"}, f"{made}")
+            expect(made["request_counts"]["total"] == n, f"{made}")
+            status, _, data = server.call("DELETE", f"/v1/files/{later['input_file_id']}")
+            expect(status == 409, f"a file in use was deleted: {status} {data}")
+            status, _, data = server.call("POST", CALLS[0][0], CALLS[0][1])
+            expect(status == 200, f"a call beside a batch: {status} {data}")
+            wait_for(lambda: self.batch(server, made["id"])["request_counts"]["completed"] > n // 16,
+                     "rows of the batch", 2 * LIMIT_S)
+            found = self.batch(server, made["id"])
+            expect(found["status"] == "in_progress", f"nothing is left to resume: {found}")
+            expect(found["output_file_id"] is None, f"{found}")
+        finally:
+            server.end()
+        server = self.serve("resumed", *flags)
+        try:
+            for batch_id, rows in ((made["id"], wanted), (later["id"], wanted[:wanted.index(b"\n") + 1])):
+                wait_for(lambda: self.batch(server, batch_id)["status"] != "in_progress",
+                         "end of a batch", 4 * LIMIT_S)
+                ended = self.batch(server, batch_id)
+                expect(ended["status"] == "completed" and ended["completed_at"], f"{ended}")
+                status, _, data = server.call("GET", f"/v1/files/{ended['output_file_id']}/content")
+                expect(status == 200 and data == rows, f"{batch_id}: other rows than shoal generate's")
+                counts, n_errors = ended["request_counts"], rows.count(b'"response":null')
+                n_errors += sum(line.startswith(b'{"custom_id"') for line in rows.splitlines())
+                expect((counts["completed"] + counts["failed"], counts["failed"]) ==
+                       (rows.count(b"\n"), n_errors), f"{counts} {n_errors}")
+            listed = [b["id"] for b in json.loads(server.get("/v1/batches"))["data"]]
+            expect(sorted(listed) == sorted([made["id"], later["id"]]), f"{listed}")
+            self.batches_are_cancelled(server)
+        finally:
+            server.end()
+        if self.ranks == 1:
+            self.other_flags_fail_a_batch(flags)
+
+    def batches_are_cancelled(self, server):
+        line = {"method": "POST", "url": COMPLETIONS,
+                "body": {"prompt": "a", "max_tokens": 480, "ignore_eos": True, "n": 8}}
+        content = b"".join(json.dumps({**line, "custom_id": f"l{i}"}).encode() + b"\n" for i in range(64))
+        made = self.begin_batch(server, content)
+        wait_for(lambda: server.metric("num_requests_running") > 0, "running line")
+        status, _, data = server.call("POST", f"/v1/batches/{made['id']}/cancel")
+        expect(status == 200 and json.loads(data)["status"] == "cancelling", f"{status} {data}")
+        wait_for(lambda: self.batch(server, made["id"])["status"] == "cancelled", "end of a batch")
+        expect(server.metric("num_requests_running") == 0, "a line of a cancelled batch runs on")
+        output = self.batch(server, made["id"])["output_file_id"]
+        _, _, data = server.call("GET", f"/v1/files/{output}/content")
+        expect(data.count(b"\n") < 64, "all rows of a cancelled batch")
+
+    def other_flags_fail_a_batch(self, flags):
+        """A batch that was begun with another --temperature fails, and says why."""
+        server = self.serve("before", *flags)
+        try:
+            made = self.begin_batch(server, self.batch_lines(240))
+            wait_for(lambda: self.batch(server, made["id"])["request_counts"]["completed"] > 5, "rows")
+            server.signal(signal.SIGUSR1)
+            expect(server.status() == 75, f"status {server.status()}\n{server.text()}")
+        finally:
+            server.end()
+        server = self.serve("after", *flags, "--temperature", "0.5")
+        try:
+            wait_for(lambda: self.batch(server, made["id"])["status"] == "failed", "failed batch")
+            message = self.batch(server, made["id"])["errors"]["data"][0]["message"]
+            expect("temperature" in message, f"{message}")
+            expect(server.call("POST", CALLS[0][0], CALLS[0][1])[0] == 200, "the server goes on")
+        finally:
+            server.end()
+
+    def run(self):
+        self.batches_survive_a_restart()
+        server = self.serve("without", "--api-key-file", self.work / "keys")
+        try:
+            status, _, data = server.call("GET", "/v1/files")
+            expect(status == 404 and "--batch-dir" in error_of(data)["message"], f"{status} {data}")
+        finally:
+            server.end()
+        print(f"serve: batches on {self.ranks} ranks, killed and resumed")
+
+
+if __name__ == "__main__":
+    main_of(FilesTest(*sys.argv[1:]).run)
