@@ -5,6 +5,7 @@
  * usage: bench_kernels [linear] [law] [attention] [quant] [sgemm=LIBRARY]
  * Without arguments it runs all but the last, which alternates with cblas_sgemm of a BLAS library.
  */
+#include "bench_attention.h"
 #include "bench_quant.h"
 
 #include "base/clock.h"
@@ -18,58 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BIG_BYTES = 1 << 27, MAX_ROWS = 256, MIN_NS = 100000000 };
-
-struct machine {
-    double read_gbs, gflops; /* with the table's team */
-};
-
-static uint64_t random_state = 1;
-
-static float random_float(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
-}
-
-static void *memory(size_t n_bytes)
-{
-    void *p;
-    const struct status st = mem_alloc(&p, n_bytes, 1, "a benchmark's array");
-    if (status_failed(&st)) {
-        fprintf(stderr, "%s\n", st.text);
-        exit(3);
-    }
-    return p;
-}
-
-static float *random_floats(size_t n)
-{
-    float *x = memory(n * sizeof *x);
-    for (size_t i = 0; i < n; i++) x[i] = random_float();
-    return x;
-}
-
-/* Seconds of the fastest of several calls. */
-static double best_seconds(void (*run)(const void *job), const void *job)
-{
-    uint64_t best = UINT64_MAX, total = 0;
-    for (int i = 0; i < 1000 && (i < 5 || total < MIN_NS); i++) {
-        const uint64_t start = clock_ns();
-        run(job);
-        const uint64_t ns = clock_ns() - start;
-        total += ns;
-        best = ns < best ? ns : best;
-    }
-    return (double)best * 1e-9;
-}
+enum { BIG_BYTES = 1 << 27, MAX_ROWS = 256 };
 
 /* Measures the machine's peaks: the fastest of many passes over memory, and of many rounds of fma
  * chains with the instruction set of k. */
-static struct machine measure(const struct kern_table *k)
+static struct bench_machine measure(const struct kern_table *k)
 {
     const enum peak_kind kind = strcmp(k->name, "avx2") == 0 ? PEAK_FMA_AVX2 : PEAK_FMA_AVX512;
-    struct machine m = {0, 0};
+    struct bench_machine m = {0, 0};
     struct peak_memory big;
     const struct status st = peak_memory_init(&big, k->team, BIG_BYTES);
     if (status_failed(&st)) {
@@ -128,14 +85,14 @@ static void linear_init(struct linear_bench *b, const struct kern_table *k, enum
     const size_t n = packed_bytes(t, n_out, n_in), copies = ((size_t)96 << 20) / n + 1;
     b->k = k;
     b->n_copies = copies < 512 ? copies : 512;
-    b->x = random_floats(MAX_ROWS * n_in);
-    b->y = memory(MAX_ROWS * n_out * sizeof(float));
-    b->sums = memory(MAX_ROWS * (n_out + 1) * sizeof(int64_t));
-    float *row = random_floats(n_in + n_out);
-    char *rounded = memory((n_in + n_out) * dtype_bytes(t));
+    b->x = bench_random_floats(MAX_ROWS * n_in);
+    b->y = bench_memory(MAX_ROWS * n_out * sizeof(float));
+    b->sums = bench_memory(MAX_ROWS * (n_out + 1) * sizeof(int64_t));
+    float *row = bench_random_floats(n_in + n_out);
+    char *rounded = bench_memory((n_in + n_out) * dtype_bytes(t));
     dtype_from_f32(t, row, n_in + n_out, rounded);
     for (size_t i = 0; i < b->n_copies; i++) {
-        void *data = memory(n);
+        void *data = bench_memory(n);
         for (size_t o = 0; i == 0 && o < n_out; o++)
             packed_put_rows(t, data, n_in,
                             &(struct matrix_rows){rounded + o * dtype_bytes(t), 0, o, 1});
@@ -170,8 +127,8 @@ static void linear_check(const struct linear_bench *b)
     const size_t n = (size_t)b->w[0].n_out, n_seen = n < 64 ? n : 64;
     const struct linear_group group = {&b->w[0], 0, b->n_rows};
     struct linear_args a = linear_args_of(b, &group);
-    float *y = memory(b->n_rows * n * sizeof(float));
-    int64_t *sums = memory(b->n_rows * (n + 1) * sizeof(int64_t));
+    float *y = bench_memory(b->n_rows * n * sizeof(float));
+    int64_t *sums = bench_memory(b->n_rows * (n + 1) * sizeof(int64_t));
     const bool leafy = b->w[0].leaf > 0;
     linear_run(b);
     a.y = y;
@@ -198,7 +155,7 @@ static double linear_time(struct linear_bench *b, size_t n_rows, uint32_t leaf)
     b->n_copies = 1;
     linear_check(b);
     b->n_copies = n_rows < 16 ? all : (all + n_rows - 1) / n_rows;
-    const double us = best_seconds(linear_run, b) * 1e6 / (double)b->n_copies;
+    const double us = bench_best_seconds(linear_run, b) * 1e6 / (double)b->n_copies;
     b->n_copies = all;
     return us;
 }
@@ -211,7 +168,7 @@ static const struct {
     {"TinyLlama up", 5632, 2048}, {"TinyLlama down", 2048, 5632},
 };
 
-static void bench_linear(const struct kern_table *k, struct machine m)
+static void bench_linear(const struct kern_table *k, struct bench_machine m)
 {
     static const size_t rows[] = {1, 4, 16, 64, 256};
     printf("%-15s %-4s %5s %5s %10s %8s %6s %8s %6s\n", "linear", "type", "leaf", "rows", "us",
@@ -311,150 +268,11 @@ static void bench_law(const struct kern_table *k)
             const struct any_order any = {&b};
             if (rows[i] == 1)
                 printf("  %.3f",
-                       best_seconds(any_order_run, &any) * 1e6 / (double)b.n_copies / us[0]);
+                       bench_best_seconds(any_order_run, &any) * 1e6 / (double)b.n_copies / us[0]);
             printf("\n");
         }
         linear_fini(&b);
     }
-}
-
-struct attention_bench {
-    const struct kern_table *k;
-    struct attn_args args;
-};
-
-static void attention_run(const void *job)
-{
-    const struct attention_bench *b = job;
-    op_attention(b->k, &b->args);
-}
-
-/* n_seqs sequences of n_rows rows each, at position pos0. */
-struct attention_case {
-    const char *name;
-    uint32_t n_heads, n_kv, head_dim;
-    enum dtype type;
-    size_t n_seqs, pos0, n_rows;
-    bool latent;
-};
-
-enum { PART_FLOATS = 1 << 18 };
-
-/* Fills n_halves half blocks (keys or values) with random elements. */
-static void fill_cache(const struct kern_table *k, const struct kv_view *kv, size_t n_halves)
-{
-    const size_t hd = kv->head_dim, n_codes = KV_BLOCK_TOKENS * hd;
-    float *x = random_floats(hd);
-    for (size_t i = 0; i < n_halves * KV_BLOCK_TOKENS; i++) {
-        char *half =
-            (char *)kv->base + i / KV_BLOCK_TOKENS * kv_half_bytes(kv->dtype, kv->head_dim);
-        const size_t slot = i % KV_BLOCK_TOKENS;
-        for (size_t d = 0; d < hd; d++) x[d] = random_float();
-        k->kv_store[kv->dtype](x, hd, half + slot * hd * dtype_bytes(kv->dtype),
-                               kv->dtype == DTYPE_I8 ? (float *)(half + n_codes) + slot : NULL);
-    }
-    mem_free(&x);
-}
-
-/* Compares one head of the first sequence with the reference. */
-static void attention_check(struct attention_bench *b, const struct attention_case *c, float *check)
-{
-    const size_t n = (size_t)c->n_heads * c->head_dim;
-    float *out = b->args.out;
-    struct kern_table ref;
-    kern_fill_ref(&ref);
-    b->args.out = check;
-    ref.attention[c->type](&b->args, &(struct attn_slice){.head1 = 1, .row1 = c->n_rows});
-    b->args.out = out;
-    attention_run(b);
-    for (size_t i = 0; i < c->n_rows; i++) {
-        if (memcmp(out + i * n, check + i * n, c->head_dim * sizeof *out) == 0) continue;
-        fprintf(stderr, "attention row %zu differs from the reference\n", i);
-        exit(70);
-    }
-}
-
-static void attention_print(const struct attention_case *c, struct machine m, double s)
-{
-    double seen = 0;
-    for (size_t i = 0; i < c->n_rows; i++) seen += (double)((c->pos0 + i + 1) * c->n_seqs);
-    const double bytes = (double)kv_half_bytes(c->type, c->head_dim) / KV_BLOCK_TOKENS;
-    const double gflops = 4e-9 * seen * c->head_dim * c->n_heads / s;
-    const double gbs = c->n_rows > 1 ? 0 : 1e-9 * seen * bytes * (c->latent ? 1 : 2) * c->n_kv / s;
-    printf("%-28s %10.1f us %8.1f GB/s %4.0f %%read %8.1f GFLOP/s %4.0f %%fma\n", c->name, s * 1e6,
-           gbs, 100 * gbs / m.read_gbs, gflops, 100 * gflops / m.gflops);
-}
-
-static void bench_attention_case(const struct kern_table *k, struct machine m,
-                                 const struct attention_case *c)
-{
-    const size_t per_seq = (c->pos0 + c->n_rows + 63) / 64;
-    const size_t n_q = c->n_seqs * c->n_rows * c->n_heads * c->head_dim;
-    const size_t n_halves = c->n_seqs * per_seq * (c->latent ? 1 : 2) * c->n_kv;
-    float *q = random_floats(n_q), *out = memory(n_q * sizeof *out);
-    float *check = memory(n_q * sizeof *check);
-    int32_t *blocks = memory(c->n_seqs * per_seq * sizeof *blocks);
-    struct seq_rows *seqs = memory(c->n_seqs * sizeof *seqs);
-    uint8_t kv_of_head[64];
-    const struct kv_view kv = {memory(n_halves * kv_half_bytes(c->type, c->head_dim)),
-                               c->type,
-                               c->n_kv,
-                               c->head_dim,
-                               c->latent,
-                               0};
-    void *cache = kv.base;
-    fill_cache(k, &kv, n_halves);
-    for (size_t i = 0; i < c->n_seqs * per_seq; i++) blocks[i] = (int32_t)i;
-    for (size_t s = 0; s < c->n_seqs; s++)
-        seqs[s] = (struct seq_rows){s * c->n_rows, c->n_rows, c->pos0, blocks + s * per_seq, 0};
-    for (uint32_t h = 0; h < c->n_heads; h++) kv_of_head[h] = (uint8_t)(h * c->n_kv / c->n_heads);
-    struct attention_bench b = {k,
-                                {.q = q,
-                                 .out = out,
-                                 .kv = kv,
-                                 .kv_of_head = kv_of_head,
-                                 .n_heads = c->n_heads,
-                                 .scale = 0.125f,
-                                 .seqs = seqs,
-                                 .n_seqs = c->n_seqs}};
-    b.args.parts = memory(PART_FLOATS * sizeof(float));
-    b.args.n_part_floats = PART_FLOATS;
-    attention_check(&b, c, check);
-    attention_print(c, m, best_seconds(attention_run, &b));
-    mem_free(&b.args.parts);
-    mem_free(&q);
-    mem_free(&out);
-    mem_free(&check);
-    mem_free(&cache);
-    mem_free(&blocks);
-    mem_free(&seqs);
-}
-
-static void bench_attention(const struct kern_table *k, struct machine m)
-{
-    static const struct attention_case cases[] = {
-        {"SmolLM2 decode 8 x 1024", 9, 3, 64, DTYPE_F16, 8, 1024, 1, false},
-        {"SmolLM2 decode 1 x 8000", 9, 3, 64, DTYPE_F16, 1, 8000, 1, false},
-        {"SmolLM2 prefill 512", 9, 3, 64, DTYPE_F16, 1, 0, 512, false},
-        {"SmolLM2 chunk 64 at 4096", 9, 3, 64, DTYPE_F16, 1, 4096, 64, false},
-        {"TinyLlama decode 8 x 1024", 32, 4, 64, DTYPE_F16, 8, 1024, 1, false},
-        {"TinyLlama decode 1 x 512", 32, 4, 64, DTYPE_F16, 1, 511, 1, false},
-        {"TinyLlama decode 1 x 2048", 32, 4, 64, DTYPE_F16, 1, 2047, 1, false},
-        {"TinyLlama decode 1 x 8192", 32, 4, 64, DTYPE_F16, 1, 8191, 1, false},
-        {"one kv head, decode 1 x 512", 8, 1, 64, DTYPE_F16, 1, 511, 1, false},
-        {"one kv head, decode 1 x 8192", 8, 1, 64, DTYPE_F16, 1, 8191, 1, false},
-        {"TinyLlama prefill 512", 32, 4, 64, DTYPE_F16, 1, 0, 512, false},
-        {"the same, int8 cache", 32, 4, 64, DTYPE_I8, 1, 0, 512, false},
-        {"the same, fp8 cache", 32, 4, 64, DTYPE_F8_E4M3, 1, 0, 512, false},
-        {"decode 1 x 2048, int8 cache", 32, 4, 64, DTYPE_I8, 1, 2047, 1, false},
-        {"decode 1 x 2048, fp8 cache", 32, 4, 64, DTYPE_F8_E4M3, 1, 2047, 1, false},
-        {"16 heads of 128, prefill 512", 16, 16, 128, DTYPE_F16, 1, 0, 512, false},
-        {"16 latent heads, prefill 128", 16, 1, 576, DTYPE_F16, 1, 0, 128, true},
-        {"16 latent heads, 1 x 2048", 16, 1, 576, DTYPE_F16, 1, 2047, 1, true},
-    };
-    printf("attention; f16 cache where nothing is said\n");
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        bench_attention_case(k, m, &cases[i]);
 }
 
 /* --- beside a BLAS library ------------------------------------------------------------------ */
@@ -508,7 +326,7 @@ static double contend(enum contender c, const struct sgemm_bench *b)
     const uint64_t since = clock_ns();
     uint64_t ns = 0;
     double n = 0;
-    for (size_t i = 0; ns < 5 * MIN_NS; i++, ns = clock_ns() - since) {
+    for (size_t i = 0; ns < 5 * BENCH_MIN_NS; i++, ns = clock_ns() - since) {
         const struct linear_group group = {&l->w[i % l->n_copies], 0, l->n_rows};
         struct linear_args a = linear_args_of(l, &group);
         a.sums = NULL;
@@ -562,7 +380,7 @@ static void bench_sgemm(const struct kern_table *k, const char *library)
         for (size_t c = 0; c < l.n_copies; c++) l.w[c].leaf = 256;
         linear_check(&l);
         struct sgemm_bench b = {sgemm_open(library, team_size(k->team)), &l, NULL, l.n_copies};
-        b.w = random_floats(b.n_copies * n);
+        b.w = bench_random_floats(b.n_copies * n);
         printf("%-15s %5zu", cases[i].name, l.n_rows);
         sgemm_turns(&b);
         mem_free(&b.w);
@@ -591,7 +409,7 @@ int main(int argc, char **argv)
     k.team = team;
     for (uint32_t n = 1; n <= 2; n++) {
         team_use(team, n);
-        const struct machine m = measure(&k);
+        const struct bench_machine m = measure(&k);
         if (wanted(argc, argv, "linear")) bench_linear(&k, m);
         if (wanted(argc, argv, "law")) bench_law(&k);
         if (wanted(argc, argv, "attention")) bench_attention(&k, m);
