@@ -1,10 +1,10 @@
 /* The scores of sparse attention's index (struct index_args), shared by the instruction sets: the
  * index heads of a row go through a tile of index keys as the rows of attention do, FOLD_ROWS at a
- * time. Needs what attention_body.h needs. */
+ * time. Needs what attention_fold_body.h needs. */
 #ifndef SHOAL_KERNELS_INDEX_BODY_H
 #define SHOAL_KERNELS_INDEX_BODY_H
 
-#include "kernels/attention_body.h"
+#include "kernels/attention_fold_body.h"
 
 /* sum[j] = fma(weight, d > 0 ? d : 0, sum[j]) for n_rows (constant) heads in turn, where d are the
  * scaled dot products of f's rows. */
