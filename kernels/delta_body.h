@@ -24,7 +24,7 @@
 enum { DELTA_LANES = 16 };
 
 /* Computes m of the first row, without its decay. */
-ALWAYS_INLINE void delta_read(const struct delta_run *r, size_t j, size_t w, struct v16 *m)
+ALWAYS_INLINE void delta_read(const struct state_run *r, size_t j, size_t w, struct v16 *m)
 {
     DELTA_UNROLL
     for (size_t c = 0; c < w; c++) m[c] = v16_zero();
@@ -39,7 +39,7 @@ ALWAYS_INLINE void delta_read(const struct delta_run *r, size_t j, size_t w, str
 
 /* Computes row t in w vectors of columns, from column j on: writes its output, and sets m for the
  * next row if there is one. */
-ALWAYS_INLINE void delta_row(const struct delta_run *r, size_t t, size_t j, size_t w, bool has_next,
+ALWAYS_INLINE void delta_row(const struct state_run *r, size_t t, size_t j, size_t w, bool has_next,
                              struct v16 *m)
 {
     const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
@@ -71,7 +71,7 @@ ALWAYS_INLINE void delta_row(const struct delta_run *r, size_t t, size_t j, size
         v16_store(r->out + t * r->out_stride + j + c * DELTA_LANES, o[c]);
 }
 
-ALWAYS_INLINE void delta_tile(const struct delta_run *r, size_t j, size_t w)
+ALWAYS_INLINE void delta_tile(const struct state_run *r, size_t j, size_t w)
 {
     struct v16 m[DELTA_VECTORS];
     if (r->n_rows == 0) return;
@@ -81,7 +81,7 @@ ALWAYS_INLINE void delta_tile(const struct delta_run *r, size_t j, size_t w)
 }
 
 /* Computes a single column, after the last whole vector. */
-static void delta_one(const struct delta_run *r, size_t j)
+static void delta_one(const struct state_run *r, size_t j)
 {
     for (size_t t = 0; t < r->n_rows; t++) {
         const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
@@ -98,7 +98,7 @@ static void delta_one(const struct delta_run *r, size_t j)
     }
 }
 
-static void delta_rule(const struct delta_run *r)
+static void delta_rule(const struct state_run *r)
 {
     const size_t wide = DELTA_VECTORS * DELTA_LANES;
     size_t j = 0;

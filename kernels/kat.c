@@ -385,7 +385,7 @@ static uint64_t kat_delta(struct bench *b, enum dtype t)
     for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
     for (size_t row = 0, n; row < ROWS; row += n) {
         n = row == 0 ? FIRST : ROWS - FIRST;
-        b->t->delta_rule(&(struct delta_run){.q = b->x + row * KEYS,
+        b->t->delta_rule(&(struct state_run){.q = b->x + row * KEYS,
                                              .k = b->x + (ROWS + row) * KEYS,
                                              .v = b->w + row * N,
                                              .decay = gates + row,
@@ -416,22 +416,22 @@ static uint64_t kat_scan(struct bench *b, enum dtype t)
     for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
     for (size_t row = 0, n; row < ROWS; row += n) {
         n = row == 0 ? FIRST : ROWS - FIRST;
-        b->t->scan(&(struct scan_run){.q = b->x + row * KEYS,
-                                      .k = b->x + (ROWS + row) * KEYS,
-                                      .v = b->w + row * N,
-                                      .decay = gates + row,
-                                      .step = gates + ROWS + row,
-                                      .skip = 0.75f,
-                                      .out = b->y + row * N,
-                                      .state = b->kv,
-                                      .n_rows = n,
-                                      .n = N,
-                                      .key_dim = KEYS,
-                                      .key_stride = KEYS,
-                                      .value_stride = N,
-                                      .gate_stride = 1,
-                                      .out_stride = N,
-                                      .state_stride = N});
+        b->t->scan(&(struct state_run){.q = b->x + row * KEYS,
+                                       .k = b->x + (ROWS + row) * KEYS,
+                                       .v = b->w + row * N,
+                                       .decay = gates + row,
+                                       .beta = gates + ROWS + row,
+                                       .skip = 0.75f,
+                                       .out = b->y + row * N,
+                                       .state = b->kv,
+                                       .n_rows = n,
+                                       .n = N,
+                                       .key_dim = KEYS,
+                                       .key_stride = KEYS,
+                                       .value_stride = N,
+                                       .gate_stride = 1,
+                                       .out_stride = N,
+                                       .state_stride = N});
     }
     return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
 }

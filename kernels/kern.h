@@ -172,16 +172,21 @@ struct seq_rows {
     uint32_t slot;         /* of its recurrent states; a row at position 0 starts from zeros */
 };
 
-/* Consecutive rows of one value head of a gated delta rule (Yang et al., 2024, arXiv 2412.06464),
- * for n columns of the head's state S [key_dim, columns]. Rows ascend; each has q, k [key_dim], v
- * [columns], a decay and a beta. For each row and column j:
+/* Consecutive rows of one value head of a recurrent layer, for n columns of the head's state S
+ * [key_dim, columns]. Rows ascend; each has q, k [key_dim], v [columns], a decay and a beta. A
+ * column reads no other column, and a state depends only on the rows before it. So rows may be
+ * divided among successive calls, and columns among tiles, in any way. For each row and column j,
+ * the gated delta rule (Yang et al., 2024, arXiv 2412.06464) computes
  *   m_j  = decay * (fma chain over i ascending from +0 of k_i * S_ij)
  *   d_j  = (v_j - m_j) * beta
  *   S_ij = fma(k_i, d_j, decay * S_ij)
  *   o_j  = fma chain over i ascending from +0 of q_i * S_ij
- * A column reads no other column, and a state depends only on the rows before it. So rows may be
- * divided among successive calls, and columns among tiles, in any way. */
-struct delta_run {
+ * and the Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv 2405.21060), where q is C, k
+ * is B, v is x and beta is the discretised dt,
+ *   d_j   = v_j * beta
+ *   S_ij  = fma(k_i, d_j, decay * S_ij)
+ *   out_j = fma(skip, v_j, fma chain over i ascending from +0 of q_i * S_ij) */
+struct state_run {
     const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
     const float *v;            /* [n_rows] of n, value_stride apart */
     const float *decay, *beta; /* [n_rows], gate_stride apart */
@@ -189,24 +194,7 @@ struct delta_run {
     float *state;              /* [key_dim] of n, state_stride apart; changed in place */
     size_t n_rows, n, key_dim;
     size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
-};
-
-/* Consecutive rows of one head of a Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv
- * 2405.21060), for n columns of the head's state S [key_dim, columns]. The letters are those of the
- * delta rule: q is C, k is B, v is x, and step is the discretised dt. For each row and column j:
- *   d_j   = v_j * step
- *   S_ij  = fma(k_i, d_j, decay * S_ij)
- *   out_j = fma(skip, v_j, fma chain over i ascending from +0 of q_i * S_ij)
- * As with the delta rule, rows may be divided among successive calls and columns among tiles. */
-struct scan_run {
-    const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
-    const float *v;            /* [n_rows] of n, value_stride apart */
-    const float *decay, *step; /* [n_rows], gate_stride apart */
-    float skip;                /* D of the head */
-    float *out;                /* [n_rows] of n, out_stride apart */
-    float *state;              /* [key_dim] of n, state_stride apart; changed in place */
-    size_t n_rows, n, key_dim;
-    size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
+    float skip; /* D of the head; read by the scan only */
 };
 
 /* Causal attention over the cache (the rows' own K and V are already written there). For each row
@@ -409,11 +397,9 @@ struct kern_table {
     void (*conv_silu)(const float *const *x, size_t n_taps, const float *w, size_t w_stride,
                       size_t n, float *y);
 
-    /* Computes the rows of a run (struct delta_run). */
-    void (*delta_rule)(const struct delta_run *r);
-
-    /* Computes the rows of a run (struct scan_run). */
-    void (*scan)(const struct scan_run *r);
+    /* Compute the rows of a run (struct state_run). */
+    void (*delta_rule)(const struct state_run *r);
+    void (*scan)(const struct state_run *r);
 
     /* h_i = h_i + x_i */
     void (*add)(float *h, const float *x, size_t n);

@@ -176,7 +176,7 @@ struct delta_shape {
     uint32_t n_heads, per_key; /* key heads; value heads of each */
     bool is_cut; /* Mamba-2: all key heads are here, but of their value heads only n_own, from
                     first_own on */
-    uint32_t first_own, n_own;
+    uint32_t first_own, n_own;   /* 0 unless is_cut */
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; of a value head's v */
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;

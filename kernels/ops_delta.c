@@ -3,13 +3,15 @@
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
+#include "kernels/state_tiles.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 enum {
-    DELTA_CHANNEL_COST = 8 /* cost of a channel of the convolution, in multiply-adds */
+    DELTA_CHANNEL_COST = 8, /* cost of a channel of the convolution, in multiply-adds */
+    DELTA_ELEMENT_COST = 4, /* cost of a row and element of a state, in multiply-adds */
 };
 
 static const float unit_eps = 1e-6f;
@@ -115,66 +117,6 @@ static void inputs_part(const void *job_, struct part part)
     }
 }
 
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Computes one tile of columns of one value head. */
-static void run_tile(const struct delta_job *job, const struct seq_rows *seq, size_t v, size_t j)
-{
-    const struct delta_args *a = job->a;
-    const struct delta_shape *s = &a->shape;
-    const size_t n = delta_channels(s), n_v = delta_value_heads(s), head = v / s->per_key;
-    const size_t n_k = (size_t)s->n_heads * s->key_dim;
-    const float *x = a->mixed + seq->row0 * n;
-    const size_t width = min_size(DELTA_TILE, s->value_dim - j);
-    float *state =
-        a->states.heads + (((size_t)seq->slot * n_v + v) * s->value_dim + j) * s->key_dim;
-    const struct delta_run run = {.q = x + head * s->key_dim,
-                                  .k = x + n_k + head * s->key_dim,
-                                  .v = x + 2 * n_k + v * s->value_dim + j,
-                                  .decay = a->gates + seq->row0 * 2 * n_v + v,
-                                  .beta = a->gates + seq->row0 * 2 * n_v + n_v + v,
-                                  .out = a->out + (seq->row0 * n_v + v) * s->value_dim + j,
-                                  .state = state,
-                                  .n_rows = seq->n_rows,
-                                  .n = width,
-                                  .key_dim = s->key_dim,
-                                  .key_stride = n,
-                                  .value_stride = n,
-                                  .gate_stride = 2 * n_v,
-                                  .out_stride = n_v * s->value_dim,
-                                  .state_stride = width};
-    if (seq->pos0 == 0) memset(state, 0, width * s->key_dim * sizeof *state);
-    job->k->delta_rule(&run);
-}
-
-/* Return the number of tiles of a value head, and the cost of a row in one tile. */
-static size_t tiles_of(const struct delta_shape *s)
-{
-    return (s->value_dim + DELTA_TILE - 1) / DELTA_TILE;
-}
-
-static uint64_t tile_cost(const struct delta_shape *s)
-{
-    return 4ull * s->key_dim * min_size(DELTA_TILE, s->value_dim);
-}
-
-static void rule_part(const void *job_, struct part part)
-{
-    const struct delta_job *job = job_;
-    const struct delta_shape *s = &job->a->shape;
-    const size_t n_tiles = tiles_of(s);
-    for (size_t i = 0; i < job->a->n_seqs; i++) {
-        const struct seq_rows *seq = &job->a->seqs[i];
-        const uint64_t cost = seq->n_rows * tile_cost(s);
-        size_t unit, end;
-        if (!part_take(&part, delta_value_heads(s) * n_tiles, cost, &unit, &end)) continue;
-        for (; unit < end; unit++) run_tile(job, seq, unit / n_tiles, unit % n_tiles * DELTA_TILE);
-    }
-}
-
 static void norm_part(const void *job_, struct part part)
 {
     const struct delta_job *job = job_;
@@ -202,8 +144,16 @@ void op_delta(const struct kern_table *k, const struct delta_args *a)
     assert(k->device == NULL && s->n_taps >= 1 && s->n_taps <= DELTA_TAPS_MAX);
     if (s->n_heads == 0) return;
     part_run(k->team, a->n_rows * n * DELTA_CHANNEL_COST, inputs_part, &job);
-    part_run(k->team, a->n_rows * delta_value_heads(s) * tiles_of(s) * tile_cost(s), rule_part,
-             &job);
+    state_tiles_run(k->team, &(struct state_tiles){.run = k->delta_rule,
+                                                   .element_cost = DELTA_ELEMENT_COST,
+                                                   .shape = s,
+                                                   .seqs = a->seqs,
+                                                   .n_seqs = a->n_seqs,
+                                                   .n_rows = a->n_rows,
+                                                   .mixed = a->mixed,
+                                                   .gates = a->gates,
+                                                   .states = a->states.heads,
+                                                   .out = a->out});
     part_run(k->team, a->n_rows * n_values * DELTA_CHANNEL_COST, norm_part, &job);
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
+#include "kernels/state_tiles.h"
 
 #include <assert.h>
 #include <math.h>
@@ -11,7 +12,8 @@
 enum {
     MAMBA_BLOCK = 128,      /* channels of a unit of the convolution */
     MAMBA_CHANNEL_COST = 8, /* cost of a channel of the convolution, in multiply-adds */
-    MAMBA_GATE_COST = 64    /* cost of a head's gates, in multiply-adds */
+    MAMBA_GATE_COST = 64,   /* cost of a head's gates, in multiply-adds */
+    MAMBA_ELEMENT_COST = 3, /* cost of a row and element of a state, in multiply-adds */
 };
 
 struct mamba_job {
@@ -132,64 +134,6 @@ static void gates_part(const void *job_, struct part part)
     }
 }
 
-/* Computes one tile of columns of one head. */
-static void scan_tile_of(const struct mamba_job *job, const struct seq_rows *seq, size_t v,
-                         size_t j)
-{
-    const struct mamba_args *a = job->a;
-    const struct delta_shape *s = &a->shape;
-    const size_t n = delta_channels(s), n_v = delta_value_heads(s);
-    const size_t group = (s->first_own + v) / s->per_key;
-    const size_t n_k = keys_of(s), width = min_size(DELTA_TILE, s->value_dim - j);
-    const float *x = a->mixed + seq->row0 * n, *gates = a->gates + seq->row0 * 2 * n_v + v;
-    float *state =
-        a->states.heads + (((size_t)seq->slot * n_v + v) * s->value_dim + j) * s->key_dim;
-    const struct scan_run run = {.q = x + group * s->key_dim,
-                                 .k = x + n_k + group * s->key_dim,
-                                 .v = x + 2 * n_k + v * s->value_dim + j,
-                                 .decay = gates,
-                                 .step = gates + n_v,
-                                 .skip = a->skip[v],
-                                 .out = a->out + (seq->row0 * n_v + v) * s->value_dim + j,
-                                 .state = state,
-                                 .n_rows = seq->n_rows,
-                                 .n = width,
-                                 .key_dim = s->key_dim,
-                                 .key_stride = n,
-                                 .value_stride = n,
-                                 .gate_stride = 2 * n_v,
-                                 .out_stride = n_v * s->value_dim,
-                                 .state_stride = width};
-    if (seq->pos0 == 0) memset(state, 0, width * s->key_dim * sizeof *state);
-    job->k->scan(&run);
-}
-
-/* Return the number of tiles of a head, and the cost of a row in one tile. */
-static size_t tiles_of_head(const struct delta_shape *s)
-{
-    return (s->value_dim + DELTA_TILE - 1) / DELTA_TILE;
-}
-
-static uint64_t scan_cost(const struct delta_shape *s)
-{
-    return 3ull * s->key_dim * min_size(DELTA_TILE, s->value_dim);
-}
-
-static void scan_part(const void *job_, struct part part)
-{
-    const struct mamba_job *job = job_;
-    const struct delta_shape *s = &job->a->shape;
-    const size_t n_tiles = tiles_of_head(s);
-    for (size_t i = 0; i < job->a->n_seqs; i++) {
-        const struct seq_rows *seq = &job->a->seqs[i];
-        const uint64_t cost = seq->n_rows * scan_cost(s);
-        size_t unit, end;
-        if (!part_take(&part, delta_value_heads(s) * n_tiles, cost, &unit, &end)) continue;
-        for (; unit < end; unit++)
-            scan_tile_of(job, seq, unit / n_tiles, unit % n_tiles * DELTA_TILE);
-    }
-}
-
 static void gate_part(const void *job_, struct part part)
 {
     const struct mamba_job *job = job_;
@@ -216,7 +160,17 @@ void op_mamba(const struct kern_table *k, const struct mamba_args *a)
     if (n_heads == 0) return;
     part_run(k->team, a->n_rows * conv_cost, conv_part, &job);
     part_run(k->team, a->n_rows * n_heads * MAMBA_GATE_COST, gates_part, &job);
-    part_run(k->team, a->n_rows * n_heads * tiles_of_head(s) * scan_cost(s), scan_part, &job);
+    state_tiles_run(k->team, &(struct state_tiles){.run = k->scan,
+                                                   .element_cost = MAMBA_ELEMENT_COST,
+                                                   .shape = s,
+                                                   .seqs = a->seqs,
+                                                   .n_seqs = a->n_seqs,
+                                                   .n_rows = a->n_rows,
+                                                   .mixed = a->mixed,
+                                                   .gates = a->gates,
+                                                   .skip = a->skip,
+                                                   .states = a->states.heads,
+                                                   .out = a->out});
     part_run(k->team, a->n_rows * values_of(s) * MAMBA_CHANNEL_COST, gate_part, &job);
 }
 

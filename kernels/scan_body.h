@@ -21,7 +21,7 @@
 enum { SCAN_LANES = 16 };
 
 /* Computes n_rows rows, from row t on, in w vectors of columns from column j on. */
-ALWAYS_INLINE void scan_rows(const struct scan_run *r, size_t t, size_t n_rows, size_t j, size_t w)
+ALWAYS_INLINE void scan_rows(const struct state_run *r, size_t t, size_t n_rows, size_t j, size_t w)
 {
     const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
     const float *v = r->v + t * r->value_stride + j;
@@ -29,10 +29,10 @@ ALWAYS_INLINE void scan_rows(const struct scan_run *r, size_t t, size_t n_rows, 
     SCAN_UNROLL
     for (size_t a = 0; a < n_rows; a++) {
         decay[a] = v16_set1(r->decay[(t + a) * r->gate_stride]);
-        const struct v16 step = v16_set1(r->step[(t + a) * r->gate_stride]);
+        const struct v16 beta = v16_set1(r->beta[(t + a) * r->gate_stride]);
         SCAN_UNROLL
         for (size_t c = 0; c < w; c++) {
-            d[a][c] = v16_mul(v16_load(DTYPE_F32, v + a * r->value_stride, c * SCAN_LANES), step);
+            d[a][c] = v16_mul(v16_load(DTYPE_F32, v + a * r->value_stride, c * SCAN_LANES), beta);
             o[a][c] = v16_zero();
         }
     }
@@ -66,7 +66,7 @@ ALWAYS_INLINE void scan_rows(const struct scan_run *r, size_t t, size_t n_rows, 
     }
 }
 
-ALWAYS_INLINE void scan_tile(const struct scan_run *r, size_t j, size_t w)
+ALWAYS_INLINE void scan_tile(const struct state_run *r, size_t j, size_t w)
 {
     size_t t = 0;
     for (; t + SCAN_ROWS <= r->n_rows; t += SCAN_ROWS) scan_rows(r, t, SCAN_ROWS, j, w);
@@ -74,12 +74,12 @@ ALWAYS_INLINE void scan_tile(const struct scan_run *r, size_t j, size_t w)
 }
 
 /* Computes a single column, after the last whole vector. */
-static void scan_one(const struct scan_run *r, size_t j)
+static void scan_one(const struct state_run *r, size_t j)
 {
     for (size_t t = 0; t < r->n_rows; t++) {
         const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
         const float decay = r->decay[t * r->gate_stride], v = r->v[t * r->value_stride + j];
-        const float d = v * r->step[t * r->gate_stride];
+        const float d = v * r->beta[t * r->gate_stride];
         float *s = r->state + j, o = 0;
         for (size_t i = 0; i < r->key_dim; i++) {
             float *at = s + i * r->state_stride;
@@ -90,7 +90,7 @@ static void scan_one(const struct scan_run *r, size_t j)
     }
 }
 
-static void scan_all(const struct scan_run *r)
+static void scan_all(const struct state_run *r)
 {
     const size_t wide = SCAN_VECTORS * SCAN_LANES;
     size_t j = 0;

@@ -17,7 +17,7 @@ static void k_conv_silu_f32_avx512(const float *const *x, size_t n_taps, const f
     delta_conv_silu(x, n_taps, w, w_stride, n, y);
 }
 
-static void k_delta_rule_f32_avx512(const struct delta_run *r)
+static void k_delta_rule_f32_avx512(const struct state_run *r)
 {
     delta_rule(r);
 }

@@ -8,7 +8,7 @@ enum { SCAN_VECTORS = 4, SCAN_ROWS = 2 };
 
 #include "kernels/scan_body.h"
 
-static void k_scan_f32_avx512(const struct scan_run *r)
+static void k_scan_f32_avx512(const struct state_run *r)
 {
     scan_all(r);
 }

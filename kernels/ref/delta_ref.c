@@ -23,7 +23,7 @@ static void k_conv_silu_f32_ref(const float *const *x, size_t n_taps, const floa
 
 /* Computes one column of one row; s [key_dim], stride apart, is that column of the state. */
 REF_INLINE float delta_column(const float *q, const float *k, float v, float decay, float beta,
-                              const struct delta_run *r, float *s)
+                              const struct state_run *r, float *s)
 {
     const size_t stride = r->state_stride;
     float m = 0, o = 0;
@@ -36,7 +36,7 @@ REF_INLINE float delta_column(const float *q, const float *k, float v, float dec
     return o;
 }
 
-REF_CLONES void k_delta_rule_f32_ref(const struct delta_run *r)
+REF_CLONES void k_delta_rule_f32_ref(const struct state_run *r)
 {
     for (size_t t = 0; t < r->n_rows; t++) {
         const float decay = r->decay[t * r->gate_stride], beta = r->beta[t * r->gate_stride];
@@ -48,11 +48,11 @@ REF_CLONES void k_delta_rule_f32_ref(const struct delta_run *r)
 }
 
 /* As delta_column, for the scan. */
-REF_INLINE float scan_column(const struct scan_run *r, size_t t, size_t j)
+REF_INLINE float scan_column(const struct state_run *r, size_t t, size_t j)
 {
     const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
     const float decay = r->decay[t * r->gate_stride], v = r->v[t * r->value_stride + j];
-    const float d = v * r->step[t * r->gate_stride];
+    const float d = v * r->beta[t * r->gate_stride];
     float o = 0;
     for (size_t i = 0; i < r->key_dim; i++) {
         float *s = r->state + i * r->state_stride + j;
@@ -62,7 +62,7 @@ REF_INLINE float scan_column(const struct scan_run *r, size_t t, size_t j)
     return fmaf(r->skip, v, o);
 }
 
-REF_CLONES void k_scan_f32_ref(const struct scan_run *r)
+REF_CLONES void k_scan_f32_ref(const struct state_run *r)
 {
     for (size_t t = 0; t < r->n_rows; t++)
         for (size_t j = 0; j < r->n; j++) r->out[t * r->out_stride + j] = scan_column(r, t, j);

@@ -47,8 +47,8 @@ REF_ATTENTION(k_attention_fp8_ref);
 REF_ATTENTION(k_attention_fold_ref);
 #undef REF_ATTENTION
 
-void k_delta_rule_f32_ref(const struct delta_run *r);
-void k_scan_f32_ref(const struct scan_run *r);
+void k_delta_rule_f32_ref(const struct state_run *r);
+void k_scan_f32_ref(const struct state_run *r);
 
 #define REF_INDEX(name) void name(const struct index_args *a, const struct index_slice *s)
 REF_INDEX(k_index_scores_f32_ref);
