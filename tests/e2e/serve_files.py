@@ -10,6 +10,8 @@ The rows of a batch are compared byte for byte with those that shoal generate wr
 import json
 import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 from program import expect, main_of
 from serve import CALLS, COMPLETIONS, LIMIT_S, ServeTest, error_of, wait_for
@@ -88,6 +90,52 @@ class FilesTest(ServeTest):
                              ("GET", "/v1/batches/none"), ("POST", "/v1/batches/none/cancel")):
             expect(server.call(method, gone)[0] == 404, f"{method} {gone}")
 
+    def begin_first(self, server, content):
+        self.files_are_kept(server)
+        made = self.begin_batch(server, content, metadata={"a": "b"})
+        expect(made["status"] == "in_progress" and made["metadata"] == {"a": "b"}, f"{made}")
+        expect(made["request_counts"]["total"] == content.count(b"\n"), f"{made}")
+        return made
+
+    def begin_second(self, server, made, first):
+        later = self.begin_batch(server, first)
+        status, _, data = server.call("DELETE", f"/v1/files/{made['input_file_id']}")
+        expect(status == 409, f"a file in use was deleted: {status} {data}")
+        return later
+
+    def killed_while_busy(self, flags, content, first):
+        """Begins both batches; kills the server once rows of the first are done."""
+        server, some = self.serve("killed", *flags), content.count(b"\n") // 16
+        try:
+            made = self.begin_first(server, content)
+            later = self.begin_second(server, made, first)
+            wait_for(lambda: self.batch(server, made["id"])["request_counts"]["completed"] > some,
+                     "rows of the batch", 2 * LIMIT_S)
+            found = self.batch(server, made["id"])
+            expect(found["status"] == "in_progress" and found["output_file_id"] is None,
+                   f"nothing is left to resume: {found}")
+        finally:
+            server.end()
+        return made, later
+
+    def dead_at_a_step(self, flags, content, first):
+        """Begins both batches; the lead dies at a step that comes before the end of a long line and after that of
+        short ones. The last rank is stopped until the calls after the first are in the server, which answers them when
+        the step ends."""
+        server = self.serve("killed", *flags, "--failpoint", "step:190")
+        try:
+            server.signal(signal.SIGSTOP, rank=self.ranks - 1)
+            made = self.begin_first(server, content)
+            with ThreadPoolExecutor(1) as pool:
+                later = pool.submit(self.begin_second, server, made, first)
+                time.sleep(0.5)
+                server.signal(signal.SIGCONT, rank=self.ranks - 1)
+                later = later.result()
+            expect(server.status(2 * LIMIT_S) == 128 + signal.SIGKILL, f"{server.status()}\n{server.text()}")
+        finally:
+            server.end()
+        return made, later
+
     def batches_survive_a_restart(self):
         """A batch half done when its server is killed, and one that has not begun: the next server
         ends both, and their outputs are those of shoal generate. Calls run meanwhile."""
@@ -96,26 +144,13 @@ class FilesTest(ServeTest):
         wanted = self.rows_of(content)
         flags = ["--api-key-file", self.work / "keys", "--batch-dir", folder,
                  "--max-batch", "3" if self.ranks == 1 else "8"]
-        server = self.serve("killed", *flags)
-        try:
-            self.files_are_kept(server)
-            made = self.begin_batch(server, content, metadata={"a": "b"})
-            later = self.begin_batch(server, content[:content.index(b"\n") + 1])
-            expect(made["status"] == "in_progress" and made["metadata"] == {"a": "b"}, f"{made}")
-            expect(made["request_counts"]["total"] == n, f"{made}")
-            status, _, data = server.call("DELETE", f"/v1/files/{later['input_file_id']}")
-            expect(status == 409, f"a file in use was deleted: {status} {data}")
-            status, _, data = server.call("POST", CALLS[0][0], CALLS[0][1])
-            expect(status == 200, f"a call beside a batch: {status} {data}")
-            wait_for(lambda: self.batch(server, made["id"])["request_counts"]["completed"] > n // 16,
-                     "rows of the batch", 2 * LIMIT_S)
-            found = self.batch(server, made["id"])
-            expect(found["status"] == "in_progress", f"nothing is left to resume: {found}")
-            expect(found["output_file_id"] is None, f"{found}")
-        finally:
-            server.end()
+        first = content[:content.index(b"\n") + 1]
+        killed = self.killed_while_busy if self.ranks == 1 else self.dead_at_a_step
+        made, later = killed(flags, content, first)
         server = self.serve("resumed", *flags)
         try:
+            status, _, data = server.call("POST", CALLS[0][0], CALLS[0][1])
+            expect(status == 200, f"a call beside a batch: {status} {data}")
             for batch_id, rows in ((made["id"], wanted), (later["id"], wanted[:wanted.index(b"\n") + 1])):
                 wait_for(lambda: self.batch(server, batch_id)["status"] != "in_progress",
                          "end of a batch", 4 * LIMIT_S)
