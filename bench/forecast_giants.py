@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Forecasts published models on nodes that nobody here has measured: a NODE.json from published figures.
+"""Forecasts published models on nodes that were not measured: their NODE.json is made from published figures.
 
 usage: forecast_giants.py --shoal build/release/shoal --out OUT [--count 16]
 
 The node has two AMD EPYC 9755: 128 cores each, 2.7 GHz at the base, 512 MB of L3 cache, 12 channels of DDR5-6400, so
 614 GB/s a socket (AMD's specification of the 9005 series). Zen 5 multiplies and adds two vectors of 512 bits a cycle.
-What the figures cannot say is taken from what was seen on smaller machines (bench/README.md) and is in ASSUMED below.
+Efficiencies, which nobody publishes, are those measured on smaller machines (bench/README.md); ASSUMED has them.
 Prints the table of docs/forecast.md, "Giants, by published figures".
 """
 import argparse

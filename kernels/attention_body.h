@@ -189,8 +189,9 @@ static void turn_sees(struct block *b, size_t n0)
     s->n1 = b->slice->tile1;
 }
 
-/* Begins a turn of the block; false: there are no more. Queries of one sequence have one turn.
- * Those that share tiles go through these together in turn 0; then each sequence has its own. */
+/* Begins a turn of the block; false: there are no more. A block whose queries are of one sequence
+ * has one turn. Where sequences share their first tiles, turn 0 takes all queries through the
+ * shared tiles, and each later turn takes one sequence's queries through its own tiles. */
 static bool block_turn(struct block *b, size_t turn)
 {
     const struct attn_slice *s = b->slice;

@@ -1,11 +1,12 @@
-/* Reads what only models with Mamba-2 layers have: the lists of their layers, the sizes of a scan,
- * the bounds of its step. Called by arch.c. */
+/* Reads the fields that only models with Mamba-2 layers have: the lists of their layers, the sizes
+ * of a scan, the bounds of its step. Called by arch.c. */
 #include "arch/arch_private.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What a layer consists of, its letter in "hybrid_override_pattern" and its words in lists. */
+/* A kind of layer: its letter in "hybrid_override_pattern", and its names in "layers_block_type"
+ * and "layer_types". */
 static const struct mamba_block {
     char letter;
     const char *words[2];

@@ -25,7 +25,7 @@ static double part_of(const struct advice_facts *f, enum cost_part part)
     return total > 0 ? f->predicted.s[part] / total : 0;
 }
 
-/* Returns how many times as fast a run is without this fraction of its time. */
+/* Returns the speedup of a run that saves this fraction of its time; at most 20. */
 static double without(double part)
 {
     return part < 0.95 ? 1 / (1 - part) : 20;

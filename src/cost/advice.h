@@ -1,5 +1,5 @@
-/* Advice after a run: rules over its facts. Each piece of advice names what bounded the run, one
- * thing to change, and about how many times as fast the job would then be. Pure. */
+/* Advice after a run: rules over the run's measurements. Each piece of advice names the bottleneck,
+ * one thing to change, and the expected speedup. Pure. */
 #ifndef SHOAL_COST_ADVICE_H
 #define SHOAL_COST_ADVICE_H
 

@@ -12,7 +12,7 @@
 enum {
     OPS_ATTENTION = 7, /* norm, q k v, rope and cache, attention, codes of o's input, o, sum */
     OPS_DENSE = 5,     /* norm, gate and up, down, sum, poll */
-    OPS_MOE = 8,       /* router's linear, router, scatter, codes, gate and up, down, combine */
+    OPS_MOE = 8,       /* norm, logits, choice, scatter, codes, gate and up, down, combination */
     OPS_STEP = 6,      /* embedding, rotary table, gather, final norm, head, sampling */
 };
 

@@ -11,12 +11,12 @@
 
 struct engine;
 
-/* Where this rank keeps KV blocks outside memory: a file for those of preempted sequences
- * (attention/kv_tier.h), and the prefix store. */
+/* Where this rank keeps KV blocks outside memory: a file for the blocks of preempted sequences
+ * (attention/kv_tier.h), and a folder for the prefix store (attention/kv_store.h). */
 struct engine_tier {
     const char *dir;
     uint32_t n_slots;      /* of the file, the same on all ranks; 0: no file */
-    const char *store_dir; /* the prefix store's folder (attention/kv_store.h) */
+    const char *store_dir; /* the prefix store's folder */
     uint64_t store_bytes;  /* 0: none */
     bool keeps_bound;      /* this rank removes files beyond store_bytes */
     struct failpoint *failpoint;

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Where samples are appended, and the value of the label that each one has first: model_name. */
+/* The text to which samples are appended. Each sample's first label is model_name. */
 struct samples {
     struct strbuf *out;
     const char *model_name;
