@@ -8,7 +8,7 @@ install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # OFF where the built program does not start by itself: in a cross build, and in the preset simulate.
 option(SHOAL_MAN_PAGES "let the built program print its manual pages" ON)
 set(pages "")
-set(commands convert inspect quantize pack plan generate score embed rank serve bench status merge)
+set(commands convert inspect quantize pack plan generate score embed rank serve bench status receipt merge)
 if(NOT SHOAL_MAN_PAGES)
   set(commands "")
 endif()

@@ -38,6 +38,7 @@ static const struct command commands[] = {
     {"diagnose", cmd_diagnose, "[FLAGS]",
      "find what on these hosts would make a job slow, and its remedy"},
     {"status", cmd_status, "JOURNAL...", "how far a job is, while it runs and after"},
+    {"receipt", cmd_receipt, "OUT.jsonl", "which job made an output, to compare runs"},
     {"merge", cmd_merge, "--input IN.jsonl --output OUT.jsonl PART...",
      "join the outputs of a job array, proving that no row is missing or double"},
 };

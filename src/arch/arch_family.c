@@ -1,4 +1,4 @@
-/* The table of families. Called by arch.c. */
+/* The table of families, read through arch_family_at. */
 #include "arch/arch.h"
 
 /* How families name the tensors of their experts. */

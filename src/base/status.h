@@ -14,7 +14,7 @@
     X(INPUT, 3, "a checkpoint or an input cannot be used")                                         \
     X(MEMORY, 3, "memory could not be had")                                                        \
     X(IO, 3, "reading or writing failed")                                                          \
-    X(ROWS, 4, "rows are error rows, with --strict; differ, with --audit")                         \
+    X(ROWS, 4, "rows are error rows, with --strict; differ, with --audit or --check")              \
     X(DRAINED, 75, "drained before the end; the same command resumes")                             \
     X(LOST, 76, "a rank was lost or hung")                                                         \
     X(BUG, 70, "a bug in shoal")

@@ -12,6 +12,7 @@ int cmd_pack(struct config env, int argc, char **argv);
 int cmd_plan(struct config env, int argc, char **argv);
 int cmd_generate(struct config env, int argc, char **argv);
 int cmd_status(struct config env, int argc, char **argv);
+int cmd_receipt(struct config env, int argc, char **argv);
 int cmd_merge(struct config env, int argc, char **argv);
 int cmd_score(struct config env, int argc, char **argv);
 int cmd_embed(struct config env, int argc, char **argv);

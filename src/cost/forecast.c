@@ -1,4 +1,4 @@
-/* Adds up the steps of a job, and continues a sample of its lines to all of them. */
+/* Adds up the times of a job's steps, and extrapolates from a sample of its lines to all of them. */
 #include "cost/forecast.h"
 
 #include "base/mem.h"

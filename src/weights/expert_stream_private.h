@@ -47,7 +47,7 @@ struct expert_stream {
     uint32_t *layer_at;          /* [layers of the stage] a MoE layer's number; owned */
     struct stream_layer *layers; /* [n_layers] owned */
     size_t slot_bytes;           /* the largest expert of any layer */
-    uint32_t n_slots, n_home;    /* slots; of them the share of each layer's home */
+    uint32_t n_slots, n_home;    /* slots in all; in the home of each layer */
     char *memory;                /* owned, mapped [n_slots, slot_bytes] */
     struct direct_reads *direct; /* owned; NULL: reads in the plain way */
     cpu_set_t cpus;              /* where the reader may run */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests --audit: it recomputes rows of an output on another layout and finds those that were
-changed.
+"""Tests --audit, which recomputes rows of an output on another layout and finds those that were
+changed, and shoal receipt.
 
 usage: audit.py SHOAL WORK_FOLDER
 Runs a job on one rank and audits it on one rank and on four. Then audits it with one byte of a row
@@ -55,6 +55,41 @@ class AuditTest:
         done = self.job("--audit", 7)
         expect(done.out == VERDICT.format(7, N_LINES, self.output, 0), f"a sample: {done}")
 
+    def receipt(self, status, *argv):
+        done = self.shoal("receipt", *argv)
+        expect(done.status == status, f"receipt {argv}: expected status {status}: {done}")
+        return done
+
+    def test_receipts(self):
+        """The same receipt from another layout, a compressed output and a resumed job; a sentence for each
+        difference."""
+        first, packed = self.receipt(0, self.output).out, self.work / "other.jsonl.zst"
+        members = json.loads(first)
+        expect((members["lines"], members["error_rows"]) == (N_LINES, 2), first)
+        expect(members["rows_bytes"] == self.output.stat().st_size, first)
+        done = self.job("--failpoint", "step:9", "--tp", 2, "--pp", 2, output=packed, ranks=4)
+        expect(done.status != 0, f"the job was not killed: {done}")
+        self.receipt(3, packed)
+        done = self.job("--chunk", 3, output=packed)
+        expect(done.status == 0, f"the job was not resumed: {done}")
+        expect(self.receipt(0, packed).out == first, "two receipts of one job")
+        kept = self.work / "receipt"
+        kept.write_text(first)
+        expect("the same job" in self.receipt(0, packed, "--check", kept).out, "no verdict")
+        for name, value, says in (("--temperature", "0", 'another job: "--temperature": "0" there, '
+                                                         '"--temperature": "1" here'),
+                                  ("lines_xxh128", "0" * 32, "another job: "),
+                                  ("rows_xxh128", "0" * 32, "the same job gave other rows: ")):
+            kept.write_text(first.replace(f'"{name}": "{members[name]}"', f'"{name}": "{value}"'))
+            expect(says in self.receipt(4, self.output, "--check", kept).err, f"{name}: no '{says}'")
+        expect("not a receipt" in self.receipt(3, self.output, "--check", self.input).err, "an input")
+        self.receipt(3, self.work / "absent")
+        self.receipt(2)
+        changed = self.output.read_bytes()
+        self.output.write_bytes(changed + b"{}\n")
+        expect("was changed after its job" in self.receipt(3, self.output).err, "a longer output")
+        self.output.write_bytes(changed)
+
     def test_refusals(self):
         self.audited("flag", 2, "--temperature", 0, says="--temperature was 1 when the job began")
         self.audited("restart", 2, "--restart", says="--audit and --restart")
@@ -89,6 +124,7 @@ class AuditTest:
                  for row in self.output.read_text().splitlines()]
         expect(codes[5] == "duplicate_id", f"line 6: {codes[5]}")
         self.test_layouts()
+        self.test_receipts()
         self.test_refusals()
         self.test_changes()
         self.test_score()

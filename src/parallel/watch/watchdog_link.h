@@ -1,5 +1,5 @@
-/* Heartbeats between hosts. Each rank has one UDP socket; every rank that does not share the lead's
- * board exchanges packets with the lead. A random key tells the job's packets from those of other
+/* Heartbeats between hosts. Every rank that does not share the lead's board exchanges UDP packets
+ * with the lead; these ranks and the lead have one socket each. A random key tells the job's packets from those of other
  * jobs. Never blocks. Private to watchdog. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H

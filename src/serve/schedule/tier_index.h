@@ -28,8 +28,9 @@ struct tier_index {
 struct status tier_index_init(struct tier_index *x, int32_t n_slots, int32_t n_tables);
 void tier_index_fini(struct tier_index *x);
 
-/* Local. Finds the entry of these tokens [B] after those of key `before`; -1: there is none.
- * Compares these tokens themselves, but of those before them only the key. */
+/* Local. Finds the entry of a block with key `key`, these tokens [B], and a block with key `before`
+ * in front of it; -1: there is none. Compares the block's own tokens, and of earlier ones the key
+ * only. */
 int32_t tier_index_find(const struct tier_index *x, uint64_t key, uint64_t before,
                         const int32_t *tokens);
 
