@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Loads a server with streams and says what its clients saw.
+
+usage: serve_load.py --shoal build/release/shoal [--model models/demo/demo.h5] [--streams 2000] [--tokens 24]
+                     [--seconds 60] [--rate 200] [--parts streams,rate,queue] [--launcher "mpirun -n 2"]
+                     [--flags "--threads 2"] [--work FOLDER] [--json FILE]
+
+The lines are prompts with drawn answers, each with a seed of its own. Before the load, shoal generate writes the rows of
+the same lines; a stream whose pieces join to another text is counted as wrong, one that ends otherwise than with
+[DONE] as lost.
+  streams  opens all --streams at once and reads all to their ends
+  rate     calls at --rate a second, at even times, for --seconds; then the same at 70 % of what `queue` reached
+  queue    the time of all lines with as many calls open as there are lines, beside generate's time for the same lines
+Prints for each part: calls, lost, wrong, tokens a second, time to the first piece (mean, p50, p99, worst), and the
+server's memory before and after. The client is one process of Python on the same cores, so its own work is part of
+every figure.
+"""
+import argparse
+import asyncio
+import json
+import os
+import pathlib
+import re
+import resource
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+REPO = pathlib.Path(__file__).resolve().parent.parent
+STARTS_S = 60
+SAME = ["--result-cache", "off"]  # each part computes its lines anew
+
+
+class Server:
+    def __init__(self, o, folder):
+        self.log = folder / "server.log"
+        argv = [*shlex.split(o.launcher), o.shoal, "serve", "--model", o.model, "--port", "0", *SAME, *shlex.split(o.flags)]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            start_new_session=True)
+        self.port = self.find_port()
+
+    def find_port(self):
+        end = time.monotonic() + STARTS_S
+        while time.monotonic() < end and self.process.poll() is None:
+            found = re.search(r"serving http://127\.0\.0\.1:(\d+)", self.log.read_text(errors="replace"))
+            if found:
+                return int(found[1])
+            time.sleep(0.05)
+        sys.exit(f"no server:\n{self.log.read_text(errors='replace')}")
+
+    def resident_mib(self):
+        """Memory of all of its processes."""
+        total, session = 0, os.getsid(self.process.pid)
+        for path in pathlib.Path("/proc").glob("[0-9]*/status"):
+            try:
+                if os.getsid(int(path.parent.name)) != session:
+                    continue
+                total += sum(int(n) for n in re.findall(r"VmRSS:\s+(\d+) kB", path.read_text()))
+            except (OSError, ProcessLookupError):
+                pass
+        return total / 1024
+
+    def end(self):
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class Call:
+    """One stream. first_s, end_s: from the moment at which it was due; text None: it was lost."""
+
+    def __init__(self, line):
+        self.line, self.text, self.n_tokens, self.first_s, self.end_s = line, None, 0, None, None
+
+    async def run(self, port):
+        since = time.perf_counter()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                await self.talk(reader, writer, since)
+            finally:
+                writer.close()
+        except (OSError, EOFError, ValueError, asyncio.IncompleteReadError):
+            self.text = None
+        self.end_s = time.perf_counter() - since
+
+    async def talk(self, reader, writer, since):
+        body = json.dumps({**self.line, "stream": True, "stream_options": {"include_usage": True}}).encode()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            return
+        pieces, rest, is_done = [], b"", False
+        while not is_done:
+            size = int(await reader.readline(), 16)
+            if size == 0:
+                return
+            rest += (await reader.readexactly(size + 2))[:-2]
+            *events, rest = rest.split(b"\n\n")
+            for event in events:
+                is_done = event == b"data: [DONE]"
+                if not is_done:
+                    self.take(json.loads(event.removeprefix(b"data: ")), pieces, since)
+        self.text = "".join(pieces)
+
+    def take(self, event, pieces, since):
+        if self.first_s is None:
+            self.first_s = time.perf_counter() - since
+        for choice in event["choices"]:
+            pieces.append(choice["text"])
+        if event.get("usage"):
+            self.n_tokens = event["usage"]["completion_tokens"]
+
+
+async def call_all(port, calls, rate):
+    """Runs all calls, `rate` a second at even times; 0: all at once."""
+    began, tasks = time.perf_counter(), []
+    for i, call in enumerate(calls):
+        if rate > 0:
+            await asyncio.sleep(max(0, began + i / rate - time.perf_counter()))
+        tasks.append(asyncio.create_task(call.run(port)))
+    await asyncio.gather(*tasks)
+    return time.perf_counter() - began
+
+
+class Load:
+    def __init__(self, o, folder):
+        self.o, self.folder, self.results = o, folder, []
+        self.lines = [{"prompt": f"Act {i % 5 + 1}, scene {i % 7 + 1}. Enter number {i}.", "max_tokens": o.tokens,
+                       "seed": i, "temperature": 0.8} for i in range(o.streams)]
+        self.rows, self.generate_s = self.generate()
+        self.server = Server(o, folder)
+
+    def generate(self):
+        """The text of each line, and the seconds of computing."""
+        source, output, report = (self.folder / name for name in ("in.jsonl", "out.jsonl", "metrics.json"))
+        source.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        subprocess.run([*shlex.split(self.o.launcher), self.o.shoal, "generate", "--quiet", "--no-journal", "--model",
+                        self.o.model, "--input", source, "--output", output, "--metrics", report,
+                        *SAME, *shlex.split(self.o.flags)], check=True)
+        rows = [json.loads(row)["text"] for row in output.read_text().splitlines()]
+        return rows, json.loads(report.read_text())["wall_s"]
+
+    def part(self, name, n, rate):
+        calls = [Call(self.lines[i % len(self.lines)]) for i in range(n)]
+        before = self.server.resident_mib()
+        seconds = asyncio.run(call_all(self.server.port, calls, rate))
+        done = [c for c in calls if c.text is not None]
+        first = sorted(c.first_s for c in done if c.first_s is not None) or [0]
+        found = {"part": name, "calls": n, "lost": n - len(done),
+                 "wrong": sum(c.text != self.rows[c.line["seed"]] for c in done), "seconds": seconds,
+                 "calls_per_s": len(done) / seconds, "tokens_per_s": sum(c.n_tokens for c in done) / seconds,
+                 "first_mean_s": statistics.mean(first), "first_p50_s": first[len(first) // 2],
+                 "first_p99_s": first[(len(first) * 99) // 100], "first_worst_s": first[-1],
+                 "memory_before_mib": before, "memory_after_mib": self.server.resident_mib()}
+        self.results.append(found)
+        print(f"{name}: {n} calls in {seconds:.1f} s, {found['lost']} lost, {found['wrong']} wrong; "
+              f"{found['calls_per_s']:.1f} calls/s, {found['tokens_per_s']:.0f} tokens/s; first piece "
+              f"{found['first_mean_s']:.3f} s mean, {found['first_p50_s']:.3f} p50, {found['first_p99_s']:.3f} p99, "
+              f"{found['first_worst_s']:.3f} worst; {before:.0f} to {found['memory_after_mib']:.0f} MiB", flush=True)
+        return found
+
+    def run(self):
+        o, parts = self.o, self.o.parts.split(",")
+        reached = None
+        if "streams" in parts:
+            self.part("streams", o.streams, 0)
+        if "queue" in parts:
+            reached = self.part("queue", len(self.lines), 0)
+            print(f"queue: {self.generate_s / reached['seconds']:.3f} of generate's speed "
+                  f"({self.generate_s:.1f} s for the same lines)")
+        if "rate" in parts:
+            self.part("rate", int(o.rate * o.seconds), o.rate)
+            if reached:
+                rate = 0.7 * reached["calls_per_s"]
+                found = self.part("rate at 70 % of the queue's", int(rate * o.seconds), rate)
+                print(f"p99 of the first piece is {found['first_p99_s'] / found['first_mean_s']:.1f} times the mean")
+        return sum(r["lost"] + r["wrong"] for r in self.results)
+
+
+def options():
+    p = argparse.ArgumentParser()
+    p.add_argument("--shoal", required=True)
+    p.add_argument("--model", default=str(REPO / "models" / "demo" / "demo.h5"))
+    p.add_argument("--streams", type=int, default=2000)
+    p.add_argument("--tokens", type=int, default=24)
+    p.add_argument("--seconds", type=float, default=60)
+    p.add_argument("--rate", type=float, default=200)
+    p.add_argument("--parts", default="streams,queue,rate")
+    p.add_argument("--launcher", default="")
+    p.add_argument("--flags", default="")
+    p.add_argument("--work")
+    p.add_argument("--json")
+    return p.parse_args()
+
+
+def main():
+    o = options()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * o.streams)), hard))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(o.work or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        load = Load(o, folder)
+        try:
+            n_bad = load.run()
+        finally:
+            load.server.end()
+        if o.json:
+            pathlib.Path(o.json).write_text(json.dumps(load.results, indent=1) + "\n")
+    sys.exit(n_bad > 0)
+
+
+if __name__ == "__main__":
+    main()
