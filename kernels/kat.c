@@ -1,11 +1,12 @@
-/* Known answers: runs the entries of a table, all but attention_fold, on fixed inputs and hashes
- * the results, so that a compiler flag, a library or a CPU that changes one bit is noticed before
- * the first request. When a contract in kern.h changes, the new constant is the reference's hash;
- * the error message prints it. */
+/* Known answers: runs the entries of a table on fixed inputs and hashes the results, so that a
+ * compiler flag, a library or a CPU that changes one bit is noticed before the first request. When
+ * a contract in kern.h changes, the new constant is the reference's hash; the error message prints
+ * it. kat_sequence.c runs the ops that read a sequence's past, this file the others. */
 #include "kernels/kat.h"
 
 #include "kernels/elementary.h"
 #include "kernels/fpenv.h"
+#include "kernels/kat_private.h"
 #include "kernels/ops.h"
 #include "kernels/quant_body.h"
 
@@ -13,49 +14,27 @@
 #include <string.h>
 
 enum {
-    ROWS = 7,
-    OUTS = 40,
-    OUTS_PADDED = 48,
-    INS = 83,
     LEAF = 32,
     GRID_BITS = 32,
-    N = 45, /* length of the row ops: no multiple of any vector */
     EXPERTS = 19,
     CHOSEN = 3,
-    HEADS = 2,
-    HEAD_DIM = 32,
-    BLOCKS = 2,
-    FIRST_POS = 70,
-    QUANT_INS = 203,    /* inputs of quantized weights: every group size has a short last group */
-    QUANT_FEW_ROWS = 7, /* rows run first; the rest run together: two tiles of 16, and one row */
-    QUANT_ROWS = QUANT_FEW_ROWS + 33,
+    QUANT_INS = 203,      /* inputs of quantized weights: every group size has a short last group */
+    QUANT_FEW_ROWS = 7,   /* rows run first; the rest run together: two tiles of 16, and one row */
     QUANT_MAX_GROUPS = 8, /* in groups of 32 inputs; larger groups are fewer */
-    CACHE = BLOCKS * 2 * KV_BLOCK_TOKENS * HEAD_DIM,
 };
+static_assert(QUANT_ROWS == QUANT_FEW_ROWS + 33, "the rest has two tiles of 16, and one row");
 static_assert(CACHE >= OUTS_PADDED * INS, "the packed weight fits");
 static_assert(CACHE >= OUTS_PADDED * QUANT_MAX_GROUPS * 8, "quantized: a quarter of its floats");
 static_assert(CACHE >= QUANT_ROWS * QUANT_INS, "rows for quantized weights fit");
 
-/* All inputs and outputs of one check. */
-struct bench {
-    const struct kern_table *t;
-    float x[ROWS * INS], w[OUTS_PADDED * INS];
-    float kv[CACHE];
-    char data[CACHE * sizeof(float)] __attribute__((aligned(64))); /* a weight, or a cache */
-    float y[QUANT_ROWS * OUTS_PADDED];
-    int64_t sums[QUANT_ROWS * (OUTS + 1)];
-};
-
-static uint64_t hash(uint64_t h, const void *data, size_t n_bytes)
+uint64_t kat_hash(uint64_t h, const void *data, size_t n_bytes)
 {
     const unsigned char *p = data;
     for (size_t i = 0; i < n_bytes; i++) h = (h ^ p[i]) * 0x100000001B3u; /* FNV-1a */
     return h;
 }
 
-static const uint64_t hash_start = 0xCBF29CE484222325u;
-
-static void fill(uint64_t seed, float *x, size_t n, float magnitude)
+void kat_fill(uint64_t seed, float *x, size_t n, float magnitude)
 {
     uint64_t s = seed;
     for (size_t i = 0; i < n; i++) {
@@ -65,11 +44,11 @@ static void fill(uint64_t seed, float *x, size_t n, float magnitude)
 }
 
 /* Hashes the linear of one type: first one row, then all rows. */
-static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
+static uint64_t linear(struct kat_bench *b, enum dtype t, uint32_t leaf)
 {
-    uint64_t h = hash_start;
-    fill(1, b->x, ROWS * INS, 3.0f);
-    fill(2, b->w, OUTS_PADDED * INS, 1.0f);
+    uint64_t h = kat_hash_start;
+    kat_fill(1, b->x, ROWS * INS, 3.0f);
+    kat_fill(2, b->w, OUTS_PADDED * INS, 1.0f);
     dtype_from_f32(t, b->w, OUTS_PADDED * INS, b->data);
     const struct packed w = {.dtype = t,
                              .n_out = OUTS,
@@ -90,18 +69,18 @@ static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
         memset(b->sums, 0, sizeof b->sums);
         const struct linear_slice all = {.panel1 = OUTS_PADDED / 16, .row1 = n_rows};
         (leaf > 0 ? b->t->linear_leaf : b->t->linear)[t](&a, &all);
-        h = hash(h, b->y, ROWS * OUTS_PADDED * sizeof *b->y);
-        h = hash(h, b->sums, ROWS * (OUTS + 1) * sizeof *b->sums);
+        h = kat_hash(h, b->y, ROWS * OUTS_PADDED * sizeof *b->y);
+        h = kat_hash(h, b->sums, ROWS * (OUTS + 1) * sizeof *b->sums);
     }
     return h;
 }
 
-static uint64_t kat_linear(struct bench *b, enum dtype t)
+static uint64_t kat_linear(struct kat_bench *b, enum dtype t)
 {
     return linear(b, t, 0);
 }
 
-static uint64_t kat_linear_leaf(struct bench *b, enum dtype t)
+static uint64_t kat_linear_leaf(struct kat_bench *b, enum dtype t)
 {
     return linear(b, t, LEAF);
 }
@@ -125,10 +104,10 @@ static void usual_values(char *codes, size_t n)
 }
 
 /* Fills a weight of any format with pseudo-random quantized values, scales and zero points. */
-static void quant_weight(struct bench *b, struct quant_format f, void *scales, uint8_t *zeros)
+static void quant_weight(struct kat_bench *b, struct quant_format f, void *scales, uint8_t *zeros)
 {
     const size_t n = OUTS_PADDED * kern_quant_groups(f, QUANT_INS);
-    fill(19, b->w, n, 0.05f);
+    kat_fill(19, b->w, n, 0.05f);
     for (size_t i = 0; i < sizeof b->data; i++) b->data[i] = (char)(i * i * 7 + i / 3);
     if (f.kind == QUANT_FP8 && f.scale_dtype == DTYPE_F16) usual_values(b->data, sizeof b->data);
     for (size_t i = 0; i < n; i++) zeros[i] = (uint8_t)(i * 5 % 17);
@@ -140,11 +119,11 @@ static void quant_weight(struct bench *b, struct quant_format f, void *scales, u
 
 /* Hashes linears with quantized weights of one format, for int8 and for float activations, with
  * and without leaves. */
-static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
+static uint64_t kat_linear_quant(struct kat_bench *b, enum dtype which)
 {
     const struct quant_format f = quant_formats[which];
     const uint32_t group = quant_kernel_group(f);
-    uint64_t h = hash_start;
+    uint64_t h = kat_hash_start;
     float scales[OUTS_PADDED * QUANT_MAX_GROUPS] __attribute__((aligned(64)));
     uint8_t zeros[OUTS_PADDED * QUANT_MAX_GROUPS] __attribute__((aligned(64)));
     int8_t codes[QUANT_ROWS * QUANT_MAX_GROUPS * 32] __attribute__((aligned(64)));
@@ -152,12 +131,12 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
     int32_t sums[QUANT_ROWS * QUANT_MAX_GROUPS];
     const struct quant_rows xq = {group, kern_quant_groups(f, QUANT_INS), codes, x_scales, sums};
     quant_weight(b, f, scales, zeros);
-    fill(20, b->kv, QUANT_ROWS * QUANT_INS, 3.0f);
+    kat_fill(20, b->kv, QUANT_ROWS * QUANT_INS, 3.0f);
     for (size_t row = 0; row < QUANT_ROWS; row++)
         b->t->quantize_row(b->kv + row * QUANT_INS, QUANT_INS, &xq, row);
-    h = hash(h, codes, QUANT_ROWS * xq.n_groups * group);
-    h = hash(h, x_scales, QUANT_ROWS * xq.n_groups * sizeof(float));
-    h = hash(h, sums, QUANT_ROWS * xq.n_groups * sizeof(int32_t));
+    h = kat_hash(h, codes, QUANT_ROWS * xq.n_groups * group);
+    h = kat_hash(h, x_scales, QUANT_ROWS * xq.n_groups * sizeof(float));
+    h = kat_hash(h, sums, QUANT_ROWS * xq.n_groups * sizeof(int32_t));
     for (size_t run = 0; run < 8; run++) {
         const struct packed w = {.n_out = OUTS,
                                  .n_in = QUANT_INS,
@@ -187,99 +166,22 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
             .panel1 = OUTS_PADDED / 16, .row0 = n_few, .row1 = n_rows};
         run_slice(&a, &few);
         if (n_rows > n_few) run_slice(&a, &rest);
-        h = hash(hash(h, b->y, sizeof b->y), b->sums, sizeof b->sums);
+        h = kat_hash(kat_hash(h, b->y, sizeof b->y), b->sums, sizeof b->sums);
     }
     return h;
 }
 
-/* Fills the cache with values of type t, token by token. */
-static void fill_cache(struct bench *b, enum dtype t)
+static uint64_t kat_kv_store(struct kat_bench *b, enum dtype t)
 {
-    const struct kv_view kv = {b->data, t, 1, HEAD_DIM, false, 0};
-    for (size_t i = 0; i < CACHE / HEAD_DIM; i++) {
-        const size_t half = i / KV_BLOCK_TOKENS, slot = i % KV_BLOCK_TOKENS;
-        char *at = kern_kv_half(&kv, (int32_t)(half / 2), (int)(half % 2), 0);
-        b->t->kv_store[t](b->kv + i * HEAD_DIM, HEAD_DIM, at + slot * HEAD_DIM * dtype_bytes(t),
-                          kern_kv_scales(at, HEAD_DIM) + slot);
-    }
-}
-
-/* Hashes attention over a cache of type t, with and without a window; includes storing into the
- * cache. */
-static uint64_t kat_attention(struct bench *b, enum dtype t)
-{
-    static const uint8_t kv_of_head[HEADS] = {0, 0};
-    static const int32_t blocks[BLOCKS] = {1, 0};
-    enum { T = 5 };
-    uint64_t h = hash_start;
-    float out[T * HEADS * HEAD_DIM];
-    fill(3, b->kv, CACHE, 2.0f);
-    fill(4, b->x, T * HEADS * HEAD_DIM, 4.0f);
-    fill_cache(b, t);
-    const struct seq_rows seq = {0, T, FIRST_POS, blocks, 0};
-    struct attn_args a = {.q = b->x,
-                          .out = out,
-                          .kv = {b->data, t, 1, HEAD_DIM},
-                          .kv_of_head = kv_of_head,
-                          .n_heads = HEADS,
-                          .scale = 0.25f,
-                          .seqs = &seq,
-                          .n_seqs = 1};
-    for (a.window = 0; a.window <= 33; a.window += 33) {
-        b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row1 = T});
-        h = hash(h, out, sizeof out);
-        b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row0 = T - 1, .row1 = T});
-        h = hash(h, out, sizeof out);
-    }
-    return h;
-}
-
-/* Hashes attention of one row whose heads have a low and a high sink. */
-static uint64_t sinks_of(struct bench *b, enum dtype t, float softcap)
-{
-    static const uint8_t kv_of_head[HEADS] = {0, 0};
-    static const int32_t blocks[BLOCKS] = {1, 0};
-    static const float sinks[HEADS] = {-1.5f, 9.0f};
-    float out[HEADS * HEAD_DIM];
-    fill(3, b->kv, CACHE, 2.0f);
-    fill(4, b->x, HEADS * HEAD_DIM, 4.0f);
-    fill_cache(b, t);
-    const struct seq_rows seq = {0, 1, FIRST_POS, blocks, 0};
-    const struct attn_args a = {.q = b->x,
-                                .out = out,
-                                .kv = {b->data, t, 1, HEAD_DIM},
-                                .kv_of_head = kv_of_head,
-                                .n_heads = HEADS,
-                                .scale = 0.25f,
-                                .sinks = sinks,
-                                .softcap = softcap,
-                                .seqs = &seq,
-                                .n_seqs = 1};
-    b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row1 = 1});
-    return hash(hash_start, out, sizeof out);
-}
-
-static uint64_t kat_sinks(struct bench *b, enum dtype t)
-{
-    return sinks_of(b, t, 0);
-}
-
-static uint64_t kat_softcap(struct bench *b, enum dtype t)
-{
-    return sinks_of(b, t, 3.0f);
-}
-
-static uint64_t kat_kv_store(struct bench *b, enum dtype t)
-{
-    fill(5, b->x, N, 70000.0f);
-    fill(6, b->x + N, N, 0x1p-14f);
+    kat_fill(5, b->x, N, 70000.0f);
+    kat_fill(6, b->x + N, N, 0x1p-14f);
     float scale = 0.0f;
     b->t->kv_store[t](b->x, 2 * N, b->data, &scale);
-    const uint64_t h = hash(hash_start, b->data, 2 * N * dtype_bytes(t));
-    return t == DTYPE_I8 ? hash(h, &scale, sizeof scale) : h;
+    const uint64_t h = kat_hash(kat_hash_start, b->data, 2 * N * dtype_bytes(t));
+    return t == DTYPE_I8 ? kat_hash(h, &scale, sizeof scale) : h;
 }
 
-static uint64_t kat_grid(struct bench *b, enum dtype t)
+static uint64_t kat_grid(struct kat_bench *b, enum dtype t)
 {
     (void)t;
     uint64_t s = 7;
@@ -287,20 +189,20 @@ static uint64_t kat_grid(struct bench *b, enum dtype t)
         s = s * 6364136223846793005u + 1442695040888963407u;
         b->sums[i] = (int64_t)s >> (i % 50);
     }
-    fill(8, b->y + N, N, 9.0f);
+    kat_fill(8, b->y + N, N, 9.0f);
     b->t->grid_to_f32(b->sums, N, GRID_BITS, b->y);
     b->t->grid_add(b->sums, N, GRID_BITS, b->y + N);
-    return hash(hash_start, b->y, 2 * N * sizeof(float));
+    return kat_hash(kat_hash_start, b->y, 2 * N * sizeof(float));
 }
 
 /* Covers whole and short tiles of every instruction set; ties, values beyond the grid and a NaN. */
-static uint64_t kat_weighted(struct bench *b, enum dtype t)
+static uint64_t kat_weighted(struct kat_bench *b, enum dtype t)
 {
     enum { COLUMNS = 125, N_ROWS = 4 };
     static const float weights[N_ROWS] = {0.3f, 1.0f, -2.5f, 0x1p-14f};
     const float *rows[N_ROWS];
     (void)t;
-    fill(23, b->x, COLUMNS * N_ROWS, 3.0f);
+    kat_fill(23, b->x, COLUMNS * N_ROWS, 3.0f);
     for (size_t i = 0; i < N_ROWS; i++) rows[i] = b->x + i * COLUMNS;
     for (size_t i = 0; i < COLUMNS; i += 3) b->x[COLUMNS + i] = (float)(2 * i + 1) * 0x1p-33f;
     b->x[2 * COLUMNS + 7] = -0x1.9p20f;
@@ -311,21 +213,21 @@ static uint64_t kat_weighted(struct bench *b, enum dtype t)
     b->sums[COLUMNS] = b->t->weighted_to_f32(&a, b->y);
     for (size_t i = 0; i < COLUMNS; i++) b->sums[i] = (int64_t)i << 40;
     b->sums[COLUMNS + 1] = b->t->weighted_add(&a, b->sums);
-    const uint64_t h = hash(hash_start, b->sums, (COLUMNS + 2) * sizeof *b->sums);
-    return hash(h, b->y, COLUMNS * sizeof(float));
+    const uint64_t h = kat_hash(kat_hash_start, b->sums, (COLUMNS + 2) * sizeof *b->sums);
+    return kat_hash(h, b->y, COLUMNS * sizeof(float));
 }
 
-static uint64_t kat_rmsnorm(struct bench *b, enum dtype t)
+static uint64_t kat_rmsnorm(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    fill(9, b->x, N, 5.0f);
-    fill(10, b->w, N, 2.0f);
+    kat_fill(9, b->x, N, 5.0f);
+    kat_fill(10, b->w, N, 2.0f);
     b->t->rmsnorm(b->x, b->w, N, 1e-5f, b->y);
     b->y[N] = b->t->square_sum(b->x, N);
-    return hash(hash_start, b->y, (N + 1) * sizeof(float));
+    return kat_hash(kat_hash_start, b->y, (N + 1) * sizeof(float));
 }
 
-static uint64_t kat_rope(struct bench *b, enum dtype t)
+static uint64_t kat_rope(struct kat_bench *b, enum dtype t)
 {
     (void)t;
     enum { HALF = 11 };
@@ -339,178 +241,68 @@ static uint64_t kat_rope(struct bench *b, enum dtype t)
                                                   .scale = 1.25f,
                                                   .cos = cos,
                                                   .sin = sin});
-    fill(11, b->x, 2 * HALF, 3.0f);
+    kat_fill(11, b->x, 2 * HALF, 3.0f);
     b->t->rope(b->x, cos, sin, 2 * HALF);
-    return hash(hash_start, b->x, 2 * HALF * sizeof(float));
+    return kat_hash(kat_hash_start, b->x, 2 * HALF * sizeof(float));
 }
 
-static uint64_t kat_swiglu(struct bench *b, enum dtype t)
+static uint64_t kat_swiglu(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    fill(12, b->x, N, 100.0f);
-    fill(13, b->w, N, 3.0f);
+    kat_fill(12, b->x, N, 100.0f);
+    kat_fill(13, b->w, N, 3.0f);
     b->t->swiglu(b->x, b->w, N, b->y);
-    return hash(hash_start, b->y, N * sizeof(float));
+    return kat_hash(kat_hash_start, b->y, N * sizeof(float));
 }
 
-static uint64_t kat_swiglu_clamped(struct bench *b, enum dtype t)
+static uint64_t kat_swiglu_clamped(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    fill(12, b->x, N, 20.0f);
-    fill(13, b->w, N, 12.0f);
+    kat_fill(12, b->x, N, 20.0f);
+    kat_fill(13, b->w, N, 12.0f);
     b->t->swiglu_clamped(b->x, b->w, N, 1.702f, 7.0f, b->y);
-    return hash(hash_start, b->y, N * sizeof(float));
+    return kat_hash(kat_hash_start, b->y, N * sizeof(float));
 }
 
-static uint64_t kat_geglu(struct bench *b, enum dtype t)
+static uint64_t kat_geglu(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    fill(23, b->x, N, 7.0f);
-    fill(24, b->w, N, 3.0f);
+    kat_fill(23, b->x, N, 7.0f);
+    kat_fill(24, b->w, N, 3.0f);
     b->t->geglu(b->x, b->w, N, b->y);
     b->t->softcap(b->x, N, 2.5f);
-    return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
+    return kat_hash(kat_hash(kat_hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
-/* Runs 7 rows through a state of 21 x 45, in two calls, with decays and betas from 0.8 to 1. */
-static uint64_t kat_delta(struct bench *b, enum dtype t)
+static uint64_t kat_xielu(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    enum { KEYS = 21, FIRST = 3 };
-    float gates[2 * ROWS];
-    fill(31, b->x, 2 * ROWS * KEYS, 0.4f);
-    fill(32, b->w, ROWS * N, 2.0f);
-    fill(33, b->kv, KEYS * N, 1.0f);
-    fill(34, gates, 2 * ROWS, 1.0f);
-    for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
-    for (size_t row = 0, n; row < ROWS; row += n) {
-        n = row == 0 ? FIRST : ROWS - FIRST;
-        b->t->delta_rule(&(struct state_run){.q = b->x + row * KEYS,
-                                             .k = b->x + (ROWS + row) * KEYS,
-                                             .v = b->w + row * N,
-                                             .decay = gates + row,
-                                             .beta = gates + ROWS + row,
-                                             .out = b->y + row * N,
-                                             .state = b->kv,
-                                             .n_rows = n,
-                                             .n = N,
-                                             .key_dim = KEYS,
-                                             .key_stride = KEYS,
-                                             .value_stride = N,
-                                             .gate_stride = 1,
-                                             .out_stride = N,
-                                             .state_stride = N});
-    }
-    return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
-}
-
-static uint64_t kat_scan(struct bench *b, enum dtype t)
-{
-    (void)t;
-    enum { KEYS = 21, FIRST = 2 };
-    float gates[2 * ROWS];
-    fill(37, b->x, 2 * ROWS * KEYS, 0.8f);
-    fill(38, b->w, ROWS * N, 2.0f);
-    fill(39, b->kv, KEYS * N, 1.0f);
-    fill(40, gates, 2 * ROWS, 1.0f);
-    for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
-    for (size_t row = 0, n; row < ROWS; row += n) {
-        n = row == 0 ? FIRST : ROWS - FIRST;
-        b->t->scan(&(struct state_run){.q = b->x + row * KEYS,
-                                       .k = b->x + (ROWS + row) * KEYS,
-                                       .v = b->w + row * N,
-                                       .decay = gates + row,
-                                       .beta = gates + ROWS + row,
-                                       .skip = 0.75f,
-                                       .out = b->y + row * N,
-                                       .state = b->kv,
-                                       .n_rows = n,
-                                       .n = N,
-                                       .key_dim = KEYS,
-                                       .key_stride = KEYS,
-                                       .value_stride = N,
-                                       .gate_stride = 1,
-                                       .out_stride = N,
-                                       .state_stride = N});
-    }
-    return hash(hash(hash_start, b->y, ROWS * N * sizeof(float)), b->kv, KEYS * N * sizeof(float));
-}
-
-/* Hashes the scores of an index over a cache of type t, and the positions that are chosen after two
- * scores were made equal. */
-static uint64_t kat_index(struct bench *b, enum dtype t)
-{
-    static const int32_t blocks[BLOCKS] = {2, 0};
-    enum { T = 2, INDEX_HEADS = 5, FEW = 37 };
-    float scores[BLOCKS * KV_BLOCK_TOKENS];
-    int32_t chosen[FEW];
-    uint64_t h = hash_start;
-    fill(5, b->kv, CACHE, 2.0f);
-    fill(6, b->x, T * INDEX_HEADS * HEAD_DIM, 4.0f);
-    fill(7, b->w, T * INDEX_HEADS, 1.0f);
-    fill_cache(b, t);
-    const struct seq_rows seq = {0, T, FIRST_POS, blocks, 0};
-    const struct index_args a = {.q = b->x,
-                                 .weights = b->w,
-                                 .keys = {b->data, t, 1, HEAD_DIM, true, 0},
-                                 .n_heads = INDEX_HEADS,
-                                 .scale = 0.25f,
-                                 .n_chosen = FEW,
-                                 .seqs = &seq,
-                                 .n_seqs = 1};
-    for (size_t row = 0; row < T; row++) {
-        const size_t n = FIRST_POS + row + 1;
-        b->t->index_scores[t](&a, &(struct index_slice){0, row, 0, BLOCKS, scores});
-        h = hash(h, scores, n * sizeof *scores);
-        scores[3] = scores[n - 2];
-        b->t->index_choose(scores, n, FEW, chosen);
-        h = hash(h, chosen, sizeof chosen);
-    }
-    return h;
-}
-
-static uint64_t kat_conv(struct bench *b, enum dtype t)
-{
-    (void)t;
-    enum { TAPS = 4 };
-    const float *rows[TAPS];
-    fill(35, b->x, TAPS * N, 3.0f);
-    fill(36, b->w, TAPS * N, 1.0f);
-    for (size_t j = 0; j < TAPS; j++) rows[j] = b->x + j * N;
-    b->t->conv_silu(rows, TAPS, b->w, N, N, b->y);
-    b->t->sigmoid_mul(b->x, N, b->w);
-    return hash(hash(hash_start, b->y, N * sizeof(float)), b->w, N * sizeof(float));
-}
-
-static uint64_t kat_xielu(struct bench *b, enum dtype t)
-{
-    (void)t;
-    fill(25, b->x, N, 3.0f);
-    fill(26, b->w, 2 * N, 2.0f);
+    kat_fill(25, b->x, N, 3.0f);
+    kat_fill(26, b->w, 2 * N, 2.0f);
     b->t->layernorm(b->x, b->w, b->w + N, N, 1e-5f, b->y);
     b->t->xielu(b->x, N, (const float[4]){0.7f, 1.1f, 0.5f, -1e-6f});
-    return hash(hash(hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
+    return kat_hash(kat_hash(kat_hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
-static uint64_t kat_sums(struct bench *b, enum dtype t)
+static uint64_t kat_sums(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    fill(14, b->x, N, 1.0f);
-    fill(15, b->y, N, 1.0f);
+    kat_fill(14, b->x, N, 1.0f);
+    kat_fill(15, b->y, N, 1.0f);
     b->t->add(b->y, b->x, N);
     b->t->axpy(0.7f, b->x, N, b->y);
-    return hash(hash_start, b->y, N * sizeof(float));
+    return kat_hash(kat_hash_start, b->y, N * sizeof(float));
 }
 
-static uint64_t kat_router(struct bench *b, enum dtype t)
+static uint64_t kat_router(struct kat_bench *b, enum dtype t)
 {
     (void)t;
     int32_t ids[ROWS * CHOSEN];
     float weights[ROWS * CHOSEN];
-    uint64_t h = hash_start;
-    fill(16, b->x, ROWS * EXPERTS, 4.0f);
+    uint64_t h = kat_hash_start;
+    kat_fill(16, b->x, ROWS * EXPERTS, 4.0f);
     b->x[4] = b->x[2] = 5.0f; /* a tie */
-    fill(21, b->w, EXPERTS, 0.5f);
+    kat_fill(21, b->w, EXPERTS, 0.5f);
     for (int run = 0; run < 2 * ROUTER_COUNT; run++) { /* without and with groups, bias, scale */
         const struct router_rule plain = {.kind = (enum router_kind)(run / 2)};
         const struct router_rule grouped = {plain.kind, 3, 2, 2.5f};
@@ -522,50 +314,50 @@ static uint64_t kat_router(struct bench *b, enum dtype t)
                                       .rule = run % 2 ? grouped : plain,
                                       .bias = run % 2 ? b->w : NULL};
         for (size_t row = 0; row < ROWS; row++) b->t->router(&a, row);
-        h = hash(hash(h, ids, sizeof ids), weights, sizeof weights);
+        h = kat_hash(kat_hash(h, ids, sizeof ids), weights, sizeof weights);
     }
     return h;
 }
 
-static uint64_t kat_choice(struct bench *b, enum dtype t)
+static uint64_t kat_choice(struct kat_bench *b, enum dtype t)
 {
     (void)t;
     uint64_t mass[N], n_bad;
-    fill(17, b->x, N, 20.0f);
+    kat_fill(17, b->x, N, 20.0f);
     b->x[3] = b->x[40] = 20.0f;
     const uint64_t best = b->t->argmax(b->x, N, 1000, &n_bad);
     const uint64_t sum = b->t->mass(b->x, N, 20.0f, 1.5f, mass);
-    uint64_t h = hash(hash_start, &best, sizeof best);
-    h = hash(hash(h, &n_bad, sizeof n_bad), &sum, sizeof sum);
-    return hash(h, mass, sizeof mass);
+    uint64_t h = kat_hash(kat_hash_start, &best, sizeof best);
+    h = kat_hash(kat_hash(h, &n_bad, sizeof n_bad), &sum, sizeof sum);
+    return kat_hash(h, mass, sizeof mass);
 }
 
-static uint64_t kat_log(struct bench *b, enum dtype t)
+static uint64_t kat_log(struct kat_bench *b, enum dtype t)
 {
     (void)t;
     double y[N];
-    fill(18, b->x, N, 60.0f);
+    kat_fill(18, b->x, N, 60.0f);
     for (size_t i = 0; i < N; i++) y[i] = el_log((double)el_expf(b->x[i]));
-    return hash(hash_start, y, sizeof y);
+    return kat_hash(kat_hash_start, y, sizeof y);
 }
 
-static uint64_t kat_pack(struct bench *b, enum dtype t)
+static uint64_t kat_pack(struct kat_bench *b, enum dtype t)
 {
     enum { STRIDE = 160, HALVES = 45, WORDS = 39 }; /* leaves a rest in every instruction set */
     (void)t;
-    fill(22, b->w, PANEL_COLUMNS * STRIDE / sizeof(float), 1.0f);
+    kat_fill(22, b->w, PANEL_COLUMNS * STRIDE / sizeof(float), 1.0f);
     b->t->pack_halves(b->w, STRIDE, HALVES, b->data);
-    uint64_t h = hash(hash_start, b->data, (size_t)PANEL_COLUMNS * HALVES * 2);
+    uint64_t h = kat_hash(kat_hash_start, b->data, (size_t)PANEL_COLUMNS * HALVES * 2);
     for (int kind = PACK_WORDS_PLAIN; kind <= PACK_WORDS_NIBBLES; kind++) {
         b->t->pack_words((enum pack_words_kind)kind, b->w, STRIDE, WORDS, b->data);
-        h = hash(h, b->data, (size_t)PANEL_COLUMNS * WORDS * 4);
+        h = kat_hash(h, b->data, (size_t)PANEL_COLUMNS * WORDS * 4);
     }
     return h;
 }
 
 static const struct {
     const char *op;
-    uint64_t (*run)(struct bench *b, enum dtype t);
+    uint64_t (*run)(struct kat_bench *b, enum dtype t);
     enum dtype dtype;
     uint64_t want;
 } answers[] = {
@@ -587,6 +379,12 @@ static const struct {
     {"attention bf16", kat_attention, DTYPE_BF16, 0x70B772576537AC35u},
     {"attention i8", kat_attention, DTYPE_I8, 0x75C57FDFF1A4F8FDu},
     {"attention fp8", kat_attention, DTYPE_F8_E4M3, 0x606D71D6D60C6765u},
+    {"attention of shared tiles f32", kat_shared, DTYPE_F32, 0xCCBD7ED9542B37EEu},
+    {"attention of shared tiles f16", kat_shared, DTYPE_F16, 0x1F414277DD7500E7u},
+    {"attention of shared tiles bf16", kat_shared, DTYPE_BF16, 0xCFFAE24E52E30FC6u},
+    {"attention of shared tiles i8", kat_shared, DTYPE_I8, 0x8249DC2160C04DA7u},
+    {"attention of shared tiles fp8", kat_shared, DTYPE_F8_E4M3, 0x84E95B5A30737ADCu},
+    {"attention in parts, attention_fold", kat_parts, DTYPE_F16, 0x02C04DC8FFECD3EAu},
     {"kv_store f32", kat_kv_store, DTYPE_F32, 0xB988E64744765189u},
     {"kv_store f16", kat_kv_store, DTYPE_F16, 0x1AAF5317AE864FC7u},
     {"kv_store bf16", kat_kv_store, DTYPE_BF16, 0x3B4D9AD4C557A732u},
@@ -619,7 +417,7 @@ static const struct {
 
 struct status kern_check(const struct kern_table *t)
 {
-    struct bench b = {.t = t};
+    struct kat_bench b = {.t = t};
     fpenv_set();
     for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
         const uint64_t found = answers[i].run(&b, answers[i].dtype);

@@ -86,6 +86,22 @@ static uint64_t bad_mass(const float *logits, size_t n, float max, float inv_t, 
     return ref.mass(logits, n, max, inv_t, mass) + 1;
 }
 
+static void bad_fold(const struct attn_args *a, const struct attn_slice *s)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    ref.attention_fold(a, s);
+    a->out[0] = f32_from_bits(f32_bits(a->out[0]) ^ 1u);
+}
+
+static void bad_sharing(const struct attn_args *a, const struct attn_slice *s)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    ref.attention[DTYPE_I8](a, s);
+    if (s->n_shared > 0) a->out[0] = f32_from_bits(f32_bits(a->out[0]) ^ 1u);
+}
+
 static void check_finds(const struct kern_table *t, const char *op)
 {
     const struct status st = kern_check(t);
@@ -109,6 +125,12 @@ static void a_wrong_kernel_is_found_and_named(void)
     kern_fill_ref(&t);
     t.attention[DTYPE_F32] = t.attention[DTYPE_F16];
     check_finds(&t, "attention f32");
+    kern_fill_ref(&t);
+    t.attention[DTYPE_I8] = bad_sharing;
+    check_finds(&t, "attention of shared tiles i8");
+    kern_fill_ref(&t);
+    t.attention_fold = bad_fold;
+    check_finds(&t, "attention_fold");
 }
 
 void suite_select(CU_pSuite suite);
