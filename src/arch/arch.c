@@ -104,7 +104,7 @@ static struct status find_local_rope(struct arch_reading *r)
             "%s: rope_parameters: sliding_attention of type \"%s\" is not implemented", r->what,
             rule);
     }
-    return arch_fields_check_rope(r, r->local_rope, "rope_parameters.sliding_attention");
+    return arch_rope_fields_check(r, r->local_rope, "rope_parameters.sliding_attention");
 }
 
 /* Marks the layers without RoPE: those with a 0 in "no_rope_layers", or without that list the last
@@ -131,8 +131,8 @@ static struct status derive_rope(struct arch_reading *r)
     double part = 1;
     TRY(check_rope_is_one(r));
     TRY(find_local_rope(r));
-    TRY(arch_fields_check_rope(r, r->rope_scaling, "rope_scaling"));
-    TRY(arch_fields_check_rope(r, r->rope_parameters, "rope_parameters"));
+    TRY(arch_rope_fields_check(r, r->rope_scaling, "rope_scaling"));
+    TRY(arch_rope_fields_check(r, r->rope_parameters, "rope_parameters"));
     js_number(js_get(r->rope_scaling, "rope_theta"), &m->rope_theta);
     js_number(js_get(r->rope_parameters, "rope_theta"), &m->rope_theta);
     TRY(check_theta(r));

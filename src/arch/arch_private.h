@@ -1,5 +1,6 @@
-/* The state while a config.json is read, shared by arch.c (what follows from the fields) and
- * arch_fields.c (the table of fields). Private to this folder. */
+/* The state while a config.json is read, shared by arch.c (what follows from the fields),
+ * arch_fields.c (the table of fields), arch_rope_fields.c and the files that derive what only some
+ * families have. Private to this folder. */
 #ifndef SHOAL_ARCH_ARCH_PRIVATE_H
 #define SHOAL_ARCH_ARCH_PRIVATE_H
 
@@ -92,9 +93,10 @@ struct status arch_derive_longrope(struct arch_reading *r);
 /* Local. Reads experts' fields that have other names, before the fields are checked. */
 struct status arch_derive_experts(struct arch_reading *r);
 
-/* Local. Checks the names in a RoPE object, r->rope_scaling or r->rope_parameters, named `where` in
- * sentences. arch_rope.c interprets the values, when convert runs. */
-struct status arch_fields_check_rope(const struct arch_reading *r, const struct js_node *rope,
+/* arch_rope_fields.c. Local. Checks the rule and the names in a RoPE object, r->rope_scaling,
+ * r->rope_parameters or r->local_rope, named `where` in sentences. arch_rope.c interprets the
+ * values, when convert runs. Errors: STATUS_INPUT. */
+struct status arch_rope_fields_check(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where);
 
 /* Local. True when the node is absent, null, false, 0, or an empty text, list or object. */
