@@ -1,6 +1,7 @@
-/* The scheduler's internals, shared by scheduler.c (planning), scheduler_commit.c (results),
- * scheduler_blocks.c (blocks of a sequence), scheduler_prefix.c (blocks that requests share),
- * scheduler_tier.c (blocks on disk) and scheduler_drafts.c (draft tokens). */
+/* The scheduler's internals, shared by scheduler.c (planning), scheduler_emit.c (a plan's entries),
+ * scheduler_commit.c (results), scheduler_blocks.c (blocks of a sequence), scheduler_prefix.c
+ * (blocks that requests share), scheduler_tier.c (blocks on disk) and scheduler_drafts.c (draft
+ * tokens). */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 
@@ -146,6 +147,11 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
 
 /* Local. Makes a running sequence wait again. */
 void scheduler_wait_again(struct scheduler *s, struct sequence *q);
+
+/* scheduler_emit.c. Local. Adds to the plan of step `step` the entries of the group's sequences in
+ * replica i: all that have rows, each with its drafts. Errors: STATUS_MEMORY. */
+struct status scheduler_emit(struct scheduler *s, int32_t i, int32_t group, uint64_t step,
+                             struct step_plan *plan);
 
 /* scheduler_tier.c; all Local, and all but scheduler_tier_grow do nothing if neither --kv-tier nor
  * --prefix-store is given. */
