@@ -25,6 +25,9 @@ LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2
            "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4],
            "tp 2, pp 2 by default": ["--tp", 2, "--pp", 2, "--ep", 2]}
 ACROSS = ["dp 4, ep 4", "tp 2, dp 2, ep 4"]  # experts on both hosts
+# Families whose halves share more than mixtral's: positions of an index that a later layer reads, states of scans
+# (granite4-moe: of groups that two ranks share), layers of experts alone.
+HALVED = ["glm5", "nemotron-h-moe", "granite4-moe"]
 # On four hosts, by ranks.
 FOUR = {4: {"dp 4, ep 4": ["--dp", 4, "--ep", 4], "tp 4": ["--tp", 4], "pp 4": ["--pp", 4],
             "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4]},
@@ -95,6 +98,23 @@ class TwoHostsTest:
         # Every step of two rows and more goes in halves that take turns.
         self.same_layouts("mixtral in halves", model, GOLDENS / "mixtral" / "prompts.jsonl", ACROSS, "--overlap", "on")
         self.same_layouts("demo in halves", int8, prompts, ACROSS, "--overlap", "on")
+        for family in HALVED:
+            self.family_in_halves(family)
+
+    def family_in_halves(self, family):
+        """The two halves of a step cut a sequence of the family's longest golden prompt; the rows' log-probabilities
+        tell apart what the tokens of a tiny model would not."""
+        model, prompts = self.work / f"{family}.h5", self.work / f"{family}.jsonl"
+        folder = GOLDENS / family
+        self.shoal.must("convert", folder / "hf", model)
+        tokens = max((json.loads(line)["prompt_token_ids"] for line in
+                      (folder / "prompts.jsonl").read_text().splitlines()), key=len)
+        chosen = json.loads((folder / "hf" / "config.json").read_text()).get("index_topk", 0)
+        expect(len(tokens) // 2 > chosen, f"{family}: {len(tokens)} tokens; both halves need rows that choose of more "
+               f"than {chosen} positions")
+        write_lines(prompts, [dict(custom_id=f"l{i}", prompt_token_ids=tokens[i:], max_tokens=4, temperature=0,
+                                   prompt_logprobs=1) for i in range(8)])
+        self.same_layouts(f"{family} in halves", model, prompts, ACROSS[1:], "--overlap", "on")
 
     def copies(self, model, prompts, plain):
         """With copies of half of the experts fewer tokens go to the other host."""
