@@ -163,7 +163,7 @@ struct arch_delta {
  * n_chosen positions with the largest scores; all 0: it attends to all. */
 struct arch_index {
     uint32_t n_heads, dim; /* index heads; elements of a head, of which the first `rotary` rotate */
-    uint32_t n_chosen;
+    uint32_t n_chosen;     /* at most the context */
     bool pairs; /* elements 2i and 2i + 1 rotate together; otherwise i and i + rotary / 2 */
 };
 

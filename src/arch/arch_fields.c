@@ -198,7 +198,7 @@ static const struct field fields[] = {
     {"index_topk_freq", FIELD_COUNT, AT(index_every), .most = 1 << 20, .may_be_zero = true,
      ONLY(index_pairs), .refused_elsewhere = true},
     {"index_skip_topk_offset", FIELD_COUNT, AT(index_from), .most = 1 << 20, .may_be_zero = true,
-     .otherwise = 2, ONLY(index_pairs)},
+     .otherwise = 2, ONLY(index_pairs), .refused_elsewhere = true},
     {"indexer_rope_interleave", FIELD_TRUE, ONLY(index_pairs), .refused_elsewhere = true},
     /* rotary embedding */
     {"rope_theta", FIELD_DOUBLE, AT(m.rope_theta), .above = 1, .most = 1e12, .otherwise = 1e4},

@@ -1,5 +1,5 @@
-/* Checks the index of sparse attention, and finds the layers that reuse the positions of the layer
- * before them. Called by arch.c. */
+/* Checks the index of sparse attention, bounds its choice, and finds the layers that reuse the
+ * positions of the layer before them. Called by arch.c. */
 #include "arch/arch_private.h"
 #include "tensor/dims.h"
 
@@ -34,6 +34,13 @@ static struct status check_list(const struct arch_reading *r, const struct js_no
     return status_ok();
 }
 
+/* Returns the field that says which layers reuse positions. */
+static const char *sharing_field(const struct arch_reading *r)
+{
+    if (r->indexer_types != NULL) return "indexer_types";
+    return r->index_pattern != NULL ? "index_topk_pattern" : "index_skip_topk_offset";
+}
+
 /* Sets *shares: whether layer l reuses the positions of the layer before it. "indexer_types"
  * overrides the pattern, which overrides the period. */
 static struct status layer_shares(const struct arch_reading *r, uint32_t l, bool *shares)
@@ -52,7 +59,7 @@ static struct status layer_shares(const struct arch_reading *r, uint32_t l, bool
     if (*shares || (type != NULL && strcmp(type, by_letter ? "F" : "full") == 0))
         return status_ok();
     return status_make(STATUS_INPUT, "%s: %s: layer %u is neither full nor shared", r->what,
-                       r->indexer_types != NULL ? "indexer_types" : "index_topk_pattern", l);
+                       sharing_field(r), l);
 }
 
 static struct status derive_shared(struct arch_reading *r)
@@ -64,20 +71,21 @@ static struct status derive_shared(struct arch_reading *r)
     const size_t n = by_letter ? strlen(pattern) : js_count(list);
     if (list != NULL && n != m->n_layers) {
         return status_make(STATUS_INPUT, "%s: %s: expected %u layers, found %zu", r->what,
-                           r->indexer_types != NULL ? "indexer_types" : "index_topk_pattern",
-                           m->n_layers, n);
+                           sharing_field(r), m->n_layers, n);
     }
     for (uint32_t l = 0; l < m->n_layers; l++) TRY(layer_shares(r, l, &m->layer_shares_index[l]));
     if (!m->layer_shares_index[0]) return status_ok();
     return status_make(STATUS_INPUT,
-                       "%s: indexer_types: layer 0 has no layer before it whose positions it could "
-                       "reuse",
-                       r->what);
+                       "%s: %s: layer 0 has no layer before it whose positions it could reuse",
+                       r->what, sharing_field(r));
 }
 
 struct status arch_derive_index(struct arch_reading *r)
 {
-    r->m.index.pairs = r->m.family->index_pairs;
+    struct arch_index *index = &r->m.index;
+    index->pairs = r->m.family->index_pairs;
+    /* no row sees more positions, so a larger choice would only take memory */
+    if (index->n_chosen > r->m.context) index->n_chosen = r->m.context;
     TRY(check_sizes(r));
     TRY(check_list(r, r->layer_types, "layer_types", "indexed_attention"));
     return derive_shared(r);

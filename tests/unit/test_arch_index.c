@@ -107,7 +107,9 @@ static void layers_may_share_an_index(void)
              list);
     CU_ASSERT_STRING_EQUAL(sharing(text), "FSFFSS");
     CU_ASSERT((arch_layer_parts(&m, 0) & PART_INDEX) && !(arch_layer_parts(&m, 1) & PART_INDEX));
-    refuse(TINY(",\"index_topk_pattern\":\"SFFFFF\""), "layer 0");
+    refuse(TINY(",\"index_topk_pattern\":\"SFFFFF\""), "index_topk_pattern: layer 0");
+    refuse(TINY(",\"index_topk_freq\":2,\"index_skip_topk_offset\":0"),
+           "index_skip_topk_offset: layer 0");
     refuse(TINY(",\"index_topk_pattern\":\"FFFFFX\""), "index_topk_pattern");
 }
 
@@ -124,6 +126,7 @@ static void stages_begin_with_an_index(void)
     flags.pp = 3;
     const struct status st = layout_build(model, 3, &flags, l);
     CU_ASSERT(st.code == STATUS_USAGE && strstr(st.text, "at most 2") != NULL);
+    CU_ASSERT(strstr(st.text, "6 layers, of which 4 reuse") != NULL);
     free(model);
     free(l);
 }
@@ -137,28 +140,43 @@ static void other_configs_are_refused(void)
     refuse(DEEPSEEK ",\"index_topk_freq\":4", "index_topk_freq");
     refuse(DEEPSEEK ",\"indexer_types\":[\"shared\"]", "indexer_types");
     refuse(DEEPSEEK ",\"moe_layer_freq\":2", "moe_layer_freq");
+    refuse(DEEPSEEK ",\"index_skip_topk_offset\":3", "index_skip_topk_offset");
+    refuse(LLAMA ",\"index_skip_topk_offset\":3", "index_skip_topk_offset");
     refuse(LLAMA ",\"index_topk\":4", "index_topk");
     refuse(GLM ",\"indexer_types\":7", "indexer_types");
     CU_ASSERT_EQUAL(parse(GLM ",\"index_topk_freq\":1,\"index_skip_topk_offset\":3").code,
                     STATUS_OK);
 }
 
+/* Returns GLM's config with `wrong` in the place of `right`. */
+static const char *glm_with(const char *right, const char *wrong)
+{
+    static const char glm[] = GLM;
+    static char text[2048];
+    const char *at = strstr(glm, right);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - glm), glm, wrong, at + strlen(right));
+    return text;
+}
+
 /* Sizes of an index that do not fit. */
 static void sizes_must_fit(void)
 {
-    static const char *const wrong[] = {"\"index_head_dim\":40", "\"index_head_dim\":16",
-                                        "\"q_lora_rank\":null"};
-    static const char *const right[] = {"\"index_head_dim\":128", "\"index_head_dim\":128",
-                                        "\"q_lora_rank\":2048"};
-    static const char glm[] = GLM;
-    char text[2048];
-    for (int i = 0; i < 3; i++) {
-        const char *at = strstr(glm, right[i]);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(at);
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - glm), glm, wrong[i],
-                 at + strlen(right[i]));
-        refuse(text, i < 2 ? "index_head_dim" : "q_lora_rank");
-    }
+    refuse(glm_with("\"index_head_dim\":128", "\"index_head_dim\":40"), "index_head_dim");
+    refuse(glm_with("\"index_head_dim\":128", "\"index_head_dim\":16"), "index_head_dim");
+    refuse(glm_with("\"q_lora_rank\":2048", "\"q_lora_rank\":null"), "q_lora_rank");
+}
+
+/* An index that may choose more positions than the context has chooses all that a row sees. */
+static void a_choice_is_within_the_context(void)
+{
+    CU_ASSERT_EQUAL_FATAL(parse(glm_with("\"index_topk\":2048", "\"index_topk\":202751")).code,
+                          STATUS_OK);
+    CU_ASSERT_EQUAL(m.index.n_chosen, 202751);
+    CU_ASSERT_EQUAL_FATAL(parse(glm_with("\"index_topk\":2048", "\"index_topk\":16777216")).code,
+                          STATUS_OK);
+    CU_ASSERT_EQUAL(m.index.n_chosen, 202752);
+    refuse(glm_with("\"index_topk\":2048", "\"index_topk\":16777217"), "index_topk");
 }
 
 void suite_arch_index(CU_pSuite suite);
@@ -171,4 +189,5 @@ void suite_arch_index(CU_pSuite suite)
     CU_add_test(suite, "stages begin with an index", stages_begin_with_an_index);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
     CU_add_test(suite, "sizes must fit", sizes_must_fit);
+    CU_add_test(suite, "a choice is within the context", a_choice_is_within_the_context);
 }

@@ -402,6 +402,17 @@ static struct status layout_check_model(const struct layout_model *m)
     return check_moe(m);
 }
 
+static struct status too_many_stages(const struct layout_model *m, uint32_t pp)
+{
+    const uint32_t most = stages_max(m->arch), n_layers = m->arch->n_layers;
+    char reuse[128] = "";
+    if (most < n_layers)
+        snprintf(reuse, sizeof reuse, ", of which %u reuse the positions of the layer before them",
+                 n_layers - most);
+    return status_make(STATUS_USAGE, "--pp %u: %s has %u layers%s; pp may be at most %u", pp,
+                       m->name, n_layers, reuse, most);
+}
+
 static struct status check_limits(const struct layout *l, const struct layout_flags *f)
 {
     const struct layout_model *m = &l->model;
@@ -417,10 +428,7 @@ static struct status check_limits(const struct layout *l, const struct layout_fl
                            "%u elements); tp may be at most %u",
                            f->tp, m->name, a->n_heads, tp_max, leaf, m->o_leaf, tp_max);
     }
-    if (f->pp > stages_max(a)) {
-        return status_make(STATUS_USAGE, "--pp %u: %s has %u layers; pp may be at most %u", f->pp,
-                           m->name, a->n_layers, stages_max(a));
-    }
+    if (f->pp > stages_max(a)) return too_many_stages(m, f->pp);
     if (f->ep > 1 && a->n_experts == 0) {
         return status_make(STATUS_USAGE,
                            "--ep %u: %s is dense, it has no experts; ep may only be 1", f->ep,
