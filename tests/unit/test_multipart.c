@@ -36,7 +36,27 @@ static void parts_are_found(void)
     CU_ASSERT_FALSE(multipart_next(&m, &at, &p));
 }
 
-/* A part counts only with the border behind it, so the second part is never shorter. */
+/* The data have lines that begin like a border, or are one but for what follows it. */
+static void a_border_ends_its_line(void)
+{
+    static const char text[] = "before --Ab7\r\nContent-Disposition: form-data; name=\"no\"\r\n\r\n"
+                               "--Ab7 \t\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n"
+                               "a\r\n--Ab7c\r\n--Ab7-\r\n--Ab7 d\r\n\n--Ab7\r\n\r\n--Ab7\r\n"
+                               "Content-Disposition: form-data; name=\"empty\"\r\n\r\n"
+                               "--Ab7--";
+    struct multipart m;
+    struct multipart_part p;
+    size_t at = 0;
+    CU_ASSERT_FATAL(multipart_init(&m, kind, text, sizeof text - 1));
+    CU_ASSERT_FATAL(multipart_next(&m, &at, &p));
+    CU_ASSERT(is(p.name, p.n_name, "file"));
+    CU_ASSERT(is(p.data, p.n, "a\r\n--Ab7c\r\n--Ab7-\r\n--Ab7 d\r\n\n--Ab7\r\n"));
+    CU_ASSERT_FATAL(multipart_next(&m, &at, &p));
+    CU_ASSERT(is(p.name, p.n_name, "empty") && p.n == 0);
+    CU_ASSERT_FALSE(multipart_next(&m, &at, &p));
+}
+
+/* A part counts only with the whole border behind it, so the second part is never shorter. */
 static void cut_bodies_have_fewer_parts(void)
 {
     size_t n_found[3] = {0};
@@ -57,7 +77,7 @@ static void cut_bodies_have_fewer_parts(void)
         free(cut);
     }
     CU_ASSERT(n_found[0] > 60 && n_found[1] > 100);
-    CU_ASSERT_EQUAL(n_found[2], strlen("--\r\n") + 1);
+    CU_ASSERT_EQUAL(n_found[2], strlen("\r\n") + 1);
 }
 
 static void boundaries_are_checked(void)
@@ -81,6 +101,7 @@ void suite_multipart(CU_pSuite suite);
 void suite_multipart(CU_pSuite suite)
 {
     CU_add_test(suite, "parts are found", parts_are_found);
+    CU_add_test(suite, "a border ends its line", a_border_ends_its_line);
     CU_add_test(suite, "cut bodies have fewer parts", cut_bodies_have_fewer_parts);
     CU_add_test(suite, "boundaries are checked", boundaries_are_checked);
 }

@@ -1,5 +1,6 @@
-/* A body is border CRLF headers CRLF CRLF data CRLF border .. border "--". Of the headers only
- * Content-Disposition counts. */
+/* A body is border CRLF headers CRLF CRLF data CRLF border .. border "--". A border counts only at
+ * the beginning of a line, with CRLF or "--" behind it. Of the headers only Content-Disposition
+ * counts. */
 #include "serve/http/multipart.h"
 
 #include <string.h>
@@ -67,23 +68,36 @@ static bool read_headers(const char *headers, size_t n, struct multipart_part *p
     return part->name != NULL;
 }
 
+/* Finds the next border at or after `from`: at the beginning of the body or of a line, and with
+ * CRLF or "--" behind it, perhaps after blanks. *after = what follows the border. NULL: none. */
+static const char *find_border(const struct multipart *m, const char *from, const char **after)
+{
+    const char *end = m->body + m->n;
+    for (const char *at = from; (at = find(at, (size_t)(end - at), m->border, m->n_border)) != NULL;
+         at++) {
+        if (at != m->body && (at < m->body + 2 || memcmp(at - 2, "\r\n", 2) != 0)) continue;
+        const char *next = at + m->n_border;
+        *after = next;
+        if (end - next >= 2 && memcmp(next, "--", 2) == 0) return at;
+        while (next < end && (*next == ' ' || *next == '\t')) next++;
+        *after = next;
+        if (end - next >= 2 && memcmp(next, "\r\n", 2) == 0) return at;
+    }
+    return NULL;
+}
+
 bool multipart_next(const struct multipart *m, size_t *at, struct multipart_part *part)
 {
+    const char *headers, *after, *end = m->body + m->n;
     *part = (struct multipart_part){.n = 0};
-    const char *begin = find(m->body + *at, m->n - *at, m->border, m->n_border);
-    if (begin == NULL) return false;
-    const char *headers = begin + m->n_border, *end = m->body + m->n;
-    if (end - headers < 2 || memcmp(headers, "\r\n", 2) != 0) return false; /* the last border */
+    if (find_border(m, m->body + *at, &headers) == NULL) return false;
+    if (memcmp(headers, "--", 2) == 0) return false; /* the last border */
     const char *blank = find(headers, (size_t)(end - headers), "\r\n\r\n", 4);
     if (blank == NULL) return false;
-    const char *data = blank + 4, *next = data;
-    for (;; next++) { /* a border in the data counts only at the beginning of a line */
-        next = find(next, (size_t)(end - next), m->border, m->n_border);
-        if (next == NULL) return false;
-        if (next >= data + 2 && memcmp(next - 2, "\r\n", 2) == 0) break;
-    }
-    part->data = data;
-    part->n = (size_t)(next - 2 - data);
+    part->data = blank + 4;
+    const char *next = find_border(m, part->data, &after);
+    if (next == NULL) return false;
+    if (next > part->data) part->n = (size_t)(next - 2 - part->data); /* CRLF is the border's */
     *at = (size_t)(next - m->body);
     return read_headers(headers, (size_t)(blank - headers), part);
 }
