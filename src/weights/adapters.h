@@ -1,0 +1,68 @@
+/* Low-rank adapters (LoRA, Hu et al., 2021, arXiv 2106.09685) as a rank holds them. A linear
+ * y = W x with an adapter gives y + B (A x), A [r, inputs], B [outputs, r], in the rows of requests
+ * that name the adapter; W is not changed, so one step may have rows of several adapters and of
+ * none. Each adapter comes from a checkpoint of its own, which `shoal convert` makes of a folder of
+ * Hugging Face's peft. */
+#ifndef SHOAL_WEIGHTS_ADAPTERS_H
+#define SHOAL_WEIGHTS_ADAPTERS_H
+
+#include "checkpoint/file/ckpt.h"
+#include "weights/weights.h"
+
+/* The linears that an adapter may change. */
+enum adapter_site {
+    ADAPTER_Q,
+    ADAPTER_K,
+    ADAPTER_V,
+    ADAPTER_O,
+    ADAPTER_GATE, /* of a dense FFN, as the next two */
+    ADAPTER_UP,
+    ADAPTER_DOWN,
+    ADAPTER_SITE_COUNT
+};
+
+/* Both f32. Where the adapter leaves the linear alone, or this rank holds none of its outputs (q,
+ * k, v, gate, up), both are zeros. */
+struct adapter_linear {
+    uint32_t rank;   /* r; 0: none; the same on all ranks */
+    struct packed a; /* q, k, v, gate, up: [r, D]; o and down: [r, this rank's inputs], with the
+                        K-blocks and grid of the weight; no data if this rank holds none of them */
+    struct packed b; /* times the adapter's scaling, rounded once. q, k, v, gate, up: [this rank's
+                        outputs, r]; o and down: [D, r] */
+};
+
+struct adapter_layer {
+    struct adapter_linear at[ADAPTER_SITE_COUNT];
+};
+
+struct adapter {
+    const char *name;             /* borrowed from the source */
+    struct ckpt_digest digest;    /* of its checkpoint */
+    struct adapter_layer *layers; /* [layers of the stage] */
+};
+
+struct adapters {
+    size_t n;
+    struct adapter *all;          /* [n] */
+    uint32_t max_rank;            /* the largest r of any linear of any adapter */
+    uint64_t n_bytes;             /* of all weights above on this rank */
+    struct weights_block *blocks; /* owned memory */
+    size_t n_blocks;
+};
+
+/* An adapter to load. */
+struct adapter_file {
+    const char *name, *path;
+};
+
+/* **Collective (world)**. Loads n adapters for the place of `base`, on the CPU. `model`, `layout`
+ * and the files' strings are borrowed and outlive the adapters. Errors, the same on all ranks:
+ * STATUS_INPUT (not an adapter's checkpoint; a tensor of a layer or linear that the model does not
+ * have or that cannot be adapted here, by name; another shape), STATUS_IO, STATUS_MEMORY. */
+struct status adapters_load(const struct weights_source *from, const struct weights *base,
+                            const struct adapter_file *files, size_t n, struct adapters **out);
+
+/* Local. Accepts NULL. */
+void adapters_destroy(struct adapters **a);
+
+#endif
