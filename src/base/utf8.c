@@ -1,6 +1,8 @@
 /* Checks, decodes and encodes UTF-8. */
 #include "base/utf8.h"
 
+#include <string.h>
+
 /* Returns the length of a sequence with this lead byte, and the range of its second byte. */
 static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *high)
 {
@@ -75,6 +77,20 @@ size_t utf8_encode(uint32_t c, char out[4])
     }
     out[0] = (char)(leads[n] | c);
     return n;
+}
+
+size_t utf8_copy(char *out, size_t capacity, const char *text, size_t n)
+{
+    size_t n_out = 0;
+    for (size_t i = 0, step; i < n; i += step) {
+        const bool is_good = utf8_sequence(text + i, n - i, &step);
+        const size_t n_added = is_good ? step : 3;
+        if (n_out + n_added >= capacity) break;
+        memcpy(out + n_out, is_good ? text + i : "\xEF\xBF\xBD", n_added);
+        n_out += n_added;
+    }
+    out[n_out] = '\0';
+    return n_out;
 }
 
 bool utf8_valid(const char *p, size_t n, size_t *bad_at)

@@ -21,6 +21,11 @@ uint32_t utf8_decode(const char *p, size_t n, size_t *step);
 /* Local. Writes a code point's 1 to 4 bytes to out; returns their number. */
 size_t utf8_encode(uint32_t code_point, char out[4]);
 
+/* Local. Copies text [n] to out [capacity], NUL-terminated and well-formed: each ill-formed part
+ * becomes U+FFFD; text that does not fit is cut between two characters. Returns the bytes copied.
+ */
+size_t utf8_copy(char *out, size_t capacity, const char *text, size_t n);
+
 /* Local. True when all n bytes are well-formed; *bad_at is the first bad offset otherwise. */
 bool utf8_valid(const char *p, size_t n, size_t *bad_at);
 

@@ -59,10 +59,25 @@ static void the_first_bad_byte_is_named(void)
     CU_ASSERT(!utf8_incomplete("\xED\xA0", 2));
 }
 
+static void copies_are_cut_between_characters(void)
+{
+    char out[8];
+    CU_ASSERT_EQUAL(utf8_copy(out, sizeof out, "ab\xC3\xA9", 4), 4);
+    CU_ASSERT_STRING_EQUAL(out, "ab\xC3\xA9");
+    CU_ASSERT_EQUAL(utf8_copy(out, sizeof out, "abcdef\xC3\xA9", 8), 6);
+    CU_ASSERT_STRING_EQUAL(out, "abcdef");
+    CU_ASSERT_EQUAL(utf8_copy(out, sizeof out, "\xE9t\xE9", 3), 7);
+    CU_ASSERT_STRING_EQUAL(out, "\xEF\xBF\xBDt\xEF\xBF\xBD");
+    CU_ASSERT_EQUAL(utf8_copy(out, sizeof out, "\xE9\xE9\xE9", 3), 6);
+    CU_ASSERT_EQUAL(utf8_copy(out, 1, "a", 1), 0);
+    CU_ASSERT_STRING_EQUAL(out, "");
+}
+
 void suite_utf8(CU_pSuite suite);
 void suite_utf8(CU_pSuite suite)
 {
     CU_add_test(suite, "every code point round trips", every_code_point_round_trips);
     CU_add_test(suite, "maximal ill-formed parts", maximal_ill_formed_parts);
     CU_add_test(suite, "the first bad byte is named", the_first_bad_byte_is_named);
+    CU_add_test(suite, "copies are cut between characters", copies_are_cut_between_characters);
 }
