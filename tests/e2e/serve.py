@@ -478,7 +478,7 @@ class ServeTest:
 
     def run(self):
         rows = self.rows()
-        server = self.serve("answers", "--watchdog", "2", "--api-key-file", self.work / "keys")
+        server = self.serve("answers", "--watchdog", "2", "--api-key-file", self.work / "keys", "--drain-time", "900")
         try:
             self.bodies_are_those_of_a_batch(server, rows)
             self.streams_join_to_the_whole(server, rows)

@@ -3,6 +3,7 @@
 #include "serve/http/http_server.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "base/strbuf.h"
 
 #include <CUnit/CUnit.h>
@@ -15,7 +16,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CLIENTS = 12, CALLS = 40, PIECES = 20, ANSWER_MAX = 1 << 16, WAIT_NS = 20000000 };
+enum {
+    CLIENTS = 12,
+    CALLS = 40,
+    PIECES = 20,
+    ANSWER_MAX = 1 << 16,
+    WAIT_NS = 20000000,
+    BODY_MAX = 1 << 16
+};
 
 struct bench {
     struct http_server *server;
@@ -85,7 +93,7 @@ static void start(struct bench *b, const struct http_flags *more)
     struct http_flags f = *more;
     *b = (struct bench){.port = 0};
     f.host = "127.0.0.1";
-    f.max_body_bytes = 1 << 16;
+    f.max_body_bytes = BODY_MAX;
     f.timeout_s = 60;
     f.max_connections = 64;
     struct status st = http_server_create(&f, "model", &b->server);
@@ -239,6 +247,72 @@ static void bounds_and_refusals_hold(void)
     stop(&b);
 }
 
+/* Sends `head` and n blanks, in chunks of 1 KiB if the head says so, but for the last chunk.
+ * Returns the status of the answer; 0: the connection was closed without one. */
+static int send_blanks(const struct bench *b, const char *head, size_t n, bool in_chunks)
+{
+    char bytes[ANSWER_MAX], chunk[1100];
+    int status = 0;
+    const int fd = connect_to(b);
+    CU_ASSERT_FATAL(fd >= 0);
+    const int n_chunk = in_chunks ? snprintf(chunk, sizeof chunk, "400\r\n%1024s\r\n", "")
+                                  : snprintf(chunk, sizeof chunk, "%1024s", "");
+    bool is_open = send(fd, head, strlen(head), MSG_NOSIGNAL) == (ssize_t)strlen(head);
+    for (size_t i = 0; i < n && is_open; i += 1024)
+        is_open = send(fd, chunk, (size_t)n_chunk, MSG_NOSIGNAL) == n_chunk;
+    if (in_chunks && is_open) (void)send(fd, "0\r\n\r\n", 5, MSG_NOSIGNAL);
+    (void)read_all(fd, bytes);
+    (void)sscanf(bytes, "HTTP/1.1 %d", &status);
+    CU_ASSERT(status != 413 || strstr(bytes, "--max-body-mib") != NULL);
+    close(fd);
+    return status;
+}
+
+#define HEAD "POST /v1/files HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+
+/* A client sees 413 whether it announces the length or sends chunks, unless the body is so long
+ * that it is not read. */
+static void long_bodies_are_refused(void)
+{
+    const struct http_flags f = {.max_requests = 2};
+    const char *const chunks = HEAD "Transfer-Encoding: chunked\r\n\r\n";
+    const size_t limit = BODY_MAX;
+    struct bench b;
+    start(&b, &f);
+    CU_ASSERT_EQUAL(send_blanks(&b, HEAD "Content-Length: 65536\r\n\r\n", limit, false), 200);
+    CU_ASSERT_EQUAL(send_blanks(&b, HEAD "Content-Length: 66560\r\n\r\n", limit + 1024, false),
+                    413);
+    CU_ASSERT_EQUAL(send_blanks(&b, HEAD "Content-Length: 131072\r\n\r\n", 2 * limit, false), 413);
+    CU_ASSERT_EQUAL(send_blanks(&b, HEAD "Content-Length: 1000000000\r\n\r\n", 0, false), 413);
+    CU_ASSERT_EQUAL(
+        send_blanks(&b, HEAD "Content-Length: 65537\r\nExpect: 100-continue\r\n\r\n", 0, false),
+        413);
+    CU_ASSERT_EQUAL(send_blanks(&b, chunks, limit, true), 200);
+    CU_ASSERT_EQUAL(send_blanks(&b, chunks, limit + 1024, true), 413);
+    CU_ASSERT_EQUAL(send_blanks(&b, chunks, 8 * limit, true), 0);
+    CU_ASSERT_EQUAL(atomic_load(&b.n_taken), 2);
+    stop(&b);
+}
+
+static void a_body_without_memory_is_refused(void)
+{
+    const struct http_flags f = {.max_requests = 2};
+    struct bench b;
+    char bytes[ANSWER_MAX];
+    start(&b, &f);
+    const int fd = connect_to(&b);
+    (void)mem_fail_after(2); /* 1 is the call itself */
+    CU_ASSERT(fd >= 0 && send_call(fd, "one more", ""));
+    (void)read_all(fd, bytes);
+    (void)mem_fail_after(0);
+    CU_ASSERT_EQUAL(strncmp(bytes, "HTTP/1.1 503", 12), 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(bytes, "\"out_of_memory\""));
+    CU_ASSERT_PTR_NULL(strstr(bytes, "ending"));
+    CU_ASSERT_EQUAL(atomic_load(&b.n_taken), 0);
+    close(fd);
+    stop(&b);
+}
+
 static void a_port_in_use_is_refused(void)
 {
     const struct http_flags more = {.max_requests = 1};
@@ -259,5 +333,7 @@ void suite_http_server(CU_pSuite suite)
 {
     CU_add_test(suite, "clients get their own answers", clients_get_their_own_answers);
     CU_add_test(suite, "bounds and refusals hold", bounds_and_refusals_hold);
+    CU_add_test(suite, "long bodies are refused", long_bodies_are_refused);
+    CU_add_test(suite, "a body without memory is refused", a_body_without_memory_is_refused);
     CU_add_test(suite, "a port in use is refused", a_port_in_use_is_refused);
 }

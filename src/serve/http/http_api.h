@@ -42,8 +42,10 @@ enum http_status {
     HTTP_UNAVAILABLE = 503,
 };
 
-/* The error code of calls that a draining server refuses or cancels. */
+/* The error codes of calls that a draining server refuses or cancels, and of calls for which there
+ * is no memory. */
 #define HTTP_DRAINING_CODE "draining"
+#define HTTP_MEMORY_CODE   "out_of_memory"
 
 enum { HTTP_ITEM_MAX = 48 };
 

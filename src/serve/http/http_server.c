@@ -18,11 +18,13 @@
 #include <unistd.h>
 
 /* ALL_BODIES_MAX bounds the sum of all bodies that have not been freed; a body may exceed it while
- * it is the only one. */
+ * it is the only one. A body that is too long is read, and dropped, up to DROPPED_LIMITS times the
+ * limit. */
 enum {
     HEADER_BYTES_MAX = 32 << 10,
     STREAM_BLOCK_BYTES = 16 << 10,
     ALL_BODIES_MAX = 256 << 20,
+    DROPPED_LIMITS = 2,
     BACKLOG = 1024
 };
 
@@ -104,14 +106,20 @@ static void take_id(struct exchange *x)
     strcpy(x->id, id);
 }
 
-static bool is_too_long(const struct exchange *x)
+/* Judges the length that the call announces. True: the answer need not wait for the body, because
+ * the client asks before it sends it, or the body is far too long to be read. */
+static bool judge_length(struct exchange *x)
 {
+    const uint64_t limit = x->server->flags.max_body_bytes;
     const char *length = header_of(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length != NULL && strtoull(length, NULL, 10) > x->server->flags.max_body_bytes;
+    const uint64_t n = length != NULL ? strtoull(length, NULL, 10) : 0;
+    if (n <= limit) return false;
+    x->refusal = HTTP_TOO_LARGE;
+    return n > DROPPED_LIMITS * limit || header_of(x, MHD_HTTP_HEADER_EXPECT) != NULL;
 }
 
 /* Decides by method, path and key whether the call is refused. Its body is read anyway, because a
- * client that is still writing would not see the answer. */
+ * client that is still writing might not see the answer. */
 static void judge(struct exchange *x, const char *method, const char *path)
 {
     const enum http_status found = http_route(method, path, &x->endpoint, x->item);
@@ -122,6 +130,22 @@ static void judge(struct exchange *x, const char *method, const char *path)
     } else {
         x->refusal = found;
     }
+}
+
+static enum MHD_Result refuse_judged(struct exchange *x)
+{
+    if (x->refusal == HTTP_UNAUTHORIZED)
+        return refuse(x, HTTP_UNAUTHORIZED, "invalid_api_key",
+                      "expected a key of this server in \"Authorization: Bearer KEY\"");
+    if (x->refusal == HTTP_TOO_MANY)
+        return refuse(x, HTTP_TOO_MANY, "too_many_requests",
+                      "the bodies of other calls fill the memory; try again later");
+    if (x->refusal == HTTP_TOO_LARGE)
+        return refuse(x, HTTP_TOO_LARGE, "body_too_large",
+                      "the body is longer than --max-body-mib allows");
+    if (x->refusal == HTTP_BAD_METHOD)
+        return refuse(x, HTTP_BAD_METHOD, "method_not_allowed", "this path has another method");
+    return refuse(x, HTTP_NOT_FOUND, "not_found", "there is no such path");
 }
 
 static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *c,
@@ -143,9 +167,7 @@ static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *
     const char *type = header_of(x, MHD_HTTP_HEADER_CONTENT_TYPE);
     if (type != NULL && strlen(type) < sizeof x->content_type) strcpy(x->content_type, type);
     judge(x, method, path);
-    if (!is_too_long(x)) return MHD_YES;
-    return refuse(x, HTTP_TOO_LARGE, "body_too_large",
-                  "the body is longer than --max-body-mib allows");
+    return judge_length(x) ? refuse_judged(x) : MHD_YES;
 }
 
 /* Takes a part of the body. Checks its length again, because a chunked body does not announce
@@ -155,8 +177,12 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
     struct http_server *s = x->server;
     const size_t got = *n;
     *n = 0;
-    if (x->body.n + got > s->flags.max_body_bytes) return MHD_NO;
+    x->n_received += got;
+    if (x->n_received > DROPPED_LIMITS * s->flags.max_body_bytes) return MHD_NO;
+    if (x->n_received > s->flags.max_body_bytes && x->refusal == HTTP_OK)
+        x->refusal = HTTP_TOO_LARGE;
     pthread_mutex_lock(&s->lock);
+    if (x->refusal == HTTP_TOO_LARGE) exchange_drop_body(x);
     const bool is_full = s->body_bytes > x->body.n && s->body_bytes + got > ALL_BODIES_MAX;
     if (is_full && x->refusal == HTTP_OK) x->refusal = HTTP_TOO_MANY;
     if (x->refusal == HTTP_OK) {
@@ -166,19 +192,6 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
     }
     pthread_mutex_unlock(&s->lock);
     return MHD_YES;
-}
-
-static enum MHD_Result refuse_judged(struct exchange *x)
-{
-    if (x->refusal == HTTP_UNAUTHORIZED)
-        return refuse(x, HTTP_UNAUTHORIZED, "invalid_api_key",
-                      "expected a key of this server in \"Authorization: Bearer KEY\"");
-    if (x->refusal == HTTP_TOO_MANY)
-        return refuse(x, HTTP_TOO_MANY, "too_many_requests",
-                      "the bodies of other calls fill the memory; try again later");
-    if (x->refusal == HTTP_BAD_METHOD)
-        return refuse(x, HTTP_BAD_METHOD, "method_not_allowed", "this path has another method");
-    return refuse(x, HTTP_NOT_FOUND, "not_found", "there is no such path");
 }
 
 static enum MHD_Result answer_models(struct exchange *x)
@@ -215,10 +228,13 @@ static enum MHD_Result post(struct exchange *x)
     const struct status memory = strbuf_status(&x->body);
     const bool generates = x->endpoint == HTTP_COMPLETIONS || x->endpoint == HTTP_CHAT;
     pthread_mutex_lock(&s->lock);
-    const bool refuses = (generates && s->refuses) || status_failed(&memory);
+    const bool lacks = status_failed(&memory), refuses = generates && s->refuses;
     const bool is_full = generates && s->n_open >= s->flags.max_requests;
-    if (!refuses && !is_full) exchange_post(x);
+    if (!lacks && !refuses && !is_full) exchange_post(x);
     pthread_mutex_unlock(&s->lock);
+    if (lacks)
+        return refuse(x, HTTP_UNAVAILABLE, HTTP_MEMORY_CODE,
+                      "there is no memory for the body of this call; try again later");
     if (refuses) return refuse(x, HTTP_UNAVAILABLE, HTTP_DRAINING_CODE, "the server is ending");
     if (is_full)
         return refuse(x, HTTP_TOO_MANY, "too_many_requests",

@@ -18,6 +18,7 @@ struct exchange {
     enum http_endpoint endpoint;
     char id[HTTP_ID_MAX], item[HTTP_ITEM_MAX], content_type[HTTP_TYPE_MAX];
     struct strbuf body;
+    uint64_t n_received;      /* bytes of the body so far */
     enum http_status refusal; /* HTTP_OK: none; otherwise the body's next bytes are dropped */
     int fd;
     /* the lead's */
