@@ -3,7 +3,8 @@
  * a file named FILE.lease beside the real file (symlinks are followed), locked, and renewed by a
  * thread (file_lease.h). When a job is killed, later jobs on the same host may take over its lease
  * at once, jobs on other hosts after LEASE_STALE_S. Does not lock the file itself; its writer does.
- * Called by jobs and by `shoal merge`; the lead checks its claims before each write. */
+ * Called by jobs and by `shoal merge`; the lead and the server's batches check their claims before
+ * each write. */
 #ifndef SHOAL_BASE_FILE_CLAIMS_H
 #define SHOAL_BASE_FILE_CLAIMS_H
 

@@ -277,25 +277,13 @@ static struct status open_lines(struct job *j)
     return o->files.audit > 0 ? open_audit(j) : status_ok();
 }
 
-/* Claims the folder of --batch-dir, which the port has made, so that one server alone runs its
- * batches. */
-static struct status claim_batches(struct job *j)
-{
-    char *path = NULL;
-    if (j->o->http.batch_dir == NULL) return status_ok();
-    TRY(file_join(j->o->http.batch_dir, "server", &path));
-    const struct status st = file_claims_add(j->claims, "--batch-dir", path);
-    mem_free(&path);
-    return st;
-}
-
 static struct status open_port(struct job *j, struct lead_port *out)
 {
     TRY(claim_outputs(j));
     TRY(job_journal_settings(j, &j->settings));
-    TRY(http_port_create(&j->o->http, j->o->files.model, j->settings.data, &j->http));
+    TRY(http_port_create(&j->o->http, j->o->files.model, j->settings.data, j->claims, &j->http));
     *out = http_port_of(j->http);
-    return claim_batches(j);
+    return status_ok();
 }
 
 static bool has_form(const struct request_form *f)

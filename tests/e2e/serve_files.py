@@ -23,9 +23,10 @@ class FilesTest(ServeTest):
     @staticmethod
     def upload(server, content, name="in.jsonl", purpose="batch"):
         border = "5f0a--b"
+        name = name if isinstance(name, bytes) else name.encode()
         body = (f'--{border}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n'
-                f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-                "Content-Type: application/octet-stream\r\n\r\n").encode()
+                f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="').encode()
+        body += name + b'"\r\nContent-Type: application/octet-stream\r\n\r\n'
         body += content + f"\r\n--{border}--\r\n".encode()
         return server.call("POST", "/v1/files", body,
                            {"Content-Type": f"multipart/form-data; boundary={border}"})
@@ -92,8 +93,14 @@ class FilesTest(ServeTest):
 
     def begin_first(self, server, content):
         self.files_are_kept(server)
-        made = self.begin_batch(server, content, metadata={"a": "b"})
-        expect(made["status"] == "in_progress" and made["metadata"] == {"a": "b"}, f"{made}")
+        self.named = json.loads(self.upload(server, b"{}\n", name=250 * b"\xe9" + b".jsonl")[2])
+        expect(len(self.named["filename"].encode()) < 256, f"{self.named}")
+        status, _, data = server.call("POST", "/v1/batches", {
+            "input_file_id": self.named["id"], "endpoint": COMPLETIONS, "metadata": {"a": 70000 * "b"}})
+        expect(status == 400 and "metadata" in error_of(data)["message"], f"{status} {data[:300]}")
+        metadata = {"a": 60000 * "b"}
+        made = self.begin_batch(server, content, metadata=metadata)
+        expect(made["status"] == "in_progress" and made["metadata"] == metadata, f"{made}")
         expect(made["request_counts"]["total"] == content.count(b"\n"), f"{made}")
         return made
 
@@ -136,6 +143,27 @@ class FilesTest(ServeTest):
             server.end()
         return made, later
 
+    def other_servers_are_refused(self, server, folder):
+        """A folder has one server; the second one names the first."""
+        expect(folder.stat().st_mode & 0o777 == 0o700, f"mode {folder.stat().st_mode:o}")
+        second = self.shoal("serve", "--model", self.model, "--port", "0", "--threads", "1", "--batch-dir", folder)
+        expect(second.status == 2 and f"pid {server.pids()[0]} " in second.err, f"{second}")
+
+    @staticmethod
+    def spoil(folder):
+        """Puts a cut entry, and one that leads out of the folder, into the folder, whose server has ended."""
+        (folder / "file-cut.json").write_text('{"id": "file-cut", "filename": "a')
+        (folder / "batch_path.json").write_text(json.dumps({
+            "id": "batch_path", "input_file_id": "../keys", "output": "file-x", "endpoint": COMPLETIONS,
+            "completion_window": "24h", "status": "in_progress", "created_at": 1}))
+
+    def spoilt_entries_are_left_out(self, server):
+        for name in ("file-cut.json", "batch_path.json"):
+            expect(name in server.text(), f"{name} is not in the log:\n{server.text()}")
+        files = json.loads(server.get("/v1/files"))["data"]
+        expect(self.named in files, f"{self.named} is not in {files}")
+        expect(server.call("GET", "/v1/batches/batch_path")[0] == 404, "a batch outside the folder")
+
     def batches_survive_a_restart(self):
         """A batch half done when its server is killed, and one that has not begun: the next server
         ends both, and their outputs are those of shoal generate. Calls run meanwhile."""
@@ -147,8 +175,12 @@ class FilesTest(ServeTest):
         first = content[:content.index(b"\n") + 1]
         killed = self.killed_while_busy if self.ranks == 1 else self.dead_at_a_step
         made, later = killed(flags, content, first)
+        self.spoil(folder)
         server = self.serve("resumed", *flags)
         try:
+            self.spoilt_entries_are_left_out(server)
+            if self.ranks == 1:
+                self.other_servers_are_refused(server, folder)
             status, _, data = server.call("POST", CALLS[0][0], CALLS[0][1])
             expect(status == 200, f"a call beside a batch: {status} {data}")
             for batch_id, rows in ((made["id"], wanted), (later["id"], wanted[:wanted.index(b"\n") + 1])):

@@ -1,6 +1,7 @@
 /* Reads a batch's lines, writes their rows, and takes over those of an earlier server. */
 #include "serve/http/batch_run.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "serve/input/input_files.h"
 #include "serve/input/line_reader.h"
@@ -13,11 +14,15 @@
 
 #include <stdio.h>
 
-/* Few lines and bytes are read before a step, because calls wait meanwhile. WINDOW_ROWS and
- * WINDOW_BYTES bound the rows that are not yet written. */
+/* How much is read before a step, because calls wait meanwhile: lines, rows of an earlier server,
+ * bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^20 take about 0.01 s)
+ * and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a limit.
+ * WINDOW_ROWS and WINDOW_BYTES bound the rows that are not yet written. */
 enum {
     LINES_PER_STEP = 64,
+    ROWS_PER_STEP = 1024,
     BYTES_PER_STEP = 1 << 20,
+    WORK_STEPS_PER_STEP = 1 << 20,
     WINDOW_ROWS = 4096,
     WINDOW_BYTES = 128 << 20
 };
@@ -29,8 +34,10 @@ struct batch_run {
     struct journal *journal;
     struct id_set ids;
     char *input_path, *output_path, *journal_path; /* owned */
+    struct file_claims *claims;                    /* borrowed */
     uint64_t n_read;
-    bool all_read, is_cancelled;
+    uint64_t n_template_steps; /* of all lines read */
+    bool resumes, all_read, is_cancelled;
     const struct request **open; /* [n_open] what the lead has; the array is owned */
     size_t n_open, open_capacity;
 };
@@ -46,10 +53,7 @@ static struct status open_files(struct batch_run *r, const char *settings)
     TRY(journal_open(&jo, &r->journal));
     const struct result_writer_options wo = {
         .path = r->output_path, .window_rows = WINDOW_ROWS, .window_bytes = WINDOW_BYTES};
-    TRY(result_writer_resume(&wo, &r->writer));
-    const char *const input = r->input_path;
-    const struct input_files files = input_files_one(&input);
-    return journal_check_input(r->journal, &files, NULL);
+    return result_writer_resume(&wo, &r->writer);
 }
 
 /* Writes the row that the journal has for a line. */
@@ -65,24 +69,6 @@ static struct status take_row(struct batch_run *r, const struct journal_hit *hit
     return result_writer_put(r->writer, index, &row);
 }
 
-/* Hands the rows that are done, up to the first missing one, to the writer, which compares them
- * with the output's bytes. */
-static struct status resume(struct batch_run *r)
-{
-    struct journal_hit hit;
-    struct line line;
-    uint64_t n_bytes;
-    bool was_equal;
-    for (;;) {
-        TRY(journal_find(r->journal, r->n_read + 1, &hit));
-        if (hit.kind != JOURNAL_HIT_ROW) break;
-        TRY(line_reader_next(r->reader, true, &line));
-        if (line.kind == LINE_END) break;
-        TRY(take_row(r, &hit));
-    }
-    return result_writer_settle(r->writer, &n_bytes, &was_equal);
-}
-
 struct status batch_run_create(const struct batch_store *store, struct batch *b,
                                const char *settings, struct batch_run **out)
 {
@@ -91,12 +77,13 @@ struct status batch_run_create(const struct batch_store *store, struct batch *b,
     *out = NULL;
     TRY(mem_alloc(&r, 1, sizeof *r, "batch"));
     r->batch = b;
+    r->claims = store->claims;
+    r->resumes = true;
     TRY_GOTO(st, batch_store_path(store, b->input, ".jsonl", &r->input_path), fail);
     TRY_GOTO(st, batch_store_path(store, b->output, ".jsonl", &r->output_path), fail);
     TRY_GOTO(st, batch_store_path(store, b->id, ".journal", &r->journal_path), fail);
     id_set_spill_beside(&r->ids, r->journal_path);
     TRY_GOTO(st, open_files(r, settings), fail);
-    TRY_GOTO(st, resume(r), fail);
     *out = r;
     return st;
 fail:
@@ -158,49 +145,111 @@ static struct status remember(struct batch_run *r, const struct request *request
     return status_ok();
 }
 
-static struct status run_line(struct batch_run *r, struct lead *l, const struct line *line,
-                              const struct line_digest *digest)
+/* Makes a line's request. */
+static struct status open_line(struct batch_run *r, const struct lead *l, const struct line *line,
+                               struct request **out)
 {
-    struct request *request = NULL;
-    TRY(make_request(l, line, &request));
-    request->line_digest[0] = digest->low;
-    request->line_digest[1] = digest->high;
+    const struct line_digest digest = line_digest_of(line);
+    TRY(make_request(l, line, out));
+    struct request *request = *out;
+    r->n_template_steps += request->n_template_steps;
+    request->line_digest[0] = digest.low;
+    request->line_digest[1] = digest.high;
     request_run_last(request);
     struct status st = take_id(r, request);
     if (!status_failed(&st)) st = remember(r, request);
     if (status_failed(&st)) {
-        request_destroy(&request);
+        request_destroy(out);
         return st;
     }
     result_writer_open(r->writer, request_cost_bytes(request, lead_rules(l)), &request->index);
     r->n_read++;
-    return lead_take(l, request);
+    return status_ok();
 }
 
-static struct status take_line(struct batch_run *r, struct lead *l, const struct line *line)
+/* Finds the row that the journal has for a line, which must still have the same bytes. */
+static struct status find_row(struct batch_run *r, const struct line *line, struct journal_hit *hit)
+{
+    const struct line_digest digest = line_digest_of(line);
+    TRY(journal_find(r->journal, line->number, hit));
+    if (hit->kind == JOURNAL_HIT_NONE ||
+        (hit->digest.low == digest.low && hit->digest.high == digest.high))
+        return status_ok();
+    return journal_line_changed(line_reader_place(r->reader, line->number));
+}
+
+static struct status end_of_input(struct batch_run *r)
+{
+    r->all_read = true;
+    if (journal_facts_of(r->journal)->last_line <= r->n_read) return status_ok();
+    return journal_line_changed(line_reader_place(r->reader, r->n_read + 1));
+}
+
+/* Reads the next line: takes its row from the journal, or makes its request (*out, else NULL).
+ * *n_bytes grows by its length; *waits: the rest of it is to be read later. */
+static struct status read_line(struct batch_run *r, const struct lead *l, size_t *n_bytes,
+                               bool *waits, struct request **out)
+{
+    struct line line;
+    struct journal_hit hit;
+    *out = NULL;
+    TRY(line_reader_next(r->reader, false, &line));
+    *waits = line.kind == LINE_WAIT;
+    if (*waits) return status_ok();
+    if (line.kind == LINE_END) return end_of_input(r);
+    *n_bytes += line.n;
+    TRY(find_row(r, &line, &hit));
+    return hit.kind == JOURNAL_HIT_ROW ? take_row(r, &hit) : open_line(r, l, &line, out);
+}
+
+/* Hands some of the rows that are done, up to the first missing one, to the writer, which compares
+ * them with the output's bytes. */
+static struct status resume(struct batch_run *r, const struct lead *l)
 {
     struct journal_hit hit;
-    const struct line_digest digest = line_digest_of(line);
-    TRY(journal_find(r->journal, line->number, &hit));
-    if (hit.kind != JOURNAL_HIT_ROW) return run_line(r, l, line, &digest);
-    return take_row(r, &hit);
-}
-
-struct status batch_run_read(struct batch_run *r, struct lead *l)
-{
+    struct request *none;
     size_t n_bytes = 0;
-    for (int i = 0; i < LINES_PER_STEP && n_bytes < BYTES_PER_STEP; i++) {
-        struct line line;
-        if (r->all_read || r->is_cancelled || !lead_wants_more(l) ||
-            !result_writer_has_room(r->writer))
-            return status_ok();
-        TRY(line_reader_next(r->reader, true, &line));
-        r->all_read = line.kind == LINE_END;
-        if (line.kind != LINE_OK && line.kind != LINE_TOO_LONG) continue;
-        n_bytes += line.n;
-        TRY(take_line(r, l, &line));
+    bool waits = false, was_equal;
+    for (int i = 0; i < ROWS_PER_STEP && n_bytes < BYTES_PER_STEP && !waits; i++) {
+        TRY(journal_find(r->journal, r->n_read + 1, &hit));
+        r->resumes = hit.kind == JOURNAL_HIT_ROW;
+        if (r->resumes) TRY(read_line(r, l, &n_bytes, &waits, &none));
+        if (!r->resumes || r->all_read) {
+            uint64_t n_written;
+            r->resumes = false;
+            return result_writer_settle(r->writer, &n_written, &was_equal);
+        }
     }
     return status_ok();
+}
+
+static uint64_t work_steps(const struct batch_run *r, const struct lead *l)
+{
+    const struct guides *guides = lead_rules(l)->guides;
+    return r->n_template_steps + (guides != NULL ? guides_steps(guides) : 0);
+}
+
+struct status batch_run_read(struct batch_run *r, struct lead *l, struct status *failure)
+{
+    const uint64_t n_steps_before = work_steps(r, l);
+    size_t n_bytes = 0;
+    bool waits = false;
+    *failure = r->resumes ? resume(r, l) : status_ok();
+    for (int i = 0; i < LINES_PER_STEP && n_bytes < BYTES_PER_STEP && !waits; i++) {
+        struct request *request;
+        if (r->resumes || r->all_read || r->is_cancelled || status_failed(failure) ||
+            !lead_wants_more(l) || !result_writer_has_room(r->writer) ||
+            work_steps(r, l) - n_steps_before >= WORK_STEPS_PER_STEP)
+            return status_ok();
+        *failure = read_line(r, l, &n_bytes, &waits, &request);
+        if (!status_failed(failure) && request != NULL) TRY(lead_take(l, request));
+    }
+    return status_ok();
+}
+
+bool batch_run_resumes(const struct batch_run *r)
+{
+    return r->resumes;
 }
 
 /* ---- rows ---- */
@@ -247,15 +296,18 @@ struct status batch_run_put(struct batch_run *r, struct lead *l, const struct re
     return st;
 }
 
+/* A batch's lines were counted up to a limit before it began. */
 static void count_rows(struct batch_run *r)
 {
     const struct result_totals t = result_writer_totals(r->writer);
+    if (r->batch->n_lines < r->n_read) r->batch->n_lines = r->n_read;
     r->batch->n_completed = t.n_rows - t.n_error_rows;
     r->batch->n_failed = t.n_error_rows;
 }
 
 struct status batch_run_commit(struct batch_run *r, bool now)
 {
+    TRY(file_claims_check(r->claims));
     if (!now && journal_is_dirty(r->journal) && !journal_is_due(r->journal)) return status_ok();
     TRY(journal_commit(r->journal, r->n_read, line_reader_done(r->reader)));
     TRY(result_writer_flush(r->writer));
@@ -291,6 +343,7 @@ struct status batch_run_close(struct batch_run *r)
 
 void batch_run_save(struct batch_run *r)
 {
-    const struct status ignored = journal_save(r->journal);
-    (void)ignored;
+    struct status st = file_claims_check(r->claims);
+    if (!status_failed(&st)) st = journal_save(r->journal);
+    if (status_failed(&st)) log_line(LOG_ERROR, "batch %s: %s", r->batch->id, st.text);
 }

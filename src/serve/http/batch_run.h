@@ -10,17 +10,23 @@
 
 struct batch_run;
 
-/* Local. Opens the files of b, and takes over the rows of an earlier server. settings: all flags
- * that change a row's bytes (serve/journal/journal.h), borrowed. Errors: STATUS_USAGE (a flag has
- * changed), STATUS_INPUT (another checkpoint), STATUS_IO, STATUS_MEMORY. */
+/* Local. Opens the files of b. settings: all flags that change a row's bytes
+ * (serve/journal/journal.h), borrowed. Errors: STATUS_USAGE (a flag has changed), STATUS_INPUT
+ * (another checkpoint, or the input is no text), STATUS_IO, STATUS_MEMORY. */
 struct status batch_run_create(const struct batch_store *store, struct batch *b,
                                const char *settings, struct batch_run **out);
 
 /* Local. Closes the files. None of the run's requests may be put afterwards. Accepts NULL. */
 void batch_run_destroy(struct batch_run **r);
 
-/* Local. Reads lines before a step and passes their requests to the lead. Errors: as create. */
-struct status batch_run_read(struct batch_run *r, struct lead *l);
+/* Local. Does some work before a step: first takes over rows of an earlier server, then reads lines
+ * and passes their requests to the lead. *failure = why the batch cannot go on: create's errors,
+ * and STATUS_INPUT (the input has changed, or is damaged). Errors: those of lead_take. */
+struct status batch_run_read(struct batch_run *r, struct lead *l, struct status *failure);
+
+/* Local. Whether batch_run_read still takes over rows of an earlier server; a batch that is
+ * cancelled then keeps them. */
+bool batch_run_resumes(const struct batch_run *r);
 
 /* Local. Takes the answer to a line of the run. Errors: as create. */
 struct status batch_run_put(struct batch_run *r, struct lead *l, const struct request *request);

@@ -4,7 +4,9 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 enum { ENTRY_BYTES_MAX = 1 << 20 };
+static const char entry_ending[] = ".json"; /* of an entry */
 
 static const char *const status_names[BATCH_STATUS_COUNT] = {[BATCH_RUNNING] = "in_progress",
                                                              [BATCH_CANCELLING] = "cancelling",
@@ -99,9 +102,19 @@ static bool take_string(const struct js_node *root, const char *key, char *out, 
 {
     size_t n;
     const char *text = js_string(js_get(root, key), &n);
-    if (text == NULL || n >= capacity) return false;
-    memcpy(out, text, n);
-    out[n] = '\0';
+    if (text != NULL) (void)utf8_copy(out, capacity, text, n);
+    return text != NULL;
+}
+
+/* Copies an id, which becomes the name of a file. False: it is none. */
+static bool take_id(const struct js_node *root, const char *key, char out[BATCH_ID_MAX])
+{
+    size_t n;
+    const char *text = js_string(js_get(root, key), &n);
+    if (text == NULL || n == 0 || n >= BATCH_ID_MAX) return false;
+    if (strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != n)
+        return false;
+    memcpy(out, text, n + 1);
     return true;
 }
 
@@ -113,8 +126,7 @@ static uint64_t take_count(const struct js_node *root, const char *key)
 
 static bool read_file_entry(const struct js_node *root, struct batch_file *f)
 {
-    return take_string(root, "id", f->id, sizeof f->id) &&
-           take_string(root, "filename", f->name, sizeof f->name) &&
+    return take_id(root, "id", f->id) && take_string(root, "filename", f->name, sizeof f->name) &&
            take_string(root, "purpose", f->purpose, sizeof f->purpose) &&
            js_int(js_get(root, "bytes"), &f->n_bytes) &&
            js_int(js_get(root, "created_at"), &f->created_s);
@@ -134,9 +146,8 @@ static bool read_batch_entry(const struct js_node *root, struct batch *b)
     static const char *const ends[] = {"completed_at", "failed_at", "cancelled_at"};
     const struct js_node *counts = js_get(root, "request_counts");
     char status[BATCH_ID_MAX];
-    bool is_good = take_string(root, "id", b->id, sizeof b->id) &&
-                   take_string(root, "input_file_id", b->input, sizeof b->input) &&
-                   take_string(root, "output", b->output, sizeof b->output) &&
+    bool is_good = take_id(root, "id", b->id) && take_id(root, "input_file_id", b->input) &&
+                   take_id(root, "output", b->output) &&
                    take_string(root, "endpoint", b->endpoint, sizeof b->endpoint) &&
                    take_string(root, "completion_window", b->window, sizeof b->window) &&
                    take_string(root, "status", status, sizeof status) &&
@@ -164,9 +175,11 @@ struct status batch_store_path(const struct batch_store *s, const char *id, cons
 }
 
 /* Writes a temporary file, and replaces `path` by it once it is durable. */
-static struct status write_durably(const char *path, const char *bytes, size_t n)
+static struct status write_durably(const struct batch_store *s, const char *path, const char *bytes,
+                                   size_t n)
 {
     struct strbuf temporary;
+    TRY(file_claims_check(s->claims));
     strbuf_init(&temporary);
     strbuf_printf(&temporary, "%s.tmp", path);
     struct status st = strbuf_status(&temporary);
@@ -188,8 +201,8 @@ static struct status write_entry(const struct batch_store *s, const char *id,
 {
     char *path = NULL;
     TRY(strbuf_status(text));
-    TRY(batch_store_path(s, id, ".json", &path));
-    const struct status st = write_durably(path, text->data, text->n);
+    TRY(batch_store_path(s, id, entry_ending, &path));
+    const struct status st = write_durably(s, path, text->data, text->n);
     mem_free(&path);
     return st;
 }
@@ -225,11 +238,13 @@ static void free_batch(struct batch *b)
     mem_free(&b);
 }
 
-static struct status take_file(struct batch_store *s, const struct js_node *root, bool *is_good)
+/* Reads an entry, which must have the id that its file is named after. */
+static struct status take_file(struct batch_store *s, const struct js_node *root, const char *id,
+                               bool *is_good)
 {
     struct batch_file *f = NULL;
     TRY(mem_alloc(&f, 1, sizeof *f, "batches"));
-    *is_good = read_file_entry(root, f);
+    *is_good = read_file_entry(root, f) && strcmp(f->id, id) == 0;
     struct batch_file **at = &s->files;
     while (*is_good && *at != NULL && (*at)->created_s > f->created_s) at = &(*at)->next;
     f->next = *at;
@@ -238,11 +253,12 @@ static struct status take_file(struct batch_store *s, const struct js_node *root
     return status_ok();
 }
 
-static struct status take_batch(struct batch_store *s, const struct js_node *root, bool *is_good)
+static struct status take_batch(struct batch_store *s, const struct js_node *root, const char *id,
+                                bool *is_good)
 {
     struct batch *b = NULL;
     TRY(mem_alloc(&b, 1, sizeof *b, "batches"));
-    *is_good = read_batch_entry(root, b);
+    *is_good = read_batch_entry(root, b) && strcmp(b->id, id) == 0;
     const struct status st = read_metadata(root, b);
     if (!*is_good || status_failed(&st)) {
         free_batch(b);
@@ -255,49 +271,77 @@ static struct status take_batch(struct batch_store *s, const struct js_node *roo
     return st;
 }
 
+static bool is_entry(const char *name)
+{
+    const size_t n = strlen(name), n_ending = sizeof entry_ending - 1;
+    return n > n_ending && strcmp(name + n - n_ending, entry_ending) == 0 &&
+           (strncmp(name, "file-", 5) == 0 || strncmp(name, "batch_", 6) == 0);
+}
+
 static struct status read_entry(struct batch_store *s, const char *name)
 {
-    char *path = NULL, *text = NULL;
+    char *path = NULL, *text = NULL, id[BATCH_ID_MAX] = "";
     size_t n;
     struct js_doc *doc = NULL;
     bool is_good = false;
+    const size_t n_id = strlen(name) - (sizeof entry_ending - 1);
+    if (n_id < sizeof id) memcpy(id, name, n_id); /* a longer one is found wrong below */
     TRY(file_join(s->folder, name, &path));
     struct status st = file_read(path, ENTRY_BYTES_MAX, &text, &n);
     if (!status_failed(&st)) st = js_parse(text, n, path, &doc);
     if (!status_failed(&st) && strncmp(name, "file-", 5) == 0)
-        st = take_file(s, js_root(doc), &is_good);
+        st = take_file(s, js_root(doc), id, &is_good);
     else if (!status_failed(&st))
-        st = take_batch(s, js_root(doc), &is_good);
+        st = take_batch(s, js_root(doc), id, &is_good);
     if (!status_failed(&st) && !is_good)
-        st = status_make(STATUS_INPUT, "%s: not an entry of --batch-dir", path);
+        st = status_make(STATUS_INPUT, "%s: expected the entry of a file or a batch", path);
     js_destroy(&doc);
     mem_free(&text);
     mem_free(&path);
     return st;
 }
 
-static bool is_entry(const char *name)
+static struct status read_entries(struct batch_store *s)
 {
-    const size_t n = strlen(name);
-    return n > 5 && strcmp(name + n - 5, ".json") == 0 &&
-           (strncmp(name, "file-", 5) == 0 || strncmp(name, "batch_", 6) == 0);
+    DIR *dir = opendir(s->folder);
+    struct status st = status_ok();
+    if (dir == NULL)
+        return status_make(STATUS_USAGE, "--batch-dir %s: cannot be read: %s", s->folder,
+                           strerror(errno));
+    for (struct dirent *e = readdir(dir); e != NULL && st.code != STATUS_MEMORY; e = readdir(dir)) {
+        st = is_entry(e->d_name) ? read_entry(s, e->d_name) : status_ok();
+        if (status_failed(&st) && st.code != STATUS_MEMORY)
+            log_line(LOG_WARN, "--batch-dir: %s; the entry is left out", st.text);
+    }
+    closedir(dir);
+    return st.code == STATUS_MEMORY ? st : status_ok();
 }
 
-struct status batch_store_open(struct batch_store *s, const char *folder)
+/* Makes the folder, and claims the name "server" in it, so that one server alone has the folder. */
+static struct status make_folder(const char *folder, struct file_claims *claims)
 {
-    TRY(mem_strndup(&s->folder, folder, strlen(folder)));
+    struct stat info;
+    char *path = NULL;
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return status_make(STATUS_USAGE, "--batch-dir %s: cannot be made: %s", folder,
                            strerror(errno));
-    DIR *dir = opendir(folder);
-    if (dir == NULL)
-        return status_make(STATUS_USAGE, "--batch-dir %s: cannot be read: %s", folder,
-                           strerror(errno));
-    struct status st = status_ok();
-    for (struct dirent *e = readdir(dir); e != NULL && !status_failed(&st); e = readdir(dir))
-        if (is_entry(e->d_name)) st = read_entry(s, e->d_name);
-    closedir(dir);
+    if (stat(folder, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        log_line(LOG_WARN, "--batch-dir %s: others may enter it; chmod 700 keeps it secret",
+                 folder);
+    if (claims == NULL) return status_ok();
+    TRY(file_join(folder, "server", &path));
+    const struct status st = file_claims_add(claims, "--batch-dir", path);
+    mem_free(&path);
     return st;
+}
+
+struct status batch_store_open(struct batch_store *s, const char *folder,
+                               struct file_claims *claims)
+{
+    TRY(make_folder(folder, claims));
+    TRY(mem_strndup(&s->folder, folder, strlen(folder)));
+    s->claims = claims;
+    return read_entries(s);
 }
 
 void batch_store_close(struct batch_store *s)
@@ -349,8 +393,8 @@ struct status batch_store_enter_file(struct batch_store *s, const char *id, cons
     *out = NULL;
     TRY(mem_alloc(&f, 1, sizeof *f, "batches"));
     snprintf(f->id, sizeof f->id, "%s", id);
-    snprintf(f->name, sizeof f->name, "%s", name);
-    snprintf(f->purpose, sizeof f->purpose, "%s", purpose);
+    (void)utf8_copy(f->name, sizeof f->name, name, strlen(name));
+    (void)utf8_copy(f->purpose, sizeof f->purpose, purpose, strlen(purpose));
     f->created_s = batch_now_s();
     struct status st = batch_store_path(s, id, ".jsonl", &path);
     if (!status_failed(&st) && stat(path, &info) != 0)
@@ -374,22 +418,28 @@ struct status batch_store_add_file(struct batch_store *s, const char *name, cons
     *out = NULL;
     TRY(make_id("file-", id));
     TRY(batch_store_path(s, id, ".jsonl", &path));
-    struct status st = write_durably(path, bytes, n);
-    mem_free(&path);
+    struct status st = write_durably(s, path, bytes, n);
     if (!status_failed(&st)) st = batch_store_enter_file(s, id, name, purpose, out);
+    if (status_failed(&st)) (void)unlink(path);
+    mem_free(&path);
     return st;
+}
+
+/* Removes the file of an entry with this ending, unless another server has taken the folder. */
+static void remove_path(const struct batch_store *s, const char *id, const char *ending)
+{
+    char *path = NULL;
+    struct status st = file_claims_check(s->claims);
+    if (!status_failed(&st)) st = batch_store_path(s, id, ending, &path);
+    if (!status_failed(&st)) (void)unlink(path);
+    mem_free(&path);
 }
 
 void batch_store_remove_file(struct batch_store *s, const char *id)
 {
-    static const char *const endings[] = {".json", ".jsonl"};
     struct batch_file **at = &s->files;
-    for (int i = 0; i < 2; i++) {
-        char *path = NULL;
-        const struct status st = batch_store_path(s, id, endings[i], &path);
-        if (!status_failed(&st)) (void)unlink(path);
-        mem_free(&path);
-    }
+    remove_path(s, id, entry_ending);
+    remove_path(s, id, ".jsonl");
     while (*at != NULL && strcmp((*at)->id, id) != 0) at = &(*at)->next;
     if (*at == NULL) return;
     struct batch_file *f = *at;
@@ -412,4 +462,13 @@ struct status batch_store_add_batch(struct batch_store *s, struct batch **out)
     b->next = s->batches;
     s->batches = *out = b;
     return st;
+}
+
+void batch_store_remove_batch(struct batch_store *s, struct batch *b)
+{
+    struct batch **at = &s->batches;
+    remove_path(s, b->id, entry_ending);
+    while (*at != b) at = &(*at)->next;
+    *at = b->next;
+    free_batch(b);
 }

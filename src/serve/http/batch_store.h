@@ -8,15 +8,23 @@
 #ifndef SHOAL_SERVE_HTTP_BATCH_STORE_H
 #define SHOAL_SERVE_HTTP_BATCH_STORE_H
 
+#include "base/file_claims.h"
 #include "base/status.h"
 #include "base/strbuf.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { BATCH_ID_MAX = 48, BATCH_NAME_MAX = 256, BATCH_ERROR_MAX = 512 };
+/* The sizes of an id, a name and an error with their NUL, and the longest metadata. */
+enum {
+    BATCH_ID_MAX = 48,
+    BATCH_NAME_MAX = 256,
+    BATCH_ERROR_MAX = 512,
+    BATCH_METADATA_MAX = 64 << 10
+};
 
-/* An uploaded file, or the output of a batch. */
+/* An uploaded file, or the output of a batch. An id has letters, digits, '-' and '_'; the other
+ * texts are UTF-8 (utf8_copy), so that an entry is read back as it was written. */
 struct batch_file {
     char id[BATCH_ID_MAX];
     char name[BATCH_NAME_MAX], purpose[BATCH_ID_MAX];
@@ -42,18 +50,24 @@ struct batch {
     char error[BATCH_ERROR_MAX]; /* why it failed; "": it did not */
     int64_t created_s, ended_s;
     uint64_t n_lines, n_completed, n_failed;
+    bool is_postponed; /* it lacked memory, and runs at the server's next start; not stored */
     struct batch *next;
 };
 
 struct batch_store {
-    char *folder;             /* owned; NULL: there is no --batch-dir */
+    char *folder; /* owned; NULL: there is no --batch-dir */
+    struct file_claims
+        *claims;              /* borrowed; once the one on the folder is lost nothing is written */
     struct batch_file *files; /* lists, the newest first; owned */
     struct batch *batches;
 };
 
-/* Local. Makes the folder if it is missing, and reads its entries. Errors: STATUS_USAGE (the folder
- * cannot be made or read), STATUS_INPUT (a damaged entry), STATUS_MEMORY. */
-struct status batch_store_open(struct batch_store *s, const char *folder);
+/* Local. Makes the folder if it is missing (mode 700), claims it, then reads its entries. A damaged
+ * entry is left out, and the log names it. claims NULL: claims nothing. Errors: STATUS_USAGE (the
+ * folder cannot be made or read, or another server has it; the sentence names that server),
+ * STATUS_IO, STATUS_MEMORY. */
+struct status batch_store_open(struct batch_store *s, const char *folder,
+                               struct file_claims *claims);
 void batch_store_close(struct batch_store *s);
 
 /* Local. Find an entry; NULL: there is none. */
@@ -81,6 +95,9 @@ void batch_store_remove_file(struct batch_store *s, const char *id);
 /* Local. Adds a batch: *out has a new id, a new output id, and the time; everything else is the
  * caller's to fill in before batch_store_save. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status batch_store_add_batch(struct batch_store *s, struct batch **out);
+
+/* Local. Removes and frees a batch that batch_store_add_batch has made; ignores errors. */
+void batch_store_remove_batch(struct batch_store *s, struct batch *b);
 
 /* Local. Writes a batch's entry durably. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status batch_store_save(const struct batch_store *s, const struct batch *b);

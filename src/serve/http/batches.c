@@ -4,8 +4,10 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "serve/http/batch_run.h"
 #include "serve/http/multipart.h"
+#include "serve/input/line_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +16,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { COUNTED_BYTES = 16 << 20 };
 
 struct batches {
     struct batch_store store;
@@ -34,14 +38,15 @@ static void set_run(struct batches *b, struct batch_run *run)
     pthread_mutex_unlock(&b->lock);
 }
 
-struct status batches_create(const char *folder, const char *settings, struct batches **out)
+struct status batches_create(const char *folder, const char *settings, struct file_claims *claims,
+                             struct batches **out)
 {
     struct batches *b = NULL;
     *out = NULL;
     TRY(mem_alloc(&b, 1, sizeof *b, "batches"));
     pthread_mutex_init(&b->lock, NULL);
     struct status st = mem_strndup(&b->settings, settings, strlen(settings));
-    if (!status_failed(&st) && folder != NULL) st = batch_store_open(&b->store, folder);
+    if (!status_failed(&st) && folder != NULL) st = batch_store_open(&b->store, folder, claims);
     if (status_failed(&st)) batches_destroy(&b);
     *out = b;
     return st;
@@ -65,12 +70,12 @@ static bool is_open(const struct batch *b)
     return b->status == BATCH_RUNNING || b->status == BATCH_CANCELLING;
 }
 
-/* Returns the oldest batch that has not ended, NULL if all have; the list has the newest first. */
+/* Returns the oldest batch that is to run, NULL if there is none; the list has the newest first. */
 static struct batch *next_batch(const struct batches *b)
 {
     struct batch *found = NULL;
     for (struct batch *at = b->store.batches; at != NULL; at = at->next)
-        if (is_open(at)) found = at;
+        if (is_open(at) && !at->is_postponed) found = at;
     return found;
 }
 
@@ -104,6 +109,16 @@ static struct status enter_output(struct batches *b)
     return batch_store_enter_file(&b->store, b->running->output, name, "batch_output", &output);
 }
 
+/* Leaves the running batch, which lacks memory, as it is on the disk. */
+static void postpone(struct batches *b, const struct status *why)
+{
+    log_line(LOG_ERROR, "batch %s: %s; it stays in progress, and the next start goes on with it",
+             b->running->id, why->text);
+    b->running->is_postponed = true;
+    b->running = NULL;
+    b->failure = status_ok();
+}
+
 /* Ends the running batch. The lead must have none of its requests. */
 static void end_batch(struct batches *b)
 {
@@ -116,41 +131,50 @@ static void end_batch(struct batches *b)
         record_end(b, at->status == BATCH_CANCELLING ? BATCH_CANCELLED : BATCH_COMPLETED);
         return;
     }
+    if (st.code == STATUS_MEMORY) {
+        postpone(b, &st);
+        return;
+    }
     log_line(LOG_ERROR, "batch %s failed: %s", at->id, st.text);
-    snprintf(at->error, sizeof at->error, "%s", st.text);
+    (void)utf8_copy(at->error, sizeof at->error, st.text, strlen(st.text));
     record_end(b, BATCH_FAILED);
+}
+
+/* Opens the next batch. False: it cannot be opened, and has failed or is postponed. */
+static bool begin_next(struct batches *b)
+{
+    struct batch_run *run = NULL;
+    b->running = next_batch(b);
+    b->failure = batch_run_create(&b->store, b->running, b->settings, &run);
+    set_run(b, run);
+    if (!status_failed(&b->failure)) return true;
+    end_batch(b);
+    return false;
 }
 
 struct status batches_read(struct batches *b, struct lead *l)
 {
+    TRY(file_claims_check(b->store.claims));
     if (!batches_has_work(b)) return status_ok();
-    if (b->running == NULL) {
-        b->running = next_batch(b);
-        struct batch_run *run = NULL;
-        b->failure = batch_run_create(&b->store, b->running, b->settings, &run);
-        set_run(b, run);
-        if (status_failed(&b->failure)) {
-            end_batch(b);
-            return status_ok();
-        }
-    }
-    if (b->running->status == BATCH_CANCELLING || status_failed(&b->failure)) {
-        TRY(batch_run_cancel(b->run, l));
-        if (batch_run_n_open(b->run) == 0) end_batch(b);
+    if (b->running == NULL && !begin_next(b)) return status_ok();
+    const bool goes_on = b->running->status != BATCH_CANCELLING || batch_run_resumes(b->run);
+    if (goes_on && !status_failed(&b->failure)) {
+        struct status failure;
+        const struct status st = batch_run_read(b->run, l, &failure);
+        if (!status_failed(&b->failure)) b->failure = failure; /* batches_put may have set it */
+        TRY(st);
+        if (!status_failed(&b->failure) && batch_run_is_done(b->run)) end_batch(b);
         return status_ok();
     }
-    b->failure = batch_run_read(b->run, l);
-    if (b->failure.code == STATUS_MEMORY) return b->failure;
-    if (batch_run_is_done(b->run)) end_batch(b);
+    TRY(batch_run_cancel(b->run, l));
+    if (batch_run_n_open(b->run) == 0) end_batch(b);
     return status_ok();
 }
 
-struct status batches_put(struct batches *b, struct lead *l, const struct request *r)
+void batches_put(struct batches *b, struct lead *l, const struct request *r)
 {
     const struct status st = batch_run_put(b->run, l, r);
-    if (st.code == STATUS_MEMORY) return st;
     if (status_failed(&st) && !status_failed(&b->failure)) b->failure = st;
-    return status_ok();
 }
 
 void batches_commit(struct batches *b)
@@ -186,31 +210,33 @@ struct answer {
     struct strbuf body;
 };
 
+static const char *code_of(enum http_status status)
+{
+    if (status == HTTP_NOT_FOUND) return "not_found";
+    if (status == HTTP_UNAVAILABLE) return HTTP_MEMORY_CODE;
+    return status == HTTP_INTERNAL ? "internal_error" : "invalid_request";
+}
+
 static void refuse(struct answer *a, enum http_status status, const char *message)
 {
     a->status = status;
     strbuf_clear(&a->body);
-    http_error(status, status == HTTP_NOT_FOUND ? "not_found" : "invalid_request", message,
-               &a->body);
+    http_error(status, code_of(status), message, &a->body);
 }
 
 /* Whether st is ok; otherwise refuses the call with its text. */
 static bool is_good(struct answer *a, const struct status *st)
 {
-    if (status_failed(st)) refuse(a, HTTP_INTERNAL, st->text);
+    const enum http_status status = st->code == STATUS_MEMORY  ? HTTP_UNAVAILABLE
+                                    : st->code == STATUS_INPUT ? HTTP_BAD_REQUEST
+                                                               : HTTP_INTERNAL;
+    if (status_failed(st)) refuse(a, status, st->text);
     return !status_failed(st);
 }
 
 static bool is_part(const struct multipart_part *p, const char *name)
 {
     return p->n_name == strlen(name) && memcmp(p->name, name, p->n_name) == 0;
-}
-
-static void copy_text(char *out, size_t capacity, const char *text, size_t n)
-{
-    if (n >= capacity) n = capacity - 1;
-    if (n > 0) memcpy(out, text, n);
-    out[n] = '\0';
 }
 
 static void add_file(struct batches *b, struct exchange *x, struct answer *a)
@@ -226,14 +252,14 @@ static void add_file(struct batches *b, struct exchange *x, struct answer *a)
         return;
     }
     while (multipart_next(&m, &at, &part)) {
-        if (is_part(&part, "purpose")) copy_text(purpose, sizeof purpose, part.data, part.n);
+        if (is_part(&part, "purpose")) (void)utf8_copy(purpose, sizeof purpose, part.data, part.n);
         if (is_part(&part, "file")) file = part;
     }
     if (file.data == NULL || strcmp(purpose, "batch") != 0) {
         refuse(a, HTTP_BAD_REQUEST, "expected the parts file and purpose, which must be batch");
         return;
     }
-    if (file.n_file_name > 0) copy_text(name, sizeof name, file.file_name, file.n_file_name);
+    if (file.n_file_name > 0) (void)utf8_copy(name, sizeof name, file.file_name, file.n_file_name);
     const struct status st =
         batch_store_add_file(&b->store, name, purpose, file.data, file.n, &entry);
     if (is_good(a, &st)) batch_file_write(entry, &a->body);
@@ -305,51 +331,64 @@ static const char *read_batch(const struct batches *all, const struct js_node *r
     if (endpoint == NULL ||
         (strcmp(endpoint, "/v1/completions") != 0 && strcmp(endpoint, "/v1/chat/completions") != 0))
         return "endpoint: expected /v1/completions or /v1/chat/completions";
-    copy_text(b->input, sizeof b->input, input, n_input);
-    copy_text(b->endpoint, sizeof b->endpoint, endpoint, n_endpoint);
-    copy_text(b->window, sizeof b->window, window != NULL ? window : "24h",
-              window != NULL ? n_window : 3);
+    (void)utf8_copy(b->input, sizeof b->input, input, n_input);
+    (void)utf8_copy(b->endpoint, sizeof b->endpoint, endpoint, n_endpoint);
+    (void)utf8_copy(b->window, sizeof b->window, window != NULL ? window : "24h",
+                    window != NULL ? n_window : 3);
     return NULL;
 }
 
-/* Counts the lines of a file. */
+/* Counts the lines in about the first COUNTED_BYTES of a file, before compression; a call must not
+ * take long. Errors: STATUS_INPUT (no lines of text, damaged), STATUS_IO, STATUS_MEMORY. */
 static struct status count_lines(const struct batches *b, const char *id, uint64_t *n)
 {
-    static const size_t piece = 1 << 16;
-    char *path = NULL, *bytes = NULL, last = '\n';
+    char *path = NULL;
+    struct line_reader *reader = NULL;
+    struct line line = {.kind = LINE_OK};
     *n = 0;
     TRY(batch_store_path(&b->store, id, ".jsonl", &path));
-    struct status st = mem_alloc(&bytes, piece, 1, "batches");
-    FILE *file = status_failed(&st) ? NULL : fopen(path, "rb");
-    if (!status_failed(&st) && file == NULL)
-        st = status_make(STATUS_IO, "%s: %s", path, strerror(errno));
-    for (size_t got; file != NULL && (got = fread(bytes, 1, piece, file)) > 0;) {
-        for (size_t i = 0; i < got; i++) *n += bytes[i] == '\n';
-        last = bytes[got - 1];
-    }
-    *n += last != '\n'; /* a last line without a line end */
-    if (file != NULL) fclose(file);
-    mem_free(&bytes);
+    struct status st = line_reader_create(path, 0, &reader);
     mem_free(&path);
+    if (!status_failed(&st)) st = line_reader_check(reader);
+    while (!status_failed(&st) && line_reader_offset(reader) < COUNTED_BYTES) {
+        st = line_reader_next(reader, false, &line);
+        if (status_failed(&st) || line.kind == LINE_END || line.kind == LINE_WAIT) break;
+        *n = line.number;
+    }
+    line_reader_destroy(&reader);
     return st;
 }
 
-static struct status begin_batch(struct batches *b, const struct js_node *root,
-                                 const struct batch *asked, struct batch **out)
+/* Reads the call's metadata into b, which then owns them. */
+static struct status read_metadata(const struct js_node *root, struct batch *b)
 {
     size_t n;
-    uint64_t n_lines;
+    const struct js_node *node = js_get(root, "metadata");
+    if (js_type(node) == JS_NULL) return status_ok();
+    if (js_type(node) != JS_OBJECT)
+        return status_make(STATUS_INPUT, "metadata: expected an object");
+    TRY(js_dump(node, &b->metadata, &n));
+    if (n <= BATCH_METADATA_MAX) return status_ok();
+    return status_make(STATUS_INPUT, "metadata: expected at most %d bytes, found %zu",
+                       BATCH_METADATA_MAX, n);
+}
+
+/* Adds the batch that was asked for; takes its metadata. */
+static struct status begin_batch(struct batches *b, struct batch *asked, struct batch **out)
+{
     struct batch *made;
-    TRY(count_lines(b, asked->input, &n_lines));
+    TRY(count_lines(b, asked->input, &asked->n_lines));
     TRY(batch_store_add_batch(&b->store, &made));
-    *out = made;
     memcpy(made->input, asked->input, sizeof made->input);
     memcpy(made->endpoint, asked->endpoint, sizeof made->endpoint);
     memcpy(made->window, asked->window, sizeof made->window);
-    made->n_lines = n_lines;
-    if (js_type(js_get(root, "metadata")) == JS_OBJECT)
-        TRY(js_dump(js_get(root, "metadata"), &made->metadata, &n));
-    return batch_store_save(&b->store, made);
+    made->n_lines = asked->n_lines;
+    made->metadata = asked->metadata;
+    asked->metadata = NULL;
+    const struct status st = batch_store_save(&b->store, made);
+    if (status_failed(&st)) batch_store_remove_batch(&b->store, made);
+    *out = made;
+    return st;
 }
 
 static void add_batch(struct batches *b, struct exchange *x, struct answer *a)
@@ -359,18 +398,16 @@ static void add_batch(struct batches *b, struct exchange *x, struct answer *a)
     size_t n;
     const char *body = exchange_body(x, &n);
     struct status st = js_parse(body, n, "body", &doc);
-    if (status_failed(&st)) {
-        refuse(a, HTTP_BAD_REQUEST, st.text);
-        return;
+    const char *wrong = status_failed(&st) ? NULL : read_batch(b, js_root(doc), &asked);
+    if (wrong != NULL) st = status_make(STATUS_INPUT, "%s", wrong);
+    if (!status_failed(&st)) st = read_metadata(js_root(doc), &asked);
+    if (!status_failed(&st)) st = begin_batch(b, &asked, &made);
+    if (is_good(a, &st)) {
+        batch_write(made, &a->body);
+        st = strbuf_status(&a->body); /* the client must learn its id */
+        if (status_failed(&st)) batch_store_remove_batch(&b->store, made);
     }
-    const char *wrong = read_batch(b, js_root(doc), &asked);
-    if (wrong != NULL) {
-        refuse(a, HTTP_BAD_REQUEST, wrong);
-    } else {
-        st = begin_batch(b, js_root(doc), &asked, &made);
-        if (is_good(a, &st)) batch_write(made, &a->body);
-        if (status_failed(&st) && made != NULL) made->status = BATCH_FAILED;
-    }
+    mem_free(&asked.metadata);
     js_destroy(&doc);
 }
 
@@ -379,7 +416,9 @@ static void cancel_batch(struct batches *b, struct batch *at, struct answer *a)
     if (at->status == BATCH_RUNNING) {
         at->status = BATCH_CANCELLING;
         const struct status st = batch_store_save(&b->store, at);
+        if (status_failed(&st)) at->status = BATCH_RUNNING;
         if (!is_good(a, &st)) return;
+        at->is_postponed = false; /* to cancel may need less memory than to run */
     }
     batch_write(at, &a->body);
 }
@@ -442,7 +481,8 @@ struct status batches_call(struct batches *b, struct exchange *x)
     struct answer a = {.status = HTTP_OK};
     strbuf_init(&a.body);
     const bool has_ended = answer_call(b, x, &a);
-    const struct status st = strbuf_status(&a.body);
+    struct status st = strbuf_status(&a.body);
+    if (!is_good(&a, &st)) st = strbuf_status(&a.body);
     if (!has_ended) exchange_answer(x, a.status, "application/json", &a.body);
     strbuf_fini(&a.body);
     return st;

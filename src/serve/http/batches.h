@@ -7,11 +7,13 @@
 #include "serve/lead/lead_port.h"
 
 struct batches;
+struct file_claims;
 
-/* Local. Opens the folder and finds the batches that an earlier server left. settings: all flags
- * that change a row's bytes; copied. folder NULL: every call is refused. Errors: those of
- * batch_store_open. */
-struct status batches_create(const char *folder, const char *settings, struct batches **out);
+/* Local. Claims the folder and finds the batches that an earlier server left. settings: all flags
+ * that change a row's bytes; copied. folder NULL: every call is refused. claims: borrowed, NULL:
+ * none. Errors: those of batch_store_open. */
+struct status batches_create(const char *folder, const char *settings, struct file_claims *claims,
+                             struct batches **out);
 
 /* Local. Call it once the lead has no requests any more. Accepts NULL. */
 void batches_destroy(struct batches **b);
@@ -22,15 +24,17 @@ bool batches_has(enum http_endpoint endpoint);
 /* Local. Answers and ends a call. Errors: STATUS_MEMORY. */
 struct status batches_call(struct batches *b, struct exchange *x);
 
-/* Local. Whether a batch runs or waits; false after batches_stop. */
+/* Local. Whether a batch runs or is to run; false after batches_stop. */
 bool batches_has_work(const struct batches *b);
 
 /* Local. Goes on with the batch that runs, or begins the next one. A batch that cannot go on fails,
- * and the server goes on. Errors: STATUS_MEMORY, and those of lead_cancel. */
+ * and the server goes on; one that lacks memory stays as it is until the server's next start.
+ * Errors: STATUS_IO (another server has taken the folder over), and those of lead_take and
+ * lead_cancel. */
 struct status batches_read(struct batches *b, struct lead *l);
 
-/* Local. Takes the answer to a line of a batch. Errors: STATUS_MEMORY. */
-struct status batches_put(struct batches *b, struct lead *l, const struct request *r);
+/* Local. Takes the answer to a line of a batch. */
+void batches_put(struct batches *b, struct lead *l, const struct request *r);
 
 /* Local. Called after each step: makes finished rows durable when it is time. */
 void batches_commit(struct batches *b);

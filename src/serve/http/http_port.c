@@ -117,7 +117,10 @@ static void forget(struct http_port *p, struct call *c)
 static struct status port_put(void *user, struct lead *l, const struct request *r)
 {
     struct http_port *p = user;
-    if (r->call == NULL) return batches_put(p->batches, l, r);
+    if (r->call == NULL) {
+        batches_put(p->batches, l, r);
+        return status_ok();
+    }
     struct call *c = exchange_state(r->call);
     struct status st;
     count_end(p, r);
@@ -398,7 +401,8 @@ static struct status name_model(const char *path, char **out)
 }
 
 struct status http_port_create(const struct http_flags *flags, const char *model_path,
-                               const char *settings, struct http_port **out)
+                               const char *settings, struct file_claims *claims,
+                               struct http_port **out)
 {
     struct http_port *p = NULL;
     *out = NULL;
@@ -407,7 +411,7 @@ struct status http_port_create(const struct http_flags *flags, const char *model
     p->drain_s = flags->drain_s;
     struct status st = name_model(model_path, &p->model_name);
     if (!status_failed(&st)) st = http_server_create(flags, p->model_name, &p->server);
-    if (!status_failed(&st)) st = batches_create(flags->batch_dir, settings, &p->batches);
+    if (!status_failed(&st)) st = batches_create(flags->batch_dir, settings, claims, &p->batches);
     if (status_failed(&st)) http_port_destroy(&p);
     *out = p;
     return st;
