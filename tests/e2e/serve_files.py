@@ -10,11 +10,9 @@ The rows of a batch are compared byte for byte with those that shoal generate wr
 import json
 import signal
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 from program import expect, main_of
-from serve import CALLS, COMPLETIONS, LIMIT_S, ServeTest, error_of, wait_for
+from serve import CALLS, COMPLETIONS, KEYS, LIMIT_S, ServeTest, error_of, wait_for
 
 
 class FilesTest(ServeTest):
@@ -125,19 +123,32 @@ class FilesTest(ServeTest):
             server.end()
         return made, later
 
+    @staticmethod
+    def send(server, method, path, body=None):
+        """Sends a call whose answer is read later."""
+        connection = server.connect()
+        connection.request(method, path, body and json.dumps(body), {"Authorization": f"Bearer {KEYS[0]}"})
+        return connection
+
     def dead_at_a_step(self, flags, content, first):
         """Begins both batches; the lead dies at a step that comes before the end of a long line and after that of
-        short ones. The last rank is stopped until the calls after the first are in the server, which answers them when
-        the step ends."""
-        server = self.serve("killed", *flags, "--failpoint", "step:190")
+        short ones. The last rank is stopped, so that no step ends, until the calls after the first batch are in the
+        server: its thread has read them once it has answered later calls. They are answered when the step ends."""
+        server = self.serve("killed", *flags, "--failpoint", "step:190", "--watchdog", "900")
         try:
+            status, _, data = server.call("POST", COMPLETIONS, {"prompt": "a", "max_tokens": 1})
+            expect(status == 200, f"a call when all ranks have started: {status} {data}")
+            later = json.loads(self.upload(server, first)[2])["id"]
             server.signal(signal.SIGSTOP, rank=self.ranks - 1)
             made = self.begin_first(server, content)
-            with ThreadPoolExecutor(1) as pool:
-                later = pool.submit(self.begin_second, server, made, first)
-                time.sleep(0.5)
-                server.signal(signal.SIGCONT, rank=self.ranks - 1)
-                later = later.result()
+            calls = [self.send(server, "POST", "/v1/batches", {"input_file_id": later, "endpoint": COMPLETIONS}),
+                     self.send(server, "DELETE", f"/v1/files/{made['input_file_id']}")]
+            server.get("/health")
+            server.get("/health")
+            server.signal(signal.SIGCONT, rank=self.ranks - 1)
+            answers = [connection.getresponse() for connection in calls]
+            later, refused = (json.loads(answer.read()) for answer in answers)
+            expect([a.status for a in answers] == [200, 409], f"{later} {refused}")
             expect(server.status(2 * LIMIT_S) == 128 + signal.SIGKILL, f"{server.status()}\n{server.text()}")
         finally:
             server.end()
