@@ -7,8 +7,8 @@ struct delta_shape stage_delta_shape(const struct stage *s)
 {
     const struct arch *m = s->o.model;
     const struct range held = s->o.weights->delta_heads;
-    if (m->delta.is_mamba)
-        return (struct delta_shape){.n_heads = m->delta.n_key_heads,
+    if (m->delta.is_mamba) /* a rank without heads keeps no keys either */
+        return (struct delta_shape){.n_heads = range_count(held) > 0 ? m->delta.n_key_heads : 0,
                                     .per_key = arch_delta_per_key(m),
                                     .is_cut = true,
                                     .first_own = held.begin,

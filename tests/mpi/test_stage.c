@@ -1,15 +1,16 @@
-/* Tests that a stage's workspace takes the bytes that the plan prints, on every layout of these
- * ranks. */
+/* Tests that a stage's workspace, its KV blocks and its recurrent states take the bytes that the
+ * plan prints, on every layout of these ranks. */
 #include "model/stage_private.h"
 #include "mpi/util_mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 37, HEAD_ROWS = 64 };
+enum { ROWS = 37, HEAD_ROWS = 64, SLOTS = 3 };
 
 /* Configs with the sizes of models/demo. The third has norms over all of q and of k, whose sums
- * need memory too. */
+ * need memory too. The fourth and the fifth have Mamba-2 scans of four and two heads, so that some
+ * ranks of four have none. The last one has an index of sparse attention. */
 static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
@@ -23,6 +24,29 @@ static const char *const configs[] = {
     "\"num_experts_per_tok\":2,\"num_hidden_layers\":4,\"num_attention_heads\":8,"
     "\"num_key_value_heads\":8,\"vocab_size\":512,\"max_position_embeddings\":512,"
     "\"rope_theta\":1e4,\"rms_norm_eps\":1e-5}",
+    "{\"architectures\":[\"GraniteMoeHybridForCausalLM\"],\"attention_multiplier\":0.125,"
+    "\"embedding_multiplier\":12,\"hidden_size\":128,\"intermediate_size\":64,\"layer_types\":["
+    "\"mamba\",\"mamba\",\"attention\",\"mamba\"],\"logits_scaling\":6,\"mamba_conv_bias\":true,"
+    "\"mamba_d_conv\":4,\"mamba_d_head\":64,\"mamba_d_state\":32,\"mamba_expand\":2,"
+    "\"mamba_n_groups\":1,\"mamba_n_heads\":4,\"mamba_proj_bias\":false,"
+    "\"max_position_embeddings\":512,\"num_attention_heads\":8,\"num_experts_per_tok\":2,"
+    "\"num_hidden_layers\":4,\"num_key_value_heads\":4,\"num_local_experts\":8,"
+    "\"position_embedding_type\":\"nope\",\"residual_multiplier\":0.22,\"rms_norm_eps\":1e-5,"
+    "\"shared_intermediate_size\":64,\"vocab_size\":512}",
+    "{\"architectures\":[\"NemotronHForCausalLM\"],\"conv_kernel\":4,\"expand\":2,"
+    "\"head_dim\":16,\"hidden_size\":128,\"hybrid_override_pattern\":\"MM-*M-\","
+    "\"intermediate_size\":320,\"layer_norm_epsilon\":1e-5,\"mamba_head_dim\":128,"
+    "\"mamba_num_heads\":2,\"max_position_embeddings\":512,\"n_groups\":2,"
+    "\"num_attention_heads\":8,\"num_hidden_layers\":6,\"num_key_value_heads\":4,"
+    "\"ssm_state_size\":32,\"time_step_min\":0.001,\"use_conv_bias\":true,\"vocab_size\":512}",
+    "{\"architectures\":[\"GlmMoeDsaForCausalLM\"],\"first_k_dense_replace\":1,"
+    "\"hidden_size\":128,\"index_head_dim\":32,\"index_n_heads\":4,\"index_topk\":8,"
+    "\"index_topk_pattern\":\"FSFFSS\",\"intermediate_size\":320,\"kv_lora_rank\":32,"
+    "\"max_position_embeddings\":512,\"moe_intermediate_size\":64,\"n_routed_experts\":8,"
+    "\"n_shared_experts\":1,\"norm_topk_prob\":true,\"num_attention_heads\":8,"
+    "\"num_experts_per_tok\":2,\"num_hidden_layers\":6,\"q_lora_rank\":32,"
+    "\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"rms_norm_eps\":1e-5,\"rope_theta\":1e4,"
+    "\"routed_scaling_factor\":1.0,\"v_head_dim\":16,\"vocab_size\":512}",
 };
 
 /* The plan's workspace also counts the hidden rows and the logits of the head; the stage's also
@@ -37,7 +61,8 @@ static void compare(const struct layout *l, void *ctx)
     struct weights w = {.place = at,
                         .layers = layout_layers(l, at.pp),
                         .heads = layout_heads(l, at.tp),
-                        .kv_heads = layout_kv_heads(l, at.tp)};
+                        .kv_heads = layout_kv_heads(l, at.tp),
+                        .delta_heads = layout_delta_heads(l, at.tp)};
     w.stage_layers = calloc(range_count(w.layers), sizeof *w.stage_layers);
     static const struct model_flags flags = {.kv_dtype = DTYPE_F32};
     static const struct capacity_flags dropless = {.policy = CAPACITY_DROPLESS};
@@ -49,6 +74,7 @@ static void compare(const struct layout *l, void *ctx)
                                     .rank = (uint32_t)comm_rank(c, COMM_WORLD),
                                     .max_rows = ROWS,
                                     .n_kv_blocks = 1,
+                                    .n_state_slots = SLOTS,
                                     .flags = &flags,
                                     .capacity = &dropless};
     struct stage *s = NULL;
@@ -60,6 +86,8 @@ static void compare(const struct layout *l, void *ctx)
     const uint64_t n_head = at.pp + 1 == l->pp ? range_count(layout_vocab(l, at.tp)) : 0;
     CU_ASSERT_EQUAL(stage_workspace_bytes(s) - sums,
                     plan.workspace_bytes - 4 * (ROWS * d + HEAD_ROWS * n_head));
+    CU_ASSERT_EQUAL(stage_kv_bytes(s), plan.kv_block_bytes);
+    CU_ASSERT_EQUAL(stage_state_bytes(s), SLOTS * plan.state_bytes);
     stage_destroy(&s);
     comm_stop(&c);
     free(w.stage_layers);

@@ -104,9 +104,11 @@ static uint64_t dense_columns(const struct layout *l, struct layout_place place)
                    range_count(layout_shared_ffn(l, place.tp)));
 }
 
-/* Returns the elements of a row's keys in a recurrent layer on a rank that has n of its units. */
+/* Returns the elements of a row's keys in a recurrent layer on a rank that has n of its units. With
+ * heads of a Mamba-2 scan a rank has the keys of all groups. */
 static uint64_t key_elements(const struct arch *m, uint64_t n)
 {
+    if (n == 0) return 0;
     return (uint64_t)(m->delta.is_mamba ? m->delta.n_key_heads : n) * m->delta.key_dim;
 }
 
@@ -217,7 +219,6 @@ static uint64_t state_bytes(const struct layout *l, struct layout_place place)
     const struct range layers = layout_layers(l, place.pp);
     const uint64_t heads = range_count(layout_delta_heads(l, place.tp));
     const uint64_t values = heads * arch_delta_per_unit(m) * m->delta.value_dim;
-    if (heads == 0) return 0;
     return 4ull * arch_delta_layers(m, layers.begin, layers.end) *
            ((m->delta.n_taps - 1) * (2 * key_elements(m, heads) + values) +
             values * m->delta.key_dim);
