@@ -33,6 +33,9 @@ static struct status settle_capacity(struct job *j)
     if (j->o->capacity.factor > 0) {
         log_line(LOG_WARN,
                  "a capacity factor is on: results depend on the batch (same-bytes law off)");
+        /* a capacity applies to all rows of a step, so no step goes in halves: neither may the
+         * layout be chosen, nor memory be kept for them */
+        j->options.layout.overlap = OVERLAP_OFF;
         return status_ok();
     }
     if (flags_is_given(&j->o->given, "capacity-policy"))

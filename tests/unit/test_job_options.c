@@ -1,6 +1,7 @@
-/* The table of a job's flags: every row is valid, and no two flags have the same name. */
+/* The table of a job's flags: every row is valid, and no two flags have the same name; and what one
+ * flag settles for another. */
 #include "job/drain.h"
-#include "job/job_options.h"
+#include "job/job_private.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -127,6 +128,23 @@ static void a_long_step_is_remembered(void)
     CU_ASSERT_EQUAL(drain_longest(longest_ns, 2000000000u), 2000000000u);
 }
 
+/* A capacity counts all rows of a step, so that a layout must not count on halves. */
+static void a_capacity_keeps_steps_whole(void)
+{
+    static struct job_options o;
+    static struct job j;
+    const struct flag_table table = table_of(IN_GENERATE);
+    memset(&o, 0, sizeof o);
+    flags_preset(&table, &o);
+    for (int i = 0; i < 2; i++) {
+        o.layout.overlap = OVERLAP_ON;
+        o.capacity.factor = i == 0 ? 0 : 1.5;
+        job_init(&j, &o, (struct config){0});
+        CU_ASSERT_EQUAL(job_check_options(&j).code, STATUS_OK);
+        CU_ASSERT_EQUAL(j.o->layout.overlap, i == 0 ? OVERLAP_ON : OVERLAP_OFF);
+    }
+}
+
 void suite_job_options(CU_pSuite suite);
 void suite_job_options(CU_pSuite suite)
 {
@@ -134,4 +152,5 @@ void suite_job_options(CU_pSuite suite)
     CU_add_test(suite, "every flag takes its preset", every_flag_takes_its_preset);
     CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);
     CU_add_test(suite, "a long step is remembered", a_long_step_is_remembered);
+    CU_add_test(suite, "a capacity keeps steps whole", a_capacity_keeps_steps_whole);
 }
