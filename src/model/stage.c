@@ -308,11 +308,12 @@ static struct status stage_enter(struct stage *s, size_t i, struct part **out)
 }
 
 /* True when the layer's rows travel to experts while this rank computes. The shared experts' output
- * of one part outlives the attention of another only where the workspace has room for that. */
+ * of one part then outlives the attention of another. */
 static bool hides_exchange(const struct stage *s, const struct layer *layer, size_t n_parts)
 {
-    return layer->is_moe && moe_travels(s->moe) &&
-           (n_parts == 1 || workspace_keeps_shared(s->o.layout));
+    const bool hides = layer->is_moe && moe_travels(s->moe);
+    assert(!hides || n_parts == 1 || workspace_keeps_shared(s->o.layout));
+    return hides;
 }
 
 /* Runs a layer in which rows travel. With two parts, as time runs to the right:

@@ -66,6 +66,7 @@ class TwoHostsTest:
         for name in layouts:
             output, said, found[name] = self.generate(model, prompts, *LAYOUTS[name], *flags)
             expect("across hosts" in said or name != "tp 4", f"not on two hosts\n{said}")
+            expect(("in two halves as asked" in said) == ("--overlap" in flags), f"{name}: halves\n{said}")
             expect(hash_rows(output) == hash_rows(whole), f"{name}: other bytes than one rank\n{said}")
             print(f"{what}, {name}: sha256 {hash_rows(output)}, as on one rank")
         return found

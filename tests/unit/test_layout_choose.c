@@ -247,19 +247,23 @@ static void halves_pay_for_many_rows_over_a_slow_link(void)
     static const double links[] = {1.25e8, 1.25e9, 1.25e12}; /* bytes per second */
     uint32_t from[3];
     struct choice c;
-    choice_init(&c, MODEL_QWEN3, "4x\"numa:1(memory=256GiB) core:32 pu:1\"", 0, flags);
+    choice_init(&c, MODEL_QWEN3, "4x\"numa:1(memory=512GiB) core:32 pu:1\"", 0, flags);
     c.budget.step_tokens = 1 << 16;
     for (size_t i = 0; i < 3; i++) {
         c.budget.network_bytes_s = links[i];
         c.st = layout_choose(&c.model, c.t, &flags, &c.budget, &c.l, c.order, &c.fits);
         from[i] = c.l.halves_from;
+        CU_ASSERT_EQUAL(strstr(c.l.why, "go in two halves: one is computed") != NULL, from[i] > 0);
     }
     CU_ASSERT(from[0] > 0 && from[0] < from[1]);
     CU_ASSERT_EQUAL(from[2], 0);
     c.st = layout_choose(&c.model, c.t, &on, &c.budget, &c.l, c.order, &c.fits);
     CU_ASSERT_EQUAL(c.l.halves_from, 2);
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(c.l.why, "Steps of 2 rows a replica and more go in two halves as asked."));
     c.st = layout_choose(&c.model, c.t, &off, &c.budget, &c.l, c.order, &c.fits);
     CU_ASSERT_EQUAL(c.l.halves_from, 0);
+    CU_ASSERT_PTR_NULL(strstr(c.l.why, "halves"));
     c.budget.step_tokens = 1;
     c.st = layout_choose(&c.model, c.t, &on, &c.budget, &c.l, c.order, &c.fits);
     CU_ASSERT_EQUAL(c.l.halves_from, 0);

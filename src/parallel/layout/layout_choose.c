@@ -280,6 +280,16 @@ static void say_ep(struct text *text, const struct layout *l, const struct searc
     layout_choose_say(text, ". ");
 }
 
+static void say_halves(struct text *text, const struct layout *l, const struct search *s)
+{
+    if (l->halves_from == 0) return;
+    layout_choose_say(text, "Steps of %u rows a replica and more go in two halves%s. ",
+                      l->halves_from,
+                      s->flags->overlap == OVERLAP_ON
+                          ? " as asked"
+                          : ": one is computed while the other travels between hosts");
+}
+
 static void say_lack(struct text *text, const struct layout *l, const struct layout_fit *fit)
 {
     if (fit->fits) return;
@@ -300,6 +310,7 @@ static void explain(struct layout *l, const struct search *s, const struct layou
         say_tp(&text, l, s);
         say_dp(&text, l, s);
         say_ep(&text, l, s);
+        say_halves(&text, l, s);
     }
     say_lack(&text, l, fit);
     if (text.at > l->why) text.at[-1] = '\0'; /* the blank after the last sentence */
