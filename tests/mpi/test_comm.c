@@ -1,5 +1,6 @@
 /* Tests axes and collectives against simple expectations, on every layout of these ranks. */
 #include "mpi/util_mpi.h"
+#include "parallel/comm/comm_mail.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -430,6 +431,59 @@ static void time_and_bytes_are_counted(void)
     comm_stop(&c);
 }
 
+enum { MAIL_BYTES = 1 << 20 /* far above what libraries send before its receive has begun */ };
+
+/* Starts a mail with MAIL_BYTES of `value` to each other host. */
+static void start_mail(struct comm *c, struct comm_mail *m, unsigned char value)
+{
+    struct comm_mail_piece pieces[16];
+    const struct comm_mail_places at = comm_mail_places_of(m);
+    const size_t head = comm_mail_head_bytes(m, 1);
+    CU_ASSERT_FATAL(at.n_hosts <= 16);
+    for (int h = 0; h < at.n_hosts; h++)
+        pieces[h] = (struct comm_mail_piece){head, h == at.host ? 0 : MAIL_BYTES};
+    char *memory = comm_mail_memory(m, COMM_LANE_ROWS_OUT, head + MAIL_BYTES);
+    memset(memory + head, value, MAIL_BYTES);
+    comm_mail_start(c, m, COMM_LANE_ROWS_OUT, pieces, 1);
+}
+
+/* True when the message of a host has MAIL_BYTES of `value` from each of its ranks. */
+static bool has_arrived(const struct comm_mail *m, int host, unsigned char value)
+{
+    size_t n_bytes;
+    const unsigned char *at = comm_mail_message(m, host, &n_bytes);
+    bool all = n_bytes == (size_t)comm_mail_places_of(m).n_on[host] * MAIL_BYTES;
+    for (size_t i = 0; all && i < n_bytes; i++) all = at[i] == value;
+    return all;
+}
+
+/* A mail that is closed under way leaves nothing: neither work for comm_poll, nor messages that the
+ * next mail of its number would receive. */
+static void a_mail_may_be_closed_under_way(void)
+{
+    for (uint32_t n_local = 1; n_local <= 2; n_local++) {
+        struct comm *c = util_comm_of_replicas(0, (int)(util_rank() / n_local));
+        struct comm_mail *m = NULL;
+        for (unsigned char value = 1; value <= 2; value++) {
+            CU_ASSERT_EQUAL_FATAL(comm_mail_open(c, COMM_STAGE, 0, &m).code, STATUS_OK);
+            if (m == NULL) break; /* one rank */
+            start_mail(c, m, value);
+            if (value == 1) {
+                comm_mail_close(&m);
+                CU_ASSERT_PTR_NULL(m);
+                comm_poll(c);
+            }
+        }
+        const struct comm_mail_places at =
+            m == NULL ? (struct comm_mail_places){0} : comm_mail_places_of(m);
+        size_t n_sent;
+        if (m != NULL) comm_mail_finish(c, m, &n_sent);
+        for (int h = 0; h < at.n_hosts; h++) CU_ASSERT(h == at.host || has_arrived(m, h, 2));
+        comm_mail_close(&m);
+        comm_stop(&c);
+    }
+}
+
 void suite_comm(CU_pSuite suite);
 void suite_comm(CU_pSuite suite)
 {
@@ -448,6 +502,7 @@ void suite_comm(CU_pSuite suite)
     CU_add_test(suite, "a rank that waits asleep leaves its core",
                 a_rank_that_waits_asleep_leaves_its_core);
     CU_add_test(suite, "a receive can be given up", a_receive_can_be_given_up);
+    CU_add_test(suite, "a mail may be closed under way", a_mail_may_be_closed_under_way);
     CU_add_test(suite, "topology is gathered in the launcher's order",
                 topology_is_gathered_in_the_launchers_order);
     CU_add_test(suite, "time and bytes are counted", time_and_bytes_are_counted);

@@ -100,22 +100,6 @@ failed:
     return st;
 }
 
-void comm_mail_close(struct comm_mail **m)
-{
-    if (*m == NULL) return;
-    for (int i = 0; i < COMM_LANES; i++) mem_free(&(*m)->own[i].bytes);
-    for (int i = 0; (*m)->messages != NULL && i < (*m)->h->n_hosts; i++)
-        mem_free(&(*m)->messages[i].bytes);
-    mem_free(&(*m)->messages);
-    mem_free(&(*m)->message_bytes);
-    mem_free(&(*m)->lengths);
-    mem_free(&(*m)->addresses);
-    mem_free(&(*m)->sends);
-    mem_free(&(*m)->recvs);
-    mem_free(&(*m)->is_posted);
-    mem_free(m);
-}
-
 struct comm_mail_places comm_mail_places_of(const struct comm_mail *m)
 {
     const struct comm_hosts *h = m->h;
@@ -395,11 +379,11 @@ void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
     comm_account(c, m->axis, since, m->sent_bytes);
 }
 
-void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
+/* Returns when all messages to this rank have arrived, and all that it sent have left. */
+static void end_mail(struct comm_mail *m)
 {
     const int n_hosts = m->h->n_hosts;
-    comm_agree_on_call(c, "mail", m->axis, 0, 1, -1);
-    const uint64_t since = comm_begin(c, FLIGHT_ALL_TO_ALL, m->axis, 0);
+    struct comm *c = m->c;
     for (int i = 1; i < n_hosts; i++) {
         const int host = (m->h->host - i + n_hosts) % n_hosts;
         MPI_Status state;
@@ -411,10 +395,34 @@ void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
     comm_check(c, MPI_Waitall(n_hosts, m->recvs, MPI_STATUSES_IGNORE), "mail", m->axis);
     comm_check(c, MPI_Waitall(n_hosts, m->sends, MPI_STATUSES_IGNORE), "mail", m->axis);
     if (n_hosts > 1) set_under_way(m, false);
-    if (n_hosts > 1) comm_mail_barrier(m); /* else nothing has arrived */
+}
+
+void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
+{
+    comm_agree_on_call(c, "mail", m->axis, 0, 1, -1);
+    const uint64_t since = comm_begin(c, FLIGHT_ALL_TO_ALL, m->axis, 0);
+    end_mail(m);
+    if (m->h->n_hosts > 1) comm_mail_barrier(m); /* else nothing has arrived */
     *sent_bytes = m->sent_bytes;
     c->stats[m->axis].wire_bytes += m->sent_bytes;
     comm_account(c, m->axis, since, 0);
+}
+
+void comm_mail_close(struct comm_mail **m)
+{
+    if (*m == NULL) return;
+    if ((*m)->c->mails[(*m)->number] == *m) end_mail(*m);
+    for (int i = 0; i < COMM_LANES; i++) mem_free(&(*m)->own[i].bytes);
+    for (int i = 0; (*m)->messages != NULL && i < (*m)->h->n_hosts; i++)
+        mem_free(&(*m)->messages[i].bytes);
+    mem_free(&(*m)->messages);
+    mem_free(&(*m)->message_bytes);
+    mem_free(&(*m)->lengths);
+    mem_free(&(*m)->addresses);
+    mem_free(&(*m)->sends);
+    mem_free(&(*m)->recvs);
+    mem_free(&(*m)->is_posted);
+    mem_free(m);
 }
 
 const void *comm_mail_message(const struct comm_mail *m, int host, size_t *n_bytes)

@@ -19,10 +19,14 @@ struct comm_mail;
 enum { COMM_MAILS = 2 };
 
 /* Local. Opens mail `number`, below COMM_MAILS. *out = NULL when the axis has one rank, or when its
- * shared memory may not be used. The same on all ranks of the axis. Close it before comm_stop;
- * close accepts NULL. Errors: STATUS_MEMORY. */
+ * shared memory may not be used. The same on all ranks of the axis. Close it before comm_stop.
+ * Errors: STATUS_MEMORY. */
 struct status comm_mail_open(struct comm *c, enum comm_axis axis, int number,
                              struct comm_mail **out);
+
+/* Local. Accepts NULL. A mail that was started and not finished is ended first, so that MPI no
+ * longer uses its memory and the next mail of its number receives none of its messages: then all
+ * ranks of the axis must have started it, and finish or close it. */
 void comm_mail_close(struct comm_mail **m);
 
 /* Where the ranks of the axis are. Arrays are borrowed from the communicator. */
