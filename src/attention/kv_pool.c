@@ -22,22 +22,41 @@ struct layout_kv kv_layout(enum dtype t)
                               .scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0};
 }
 
-/* Bytes of the index keys after one half. */
-static uint32_t index_bytes(enum dtype dtype, uint32_t index_dim)
+uint32_t kv_pool_index_bytes(enum dtype dtype, uint32_t index_dim)
 {
     return index_dim > 0 ? (uint32_t)kv_half_bytes(dtype, index_dim) : 0;
 }
 
 uint64_t kv_pool_half_bytes(const struct kv_shape *s)
 {
-    return kv_half_bytes(s->dtype, s->head_dim) + index_bytes(s->dtype, s->index_dim);
+    return kv_half_bytes(s->dtype, s->head_dim) + kv_pool_index_bytes(s->dtype, s->index_dim);
 }
 
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
-                             enum dtype dtype, bool latent, uint32_t index_dim)
+                             enum dtype dtype, bool latent)
 {
-    const struct kv_shape one = {.head_dim = head_dim, .dtype = dtype, .index_dim = index_dim};
-    return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_pool_half_bytes(&one);
+    return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_half_bytes(dtype, head_dim);
+}
+
+/* Bytes of one layer in a block, in the buffers of kv_pool_get_block. */
+static uint64_t widest_bytes(const struct kv_shape *s)
+{
+    return kv_pool_half_bytes(s) * (s->latent ? 1 : 2) * s->n_kv_heads;
+}
+
+/* Sets where the layers begin, and the bytes of all. */
+static struct status place_layers(struct kv_pool *p)
+{
+    const struct kv_shape *s = &p->shape;
+    const uint64_t bare = kv_pool_block_bytes(1, s->n_kv_heads, s->head_dim, s->dtype, s->latent);
+    TRY(mem_alloc(&p->layer_at, (size_t)s->n_layers + 1, sizeof *p->layer_at, "KV pool"));
+    for (uint32_t l = 0; l < s->n_layers; l++) {
+        const bool keys = s->has_index == NULL || s->has_index[l];
+        p->layer_at[l + 1] = p->layer_at[l] + s->n_blocks * (keys ? widest_bytes(s) : bare);
+    }
+    p->n_bytes = p->layer_at[s->n_layers];
+    p->shape.has_index = NULL;
+    return status_ok();
 }
 
 /* Allocates the blocks. On the host a page takes memory when it is first written, so unused blocks
@@ -65,12 +84,12 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
     p->kern = kern;
     p->shape = *shape;
     assert(shape->index_dim == 0 || (shape->latent && shape->n_kv_heads <= 1));
-    p->layer_bytes =
-        shape->n_blocks * kv_pool_block_bytes(1, shape->n_kv_heads, shape->head_dim, shape->dtype,
-                                              shape->latent, shape->index_dim);
-    p->n_bytes = p->layer_bytes * shape->n_layers;
-    const struct status st = make_blocks(p);
-    if (status_failed(&st)) mem_free(&p);
+    struct status st = place_layers(p);
+    if (!status_failed(&st)) st = make_blocks(p);
+    if (status_failed(&st)) {
+        mem_free(&p->layer_at);
+        mem_free(&p);
+    }
     *out = p;
     return st;
 }
@@ -84,27 +103,40 @@ void kv_pool_destroy(struct kv_pool **pool)
     } else if (p->n_bytes > 0) {
         munmap(p->data, p->n_bytes);
     }
+    mem_free(&p->layer_at);
     mem_free(pool);
+}
+
+/* Bytes of the layer's part of a block. */
+static uint64_t layer_bytes(const struct kv_pool *p, uint32_t layer)
+{
+    return (p->layer_at[layer + 1] - p->layer_at[layer]) / p->shape.n_blocks;
+}
+
+static bool has_index(const struct kv_pool *p, uint32_t layer)
+{
+    return p->shape.index_dim > 0 && layer_bytes(p, layer) == widest_bytes(&p->shape);
 }
 
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
 {
     const struct kv_shape *s = &p->shape;
     assert(layer < s->n_layers);
-    return (struct kv_view){.base = (char *)p->data + layer * p->layer_bytes,
+    const uint32_t beside = has_index(p, layer) ? kv_pool_index_bytes(s->dtype, s->index_dim) : 0;
+    return (struct kv_view){.base = (char *)p->data + p->layer_at[layer],
                             .dtype = s->dtype,
                             .n_kv_heads = s->n_kv_heads,
                             .head_dim = s->head_dim,
                             .latent = s->latent,
-                            .beside_bytes = index_bytes(s->dtype, s->index_dim)};
+                            .beside_bytes = beside};
 }
 
 struct kv_view kv_pool_index(const struct kv_pool *p, uint32_t layer)
 {
     const struct kv_shape *s = &p->shape;
     const uint32_t beside = (uint32_t)kv_half_bytes(s->dtype, s->head_dim);
-    assert(layer < s->n_layers && s->index_dim > 0);
-    return (struct kv_view){.base = (char *)p->data + layer * p->layer_bytes + beside,
+    assert(layer < s->n_layers && has_index(p, layer));
+    return (struct kv_view){.base = (char *)p->data + p->layer_at[layer] + beside,
                             .dtype = s->dtype,
                             .n_kv_heads = s->n_kv_heads,
                             .head_dim = s->index_dim,
@@ -114,22 +146,30 @@ struct kv_view kv_pool_index(const struct kv_pool *p, uint32_t layer)
 
 uint64_t kv_pool_one_bytes(const struct kv_pool *p)
 {
-    return p->layer_bytes / p->shape.n_blocks * p->shape.n_layers;
+    return widest_bytes(&p->shape) * p->shape.n_layers;
+}
+
+/* Returns a layer's part of a block. */
+static char *layer_block(const struct kv_pool *p, uint32_t layer, uint32_t block)
+{
+    assert(block < p->shape.n_blocks && p->kern->device == NULL);
+    return (char *)p->data + p->layer_at[layer] + block * layer_bytes(p, layer);
 }
 
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to)
 {
-    const uint64_t one = p->layer_bytes / p->shape.n_blocks;
-    assert(block < p->shape.n_blocks && p->kern->device == NULL);
-    for (uint32_t l = 0; l < p->shape.n_layers; l++)
-        memcpy((char *)to + l * one, (char *)p->data + l * p->layer_bytes + block * one, one);
+    const uint64_t one = widest_bytes(&p->shape);
+    for (uint32_t l = 0; l < p->shape.n_layers; l++) {
+        const uint64_t n = layer_bytes(p, l);
+        char *at = (char *)to + l * one;
+        memcpy(at, layer_block(p, l, block), n);
+        memset(at + n, 0, one - n);
+    }
 }
 
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from)
 {
-    const uint64_t one = p->layer_bytes / p->shape.n_blocks;
-    assert(block < p->shape.n_blocks && p->kern->device == NULL);
+    const uint64_t one = widest_bytes(&p->shape);
     for (uint32_t l = 0; l < p->shape.n_layers; l++)
-        memcpy((char *)p->data + l * p->layer_bytes + block * one, (const char *)from + l * one,
-               one);
+        memcpy(layer_block(p, l, block), (const char *)from + l * one, layer_bytes(p, l));
 }

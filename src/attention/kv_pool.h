@@ -11,14 +11,17 @@
 struct kv_shape {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
-    bool latent;        /* V is K: one half per block */
-    uint32_t index_dim; /* latent: elements of an index key; a block's keys follow its half, in the
-                           same type; 0: none */
+    bool latent;           /* V is K: one half per block */
+    uint32_t index_dim;    /* latent: elements of an index key; a block's keys follow its half, in
+                              the same type; 0: none */
+    const bool *has_index; /* [n_layers] the layers with such keys; NULL: all; borrowed until
+                              kv_pool_create returns */
 };
 
 struct kv_pool {
     struct kv_shape shape;
-    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_pool_half_bytes */
+    uint64_t *layer_at; /* owned: [n_layers + 1] where each layer's blocks begin. A layer has
+                           [n_blocks, 2 or 1, G] of kv_pool_half_bytes, or less by the index keys */
     void *data; /* owned: all layers' blocks; on the host a page is allocated at its first write */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
@@ -39,9 +42,12 @@ struct layout_kv kv_layout(enum dtype t);
 /* Local. Bytes of one head's half of a block, with the index keys after it. */
 uint64_t kv_pool_half_bytes(const struct kv_shape *shape);
 
-/* Local. Bytes that one block takes over all layers of a rank. */
+/* Local. Bytes that one block takes over all layers of a rank, without index keys. */
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
-                             enum dtype dtype, bool latent, uint32_t index_dim);
+                             enum dtype dtype, bool latent);
+
+/* Local. Bytes of one layer's index keys in a block; 0: index_dim is 0. */
+uint32_t kv_pool_index_bytes(enum dtype dtype, uint32_t index_dim);
 
 /* Local. Allocates the blocks in the memory that kern's ops work on; borrows kern. Errors:
  * STATUS_MEMORY. destroy accepts NULL. */
@@ -49,8 +55,9 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 
-/* Local. one_bytes: bytes of one block over all layers. get and put copy a block, layer after
- * layer, to and from a buffer of that size; the pool must be in host memory, too. */
+/* Local. get and put copy a block to and from a buffer of kv_pool_one_bytes: for each layer, [2 or
+ * 1, G] of kv_pool_half_bytes, in which get writes zeros for index keys that the layer lacks. The
+ * pool must be in host memory, too. */
 uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);
@@ -58,7 +65,7 @@ void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from
 /* Local. Returns the view of local layer `layer` that the kernels read and write. */
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer);
 
-/* Local. Returns the view of the layer's index keys. */
+/* Local. Returns the view of the index keys of a layer that has some. */
 struct kv_view kv_pool_index(const struct kv_pool *p, uint32_t layer);
 
 #endif

@@ -36,11 +36,13 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
 {
     const struct arch *m = &j->model;
     const struct weights *w = j->weights;
-    uint32_t n_cached = 0;
+    const enum dtype kv_dtype = j->o->model.kv_dtype;
+    uint32_t n_cached = 0, n_indexed = 0;
     *cost = (struct bench_cost){
         .n_experts = m->n_experts, .n_chosen = m->n_chosen, .window = m->window};
     for (uint32_t i = 0; i < m->n_layers; i++) {
         n_cached += arch_layer_has_kv(m, i);
+        n_indexed += arch_has_index(m, i);
         cost->n_moe_layers += m->layer_is_moe[i];
         cost->windowed += m->layer_has_window[i] ? 1.0 / m->n_layers : 0;
     }
@@ -54,8 +56,9 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
         (double)cost->n_moe_layers * layout_n_places(j->layout) * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
     cost->kv_token_bytes =
-        (double)kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim, j->o->model.kv_dtype,
-                                    m->kv_lora > 0, m->index.dim) /
+        (double)(kv_pool_block_bytes(n_cached, m->n_kv_heads, m->head_dim, kv_dtype,
+                                     m->kv_lora > 0) +
+                 (uint64_t)n_indexed * kv_pool_index_bytes(kv_dtype, m->index.dim)) /
         KV_BLOCK_TOKENS;
     cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;

@@ -253,9 +253,23 @@ struct status job_store_root(const struct job *j, uint64_t *root)
     return st;
 }
 
-/* Sets the number of slots in each rank's file: as many as all ranks have room for. */
-static struct status size_tier(struct job *j, uint64_t block_bytes)
+/* Returns the bytes of a block in this rank's file, which has room for the index keys of every
+ * layer (kv_pool_get_block). */
+static uint64_t stored_bytes(const struct job *j)
 {
+    const struct weights *w = j->weights;
+    const struct kv_groups groups = kv_groups_of(j->layout);
+    const uint32_t n = kv_groups_layers(&groups, j->layout, w->place.pp);
+    const enum dtype dtype = j->o->model.kv_dtype;
+    return kv_pool_block_bytes(n, range_count(w->kv_heads), j->model.head_dim, dtype,
+                               j->model.kv_lora > 0) +
+           (uint64_t)n * kv_pool_index_bytes(dtype, j->model.index.dim);
+}
+
+/* Sets the number of slots in each rank's file: as many as all ranks have room for. */
+static struct status size_tier(struct job *j)
+{
+    const uint64_t block_bytes = stored_bytes(j);
     const uint64_t bytes = j->o->tier.kv_tier.n_bytes;
     uint64_t n = bytes / (block_bytes > 0 ? block_bytes : 1);
     if (n > INT32_MAX) n = INT32_MAX;
@@ -269,11 +283,9 @@ static struct status size_tier(struct job *j, uint64_t block_bytes)
 struct status job_size_memory(struct job *j)
 {
     const struct weights *w = j->weights;
-    const struct kv_groups groups = kv_groups_of(j->layout);
-    const uint64_t block_bytes = kv_pool_block_bytes(
-        kv_groups_layers(&groups, j->layout, w->place.pp), range_count(w->kv_heads),
-        j->model.head_dim, j->o->model.kv_dtype, j->model.kv_lora > 0, j->model.index.dim);
     const struct layout_budget budget = budget_of(j, 0);
+    const uint64_t block_bytes =
+        layout_memory_of(j->layout, w->place, budget.kv, budget.step_tokens).kv_block_bytes;
     const uint64_t per_context = kv_groups_context(j->layout, &budget);
     comm_barrier(j->comm, COMM_HOST); /* now every rank of the host has loaded its weights */
     const uint64_t found = bytes_to_divide(j), all = less(found, size_states(j, found));
@@ -301,7 +313,7 @@ struct status job_size_memory(struct job *j)
                            j->o->weights.memory_bytes > 0 ? " or --memory" : "");
     }
     j->n_kv_blocks = (uint32_t)n;
-    TRY(size_tier(j, block_bytes));
+    TRY(size_tier(j));
     if (w->stream == NULL) return status_ok();
     const uint64_t asked = j->o->weights.expert_bytes;
     const uint64_t left = less(all, n * block_bytes);

@@ -148,6 +148,28 @@ static struct status make_workspace(struct stage *s)
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
 }
 
+/* Allocates the KV blocks, with index keys of the layers that have an index. */
+static struct status make_kv(struct stage *s)
+{
+    const struct stage_options *o = &s->o;
+    bool has_index[ARCH_LAYERS_MAX] = {false};
+    for (uint32_t i = 0; i < range_count(o->weights->layers); i++) {
+        const struct layer *layer = &o->weights->stage_layers[i];
+        if (layer->has_kv && arch_has_index(o->model, layer->index))
+            has_index[layer->in_cache] = true;
+    }
+    const struct kv_shape shape = {
+        .n_layers = kv_groups_layers(&s->kv_groups, o->layout, o->weights->place.pp),
+        .n_blocks = o->n_kv_blocks,
+        .n_kv_heads = s->attention.n_kv_heads,
+        .head_dim = o->model->head_dim,
+        .dtype = o->flags->kv_dtype,
+        .latent = o->model->kv_lora > 0,
+        .index_dim = o->model->index.dim,
+        .has_index = has_index};
+    return kv_pool_create(o->kern, &shape, &s->kv);
+}
+
 struct status stage_create(const struct stage_options *o, struct stage **out)
 {
     *out = NULL;
@@ -160,15 +182,7 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     if (!status_failed(&st)) st = stage_make_moe(s);
     s->row_sum = row_sum_choose(s);
     if (!status_failed(&st)) st = s->row_sum->create(s);
-    const struct kv_shape kv = {
-        .n_layers = kv_groups_layers(&s->kv_groups, o->layout, o->weights->place.pp),
-        .n_blocks = o->n_kv_blocks,
-        .n_kv_heads = s->attention.n_kv_heads,
-        .head_dim = o->model->head_dim,
-        .dtype = o->flags->kv_dtype,
-        .latent = o->model->kv_lora > 0,
-        .index_dim = o->model->index.dim};
-    if (!status_failed(&st)) st = kv_pool_create(o->kern, &kv, &s->kv);
+    if (!status_failed(&st)) st = make_kv(s);
     if (!status_failed(&st)) st = stage_make_states(s);
     if (status_failed(&st)) stage_destroy(&s);
     *out = s;

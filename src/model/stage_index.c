@@ -68,12 +68,12 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
     op_kv_write(s->o.kern, s->index.k, NULL, &keys, part_seqs(p, layer), p->n_seqs);
 }
 
-void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
-                         const struct attn_args *args)
+/* Chooses the positions of the part's rows: chosen [T, n_chosen]. */
+static void choose(struct stage *s, const struct layer *layer, const struct attn_args *args,
+                   int32_t *chosen)
 {
     const struct arch_index *m = &s->o.model->index;
     const struct workspace_index work = workspace_index_of(s->o.model, s->o.max_rows);
-    int32_t *chosen = s->index.chosen + p->row0 * m->n_chosen;
     const struct index_args index = {.q = s->index.q,
                                      .weights = s->index.mix,
                                      .keys = kv_pool_index(s->kv, layer->in_cache),
@@ -82,11 +82,19 @@ void stage_attend_chosen(struct stage *s, const struct layer *layer, const struc
                                      .n_chosen = m->n_chosen,
                                      .seqs = args->seqs,
                                      .n_seqs = args->n_seqs};
-    if (arch_has_index(s->o.model, layer->index))
-        op_index(s->o.kern, &index, chosen, s->index.scores, work.n_scores);
+    op_index(s->o.kern, &index, chosen, s->index.scores, work.n_scores);
+}
+
+void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
+                         const struct attn_args *args)
+{
+    const uint32_t n_chosen = s->o.model->index.n_chosen;
+    const struct workspace_index work = workspace_index_of(s->o.model, s->o.max_rows);
+    int32_t *chosen = s->index.chosen + p->row0 * n_chosen;
+    if (arch_has_index(s->o.model, layer->index)) choose(s, layer, args, chosen);
     op_sparse_attention(s->o.kern, &(struct sparse_args){.attention = *args,
                                                          .chosen = chosen,
-                                                         .n_chosen = m->n_chosen,
+                                                         .n_chosen = n_chosen,
                                                          .gathered = s->index.gathered,
                                                          .n_gather = work.n_gather,
                                                          .blocks = s->index.blocks,

@@ -10,7 +10,7 @@ enum { ROWS = 37, HEAD_ROWS = 64, SLOTS = 3 };
 
 /* Configs with the sizes of models/demo. The third has norms over all of q and of k, whose sums
  * need memory too. The fourth and the fifth have Mamba-2 scans of four and two heads, so that some
- * ranks of four have none. The last one has an index of sparse attention. */
+ * ranks of four have none. The last one has an index of sparse attention in three of six layers. */
 static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
@@ -64,6 +64,12 @@ static void compare(const struct layout *l, void *ctx)
                         .kv_heads = layout_kv_heads(l, at.tp),
                         .delta_heads = layout_delta_heads(l, at.tp)};
     w.stage_layers = calloc(range_count(w.layers), sizeof *w.stage_layers);
+    for (uint32_t i = w.layers.begin, n_kv = 0; i < w.layers.end; i++) {
+        struct layer *layer = &w.stage_layers[i - w.layers.begin];
+        layer->index = i;
+        layer->has_kv = arch_layer_has_kv(m, i);
+        if (layer->has_kv) layer->in_cache = n_kv++;
+    }
     static const struct model_flags flags = {.kv_dtype = DTYPE_F32};
     static const struct capacity_flags dropless = {.policy = CAPACITY_DROPLESS};
     const struct stage_options o = {.model = m,

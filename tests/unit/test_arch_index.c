@@ -68,9 +68,11 @@ static void index_keys_lie_in_the_blocks(void)
     for (int i = 0; i < 2; i++) {
         const struct layout_memory found =
             layout_memory_of(l, layout_place_of(l, 0), kv_layout(types[i]), 256);
-        CU_ASSERT_EQUAL(found.kv_block_bytes, kv_pool_block_bytes(61, 1, 576, types[i], true, 128));
+        CU_ASSERT_EQUAL(found.kv_block_bytes, kv_pool_block_bytes(61, 1, 576, types[i], true) +
+                                                  61 * kv_pool_index_bytes(types[i], 128));
     }
-    CU_ASSERT_EQUAL(kv_pool_block_bytes(1, 1, 576, DTYPE_F16, true, 128), 64 * (576 + 128) * 2);
+    CU_ASSERT_EQUAL(kv_pool_block_bytes(1, 1, 576, DTYPE_F16, true), 64 * 576 * 2);
+    CU_ASSERT_EQUAL(kv_pool_index_bytes(DTYPE_F16, 128), 64 * 128 * 2);
     free(model);
     free(l);
 }
@@ -131,6 +133,21 @@ static void stages_begin_with_an_index(void)
     free(l);
 }
 
+/* Layers that reuse positions have no index keys in a KV block. */
+static void only_an_index_has_keys(void)
+{
+    struct layout_model *model = calloc(1, sizeof *model);
+    struct layout *l = calloc(1, sizeof *l);
+    sharing(TINY(",\"index_topk_pattern\":\"FSSSSF\""));
+    layout_describe(&m, 2, model);
+    CU_ASSERT_EQUAL_FATAL(layout_build(model, 1, &(struct layout_flags){0}, l).code, STATUS_OK);
+    const struct layout_memory found =
+        layout_memory_of(l, layout_place_of(l, 0), kv_layout(DTYPE_F16), 64);
+    CU_ASSERT_EQUAL(found.kv_block_bytes, 64 * (6 * (32 + 16) + 2 * 32) * 2);
+    free(model);
+    free(l);
+}
+
 static void other_configs_are_refused(void)
 {
     refuse(GLM ",\"index_topk_pattern\":\"FS\"", "index_topk_pattern");
@@ -187,6 +204,7 @@ void suite_arch_index(CU_pSuite suite)
     CU_add_test(suite, "index keys lie in the blocks", index_keys_lie_in_the_blocks);
     CU_add_test(suite, "layers may share an index", layers_may_share_an_index);
     CU_add_test(suite, "stages begin with an index", stages_begin_with_an_index);
+    CU_add_test(suite, "only an index has keys", only_an_index_has_keys);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
     CU_add_test(suite, "sizes must fit", sizes_must_fit);
     CU_add_test(suite, "a choice is within the context", a_choice_is_within_the_context);

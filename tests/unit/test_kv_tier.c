@@ -31,8 +31,43 @@ static struct tier_test open_test(struct failpoint *failpoint)
         &t.tier);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     t.n_bytes = kv_pool_one_bytes(t.pool);
-    CU_ASSERT_EQUAL(t.n_bytes, kv_pool_block_bytes(3, 2, 16, DTYPE_I8, false, 0));
+    CU_ASSERT_EQUAL(t.n_bytes, kv_pool_block_bytes(3, 2, 16, DTYPE_I8, false));
     return t;
+}
+
+/* Index keys take memory only in the layers that have them; a block in a buffer has room for those
+ * of each layer, so that ranks with other layers can read it. */
+static void some_layers_have_index_keys(void)
+{
+    enum { LAYERS = 3, BLOCKS = 2, KEYS = 64 * 8 * 2, LATENTS = 64 * 16 * 2, ONE = LATENTS + KEYS };
+    static const bool has_index[LAYERS] = {true, false, true};
+    static unsigned char in[LAYERS * ONE], out[LAYERS * ONE];
+    static struct kern_table kern;
+    const struct kv_shape shape = {.n_layers = LAYERS,
+                                   .n_blocks = BLOCKS,
+                                   .n_kv_heads = 1,
+                                   .head_dim = 16,
+                                   .dtype = DTYPE_F16,
+                                   .latent = true,
+                                   .index_dim = 8,
+                                   .has_index = has_index};
+    struct kv_pool *p = NULL;
+    CU_ASSERT_EQUAL_FATAL(kv_pool_create(&kern, &shape, &p).code, STATUS_OK);
+    CU_ASSERT_EQUAL(p->n_bytes, BLOCKS * (LAYERS * LATENTS + 2 * KEYS));
+    CU_ASSERT_EQUAL(kv_pool_one_bytes(p), sizeof in);
+    CU_ASSERT_EQUAL(kv_pool_layer(p, 1).beside_bytes, 0);
+    CU_ASSERT_EQUAL(kv_pool_layer(p, 2).beside_bytes, KEYS);
+    CU_ASSERT_EQUAL((char *)kv_pool_index(p, 2).base - (char *)kv_pool_layer(p, 2).base, LATENTS);
+    CU_ASSERT_EQUAL((char *)kv_pool_layer(p, 2).base - (char *)kv_pool_layer(p, 1).base,
+                    BLOCKS * LATENTS);
+    for (int b = BLOCKS; b-- > 0;) {
+        for (size_t i = 0; i < sizeof in; i++) in[i] = (unsigned char)(i * 31 + (size_t)b + 1);
+        kv_pool_put_block(p, (uint32_t)b, in);
+    }
+    memset(in + ONE + LATENTS, 0, KEYS); /* the second layer's */
+    kv_pool_get_block(p, 0, out);
+    CU_ASSERT_EQUAL(memcmp(in, out, sizeof in), 0);
+    kv_pool_destroy(&p);
 }
 
 static void close_test(struct tier_test *t)
@@ -152,6 +187,7 @@ static void ids_out_of_range_and_missing_folders_are_errors(void)
 void suite_kv_tier(CU_pSuite suite);
 void suite_kv_tier(CU_pSuite suite)
 {
+    CU_add_test(suite, "some layers have index keys", some_layers_have_index_keys);
     CU_add_test(suite, "blocks come back as they went", blocks_come_back_as_they_went);
     CU_add_test(suite, "what does not come back is known", what_does_not_come_back_is_known);
     CU_add_test(suite, "ids out of range and missing folders are errors",

@@ -224,6 +224,17 @@ static uint64_t state_bytes(const struct layout *l, struct layout_place place)
             values * m->delta.key_dim);
 }
 
+/* Bytes of a block's index keys. */
+static uint64_t index_bytes(const struct layout *l, struct layout_place place, struct layout_kv kv)
+{
+    const struct arch *m = l->model.arch;
+    const struct range layers = layout_layers(l, place.pp);
+    uint64_t n = 0;
+    for (uint32_t i = layers.begin; i < layers.end; i++) n += arch_has_index(m, i);
+    return n * range_count(layout_kv_heads(l, place.tp)) * KV_BLOCK_TOKENS *
+           (m->index.dim * kv.element_bytes + kv.scale_bytes);
+}
+
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch)
 {
     if (m->delta.n_key_heads == 0) return 0;
@@ -245,12 +256,10 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
     const uint64_t n_layers = kv_groups_layers(&groups, l, place.pp);
     const uint64_t kv_rows = n_layers * range_count(layout_kv_heads(l, place.tp));
     const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
-    const uint64_t per_head =
-        n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes) +
-        (m->index.dim > 0 ? m->index.dim * kv.element_bytes + kv.scale_bytes : 0);
+    const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place, false),
-        .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,
+        .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head + index_bytes(l, place, kv),
         .state_bytes = state_bytes(l, place),
         .workspace_bytes = workspace_bytes(l, place, step_tokens),
         .exchange_bytes = layout_exchange_bytes(l, place, step_tokens),
