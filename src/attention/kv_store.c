@@ -1,5 +1,6 @@
 /* Keeps KV blocks of shared prefixes in a folder: FOLDER/xx/KEY.PART, xx being the key's first
- * byte. */
+ * byte. FOLDER/written has a byte for each WRITTEN_UNIT that all writers have written since the
+ * last sweep. */
 #include "attention/kv_store.h"
 
 #include "base/mem.h"
@@ -15,7 +16,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { PATH_BYTES = 2048, N_FOLDERS = 256, KEY_DIGITS = 32 };
+enum { PATH_BYTES = 2048, N_FOLDERS = 256, KEY_DIGITS = 32, WRITTEN_UNIT = 1 << 16 };
 static const char MAGIC[8] = {'s', 'h', 'o', 'a', 'l', 'k', 'v', '1'};
 
 /* A file: this, then layers [n_layers], sums [n_layers, heads], a checksum of all before, and the
@@ -31,8 +32,8 @@ struct kv_store {
     struct kv_store_part part;
     uint32_t *layers; /* owned: part.layers */
     char dir[1024];
-    uint64_t most_bytes, unswept_bytes;
-    bool keeps_bound;
+    uint64_t most_bytes;
+    uint64_t unswept_bytes; /* written by this process since its last sweep */
     char *buffer; /* owned; a whole file to write, or one head of one layer that was read */
     uint64_t index_bytes, file_bytes;
     uint64_t part_hash, n_written;
@@ -75,7 +76,7 @@ static unsigned folder_of(struct kv_store_key key)
     return (unsigned)(key.high >> 56);
 }
 
-struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_bound,
+struct status kv_store_create(const char *dir, uint64_t n_bytes, bool sweeps,
                               const struct kv_store_part *part, struct kv_store **out)
 {
     *out = NULL;
@@ -83,7 +84,6 @@ struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_boun
     TRY(mem_alloc(&s, 1, sizeof *s, "prefix store"));
     s->part = *part;
     s->most_bytes = n_bytes;
-    s->keeps_bound = keeps_bound;
     snprintf(s->dir, sizeof s->dir, "%s", dir);
     const struct store_header h = {
         .n_layers = part->n_layers, .head_begin = part->head_begin, .head_end = part->head_end};
@@ -107,7 +107,7 @@ struct status kv_store_create(const char *dir, uint64_t n_bytes, bool keeps_boun
     memcpy(s->layers, part->layers, part->n_layers * sizeof *s->layers);
     s->part.layers = s->layers;
     s->part_hash = XXH3_64bits(s->layers, part->n_layers * sizeof *s->layers);
-    if (keeps_bound) kv_store_sweep(s);
+    if (sweeps) kv_store_sweep(s);
     *out = s;
     return st;
 }
@@ -197,6 +197,30 @@ static bool write_file(const char *path, const char *bytes, uint64_t n)
     return close(fd) == 0 && n == 0;
 }
 
+/* Counts the bytes of a file that is about to be written, and returns how many all writers have
+ * written since the last sweep. Without the counter's file, as on a full disk, it returns those of
+ * this process. NFS may lose a byte when two hosts append at once: a sweep then comes later. */
+static uint64_t count_written(struct kv_store *s)
+{
+    static const char bytes[256];
+    char path[PATH_BYTES];
+    struct stat found = {0};
+    uint64_t left = (s->file_bytes + WRITTEN_UNIT - 1) / WRITTEN_UNIT;
+    s->unswept_bytes += s->file_bytes;
+    snprintf(path, sizeof path, "%s/written", s->dir);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return s->unswept_bytes;
+    while (left > 0) {
+        const ssize_t done = write(fd, bytes, left < sizeof bytes ? left : sizeof bytes);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) break;
+        left -= (uint64_t)done;
+    }
+    const uint64_t n = fstat(fd, &found) == 0 ? (uint64_t)found.st_size * WRITTEN_UNIT : 0;
+    close(fd);
+    return n > s->unswept_bytes ? n : s->unswept_bytes;
+}
+
 bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
 {
     char folder[PATH_BYTES], path[PATH_BYTES + 256], temporary[PATH_BYTES + 256];
@@ -212,11 +236,11 @@ bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
     const uint64_t here = stat("/proc/self", &self) == 0 ? (uint64_t)self.st_ino : 0;
     snprintf(temporary, sizeof temporary, "%s/tmp.%ld.%" PRIx64 ".%" PRIx64 ".%u", folder,
              (long)getpid(), here, s->n_written++, s->part.head_begin);
+    const uint64_t n_unswept = count_written(s);
     const bool good =
         write_file(temporary, s->buffer, s->file_bytes) && rename(temporary, path) == 0;
     if (!good) unlink(temporary);
-    s->unswept_bytes += s->file_bytes;
-    if (s->keeps_bound && s->unswept_bytes > s->most_bytes / 16) kv_store_sweep(s);
+    if (n_unswept > s->most_bytes / 16) kv_store_sweep(s);
     return good;
 }
 
@@ -334,8 +358,15 @@ bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part)
 /* --- the bound ---------------------------------------------------------------------------- */
 
 struct stored_file {
-    char path[96]; /* below the folder */
+    char name[92];
+    unsigned folder;
     uint64_t used_ns, n_bytes;
+};
+
+struct file_list {
+    struct stored_file *files; /* [n], owned */
+    size_t n, capacity;
+    uint64_t n_bytes; /* of all files */
 };
 
 static int compare_used(const void *a, const void *b)
@@ -345,52 +376,71 @@ static int compare_used(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Appends the files of a folder. */
-static struct status list_folder(const struct kv_store *s, unsigned i, struct stored_file **files,
-                                 size_t *n, size_t *capacity)
+/* Appends a file of a folder, unless it is not one of a store's, or has gone. */
+static struct status list_file(struct file_list *l, const char *path, const char *name,
+                               unsigned folder)
+{
+    struct stat found;
+    const size_t n = strlen(name);
+    struct stored_file f = {.folder = folder};
+    if (name[0] == '.' || n >= sizeof f.name || stat(path, &found) != 0) return status_ok();
+    memcpy(f.name, name, n);
+    f.used_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
+    f.n_bytes = (uint64_t)found.st_size;
+    if (l->n == l->capacity) {
+        const size_t grown = 2 * l->capacity + 64;
+        TRY(mem_grow(&l->files, l->n, grown, sizeof *l->files, "prefix store"));
+        l->capacity = grown;
+    }
+    l->files[l->n++] = f;
+    l->n_bytes += f.n_bytes;
+    return status_ok();
+}
+
+/* Appends the files of a folder. Errors: STATUS_MEMORY, STATUS_IO. */
+static struct status list_folder(const struct kv_store *s, unsigned i, struct file_list *l)
 {
     char folder[PATH_BYTES], path[PATH_BYTES + 512];
+    struct status st = status_ok();
     name_folder(s, i, folder);
     DIR *d = opendir(folder);
-    const struct dirent *entry;
-    struct status st = status_ok();
-    while (d != NULL && !status_failed(&st) && (entry = readdir(d)) != NULL) {
-        struct stat found;
+    if (d == NULL && errno == ENOENT) return st;
+    if (d == NULL) return status_make(STATUS_IO, "%s: %s", folder, strerror(errno));
+    while (!status_failed(&st)) {
+        errno = 0;
+        const struct dirent *entry = readdir(d);
+        if (entry == NULL && errno != 0)
+            st = status_make(STATUS_IO, "%s: %s", folder, strerror(errno));
+        if (entry == NULL) break;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (entry->d_name[0] == '.' || strlen(entry->d_name) > 90 || stat(path, &found) != 0)
-            continue;
-        if (*n == *capacity) {
-            *capacity = 2 * *capacity + 64;
-            st = mem_grow(files, *n, *capacity, sizeof **files, "prefix store");
-            if (status_failed(&st)) break;
-        }
-        struct stored_file *f = &(*files)[(*n)++];
-        snprintf(f->path, sizeof f->path, "%02x/%s", i, entry->d_name);
-        f->used_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
-        f->n_bytes = (uint64_t)found.st_size;
+        st = list_file(l, path, entry->d_name, i);
     }
-    if (d != NULL) closedir(d);
+    closedir(d);
     return st;
+}
+
+/* Removes the longest unused files until those left have at most `most` bytes. */
+static void remove_oldest(const struct kv_store *s, struct file_list *l, uint64_t most)
+{
+    if (l->n_bytes > most) qsort(l->files, l->n, sizeof *l->files, compare_used);
+    for (size_t i = 0; i < l->n && l->n_bytes > most; i++) {
+        const struct stored_file *f = &l->files[i];
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%s/%02x/%s", s->dir, f->folder, f->name);
+        if (unlink(path) == 0 || errno == ENOENT) l->n_bytes -= f->n_bytes;
+    }
 }
 
 void kv_store_sweep(struct kv_store *s)
 {
-    struct stored_file *files = NULL;
-    size_t n = 0, capacity = 0;
-    uint64_t sum = 0;
+    struct file_list l = {0};
+    char path[PATH_BYTES];
     struct status st = status_ok();
     s->unswept_bytes = 0;
-    for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++)
-        st = list_folder(s, i, &files, &n, &capacity);
-    for (size_t i = 0; i < n; i++) sum += files[i].n_bytes;
+    snprintf(path, sizeof path, "%s/written", s->dir);
+    (void)truncate(path, 0); /* before the list, which may miss files written from now on */
+    for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++) st = list_folder(s, i, &l);
     /* leaves room for what is written until the next sweep */
-    const uint64_t most = s->most_bytes - s->most_bytes / 8;
-    if (n > 0 && sum > most) qsort(files, n, sizeof *files, compare_used);
-    for (size_t i = 0; i < n && sum > most; i++) {
-        char path[PATH_BYTES];
-        snprintf(path, sizeof path, "%s/%s", s->dir, files[i].path);
-        unlink(path);
-        sum -= files[i].n_bytes;
-    }
-    mem_free(&files);
+    if (!status_failed(&st)) remove_oldest(s, &l, s->most_bytes - s->most_bytes / 8);
+    mem_free(&l.files);
 }

@@ -18,7 +18,7 @@ struct engine_tier {
     uint32_t n_slots;      /* of the file, the same on all ranks; 0: no file */
     const char *store_dir; /* the prefix store's folder */
     uint64_t store_bytes;  /* 0: none */
-    bool keeps_bound;      /* this rank removes files beyond store_bytes */
+    bool store_sweeps;     /* this rank removes files beyond store_bytes at the start */
     struct failpoint *failpoint;
 };
 

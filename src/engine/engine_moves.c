@@ -20,7 +20,7 @@ static struct status create_store(struct engine *e, const struct engine_tier *o)
                                        .n_halves = shape->latent ? 1 : 2,
                                        .half_bytes = kv_pool_half_bytes(shape)};
     const struct status st =
-        kv_store_create(o->store_dir, o->store_bytes, o->keeps_bound, &part, &e->store);
+        kv_store_create(o->store_dir, o->store_bytes, o->store_sweeps, &part, &e->store);
     mem_free(&layers);
     return st;
 }

@@ -118,7 +118,7 @@ static struct status start_engine(struct job *j)
                  .n_slots = j->n_tier_slots,
                  .store_dir = j->o->tier.prefix_store.dir,
                  .store_bytes = j->o->tier.prefix_store.n_bytes,
-                 .keeps_bound = comm_rank(j->comm, COMM_HOST) == 0,
+                 .store_sweeps = comm_rank(j->comm, COMM_HOST) == 0,
                  .failpoint = &j->failpoint}};
     return engine_create(&options, &j->engine);
 }

@@ -2,6 +2,7 @@
  * the index of blocks on disk. */
 #include "attention/kv_store.h"
 
+#include "base/mem.h"
 #include "serve/schedule/tier_index.h"
 
 #include <CUnit/CUnit.h>
@@ -36,15 +37,22 @@ struct rank {
     struct kv_store *store;
 };
 
-static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin, uint32_t head_end,
-                           uint64_t n_bytes)
+static struct rank rank_with(uint32_t first, uint32_t stride, uint32_t head_begin,
+                             uint32_t head_end, uint64_t n_bytes, bool sweeps)
 {
     struct rank r = {.head_begin = head_begin, .head_end = head_end};
     for (uint32_t l = first; l < N_LAYERS; l += stride) r.layers[r.n_layers++] = l;
     const struct kv_store_part part = {r.layers, r.n_layers, head_begin, head_end, 2, HALF};
-    const struct status st = kv_store_create(folder, n_bytes, true, &part, &r.store);
+    const struct status st = kv_store_create(folder, n_bytes, sweeps, &part, &r.store);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     return r;
+}
+
+/* One that sweeps when it opens the folder. */
+static struct rank rank_of(uint32_t first, uint32_t stride, uint32_t head_begin, uint32_t head_end,
+                           uint64_t n_bytes)
+{
+    return rank_with(first, stride, head_begin, head_end, n_bytes, true);
 }
 
 /* The bytes that this rank has of a block: each tells its layer, head, half and place. */
@@ -114,6 +122,16 @@ static void find_file(uint64_t block, char *path)
     if (d != NULL) closedir(d);
 }
 
+/* Returns the size of the file of a block. */
+static uint64_t file_bytes_of(uint64_t block)
+{
+    char path[400];
+    struct stat found;
+    find_file(block, path);
+    CU_ASSERT_EQUAL_FATAL(stat(path, &found), 0);
+    return (uint64_t)found.st_size;
+}
+
 /* Every byte changed, and every length: a miss, after which the file is gone; never other bytes. */
 static void damaged_files_are_misses(void)
 {
@@ -144,13 +162,10 @@ static void the_longest_unused_go(void)
 {
     make_folder();
     struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
-    char path[400];
-    struct stat one;
     CU_ASSERT(put(&r, 1));
-    find_file(1, path);
-    CU_ASSERT_EQUAL(stat(path, &one), 0);
+    const uint64_t one = file_bytes_of(1);
     kv_store_destroy(&r.store);
-    r = rank_of(0, 1, 0, 4, 8 * (uint64_t)one.st_size);
+    r = rank_of(0, 1, 0, 4, 8 * one);
     for (uint64_t b = 2; b < 6; b++) {
         usleep(20000); /* the time of a file is its last use */
         CU_ASSERT(put(&r, b));
@@ -164,6 +179,60 @@ static void the_longest_unused_go(void)
     CU_ASSERT(kv_store_has(r.store, key_of(1)));
     CU_ASSERT_FALSE(kv_store_has(r.store, key_of(2)));
     CU_ASSERT(kv_store_has(r.store, key_of(8)));
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
+/* Returns the number of blocks [0, n) that the folder has. */
+static uint64_t n_kept(const struct rank *r, uint64_t n)
+{
+    uint64_t kept = 0;
+    for (uint64_t b = 0; b < n; b++) kept += kv_store_has(r->store, key_of(b));
+    return kept;
+}
+
+/* Each writer writes too little to notice that all together exceed the bound. Only the first one
+ * sweeps when it opens the folder. */
+static void all_writers_keep_the_bound(void)
+{
+    enum { WRITERS = 32, MOST = 64, EACH = 3, N = WRITERS * EACH };
+    struct rank r[WRITERS];
+    make_folder();
+    r[0] = rank_of(0, 1, 0, 4, 1 << 20);
+    CU_ASSERT(put(&r[0], 0));
+    const uint64_t n_bytes = MOST * file_bytes_of(0);
+    kv_store_destroy(&r[0].store);
+    for (int i = 0; i < WRITERS; i++) r[i] = rank_with(0, 1, 0, 4, n_bytes, i == 0);
+    uint64_t n_most = 0;
+    for (uint64_t b = 0; b < N; b++) {
+        CU_ASSERT(put(&r[b % WRITERS], b));
+        const uint64_t n = n_kept(&r[0], N);
+        if (n > n_most) n_most = n;
+    }
+    CU_ASSERT(n_most <= MOST);
+    CU_ASSERT(n_most > MOST / 2);
+    for (int i = 0; i < WRITERS; i++) kv_store_destroy(&r[i].store);
+    remove_folder();
+}
+
+/* The list of the files grows twice; if it cannot grow, no file goes. */
+static void a_list_without_memory_removes_nothing(void)
+{
+    enum { N = 100 };
+    make_folder();
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    for (uint64_t b = 0; b < N; b++) CU_ASSERT(put(&r, b));
+    const uint64_t one = file_bytes_of(0);
+    kv_store_destroy(&r.store);
+    r = rank_with(0, 1, 0, 4, 16 * one, false);
+    for (uint64_t n = 1; n <= 2; n++) {
+        mem_fail_after(n);
+        kv_store_sweep(r.store);
+        mem_fail_after(0);
+        CU_ASSERT_EQUAL(n_kept(&r, N), N);
+    }
+    kv_store_sweep(r.store);
+    CU_ASSERT_EQUAL(n_kept(&r, N), 14);
     kv_store_destroy(&r.store);
     remove_folder();
 }
@@ -198,6 +267,9 @@ void suite_kv_store(CU_pSuite suite)
     CU_add_test(suite, "heads are cut when read", heads_are_cut_when_read);
     CU_add_test(suite, "damaged files are misses", damaged_files_are_misses);
     CU_add_test(suite, "the longest unused go", the_longest_unused_go);
+    CU_add_test(suite, "all writers keep the bound", all_writers_keep_the_bound);
+    CU_add_test(suite, "a list without memory removes nothing",
+                a_list_without_memory_removes_nothing);
     CU_add_test(suite, "the index forgets the longest unused",
                 the_index_forgets_the_longest_unused);
 }
