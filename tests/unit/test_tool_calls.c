@@ -3,7 +3,9 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "serve/output/result_row.h"
 #include "serve/output/result_stream.h"
+#include "serve/request/request_choice.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
@@ -146,6 +148,54 @@ static void streams_give_the_same_content_and_calls(void)
         for (size_t k = 1; k < 30; k++) check_stream(&texts[i], k);
 }
 
+/* Writes the row of a batch line named `id` with three answers: text, two calls, and a call with an
+ * argument that looks like a call's id in a row. */
+static void write_row(const char *id, struct strbuf *row)
+{
+    static const char *const answers[] = {
+        "no call", TAGGED(F) TAGGED(G),
+        TAGGED("{\"name\":\"f\",\"arguments\":{\"a\":[{\"index\":9},{\"id\":\"call_"
+               "0123456789abcdef_0\"}]}}")};
+    enum { N = sizeof answers / sizeof answers[0] };
+    const struct request_rules rules = {.tokenizer = NULL};
+    struct request *r = make_chat(CHAT_TOOLS_TAGGED);
+    struct request_ask *ask = (struct request_ask *)r->ask;
+    struct status st = mem_strndup(&r->custom_id.bytes, id, strlen(id));
+    r->custom_id.n = strlen(id);
+    ask->n_choices = N;
+    if (!status_failed(&st)) st = mem_alloc(&r->choices, N, sizeof *r->choices, "choices");
+    r->choices_capacity = N;
+    for (uint32_t i = 0; i < N && !status_failed(&st); i++) {
+        st = request_create_choice(r, i, &r->choices[i]);
+        if (status_failed(&st)) break;
+        strbuf_puts(&r->choices[i]->text, answers[i]);
+        r->choices[i]->finish = REQUEST_STOP;
+    }
+    if (!status_failed(&st)) st = result_row_write(r, &rules, "m", row);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    request_destroy(&r);
+}
+
+static void calls_have_the_ids_of_a_renamed_row(void)
+{
+    struct strbuf row, renamed, wanted;
+    strbuf_init(&row);
+    strbuf_init(&renamed);
+    strbuf_init(&wanted);
+    write_row("7", &row);
+    write_row("line 7", &wanted);
+    size_t n_calls = 0;
+    for (const char *at = row.data; (at = strstr(at, "{\"id\":\"call_")) != NULL; at++) n_calls++;
+    CU_ASSERT_EQUAL(n_calls, 3);
+    const struct status st = result_row_rename(row.data, row.n, "line 7", &renamed);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_STRING_EQUAL(renamed.data, wanted.data);
+    if (strcmp(renamed.data, wanted.data) != 0) printf("\n%s%s", renamed.data, wanted.data);
+    strbuf_fini(&row);
+    strbuf_fini(&renamed);
+    strbuf_fini(&wanted);
+}
+
 static void tools_are_checked(void)
 {
     static const struct {
@@ -196,5 +246,6 @@ void suite_tool_calls(CU_pSuite suite)
     CU_add_test(suite, "without tools everything is content", without_tools_everything_is_content);
     CU_add_test(suite, "streams give the same content and calls",
                 streams_give_the_same_content_and_calls);
+    CU_add_test(suite, "calls have the ids of a renamed row", calls_have_the_ids_of_a_renamed_row);
     CU_add_test(suite, "tools are checked", tools_are_checked);
 }

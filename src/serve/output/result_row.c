@@ -264,8 +264,8 @@ static struct status add_openai_choice(struct strbuf *out, const struct request 
     return st;
 }
 
-/* Returns a hash of the custom_id, from which the ids of a batch result are made (except those of
- * tool calls), so that all runs write the same bytes. */
+/* Returns a hash of the custom_id, from which the ids of a batch result are made (those of tool
+ * calls by tool_calls.c), so that all runs write the same bytes. */
 static unsigned long long id_of(const struct request *r)
 {
     return XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
@@ -450,6 +450,9 @@ struct status result_row_rename(const char *text, size_t n, const char *id, stru
             (copy_start(&text, &n, "chatcmpl-", out) || copy_start(&text, &n, "cmpl-", out)))
             copy_hex(&text, &n, hash, out);
     }
-    strbuf_add(out, text, n);
+    if (is_batch)
+        tool_calls_rename(text, n, id, out);
+    else
+        strbuf_add(out, text, n);
     return strbuf_status(out);
 }

@@ -33,8 +33,8 @@ struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id)
 bool result_row_is_batch(const char *text, size_t n);
 
 /* Local. Appends the row that result_row_write would have written for the custom_id `id` in place
- * of its own, except that ids of tool calls stay. Errors: STATUS_INPUT if the row has no id at its
- * start (result_row_id), STATUS_MEMORY. */
+ * of its own. Errors: STATUS_INPUT if the row has no id at its start (result_row_id),
+ * STATUS_MEMORY. */
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
 /* Local. Returns the sum of a scored request's log-probabilities, added in order of position;

@@ -195,23 +195,72 @@ size_t tool_calls_n_sure(const struct request *c)
     return text.n == 0 || text.text[0] == '{' || text.text[0] == '[' ? 0 : all.n;
 }
 
+/* Ids are call_ID_K: ID is a hash of the custom_id and the place of the answer, K the place of the
+ * call in the answer. */
+#define CALL_START   "{\"id\":\"call_"
+#define ANSWER_START "{\"index\":"
+enum { ID_DIGITS = 16 };
+
+static void add_call_id(const char *custom_id, size_t n, uint64_t answer, struct strbuf *out)
+{
+    const unsigned long long id = XXH3_64bits_withSeed(custom_id, n, answer);
+    strbuf_printf(out, "%016llx", id);
+}
+
 void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
                       struct strbuf *out)
 {
     const struct request *line = c->parent != NULL ? c->parent : c;
-    const uint64_t id = XXH3_64bits_withSeed(line->custom_id.bytes, line->custom_id.n, c->choice);
     strbuf_puts(out, "\"tool_calls\":[");
     for (size_t i = 0; i < t->n; i++) {
         const struct tool_call *call = &t->calls[i];
-        strbuf_puts(out, i > 0 ? ",{" : "{");
-        if (indexed) strbuf_printf(out, "\"index\":%zu,", i);
-        strbuf_printf(out, "\"id\":\"call_%016llx_%zu\",\"type\":\"function\",\"function\":{",
-                      (unsigned long long)id, i);
-        strbuf_puts(out, "\"name\":");
+        if (i > 0) strbuf_puts(out, ",");
+        if (indexed)
+            strbuf_printf(out, "{\"index\":%zu,\"id\":\"call_", i);
+        else
+            strbuf_puts(out, CALL_START);
+        add_call_id(line->custom_id.bytes, line->custom_id.n, c->choice, out);
+        strbuf_printf(out, "_%zu\",\"type\":\"function\",\"function\":{\"name\":", i);
         strbuf_json_string(out, call->name, strlen(call->name));
         strbuf_puts(out, ",\"arguments\":");
         strbuf_json_string(out, call->arguments, call->n_arguments);
         strbuf_puts(out, "}}");
     }
     strbuf_puts(out, "]");
+}
+
+static bool piece_starts(struct piece p, const char *start)
+{
+    return p.n >= strlen(start) && memcmp(p.text, start, strlen(start)) == 0;
+}
+
+/* Moves the first n bytes of *p to `out`; NULL: nowhere. */
+static void move(struct piece *p, size_t n, struct strbuf *out)
+{
+    if (n > p->n) n = p->n;
+    if (out != NULL) strbuf_add(out, p->text, n);
+    p->text += n;
+    p->n -= n;
+}
+
+/* No string of JSON has {" and a letter: a quote in it has a backslash before it. */
+void tool_calls_rename(const char *text, size_t n, const char *custom_id, struct strbuf *out)
+{
+    struct piece p = {text, n};
+    uint64_t answer = 0;
+    while (p.n > 0) {
+        const char *brace = memchr(p.text, '{', p.n);
+        move(&p, brace == NULL ? p.n : (size_t)(brace - p.text), out);
+        if (piece_starts(p, ANSWER_START)) {
+            move(&p, strlen(ANSWER_START), out);
+            for (answer = 0; p.n > 0 && p.text[0] >= '0' && p.text[0] <= '9'; move(&p, 1, out))
+                answer = answer * 10 + (uint64_t)(p.text[0] - '0');
+        } else if (piece_starts(p, CALL_START)) {
+            move(&p, strlen(CALL_START), out);
+            move(&p, ID_DIGITS, NULL);
+            add_call_id(custom_id, strlen(custom_id), answer, out);
+        } else {
+            move(&p, 1, out);
+        }
+    }
 }

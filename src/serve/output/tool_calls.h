@@ -36,9 +36,12 @@ void tool_calls_fini(struct tool_calls *t);
 size_t tool_calls_n_sure(const struct request *c);
 
 /* Local. Appends the member "tool_calls" as OpenAI writes it, with ids made from the line's
- * custom_id.
- * With `indexed` each has its "index", as in streams. Errors stay in `out`. */
+ * custom_id. With `indexed` each has its "index", as in streams. Errors stay in `out`. */
 void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
                       struct strbuf *out);
+
+/* Local. Appends text [n], a part of a chat's result row that has its "choices", with the ids of
+ * tool calls that tool_calls_write makes from this custom_id. Errors stay in `out`. */
+void tool_calls_rename(const char *text, size_t n, const char *custom_id, struct strbuf *out);
 
 #endif
