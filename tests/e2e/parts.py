@@ -94,6 +94,16 @@ class PartsTest:
                f"{N_PARTS} parts give other bytes than one job: {merged} and {whole}")
         self.merge_compressed(parts, whole)
         self.merge_refuses(parts, whole)
+        self.status_refuses()
+
+    def status_refuses(self):
+        """The rest of a part is not forecast."""
+        output, node = self.work / "killed.jsonl", self.work / "node.json"
+        node.write_text("{}")
+        self.shoal("generate", "--model", DEMO, "--input", self.input, "--output", output, "--threads", 1,
+                   "--max-model-len", 512, "--restart", "--input-part", "1/2", "--failpoint", "step:1", journal=True)
+        done = self.shoal("status", "--nodes", node, "--model", DEMO, "--input", self.input, output)
+        expect(done.status == 2 and "this one has a part" in done.err, f"a forecast of a part: {done}")
 
     def merge_compressed(self, parts, whole):
         """Compressed parts and a compressed output. Damage of a part is named with its byte."""
