@@ -21,11 +21,17 @@ struct part {
     uint64_t begin, end, at;
 };
 
-/* Local. Finds the units [*unit0, *unit1) of the next strip that fall to this share; unit_cost is
- * above 0. False: none do. */
+/* Local. Finds the units [*unit0, *unit1) of the next strip that fall to this share. All units of a
+ * strip without cost fall to the share in which the cost before them ends. False: none do. */
 static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost, size_t *unit0,
                              size_t *unit1)
 {
+    if (unit_cost == 0) {
+        const bool is_here = p->at == 0 ? p->begin == 0 : p->begin < p->at && p->at <= p->end;
+        *unit0 = 0;
+        *unit1 = is_here ? n_units : 0;
+        return *unit1 > 0;
+    }
     const uint64_t before = p->begin > p->at ? p->begin - p->at : 0;
     const uint64_t until = p->end > p->at ? p->end - p->at : 0;
     const uint64_t first = (before + unit_cost - 1) / unit_cost;

@@ -17,23 +17,33 @@ enum { ROWS = 61, N = 2000 };
 /* The shares of any number of threads take every unit of every strip exactly once. */
 static void parts_cover_all_units_once(void)
 {
-    static const size_t units[] = {1, 7, 0, 1000, 3};
-    static const uint64_t costs[] = {100, 1, 5, 3, 700};
+    enum { STRIPS = 9 };
+    static const size_t units[STRIPS] = {2, 1, 7, 0, 5, 1000, 4, 3, 6};
+    static const uint64_t costs[STRIPS] = {0, 100, 1, 5, 0, 3, 0, 700, 0};
     uint64_t total = 0;
-    for (size_t s = 0; s < 5; s++) total += units[s] * costs[s];
+    for (size_t s = 0; s < STRIPS; s++) total += units[s] * costs[s];
     for (uint64_t n_threads = 1; n_threads < 40; n_threads++) {
-        unsigned seen[5][1000] = {0};
+        unsigned seen[STRIPS][1000] = {0};
         for (uint64_t t = 0; t < n_threads; t++) {
             struct part part = {total * t / n_threads, total * (t + 1) / n_threads, 0};
-            for (size_t s = 0, u0, u1; s < 5; s++)
+            for (size_t s = 0, u0, u1; s < STRIPS; s++)
                 if (part_take(&part, units[s], costs[s], &u0, &u1))
                     for (size_t u = u0; u < u1; u++) seen[s][u]++;
         }
         size_t n_wrong = 0;
-        for (size_t s = 0; s < 5; s++)
+        for (size_t s = 0; s < STRIPS; s++)
             for (size_t u = 0; u < units[s]; u++) n_wrong += seen[s][u] != 1;
         CU_ASSERT_EQUAL(n_wrong, 0);
     }
+}
+
+static void a_single_share_takes_work_without_cost(void)
+{
+    struct part all = {0, 0, 0};
+    size_t u0, u1;
+    CU_ASSERT_FALSE(part_take(&all, 0, 0, &u0, &u1));
+    CU_ASSERT(part_take(&all, 3, 0, &u0, &u1) && u0 == 0 && u1 == 3);
+    CU_ASSERT(part_take(&all, 4, 0, &u0, &u1) && u0 == 0 && u1 == 4);
 }
 
 /* Runs op_rope_kv on rows of y: q with 32 heads of 48 elements of which 40 are rotated, k and v
@@ -222,6 +232,8 @@ void suite_ops(CU_pSuite suite);
 void suite_ops(CU_pSuite suite)
 {
     CU_add_test(suite, "parts cover all units once", parts_cover_all_units_once);
+    CU_add_test(suite, "a single share takes work without cost",
+                a_single_share_takes_work_without_cost);
     CU_add_test(suite, "threads do not change bits", threads_do_not_change_bits);
     CU_add_test(suite, "normed codes are codes of the normed",
                 normed_codes_are_codes_of_the_normed);
