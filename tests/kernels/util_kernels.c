@@ -120,10 +120,11 @@ struct kern_table table_ref(void)
 
 struct kern_table table_best(void)
 {
-    struct kern_table t;
-    const struct status st = kern_select(NULL, &t);
+    static struct kern_table best; /* chosen once: its check takes longer than many a test's case */
+    if (best.name != NULL) return best;
+    const struct status st = kern_select(NULL, &best);
     if (status_failed(&st)) exit(1);
-    return t;
+    return best;
 }
 
 /* Whether a feature belongs to a better set than SHOAL_CPU names; a feature's name begins with its
@@ -164,7 +165,10 @@ void check_selected(const char *set)
 
 struct kern_table table_in_turn(size_t i)
 {
-    struct kern_table t;
-    const struct status st = kern_select(i % 2 > 0 ? "avx2" : NULL, &t);
-    return status_failed(&st) ? table_best() : t;
+    static struct kern_table second;
+    if (i % 2 == 0) return table_best();
+    if (second.name != NULL) return second;
+    const struct status st = kern_select("avx2", &second);
+    if (status_failed(&st)) second = table_best();
+    return second;
 }

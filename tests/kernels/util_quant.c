@@ -146,13 +146,17 @@ void quant_rows_free(struct quant_rows *q)
 size_t tables_fast(struct kern_table out[FAST_SETS])
 {
     static const char *const names[FAST_SETS] = {"avx2", "avx512", "amx"};
-    size_t n = 0;
-    for (size_t i = 0; i < FAST_SETS; i++) {
-        const struct status st = kern_select(names[i], &out[n]);
+    static struct kern_table found[FAST_SETS]; /* chosen once */
+    static bool is_chosen;
+    static size_t n;
+    for (size_t i = 0; i < FAST_SETS && !is_chosen; i++) {
+        const struct status st = kern_select(names[i], &found[n]);
         if (st.code == STATUS_OK)
             n++;
         else if (st.code != STATUS_USAGE)
             exit(1);
     }
+    is_chosen = true;
+    memcpy(out, found, n * sizeof *out);
     return n;
 }
