@@ -3,13 +3,14 @@
 #include "kernels/elementary.h"
 
 #include "kernels/elementary_body.h"
+#include "kernels/ref/ref.h"
 
-float el_expf(float x)
+REF_CLONES float el_expf(float x)
 {
     return el_exp_body(x);
 }
 
-void el_sincosf(float x, float *sin, float *cos)
+REF_CLONES void el_sincosf(float x, float *sin, float *cos)
 {
     el_sincos_body(x, sin, cos);
 }
@@ -17,7 +18,7 @@ void el_sincosf(float x, float *sin, float *cos)
 /* x = m * 2^e with m in [sqrt(1/2), sqrt(2)). With f = m - 1 and s = f / (2 + f)
  *     log m = 2 atanh(s) = f - s * (f - r),  r = 2 (s^2/3 + s^4/5 + ...)
  * f is exact. The other terms are small, and so are their rounding errors. */
-double el_log(double x)
+REF_CLONES double el_log(double x)
 {
     if (!(x > 0.0)) return el_f64_from_bits(x == 0.0 ? 0xFFF0000000000000u : 0x7FF8000000000000u);
     uint64_t u = el_f64_bits(x);
@@ -51,7 +52,7 @@ double el_log(double x)
     return fma((double)e, hi, f - fma(s, f - r, -(double)e * lo));
 }
 
-float el_softplusf(float x)
+REF_CLONES float el_softplusf(float x)
 {
     return x <= 20.0f ? (float)el_log(1.0 + (double)el_expf(x)) : x;
 }
