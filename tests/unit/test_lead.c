@@ -377,9 +377,12 @@ static void scores_come_with_perplexity_and_logits(void)
     int32_t tokens[26];
     double sum[2] = {0, 0};
     for (int i = 0; i < 26; i++) tokens[i] = 'a' + i;
-    for (size_t i = 1; i < 26; i++) sum[0] += (double)fake_engine_score(tokens, i);
+    float scores[26];
+    fake_engine_scores(tokens, 26, scores);
+    for (size_t i = 1; i < 26; i++) sum[0] += (double)scores[i];
     const int32_t aab[] = {'a', 'a', 'b'};
-    for (size_t i = 1; i < 3; i++) sum[1] += (double)fake_engine_score(aab, i);
+    fake_engine_scores(aab, 3, scores);
+    for (size_t i = 1; i < 3; i++) sum[1] += (double)scores[i];
     CU_ASSERT_EQUAL(summary.n_scored, 27);
     CU_ASSERT_EQUAL(summary.sum_logprob, sum[0] + sum[1]);
     CU_ASSERT_DOUBLE_EQUAL(summary.perplexity, exp(-(sum[0] + sum[1]) / 27), 1e-9);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BLOCK = 64 };
@@ -100,9 +101,13 @@ void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_block
     const size_t n = (size_t)n_replicas * (size_t)n_blocks;
     struct status st = mem_alloc(&e->cache, n * BLOCK, sizeof *e->cache, "fake cache");
     assert(!status_failed(&st));
-    st = mem_alloc(&e->seqs, FAKE_SEQS, sizeof *e->seqs, "fake sequences");
+    e->seqs = malloc(FAKE_SEQS * sizeof *e->seqs); /* cleared when a sequence comes */
+    if (e->seqs == NULL) abort();
+    st = mem_alloc(&e->is_known, FAKE_SEQS, sizeof *e->is_known, "fake sequences");
     assert(!status_failed(&st));
     st = mem_alloc(&e->owner, n, sizeof *e->owner, "fake owners");
+    assert(!status_failed(&st));
+    st = mem_alloc(&e->used, (size_t)n_blocks, sizeof *e->used, "fake blocks");
     assert(!status_failed(&st));
     for (size_t i = 0; i < n; i++) e->owner[i] = -1;
 }
@@ -110,8 +115,11 @@ void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_block
 void fake_engine_fini(struct fake_engine *e)
 {
     mem_free(&e->cache);
-    mem_free(&e->seqs);
+    free(e->seqs);
+    e->seqs = NULL;
+    mem_free(&e->is_known);
     mem_free(&e->owner);
+    mem_free(&e->used);
     mem_free(&e->disk);
     mem_free(&e->reads);
 }
@@ -175,16 +183,23 @@ static int64_t seen_from(const struct fake_engine *e, int32_t t, int64_t pos)
     return t < e->tables.n_full || first < 0 ? 0 : first;
 }
 
-/* Writes a row's entry into all tables, after checking that the other tables have the entries of
- * the positions that the row sees. */
+/* Writes a row's entry into all tables. */
 static void write_entry(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                         const int32_t *blocks, int64_t pos, uint64_t value)
 {
     *slot(e, replica, blocks, pos) = value;
+    for (int32_t t = 1; t < plan_tables_count(&e->tables); t++)
+        *slot(e, replica, table_at(e, s, blocks, t), pos) = mix(value, (uint64_t)t);
+}
+
+/* Checks, when a sequence's rows are written, that the other tables have the entries of all
+ * positions that these rows see. */
+static void check_tables(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                         const int32_t *blocks)
+{
     for (int32_t t = 1; t < plan_tables_count(&e->tables); t++) {
         const int32_t *table = table_at(e, s, blocks, t);
-        *slot(e, replica, table, pos) = mix(value, (uint64_t)t);
-        for (int64_t i = seen_from(e, t, pos); i <= pos; i++) {
+        for (int64_t i = seen_from(e, t, s->pos0); i < s->pos0 + s->n_rows; i++) {
             if (*slot(e, replica, table, i) != mix(*slot(e, replica, blocks, i), (uint64_t)t))
                 wrong(e, "a block of another table has other rows");
         }
@@ -235,6 +250,8 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
                       const int32_t *blocks, uint64_t step)
 {
     struct fake_seq *seen = &e->seqs[s->id % FAKE_SEQS];
+    if (!e->is_known[s->id % FAKE_SEQS]) *seen = (struct fake_seq){0};
+    e->is_known[s->id % FAKE_SEQS] = true;
     const int32_t end = s->pos0 + s->n_rows;
     const uint64_t n_before = e->n_wrong;
     const int32_t n = blocks_of(s);
@@ -293,14 +310,17 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
                                  struct step_result *result)
 {
     struct result_seq out = {.id = s->id, .token = -1, .draft = -1};
+    const int64_t last = s->pos0 + s->n_rows - 1;
+    const bool scores = s->want & PLAN_SCORE;
+    uint64_t fold = scores && s->pos0 > 0 ? fold_cache(e, replica, blocks, s->pos0 - 1) : 0;
     for (int32_t i = 0; i < s->n_rows; i++) {
         const int64_t pos = s->pos0 + i;
         const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
         write_entry(e, replica, s, blocks, pos, entry(before, tokens[i], pos));
         if (tokens[i] == e->bad_token && pos == e->bad_position) out.n_bad++;
-        if (s->want & PLAN_SCORE) {
+        if (scores) {
             const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
-            const uint64_t fold = fold_cache(e, replica, blocks, pos);
+            fold += mix(*slot(e, replica, blocks, pos), (uint64_t)pos);
             const float score = score_of(fold, next);
             if (next < 0) continue;
             add_tops(&out, fold, s->n_prompt_logprobs, result);
@@ -309,9 +329,11 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
             out.n_scores++;
         }
     }
-    const int64_t last = s->pos0 + s->n_rows - 1;
+    check_tables(e, replica, s, blocks);
+    if (scores && fold != fold_cache(e, replica, blocks, last))
+        wrong(e, "a row has overwritten one that it sees");
     if (s->want & PLAN_SAMPLE) {
-        const uint64_t fold = fold_cache(e, replica, blocks, last);
+        fold = fold_cache(e, replica, blocks, last);
         out.token = draw(fold, last + 1, s, mix_adjusts(s, adjusts));
         if (s->n_allowed_words > 0) out.token = allowed_from(out.token, allowed);
         out.logprob = score_of(fold, out.token);
@@ -429,9 +451,9 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     size_t n_table = 0;
     for (int32_t i = begin; i < end; i++) n_table += (size_t)plan->seqs[i].n_blocks;
     if (e->n_tier_slots > 0) await_blocks(e, replica, plan->blocks + at->block, n_table);
-    enum { UNUSED, READ, WRITTEN } *used = NULL;
-    struct status st = mem_alloc(&used, (size_t)e->n_blocks, sizeof *used, "used");
-    assert(!status_failed(&st));
+    enum { UNUSED, READ, WRITTEN };
+    uint8_t *used = e->used;
+    memset(used, UNUSED, (size_t)e->n_blocks);
     for (int32_t i = begin; i < end; i++) {
         const struct plan_seq *s = &plan->seqs[i];
         const int32_t *blocks = plan->blocks + at->block;
@@ -447,7 +469,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
             const struct result_seq out =
                 run_seq(e, replica, s, plan->tokens + at->token, blocks, plan->adjusts + at->adjust,
                         plan->allowed + at->allowed, result);
-            st = step_result_add(result, &out);
+            const struct status st = step_result_add(result, &out);
             assert(!status_failed(&st));
         }
         at->token += (size_t)s->n_rows;
@@ -459,7 +481,6 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     e->n_rows += (uint64_t)n_rows;
     if (e->step_tokens > 0 && n_rows > e->step_tokens) wrong(e, "more rows than the token budget");
     if (e->max_batch > 0 && n_seqs > e->max_batch) wrong(e, "more sequences than the limit");
-    mem_free(&used);
     if (ask != NULL) report_reads(e, ask, result);
 }
 
@@ -500,7 +521,9 @@ int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, i
     uint64_t x = mix(r->line, r->n_tokens) | 1;
     (void)user;
     (void)fake_random(&x);
-    const size_t n_all = r->n_prompt + fake_engine_expect(r, FAKE_TABLE * BLOCK, tokens);
+    int32_t n_known = (int32_t)r->n_tokens + n_most + 1; /* more are not read */
+    if (n_known > FAKE_TABLE * BLOCK) n_known = FAKE_TABLE * BLOCK;
+    const size_t n_all = r->n_prompt + fake_engine_expect(r, n_known, tokens);
     const int64_t n_right = fake_between(&x, 0, 2) ? fake_between(&x, 0, n_most) : n_most;
     const int32_t n = (int32_t)fake_between(&x, 0, n_most);
     for (int32_t i = 0; i < n; i++) {
@@ -512,12 +535,12 @@ int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, i
     return n;
 }
 
-float fake_engine_score(const int32_t *tokens, size_t at)
+void fake_engine_scores(const int32_t *tokens, size_t n, float *scores)
 {
     uint64_t before = 1, fold = 0;
-    for (size_t i = 0; i < at; i++) {
+    for (size_t i = 0; i < n; i++) {
+        scores[i] = score_of(fold, tokens[i]);
         before = entry(before, tokens[i], (int64_t)i);
         fold += mix(before, i);
     }
-    return score_of(fold, tokens[at]);
 }

@@ -32,8 +32,10 @@ struct fake_read {
 struct fake_engine {
     int32_t n_replicas, n_blocks, step_tokens, max_batch;
     uint64_t *cache;       /* [n_replicas, n_blocks, 64] */
-    struct fake_seq *seqs; /* [FAKE_SEQS] */
+    struct fake_seq *seqs; /* [FAKE_SEQS] those with is_known; the others have no content */
+    bool *is_known;        /* [FAKE_SEQS] */
     int32_t *owner;        /* [n_replicas, n_blocks] the sequence whose plan last had the block */
+    uint8_t *used;         /* [n_blocks] while a replica's plan runs: how each block is used */
     uint64_t n_wrong;      /* how many times a plan was wrong */
     const char *wrong;     /* what was wrong the first time */
     int32_t bad_token;     /* this token at position bad_position makes a row bad; -1: none */
@@ -76,8 +78,8 @@ size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_
  * end tokens that do not come. */
 int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
-/* The score of token i of tokens. */
-float fake_engine_score(const int32_t *tokens, size_t i);
+/* scores [n] = the score of each token after those before it. */
+void fake_engine_scores(const int32_t *tokens, size_t n, float *scores);
 
 /* A small xorshift generator for test data. */
 uint64_t fake_random(uint64_t *state);
