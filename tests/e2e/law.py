@@ -150,6 +150,9 @@ def drafts_of(row):
     return "mtp" if row["model"].endswith("-mtp") and row["drafts"] == "7" else row["drafts"]
 
 
+DECIDING = ["model", "layout", "batch", "blocks", "weights", "copies"]  # the dimensions that allowed() reads
+
+
 def allowed(row):
     """Whether a combination makes sense: dense models refuse ep, and one sequence at a time never
     runs out of blocks.
@@ -287,9 +290,9 @@ class Law:
     def rows(self):
         main, families = self.dimensions()
         if self.args.full:
-            return pairwise.all_rows(main, allowed) + pairwise.all_rows(families, allowed)
-        return (pairwise.cover(main, allowed, ("model", "layout"), self.args.runs) +
-                pairwise.cover(families, allowed, None, FAMILY_RUNS * len(families["model"])))
+            return [row for d in (main, families) for row in pairwise.all_rows(d, allowed, DECIDING)]
+        return (pairwise.cover(main, allowed, DECIDING, ("model", "layout"), self.args.runs) +
+                pairwise.cover(families, allowed, DECIDING, None, FAMILY_RUNS * len(families["model"])))
 
     def models(self):
         return [name for d in self.dimensions() for name in d["model"]]

@@ -94,7 +94,7 @@ def stand_ins():
 
 
 def rows_by_name():
-    row = law.pairwise.cover({**law.DIMENSIONS, "model": ["demo"]}, law.allowed, None, 1)[0]
+    row = law.pairwise.cover({**law.DIMENSIONS, "model": ["demo"]}, law.allowed, law.DECIDING, None, 1)[0]
     expect(law.row_of(law.name_of(row)) == row, f"{row} by its name: {law.row_of(law.name_of(row))}")
     for name in ("model=demo", law.name_of({**row, "kernels": "sse9"}),
                  law.name_of({**row, "model": "dense", "layout": "ep2"})):
