@@ -10,12 +10,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from program import GOLDENS, REPO, SKIPPED, Shoal, expect, fresh_folder, hash_rows, main_of, write_lines
+from program import GOLDENS, HANGS_S, REPO, SKIPPED, Shoal, expect, fresh_folder, hash_rows, main_of, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 # experts that are plain, quantized in each kind, with biases, and beside shared ones
@@ -177,17 +178,32 @@ def resumed(case, model, stream, want):
     cut_while_streaming(case, model, stream)
 
 
+def stopped_after_a_row(case, argv):
+    """A job on one rank that is stopped after its first row, long before its last one."""
+    output = case.work / "out.jsonl"
+    for _ in range(5):
+        for path in (output, output.with_name("out.jsonl.journal")):
+            path.unlink(missing_ok=True)
+        job = subprocess.Popen([case.shoal.path, *map(str, argv)], stderr=subprocess.PIPE, text=True)
+        while job.poll() is None and not (output.exists() and output.stat().st_size > 0):
+            time.sleep(0.002)
+        job.send_signal(signal.SIGSTOP)
+        if output.read_bytes().count(b"\n") < 40:
+            return job
+        job.kill()  # this process got no CPU until the job was nearly over
+        job.communicate()
+    return expect(False, "five jobs were nearly over before they were stopped")
+
+
 def cut_while_streaming(case, model, stream):
     """The copy gets shorter after the job's first row: the job ends, and resumes with a new copy."""
     copy, output = model.with_name(model.name + ".experts"), case.work / "out.jsonl"
     _, want, _ = case.run(model, stream, n_lines=80)
     output.unlink()
-    argv = [case.shoal.path, "generate", *case.job(model, 80), *stream, "--max-batch", "1"]
-    with subprocess.Popen([str(a) for a in argv], stderr=subprocess.PIPE, text=True) as job:
-        while job.poll() is None and not (output.exists() and output.stat().st_size > 0):
-            time.sleep(0.002)
-        os.truncate(copy, copy.stat().st_size // 4)
-        err = job.communicate(timeout=120)[1]
+    job = stopped_after_a_row(case, ["generate", *case.job(model, 80), *stream, "--max-batch", "1"])
+    os.truncate(copy, copy.stat().st_size // 4)
+    job.send_signal(signal.SIGCONT)
+    err = job.communicate(timeout=HANGS_S)[1]
     expect(job.returncode == 76 and "was cut" in err, f"status {job.returncode}: {err}")
     done = case.shoal("generate", *case.job(model, 80), *stream, journal=True)
     expect(done.status == 3 and "was cut" in done.err, str(done))
