@@ -2,9 +2,9 @@
 """Tests the scheduler with whole jobs.
 
 usage: schedule.py SHOAL WORK_FOLDER CASE
-  headers       700 prompts over 7 shared prefixes: at least 90 % of the tokens that a trie shows to be common
+  headers       420 prompts over 7 shared prefixes: at least 90 % of the tokens that a trie shows to be common
                 are saved; the bytes are the same in any order, with caches on or off, with preemption and kills
-  headers_long  the same with 2,000 prompts over 20 prefixes
+  headers_long  the same with 1,200 prompts over 20 prefixes
   dry_run       --dry-run on 20,000 and 220,000 lines: the same memory; rows depend on nothing but their lines; a
                 killed dry run resumes
   replicas      replicas that run out of work one after the other, and some that never have any: no run hangs,
@@ -21,7 +21,7 @@ from program import REPO, Shoal, expect, main_of, run, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_VOCAB = 2000
-N_HEADERS, PER_HEADER = 7, 100
+N_HEADERS, PER_HEADER = 7, 60
 N_HEADERS_LONG = 20
 SAVED_LEAST = 0.90
 GROWTH_MAX_KIB = 1024  # between two inputs that both fill the bounded windows; lines without ids (test_id_spill: with)
@@ -36,7 +36,7 @@ def header_lines(n_headers):
     headers = [[draw.randrange(N_VOCAB) for _ in range(draw.randrange(550, 850))]
                for _ in range(n_headers)]
     kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=4), dict()]
-    return [dict(custom_id=f"h{i}", max_tokens=draw.randrange(2, 7), **kinds[i % 3],
+    return [dict(custom_id=f"h{i}", max_tokens=draw.randrange(2, 24), **kinds[i % 3],
                  prompt_token_ids=headers[draw.randrange(n_headers)] +
                  [draw.randrange(N_VOCAB) for _ in range(draw.randrange(4, 40))])
             for i in range(n_headers * PER_HEADER)]

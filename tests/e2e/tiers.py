@@ -24,6 +24,7 @@ LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2
            "dp 2": (["--dp", "2"], 2)}
 N_LINES = 27
 PROMPT, ANSWER = 130, 190
+WINDOWED = 90  # tokens of an answer behind windows: the sequence leaves three blocks behind, and begins a fourth
 BLOCKS = 45  # of 64 tokens: 9 sequences of 320 tokens
 
 
@@ -223,7 +224,8 @@ class TierTest:
         """One sequence of 512 tokens needs 8 blocks of the layers without a window, and with 16
         rows a step at most 2 of those with a window of 8. So 10 are enough, where 16 were needed.
         """
-        write_lines(self.work / "in.jsonl", lines_of(60)[:5])
+        short = dict(max_tokens=WINDOWED, min_tokens=WINDOWED)
+        write_lines(self.work / "in.jsonl", [{**line, **short} for line in lines_of(60)[:5]])
         for name in ("gpt-oss", "mistral-short", "gemma3"):
             model = self.converted(name)
             flags = ["--max-model-len", 512, "--step-tokens", 16, "--speculate", "off"]
