@@ -8,7 +8,8 @@ usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
            row twice; of four outputs three are compressed
   drain    USR1, TERM, HUP without a launcher, and a time limit, given or Slurm's: exit status 75 in time, and the
            same bytes after resuming
-  faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing is lost
+  faults   EIO, ENOSPC and failed fsyncs of output and journal: a sentence, and nothing is lost
+  disk     the same with disks that are really full, of output, journal, logits and converted files
   refusals changed inputs, flags and files, and a job that still runs: refused by name, and nothing is changed
 Prints which processes were killed where. Needs no network. The full disk needs root, else it is
 left out.
@@ -48,10 +49,13 @@ SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beam
 OUTPUTS = ("", ".gz", ".zst", ".xz")  # endings; the jobs take turns
 FRAME = ["--output-frame", 3000]  # so that the 48 rows fill several frames
 KILLS_MAX = 4  # of one job; afterwards it may finish
-SLOW = ["--max-batch", 2]  # slow enough to be killed in the middle
+# Slow enough to be killed in the middle, but no slower: on a busy machine each step of several ranks waits for the
+# scheduler a few times.
+SLOW = ["--max-batch", 6]
 LIMIT_S = 400  # beside other work; the jobs take ten seconds on an idle machine
 HANGS_S = 30  # a launcher that is left without ranks
-LEAVES_S = 15  # with a time limit of 3 s: a busy machine starts and ends slowly; the status is 75
+LEAVES_S = 15  # behind a time limit: a busy machine ends slowly; the status is 75
+LIMIT = "0:03"  # a job drains two seconds before its limit, so a second behind its start
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
           ("sampling: ", "loading"))
 
@@ -169,6 +173,8 @@ def rows_of(path):
 class Started:
     """A running job. Its stderr goes to a file."""
 
+    LOOKS_S = 1  # between two looks for a launcher that hangs: each reads the command lines of all processes
+
     def __init__(self, test, layout, *flags, env=None):
         layout_flags, self.ranks = LAYOUTS[layout]
         self.test, self.log = test, test.work / "stderr"
@@ -198,12 +204,13 @@ class Started:
 
     def wait(self, limit_s=LIMIT_S):
         """The exit status as a shell reports it. Ends a launcher that hangs after a killed rank."""
-        since = hangs_since = time.monotonic()
+        since = hangs_since = looked = time.monotonic()
         while (status := self.process.poll()) is None:
             now = time.monotonic()
-            if not self.launcher_hangs():
-                hangs_since = now
-            if now - hangs_since > HANGS_S:
+            if now - looked > self.LOOKS_S:
+                looked, hangs = now, self.launcher_hangs()
+                hangs_since = hangs_since if hangs else now
+            if looked - hangs_since > HANGS_S:
                 print(f"every rank was gone for {HANGS_S} s and mpirun hung: killed", flush=True)
                 kill(self.process.pid)
                 return 128 - self.process.wait()
@@ -269,6 +276,11 @@ class JournalTest:
         found = hashlib.sha256(rows_of(self.output)).hexdigest()
         expect(found == self.sha, f"{what}: sha256 {found}, {self.sha} expected")
 
+    def halt(self, number):
+        """Signals the job's ranks, not its launcher."""
+        for pid in ranks_of(self.shoal, self.output):
+            kill(pid, number)
+
     def n_rows(self):
         """The number of rows in the journal, from shoal status."""
         if not self.journal.exists():
@@ -277,7 +289,7 @@ class JournalTest:
 
     def random_layout(self):
         flags = ["--checkpoint-tokens", self.draw.choice([4, 16, 256])]
-        flags += ["--max-batch", self.draw.choice([2, 3, 8])]
+        flags += ["--max-batch", self.draw.choice([4, 6, 16])]
         flags += ["--order", self.draw.choice(["auto", "input", "prefix"]), *FRAME]
         if self.draw.random() < 0.3:
             flags += ["--chunk", 7]
@@ -404,8 +416,15 @@ class Sweep(JournalTest):
                    f"{name} struck {self.struck[name]} times, {n_least} expected")
 
 
+def has_pending(pid, number):
+    """Whether a signal that a process blocks has come to it."""
+    found = re.search(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(found[1], 16) >> (number - 1) & 1
+
+
 class Drain(JournalTest):
-    copies = 12  # so that a signal finds the job running, on fast machines too
+    copies = 3  # so that a job is stopped long before its end
+    TRIES = 5
 
     def drained(self, what, job, limit_s):
         since = time.monotonic()
@@ -421,43 +440,87 @@ class Drain(JournalTest):
         expect(state["state"] == "stopped", f"{what}: {state}")
         print(f"{what}: 75 after {took_s:.1f} s with {state['rows']} rows")
 
-    def signalled(self, layout, number, word, times=1):
+    def journal_bytes(self):
+        return self.journal.stat().st_size if self.journal.exists() else 0
+
+    def held(self, layout):
+        """A job whose ranks are all stopped after their first tokens, so that the next event finds it
+        running on any machine; and the ranks' ids.
+        """
+        for _ in range(self.TRIES):
+            self.begin()
+            job = Started(self, layout, *SLOW, "--checkpoint-tokens", 4)
+            job.wait_for("loaded ")
+            begun = self.journal_bytes()
+            while job.process.poll() is None and self.journal_bytes() <= begun:
+                time.sleep(0.005)
+            self.halt(signal.SIGSTOP)
+            ranks = ranks_of(self.shoal, self.output)
+            if len(ranks) == max(job.ranks, 1):
+                return job, ranks
+            job.end()  # it ended before this process got a CPU
+        return expect(False, f"{layout}: {self.TRIES} jobs ended before they were stopped: {job.text()[-3000:]}")
+
+    def signalled(self, layout, number, times=1):
+        """The job is stopped until all of its ranks have got the first signal."""
+        job, ranks = self.held(layout)
+        kill(job.process.pid, number)
+        end = time.monotonic() + LIMIT_S
+        while not all(has_pending(pid, number) for pid in ranks):
+            expect(time.monotonic() < end, f"{number.name} did not come to all of {ranks}")
+            time.sleep(0.005)
+        self.halt(signal.SIGCONT)
+        for _ in range(1, times):
+            time.sleep(0.05)
+            kill(job.process.pid, number)
+        self.drained(f"{number.name} x {times} to {layout}", job, 30)
+        return self.finish("resumed", layout=self.draw.choice(list(LAYOUTS)))
+
+    def signalled_early(self, layout, number):
+        """The signal comes while the job loads."""
         self.begin()
         job = Started(self, layout, *SLOW)
-        job.wait_for(word)
-        time.sleep(0.3 if word == "loaded " else 0)
-        for _ in range(times):
-            kill(job.process.pid, number)
-            time.sleep(0.05)
-        self.drained(f"{number.name} x {times} to {layout} behind '{word}'", job, 30)
-        return self.finish("resumed", layout=self.draw.choice(list(LAYOUTS)))
+        job.wait_for("sampling: ")
+        kill(job.process.pid, number)
+        self.drained(f"{number.name} to {layout} behind 'sampling: '", job, 30)
+        self.finish("resumed", layout=self.draw.choice(list(LAYOUTS)))
+
+    def limited(self, what, layout, *flags, env=None):
+        """The job is stopped until its margin before the limit has begun, unless it took so long to
+        load that it drains by itself.
+        """
+        for _ in range(self.TRIES):
+            self.begin()
+            job = Started(self, layout, *SLOW, *flags, env=env)
+            job.wait_for("loaded ")
+            self.halt(signal.SIGSTOP)
+            if job.process.poll() != 0:
+                break  # it did not end before this process got a CPU
+        time.sleep(1)
+        self.halt(signal.SIGCONT)
+        self.drained(what, job, LEAVES_S)
 
     def main(self):
         text = ""
         for layout in ("one", "tp2", "dp2-pp2"):
-            text += self.signalled(layout, signal.SIGUSR1, "loaded ")
+            text += self.signalled(layout, signal.SIGUSR1)
         expect(re.search(r"from earlier runs: \d+ rows, [1-9]\d* tokens", text), text[-3000:])
-        self.signalled("pp2", signal.SIGUSR1, "sampling: ")
-        self.signalled("one", signal.SIGTERM, "loaded ")
-        self.signalled("one", signal.SIGHUP, "loaded ")
-        self.signalled("tp2", signal.SIGUSR1, "loaded ", times=2)
-        self.begin()
-        job = Started(self, "tp2", "--time-limit", "0:03", *SLOW)
-        self.drained("--time-limit", job, LEAVES_S)
+        self.signalled_early("pp2", signal.SIGUSR1)
+        self.signalled("one", signal.SIGTERM)
+        self.signalled("one", signal.SIGHUP)
+        self.signalled("tp2", signal.SIGUSR1, times=2)
+        self.limited("--time-limit", "tp2", "--time-limit", LIMIT)
         self.finish("behind --time-limit", "--time-limit", "1:00:00")
         folder = self.work / "bin"
         folder.mkdir()
-        (folder / "squeue").write_text("#!/bin/sh\n[ \"$3\" = 77 ] && echo 0:03\n")
+        (folder / "squeue").write_text(f"#!/bin/sh\n[ \"$3\" = 77 ] && echo {LIMIT}\n")
         (folder / "squeue").chmod(0o755)
         env = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
-        self.begin()
-        self.drained("Slurm's limit", Started(self, "pp2", *SLOW, env=env), LEAVES_S)
+        self.limited("Slurm's limit", "pp2", env=env)
         self.finish("behind Slurm's limit")
 
 
 class Faults(JournalTest):
-    copies = 12  # so that the small disk below holds some commits but not all
-
     def failed(self, what, job, words):
         status = job.wait()
         text = job.text()
@@ -479,16 +542,19 @@ class Faults(JournalTest):
                     job = Started(self, layout, "--failpoint", f"{point}:{error}", *SLOW)
                     self.failed(f"{point}:{error} on {layout}", job, [file, word])
                     self.finish(f"behind {point}:{error}", layout="pp2" if error == "EIO" else "one")
-        self.full_disk()
 
-    def full_disk(self):
+
+class FullDisks(Faults):
+    copies = 4  # so that the small disk below holds some commits but not all
+
+    def main(self):
         disk = self.work / "disk"
         disk.mkdir()
         for what, output, flags in (
                 ("output and journal", disk / "out.jsonl", []),
                 ("journal", self.output, ["--journal", disk]),
                 ("output", disk / "out.jsonl", ["--journal", self.work / "journals"])):
-            mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", disk]
+            mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", disk]
             if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
                 print("no disk can be made full here: left out")
                 return
@@ -588,7 +654,7 @@ def main():
     parser.add_argument("--runs", type=int, default=14)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    cases = dict(sweep=Sweep, drain=Drain, faults=Faults, refusals=Refusals)
+    cases = dict(sweep=Sweep, drain=Drain, faults=Faults, disk=FullDisks, refusals=Refusals)
     main_of(lambda: cases[args.case](args).main())
 
 

@@ -25,16 +25,17 @@ class TwoJobs(JournalTest):
         self.lease = self.work / "out.jsonl.lease"
 
     def first(self, *flags, layout="one"):
-        self.begin()
-        self.output.touch()
-        job = Started(self, layout, *SLOW, "--watchdog", 0, *flags, env={"SLURM_JOB_ID": "4711"})
-        job.wait_for("loaded ")
-        self.halt(signal.SIGSTOP)  # so that every second job finds it running
-        return job
-
-    def halt(self, number):
-        for pid in ranks_of(self.shoal, self.output):
-            kill(pid, number)
+        """A job whose ranks are stopped, so that every second job finds it running."""
+        for _ in range(5):
+            self.begin()
+            self.output.touch()
+            job = Started(self, layout, *SLOW, "--watchdog", 0, *flags, env={"SLURM_JOB_ID": "4711"})
+            job.wait_for("loaded ")
+            self.halt(signal.SIGSTOP)
+            if len(ranks_of(self.shoal, self.output)) == max(job.ranks, 1):
+                return job
+            job.end()  # it ended before this process got a CPU
+        return expect(False, f"five jobs ended before they were stopped: {job.text()[-3000:]}")
 
     def second(self, output, *flags):
         return self.shoal("generate", "--model", DEMO, "--input", self.input, "--output", output,
