@@ -61,6 +61,7 @@ static int32_t stub_token(const struct job *j, const struct stub *stub, const st
 static struct status stub_logprobs(const struct plan_seq *seq, struct step_result *result,
                                    struct result_seq *out)
 {
+    enum { MADE_UP_IDS = 64 };
     const float half = -0.693147182f;
     if ((seq->want & PLAN_SCORE) != 0) out->n_scores = seq->n_rows - (seq->next_token < 0);
     for (int32_t i = 0; i < out->n_scores; i++) TRY(step_result_add_scores(result, &half, 1));
@@ -68,7 +69,7 @@ static struct status stub_logprobs(const struct plan_seq *seq, struct step_resul
     out->n_tops = out->n_scores * seq->n_prompt_logprobs;
     if ((seq->want & PLAN_LOGPROB) != 0) out->n_tops += seq->n_logprobs;
     for (int32_t i = 0; i < out->n_tops; i++) {
-        const struct plan_top top = {.id = i % PLAN_TOPS_MAX, .logprob = half};
+        const struct plan_top top = {.id = i % MADE_UP_IDS, .logprob = half};
         TRY(step_result_add_tops(result, &top, 1));
     }
     return status_ok();

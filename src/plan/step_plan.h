@@ -60,7 +60,7 @@ enum plan_want {
 enum {
     PLAN_BLOCK_TOKENS =
         64, /* B, tokens in a KV block; equal to KV_BLOCK_TOKENS (the engine asserts it) */
-    PLAN_TOPS_MAX = 64,       /* the most log-probabilities that a request can ask for per row */
+    PLAN_TOPS_MAX = 256,      /* the most likely tokens that can be asked for per row */
     PLAN_POOL_BITS = 28,      /* pooled rows are added as integers in units of 2^-28 */
     PLAN_POOL_MOST = 1 << 14, /* the largest magnitude of a pooled value; larger ones are bad */
 };

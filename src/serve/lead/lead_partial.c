@@ -12,16 +12,16 @@
 
 static size_t item_bytes(const struct request *r)
 {
-    if (r->ask->n_logprobs < 0) return sizeof *r->tokens;
-    return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->ask->n_logprobs * sizeof *r->tops;
+    if (r->ask->n_tops < 0) return sizeof *r->tokens;
+    return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->ask->n_tops * sizeof *r->tops;
 }
 
 /* Appends the item of sampled token i. */
 static void pack_item(const struct request *r, size_t i, struct strbuf *out)
 {
     strbuf_add(out, (const char *)&r->tokens[r->n_prompt + i], sizeof *r->tokens);
-    if (r->ask->n_logprobs < 0) return;
-    const size_t n = (size_t)r->ask->n_logprobs;
+    if (r->ask->n_tops < 0) return;
+    const size_t n = (size_t)r->ask->n_tops;
     strbuf_add(out, (const char *)&r->logprobs[i], sizeof *r->logprobs);
     if (n > 0) strbuf_add(out, (const char *)(r->tops + i * n), n * sizeof *r->tops);
 }
@@ -107,12 +107,11 @@ static struct status take_item(struct lead *l, struct request *r, const char *it
     if (token < 0 || token >= l->rules.vocab_size) {
         return lead_partial_refuse(l, r, "a token that is not in the vocabulary");
     }
-    if (r->ask->n_logprobs >= 0) {
-        struct plan_top tops[REQUEST_LOGPROBS_MAX];
+    if (r->ask->n_tops >= 0) {
+        struct plan_top tops[PLAN_TOPS_MAX];
         float logprob;
         memcpy(&logprob, item + sizeof token, sizeof logprob);
-        memcpy(tops, item + sizeof token + sizeof logprob,
-               (size_t)r->ask->n_logprobs * sizeof *tops);
+        memcpy(tops, item + sizeof token + sizeof logprob, (size_t)r->ask->n_tops * sizeof *tops);
         TRY(request_take_logprob(r, logprob, tops));
     }
     return request_take_token(r, &l->rules, token);
@@ -123,7 +122,7 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
     const struct journal_part *part = lead_partial_part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
     /* the prompt's log-probabilities are not saved, so r must run for at least one token */
-    const size_t n_most = part->n_items - (r->ask->n_prompt_logprobs >= 0);
+    const size_t n_most = part->n_items - (r->ask->n_prompt_tops >= 0);
     for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
         TRY(take_item(l, r, part->bytes + i * part->item_bytes));
     r->n_dropped = part->n_dropped;

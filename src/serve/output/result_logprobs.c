@@ -17,11 +17,10 @@ struct scored_token {
 /* Returns sampled token i. */
 static struct scored_token sampled(const struct request *r, size_t i)
 {
-    const size_t n = (size_t)r->ask->n_logprobs;
     return (struct scored_token){.id = r->tokens[r->n_prompt + i],
                                  .logprob = r->logprobs[i],
-                                 .tops = r->tops + i * n,
-                                 .n_tops = n};
+                                 .tops = r->tops + i * (size_t)r->ask->n_tops,
+                                 .n_tops = (size_t)r->ask->n_logprobs};
 }
 
 /* Returns token i of the prompt. */
@@ -30,7 +29,8 @@ static struct scored_token prompt_token(const struct request *r, size_t i)
     const size_t n = (size_t)r->ask->n_prompt_logprobs;
     return (struct scored_token){.id = r->tokens[i],
                                  .logprob = r->scores[i],
-                                 .tops = n > 0 ? r->prompt_tops + i * n : NULL,
+                                 .tops = n > 0 ? r->prompt_tops + i * (size_t)r->ask->n_prompt_tops
+                                               : NULL,
                                  .n_tops = n};
 }
 

@@ -92,11 +92,11 @@ static struct request_ask probe_ask(const struct beam_search *b)
     struct request_ask ask = *b->r->ask;
     ask.n_choices = 1;
     ask.beam = (struct request_beam){.width = 0};
-    ask.n_prompt_logprobs = -1;
+    ask.n_prompt_logprobs = ask.n_prompt_tops = -1;
     ask.temperature = 0;
     ask.max_tokens = 1;
     ask.min_tokens = 0;
-    ask.n_logprobs = (int32_t)beam_n_tops(b->r, b->rules);
+    ask.n_logprobs = ask.n_tops = (int32_t)beam_n_tops(b->r, b->rules);
     ask.penalties = (struct plan_penalties){.repetition = 1};
     return ask;
 }

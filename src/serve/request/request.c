@@ -110,6 +110,7 @@ struct status request_create_bare(uint64_t line_number, struct request **out,
         char digits[24];
         (*ask)->n_choices = (*ask)->n_prompts = 1;
         (*ask)->n_logprobs = (*ask)->n_prompt_logprobs = -1;
+        (*ask)->n_tops = (*ask)->n_prompt_tops = -1;
         r->ask = *ask;
         snprintf(digits, sizeof digits, "%llu", (unsigned long long)line_number);
         st = request_rename(r, digits);
@@ -188,7 +189,7 @@ void request_run_last(struct request *r)
 
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops)
 {
-    const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->ask->n_logprobs;
+    const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->ask->n_tops;
     if (n == r->logprobs_capacity) {
         const size_t grown = n + n / 2 + 64;
         TRY(mem_grow(&r->logprobs, n, grown, sizeof *r->logprobs, "log-probabilities"));
@@ -203,15 +204,16 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
 
 bool request_is_replayable(const struct request *r)
 {
-    return r->ask->n_choices == 1 && r->ask->beam.width == 0 && r->ask->n_logprobs < 0 &&
-           r->ask->n_prompt_logprobs < 0 && r->ask->max_tokens > 0;
+    return r->ask->n_choices == 1 && r->ask->beam.width == 0 && r->ask->n_tops < 0 &&
+           r->ask->n_prompt_tops < 0 && r->ask->max_tokens > 0;
 }
 
-/* Returns the bytes for a token's log-probability and those of the n_tops most likely tokens, as
- * numbers and as text. */
-static size_t logprob_bytes(int32_t n_tops)
+/* Returns the bytes for a token's log-probability and those of its most likely tokens: n_row of
+ * them as numbers and as text, n_kept as numbers, twice when they are saved. */
+static size_t logprob_bytes(int32_t n_row, int32_t n_kept)
 {
-    return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;
+    const size_t text = n_row < 0 ? 0 : (1 + (size_t)n_row) * 64;
+    return n_kept > n_row ? text + (size_t)(n_kept - n_row) * 2 * sizeof(struct plan_top) : text;
 }
 
 /* Returns the bytes of a list of prompts. Echoed texts count twice: the row has them too. */
@@ -254,14 +256,14 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     if (r->error_code != NULL) return n + 512;
     if (r->ask->pool != POOL_NONE) return n + embed_cost_bytes(r, rules);
     n += r->n_prompt * sizeof(int32_t) + prompts_bytes(r);
-    n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs);
+    n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs, r->ask->n_prompt_tops);
     n += (r->ask->n_biases + (size_t)r->ask->n_stop_ids) * sizeof *r->ask->biases;
     if (r->ask->guide != NULL) n += guide_cost_bytes(r->ask->guide);
     const size_t n_words_bytes = words_bytes(&r->ask->words);
     if (r->ask->guide != NULL || n_words_bytes > 0)
         n += (size_t)rules->vocab_size / 8 + n_words_bytes;
     const size_t per_token =
-        sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->ask->n_logprobs);
+        sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->ask->n_logprobs, r->ask->n_tops);
     /* beam search has running hypotheses, ended ones, and probes */
     const size_t n_answers =
         r->ask->beam.width > 0 ? 4 * (size_t)r->ask->beam.width : (size_t)r->ask->n_choices;

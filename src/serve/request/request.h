@@ -81,6 +81,8 @@ struct request_rules {
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
     struct request_warnings *warnings; /* NULL: no warnings */
+    int32_t n_saved_tops;              /* keep so many of the most likely tokens of every token, for
+                                          --save-logprobs; 0: only those that a line asks for */
 };
 
 /* allowed_token_ids and bad_words (request_answer.h). */
@@ -162,9 +164,12 @@ struct request_ask {
     /* the row */
     int32_t n_logprobs; /* most likely tokens at each sampled token; -1: no log-probabilities */
     int32_t n_prompt_logprobs; /* the same, for each prompt token */
-    int32_t n_prompts;         /* prompts of the line */
-    int32_t n_choices;         /* answers, to all prompts: the first ones to the first prompt */
-    bool echo; /* the answer and its log-probabilities begin with those of the prompt */
+    int32_t n_tops;        /* most likely tokens that are computed and kept at each sampled token:
+                              n_logprobs, or rules->n_saved_tops if it is more; -1: none */
+    int32_t n_prompt_tops; /* the same, for each prompt token */
+    int32_t n_prompts;     /* prompts of the line */
+    int32_t n_choices;     /* answers, to all prompts: the first ones to the first prompt */
+    bool echo;             /* the answer and its log-probabilities begin with those of the prompt */
     enum request_score score; /* when scoring */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
@@ -210,13 +215,13 @@ struct request {
     uint32_t *allowed; /* [ceil(vocab_size / 32)] scratch of request_allows_none, which makes it */
 
     /* log-probabilities, natural; owned */
-    float *scores;     /* score and n_prompt_logprobs: [n_prompt], those before score_from are
+    float *scores;     /* score and n_prompt_tops: [n_prompt], those before score_from are
                           unused; NULL: not wanted */
     size_t score_from; /* above 0 if there are scores */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; as scores */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; as scores */
     float *logprobs;              /* of sampled tokens, [logprobs_capacity] */
     struct plan_top *tops;        /* the most likely tokens in their places, [logprobs_capacity,
-                                     n_logprobs] */
+                                     n_tops] */
     size_t logprobs_capacity;
 
     /* the vector; owned */
@@ -318,7 +323,7 @@ void request_run_last(struct request *r);
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
 
-/* Local. Stores the log-probability of the token that is taken next, and the n_logprobs most likely
+/* Local. Stores the log-probability of the token that is taken next, and the n_tops most likely
  * tokens. Errors: STATUS_MEMORY. */
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
 

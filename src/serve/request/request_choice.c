@@ -8,7 +8,7 @@
 /* Copies r's prompt, or the part of it that is c's own input, and makes room for its scores. */
 static struct status copy_prompt(const struct request *r, struct request *c)
 {
-    const int32_t n_logprobs = c->ask->n_prompt_logprobs;
+    const int32_t n_tops = c->ask->n_prompt_tops;
     const struct request_prompt only = {.end = r->n_prompt, .score_from = r->score_from};
     const struct request_prompt *p = &only;
     size_t begin = 0;
@@ -20,12 +20,11 @@ static struct status copy_prompt(const struct request *r, struct request *c)
     TRY(mem_alloc(&c->tokens, n, sizeof *c->tokens, "request tokens"));
     memcpy(c->tokens, r->tokens + begin, n * sizeof *c->tokens);
     c->tokens_capacity = c->n_tokens = c->n_prompt = n;
-    if (n_logprobs < 0) return status_ok();
+    if (n_tops < 0) return status_ok();
     c->score_from = p->score_from;
     TRY(mem_alloc(&c->scores, n, sizeof *c->scores, "request scores"));
-    if (n_logprobs == 0) return status_ok();
-    return mem_alloc(&c->prompt_tops, n * (size_t)n_logprobs, sizeof *c->prompt_tops,
-                     "request scores");
+    if (n_tops == 0) return status_ok();
+    return mem_alloc(&c->prompt_tops, n * (size_t)n_tops, sizeof *c->prompt_tops, "request scores");
 }
 
 struct status request_create_variant(struct request *r, uint32_t choice,
@@ -64,6 +63,6 @@ struct status request_create_choice(struct request *r, uint32_t choice, struct r
     struct request_ask ask = *r->ask;
     ask.n_choices = 1;
     ask.beam = (struct request_beam){.width = 0};
-    if (choice % (uint32_t)request_n_each(r) > 0) ask.n_prompt_logprobs = -1;
+    if (choice % (uint32_t)request_n_each(r) > 0) ask.n_prompt_logprobs = ask.n_prompt_tops = -1;
     return request_create_variant(r, choice, &ask, out);
 }

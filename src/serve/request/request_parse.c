@@ -209,11 +209,11 @@ static struct status read_values(struct request_parser *p, const struct js_node 
     if (is_rounded) TRY(check_rounded(p, fields));
     TRY(request_read_tools(p, fields));
     TRY(is_formed ? request_read_form(p, fields) : request_read_prompt(p, fields));
-    if (p->ask->n_prompt_logprobs < 0) return status_ok();
+    if (p->ask->n_prompt_tops < 0) return status_ok();
     if (p->r->score_from == 0) p->r->score_from = 1;
     if (p->ask->n_choices > 1) return status_ok(); /* each answer has its own */
-    if (p->ask->n_prompt_logprobs > 0) {
-        const size_t n_tops = p->r->n_prompt * (size_t)p->ask->n_prompt_logprobs;
+    if (p->ask->n_prompt_tops > 0) {
+        const size_t n_tops = p->r->n_prompt * (size_t)p->ask->n_prompt_tops;
         TRY(mem_alloc(&p->r->prompt_tops, n_tops, sizeof *p->r->prompt_tops, "request scores"));
     }
     return mem_alloc(&p->r->scores, p->r->n_prompt, sizeof *p->r->scores, "request scores");

@@ -312,6 +312,16 @@ static struct status read_width(struct request_parser *p, const struct js_node *
     return request_bad(p, "invalid_request", "use_beam_search: expected a width, as best_of");
 }
 
+/* Sets how many likely tokens are computed: those of the row, or more if they are saved. */
+static void settle_tops(struct request_parser *p)
+{
+    const int32_t vocab = p->rules->vocab_size, n = p->rules->n_saved_tops;
+    const int32_t n_saved = n == 0 ? -1 : n < vocab ? n : vocab;
+    p->ask->n_tops = p->ask->n_logprobs > n_saved ? p->ask->n_logprobs : n_saved;
+    p->ask->n_prompt_tops =
+        p->ask->n_prompt_logprobs > n_saved ? p->ask->n_prompt_logprobs : n_saved;
+}
+
 /* Refuses fields that beam search does not support. Where the values come from flags, beam search
  * ignores them. */
 static struct status check_beam(struct request_parser *p, const struct js_node *fields)
@@ -321,6 +331,9 @@ static struct status check_beam(struct request_parser *p, const struct js_node *
                                           "frequency_penalty", "presence_penalty"};
     if (p->ask->echo)
         return request_bad(p, "unsupported", "echo: not supported together with beam search");
+    if (p->rules->n_saved_tops > 0)
+        return request_bad(p, "unsupported",
+                           "beam search: not supported together with --save-logprobs");
     const bool is_other[] = {p->ask->n_logprobs >= 0,
                              p->ask->n_prompt_logprobs >= 0,
                              p->ask->n_biases > 0,
@@ -403,6 +416,7 @@ struct status request_read_sampling(struct request_parser *p, const struct js_no
     TRY(read_stop_ids(p, fields));
     TRY(read_logprobs(p, fields));
     TRY(read_choices(p, fields));
+    settle_tops(p);
     TRY(request_read_guide(p, fields));
     return request_read_words(p, fields);
 }

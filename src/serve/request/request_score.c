@@ -142,7 +142,8 @@ static struct status read_pair(struct request_parser *p, struct scored *s,
     }
     if (s->before.n == 0) TRY(begin_with_prefix(p, s));
     p->ask->score = REQUEST_SCORE_PAIR;
-    p->ask->n_prompt_logprobs = 1; /* tells whether a token is the most likely one */
+    p->ask->n_prompt_logprobs = p->ask->n_prompt_tops =
+        1; /* tells whether a token is the most likely one */
     return take_pair(p, s);
 }
 

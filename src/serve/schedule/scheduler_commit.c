@@ -107,7 +107,7 @@ static struct status take_scores(struct scheduler *s, struct sequence *q,
     return status_ok();
 }
 
-/* Takes the most likely tokens: n_prompt_logprobs of each scored prompt token, then n_logprobs of
+/* Takes the most likely tokens: n_prompt_tops of each scored prompt token, then n_tops of
  * the sampled one. */
 static struct status take_tops(const struct scheduler *s, struct sequence *q,
                                const struct result_seq *seq, const struct cursor *c)
@@ -115,10 +115,9 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
     const bool samples =
         scheduler_samples(s, q->r) && q->pos0 + (size_t)q->n_rows == q->r->n_tokens;
     const size_t n_each =
-        q->is_scored && q->r->ask->n_prompt_logprobs > 0 ? (size_t)q->r->ask->n_prompt_logprobs : 0;
+        q->is_scored && q->r->ask->n_prompt_tops > 0 ? (size_t)q->r->ask->n_prompt_tops : 0;
     const size_t n_scored = (size_t)seq->n_scores * n_each;
-    const size_t n_sampled =
-        samples && q->r->ask->n_logprobs > 0 ? (size_t)q->r->ask->n_logprobs : 0;
+    const size_t n_sampled = samples && q->r->ask->n_tops > 0 ? (size_t)q->r->ask->n_tops : 0;
     if ((size_t)seq->n_tops != n_scored + n_sampled ||
         c->top + n_scored + n_sampled > c->result->n_tops) {
         return status_make(STATUS_BUG, "line %llu: expected %zu likely tokens, found %d",
@@ -130,7 +129,7 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
         memcpy(q->r->prompt_tops + (q->pos0 + 1 + i) * n_each, tops + i * n_each,
                n_each * sizeof *tops);
     }
-    if (!samples || q->r->ask->n_logprobs < 0) return status_ok();
+    if (!samples || q->r->ask->n_tops < 0) return status_ok();
     return request_take_logprob(q->r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
 }
 

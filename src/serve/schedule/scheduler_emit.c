@@ -27,9 +27,9 @@ static void plan_draw(const struct request *r, const struct draw *draw, struct p
     seq->penalties = r->ask->penalties;
     seq->n_adjusts = (int32_t)draw->adjusts->n;
     seq->n_allowed_words = (int32_t)draw->n_allowed_words;
-    if (r->ask->n_logprobs < 0) return;
+    if (r->ask->n_tops < 0) return;
     seq->want |= PLAN_LOGPROB;
-    seq->n_logprobs = r->ask->n_logprobs;
+    seq->n_logprobs = r->ask->n_tops;
 }
 
 static struct status make_draw(struct scheduler *s, const struct request *r,
@@ -51,8 +51,7 @@ static bool gives_scores(const struct scheduler *s, const struct sequence *q, si
 {
     const struct request *r = q->r;
     if (s->o.logits != NULL) return true;
-    return r->ask->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt &&
-           end >= r->score_from;
+    return r->ask->n_prompt_tops >= 0 && q->n_computed + 1 < r->n_prompt && end >= r->score_from;
 }
 
 /* Asks for the sum of those rows [n_computed, end) of a text that its vector is made of and that
@@ -92,7 +91,7 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
     if (q->is_scored) seq.want = PLAN_SCORE;
     if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
     if (r->ask->pool != POOL_NONE) plan_pool(q, end, &seq);
-    if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
+    if (r->ask->n_prompt_tops > 0) seq.n_prompt_logprobs = r->ask->n_prompt_tops;
     if (is_last && scheduler_samples(s, r)) {
         TRY(adjusts_update(&q->adjusts, r, s->o.rules));
         TRY(make_draw(s, r, NULL, &q->adjusts, &draw));
@@ -124,7 +123,7 @@ static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
     if (r->ask->guide != NULL)
         ahead->guide_state =
             guide_next(r->ask->guide, ahead->guide_state, q->drafts[i], pos == r->n_prompt);
-    if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
+    if (r->ask->n_prompt_tops > 0) seq.n_prompt_logprobs = r->ask->n_prompt_tops;
     TRY(adjusts_add(&s->draft_adjusts, r, q->drafts[i]));
     TRY(make_draw(s, r, ahead, &s->draft_adjusts, &draw));
     plan_draw(r, &draw, &seq);

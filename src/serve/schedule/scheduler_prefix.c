@@ -42,7 +42,7 @@ size_t scheduler_prefix_sharable(const struct sequence *q)
     const struct request *r = q->r;
     const enum request_pool pool = r->ask->pool;
     if (pool == POOL_CLS || pool == POOL_MEAN) return 0;
-    const size_t first = r->ask->n_prompt_logprobs >= 0 ? r->score_from : r->n_tokens;
+    const size_t first = r->ask->n_prompt_tops >= 0 ? r->score_from : r->n_tokens;
     return (first - 1) / block_tokens;
 }
 
