@@ -41,6 +41,11 @@ struct status h5_int_attribute(hid_t object, const char *path, const char *name,
     return attribute_write(object, path, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
 }
 
+struct status h5_real_attribute(hid_t object, const char *path, const char *name, double value)
+{
+    return attribute_write(object, path, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value);
+}
+
 static struct status bool_attribute(hid_t object, const char *path, const char *name, bool value)
 {
     const hid_t type = H5Tenum_create(H5T_STD_I8LE);
@@ -72,7 +77,7 @@ static struct status field_write(hid_t group, const char *path, const char *key,
         return h5_int_attribute(group, path, key, i);
     case JS_REAL:
         js_number(value, &x);
-        return attribute_write(group, path, key, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &x);
+        return h5_real_attribute(group, path, key, x);
     case JS_BOOL:
         js_bool(value, &b);
         return bool_attribute(group, path, key, b);

@@ -1,5 +1,5 @@
-/* Writes the config of a checkpoint into HDF5 as typed attributes. Called by ckpt_writer.c and
- * ckpt_writer_tensor.c. */
+/* Writes the config of a checkpoint into HDF5 as typed attributes. Called by ckpt_writer.c,
+ * ckpt_writer_tensor.c and logprobs_file.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_CONFIG_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_CONFIG_H
 
@@ -19,5 +19,7 @@ struct status h5_string_attribute(hid_t object, const char *path, const char *na
                                   const char *text, size_t n);
 /* Local. Writes one integer attribute, stored as int64. */
 struct status h5_int_attribute(hid_t object, const char *path, const char *name, int64_t value);
+/* Local. Writes one attribute of a real number, stored as float64. */
+struct status h5_real_attribute(hid_t object, const char *path, const char *name, double value);
 
 #endif
