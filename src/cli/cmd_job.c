@@ -78,12 +78,25 @@ static struct status check_audit(const struct job_options *o)
     return status_ok();
 }
 
+static struct status check_saving(const struct job_options *o)
+{
+    static const char *const flags[] = {"save-logprobs-k", "save-logprobs-type"};
+    const char *path = o->files.save_logprobs;
+    for (size_t i = 0; path == NULL && i < sizeof flags / sizeof flags[0]; i++) {
+        if (!flags_is_given(&o->given, flags[i])) continue;
+        return status_make(STATUS_USAGE, "--%s: needs --save-logprobs FILE.h5", flags[i]);
+    }
+    if (path == NULL || strcmp(path, "-") != 0) return status_ok();
+    return status_make(STATUS_USAGE, "--save-logprobs -: expected a file, HDF5 cannot be piped");
+}
+
 static struct status job_check(const struct job_options *o)
 {
     if (o->files.model == NULL && !o->run.dry_run)
         return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
     if (o->files.input.n == 0) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (o->files.output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
+    TRY(check_saving(o));
     return check_audit(o);
 }
 

@@ -79,6 +79,8 @@ struct job {
     struct http_port *http; /* NULL: the requests are lines of a file */
     struct audit *audit;    /* NULL: no --audit */
     struct logits_file *logits;
+    struct logprobs_options save; /* path NULL: none */
+    char checkpoint[40];          /* the digest that it names */
     struct serve_summary *summary;
     struct file_claims *claims; /* on the results, journal and reports that are written; owned */
     char *journal_path;         /* owned; NULL: none */

@@ -7,6 +7,7 @@
 #include "job/job_private.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { AUTO_DRAFTS = 15 }; /* most draft tokens if --speculate gives no number */
@@ -175,6 +176,8 @@ static struct status check_step_tokens(const struct job *j)
     size_t row_bytes = hidden_bytes(1, j->model.width);
     if (has_logits && row_bytes < j->model.vocab * sizeof(float))
         row_bytes = j->model.vocab * sizeof(float);
+    if (j->o->files.save_logprobs != NULL)
+        row_bytes += j->o->files.save_logprobs_k * sizeof(struct plan_top);
     const size_t most = ((size_t)INT_MAX - MESSAGE_HEADERS_BYTES) / (row_bytes + SCORE_BYTES);
     if (n <= most) return status_ok();
     return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %zu",
@@ -260,9 +263,27 @@ static struct status claim_outputs(struct job *j)
         TRY(file_claims_add(j->claims, "output", o->files.output));
     if (j->journal_path != NULL) TRY(file_claims_add(j->claims, "journal", j->journal_path));
     if (o->files.logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->files.logits));
+    if (j->save.path != NULL) TRY(file_claims_add(j->claims, "--save-logprobs", j->save.path));
     if (o->files.metrics != NULL) TRY(file_claims_add(j->claims, "--metrics", o->files.metrics));
     return o->files.trace != NULL ? file_claims_add(j->claims, "--trace", o->files.trace)
                                   : status_ok();
+}
+
+/* Sets j->save; a dry run saves nothing, because its answers are made up. */
+static void settle_saving(struct job *j)
+{
+    const struct job_file_flags *f = &j->o->files;
+    if (f->save_logprobs == NULL || j->o->run.dry_run) return;
+    const struct ckpt_digest digest = ckpt_digest(j->ckpt);
+    snprintf(j->checkpoint, sizeof j->checkpoint, "%016llx%016llx", (unsigned long long)digest.high,
+             (unsigned long long)digest.low);
+    j->save = (struct logprobs_options){.path = f->save_logprobs,
+                                        .shape = {.model = j->layout_model.name,
+                                                  .checkpoint = j->checkpoint,
+                                                  .k = f->save_logprobs_k,
+                                                  .vocab = j->model.vocab,
+                                                  .type = f->save_logprobs_type},
+                                        .failpoint = &j->failpoint};
 }
 
 /* Opens what a job of lines has besides its input and output: part, journal, claims, audit. */
@@ -275,6 +296,7 @@ static struct status open_lines(struct job *j)
     TRY(job_journal_path(o, &j->journal_path));
     TRY(job_journal_settings(j, &j->settings));
     TRY(job_journal_session(j, &j->session));
+    settle_saving(j);
     TRY(claim_outputs(j));
     if (o->files.logits != NULL) TRY(logits_file_create(o->files.logits, &j->logits));
     return o->files.audit > 0 ? open_audit(j) : status_ok();
@@ -335,6 +357,7 @@ struct status job_open_lead(struct job *j)
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
                                          .is_dry_run = o->run.dry_run,
+                                         .save = j->save.path != NULL ? &j->save : NULL,
                                          .audit = j->audit,
                                          .journal_path = j->audit == NULL ? j->journal_path : NULL,
                                          .settings = j->settings.data,

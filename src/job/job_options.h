@@ -9,6 +9,7 @@
 #include "attention/tier_flags.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "checkpoint/file/logprobs_file.h"
 #include "checkpoint/load/loader_cache.h"
 #include "kernels/device_flags.h"
 #include "model/model_flags.h"
@@ -47,6 +48,17 @@
                  "for job arrays; `shoal merge` joins the outputs")                                \
     FLAG(const char *, logits, "logits", OF_TEXT("OUT.h5"), .commands = IN_SCORE,                  \
          .help = "also write every logit, one dataset per line")                                   \
+    FLAG(const char *, save_logprobs, "save-logprobs", OF_TEXT("FILE.h5"),                         \
+         .commands = IN_GENERATE,                                                                  \
+         .help = "also write the most likely tokens at each token of prompts and answers, and "    \
+                 "their log-probabilities, for training another model on them (docs/distill.md)")  \
+    FLAG(uint32_t, save_logprobs_k, "save-logprobs-k", OF_COUNT(1, LOGPROBS_K_MAX, "K"),           \
+         .preset = "64", .commands = IN_GENERATE, .journal = JOURNAL_CHANGED,                      \
+         .help = "so many tokens of --save-logprobs")                                              \
+    FLAG(enum logprobs_type, save_logprobs_type, "save-logprobs-type",                             \
+         OF_CHOICE(LOGPROBS_TYPE_WORDS), .preset = "f16", .commands = IN_GENERATE,                 \
+         .journal = JOURNAL_CHANGED,                                                               \
+         .help = "their log-probabilities as f16, or as u8: steps of 1/16, at least -15.875")      \
     FLAG(const char *, metrics, "metrics", OF_TEXT("FILE"), .alias = "report",                     \
          .commands = IN_JOBS,                                                                      \
          .help = "write the settings and measurements of the run as JSON: at the end, and every "  \

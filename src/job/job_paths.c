@@ -126,7 +126,7 @@ static struct status check_output(const struct job_options *o)
                        o->files.output);
 }
 
-enum { NAMED_MAX = FLAG_LIST_MAX + 9 };
+enum { NAMED_MAX = FLAG_LIST_MAX + 10 };
 
 /* Lists the files that the flags name; returns their number. */
 static size_t list_named(const struct job_options *o, struct named files[NAMED_MAX])
@@ -141,6 +141,7 @@ static size_t list_named(const struct job_options *o, struct named files[NAMED_M
     files[n++] = (struct named){"expert-load", o->layout.expert_load, false};
     files[n++] = (struct named){"output", o->files.output, o->files.audit == 0};
     files[n++] = (struct named){"logits", o->files.logits, true};
+    files[n++] = (struct named){"save-logprobs", o->files.save_logprobs, o->files.audit == 0};
     files[n++] = (struct named){"metrics", o->files.metrics, true};
     files[n++] = (struct named){"trace", o->files.trace, true};
     return n;

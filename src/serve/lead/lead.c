@@ -7,7 +7,7 @@
 #include "serve/lead/lead_private.h"
 #include "serve/request/beam.h"
 
-enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20 };
+enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20, SAVING_WINDOW_BYTES = 1 << 30 };
 
 struct status lead_start(struct lead *l, const struct lead_pools *pools)
 {
@@ -45,7 +45,8 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     struct status st;
     l->o = *options;
     if (l->o.window_rows == 0) l->o.window_rows = WINDOW_ROWS;
-    if (l->o.window_bytes == 0) l->o.window_bytes = WINDOW_BYTES;
+    if (l->o.window_bytes == 0)
+        l->o.window_bytes = options->save != NULL ? SAVING_WINDOW_BYTES : WINDOW_BYTES;
     l->rules = (struct request_rules){
         .defaults = options->defaults,
         .form = options->form,
@@ -63,6 +64,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .embed = options->embed,
         .warnings = &l->warnings,
         .is_dry_run = options->is_dry_run,
+        .n_saved_tops = options->save != NULL ? (int32_t)options->save->shape.k : 0,
     };
     strbuf_init(&l->row);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);

@@ -14,6 +14,7 @@
 #include "serve/input/input_part.h"
 #include "serve/lead/audit.h"
 #include "serve/lead/lead_flags.h"
+#include "serve/output/logprobs_part.h"
 #include "serve/request/request.h"
 #include "serve/schedule/scheduler.h"
 #include "serve/schedule/stats.h"
@@ -57,7 +58,8 @@ struct lead_options {
     drafter_fn *drafter;
     void *drafter_user;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
-    size_t window_bytes;    /* their memory; 0: 256 MiB. One row may always be read */
+    size_t window_bytes;    /* their memory; 0: 256 MiB, with `save` 1 GiB. One row may always be
+                               read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* when scoring only; NULL: no logits are wanted */
     void *logits_user;
@@ -71,6 +73,9 @@ struct lead_options {
     struct failpoint *failpoint; /* tests only; NULL: none */
     struct file_claims *claims;  /* claims on the files; after one is lost nothing is written. NULL:
                                     none */
+
+    const struct logprobs_options *save; /* log-probabilities that are saved beside the output, when
+                                            generating; NULL: none */
 
     /* With an audit, only the lines that it chose are run, and their rows are compared instead of
      * written; the audit itself reads output_path and journal_path. NULL: a job. */

@@ -27,7 +27,8 @@ static struct status lead_input_make_request(struct lead *l, const struct line *
 }
 
 /* Writes a row that an earlier run finished. */
-static struct status lead_input_take_row(struct lead *l, const struct journal_hit *hit)
+static struct status lead_input_take_row(struct lead *l, uint64_t line,
+                                         const struct journal_hit *hit)
 {
     const struct id_hash id = {hit->row.id_low, hit->row.id_high};
     const struct result_row row = {.text = hit->text,
@@ -36,6 +37,10 @@ static struct status lead_input_take_row(struct lead *l, const struct journal_hi
                                    .n_scored = hit->row.n_scored,
                                    .sum_logprob = hit->row.sum_logprob};
     uint64_t index;
+    if (l->lines.part != NULL && !hit->row.is_error) {
+        const uint64_t digest[2] = {hit->digest.low, hit->digest.high};
+        TRY(logprobs_part_check(l->lines.part, line, digest));
+    }
     TRY(id_set_add_hash(&l->lines.ids, id));
     result_writer_open(l->lines.writer, row.n, &index);
     l->lines.n_read++;
@@ -102,7 +107,7 @@ static struct status lead_input_take_line(struct lead *l, const struct line *lin
             return journal_line_changed(line_reader_place(l->lines.reader, line->number));
         }
     }
-    return hit.kind == JOURNAL_HIT_ROW ? lead_input_take_row(l, &hit)
+    return hit.kind == JOURNAL_HIT_ROW ? lead_input_take_row(l, line->number, &hit)
                                        : take_request(l, line, &digest, &hit);
 }
 

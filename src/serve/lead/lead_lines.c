@@ -43,6 +43,7 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
     TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
     struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
     row.sum_logprob = result_row_sum(r, &row.n_scored);
+    if (l->lines.part != NULL && !row.is_error) TRY(logprobs_part_put(l->lines.part, r));
     if (l->lines.journal != NULL) {
         const struct id_hash id =
             r->is_named ? id_hash_of(r->custom_id.bytes, r->custom_id.n) : ID_HASH_NONE;
@@ -65,14 +66,21 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
     return result_writer_put(l->lines.writer, r->index, &row);
 }
 
+/* Makes the rows that were put so far durable, after their log-probabilities. */
+static struct status commit_rows(struct lead *l)
+{
+    if (l->lines.part != NULL && journal_is_dirty(l->lines.journal))
+        TRY(logprobs_part_sync(l->lines.part));
+    return journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
+}
+
 struct status lead_flush(struct lead *l, bool now)
 {
     TRY(file_claims_check(l->o.claims));
     if (l->lines.journal == NULL) return result_writer_flush(l->lines.writer);
     if (!now && journal_is_dirty(l->lines.journal) && !journal_is_due(l->lines.journal))
         return status_ok();
-    struct status st =
-        journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
+    struct status st = commit_rows(l);
     if (!status_failed(&st)) st = result_writer_flush(l->lines.writer);
     l->lines.failed = l->lines.failed || status_failed(&st);
     return st;
@@ -119,6 +127,22 @@ static struct result_writer_options writer_options(const struct lead_options *o)
                                           .failpoint = o->failpoint};
 }
 
+/* Opens the log-probabilities that earlier runs saved. A complete job has only the file. */
+static struct status open_part(struct lead *l)
+{
+    const struct logprobs_options *save = l->o.save;
+    if (save == NULL) return status_ok();
+    const struct journal_facts *facts =
+        l->lines.journal != NULL ? journal_facts_of(l->lines.journal) : NULL;
+    if (facts == NULL || !facts->is_complete)
+        return logprobs_part_open(save, facts != NULL && facts->n_rows > 0, &l->lines.part);
+    if (file_exists(save->path)) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--save-logprobs %s: it is gone, and the job is complete; --restart makes "
+                       "both again",
+                       save->path);
+}
+
 static struct status lead_open_journal(struct lead *l)
 {
     const struct lead_options *o = &l->o;
@@ -132,6 +156,7 @@ static struct status lead_open_journal(struct lead *l)
                                        .failpoint = o->failpoint};
     TRY(refuse_strange_output(o));
     TRY(journal_open(&jo, &l->lines.journal));
+    TRY(open_part(l));
     const struct result_writer_options wo = writer_options(o);
     TRY(result_writer_resume(&wo, &l->lines.writer));
     return resume(l);
@@ -155,6 +180,7 @@ static struct status open_files(struct lead *l)
                            o->output_path, o->input_path);
     }
     if (o->journal_path != NULL) return lead_open_journal(l);
+    TRY(open_part(l));
     return result_writer_create(&wo, &l->lines.writer);
 }
 
@@ -207,6 +233,7 @@ static void lines_save(void *user)
     struct lead *l = user;
     if (l->lines.journal == NULL) return;
     struct status st = file_claims_check(l->o.claims);
+    if (!status_failed(&st) && l->lines.part != NULL) st = logprobs_part_sync(l->lines.part);
     if (!status_failed(&st)) st = journal_save(l->lines.journal);
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
 }
@@ -228,18 +255,50 @@ static struct status end_journal(struct lead *l)
     return journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
 }
 
+static bool all_rows_are_written(const struct lead *l)
+{
+    return l->lines.all_read && result_writer_n_open(l->lines.writer) == 0;
+}
+
+/* Makes the file of log-probabilities, before the journal says that the job is complete. */
+static struct status end_saved(struct lead *l)
+{
+    return l->lines.part != NULL ? logprobs_part_finish(l->lines.part) : status_ok();
+}
+
+static struct status close_without_journal(struct lead *l)
+{
+    const bool all_written = all_rows_are_written(l);
+    TRY(result_writer_close(l->lines.writer));
+    return all_written ? end_saved(l) : status_ok();
+}
+
+/* Removes the part of a complete job. If there are error rows it stays, because --retry-errors
+ * makes the file again, with their records. */
+static void drop_part(const struct lead *l)
+{
+    if (l->o.save == NULL || l->o.audit != NULL) return;
+    if (result_writer_totals(l->lines.writer).n_error_rows == 0)
+        logprobs_part_remove(l->o.save->path);
+}
+
 static struct status close_files(struct lead *l)
 {
     TRY(file_claims_check(l->o.claims));
-    if (l->lines.journal == NULL) return result_writer_close(l->lines.writer);
+    if (l->lines.journal == NULL) return close_without_journal(l);
     if (l->lines.failed) { /* if the output failed, finished rows can still go to the journal */
-        return journal_commit(l->lines.journal, l->lines.n_read, line_reader_done(l->lines.reader));
+        return commit_rows(l);
     }
     TRY(lead_flush(l, true));
-    const bool all_written = l->lines.all_read && result_writer_n_open(l->lines.writer) == 0;
-    if (!all_written && !l->lines.is_complete) return result_writer_show(l->lines.writer);
+    if (!all_rows_are_written(l) && !l->lines.is_complete)
+        return result_writer_show(l->lines.writer);
     TRY(result_writer_close(l->lines.writer));
-    return l->lines.is_complete ? status_ok() : end_journal(l);
+    if (!l->lines.is_complete) {
+        TRY(end_saved(l));
+        TRY(end_journal(l));
+    }
+    drop_part(l);
+    return status_ok();
 }
 
 static struct status lines_close(void *user)
@@ -295,6 +354,8 @@ void lead_lines_close(struct lead *l)
     struct lead_lines *s = &l->lines;
     line_reader_destroy(&s->reader);
     result_writer_destroy(&s->writer);
+    if (s->part != NULL && s->journal == NULL) logprobs_part_remove(l->o.save->path);
+    logprobs_part_destroy(&s->part);
     journal_destroy(&s->journal);
     id_set_fini(&s->ids);
     for (size_t i = 0; i < LEAD_ERRORS_SHOWN; i++) strbuf_fini(&s->rows.shown[i]);

@@ -35,7 +35,8 @@ struct lead_lines {
     struct input_files one_input; /* what `input` points to if the options name one file */
     struct line_reader *reader;
     struct result_writer *writer;
-    struct journal *journal; /* NULL: none */
+    struct journal *journal;    /* NULL: none */
+    struct logprobs_part *part; /* log-probabilities to be saved; NULL: none */
     struct id_set ids;
     struct lead_rows rows;
     uint64_t n_read;

@@ -1,0 +1,344 @@
+/* The file of --save-logprobs: its codes; the same bytes from jobs that die after every few steps,
+ * in other batches and pipelines; records that are torn, damaged or missing. tests/e2e/distill.py
+ * compares its values with those of the rows. */
+#include "base/mem.h"
+#include "serve/output/logprobs_part.h"
+#include "util_journal.h"
+
+#include <CUnit/CUnit.h>
+#include <hdf5.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { K = 6, N_LINES = 40 };
+
+/* ---- codes ---- */
+
+static void codes_are_the_nearest_ones(void)
+{
+    const struct {
+        float x;
+        uint16_t half;
+        uint8_t code;
+    } rows[] = {
+        {0, 0x0000, 0},
+        {-0.03125f, 0xA800, 0},     /* half-way: the larger probability */
+        {-0.031250004f, 0xA800, 1}, /* just above */
+        {-0.09375f, 0xAE00, 1},     /* half-way between 1 and 2 */
+        {-0.0625f, 0xAC00, 1},
+        {-1, 0xBC00, 16},
+        {-1.00048828125f, 0xBC00, 16}, /* a tie of halves: to even */
+        {-1.00146484375f, 0xBC02, 16}, /* the next one */
+        {-15.875f, 0xCBF0, 254},
+        {-16, 0xCC00, 254},     /* the lowest code */
+        {-100000, 0xFBFF, 254}, /* finite: not infinite in f16 */
+        {-INFINITY, 0xFC00, LOGPROBS_U8_NONE},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        uint16_t half;
+        uint8_t code;
+        logprobs_encode(LOGPROBS_F16, &rows[i].x, 1, &half);
+        logprobs_encode(LOGPROBS_U8, &rows[i].x, 1, &code);
+        CU_ASSERT_EQUAL(half, rows[i].half);
+        CU_ASSERT_EQUAL(code, rows[i].code);
+    }
+    CU_ASSERT_EQUAL(logprobs_bytes(LOGPROBS_F16), 2);
+    CU_ASSERT_EQUAL(logprobs_bytes(LOGPROBS_U8), 1);
+}
+
+/* ---- whole jobs ---- */
+
+/* A job that saves, and the file of an uninterrupted run without a journal. */
+struct saving {
+    struct util_job job;
+    struct logprobs_options save;
+    struct failpoint failpoint;
+    char path[96], part[104];
+    struct strbuf expected, found;
+};
+
+static void add_lines(struct strbuf *s)
+{
+    for (int i = 0; i < N_LINES; i++) {
+        if (i % 9 == 4) {
+            strbuf_puts(s, "{\"prompt\":\"bad\",\"top_p\":9}\n");
+        } else if (i % 11 == 7) {
+            strbuf_puts(s, "{\"prompt_token_ids\":[5,1,5],\"max_tokens\":40}\n"); /* fails late */
+        } else {
+            strbuf_printf(s,
+                          "{\"custom_id\":\"c%d\",\"prompt\":\"word%d and\",\"max_tokens\":%d%s}\n",
+                          i, 7 * i, 1 + 13 * i % 60,
+                          i % 5 == 1   ? ",\"n\":3,\"logprobs\":2"
+                          : i % 5 == 3 ? ",\"logprobs\":3,\"prompt_logprobs\":9"
+                                       : ",\"ignore_eos\":true");
+        }
+    }
+}
+
+static void init(struct saving *s, const char *text, size_t n)
+{
+    struct util_outcome out;
+    memset(s, 0, sizeof *s);
+    strbuf_init(&s->expected);
+    strbuf_init(&s->found);
+    util_job_init_text(&s->job, text, n, true);
+    snprintf(s->path, sizeof s->path, "%s/t.h5", s->job.folder);
+    snprintf(s->part, sizeof s->part, "%s.part", s->path);
+    s->save = (struct logprobs_options){
+        .path = s->path,
+        .shape = {.model = "fake", .checkpoint = "0", .k = K, .vocab = FAKE_VOCAB},
+        .failpoint = &s->failpoint};
+    s->job.o.save = &s->save;
+    s->job.o.journal_path = NULL;
+    util_job_run(&s->job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE_FATAL(out.done && !status_failed(&out.st));
+    CU_ASSERT_TRUE(util_job_is_expected(&s->job)); /* rows do not change */
+    CU_ASSERT_NOT_EQUAL(access(s->part, F_OK), 0);
+    util_read_file(s->path, &s->expected);
+    CU_ASSERT_FATAL(s->expected.n > 2048);
+    unlink(s->path);
+    util_job_remove(&s->job);
+    s->job.o.journal_path = s->job.journal;
+}
+
+static void init_lines(struct saving *s)
+{
+    struct strbuf text;
+    strbuf_init(&text);
+    add_lines(&text);
+    init(s, text.data, text.n);
+    strbuf_fini(&text);
+}
+
+static void forget(struct saving *s)
+{
+    unlink(s->path);
+    unlink(s->part);
+    util_job_remove(&s->job);
+}
+
+static void fini(struct saving *s)
+{
+    forget(s);
+    strbuf_fini(&s->expected);
+    strbuf_fini(&s->found);
+    util_job_fini(&s->job);
+}
+
+static bool is_expected(struct saving *s)
+{
+    util_read_file(s->path, &s->found);
+    return s->found.n == s->expected.n &&
+           memcmp(s->found.data, s->expected.data, s->found.n) == 0 &&
+           util_job_is_expected(&s->job);
+}
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void a_job_that_dies_often_makes_the_same_file(void)
+{
+    struct saving s;
+    init_lines(&s);
+    for (int i = 0; i < 8; i++) {
+        struct util_outcome out = {.done = false};
+        const bool drains = i % 2 == 0;
+        int n_runs = 0;
+        s.job.o.schedule.max_batch = i < 4 ? 5 : 2;
+        s.job.o.n_groups = 1 + i % 3;
+        s.job.o.n_replicas = 1 + i / 4;
+        s.job.o.flags.checkpoint_tokens = drains ? 0 : 3;
+        while (!out.done && n_runs++ < 400) {
+            util_job_run(&s.job, 9 + 4 * i, drains, &out);
+            CU_ASSERT_FALSE_FATAL(status_failed(&out.st) || out.n_wrong > 0);
+            CU_ASSERT_EQUAL(exists(s.path), out.done);
+        }
+        CU_ASSERT_TRUE(out.done && n_runs > 3);
+        CU_ASSERT_TRUE(is_expected(&s));
+        CU_ASSERT_TRUE(exists(s.part)); /* there are error rows, which can run again */
+        forget(&s);
+    }
+    fini(&s);
+}
+
+static void error_rows_that_run_again_join_the_others(void)
+{
+    struct saving s;
+    struct util_outcome out;
+    init_lines(&s);
+    s.job.bad_arithmetic = true;
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(is_expected(&s));
+    s.job.bad_arithmetic = false; /* as after a repair of the machine */
+    s.job.o.flags.retry_errors = true;
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_FALSE(status_failed(&out.st));
+    util_read_file(s.path, &s.found);
+    CU_ASSERT(s.found.n > s.expected.n);
+    fini(&s);
+}
+
+/* Runs some steps of a fresh job, until it has records, and returns the bytes of its part. */
+static void run_half(struct saving *s)
+{
+    struct util_outcome out;
+    forget(s);
+    s->job.o.schedule.max_batch = 5;
+    util_job_run(&s->job, 60, true, &out);
+    CU_ASSERT_FALSE(status_failed(&out.st) || out.done);
+    util_read_file(s->part, &s->found);
+    CU_ASSERT_FATAL(s->found.n > 3000);
+}
+
+static void torn_records_are_cut_and_missing_ones_are_named(void)
+{
+    struct saving s;
+    struct util_outcome out;
+    init_lines(&s);
+    run_half(&s);
+    strbuf_puts(&s.found, "SHOALP1\n and half a record");
+    util_write_file(s.part, s.found.data, s.found.n);
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(out.done && is_expected(&s));
+    for (int i = 0; i < 3; i++) {
+        run_half(&s);
+        s.found.data[i == 0 ? 10 : 200] ^= 1;                          /* the head, the data */
+        util_write_file(s.part, s.found.data, i == 2 ? 0 : s.found.n); /* or all is gone */
+        util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+        CU_ASSERT_EQUAL(out.st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(out.st.text, "it lacks line 1,"));
+        CU_ASSERT_FALSE(exists(s.path));
+    }
+    fini(&s);
+}
+
+/* A row is not committed before its record is durable. */
+static void a_failed_sync_commits_no_row(void)
+{
+    struct saving s;
+    struct util_outcome out;
+    struct stat info;
+    init_lines(&s);
+    s.failpoint =
+        (struct failpoint){.name = FAILPOINT_LOGPROBS_FSYNC, .n_left = 1, .error = 5 /* EIO */};
+    util_job_run(&s.job, UTIL_TO_THE_END, true, &out);
+    CU_ASSERT_EQUAL(out.st.code, STATUS_IO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.st.text, ".part: fsync"));
+    CU_ASSERT(stat(s.job.output, &info) == 0 && info.st_size == 0);
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(out.done && is_expected(&s));
+    fini(&s);
+}
+
+static void a_complete_job_keeps_its_file(void)
+{
+    static const char line[] = "{\"custom_id\":\"a\",\"prompt\":\"only a good line, so that no "
+                               "part must stay for retries\",\"max_tokens\":50,\"n\":2}\n";
+    struct saving s;
+    struct util_outcome out;
+    init(&s, line, sizeof line - 1);
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(is_expected(&s));
+    CU_ASSERT_FALSE(exists(s.part));
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_FALSE(status_failed(&out.st));
+    CU_ASSERT_TRUE(is_expected(&s));
+    unlink(s.path);
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_EQUAL(out.st.code, STATUS_USAGE);
+    s.job.o.flags.restart = true;
+    util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+    CU_ASSERT_TRUE(is_expected(&s));
+    fini(&s);
+}
+
+/* ---- one request ---- */
+
+static void read_set(hid_t file, const char *name, hid_t type, void *out)
+{
+    const hid_t set = H5Dopen2(file, name, H5P_DEFAULT);
+    CU_ASSERT_FATAL(set >= 0 && H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out) >= 0);
+    H5Dclose(set);
+}
+
+/* A vocabulary of 3 tokens, of which 5 are wanted; two equal log-probabilities stay in order. */
+static void a_vocabulary_smaller_than_k_leaves_places_empty(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    const struct plan_top prompt[] = {{2, -0.5f}, {0, -1}, {1, -4}};
+    const struct plan_top drawn[] = {{0, -1}, {1, -1}, {2, -1.5f}};
+    rules.vocab_size = 3;
+    rules.n_saved_tops = 5;
+    rules.n_end_ids = 0;
+    struct request *r = util_request_parse(
+        &rules, "{\"custom_id\":\"x\",\"prompt_token_ids\":[1,2],\"max_tokens\":1}");
+    CU_ASSERT_FATAL(r->error_code == NULL && r->ask->n_tops == 3 && r->ask->n_prompt_tops == 3);
+    CU_ASSERT(r->ask->n_logprobs == -1 && r->ask->n_prompt_logprobs == -1);
+    memcpy(r->prompt_tops + 3, prompt, sizeof prompt);
+    r->scores[1] = -0.5f;
+    struct status st = request_take_logprob(r, -1.5f, drawn);
+    CU_ASSERT(!status_failed(&st));
+    st = request_take_token(r, &rules, 2);
+    CU_ASSERT(!status_failed(&st));
+
+    char path[UTIL_PATH_MAX];
+    util_file_create(path, "", 0);
+    const struct logprobs_options o = {
+        .path = path,
+        .shape = {.model = "m", .checkpoint = "c", .k = 5, .vocab = 3, .type = LOGPROBS_U8}};
+    struct logprobs_part *p = NULL;
+    st = logprobs_part_open(&o, false, &p);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = logprobs_part_put(p, r);
+    CU_ASSERT_FALSE(status_failed(&st));
+    st = logprobs_part_finish(p);
+    CU_ASSERT_FALSE(status_failed(&st));
+    logprobs_part_destroy(&p);
+    logprobs_part_remove(path);
+
+    const int32_t want_ids[] = {-1, -1, -1, -1, -1, 2, 0, 1, -1, -1, 0, 1, 2, -1, -1};
+    const uint8_t want_codes[] = {255, 255, 255, 255, 255, 8,   16, 64,
+                                  255, 255, 16,  16,  24,  255, 255};
+    int32_t ids[15], tokens[3];
+    uint8_t codes[15], generated[3];
+    float logprobs[3];
+    const hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CU_ASSERT_FATAL(file >= 0);
+    read_set(file, "top_ids", H5T_NATIVE_INT32, ids);
+    read_set(file, "top_logprobs", H5T_NATIVE_UINT8, codes);
+    read_set(file, "tokens", H5T_NATIVE_INT32, tokens);
+    read_set(file, "is_generated", H5T_NATIVE_UINT8, generated);
+    read_set(file, "token_logprobs", H5T_NATIVE_FLOAT, logprobs);
+    H5Fclose(file);
+    CU_ASSERT_EQUAL(memcmp(ids, want_ids, sizeof ids), 0);
+    CU_ASSERT_EQUAL(memcmp(codes, want_codes, sizeof codes), 0);
+    CU_ASSERT(tokens[0] == 1 && tokens[1] == 2 && tokens[2] == 2);
+    CU_ASSERT(generated[0] == 0 && generated[1] == 0 && generated[2] == 1);
+    CU_ASSERT(isnan(logprobs[0]) && logprobs[1] == -0.5f && logprobs[2] == -1.5f);
+    util_file_remove(path);
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
+void suite_logprobs_part(CU_pSuite suite);
+
+void suite_logprobs_part(CU_pSuite suite)
+{
+    CU_add_test(suite, "codes are the nearest ones", codes_are_the_nearest_ones);
+    CU_add_test(suite, "a vocabulary smaller than k leaves places empty",
+                a_vocabulary_smaller_than_k_leaves_places_empty);
+    CU_add_test(suite, "a job that dies often makes the same file",
+                a_job_that_dies_often_makes_the_same_file);
+    CU_add_test(suite, "error rows that run again join the others",
+                error_rows_that_run_again_join_the_others);
+    CU_add_test(suite, "torn records are cut and missing ones are named",
+                torn_records_are_cut_and_missing_ones_are_named);
+    CU_add_test(suite, "a failed sync commits no row", a_failed_sync_commits_no_row);
+    CU_add_test(suite, "a complete job keeps its file", a_complete_job_keeps_its_file);
+}
