@@ -11,21 +11,21 @@
 #include <stdint.h>
 
 #define FAILPOINT_LIST(X)                                                                          \
-    X(LOAD, "load")                       /* before the weights are read */                        \
-    X(JOURNAL_WRITE, "journal_write")     /* half of a group of records is written */              \
-    X(JOURNAL_FSYNC, "journal_fsync")     /* the records are written, not yet durable */           \
-    X(JOURNAL_RENAME, "journal_rename")   /* a new journal is complete and not yet in its place */ \
-    X(OUTPUT_WRITE, "output_write")       /* half of a group of rows is written */                 \
-    X(OUTPUT_FSYNC, "output_fsync")       /* all rows are written, not yet durable */              \
-    X(LOGPROBS_WRITE, "logprobs_write")   /* half of a record of FILE.h5.part is written */        \
-    X(LOGPROBS_FSYNC, "logprobs_fsync")   /* the records are written, not yet durable */           \
-    X(LOGPROBS_RENAME, "logprobs_rename") /* FILE.h5 is complete and not yet in its place */       \
-    X(RESUME, "resume")                   /* a row of an earlier run is taken over */              \
-    X(EXPERT_READ, "expert_read")         /* an expert was read from its packed copy */            \
-    X(TIER_READ, "tier_read")             /* a KV block was read from --kv-tier */                 \
-    X(STEP, "step")                       /* a step is planned */                                  \
-    X(DRAIN, "drain")                     /* running requests are written to the journal */        \
-    X(FINISH, "finish")                   /* the output is durable, the journal does not say so */
+    X(LOAD, "load")                     /* before the weights are read */                          \
+    X(JOURNAL_WRITE, "journal_write")   /* half of a group of records is written */                \
+    X(JOURNAL_FSYNC, "journal_fsync")   /* the records are written, not yet durable */             \
+    X(JOURNAL_RENAME, "journal_rename") /* a new journal is complete and not yet in its place */   \
+    X(OUTPUT_WRITE, "output_write")     /* half of a group of rows is written */                   \
+    X(OUTPUT_FSYNC, "output_fsync")     /* all rows are written, not yet durable */                \
+    X(LOGPROBS_WRITE, "logprobs_write") /* half of a record of FILE.h5.part is written */          \
+    X(LOGPROBS_FSYNC, "logprobs_fsync") /* the records are written, not yet durable */             \
+    X(LOGPROBS_FILE, "logprobs_file")   /* FILE.h5 is complete and not yet in its place */         \
+    X(RESUME, "resume")                 /* a row of an earlier run is taken over */                \
+    X(EXPERT_READ, "expert_read")       /* an expert was read from its packed copy */              \
+    X(TIER_READ, "tier_read")           /* a KV block was read from --kv-tier */                   \
+    X(STEP, "step")                     /* a step is planned */                                    \
+    X(DRAIN, "drain")                   /* running requests are written to the journal */          \
+    X(FINISH, "finish")                 /* the output is durable, the journal does not say so */
 
 enum failpoint_name {
 #define X(name, text) FAILPOINT_##name,

@@ -27,7 +27,7 @@ LINES = [dict(custom_id="plain", prompt="Fish swim in", max_tokens=9, temperatur
 N_ERRORS = 2
 # Where a job is killed, once: each point is passed however fast the job is.
 KILLS = ("logprobs_write:3", "journal_write:1", "logprobs_fsync:1", "journal_fsync:1", "output_write:1",
-         "logprobs_rename:1", "finish:1")
+         "logprobs_file:1", "finish:1")
 
 
 def f16(x):
@@ -162,7 +162,7 @@ class DistillTest:
     def errors(self):
         """Failed writes lose nothing; error rows can be run again; what does not fit the job is refused."""
         flags = ["--save-logprobs-k", K]
-        for point in ("logprobs_write:2:ENOSPC", "logprobs_fsync:1:EIO", "logprobs_rename:1:EIO"):
+        for point in ("logprobs_write:2:ENOSPC", "logprobs_fsync:1:EIO", "logprobs_file:1:EIO"):
             self.refused(3, ["failed.h5", "failed: "], self.job("failed", *flags, "--failpoint", point))
         self.must("failed", *flags)
         self.same("failed")

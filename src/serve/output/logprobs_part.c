@@ -472,7 +472,7 @@ struct status logprobs_part_finish(struct logprobs_part *p)
     struct status st = strbuf_status(&temporary);
     if (!status_failed(&st)) st = write_file(p, temporary.data);
     const int error =
-        status_failed(&st) ? 0 : failpoint_pass(p->o.failpoint, FAILPOINT_LOGPROBS_RENAME);
+        status_failed(&st) ? 0 : failpoint_pass(p->o.failpoint, FAILPOINT_LOGPROBS_FILE);
     if (error != 0) st = part_error(temporary.data, "renaming", 0, error);
     if (!status_failed(&st)) st = file_commit(temporary.data, target);
     if (status_failed(&st) && temporary.data != NULL) unlink(temporary.data);
