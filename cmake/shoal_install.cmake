@@ -27,7 +27,7 @@ install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 file(GLOB job_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/jobs/*.sbatch)
 install(PROGRAMS jobs/shoal-job jobs/gpu-rank DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS jobs/hostfile.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
-install(FILES integrations/lm_eval_shoal.py DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/integrations)
+install(FILES integrations/lm_eval_shoal.py integrations/distill.py DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/integrations)
 install(FILES ${job_scripts} jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 
 # The modulefile names the folder that `cmake --install --prefix` was told, not the configured one.

@@ -4,6 +4,7 @@ killed; its values are those of the rows; what cannot be saved is refused.
 
 usage: distill.py SHOAL DUMP_LOGPROBS WORK_FOLDER
 """
+import importlib.util
 import json
 import struct
 import sys
@@ -23,7 +24,8 @@ LINES = [dict(custom_id="plain", prompt="Fish swim in", max_tokens=9, temperatur
          dict(custom_id="beam", prompt="The sea", max_tokens=4, beam_width=3),
          dict(custom_id="long", prompt="Once upon a time", max_tokens=80, temperature=0.7, ignore_eos=True),
          dict(custom_id="again", prompt="Fish swim in", max_tokens=9, temperature=0),
-         dict(custom_id="given \u00e9\"\0", prompt_token_ids=[5, 6, 7, 8], max_tokens=1)]
+         dict(custom_id="given \u00e9\"\0", prompt_token_ids=[5, 6, 7, 8], max_tokens=0,
+              prompt_logprobs=0)]
 N_ERRORS = 2
 # Where a job is killed, once: each point is passed however fast the job is.
 KILLS = ("logprobs_write:3", "journal_write:1", "logprobs_fsync:1", "journal_fsync:1", "output_write:1",
@@ -199,8 +201,27 @@ class DistillTest:
         self.must("none", source=self.work / "empty.jsonl")
         expect(len(self.saved("none")) == 1, "rows of no lines")
 
+    def example(self):
+        """The example is Python; where h5py is installed, it reads what the dump has."""
+        path = REPO / "integrations" / "distill.py"
+        code = compile(path.read_text(), str(path), "exec")
+        if importlib.util.find_spec("h5py") is None:
+            return
+        example = dict(__name__="example")
+        exec(code, example)
+        for name in ("whole", "codes"):
+            teacher = example["Teacher"](self.work / f"{name}.h5")
+            head, *saved = self.saved(name)
+            expect((len(teacher), teacher.k, teacher.vocab) == (len(saved), head["k"], head["vocab"]), name)
+            for i, row in enumerate(saved):
+                found = teacher.row(i)
+                logprobs = [None if x == float("-inf") else x for x in found[4].ravel().tolist()]
+                expect((found[0], found[1].tolist(), found[2].tolist(), found[3].ravel().tolist(), logprobs) ==
+                       (row["custom_id"], row["tokens"], row["is_generated"], row["top_ids"],
+                        [None if x is None else f32(x) for x in row["top_logprobs"]]), f"{name}: row {i}")
+
     def __call__(self):
-        for case in (self.values, self.layouts, self.kills, self.errors):
+        for case in (self.values, self.example, self.layouts, self.kills, self.errors):
             print(f"-- {case.__name__}: {case.__doc__}")
             begin = time.monotonic()
             case()

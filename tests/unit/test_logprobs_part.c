@@ -266,10 +266,10 @@ static void read_set(hid_t file, const char *name, hid_t type, void *out)
     H5Dclose(set);
 }
 
-/* A vocabulary of 3 tokens, of which 5 are wanted; two equal log-probabilities stay in order. */
-static void a_vocabulary_smaller_than_k_leaves_places_empty(void)
+/* A request over a vocabulary of 3 tokens, of which 5 are wanted; two of its log-probabilities are
+ * equal. */
+static struct request *small_request(struct tokenizer *t)
 {
-    struct tokenizer *t = util_byte_tokenizer();
     struct request_rules rules = util_request_rules(t);
     const struct plan_top prompt[] = {{2, -0.5f}, {0, -1}, {1, -4}};
     const struct plan_top drawn[] = {{0, -1}, {1, -1}, {2, -1.5f}};
@@ -286,21 +286,54 @@ static void a_vocabulary_smaller_than_k_leaves_places_empty(void)
     CU_ASSERT(!status_failed(&st));
     st = request_take_token(r, &rules, 2);
     CU_ASSERT(!status_failed(&st));
+    return r;
+}
 
-    char path[UTIL_PATH_MAX];
-    util_file_create(path, "", 0);
+/* Makes the file `path` of one request. */
+static struct status save_one(const char *path, const struct request *r)
+{
     const struct logprobs_options o = {
         .path = path,
         .shape = {.model = "m", .checkpoint = "c", .k = 5, .vocab = 3, .type = LOGPROBS_U8}};
     struct logprobs_part *p = NULL;
-    st = logprobs_part_open(&o, false, &p);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    st = logprobs_part_put(p, r);
-    CU_ASSERT_FALSE(status_failed(&st));
-    st = logprobs_part_finish(p);
-    CU_ASSERT_FALSE(status_failed(&st));
+    TRY(logprobs_part_open(&o, false, &p));
+    struct status st = logprobs_part_put(p, r);
+    if (!status_failed(&st)) st = logprobs_part_finish(p);
     logprobs_part_destroy(&p);
     logprobs_part_remove(path);
+    return st;
+}
+
+static void every_failed_allocation_is_a_status(void)
+{
+    char path[UTIL_PATH_MAX];
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request *r = small_request(t);
+    unsigned n_failed = 0, n_wrong = 0;
+    util_file_create(path, "", 0);
+    for (uint64_t n = 1;; n++) {
+        mem_fail_after(n);
+        const struct status st = save_one(path, r);
+        mem_fail_after(0);
+        if (!status_failed(&st)) break;
+        n_failed++;
+        n_wrong += st.code != STATUS_MEMORY;
+    }
+    CU_ASSERT(n_failed > 8);
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    util_file_remove(path);
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
+static void a_vocabulary_smaller_than_k_leaves_places_empty(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request *r = small_request(t);
+    char path[UTIL_PATH_MAX];
+    util_file_create(path, "", 0);
+    const struct status st = save_one(path, r);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
 
     const int32_t want_ids[] = {-1, -1, -1, -1, -1, 2, 0, 1, -1, -1, 0, 1, 2, -1, -1};
     const uint8_t want_codes[] = {255, 255, 255, 255, 255, 8,   16, 64,
@@ -331,6 +364,7 @@ void suite_logprobs_part(CU_pSuite suite);
 void suite_logprobs_part(CU_pSuite suite)
 {
     CU_add_test(suite, "codes are the nearest ones", codes_are_the_nearest_ones);
+    CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
     CU_add_test(suite, "a vocabulary smaller than k leaves places empty",
                 a_vocabulary_smaller_than_k_leaves_places_empty);
     CU_add_test(suite, "a job that dies often makes the same file",
