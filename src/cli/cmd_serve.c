@@ -7,7 +7,9 @@
 
 static const char serve_text[] =
     "Answers OpenAI's completions and chat completions over HTTP, whole or as a stream, with the "
-    "fields, errors and bytes of shoal generate. Start it as it is for one rank, or under mpirun "
+    "fields, errors and bytes of shoal generate; with an embedding model OpenAI's embeddings, as "
+    "shoal embed; with a reranker /v1/rerank, as shoal rank. Start it as it is for one rank, or "
+    "under mpirun "
     "or "
     "srun for many; the first rank serves.\n"
     "Without --host only programs on that rank's host reach it. There is no encryption: reach it "

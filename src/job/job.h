@@ -74,7 +74,7 @@ struct job {
     bool is_complete; /* an earlier run has finished the job */
     /* lead only */
     struct job_text text;
-    struct job_embed embed; /* shoal embed only */
+    struct job_embed embed; /* of vectors and scores only */
     struct lead *lead;
     struct http_port *http; /* NULL: the requests are lines of a file */
     struct audit *audit;    /* NULL: no --audit */

@@ -105,6 +105,49 @@ static struct status settle_prediction(struct job *j)
     return status_ok();
 }
 
+/* Chooses what a server does if nobody says it. */
+static enum http_task task_of(const struct job *j)
+{
+    size_t n;
+    const bool has_head = j->model.tied || ckpt_find(j->ckpt, "lm_head.weight") != NULL;
+    if (ckpt_find(j->ckpt, "score.weight") != NULL) return HTTP_TASK_RANK;
+    if (!has_head || ckpt_text(j->ckpt, CKPT_TEXT_EMBEDDING, &n) != NULL) return HTTP_TASK_EMBED;
+    return HTTP_TASK_GENERATE;
+}
+
+/* Refuses the flags of the other tasks. */
+static struct status check_task_flags(const struct job *j)
+{
+    static const struct {
+        enum lead_mode mode;
+        enum job_group group;
+        const char *task;
+    } own[] = {{LEAD_GENERATE, JOB_SAMPLING, "generate"},
+               {LEAD_EMBED, JOB_EMBED, "embed"},
+               {LEAD_RANK, JOB_RANK, "rank"}};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        const struct flag_group *g = &job_groups[own[i].group];
+        for (size_t k = 0; own[i].mode != j->o->mode && k < g->n; k++) {
+            if (!flags_is_given(&j->o->given, g->rows[k].name)) continue;
+            return status_make(STATUS_USAGE,
+                               "--%s: without effect on this server; it needs --task %s",
+                               g->rows[k].name, own[i].task);
+        }
+    }
+    return status_ok();
+}
+
+static struct status settle_task(struct job *j)
+{
+    static const enum lead_mode modes[] = {[HTTP_TASK_GENERATE] = LEAD_GENERATE,
+                                           [HTTP_TASK_EMBED] = LEAD_EMBED,
+                                           [HTTP_TASK_RANK] = LEAD_RANK};
+    if (!j->o->serves) return status_ok();
+    const enum http_task asked = j->o->http.task;
+    j->options.mode = modes[asked != HTTP_TASK_AUTO ? asked : task_of(j)];
+    return check_task_flags(j);
+}
+
 /* Leaves out the head where only hidden states are wanted. Errors: STATUS_USAGE where logits are
  * wanted of a model without a head. */
 static struct status settle_head(struct job *j)
@@ -114,7 +157,7 @@ static struct status settle_head(struct job *j)
     if (has || j->model.headless) return status_ok();
     return status_make(STATUS_USAGE,
                        "%s: an embedding model without a head (lm_head.weight) gives no tokens; "
-                       "use shoal embed or shoal rank",
+                       "use shoal embed or shoal rank, or serve it with --task embed",
                        j->o->files.model);
 }
 
@@ -191,6 +234,7 @@ struct status job_read_model(struct job *j)
     size_t n;
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->files.model));
+    TRY(settle_task(j));
     TRY(settle_prediction(j));
     TRY(settle_head(j));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));

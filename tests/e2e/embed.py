@@ -409,4 +409,5 @@ def test():
     getattr(t, case)()
 
 
-main_of(test)
+if __name__ == "__main__":
+    main_of(test)

@@ -1,5 +1,5 @@
 /* Target: lines of shoal embed and shoal rank, which are parsed, split into their inputs, and
- * answered by result rows of made-up sums. */
+ * answered by result rows of made-up sums. Bodies of /v1/rerank need a model with one score. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "fuzz/fuzz.h"
@@ -26,6 +26,10 @@ static const char *const words[] = {"\"custom_id\":",
                                     "\"instruction\":",
                                     "\"method\":\"POST\"",
                                     "\"url\":\"/v1/embeddings\"",
+                                    "\"url\":\"/v1/rerank\"",
+                                    "\"top_n\":",
+                                    "\"return_documents\":true",
+                                    "{\"text\":",
                                     "\"body\":{",
                                     "\"priority\":",
                                     "\"messages\":[",
@@ -37,8 +41,8 @@ static const char *const words[] = {"\"custom_id\":",
                                     "1e309",
                                     NULL};
 
-static struct embed_rules embeds, ranks;
-static struct request_rules embedding, ranking;
+static struct embed_rules embeds, ranks, asks;
+static struct request_rules embedding, ranking, asking;
 
 static float halve(float x)
 {
@@ -107,8 +111,8 @@ static struct request_rules rules_of(const struct embed_rules *embed, struct tok
 
 static bool run(const char *bytes, size_t n)
 {
-    const bool embedded = answer(&embedding, bytes, n);
-    return answer(&ranking, bytes, n) || embedded;
+    const bool embedded = answer(&embedding, bytes, n), ranked = answer(&ranking, bytes, n);
+    return answer(&asking, bytes, n) || ranked || embedded;
 }
 
 static const char *const lines[] = {
@@ -118,7 +122,10 @@ static const char *const lines[] = {
     "\"input\":[\"a\",\"b\"],\"user\":\"u\"}}",
     "{\"prompt_token_ids\":[1,2,3]}",
     "{\"query\":\"q\",\"documents\":[\"one\",\"<|end|> {query}\"],\"instruction\":\"why\"}",
-    "{\"query\":\"\",\"documents\":[\"\"]}"};
+    "{\"query\":\"\",\"documents\":[\"\"]}",
+    "{\"custom_id\":\"r\",\"method\":\"POST\",\"url\":\"/v1/rerank\",\"body\":{\"query\":\"q\","
+    "\"documents\":[\"one\",{\"text\":\"two\\u0000\"},\"one\"],\"top_n\":2,"
+    "\"return_documents\":true}}"};
 
 static void begin(struct fuzz_seeds *seeds)
 {
@@ -143,9 +150,14 @@ static void begin(struct fuzz_seeds *seeds)
                                       .exponential = halve,
                                       .pair_template = "<|end|>{instruction}{query}: {document}{",
                                       .instruction = "rank"}};
+    asks = ranks;
+    asks.rank.n_labels = 2;
+    asks.rank.is_yes_no = true;
+    asks.rank.activation = RANK_SIGMOID;
     struct tokenizer *t = util_byte_tokenizer();
     embedding = rules_of(&embeds, t);
     ranking = rules_of(&ranks, t);
+    asking = rules_of(&asks, t);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         fuzz_seed_add(seeds, lines[i], strlen(lines[i]));
 }

@@ -15,6 +15,9 @@ static void paths_lead_to_their_endpoints(void)
     char item[HTTP_ITEM_MAX];
     CU_ASSERT(http_route("POST", "/v1/completions", &e, item) == HTTP_OK && e == HTTP_COMPLETIONS);
     CU_ASSERT(http_route("POST", "/v1/chat/completions", &e, item) == HTTP_OK && e == HTTP_CHAT);
+    CU_ASSERT(http_route("POST", "/v1/embeddings", &e, item) == HTTP_OK && http_runs_model(e));
+    CU_ASSERT(http_route("POST", "/v1/rerank", &e, item) == HTTP_OK && http_runs_model(e));
+    CU_ASSERT(http_route("GET", "/v1/models", &e, item) == HTTP_OK && !http_runs_model(e));
     CU_ASSERT(http_route("GET", "/health", &e, item) == HTTP_OK && http_is_open(e));
     CU_ASSERT(http_route("GET", "/metrics", &e, item) == HTTP_OK && !http_is_open(e));
     CU_ASSERT(http_route("GET", "/tokenize", &e, item) == HTTP_BAD_METHOD);

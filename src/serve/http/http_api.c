@@ -17,6 +17,8 @@ static const struct route {
 } routes[HTTP_ENDPOINT_COUNT] = {
     [HTTP_COMPLETIONS] = {"/v1/completions", "POST", "POST", false},
     [HTTP_CHAT] = {"/v1/chat/completions", "POST", "POST", false},
+    [HTTP_EMBEDDINGS] = {"/v1/embeddings", "POST", "POST", false},
+    [HTTP_RERANK] = {"/v1/rerank", "POST", "POST", false},
     [HTTP_MODELS] = {"/v1/models", "GET", "GET", false},
     [HTTP_HEALTH] = {"/health", "GET", "GET", true},
     [HTTP_METRICS] = {"/metrics", "GET", "GET", false},
@@ -71,6 +73,12 @@ const char *http_methods_of(enum http_endpoint endpoint)
 bool http_is_open(enum http_endpoint endpoint)
 {
     return routes[endpoint].is_open;
+}
+
+bool http_runs_model(enum http_endpoint endpoint)
+{
+    return endpoint == HTTP_COMPLETIONS || endpoint == HTTP_CHAT || endpoint == HTTP_EMBEDDINGS ||
+           endpoint == HTTP_RERANK;
 }
 
 enum http_status http_status_of(const char *code)

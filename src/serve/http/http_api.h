@@ -11,6 +11,8 @@
 enum http_endpoint {
     HTTP_COMPLETIONS,
     HTTP_CHAT,
+    HTTP_EMBEDDINGS,
+    HTTP_RERANK,
     HTTP_MODELS,
     HTTP_HEALTH,
     HTTP_METRICS,
@@ -59,6 +61,9 @@ enum http_status http_route(const char *method, const char *path, enum http_endp
  * needs no key. */
 const char *http_methods_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
+
+/* Local. Tells whether a call runs the model, and so may wait for others or be refused. */
+bool http_runs_model(enum http_endpoint endpoint);
 
 /* Local. Returns the HTTP status of a call whose request has the error `code`
  * (serve/request/request.h). */

@@ -1,11 +1,20 @@
-/* The flags of the server (options/flags.h explains the rows). None changes the bytes of an
- * answer. */
+/* The flags of the server (options/flags.h explains the rows). --task says which command's answers
+ * the server gives; no other flag changes the bytes of an answer. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_FLAGS_H
 #define SHOAL_SERVE_HTTP_HTTP_FLAGS_H
 
 #include "options/flags.h"
 
+enum http_task { HTTP_TASK_AUTO, HTTP_TASK_GENERATE, HTTP_TASK_EMBED, HTTP_TASK_RANK };
+
 #define HTTP_FLAGS(FLAG)                                                                           \
+    FLAG(enum http_task, task, "task",                                                             \
+         OF_CHOICE({"auto", HTTP_TASK_AUTO}, {"generate", HTTP_TASK_GENERATE},                     \
+                   {"embed", HTTP_TASK_EMBED}, {"rank", HTTP_TASK_RANK}),                          \
+         .preset = "auto", .commands = IN_SERVE,                                                   \
+         .help = "answer as shoal generate, embed or rank; auto: rank if the checkpoint has "      \
+                 "score.weight, embed if it has sentence-transformers' files or no head, "         \
+                 "otherwise generate")                                                             \
     FLAG(const char *, host, "host", OF_TEXT("ADDRESS"), .preset = "127.0.0.1",                    \
          .commands = IN_SERVE,                                                                     \
          .help =                                                                                   \

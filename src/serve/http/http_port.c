@@ -13,6 +13,7 @@
 #include "serve/output/result_stream.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The most calls, and bytes of their bodies, that are read before a step; the most memory of all
@@ -96,10 +97,10 @@ static void count_end(struct http_port *p, const struct request *r)
         p->n_error_rows++;
         *(strcmp(r->error_code, REQUEST_CANCELLED_CODE) == 0 ? &p->ends.n_gone
                                                              : &p->ends.n_error) += 1;
-    } else if (result_row_choice(r, 0)->finish == REQUEST_STOP) {
-        p->ends.n_stop++;
-    } else {
+    } else if (result_row_choice(r, 0)->finish == REQUEST_LENGTH) {
         p->ends.n_length++;
+    } else {
+        p->ends.n_stop++; /* also a vector or a score */
     }
 }
 
@@ -166,12 +167,39 @@ static struct status keep(struct http_port *p, struct exchange *x, struct reques
     return st;
 }
 
+static enum request_format format_of(enum http_endpoint endpoint)
+{
+    if (endpoint == HTTP_RERANK) return REQUEST_RERANK;
+    return endpoint == HTTP_CHAT ? REQUEST_OPENAI_CHAT : REQUEST_OPENAI;
+}
+
+/* Says what the server's model does if that is not what the endpoint asks for; NULL: it is. */
+static const char *refusal_of(const struct request_rules *rules, enum http_endpoint endpoint)
+{
+    const bool embeds = rules->embed != NULL, ranks = embeds && rules->embed->rank.head != NULL;
+    if (ranks && endpoint != HTTP_RERANK)
+        return "is served as a model that scores documents for a query: POST /v1/rerank";
+    if (embeds && !ranks && endpoint != HTTP_EMBEDDINGS)
+        return "is served as a model that makes vectors of texts: POST /v1/embeddings";
+    if (embeds || endpoint == HTTP_COMPLETIONS || endpoint == HTTP_CHAT) return NULL;
+    return "is served as a model that generates text: POST /v1/completions or "
+           "/v1/chat/completions; --task embed or --task rank serves it otherwise";
+}
+
+static struct status refuse_task(struct http_port *p, struct exchange *x, const char *refusal)
+{
+    char message[STATUS_TEXT_MAX];
+    snprintf(message, sizeof message, "%.100s %s", p->model_name, refusal);
+    return answer_error(p, x, HTTP_BAD_REQUEST, "unsupported", message);
+}
+
 static struct status take_request(struct http_port *p, struct lead *l, struct exchange *x)
 {
     struct request *r = NULL;
     const char *id = exchange_id(x);
-    struct request_call call = {.format = exchange_endpoint(x) == HTTP_CHAT ? REQUEST_OPENAI_CHAT
-                                                                            : REQUEST_OPENAI,
+    const char *refusal = refusal_of(lead_rules(l), exchange_endpoint(x));
+    if (refusal != NULL) return refuse_task(p, x, refusal);
+    struct request_call call = {.format = format_of(exchange_endpoint(x)),
                                 .number = ++p->n_calls,
                                 .id = id[0] != '\0' ? id : NULL};
     call.body = exchange_body(x, &call.n_body);

@@ -220,16 +220,17 @@ static enum MHD_Result answer_health(struct exchange *x)
     return reply(x);
 }
 
-/* Posts the call, or refuses it and says why. While there is memory, only calls that generate are
- * refused; the others are answered between two steps, even by a server that is full or draining. */
+/* Posts the call, or refuses it and says why. While there is memory, only calls that run the
+ * model are refused; the others are answered between two steps, even by a server that is full or
+ * draining. */
 static enum MHD_Result post(struct exchange *x)
 {
     struct http_server *s = x->server;
     const struct status memory = strbuf_status(&x->body);
-    const bool generates = x->endpoint == HTTP_COMPLETIONS || x->endpoint == HTTP_CHAT;
+    const bool runs = http_runs_model(x->endpoint);
     pthread_mutex_lock(&s->lock);
-    const bool lacks = status_failed(&memory), refuses = generates && s->refuses;
-    const bool is_full = generates && s->n_open >= s->flags.max_requests;
+    const bool lacks = status_failed(&memory), refuses = runs && s->refuses;
+    const bool is_full = runs && s->n_open >= s->flags.max_requests;
     if (!lacks && !refuses && !is_full) exchange_post(x);
     pthread_mutex_unlock(&s->lock);
     if (lacks)

@@ -43,7 +43,7 @@ void http_server_look(struct http_server *s);
  * gone; returns each such call once. NULL: none. */
 struct exchange *http_server_take_gone(struct http_server *s);
 
-/* Makes the server refuse calls that generate with 503 from now on; /health then also answers
+/* Makes the server refuse calls that run the model with 503 from now on; /health then also answers
  * 503. */
 void http_server_refuse(struct http_server *s);
 

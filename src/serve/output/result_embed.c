@@ -5,6 +5,7 @@
 #include "serve/output/result_row.h"
 #include "serve/request/request_embed.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Appends n bytes in base64 (RFC 4648), with padding. */
@@ -124,5 +125,54 @@ struct status result_embed_body(const struct request *r, const struct embed_rule
     strbuf_json_string(out, model != NULL ? model : "", n_model);
     strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", r->n_prompt,
                   r->n_prompt);
+    return strbuf_status(out);
+}
+
+/* A document and its score. */
+struct ranked {
+    float score;
+    int32_t index;
+};
+
+static int compare_ranked(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->score != y->score) return x->score < y->score ? 1 : -1;
+    return x->index < y->index ? -1 : 1;
+}
+
+static void add_result(const struct request *r, const struct ranked *one, struct strbuf *out)
+{
+    strbuf_printf(out, "{\"index\":%d,\"relevance_score\":", one->index);
+    strbuf_json_float(out, one->score);
+    if (r->ask->echo) {
+        const struct request_bytes *document = &r->prompts[one->index].echo;
+        strbuf_puts(out, ",\"document\":{\"text\":");
+        strbuf_json_string(out, document->bytes, document->n);
+        strbuf_puts(out, "}");
+    }
+    strbuf_puts(out, "}");
+}
+
+struct status result_embed_ranked(const struct request *r, const struct embed_rules *rules,
+                                  struct strbuf *out)
+{
+    const int32_t n = r->ask->n_choices;
+    struct ranked *all = NULL;
+    float score[2]; /* of a yes or no, the second is not used */
+    TRY(mem_alloc(&all, (size_t)n, sizeof *all, "scores"));
+    for (int32_t i = 0; i < n; i++) {
+        (void)request_scores(result_row_choice(r, i), rules, score);
+        all[i] = (struct ranked){score[0], i};
+    }
+    qsort(all, (size_t)n, sizeof *all, compare_ranked);
+    strbuf_puts(out, ",\"results\":[");
+    for (int32_t i = 0; i < n && i < r->ask->top_n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        add_result(r, &all[i], out);
+    }
+    strbuf_printf(out, "],\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", r->n_prompt,
+                  r->n_prompt);
+    mem_free(&all);
     return strbuf_status(out);
 }

@@ -1,5 +1,6 @@
 /* Writes vectors and scores into result lines: "embedding", "embeddings" or "scores" of a plain
- * line, and the body of /v1/embeddings of a batch line or call. Called by result_row.c.
+ * line, and the bodies of /v1/embeddings and /v1/rerank of a batch line or call. Called by
+ * result_row.c.
  * Circle: a row has the vectors of its answers, which result_row_choice finds. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 #define SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
@@ -13,5 +14,11 @@ struct status result_embed_plain(const struct request *r, const struct embed_rul
                                  struct strbuf *out);
 struct status result_embed_body(const struct request *r, const struct embed_rules *rules,
                                 const char *model_name, struct strbuf *out);
+
+/* Local. Appends the members of a finished rerank's body that follow its head (result_row_head): a
+ * result for each document, the highest score first, equal ones in the order of the documents; and
+ * the usage. Errors: STATUS_MEMORY. */
+struct status result_embed_ranked(const struct request *r, const struct embed_rules *rules,
+                                  struct strbuf *out);
 
 #endif

@@ -274,9 +274,10 @@ static unsigned long long id_of(const struct request *r)
 void result_row_head(const struct request *r, const char *object, const char *model_name,
                      struct strbuf *out)
 {
-    const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
+    static const char *const names[] = {
+        [REQUEST_OPENAI] = "cmpl", [REQUEST_OPENAI_CHAT] = "chatcmpl", [REQUEST_RERANK] = "rerank"};
     strbuf_printf(out, "{\"id\":\"%s-%016llx\",\"object\":\"%s\",\"created\":0,",
-                  is_chat ? "chatcmpl" : "cmpl", id_of(r), object);
+                  names[r->ask->format], id_of(r), object);
     if (model_name != NULL) {
         add_key_string(out, "model", model_name, strlen(model_name));
     } else {
@@ -288,6 +289,10 @@ struct status result_row_body(const struct request *r, const struct request_rule
                               const char *model_name, struct strbuf *out)
 {
     const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
+    if (r->ask->format == REQUEST_RERANK) {
+        result_row_head(r, "list", model_name, out);
+        return result_embed_ranked(r, rules->embed, out);
+    }
     if (r->ask->pool != POOL_NONE) return result_embed_body(r, rules->embed, model_name, out);
     result_row_head(r, is_chat ? "chat.completion" : "text_completion", model_name, out);
     strbuf_puts(out, ",\"choices\":[");
@@ -447,7 +452,8 @@ struct status result_row_rename(const char *text, size_t n, const char *id, stru
         copy_hex(&text, &n, hash, out);
         const bool has_body = copy_start(&text, &n, BATCH_BODY, out);
         if (has_body &&
-            (copy_start(&text, &n, "chatcmpl-", out) || copy_start(&text, &n, "cmpl-", out)))
+            (copy_start(&text, &n, "chatcmpl-", out) || copy_start(&text, &n, "cmpl-", out) ||
+             copy_start(&text, &n, "rerank-", out)))
             copy_hex(&text, &n, hash, out);
     }
     if (is_batch)

@@ -1,4 +1,5 @@
-/* The flags of shoal embed (options/flags.h explains the rows). A line's own fields override
+/* The flags of shoal embed, and of a server of vectors (options/flags.h explains the rows). A
+ * line's own fields override
  * --dimensions, --prompt-name and --encoding-format. */
 #ifndef SHOAL_SERVE_REQUEST_EMBED_FLAGS_H
 #define SHOAL_SERVE_REQUEST_EMBED_FLAGS_H
@@ -12,24 +13,24 @@ enum embed_switch { EMBED_AUTO, EMBED_ON, EMBED_OFF };
     FLAG(enum request_pool, pooling, "pooling",                                                    \
          OF_CHOICE({"auto", POOL_NONE}, {"last", POOL_LAST}, {"cls", POOL_CLS},                    \
                    {"mean", POOL_MEAN}),                                                           \
-         .preset = "auto", .commands = IN_EMBED, .journal = JOURNAL_ALWAYS,                        \
+         .preset = "auto", .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,             \
          .help = "the vector is the last token's hidden state, the first token's, or the mean of " \
                  "all; auto: as the checkpoint's sentence-transformers files say, otherwise last") \
     FLAG(enum embed_switch, normalize, "normalize",                                                \
          OF_CHOICE({"auto", EMBED_AUTO}, {"on", EMBED_ON}, {"off", EMBED_OFF}), .preset = "auto",  \
-         .commands = IN_EMBED, .journal = JOURNAL_ALWAYS,                                          \
+         .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
          .help = "vectors of length 1; auto: as the checkpoint says, otherwise on")                \
     FLAG(uint32_t, dimensions, "dimensions", OF_COUNT(0, 1 << 24, "N"), .preset = "0",             \
-         .commands = IN_EMBED, .journal = JOURNAL_ALWAYS,                                          \
+         .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
          .help = "the first N numbers of each vector; they are taken before it is normalized. 0: " \
                  "all")                                                                            \
     FLAG(const char *, prompt_name, "prompt-name", OF_TEXT("NAME"), .preset = "auto",              \
-         .commands = IN_EMBED, .journal = JOURNAL_ALWAYS,                                          \
+         .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
          .help = "put the checkpoint's prompt of this name before each text; auto: the one that "  \
                  "the checkpoint names, if any; none: nothing")                                    \
     FLAG(enum embed_encoding, encoding, "encoding-format",                                         \
          OF_CHOICE({"float", EMBED_FLOATS}, {"base64", EMBED_BASE64}), .preset = "float",          \
-         .commands = IN_EMBED, .journal = JOURNAL_ALWAYS,                                          \
+         .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
          .help = "numbers, or base64 of little-endian f32")
 
 struct embed_flags {

@@ -1,4 +1,4 @@
-/* The flags of shoal rank (options/flags.h explains the rows). */
+/* The flags of shoal rank, and of a server of scores (options/flags.h explains the rows). */
 #ifndef SHOAL_SERVE_REQUEST_RANK_FLAGS_H
 #define SHOAL_SERVE_REQUEST_RANK_FLAGS_H
 
@@ -14,16 +14,16 @@ enum rank_choice { RANK_BY_MODEL, RANK_AS_LOGITS, RANK_BY_SIGMOID, RANK_BY_SOFTM
     FLAG(enum rank_choice, activation, "activation",                                               \
          OF_CHOICE({"auto", RANK_BY_MODEL}, {"none", RANK_AS_LOGITS},                              \
                    {"sigmoid", RANK_BY_SIGMOID}, {"softmax", RANK_BY_SOFTMAX}),                    \
-         .preset = "auto", .commands = IN_RANK, .journal = JOURNAL_ALWAYS,                         \
+         .preset = "auto", .commands = IN_RANK | IN_SERVE, .journal = JOURNAL_ALWAYS,              \
          .help = "what becomes of the logits; auto: probabilities, by softmax over several "       \
                  "classes, otherwise by sigmoid")                                                  \
     FLAG(const char *, pair_template, "pair-template", OF_TEXT("FILE"), .preset = "auto",          \
-         .commands = IN_RANK,                                                                      \
+         .commands = IN_RANK | IN_SERVE,                                                           \
          .help = "the text that a query and a document become, with {query}, {document} and "      \
                  "{instruction} in their places; auto: Qwen3-Reranker's where a model is asked "   \
                  "for yes or no, otherwise none")                                                  \
     FLAG(const char *, instruction, "instruction", OF_TEXT("TEXT"), .preset = RANK_INSTRUCTION,    \
-         .commands = IN_RANK, .journal = JOURNAL_ALWAYS,                                           \
+         .commands = IN_RANK | IN_SERVE, .journal = JOURNAL_ALWAYS,                                \
          .help = "the instruction of lines that have none")
 
 struct rank_flags {

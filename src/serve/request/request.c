@@ -235,8 +235,9 @@ static size_t embed_cost_bytes(const struct request *r, const struct request_rul
 {
     const size_t digit_bytes = 16, n = (size_t)r->ask->n_choices;
     const size_t vector_bytes = sizeof(int64_t) * (size_t)rules->embed->width; /* before the cut */
-    return 2 * r->n_prompt * sizeof(int32_t) + n * (sizeof *r + sizeof *r->ask + vector_bytes +
-                                                    digit_bytes * (size_t)r->ask->dimensions);
+    return 2 * r->n_prompt * sizeof(int32_t) + prompts_bytes(r) +
+           n * (sizeof *r + sizeof *r->ask + vector_bytes +
+                digit_bytes * (size_t)r->ask->dimensions);
 }
 
 /* Returns the most tokens that an answer can have. */

@@ -94,7 +94,8 @@ struct request_words {
     size_t n_banned, banned_capacity;
 };
 
-enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
+/* REQUEST_RERANK: the body of /v1/rerank; all other bodies of shoal embed are REQUEST_OPENAI. */
+enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT, REQUEST_RERANK };
 enum request_finish {
     REQUEST_UNFINISHED,
     REQUEST_STOP,
@@ -169,7 +170,9 @@ struct request_ask {
     int32_t n_prompt_tops; /* the same, for each prompt token */
     int32_t n_prompts;     /* prompts of the line */
     int32_t n_choices;     /* answers, to all prompts: the first ones to the first prompt */
-    bool echo;             /* the answer and its log-probabilities begin with those of the prompt */
+    bool echo;     /* the answer and its log-probabilities begin with those of the prompt; of a
+                      rerank: the results have their documents */
+    int32_t top_n; /* of a rerank: the most results */
     enum request_score score; /* when scoring */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
@@ -184,7 +187,8 @@ struct request_ask {
 struct request_prompt {
     size_t end;
     size_t score_from;
-    struct request_bytes echo; /* owned; its text, if the ask echoes it */
+    struct request_bytes echo; /* owned; its text, or a rerank's document, if
+                                   the ask echoes it */
 };
 
 /* A line and its answer so far, or one of a line's answers. */
@@ -266,7 +270,7 @@ struct status request_create(const struct request_rules *rules, uint64_t line_nu
 
 /* A call to the server: what would be the body of a batch line, without the line around it. */
 struct request_call {
-    enum request_format format; /* REQUEST_OPENAI or REQUEST_OPENAI_CHAT */
+    enum request_format format; /* not REQUEST_PLAIN */
     uint64_t number;            /* from 1, instead of a line's */
     const char *id;             /* instead of a custom_id, NUL-terminated; NULL: none */
     const char *body;           /* JSON */

@@ -150,7 +150,9 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     const char *url = js_string(js_get(root, "url"), NULL);
     const char *method = js_string(js_get(root, "method"), NULL);
     const bool embeds = p->rules->embed != NULL;
-    p->ask->format = REQUEST_OPENAI;
+    const bool ranks = embeds && p->rules->embed->rank.head != NULL;
+    const char *const only = ranks ? "/v1/rerank" : embeds ? "/v1/embeddings" : "/v1/completions";
+    p->ask->format = ranks ? REQUEST_RERANK : REQUEST_OPENAI;
     if (method == NULL || strcmp(method, "POST") != 0) {
         return request_bad(p, "invalid_request", "method: expected \"POST\", found %s",
                            method != NULL ? "another string"
@@ -158,11 +160,9 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     }
     const bool is_chat = url != NULL && !embeds && strcmp(url, "/v1/chat/completions") == 0;
     if (is_chat) p->ask->format = REQUEST_OPENAI_CHAT;
-    if (!is_chat &&
-        (url == NULL || strcmp(url, embeds ? "/v1/embeddings" : "/v1/completions") != 0)) {
-        return request_bad(p, "invalid_request", "url: expected %s, found %s",
-                           embeds ? "\"/v1/embeddings\""
-                                  : "\"/v1/completions\" or \"/v1/chat/completions\"",
+    if (!is_chat && (url == NULL || strcmp(url, only) != 0)) {
+        return request_bad(p, "invalid_request", "url: expected \"%s\"%s, found %s", only,
+                           embeds ? "" : " or \"/v1/chat/completions\"",
                            url != NULL ? "another string" : request_type_name(js_get(root, "url")));
     }
     if (js_type(body) != JS_OBJECT) {

@@ -61,7 +61,8 @@ struct status request_add_tokens(struct request_parser *p, const int32_t *ids, s
 struct status request_read_embed(struct request_parser *p, const struct js_node *fields);
 
 /* request_rank.c: reads a line of shoal rank: "query" and "documents", and perhaps "instruction";
- * or texts as request_read_embed does. */
+ * or texts as request_read_embed does. A body of /v1/rerank has pairs only, and perhaps "top_n" and
+ * "return_documents". */
 struct status request_read_rank(struct request_parser *p, const struct js_node *fields);
 
 /* request_embed.c. request_open_parts makes the line one with a list of n inputs. request_add_part

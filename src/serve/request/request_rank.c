@@ -87,6 +87,38 @@ static struct status add_pair(struct request_parser *p, const char *what, const 
     return st;
 }
 
+/* Refuses unknown fields of a body. A plain line may carry any. */
+static struct status check_fields(struct request_parser *p, const struct js_node *fields)
+{
+    static const char *const known[] = {"query", "documents",        "instruction", "priority",
+                                        "top_n", "return_documents", "model",       "user"};
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    while (js_next(fields, &it, &key, &value)) {
+        size_t i = 0;
+        while (i < sizeof known / sizeof known[0] && strcmp(known[i], key) != 0) i++;
+        if (i == sizeof known / sizeof known[0])
+            return request_bad(p, "invalid_request", "%.100s: this field is not known", key);
+    }
+    return status_ok();
+}
+
+/* Reads the fields that only a body has, and checks that its model gives one score a text. */
+static struct status read_body(struct request_parser *p, const struct js_node *fields)
+{
+    const struct rank_rules *rank = &p->rules->embed->rank;
+    int64_t top_n = INT32_MAX;
+    TRY(check_fields(p, fields));
+    TRY(request_read_int(p, fields, "top_n", 1, INT32_MAX, &top_n));
+    TRY(request_read_bool(p, fields, "return_documents", &p->ask->echo));
+    p->ask->top_n = (int32_t)top_n;
+    if (rank->is_yes_no || rank->n_labels == 1) return status_ok();
+    return request_bad(p, "unsupported",
+                       "this model classifies: it gives %zu scores a text, expected one",
+                       rank->n_labels);
+}
+
 static struct status check_text(struct request_parser *p, const char *what,
                                 const struct js_node *node)
 {
@@ -113,16 +145,47 @@ static struct status check_pairs(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
+/* Copies a document that the answer repeats. */
+static struct status keep_document(const struct request_parser *p, const struct js_node *document,
+                                   struct request_prompt *to)
+{
+    size_t n;
+    const char *text = js_string(document, &n);
+    if (!p->ask->echo) return status_ok();
+    TRY(mem_strndup(&to->echo.bytes, text, n));
+    to->echo.n = n;
+    return status_ok();
+}
+
+/* Adds each document as a part of the line. In a body a document may be {"text": ..}, as in Jina's
+ * interface. */
+static struct status add_documents(struct request_parser *p, const struct js_node *documents,
+                                   struct pair *pair)
+{
+    char what[32];
+    TRY(request_open_parts(p, js_count(documents)));
+    for (size_t i = 0; i < js_count(documents); i++) {
+        snprintf(what, sizeof what, "documents[%zu]", i);
+        pair->document = js_at(documents, i);
+        if (p->ask->format == REQUEST_RERANK && js_type(pair->document) == JS_OBJECT)
+            pair->document = js_get(pair->document, "text");
+        TRY(check_text(p, what, pair->document));
+        TRY(add_pair(p, what, pair));
+        p->r->prompts[i].end = p->r->n_tokens;
+        TRY(keep_document(p, pair->document, &p->r->prompts[i]));
+    }
+    return status_ok();
+}
+
 struct status request_read_rank(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *documents = js_get(fields, "documents");
+    const bool is_body = p->ask->format == REQUEST_RERANK;
     struct pair pair = {.query = js_get(fields, "query"),
                         .instruction = js_get(fields, "instruction")};
     int64_t priority = 0;
-    char what[32];
-    if (p->ask->format != REQUEST_PLAIN)
-        return request_bad(p, "unsupported", "url: shoal rank takes plain lines alone");
-    if (js_type(pair.query) == JS_NULL && js_type(documents) == JS_NULL)
+    if (is_body) TRY(read_body(p, fields));
+    if (!is_body && js_type(pair.query) == JS_NULL && js_type(documents) == JS_NULL)
         return request_read_embed(p, fields);
     if (js_type(js_get(fields, "input")) != JS_NULL)
         return request_bad(p, "invalid_request",
@@ -132,13 +195,5 @@ struct status request_read_rank(struct request_parser *p, const struct js_node *
     p->ask->priority = (int32_t)priority;
     p->ask->pool = p->rules->embed->pool;
     p->ask->dimensions = p->rules->embed->dimensions;
-    TRY(request_open_parts(p, js_count(documents)));
-    for (size_t i = 0; i < js_count(documents); i++) {
-        snprintf(what, sizeof what, "documents[%zu]", i);
-        pair.document = js_at(documents, i);
-        TRY(check_text(p, what, pair.document));
-        TRY(add_pair(p, what, &pair));
-        p->r->prompts[i].end = p->r->n_tokens;
-    }
-    return status_ok();
+    return add_documents(p, documents, &pair);
 }
