@@ -204,6 +204,22 @@ static struct status read_form(struct job_text *t, const struct job_file_flags *
     return st;
 }
 
+/* Settles --reasoning-parser auto by the chat template. */
+static void settle_reasoning(struct job_text *t)
+{
+    enum reasoning_parser *parser = &t->defaults.reasoning;
+    if (*parser == REASONING_NONE) return;
+    if (*parser == REASONING_AUTO && (t->chat == NULL || !chat_has_thoughts(t->chat))) {
+        *parser = REASONING_NONE;
+        log_line(LOG_INFO, "reasoning: the chat template has no " CHAT_CLOSE_THOUGHT
+                           ", so answers stay whole");
+        return;
+    }
+    *parser = REASONING_THINK;
+    log_line(LOG_INFO, "reasoning: the text between " CHAT_OPEN_THOUGHT " and " CHAT_CLOSE_THOUGHT
+                       " is reasoning_content");
+}
+
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m)
 {
@@ -212,6 +228,7 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     TRY(status_wrap(chat_date_parse(o->run.template_date, &t->date), "--template-date"));
     if (c != NULL) TRY(read_checkpoint(t, c, m, &o->given));
     TRY(read_form(t, &o->files));
+    settle_reasoning(t);
     if (o->mode != LEAD_GENERATE || (o->run.dry_run && o->lead.quiet))
         return request_defaults_check(&t->defaults); /* nothing is sampled, or nobody looks */
     log_line(LOG_INFO,

@@ -51,6 +51,9 @@ CALLS = [
             "tools": TOOLS, "guided_choice": ['{"name": "weather", "parameters": {"at": "sea"}}']}),
     (CHAT, {"messages": [{"role": "user", "content": "Weather?"}], "max_tokens": 90, "seed": 4,
             "tools": TOOLS, "guided_choice": ["It is {fine}."]}),
+    # nor does it think, but a grammar can make it
+    (CHAT, {"messages": [{"role": "user", "content": "Nay."}], "max_tokens": 90, "seed": 4, "logprobs": True,
+            "guided_choice": ["<think>\nLet me < see.\n</think>\n\nIt is 4."]}),
     (COMPLETIONS, {"prompt": "O Romeo,", "max_tokens": 0, "echo": True, "logprobs": 1}),
     (COMPLETIONS, {"prompt": [[5, 17, 300], [5, 17]], "max_tokens": 1, "echo": True, "logprobs": 1,
                    "temperature": 0, "seed": 1234, "model": "m"}),
@@ -204,11 +207,12 @@ class Joined:
 
     def add(self, choice, is_chat):
         into = self.choices.setdefault(choice["index"],
-                                       {"text": "", "logprobs": None, "finish_reason": None,
+                                       {"text": "", "reasoning": "", "logprobs": None, "finish_reason": None,
                                         "tool_calls": []})
         expect(into["finish_reason"] is None, "a piece behind the last one")
         delta = choice["delta"] if is_chat else {"content": choice["text"]}
         into["text"] += delta.get("content", "")
+        into["reasoning"] += delta.get("reasoning_content", "")
         for call in delta.get("tool_calls", []):
             expect(call.pop("index") == len(into["tool_calls"]), f"{delta}")
             into["tool_calls"].append(call)
@@ -239,7 +243,7 @@ class ServeTest:
     def serve(self, name, *flags, model=None):
         return Server(self.shoal, self.work / name, model or self.model, self.ranks, *flags)
 
-    def rows(self):
+    def rows(self, *flags):
         """The row of each call as shoal generate writes it: ("body", bytes) or ("error", dict). The
         first line has no custom_id; the others are named c1, c2, ..."""
         lines = [{"method": "POST", "url": path, "body": body} for path, body in CALLS]
@@ -247,7 +251,7 @@ class ServeTest:
             line["custom_id"] = f"c{i}"
         path, out = self.work / "in.jsonl", self.work / "out.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        self.shoal.must("generate", "--model", self.model, "--input", path, "--output", out)
+        self.shoal.must("generate", "--model", self.model, "--input", path, "--output", out, *flags)
         return [self.row(line) for line in out.read_bytes().splitlines()]
 
     @staticmethod
@@ -282,7 +286,7 @@ class ServeTest:
         expect(sum(kind == "error" for kind, _ in rows) == 6, "six calls of the list are errors")
 
     def streams_join_to_the_whole(self, server, rows):
-        n_pieces = n_calls = 0
+        n_pieces = n_calls = n_thoughts = 0
 
         def stream(i):
             path, body = CALLS[i]
@@ -307,13 +311,16 @@ class ServeTest:
                 text = (choice["message"]["content"] or "") if is_chat else choice["text"]
                 calls = choice.get("message", {}).get("tool_calls", [])
                 expect(got["tool_calls"] == calls, f"stream {i}: {got}\n{choice}")
+                thoughts = choice.get("message", {}).get("reasoning_content", "")
+                expect(got["reasoning"] == thoughts, f"stream {i}: {got}\n{choice}")
+                n_thoughts += thoughts == "Let me < see."
                 n_calls += len(calls)
                 expect(got["text"] == text, f"stream {i}: {got['text']!r}, whole: {text!r}")
                 expect(got["finish_reason"] == choice["finish_reason"], f"stream {i}: {got}")
                 expect(got["logprobs"] == choice["logprobs"], f"stream {i}: {got}\n{choice}")
                 expect(not is_chat or got["role"] == "assistant", f"stream {i}: {got}")
         expect(n_pieces > 100, f"only {n_pieces} pieces")
-        expect(n_calls == 1, f"{n_calls} tool calls")
+        expect(n_calls == 1 and n_thoughts == 1, f"{n_calls} tool calls, {n_thoughts} thoughts")
         status, _, data = server.call("POST", COMPLETIONS, {"stream": True})
         expect(status == 400 and error_of(data)["code"] == "invalid_request", f"{status} {data}")
         status, _, data = server.call("POST", COMPLETIONS, {"prompt": "a", "stream": True, "echo": True})
@@ -476,9 +483,23 @@ class ServeTest:
         finally:
             server.end()
 
+    def rows_with_thoughts(self):
+        """The flag divides one row; it and the template's lack of tags leave all others as they are."""
+        divided, whole = self.rows("--reasoning-parser", "think"), self.rows()
+        expect(self.rows("--reasoning-parser", "auto") == whole, "auto divides without tags in the template")
+        for (path, body), (_, new), (_, old) in zip(CALLS, divided, whole, strict=True):
+            if "<think>" not in str(body):
+                expect(new == old, f"{path} {body}: {new}, {old}")
+                continue
+            new, old = (json.loads(r)["choices"][0]["message"] for r in (new, old))
+            expect((new["reasoning_content"], new["content"]) == ("Let me < see.", "It is 4."), f"{new}")
+            expect(old == {"role": "assistant", "content": body["guided_choice"][0]}, f"{old}")
+        return divided
+
     def run(self):
-        rows = self.rows()
-        server = self.serve("answers", "--watchdog", "2", "--api-key-file", self.work / "keys", "--drain-time", "900")
+        rows = self.rows_with_thoughts()
+        server = self.serve("answers", "--watchdog", "2", "--api-key-file", self.work / "keys", "--drain-time", "900",
+                            "--reasoning-parser", "think")
         try:
             self.bodies_are_those_of_a_batch(server, rows)
             self.streams_join_to_the_whole(server, rows)

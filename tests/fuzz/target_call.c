@@ -107,7 +107,7 @@ static void check_events(const struct strbuf *events, const struct request *r)
     strbuf_init(&text);
     const struct status st = tool_calls_find(r, &calls);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-    const size_t n = calls.n_content;
+    const size_t n = calls.n_content, begin = calls.content;
     const char *at = events->data, *end = at + events->n;
     while (at < end) {
         const char *next = memmem(at, (size_t)(end - at), "\n\n", 2);
@@ -116,7 +116,7 @@ static void check_events(const struct strbuf *events, const struct request *r)
         at = next + 2;
     }
     FUZZ_CHECK(events->n > 14 && memcmp(end - 14, "data: [DONE]\n\n", 14) == 0, "no [DONE]");
-    FUZZ_CHECK(text.n == n && (n == 0 || memcmp(text.data, r->text.data, n) == 0),
+    FUZZ_CHECK(text.n == n && (n == 0 || memcmp(text.data, r->text.data + begin, n) == 0),
                "joined \"%s\", whole \"%s\"", text.data, r->text.data);
     tool_calls_fini(&calls);
     strbuf_fini(&text);
@@ -243,6 +243,8 @@ static const char *const calls[] = {
     "/v1/chat/completions\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,"
     "\"max_tokens\":39,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
     "\"guided_choice\":[\"x {\\\"name\\\":\\\"f\\\"}\",\"{\\\"name\\\":\\\"f\\\"}\"]}",
+    "/v1/chat/completions\n{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,"
+    "\"guided_regex\":\" ?<think>( ?[a-c<])*</(think>[a-c ]{9,})?\"}",
     "/v1/completions\n{\"prompt\":[[97,98],[99]],\"max_tokens\":1,\"logprobs\":1,\"echo\":true}",
     "/v1/completions\n{\"prompt\":[\"a\"],\"max_tokens\":0,\"echo\":true,\"n\":1}",
     "/v1/files\n--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b\r\n"
@@ -267,6 +269,7 @@ static void begin(struct fuzz_seeds *seeds)
                                    .vocab_size = VOCAB,
                                    .max_model_len = MODEL_LEN};
     request_defaults_init(&rules.defaults);
+    rules.defaults.reasoning = REASONING_THINK;
     st = guides_create(rules.tokenizer, VOCAB, &rules.guides);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)

@@ -90,7 +90,7 @@ static void without_tools_everything_is_content(void)
     struct tool_calls found;
     ((struct request_ask *)r->ask)->tools.n = 0;
     strbuf_puts(&r->text, TAGGED(F));
-    CU_ASSERT_EQUAL(tool_calls_n_sure(r), strlen(TAGGED(F)));
+    CU_ASSERT_EQUAL(tool_calls_n_sure(r, 0), strlen(TAGGED(F)));
     const struct status st = tool_calls_find(r, &found);
     CU_ASSERT(!status_failed(&st) && found.n == 0 && found.n_content == strlen(TAGGED(F)));
     request_destroy(&r);

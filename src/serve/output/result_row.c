@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "serve/output/reasoning.h"
 #include "serve/output/result_embed.h"
 #include "serve/output/result_logprobs.h"
 #include "serve/output/tool_calls.h"
@@ -206,14 +207,20 @@ static void add_generated(struct strbuf *out, const struct request *r)
     result_row_usage(r, out);
 }
 
-/* Appends the message of a chat: its content, and the tool calls in its text. */
+/* Appends the message of a chat: its thoughts, its content, and the tool calls in its text. */
 static void add_message(struct strbuf *out, const struct request *c, const struct tool_calls *calls)
 {
+    const struct reasoning thoughts = reasoning_of(c);
+    const char *content = c->text.n > 0 ? c->text.data + calls->content : "";
     strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
+    if (thoughts.end > thoughts.begin) {
+        reasoning_write(c, thoughts.begin, thoughts.end, out);
+        strbuf_puts(out, ",");
+    }
     if (calls->n > 0 && calls->n_content == 0) {
         strbuf_puts(out, "\"content\":null");
     } else {
-        add_key_string(out, "content", c->text.data, calls->n_content);
+        add_key_string(out, "content", content, calls->n_content);
     }
     if (calls->n > 0) strbuf_puts(out, ",");
     if (calls->n > 0) tool_calls_write(calls, c, false, out);

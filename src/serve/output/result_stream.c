@@ -1,6 +1,7 @@
 /* Writes the events of a stream. */
 #include "serve/output/result_stream.h"
 
+#include "serve/output/reasoning.h"
 #include "serve/output/result_logprobs.h"
 #include "serve/output/result_row.h"
 #include "serve/output/tool_calls.h"
@@ -19,25 +20,40 @@ static void begin_event(const struct request *r, const char *model_name, struct 
     strbuf_puts(out, ",\"choices\":[");
 }
 
-/* A piece of an answer: bytes [from, end) of its text, and, in the last piece, the tool calls. */
-struct answer_piece {
+/* Bytes [from, end) of an answer's text. */
+struct text_part {
     size_t from, end;
+};
+
+/* A piece of an answer: parts of its thoughts and of its content, and, in the last piece, the tool
+ * calls. */
+struct answer_piece {
+    struct text_part thoughts, content;
     struct tool_calls calls;
     bool ends;
 };
 
+static bool has_bytes(const struct text_part *p)
+{
+    return p->end > p->from;
+}
+
 static void add_text(struct strbuf *out, const struct request *c, const struct answer_piece *p)
 {
-    strbuf_json_string(out, c->text.data != NULL ? c->text.data + p->from : "", p->end - p->from);
+    const struct text_part *t = &p->content;
+    strbuf_json_string(out, c->text.data != NULL ? c->text.data + t->from : "", t->end - t->from);
 }
 
 /* Appends the "delta" member, which extends a chat's message by the piece. */
 static void add_delta(struct strbuf *out, const struct request *c, const struct answer_piece *p)
 {
+    const bool has_thoughts = has_bytes(&p->thoughts), has_content = has_bytes(&p->content);
     strbuf_puts(out, "\"delta\":{");
-    if (p->end > p->from) strbuf_puts(out, "\"content\":");
-    if (p->end > p->from) add_text(out, c, p);
-    if (p->end > p->from && p->calls.n > 0) strbuf_puts(out, ",");
+    if (has_thoughts) reasoning_write(c, p->thoughts.from, p->thoughts.end, out);
+    if (has_thoughts && (has_content || p->calls.n > 0)) strbuf_puts(out, ",");
+    if (has_content) strbuf_puts(out, "\"content\":");
+    if (has_content) add_text(out, c, p);
+    if (has_content && p->calls.n > 0) strbuf_puts(out, ",");
     if (p->calls.n > 0) tool_calls_write(&p->calls, c, true, out);
     strbuf_puts(out, "}");
 }
@@ -94,16 +110,20 @@ struct status result_stream_write(struct result_stream *s, const struct request 
                                   const struct request_rules *rules, const char *model_name,
                                   struct strbuf *out)
 {
-    struct answer_piece p = {.from = s->n_text, .ends = c->finish != REQUEST_UNFINISHED};
+    const struct reasoning r = reasoning_of(c);
+    struct answer_piece p = {.thoughts = {r.begin + s->n_thoughts, r.end},
+                             .content = {r.content + s->n_text, r.content},
+                             .ends = c->finish != REQUEST_UNFINISHED};
     if (p.ends) {
         TRY(tool_calls_find(c, &p.calls));
-        p.end = p.calls.n_content;
+        p.content.end += p.calls.n_content;
     } else {
-        p.end = tool_calls_n_sure(c);
+        p.content.end += tool_calls_n_sure(c, r.content);
     }
-    if (!s->has_ended && (p.ends || p.end > p.from)) {
+    if (!s->has_ended && (p.ends || has_bytes(&p.thoughts) || has_bytes(&p.content))) {
         write_piece(s, c, rules, model_name, &p, out);
-        s->n_text = p.end;
+        s->n_thoughts = r.end - r.begin;
+        s->n_text = p.content.end - r.content;
         s->n_tokens = c->n_tokens - c->n_prompt;
         s->has_ended = p.ends;
     }

@@ -8,16 +8,16 @@
 
 /* How much of one answer has been written. All zeros: nothing. */
 struct result_stream {
-    size_t n_text, n_tokens;
+    size_t n_thoughts, n_text, n_tokens; /* bytes of its thoughts, and of its content or text */
     bool has_begun, has_ended;
 };
 
 /* Both are Local and append events to `out`, which also keeps errors. */
 
-/* Appends the text of the answer c that has not been written yet, with the log-probabilities of its
- * tokens if the request asks for them; nothing if there is no such text and c is not finished. The
- * last event of a finished answer has its finish_reason and a chat's tool calls; text that may
- * become a call is held back. Errors: STATUS_MEMORY. */
+/* Appends the thoughts and the text of the answer c that have not been written yet, with the
+ * log-probabilities of its tokens if the request asks for them; nothing if there is no such text
+ * and c is not finished. The last event of a finished answer has its finish_reason and a chat's
+ * tool calls; text that may become a call is held back. Errors: STATUS_MEMORY. */
 struct status result_stream_write(struct result_stream *s, const struct request *c,
                                   const struct request_rules *rules, const char *model_name,
                                   struct strbuf *out);

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "serve/output/reasoning.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -141,11 +142,17 @@ static struct status find_json(const struct request *c, struct piece all, struct
     return status_ok();
 }
 
+static struct piece content_of(const struct request *c, size_t content)
+{
+    return (struct piece){c->text.n > 0 ? c->text.data + content : "", c->text.n - content};
+}
+
 struct status tool_calls_find(const struct request *c, struct tool_calls *out)
 {
-    const struct piece all = {c->text.n > 0 ? c->text.data : "", c->text.n};
+    const size_t content = reasoning_of(c).content;
+    const struct piece all = content_of(c, content);
     bool ok = false;
-    *out = (struct tool_calls){.n_content = all.n};
+    *out = (struct tool_calls){.content = content, .n_content = all.n};
     if (c->ask->tools.n == 0) return status_ok();
     const struct status st = c->ask->tool_form == CHAT_TOOLS_TAGGED ? find_tagged(c, all, out, &ok)
                                                                     : find_json(c, all, out, &ok);
@@ -186,9 +193,9 @@ static size_t n_sure_tagged(struct piece all)
     return n;
 }
 
-size_t tool_calls_n_sure(const struct request *c)
+size_t tool_calls_n_sure(const struct request *c, size_t content)
 {
-    const struct piece all = {c->text.n > 0 ? c->text.data : "", c->text.n};
+    const struct piece all = content_of(c, content);
     if (c->ask->tools.n == 0) return all.n;
     if (c->ask->tool_form == CHAT_TOOLS_TAGGED) return n_sure_tagged(all);
     const struct piece text = trimmed(all);

@@ -22,18 +22,20 @@ struct tool_call {
 /* Zero-initialise it; tool_calls_fini frees it. */
 struct tool_calls {
     struct tool_call *calls; /* [n], owned */
-    size_t n;                /* 0: the whole text is content */
-    size_t n_content;        /* bytes of the text before the first call, without trailing blanks */
+    size_t n;                /* 0: the whole content is text */
+    size_t content;          /* where the content begins: behind the thoughts */
+    size_t n_content;        /* its bytes before the first call, without trailing blanks */
 };
 
-/* Local. Finds the calls in the text of the finished answer c; none if any call cannot be read or
- * names a tool that the request does not name. Errors: STATUS_MEMORY. */
+/* Local. Finds the calls in the content of the finished answer c; none if any call cannot be read
+ * or names a tool that the request does not name. Errors: STATUS_MEMORY. */
 struct status tool_calls_find(const struct request *c, struct tool_calls *out);
 void tool_calls_fini(struct tool_calls *t);
 
-/* Local. Returns how many leading bytes of the unfinished answer c are content, whatever follows;
- * all of them if the request names no tools. */
-size_t tool_calls_n_sure(const struct request *c);
+/* Local. Returns how many bytes of the content of the unfinished answer c, which begins at byte
+ * `content` of its text, are no call, whatever follows; all of them if the request names no tools.
+ */
+size_t tool_calls_n_sure(const struct request *c, size_t content);
 
 /* Local. Appends the member "tool_calls" as OpenAI writes it, with ids made from the line's
  * custom_id. With `indexed` each has its "index", as in streams. Errors stay in `out`. */

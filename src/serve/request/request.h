@@ -130,6 +130,13 @@ enum request_score {
     REQUEST_SCORE_TEXT    /* of all tokens of a text, in windows that fit the context */
 };
 
+/* What becomes of the thoughts in a chat's answer. */
+enum request_thoughts {
+    THOUGHTS_STAY,   /* they are content */
+    THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT begins with thoughts */
+    THOUGHTS_BEGUN,  /* it begins with thoughts, because the prompt ends with the tag */
+};
+
 /* The checked values of a line: const once the line is parsed, except for request_run_last. Each
  * answer of a line has a copy that borrows the line's lists. */
 struct request_ask {
@@ -178,8 +185,9 @@ struct request_ask {
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
                                       a NUL; empty: an answer is text */
     enum chat_tool_form tool_form; /* and how the model writes calls */
-    bool streams;                  /* a call's "stream": the answer is sent in pieces */
-    bool stream_usage;             /* the last piece has the usage: stream_options.include_usage */
+    enum request_thoughts thoughts;
+    bool streams;      /* a call's "stream": the answer is sent in pieces */
+    bool stream_usage; /* the last piece has the usage: stream_options.include_usage */
 };
 
 /* One of a line's prompts: its tokens end at `end` of the line's tokens, and begin where the prompt

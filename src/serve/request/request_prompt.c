@@ -322,6 +322,17 @@ static struct status check_messages(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
+/* Tells what becomes of the thoughts in the answer. A grammar constraint is the whole answer's, so
+ * a prompt that has begun thoughts does not count. */
+static enum request_thoughts thoughts_of(const struct request_parser *p,
+                                         const struct chat_text *text)
+{
+    const bool divides = p->rules->defaults.reasoning == REASONING_THINK;
+    if (!divides || p->ask->format != REQUEST_OPENAI_CHAT) return THOUGHTS_STAY;
+    return p->ask->guide == NULL && chat_text_begins_thoughts(text) ? THOUGHTS_BEGUN
+                                                                    : THOUGHTS_TAGGED;
+}
+
 /* Encodes a conversation through the model's chat template; adds nothing around it. Only text that
  * the template wrote can become special tokens; text of users never does. */
 static struct status encode_messages(struct request_parser *p, const struct js_node *messages,
@@ -335,7 +346,10 @@ static struct status encode_messages(struct request_parser *p, const struct js_n
     if (!status_failed(&st)) {
         st = chat_render(p->rules->chat, messages, options, &text);
         p->r->n_template_steps = text.n_steps;
-        if (!status_failed(&st)) st = chat_encode(p->rules->tokenizer, &text, &list);
+        if (!status_failed(&st)) {
+            p->ask->thoughts = thoughts_of(p, &text);
+            st = chat_encode(p->rules->tokenizer, &text, &list);
+        }
         if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
         if (!status_failed(&st)) st = take_list(p, &list);
     }

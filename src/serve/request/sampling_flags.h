@@ -8,6 +8,10 @@
 
 #include <stdint.h>
 
+/* Whether the thoughts of answers to chats are divided from their content. job_text.c settles
+ * REASONING_AUTO. */
+enum reasoning_parser { REASONING_NONE, REASONING_AUTO, REASONING_THINK };
+
 #define SAMPLING_FLAGS(FLAG)                                                                       \
     FLAG(int64_t, max_tokens, "max-tokens", OF_I64(1, 1e9, "N"), .preset = "128",                  \
          .commands = IN_ANSWERS, .journal = JOURNAL_ALWAYS, .help = "tokens to generate")          \
@@ -39,7 +43,14 @@
     FLAG(uint64_t, seed, "seed", OF_U64("N"), .preset = "0", .commands = IN_ANSWERS,               \
          .journal = JOURNAL_ALWAYS, .help = "hashed with each custom_id")                          \
     FLAG(struct flag_list, stops, "stop", OF_LIST("STR"), .commands = IN_ANSWERS,                  \
-         .journal = JOURNAL_ALWAYS, .help = "a string that ends a text; may be repeated")
+         .journal = JOURNAL_ALWAYS, .help = "a string that ends a text; may be repeated")          \
+    FLAG(                                                                                          \
+        enum reasoning_parser, reasoning, "reasoning-parser",                                      \
+        OF_CHOICE({"none", REASONING_NONE}, {"auto", REASONING_AUTO}, {"think", REASONING_THINK}), \
+        .preset = "none", .commands = IN_ANSWERS, .journal = JOURNAL_CHANGED,                      \
+        .help = "think: in answers to OpenAI chats the text between <think> and </think> is "      \
+                "the message's reasoning_content, not its content; auto: if the model's chat "     \
+                "template has </think>")
 
 struct request_defaults {
     SAMPLING_FLAGS(FLAG_FIELD)

@@ -19,6 +19,7 @@ struct chat {
     size_t n_tokens[N_TOKENS];
     struct jinja_date date; /* the default */
     enum chat_tool_form tool_form;
+    bool has_thoughts;
 };
 
 struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n)
@@ -57,6 +58,7 @@ struct status chat_create(const char *source, size_t n, const struct js_node *to
     TRY_GOTO(st, jinja_create(source, n, what, &c->template), failed);
     const bool is_tagged = memmem(source, n, "<tool_call>", 11) != NULL;
     c->tool_form = is_tagged ? CHAT_TOOLS_TAGGED : CHAT_TOOLS_JSON;
+    c->has_thoughts = memmem(source, n, CHAT_CLOSE_THOUGHT, sizeof CHAT_CLOSE_THOUGHT - 1) != NULL;
     TRY_GOTO(st, take_tokens(c, tokens), failed);
     TRY_GOTO(st, chat_date_parse(CHAT_DATE_DEFAULT, &c->date), failed);
     *out = c;
@@ -69,6 +71,11 @@ failed:
 enum chat_tool_form chat_tool_form(const struct chat *c)
 {
     return c->tool_form;
+}
+
+bool chat_has_thoughts(const struct chat *c)
+{
+    return c->has_thoughts;
 }
 
 void chat_destroy(struct chat **c)
@@ -274,6 +281,21 @@ void chat_text_fini(struct chat_text *t)
     mem_free(&t->bytes);
     mem_free(&t->spans);
     *t = (struct chat_text){0};
+}
+
+bool chat_text_begins_thoughts(const struct chat_text *t)
+{
+    static const char open[] = CHAT_OPEN_THOUGHT, close[] = CHAT_CLOSE_THOUGHT;
+    bool is_open = false;
+    if (t->n_spans == 0 || t->spans[t->n_spans - 1].is_user) return false;
+    for (size_t i = t->spans[t->n_spans - 1].begin; i < t->n; i++) {
+        const size_t left = t->n - i;
+        if (left >= sizeof open - 1 && memcmp(t->bytes + i, open, sizeof open - 1) == 0)
+            is_open = true;
+        if (left >= sizeof close - 1 && memcmp(t->bytes + i, close, sizeof close - 1) == 0)
+            is_open = false;
+    }
+    return is_open;
 }
 
 struct status chat_encode(struct tokenizer *t, const struct chat_text *text, struct token_list *out)

@@ -36,6 +36,13 @@ enum chat_tool_form {
 /* Local. Tells the form from the template's text: tagged if the text contains <tool_call>. */
 enum chat_tool_form chat_tool_form(const struct chat *c);
 
+/* The tags around a model's thoughts. */
+#define CHAT_OPEN_THOUGHT  "<think>"
+#define CHAT_CLOSE_THOUGHT "</think>"
+
+/* Local. Tells whether the template's text has the closing tag of thoughts. */
+bool chat_has_thoughts(const struct chat *c);
+
 /* Zero-initialise it. Nodes are borrowed and may be NULL. */
 struct chat_options {
     bool no_generation_prompt;       /* leaves add_generation_prompt false */
@@ -67,6 +74,10 @@ struct chat_text {
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
+
+/* Local. Tells whether the template has opened the thoughts of the answer: the template's own text
+ * at the end of the conversation has the opening tag, and no closing tag behind it. */
+bool chat_text_begins_thoughts(const struct chat_text *t);
 
 /* Local. Runs the template over the members of an object, all of which come from a user; each is a
  * variable, and `line` is the whole object unless it has a member of that name. A member that is
