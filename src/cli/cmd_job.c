@@ -68,6 +68,7 @@ static struct status check_audit(const struct job_options *o)
                      {"retry-errors", o->lead.retry_errors},
                      {"dry-run", o->run.dry_run},
                      {"logits", o->files.logits != NULL},
+                     {"vectors", o->files.vectors != NULL},
                      {"capacity-factor", o->capacity.factor != 0},
                      {"fast-reductions", o->device.fast_reductions}};
     for (size_t i = 0; o->files.audit > 0 && i < sizeof strangers / sizeof strangers[0]; i++) {

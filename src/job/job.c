@@ -418,6 +418,10 @@ static struct status run(struct job *j)
     TRY(job_start(j));
     TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
     if (j->o->files.audit > 0) TRY(comm_agree(j->comm, end_audit(j)));
+    if (j->o->files.vectors != NULL) {
+        const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
+        TRY(comm_agree(j->comm, is_lead ? job_vectors_write(j) : status_ok()));
+    }
     uint64_t n_errors = j->summary != NULL ? j->summary->n_error_rows : 0;
     comm_max_u64(j->comm, COMM_WORLD, &n_errors, 1);
     if (n_errors == 0 || !j->o->run.strict) return status_ok();

@@ -308,6 +308,7 @@ static struct status claim_outputs(struct job *j)
     if (j->journal_path != NULL) TRY(file_claims_add(j->claims, "journal", j->journal_path));
     if (o->files.logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->files.logits));
     if (j->save.path != NULL) TRY(file_claims_add(j->claims, "--save-logprobs", j->save.path));
+    if (o->files.vectors != NULL) TRY(file_claims_add(j->claims, "--vectors", o->files.vectors));
     if (o->files.metrics != NULL) TRY(file_claims_add(j->claims, "--metrics", o->files.metrics));
     return o->files.trace != NULL ? file_claims_add(j->claims, "--trace", o->files.trace)
                                   : status_ok();

@@ -59,6 +59,9 @@
          OF_CHOICE(LOGPROBS_TYPE_WORDS), .preset = "f16", .commands = IN_GENERATE,                 \
          .journal = JOURNAL_CHANGED,                                                               \
          .help = "their log-probabilities as f16, or as u8: steps of 1/16, at least -15.875")      \
+    FLAG(const char *, vectors, "vectors", OF_TEXT("OUT.npy"), .commands = IN_EMBED,               \
+         .help = "at the end also write all vectors as an array of f32 [N, D] (NAME.npy), or as "  \
+                 "the datasets vectors and ids of an HDF5 file (NAME.h5)")                         \
     FLAG(const char *, metrics, "metrics", OF_TEXT("FILE"), .alias = "report",                     \
          .commands = IN_JOBS,                                                                      \
          .help = "write the settings and measurements of the run as JSON: at the end, and every "  \

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "checkpoint/file/vectors_file.h"
 #include "serve/input/encoder.h"
 
 #include <errno.h>
@@ -111,12 +112,30 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     return status_ok();
 }
 
+/* Refuses a file of vectors of another kind, or beside an output that cannot be read again. */
+static struct status check_vectors(const struct job_options *o)
+{
+    struct stat info;
+    const char *path = o->files.vectors, *output = o->files.output;
+    if (path == NULL) return status_ok();
+    if (!vectors_file_is_name(path))
+        return status_make(STATUS_USAGE, "--vectors %s: expected a name that ends in .npy or .h5",
+                           path);
+    if (strcmp(output, "-") != 0 && (stat(output, &info) != 0 || S_ISREG(info.st_mode)))
+        return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--vectors %s: made of the rows of --output, expected a file there, found "
+                       "%s",
+                       path, output);
+}
+
 /* Refuses an output whose ending promises another format, and a pipe for an output with a journal:
  * a resumed job must read its rows again. */
 static struct status check_output(const struct job_options *o)
 {
     struct stat info;
     if (o->files.output != NULL) TRY(encoder_check_name("output", o->files.output));
+    TRY(check_vectors(o));
     if (o->files.no_journal || o->files.audit > 0 || o->files.output == NULL ||
         stat(o->files.output, &info) != 0 || !S_ISFIFO(info.st_mode))
         return status_ok();
@@ -142,6 +161,7 @@ static size_t list_named(const struct job_options *o, struct named files[NAMED_M
     files[n++] = (struct named){"output", o->files.output, o->files.audit == 0};
     files[n++] = (struct named){"logits", o->files.logits, true};
     files[n++] = (struct named){"save-logprobs", o->files.save_logprobs, o->files.audit == 0};
+    files[n++] = (struct named){"vectors", o->files.vectors, true};
     files[n++] = (struct named){"metrics", o->files.metrics, true};
     files[n++] = (struct named){"trace", o->files.trace, true};
     return n;

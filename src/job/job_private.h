@@ -22,6 +22,13 @@ struct status job_read_limits(struct job *j);
  * files' checks, and lead_create's. */
 struct status job_open_lead(struct job *j);
 
+/* --- job_vectors.c --- */
+
+/* Local, lead. Writes the file of --vectors from the rows of the finished output. The bytes depend
+ * on the rows alone. Errors: STATUS_INPUT (no vectors, or vectors of several lengths), STATUS_USAGE
+ * (no regular file), STATUS_IO, STATUS_MEMORY. */
+struct status job_vectors_write(const struct job *j);
+
 /* --- job_device.c: without --device cuda all but job_halves_from do nothing --- */
 
 /* **Collective (world)**. Called before the layout is chosen. Sets j->device_bytes: a rank's part

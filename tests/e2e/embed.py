@@ -2,10 +2,11 @@
 """Tests shoal embed and shoal rank: vectors as transformers gives them, the same bytes on any ranks, batch and
 chunk, lists and batch lines, a job that is killed, and wrong inputs.
 
-usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors|rank
+usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors|rank|vectors
 The models are those of tests/golden/embed (make_embed_goldens.py): one with the last token's
 vector, normalized, and one with the mean, not normalized.
 """
+import ast
 import base64
 import json
 import math
@@ -204,6 +205,75 @@ class EmbedTest:
             done = self.job(name, rows, "--audit", 20, journal=True)
             expect(done.status == 0, f"{point}: {done}")
         print("  killed and resumed: equal bytes")
+
+    # --- vectors ---
+
+    @staticmethod
+    def packed(row):
+        """The vectors of a row, as bytes."""
+        body = (row.get("response") or {}).get("body")
+        found = [d["embedding"] for d in body["data"]] if body else row.get("embeddings") or [row["embedding"]]
+        return [base64.b64decode(v) if isinstance(v, str) else struct.pack(f"<{len(v)}f", *v) for v in found]
+
+    def check_vectors(self, rows, n_errors):
+        """The array and the HDF5 file have the vectors of the rows, and NaN for error rows."""
+        data = (self.work / "v.npy").read_bytes()
+        size = 10 + int.from_bytes(data[8:10], "little")
+        head = ast.literal_eval(data[10:size].decode())
+        ids, wanted = [], b""
+        for row in rows.values():
+            vectors = self.packed(row) if not row.get("error") else [struct.pack("<f", math.nan) * 16]
+            n_errors -= row.get("error") is not None
+            ids += [row["custom_id"]] * len(vectors)
+            wanted += b"".join(vectors)
+        expect(data[:8] == b"\x93NUMPY\x01\x00" and size % 64 == 0 and data[size - 1:size] == b"\n", f"{data[:size]}")
+        expect(head == {"descr": "<f4", "fortran_order": False, "shape": (len(ids), 16)}, f"{head}")
+        expect(data[size:] == wanted and n_errors == 0, f"other numbers, or {n_errors} errors are missing")
+        expect(wanted in (self.work / "v.h5").read_bytes(), "the HDF5 file has other numbers")
+        self.check_ids(ids)
+
+    def check_ids(self, ids):
+        """A dataset of strings is an input: each id is the prompt of a line."""
+        lines, texts = self.work / "ids.jsonl", []
+        write_lines(lines, [{"custom_id": str(i), "prompt": text} for i, text in enumerate(ids, 1)])
+        for source in (f"{self.work / 'v.h5'}:/ids", lines):
+            self.shoal.must("embed", "--model", self.models["qwen3-embed"], "--input", source, "--output",
+                            self.work / "texts.jsonl", "--quiet")
+            texts.append((self.work / "texts.jsonl").read_bytes())
+        expect(texts[0] == texts[1], "other ids")
+
+    def vectors(self):
+        rows, name = self.lines(260), "qwen3-embed"  # more vectors than a block of the file
+        rows[7] = {"custom_id": "bad", "input": "x " * 2000}
+        files, out = [self.work / "v.npy", self.work / "v.h5"], self.work / "out.jsonl"
+        found = self.embed(name, rows, "--vectors", files[0])
+        self.embed(name, rows, "--vectors", files[1])
+        want = [f.read_bytes() for f in files]
+        self.check_vectors(found, 1)
+        for file, bytes_ in zip(files, want):
+            for path in (file, out):
+                path.unlink()
+            Path(f"{out}.journal").unlink(missing_ok=True)
+            flags = ("--vectors", file)
+            killed = self.job(name, rows, *flags, "--step-tokens", 64, "--failpoint", "step:9", journal=True)
+            expect(killed.status not in (0, 75) and not file.exists(), f"{killed}")
+            self.embed(name, rows, *flags, "--dp", 2, ranks=2, journal=True)
+            expect(file.read_bytes() == bytes_, f"{file}: other bytes after the kill")
+            file.unlink()
+            self.embed(name, rows, *flags, journal=True)  # the job is complete
+            expect(file.read_bytes() == bytes_, f"{file}: other bytes of a complete job")
+        self.check_vectors_errors(name)
+
+    def check_vectors_errors(self, name):
+        short = [{"input": "x"}, {"custom_id": "short", "input": "x", "dimensions": 5}]
+        for rows, flags, status, sentence in [
+                (short, ("--vectors", self.work / "v.npy"), 3, "custom_id \"short\": its vector has another length"),
+                ([{"input": 5}], ("--vectors", self.work / "v.h5"), 3, "has no vector"),
+                (short, ("--vectors", self.work / "v.txt"), 2, "ends in .npy or .h5"),
+                (short, ("--vectors", self.work / "v.npy", "--audit", 1), 2, "--vectors")]:
+            done = self.job(name, rows, *flags)
+            expect(done.status == status and sentence in done.err, f"{flags}: {done}")
+        expect(not list(self.work.glob("*.tmp")), "a temporary file stays")
 
     # --- errors ---
 

@@ -1,6 +1,7 @@
 /* Writes a tokenizer.json from tiktoken's ranks. */
 #include "text/tokenizer/tiktoken.h"
 
+#include "base/base64.h"
 #include "base/utf8.h"
 #include "text/tokenizer/byte_alphabet.h"
 #include "text/tokenizer/tokenizer_synth.h"
@@ -9,31 +10,6 @@
 #include <string.h>
 
 enum { N_SPECIAL = 256, RANKS_MAX = 1 << 26 };
-
-static int base64_digit(char c)
-{
-    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c != '\0' ? strchr(DIGITS, c) : NULL;
-    return at != NULL ? (int)(at - DIGITS) : -1;
-}
-
-/* Decodes n characters of base64 and appends the bytes. False: they are not base64. */
-static bool base64_decode(const char *text, size_t n, struct strbuf *out)
-{
-    if (n == 0 || n % 4 != 0) return false;
-    const size_t n_pad = text[n - 1] != '=' ? 0 : text[n - 2] != '=' ? 1 : 2;
-    uint32_t bits = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int digit = i < n - n_pad ? base64_digit(text[i]) : 0;
-        if (digit < 0) return false;
-        bits = bits << 6 | (uint32_t)digit;
-        if (i % 4 != 3) continue;
-        const char bytes[3] = {(char)(bits >> 16), (char)(bits >> 8), (char)bits};
-        strbuf_add(out, bytes, i + 1 < n ? 3 : 3 - n_pad);
-        bits = 0;
-    }
-    return true;
-}
 
 /* Appends bytes as a JSON string of the characters that represent them in byte-level
  * vocabularies. */
