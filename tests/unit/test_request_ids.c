@@ -84,9 +84,14 @@ static void rows_are_given_another_id(void)
          "200,\"request_id\":\"0123456789abcdef\",\"body\":{\"id\":\"chatcmpl-0123456789abcdef\",}}"
          "}\n",
          "{\"id\":\"batch_req_%016llx\",\"custom_id\":\"line 7\",\"response\":{\"status_code\":200,"
-         "\"request_id\":\"%016llx\",\"body\":{\"id\":\"chatcmpl-%016llx\",}}}\n"}};
+         "\"request_id\":\"%016llx\",\"body\":{\"id\":\"chatcmpl-%016llx\",}}}\n"},
+        {"{\"id\":\"batch_req_0123456789abcdef\",\"custom_id\":\"7\",\"response\":{\"status_code\":"
+         "200,\"request_id\":\"0123456789abcdef\",\"body\":{\"id\":\"rerank-0123456789abcdef\",}}"
+         "}\n",
+         "{\"id\":\"batch_req_%016llx\",\"custom_id\":\"line 7\",\"response\":{\"status_code\":200,"
+         "\"request_id\":\"%016llx\",\"body\":{\"id\":\"rerank-%016llx\",}}}\n"}};
     const unsigned long long hash = XXH3_64bits("line 7", 6);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct strbuf found, wanted;
         strbuf_init(&found);
         strbuf_init(&wanted);
@@ -95,7 +100,7 @@ static void rows_are_given_another_id(void)
         CU_ASSERT_FALSE(status_failed(&st));
         if (i == 0) strbuf_puts(&wanted, rows[0][1]);
         if (i == 1) strbuf_printf(&wanted, rows[1][1], hash);
-        if (i == 2) strbuf_printf(&wanted, rows[2][1], hash, hash, hash);
+        if (i >= 2) strbuf_printf(&wanted, rows[i][1], hash, hash, hash);
         CU_ASSERT_EQUAL(found.n, wanted.n);
         CU_ASSERT_EQUAL(memcmp(found.data, wanted.data, wanted.n), 0);
         strbuf_fini(&found);
