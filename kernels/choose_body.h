@@ -94,6 +94,12 @@ DEVICE_INLINE float kern_sigmoid(float x)
     return 1.0f / (1.0f + el_exp_body(-x));
 }
 
+/* True when softmax scores with a bias choose the experts. */
+DEVICE_INLINE bool kern_router_is_biased(const struct router_args *a)
+{
+    return a->rule.kind == ROUTER_BIASED || a->rule.kind == ROUTER_BIASED_RENORM;
+}
+
 /* Returns the key of a group of n experts: the largest key, or with `two` the sum of the two
  * largest. */
 DEVICE_INLINE float kern_router_group_key(const float *keys, uint32_t n, bool two)
@@ -133,7 +139,7 @@ DEVICE_INLINE float kern_router_key_of(const struct router_args *a, float logit,
                                        float max, float sum)
 {
     const bool sigmoid = kern_router_is_sigmoid(a);
-    if (!sigmoid && a->rule.kind != ROUTER_BIASED_RENORM) return logit;
+    if (!sigmoid && !kern_router_is_biased(a)) return logit;
     const float score = sigmoid ? kern_sigmoid(logit) : el_exp_body(logit - max) / sum;
     return a->bias != NULL ? score + a->bias[e] : score;
 }
@@ -166,8 +172,8 @@ DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float 
 {
     const bool after = a->rule.kind == ROUTER_SIGMOID_AFTER;
     const bool sigmoid = after || kern_router_is_sigmoid(a);
-    const bool renormalised =
-        a->rule.kind != ROUTER_SOFTMAX && a->rule.kind != ROUTER_SIGMOID && !after;
+    const bool renormalised = a->rule.kind != ROUTER_SOFTMAX && a->rule.kind != ROUTER_SIGMOID &&
+                              a->rule.kind != ROUTER_BIASED && !after;
     float chosen = 0.0f;
     for (uint32_t i = 0; i < a->n_chosen; i++) {
         const float l = logits[ids[i]];

@@ -288,8 +288,8 @@ struct router_args {
     float *weights;      /* [T, K] */
     uint32_t n_experts, n_chosen;
     struct router_rule rule;
-    const float *bias; /* [E], added to the keys, not to the weights, of ROUTER_SIGMOID, .._RENORM
-                          and ROUTER_BIASED_RENORM; NULL: none */
+    const float *bias; /* [E], added to the keys, not to the weights, of ROUTER_SIGMOID,
+                          ROUTER_BIASED and both .._RENORM; NULL: none */
 };
 
 /* How packing changes words of four bytes: not at all; by adding the bias to int8 codes; or by

@@ -66,7 +66,7 @@ BLOCK_INLINE void router_keys(const struct router_args *a, const struct router_p
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        const float sum = a->rule.kind == ROUTER_BIASED_RENORM ? router_sum(a, r) : 0.0f;
+        const float sum = kern_router_is_biased(a) ? router_sum(a, r) : 0.0f;
         for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS)
             r->keys[e] = kern_router_key_of(a, r->logits[e], e, *r->max, sum);
     }

@@ -418,6 +418,8 @@ static struct status derive_sparsity(struct arch_reading *r)
     if (m->family->mamba_blocks) return status_ok(); /* their list has marked them */
     if (m->family->typed_mlps) return derive_typed_mlps(r);
     if (r->moe_layers != NULL) return arch_derive_moe_layers(r);
+    for (uint32_t l = 0; m->shortcut && l < m->n_layers; l += 2) m->layer_is_moe[l] = true;
+    if (m->shortcut) return status_ok();
     for (uint32_t l = 0; l < m->n_layers + m->may_predict; l++) {
         m->layer_is_moe[l] = (l + 1) % r->sparse_step == 0 && l >= r->n_dense_layers &&
                              l % r->moe_every == 0 && l <= r->moe_last;
@@ -488,7 +490,7 @@ static struct status derive_router(struct arch_reading *r)
     }
     m->router.kind = f->sigmoid ? (renormalise ? ROUTER_SIGMOID_RENORM : ROUTER_SIGMOID)
                                 : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
-    if (f->biased_softmax) m->router.kind = ROUTER_BIASED_RENORM;
+    if (f->biased_softmax) m->router.kind = f->shortcut ? ROUTER_BIASED : ROUTER_BIASED_RENORM;
     m->router.scale = r->routed_scale == 1.0f ? 0.0f : r->routed_scale;
     TRY(derive_groups(r));
     if (f->weighs_inputs) m->router = (struct router_rule){.kind = ROUTER_SIGMOID_AFTER};
@@ -517,7 +519,7 @@ static struct status derive_ffn(struct arch_reading *r)
                            "%s: num_experts_per_tok: expected at most the %u experts, found %u",
                            r->what, m->n_experts, m->n_chosen);
     }
-    if (!f->own_expert_width && !f->mamba_blocks) m->expert_ffn = m->ffn;
+    if (!f->own_expert_width && !f->mamba_blocks && !f->shortcut) m->expert_ffn = m->ffn;
     if (f->weighs_inputs) m->ffn = r->ffn_mlp;
     if (f->counts_shared) m->shared_ffn = r->n_shared * m->expert_ffn;
     m->shared_mix = m->shared_ffn > 0 && f->names->shared_mix != NULL;
@@ -555,6 +557,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_fields_read(r));
     r->m.may_predict = r->n_predict > 0 && r->m.n_layers < ARCH_LAYERS_MAX;
     TRY(arch_derive_blocks(r));
+    TRY(arch_derive_shortcut(r));
     TRY(derive_rope(r));
     TRY(derive_unrotated(r));
     TRY(derive_heads(r));

@@ -136,6 +136,10 @@ struct arch_family {
                          "index_n_heads" heads; "mlp_layer_types" is optional */
     bool index_pairs; /* its RoPE rotates neighbouring elements, as attention's does;
                          "indexer_types": a layer may reuse the positions of the layer before it */
+    bool shortcut;    /* a published layer is two of shoal's, "num_layers" of them; the first has
+                         experts beside its dense FFN, whose output is added after the second's;
+                         "zero_expert_num" experts have no weights and give back their input;
+                         latents are scaled by their widths */
     bool predicts;    /* the layer after the last may be a prediction layer:
                          "num_nextn_predict_layers" */
     /* some layers have a Mamba-2 scan instead of attention, by "layer_types" or
@@ -216,8 +220,10 @@ struct arch {
     bool sinks;
     uint32_t ffn;                             /* F of dense layers */
     uint32_t n_experts, n_chosen, expert_ffn; /* E, K, F of an expert; 0: dense */
-    uint32_t shared_ffn;                      /* F of all shared experts together; 0: none */
-    uint32_t vocab, context;                  /* V; max_position_embeddings */
+    uint32_t n_zero_experts; /* the router's last outputs: experts that give back their input */
+    bool shortcut;           /* see struct arch_family */
+    uint32_t shared_ffn;     /* F of all shared experts together; 0: none */
+    uint32_t vocab, context; /* V; max_position_embeddings */
     uint32_t window; /* sliding window, in positions, of layers that have one; 0: no layer has */
     bool chunked;    /* the window is a chunk: it begins at the last multiple of `window` */
     bool layer_has_window[ARCH_LAYERS_MAX];
@@ -226,6 +232,7 @@ struct arch {
     bool weighs_inputs;
     float norm_eps;
     float latent_norm_eps; /* eps of the norms inside latent attention */
+    float latent_scale;    /* multiplies the normed latent of keys and values; 0: nothing does */
     double rope_theta;
     bool tied;
     bool headless; /* the head is not loaded. arch_parse sets false; a caller that wants only hidden
@@ -261,6 +268,26 @@ static inline uint32_t arch_all_layers(const struct arch *m)
 static inline bool arch_has_index(const struct arch *m, uint32_t layer)
 {
     return m->index.n_heads > 0 && !m->layer_shares_index[layer];
+}
+
+/* Local. True when the layer needs arrays that the layer before it made, so that both are in one
+ * stage: chosen positions, or the output of experts. */
+static inline bool arch_continues(const struct arch *m, uint32_t layer)
+{
+    return m->layer_shares_index[layer] || (m->shortcut && layer % 2 == 1);
+}
+
+/* Local. True when the layer's experts stand beside a dense FFN, and the next layer adds their
+ * output. */
+static inline bool arch_starts_shortcut(const struct arch *m, uint32_t layer)
+{
+    return m->shortcut && layer % 2 == 0;
+}
+
+/* Local. Returns the number of the router's outputs. */
+static inline uint32_t arch_n_routed(const struct arch *m)
+{
+    return m->n_experts + m->n_zero_experts;
 }
 
 /* Local. Returns the value heads per key head of recurrent layers; 0: the model has none. */

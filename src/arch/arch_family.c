@@ -41,6 +41,10 @@ static const struct arch_names sparse_shared = {.router = "block_sparse_moe.rout
                                                 .up = "block_sparse_moe.input_linear",
                                                 .down = "block_sparse_moe.output_linear",
                                                 .shared = "shared_mlp."};
+static const struct arch_names mlp_classifier = {.router = "mlp.router.classifier",
+                                                 EXPERTS_BY_PROJ,
+                                                 .select_bias =
+                                                     "mlp.router.e_score_correction_bias"};
 static const struct arch_names sparse_fused = {.router = "block_sparse_moe.router.layer",
                                                .gate = "block_sparse_moe.input_linear",
                                                .up = "block_sparse_moe.input_linear",
@@ -356,6 +360,15 @@ static const struct arch_family families[] = {
      .sigmoid_groups = true,
      .counts_dense = true,
      .predicts = true},
+    {.architecture = "LongcatFlashForCausalLM",
+     .title = "LongCat-Flash",
+     .mla = true,
+     .shortcut = true,
+     .states_base = true,
+     .has_experts = true,
+     .never_renormalised = true,
+     .biased_softmax = true,
+     .names = &mlp_classifier},
     {.architecture = "Mistral4ForCausalLM",
      .title = "Mistral-4",
      .mla = true,

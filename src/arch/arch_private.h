@@ -77,6 +77,10 @@ struct status arch_derive_mamba(struct arch_reading *r);
  * Errors: STATUS_INPUT. */
 struct status arch_derive_index(struct arch_reading *r);
 
+/* arch_shortcut.c. Local. For LongCat-Flash: doubles the number of layers, sets the scales of
+ * latents, and refuses fields that contradict each other. Errors: STATUS_INPUT. */
+struct status arch_derive_shortcut(struct arch_reading *r);
+
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */
 struct status arch_derive_chunks(struct arch_reading *r);

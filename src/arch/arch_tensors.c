@@ -321,7 +321,7 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_F] = m->ffn,
                                        [DIM_SHARED_F] = m->shared_ffn,
                                        [DIM_EXPERT_F] = m->expert_ffn,
-                                       [DIM_E] = m->n_experts,
+                                       [DIM_E] = arch_n_routed(m),
                                        [DIM_DELTA_K] = m->delta.n_key_heads,
                                        [DIM_DELTA_V] = arch_delta_units(m),
                                        [DIM_DELTA_H] = arch_delta_units(m),
@@ -381,7 +381,8 @@ uint64_t arch_layer_parts(const struct arch *m, uint32_t layer)
                                             : PART_IN_NORMS;
     const uint64_t mixer =
         m->layer_is_delta[layer] ? recurrent_parts(m) : attention_parts(m, layer);
-    const uint64_t ffn = m->layer_is_moe[layer] ? moe_parts(m) : dense_parts(m);
+    const uint64_t ffn = (m->layer_is_moe[layer] ? moe_parts(m) : 0) |
+                         (m->layer_is_moe[layer] && !m->shortcut ? 0 : dense_parts(m));
     if (m->layer_lacks_mixer[layer]) return PART_LONE_FFN | ffn;
     if (m->layer_lacks_ffn[layer]) return PART_LONE_MIXER | mixer;
     return (layer >= m->n_layers ? PART_PREDICT : 0) | norms |

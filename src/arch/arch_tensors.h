@@ -139,7 +139,7 @@ enum arch_dim {
     DIM_F,        /* AXIS_FFN */
     DIM_SHARED_F, /* AXIS_SHARED_FFN */
     DIM_EXPERT_F, /* AXIS_EXPERT_FFN */
-    DIM_E,        /* all experts, as the router sees them: never divided */
+    DIM_E,        /* all outputs of the router: never divided */
     DIM_DELTA_K,  /* q, or k, of all key heads; AXIS_DELTA, as the next four */
     DIM_DELTA_V,  /* v of all value heads */
     DIM_DELTA_H,  /* one element for each value head */

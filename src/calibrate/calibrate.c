@@ -62,9 +62,9 @@ static struct status check_source(const struct calib *c)
                            c->o->model->family->title);
     }
     for (uint32_t l = 0; l < c->o->model->n_layers; l++) {
-        if (!c->o->model->layer_shares_index[l]) continue;
+        if (!arch_continues(c->o->model, l)) continue;
         return status_make(STATUS_USAGE,
-                           "--calibration: layer %u of %s reuses the positions of another, and "
+                           "--calibration: layer %u of %s continues the one before it, and "
                            "calibrating runs one layer at a time; rounding (--method rtn without "
                            "--calibration) is implemented",
                            l, c->o->model->family->title);

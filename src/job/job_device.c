@@ -74,6 +74,12 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "has no kernel; run it with --device cpu",
                            name, m->family->title);
     }
+    if (m->shortcut) {
+        return status_make(STATUS_USAGE,
+                           "--device %s: %s has experts without weights, which run on CPUs alone; "
+                           "run it with --device cpu",
+                           name, m->family->title);
+    }
     if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);

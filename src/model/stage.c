@@ -105,7 +105,8 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_GATE] = &s->gate,
                                            [WORKSPACE_UP] = &s->up,
                                            [WORKSPACE_MIX] = &s->mix,
-                                           [WORKSPACE_SHARED] = &s->shared};
+                                           [WORKSPACE_SHARED] = &s->shared,
+                                           [WORKSPACE_SHORTCUT] = &s->shortcut};
     for (int i = 0; i < WORKSPACE_COUNT; i++) {
         void *p = base + at->offset[i];
         memcpy(arrays[i], &p, sizeof p);
@@ -312,13 +313,15 @@ static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, siz
     return n_parts;
 }
 
-/* Switches to part i and completes its h. */
-static struct status stage_enter(struct stage *s, size_t i, struct part **out)
+/* Switches to part i and completes its h. Results of experts that take a shortcut may arrive until
+ * the layer's FFN. */
+static struct status stage_enter(struct stage *s, const struct layer *layer, size_t i,
+                                 struct part **out)
 {
     struct part *p = *out = &s->parts[i];
     op_step_part(s->o.kern, p->row0, p->hidden.n_rows);
     s->row_sum->complete(s, p);
-    return stage_take_results(s, p);
+    return layer->ends_shortcut ? status_ok() : stage_take_results(s, p);
 }
 
 /* True when the layer's rows travel to experts while this rank computes. The shared experts' output
@@ -338,9 +341,9 @@ static struct status run_hiding(struct stage *s, const struct layer *layer, size
 {
     struct part *p;
     for (size_t i = 0; i < n_parts; i++) {
-        TRY(stage_enter(s, i, &p));
+        TRY(stage_enter(s, layer, i, &p));
         if (layer->has_mixer) stage_attention(s, layer, p);
-        TRY(stage_enter(s, i, &p));
+        TRY(stage_enter(s, layer, i, &p));
         TRY(stage_send_rows(s, layer, p));
     }
     for (size_t i = 0; i < n_parts; i++) TRY(stage_run_experts(s, &s->parts[i]));
@@ -352,11 +355,11 @@ static struct status run_layer(struct stage *s, const struct layer *layer, size_
     struct part *p;
     if (hides_exchange(s, layer, n_parts)) return run_hiding(s, layer, n_parts);
     for (size_t i = 0; layer->has_mixer && i < n_parts; i++) {
-        TRY(stage_enter(s, i, &p));
+        TRY(stage_enter(s, layer, i, &p));
         stage_attention(s, layer, p);
     }
     for (size_t i = 0; layer->has_ffn && i < n_parts; i++) {
-        TRY(stage_enter(s, i, &p));
+        TRY(stage_enter(s, layer, i, &p));
         TRY(stage_ffn(s, layer, p));
     }
     return status_ok();

@@ -1,5 +1,6 @@
 /* The FFN block of a layer: norm, then a dense FFN or the experts. */
 #include "base/mem.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
@@ -8,7 +9,7 @@ struct status stage_make_moe(struct stage *s)
     const struct arch *m = s->o.model;
     if (m->n_experts == 0) return status_ok();
     if (s->o.capacity->policy != CAPACITY_DROPLESS &&
-        (m->family->sigmoid || m->weighs_inputs || m->router.n_groups > 1)) {
+        (m->family->sigmoid || m->weighs_inputs || m->router.n_groups > 1 || m->shortcut)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }
@@ -33,7 +34,7 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     const struct layout *l = s->o.layout;
     const size_t f = w->gate.n_out, n_rows = in->n_rows;
     const uint32_t tp = s->o.weights->place.tp;
-    const bool is_shared = layer->is_moe;
+    const bool is_shared = layer->is_moe && !layer->starts_shortcut;
     const struct inner_rows rows = {.x = s->gate,
                                     .n_rows = n_rows,
                                     .held =
@@ -115,6 +116,12 @@ static const struct packed *first_linear(const struct stage *s, const struct lay
     return is_cut && all_have ? &layer->moe.gate[0] : NULL;
 }
 
+/* Returns the part's rows of the experts' output that the next layer adds. */
+static float *shortcut_of(const struct stage *s, const struct part *p)
+{
+    return s->shortcut + p->row0 * s->o.model->width;
+}
+
 /* Returns the part's rows for the MoE block, without the shared experts' output. */
 static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *layer,
                                    struct act_rows *in, const struct part *p)
@@ -124,7 +131,7 @@ static struct moe_rows moe_rows_of(const struct stage *s, const struct layer *la
                              .own = p->own,
                              .x = in->x,
                              .in = in,
-                             .h = hidden->h,
+                             .h = layer->starts_shortcut ? shortcut_of(s, p) : hidden->h,
                              .bad = hidden->bad,
                              .dropped = hidden->dropped,
                              .load =
@@ -140,14 +147,37 @@ static struct act_rows normed_rows(struct stage *s, const struct layer *layer, c
     return in;
 }
 
+/* h += the experts' output of the layer before, in the rows that this rank holds. */
+static void add_shortcut(struct stage *s, const struct part *p)
+{
+    const size_t d = s->o.model->width, first = p->own.begin * d;
+    op_add(s->o.kern, p->hidden.h + first, shortcut_of(s, p) + first, range_count(p->own) * d);
+}
+
+static void clear_shortcut(struct stage *s, const struct part *p)
+{
+    mem_ops_fill(s->o.kern, shortcut_of(s, p), 0,
+                 p->hidden.n_rows * s->o.model->width * sizeof(float));
+}
+
 struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p)
 {
     struct act_rows in = normed_rows(s, layer, p);
+    if (layer->ends_shortcut) {
+        TRY(stage_take_results(s, p));
+        add_shortcut(s, p);
+    }
     if (!layer->is_moe) {
         dense_block(s, layer, &in, p);
         return status_ok();
     }
     struct moe_rows rows = moe_rows_of(s, layer, &in, p);
+    if (layer->starts_shortcut) {
+        clear_shortcut(s, p);
+        TRY(moe_forward(s->moe, layer, &rows));
+        dense_block(s, layer, &in, p);
+        return status_ok();
+    }
     rows.shared = shared_block(s, layer, &in, p);
     return moe_forward(s->moe, layer, &rows);
 }
@@ -157,8 +187,13 @@ struct status stage_send_rows(struct stage *s, const struct layer *layer, struct
     struct act_rows in = normed_rows(s, layer, p);
     p->at_experts = moe_rows_of(s, layer, &in, p);
     p->calls_experts = true;
+    if (layer->starts_shortcut) clear_shortcut(s, p);
     TRY(moe_start(s->moe, layer, &p->at_experts, p->number));
     p->at_experts.in = NULL; /* no longer read */
+    if (layer->starts_shortcut) {
+        dense_block(s, layer, &in, p);
+        return status_ok();
+    }
     p->at_experts.shared = shared_block(s, layer, &in, p);
     return status_ok();
 }

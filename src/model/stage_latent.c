@@ -66,6 +66,7 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
                                               .n = m->kv_lora,
                                               .eps = m->latent_norm_eps,
                                               .y = s->v});
+    if (m->latent_scale != 0) op_scale(s->o.kern, s->v, m->latent_scale, n_rows * m->kv_lora);
     if (!low) return;
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->q_low,
                                               .w = latent->q_a_norm,

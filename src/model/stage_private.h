@@ -140,6 +140,7 @@ struct stage {
     struct prediction prediction;
     float *gate, *up;    /* [T, F] */
     float *shared;       /* [T, D] output of the shared experts */
+    float *shortcut;     /* [T, D] output of experts that the next layer adds */
     float *mix;          /* [T] the shared experts' gate */
     float *tile_parts;   /* WORKSPACE_TILE_PARTS_BYTES, for attention by tiles */
     uint32_t *head_sums; /* [T, H + G] sums of squares for norms over several heads, as bits; in

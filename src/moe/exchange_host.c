@@ -159,8 +159,10 @@ static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
     TRY(moe_grow(m, BUF_MOVE, n_choices, sizeof *slots, &slots));
     share_work(m, p);
     for (size_t i = 0; i < n_choices; i++) {
+        slots[i] = -1;
+        if (p->ids[i] < 0) continue; /* an expert without weights */
         const struct choice choice = exchange_host_find(m, p->ids[i], p->slots[i]);
-        slots[i] = choice.ep == m->place.ep ? (int32_t)choice.row : -1;
+        if (choice.ep == m->place.ep) slots[i] = (int32_t)choice.row;
     }
     m->sharing.turn = 1 - m->sharing.turn;
     if (moe_takes_codes(m, p)) {
@@ -238,17 +240,19 @@ struct combine {
 /* The choices of one token: their places and weights. */
 struct token_choices {
     struct choice at[ROUTER_CHOSEN_MAX];
-    const float *weights; /* [n] */
+    float weights[ROUTER_CHOSEN_MAX];
     size_t n;
 };
 
 static void find_choices(const struct combine *c, size_t t, struct token_choices *out)
 {
     const size_t n = c->m->o.model->n_chosen, first = t * n;
-    out->n = n;
-    out->weights = c->p->weights + first;
-    for (size_t k = 0; k < n; k++)
-        out->at[k] = exchange_host_find(c->m, c->p->ids[first + k], c->p->slots[first + k]);
+    out->n = 0;
+    for (size_t k = first; k < first + n; k++) {
+        if (c->p->ids[k] < 0) continue;
+        out->weights[out->n] = c->p->weights[k];
+        out->at[out->n++] = exchange_host_find(c->m, c->p->ids[k], c->p->slots[k]);
+    }
 }
 
 /* out [n] = the sum of n columns of the choices' rows. Prefetches each chunk of the rows while the
@@ -300,12 +304,13 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Adds the output `out` [D] of token t's experts, and that of the shared experts, to the token's
- * row of h. */
+/* Adds the output `out` [D] of token t's experts, of those without weights, and of the shared
+ * experts to the token's row of h. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;
     const size_t d = c->m->o.model->width;
+    if (c->p->zero != NULL) kern->add(out, c->p->zero + t * d, d);
     if (c->p->rows->shared != NULL) kern->add(out, c->p->rows->shared + t * d, d);
     kern->axpy(c->scale, out, d, c->p->rows->h + t * d);
     c->p->rows->bad[t] += n_bad;

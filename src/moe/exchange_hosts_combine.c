@@ -329,6 +329,7 @@ struct status exchange_hosts_combine(struct moe *m, struct pass *p)
              (uint64_t)range_count(p->listed) * m->o.model->width * m->o.model->n_chosen,
              gather_part, &at);
     if (job.damaged >= 0) moe_damaged(m, job.damaged);
+    moe_add_zero(m, p);
     moe_gather_outputs(m, p);
     return moe_add_output(m, p);
 }

@@ -33,7 +33,7 @@ static bool is_list(enum buffer which)
 static bool is_kept(enum buffer which)
 {
     return which == BUF_OUT || which == BUF_MARKS || which == BUF_ROW_OF ||
-           which == BUF_HOST_SLOTS || which == BUF_ROW_WEIGHTS;
+           which == BUF_HOST_SLOTS || which == BUF_ROW_WEIGHTS || which == BUF_ZERO;
 }
 
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out)
@@ -187,7 +187,8 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->listed), n_choices = n * m->o.model->n_chosen;
-    TRY(moe_grow(m, BUF_LOGITS, n * m->o.model->n_experts, sizeof(float), logits));
+    const uint32_t n_routed = arch_n_routed(m->o.model);
+    TRY(moe_grow(m, BUF_LOGITS, n * n_routed, sizeof(float), logits));
     int32_t *ids;
     TRY(moe_grow(m, BUF_IDS, n_choices, sizeof(int32_t), &ids));
     TRY(moe_grow(m, BUF_LIST_IDS, n_choices, sizeof(int32_t), &p->ids));
@@ -200,15 +201,14 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
                                            p->rows->x + (size_t)p->listed.begin * m->o.model->width,
                                        .x_stride = m->o.model->width,
                                        .y = *logits,
-                                       .y_stride = m->o.model->n_experts,
+                                       .y_stride = n_routed,
                                        .exact = true};
     op_linear(m->o.kern, &linear);
-    if (p->w->router_bias != NULL)
-        op_add_bias(m->o.kern, *logits, p->w->router_bias, n, m->o.model->n_experts);
+    if (p->w->router_bias != NULL) op_add_bias(m->o.kern, *logits, p->w->router_bias, n, n_routed);
     const struct router_args router = {.logits = *logits,
                                        .ids = ids,
                                        .weights = p->weights,
-                                       .n_experts = m->o.model->n_experts,
+                                       .n_experts = n_routed,
                                        .n_chosen = m->o.model->n_chosen,
                                        .rule = m->o.model->router,
                                        .bias = p->w->select_bias};
@@ -280,6 +280,7 @@ void moe_combine(struct moe *m, struct pass *p, const struct results *r)
                                          .bad_stride = r->bad_stride,
                                          .marks = p->marks + 2 * (size_t)p->listed.begin};
     op_combine_choices(m->o.kern, &rows);
+    moe_add_zero(m, p);
 }
 
 void moe_gather_outputs(struct moe *m, struct pass *p)
@@ -362,6 +363,7 @@ struct status moe_start(struct moe *m, const struct layer *layer, const struct m
     TRY(route(m, p, &logits));
     TRY(m->exchange->agree(m, p, logits));
     if (m->o.model->weighs_inputs) TRY(weigh_inputs(m, p));
+    TRY(moe_take_zero(m, p));
     count_load(m, p);
     moe_take_places(m, p);
     assign_slots(m, p);

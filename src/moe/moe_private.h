@@ -59,6 +59,8 @@ enum buffer {
     BUF_WEIGHED, /* [T, D] rows times their weights, for experts that read such rows; BUF_ONES:
                     their new weights */
     BUF_ONES,
+    BUF_ZERO,         /* [T, D] the output of experts without weights */
+    BUF_ZERO_WEIGHTS, /* [T] */
     BUF_COUNT
 };
 
@@ -188,7 +190,9 @@ struct pass {
     const int32_t *to_slots; /* [T, K] with moe_spread_codes: the row of each choice among the n_in
                                 rows, negative for none */
     float *out;              /* [T, D] */
-    int32_t *marks;          /* [T, 2] */
+    float *zero;    /* [T, D] the output of experts without weights, in the rows of moe_zero_rows;
+                       NULL:    the model has none */
+    int32_t *marks; /* [T, 2] */
     /* [n_in, columns] and [n_in]: the experts' outputs, to which all K-blocks have been added, and
      * their counters */
     float *y;
@@ -339,6 +343,16 @@ struct results {
 /* Local. For each listed token: p->out = the sum over its experts of weight times result, added on
  * the integer grid; adds the token's counter to p->marks. */
 void moe_combine(struct moe *m, struct pass *p, const struct results *r);
+
+/* moe_zero.c. Local. For models with experts that give back their input: sets p->zero to the
+ * weighted sum of these experts' outputs, and the ids of these choices to -1, so that no exchange
+ * sees them. Called after all listed choices are known. Errors: STATUS_MEMORY. */
+struct status moe_take_zero(struct moe *m, struct pass *p);
+
+/* moe_zero.c. Local. Returns the tokens whose sums over experts this rank completes; and adds
+ * p->zero to these rows of p->out, if there is such an array. */
+struct range moe_zero_rows(const struct moe *m, const struct pass *p);
+void moe_add_zero(const struct moe *m, const struct pass *p);
 
 /* **Collective (TP)**. Gives every tp rank the outputs and the marks of all tokens. */
 void moe_gather_outputs(struct moe *m, struct pass *p);

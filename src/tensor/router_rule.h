@@ -9,7 +9,7 @@
  *             ascending, from +0); key = l_e
  *   sigmoid:  score = 1 / (1 + exp(-l_e)); key = score, or score + bias_e if there is a bias
  *   after:    (Llama-4) score as for sigmoid; key = l_e
- *   biased:   score as for softmax; key = score, or score + bias_e if there is a bias
+ *   biased..: score as for softmax; key = score, or score + bias_e if there is a bias
  * If n_groups is above 1, the experts are divided into n_groups groups of consecutive ids and
  * equal size. The key of a group is its largest key, for sigmoid the sum of its two largest keys.
  * Only experts of the n_groups_chosen groups with the largest keys (ties: the first group) can be
@@ -30,6 +30,7 @@ enum router_kind {
     ROUTER_SIGMOID,
     ROUTER_SIGMOID_RENORM,
     ROUTER_BIASED_RENORM,
+    ROUTER_BIASED,
     ROUTER_MIXER,
     ROUTER_SIGMOID_AFTER,
     ROUTER_COUNT

@@ -47,7 +47,7 @@ struct attention_weights {
     struct latent_weights latent;
 };
 
-/* The FFN of a dense layer, or the shared experts of a MoE layer. */
+/* The FFN of a dense layer or beside experts, or the shared experts of a MoE layer. */
 struct ffn_weights {
     struct packed gate, up; /* [F, D] */
     struct packed down;     /* [D, F], K-blocks */
@@ -60,7 +60,7 @@ struct ffn_weights {
 /* Experts have places 0 .. P-1: in the order of their ids, or as `place` says, where an expert may
  * have several. A rank holds a range of places (layout_experts). */
 struct moe_weights {
-    struct packed router;       /* [E, D] */
+    struct packed router;       /* [E, D]; experts without weights count among E here, and below */
     float *router_bias;         /* [E] added to the router's logits; or NULL */
     float *select_bias;         /* [E] for the choice of experts only (router_args); or NULL */
     uint32_t n_experts;         /* places held here */
@@ -100,6 +100,8 @@ struct layer {
     bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_local;     /* RoPE with the frequencies of layers with a window */
     bool is_moe;
+    bool starts_shortcut, ends_shortcut; /* the layer has a dense FFN beside its experts, whose
+                                            output the next layer adds */
     bool is_delta; /* recurrent: a gated delta rule or a Mamba-2 scan instead of attention */
     bool has_kv;   /* attention with keys and values in the cache */
     bool has_mixer, has_ffn; /* a layer of Nemotron-H has only one of them */

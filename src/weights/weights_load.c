@@ -375,6 +375,8 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         layer->index = w->layers.begin + i;
         layer->in_stage = i;
         layer->is_moe = m->layer_is_moe[layer->index];
+        layer->starts_shortcut = arch_starts_shortcut(m, layer->index);
+        layer->ends_shortcut = m->shortcut && !layer->starts_shortcut;
         layer->is_delta = m->layer_is_delta[layer->index];
         layer->has_kv = arch_layer_has_kv(m, layer->index);
         layer->has_mixer = !m->layer_lacks_mixer[layer->index];

@@ -82,6 +82,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "deepseek-v32-tied": "model.layers.1.self_attn.indexer.wq_b.weight",
            "glm_moe_dsa": "model.layers.2.self_attn.indexer.weights_proj.weight",
            "glm5-published": "model.layers.0.self_attn.indexer.k_norm.bias",
+           "longcat_flash": "model.layers.1.self_attn.0.kv_b_proj.weight",
+           "longcat-flash-zero": "model.layers.0.mlp.router.classifier.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 

@@ -100,7 +100,7 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "gemma2", "gemma3", "qwen3-next", "qwen3-next-odd", "phi3", "glm4",
             "ernie4_5-moe", "hunyuan-moe", "granite-moe-shared", "apertus", "phimoe",
             "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "deepseek-v32-mtp", "glm5",
-            "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe",
+            "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
@@ -161,7 +161,7 @@ def allowed(row):
         return False
     if row["model"] in ("mixtral-int8", "head100-int8", *FP8_CODES) and row["layout"] == "tp3":
         return False  # o_proj's leaves leave two units of heads
-    if row["model"] in ("qwen3_5-moe", "nemotron-h-moe", "glm5", "glm5-kv8") and \
+    if row["model"] in ("qwen3_5-moe", "nemotron-h-moe", "glm5", "glm5-kv8", "longcat-flash") and \
             row["layout"] == "tp3":
         return False  # they have two heads
     if row["model"] in (*FP8_CODES, "nemotron-h-moe") and row["weights"] == "stream":

@@ -18,6 +18,7 @@ from pathlib import Path
 import h5py
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
 BOUND = 1e-4
@@ -79,6 +80,25 @@ def changed(config, path, value):
     return copy
 
 
+def copy_for_reference(folder, config, copy):
+    """A copy of a checkpoint that transformers loads: it wants gate and up also of LongCat's experts without weights,
+    which the published files do not have.
+    """
+    copy.mkdir()
+    for path in folder.iterdir():
+        os.symlink(path.resolve(), copy / path.name)
+    if not config.get("zero_expert_num"):
+        return copy
+    first = config["n_routed_experts"]
+    tensors = load_file(folder / "model.safetensors")
+    for name in [n for n in tensors if ".experts.0.gate_proj" in n or ".experts.0.up_proj" in n]:
+        for e in range(first, first + config["zero_expert_num"]):
+            tensors[name.replace(".experts.0.", f".experts.{e}.")] = torch.zeros_like(tensors[name])
+    (copy / "model.safetensors").unlink()
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
 def reference(folder, cls, ids):
     """Logits [T, V] of transformers, or why there are none."""
     try:
@@ -115,7 +135,7 @@ def try_model(shoal, name):
     golden = HERE / "models" / name
     config = json.loads((golden / "hf" / "config.json").read_text())
     cls = getattr(transformers, config["architectures"][0])
-    ids = json.loads((golden / "sequences.jsonl").read_text().splitlines()[1])["prompt_token_ids"][:100]
+    ids = json.loads((golden / "sequences.jsonl").read_text().splitlines()[-1])["prompt_token_ids"][:100]
     defaults = {k: v for k, v in cls.config_class().to_dict().items() if not k.startswith("_")}
     n = {"equal": 0, "refused": 0, "no reference": 0, "different": 0}
     with tempfile.TemporaryDirectory() as scratch:
@@ -125,6 +145,9 @@ def try_model(shoal, name):
             if path.name != "config.json":
                 os.symlink(path, folder / path.name)
         (folder / "config.json").write_text(json.dumps(config))
+        theirs = copy_for_reference(folder, config, Path(scratch) / "theirs")
+        (theirs / "config.json").unlink()
+        os.symlink(folder / "config.json", theirs / "config.json")
         found, why = shoal_logits(shoal, folder, work, ids)
         assert found is not None, why
         for path, value in flips_of(config, defaults):
@@ -134,7 +157,7 @@ def try_model(shoal, name):
             if found is None:
                 n["refused"] += 1
                 continue
-            wanted, why = reference(folder, cls, ids)
+            wanted, why = reference(theirs, cls, ids)
             if wanted is None:
                 n["no reference"] += 1
                 print(f"{name}: {'.'.join(path)} = {shown}: shoal runs it, transformers does not: {why}")

@@ -1,7 +1,8 @@
 """The models of the goldens with latent attention."""
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM,
-                          Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM, Mistral4Config, Mistral4ForCausalLM)
+                          Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM, LongcatFlashConfig, LongcatFlashForCausalLM,
+                          Mistral4Config, Mistral4ForCausalLM)
 
 from golden_common import COMMON, SHORTER, SHORTEST
 
@@ -137,4 +138,25 @@ MODELS = {
             first_k_dense_replace=1, rms_norm_eps=1e-5, tie_word_embeddings=True, rope_interleave=False,
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=16.0, beta_fast=32.0, beta_slow=1.0,
                                  original_max_position_embeddings=32, llama_4_scaling_beta=0.1), **COMMON)),
+    # experts beside two attentions and two FFNs, a third of them without weights; fields as published
+    "longcat-flash": dict(
+        cls=LongcatFlashForCausalLM, dtype=torch.bfloat16, prompts=SHORTEST, drop_experts_from=6,
+        fields=dict(attention_method="MLA", mla_scale_q_lora=True, mla_scale_kv_lora=True, zero_expert_type="identity",
+                    qk_head_dim=None, num_key_value_heads=None, rope_parameters=None, rope_theta=1e7),
+        config=lambda: LongcatFlashConfig(
+            vocab_size=260, hidden_size=32, ffn_hidden_size=32, expert_ffn_hidden_size=16, num_layers=2,
+            num_attention_heads=2, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=16,
+            head_dim=16, v_head_dim=16, n_routed_experts=6, zero_expert_num=3, moe_topk=3,
+            routed_scaling_factor=6.0, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e7), **COMMON)),
+    # one layer, more experts without weights than with them, factors that are no powers of two, YaRN, tied
+    "longcat-flash-zero": dict(
+        cls=LongcatFlashForCausalLM, dtype=torch.float32, prompts=(66,), drop_experts_from=4,
+        config=lambda: LongcatFlashConfig(
+            vocab_size=257, hidden_size=32, ffn_hidden_size=48, expert_ffn_hidden_size=16, num_layers=1,
+            num_attention_heads=2, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=16,
+            head_dim=16, v_head_dim=24, n_routed_experts=4, zero_expert_num=5, moe_topk=3,
+            routed_scaling_factor=2.5, rms_norm_eps=1e-3, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32, beta_slow=1,
+                                 mscale=1.0, mscale_all_dim=1.0, original_max_position_embeddings=128), **COMMON)),
 }

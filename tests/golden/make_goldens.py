@@ -197,12 +197,22 @@ def drop_tensors(hf, part):
               hf / "model.safetensors", metadata={"format": "pt"})
 
 
+def drop_experts(hf, first):
+    """Removes the matrices that transformers stores for experts without weights, from number `first` on."""
+    path = hf / "model.safetensors"
+    kept = {name: p for name, p in load_file(path).items()
+            if ".experts." not in name or int(name.split(".experts.")[1].split(".")[0]) < first}
+    save_file(kept, path, metadata={"format": "pt"})
+
+
 def routing_keys(config, module, x):
     """The keys by which experts are chosen, with -inf for experts of groups that were not chosen;
     and the smallest distance between two groups.
     """
-    weight = module.wg.weight if hasattr(module, "wg") else module.weight
-    keys = x.reshape(-1, x.shape[-1]) @ weight.T
+    inner = next((getattr(module, name) for name in ("wg", "classifier") if hasattr(module, name)), module)
+    keys = x.reshape(-1, x.shape[-1]) @ inner.weight.T
+    if hasattr(module, "classifier"):  # as LongCat-Flash
+        return keys.softmax(-1) + module.e_score_correction_bias, 1.0
     if hasattr(module, "moe_statics"):
         return keys.softmax(-1) + module.moe_statics.e_score_correction_bias, 1.0
     if getattr(module, "bias", None) is not None:
@@ -373,6 +383,8 @@ def write_model(name, spec):
         facts["convert"] = ["--dtype", "f32"]  # codes times scales do not fit bfloat16
     if "drop" in spec:
         drop_tensors(hf, spec["drop"])
+    if "drop_experts_from" in spec:
+        drop_experts(hf, spec["drop_experts_from"])
     if "fields" in spec:
         edit_config(hf, **spec["fields"])
     for key in spec.get("nulls", []):

@@ -172,7 +172,7 @@ static void check_grouped(const struct kern_table *k, const float *l, const floa
     k->router(&a, 0);
     for (uint32_t e = 0; e < GROUPED; e++) max = fmax(max, l[e]);
     for (uint32_t e = 0; e < GROUPED; e++) sum += exp((double)l[e] - max);
-    const bool biased = sigmoid || rule.kind == ROUTER_BIASED_RENORM;
+    const bool biased = sigmoid || rule.kind == ROUTER_BIASED || rule.kind == ROUTER_BIASED_RENORM;
     for (uint32_t e = 0; e < GROUPED; e++)
         keys[e] = score_of(l[e], sigmoid, max, sum) + (biased ? (double)bias[e] : 0);
     if (rule.n_groups > 1) limit_keys(keys, &rule, sigmoid);
@@ -181,7 +181,9 @@ static void check_grouped(const struct kern_table *k, const float *l, const floa
         CU_ASSERT(rank_of(keys, GROUPED, (uint32_t)ids[i]) < n_chosen);
         CU_ASSERT(i == 0 || ids[i - 1] < ids[i]);
         double want = score_of(l[ids[i]], sigmoid, max, sum) * (double)rule.scale;
-        if (rule.kind != ROUTER_SIGMOID && rule.kind != ROUTER_SOFTMAX) want /= chosen;
+        if (rule.kind != ROUTER_SIGMOID && rule.kind != ROUTER_SOFTMAX &&
+            rule.kind != ROUTER_BIASED)
+            want /= chosen;
         CU_ASSERT_DOUBLE_EQUAL(weights[i], want, 1e-5 * want);
     }
 }

@@ -74,8 +74,8 @@ static bool is_read_for_prediction(const char *in_layer)
 }
 
 /* True when no forward pass of shoal reads this tensor: multi-token prediction (layers after those
- * of the model, or "mtp.") of families for which it is not implemented, or beyond its first layer;
- * and indexers of families whose attention is not sparse. */
+ * of the model, "mtp." or "model.mtp.") of families for which it is not implemented, or beyond its
+ * first layer; and indexers of families whose attention is not sparse. */
 static bool is_unused(const char *name, int64_t n_layers, const struct arch_family *family)
 {
     const char *prefix = "model.layers.";
@@ -83,7 +83,7 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     const bool indexed = family != NULL && family->indexed;
     char *end;
     if (strstr(name, ".self_attn.indexer.") != NULL && !indexed) return true;
-    if (strncmp(name, "mtp.", 4) == 0) return true;
+    if (strncmp(name, "mtp.", 4) == 0 || strncmp(name, "model.mtp.", 10) == 0) return true;
     if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
     const int64_t layer = strtol(name + strlen(prefix), &end, 10);
     if (predicts && layer == n_layers) return !is_read_for_prediction(end);

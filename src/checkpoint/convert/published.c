@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* How the rows of a source tensor are divided among shoal's tensors, which follow each other. */
@@ -27,6 +28,7 @@ struct published_family {
     bool norms_less_one; /* weights named "...norm.weight" are stored less 1, except gated norms */
     bool pairs;          /* the rotated elements of q and k are stored in pairs */
     bool is_backbone;    /* names begin with "backbone." instead of "model." */
+    bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -119,6 +121,7 @@ static const struct published_family families[] = {
     {.architecture = "GraniteMoeSharedForCausalLM", .forms = granite_shared},
     {.architecture = "GraniteMoeHybridForCausalLM", .forms = granite_hybrid},
     {.architecture = "NemotronHForCausalLM", .forms = nemotron_h, .is_backbone = true},
+    {.architecture = "LongcatFlashForCausalLM", .in_pairs = true},
 };
 
 struct published {
@@ -195,6 +198,32 @@ static void rename_experts(char *name)
     memmove(at + strlen(to), at + strlen(from), strlen(at + strlen(from)) + 1);
 }
 
+/* Renames a tensor of a layer that is two of shoal's: those of layer n with a number 0 or 1 behind
+ * their block belong to layer 2 n or 2 n + 1, the others to layer 2 n. A name that is too long
+ * stays as it is, and then no layer has it. */
+static void rename_paired(char *name, size_t n)
+{
+    static const char prefix[] = "model.layers.";
+    static const char *const blocks[][2] = {
+        {".self_attn.", ".self_attn."},
+        {".mlps.", ".mlp."},
+        {".input_layernorm.", ".input_layernorm."},
+        {".post_attention_layernorm.", ".post_attention_layernorm."}};
+    char *rest, out[CKPT_NAME_MAX];
+    if (strncmp(name, prefix, strlen(prefix)) != 0) return;
+    const unsigned long layer = strtoul(name + strlen(prefix), &rest, 10);
+    if (layer >= ARCH_LAYERS_MAX) return;
+    int length = snprintf(out, sizeof out, "%s%lu%s", prefix, 2 * layer, rest);
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        const size_t at = strlen(blocks[i][0]);
+        if (strncmp(rest, blocks[i][0], at) != 0) continue;
+        if ((rest[at] != '0' && rest[at] != '1') || rest[at + 1] != '.') continue;
+        length = snprintf(out, sizeof out, "%s%lu%s%s", prefix, 2 * layer + (rest[at] == '1'),
+                          blocks[i][1], rest + at + 2);
+    }
+    if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
+}
+
 static struct status part_fill(const struct published *p, const char *name,
                                struct published_part *t)
 {
@@ -205,6 +234,7 @@ static struct status part_fill(const struct published *p, const char *name,
     if (n >= (int)sizeof t->name)
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
     if (p->family->is_backbone) rename_experts(t->name);
+    if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
     if (p->family->pairs && is_rotated(name)) {
         t->head_rows = p->arch.query_dim;
         t->rotated = p->arch.rotary;
@@ -225,7 +255,7 @@ static const struct published_form *form_of(const struct published *p, const cha
 bool published_splits(const struct published *p, const char *name)
 {
     return p != NULL && (form_of(p, name) != NULL || p->family->is_backbone ||
-                         (p->family->pairs && is_rotated(name)));
+                         p->family->in_pairs || (p->family->pairs && is_rotated(name)));
 }
 
 struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,

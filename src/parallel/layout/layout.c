@@ -310,16 +310,16 @@ static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint
     for (uint32_t s = pp; s > 0; s--) stage_begin[s - 1] = from[s * row + stage_begin[s]];
 }
 
-/* Returns the most stages that a model can have: a layer that reuses another's positions must be in
- * that layer's stage. */
+/* Returns the most stages that a model can have: a layer that continues another must be in that
+ * layer's stage. */
 static uint32_t stages_max(const struct arch *m)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < m->n_layers; i++) n += !m->layer_shares_index[i];
+    for (uint32_t i = 0; i < m->n_layers; i++) n += !arch_continues(m, i);
     return n;
 }
 
-/* Divides the layers into stages, each layer together with those that reuse its positions. */
+/* Divides the layers into stages, each layer together with those that continue it. */
 static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;
@@ -328,7 +328,7 @@ static struct status split_layers(struct layout *l)
     uint64_t cost[ARCH_LAYERS_MAX];
     uint32_t begin[ARCH_LAYERS_MAX + 1], n_runs = 0;
     for (uint32_t i = 0; i < n_layers; i++) {
-        if (!a->layer_shares_index[i]) {
+        if (!arch_continues(a, i)) {
             begin[n_runs] = i;
             cost[n_runs++] = 0;
         }

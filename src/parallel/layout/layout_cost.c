@@ -265,7 +265,7 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
         const uint64_t parts = arch_layer_parts(m, i);
         if (parts != counted) one = linears_s(s, &cut, parts, s->rows);
         counted = parts;
-        seconds += one + (m->layer_is_moe[i] ? moe : sum);
+        seconds += one + (m->layer_is_moe[i] ? moe : sum) + (arch_starts_shortcut(m, i) ? sum : 0);
     }
     if (pp == l->pp - 1) seconds += linears_s(s, &cut, PART_HEAD, s->rows / rows_per_slot);
     if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;

@@ -146,7 +146,8 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
     const uint64_t codes = l->model.expert_code_group > 0 ? quant_rows_bytes(step_tokens, d) : 0;
     /* scores, ids twice, weights and slots; outputs and marks */
     uint64_t n =
-        routed * (m->n_experts + 4 * k) * sizeof(float) + step_tokens * (row + sizeof(int));
+        routed * (arch_n_routed(m) + 4 * k) * sizeof(float) + step_tokens * (row + sizeof(int));
+    if (m->n_zero_experts > 0) n += step_tokens * row;
     if (m->weighs_inputs) n += (step_tokens * d + routed) * sizeof(float);
     n += expert_bytes(l, place, n_in, step_tokens);
     switch (way) {

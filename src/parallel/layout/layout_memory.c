@@ -184,7 +184,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,
                     [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
-                    [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0}};
+                    [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0,
+                    [WORKSPACE_SHORTCUT] = m->shortcut ? d : 0}};
 }
 
 /* Bytes of the stage's arrays, of the hidden rows [T, D] and, on the last stage, of the logits of

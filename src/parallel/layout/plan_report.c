@@ -128,6 +128,8 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
         strbuf_printf(&line, ", %u experts of %u columns (%u per token)", a->n_experts,
                       a->expert_ffn, a->n_chosen);
     }
+    if (a->n_zero_experts > 0)
+        strbuf_printf(&line, ", %u experts without weights among those chosen", a->n_zero_experts);
     if (a->ffn > 0) strbuf_printf(&line, ", FFN of %u columns", a->ffn);
     if (a->shared_ffn > 0) strbuf_printf(&line, ", %u columns that all tokens pass", a->shared_ffn);
     strbuf_printf(&line, ", vocabulary %u; %s of weights at ", a->vocab, weights);

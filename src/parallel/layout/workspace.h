@@ -46,7 +46,8 @@
     X(INNER_CODES, INNER, DOWN)                                                                    \
     X(UP, INNER, DOWN)                                                                             \
     X(MIX, INNER, EXPERTS)                                                                         \
-    X(SHARED, INNER, EXPERTS)
+    X(SHARED, INNER, EXPERTS)                                                                      \
+    X(SHORTCUT, NORM, EXPERTS) /* the next layer reads it */
 
 /* Bytes of TILE_PARTS: enough for some thousand positions of a row, so that threads rarely
  * synchronize. */
