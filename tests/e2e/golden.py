@@ -7,6 +7,7 @@ equal: on one rank and in several layouts, with whole prompts and with one token
 comparison must fail when one weight of the checkpoint is changed.
 """
 import json
+import random
 import shutil
 import struct
 import sys
@@ -85,6 +86,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "longcat_flash": "model.layers.1.self_attn.0.kv_b_proj.weight",
            "longcat-flash-zero": "model.layers.0.mlp.router.classifier.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
+# Models whose tensors convert renames, also where they are published in fp8 blocks.
+FP8_TWINS = {"longcat-flash"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
 
@@ -165,6 +168,46 @@ class GoldenTest:
             return copy
         expect(False, f"no tensor {wanted} to mutate")
 
+    def write_twin(self, name, in_fp8):
+        """A copy of the checkpoint whose projections have random e4m3 values times 2^-8: as codes in blocks of
+        128 x 128 with scales, or as BF16.
+        """
+        copy, draw = self.work / name, random.Random(5)
+        shutil.copytree(self.golden / "hf", copy)
+        data = (copy / "model.safetensors").read_bytes()
+        (n_header,) = struct.unpack_from("<Q", data)
+        tensors = {}
+        for key, tensor in json.loads(data[8:8 + n_header]).items():
+            if key == "__metadata__":
+                continue
+            begin, end = tensor["data_offsets"]
+            tensors[key] = tensor["dtype"], tensor["shape"], data[8 + n_header + begin:8 + n_header + end]
+            if not key.endswith(("_proj.weight", "_with_mqa.weight")):
+                continue
+            rows, cols = tensor["shape"]
+            codes = bytes(draw.choice(CODES) for _ in range(rows * cols))
+            if not in_fp8:
+                tensors[key] = "BF16", [rows, cols], b"".join(E4M3_AS_BF16[code] for code in codes)
+                continue
+            tensors[key] = "F8_E4M3", [rows, cols], codes
+            blocks = [(rows + 127) // 128, (cols + 127) // 128]
+            tensors[key + "_scale_inv"] = "F32", blocks, struct.pack("<f", 2**-8) * (blocks[0] * blocks[1])
+        write_safetensors(copy / "model.safetensors", tensors)
+        if in_fp8:
+            fields = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128])
+            (copy / "config.json").write_text(json.dumps({**self.config, "quantization_config": fields}))
+        return copy
+
+    def check_fp8_twin(self):
+        """A checkpoint in fp8 blocks gives the rows of the same values in BF16."""
+        found = []
+        for name in ("fp8", "bf16"):
+            model = self.convert_floats(self.write_twin(name, name == "fp8"), f"{name}.h5")
+            self.score(model, [], 0)
+            found.append((self.work / "scores.jsonl").read_bytes())
+        expect(found[0] == found[1], "fp8 blocks and the same values in BF16 give other rows")
+        print("  fp8 blocks: the rows of the same values in BF16")
+
     def main(self):
         moe = any(self.config.get(key) for key in ("num_experts", "num_local_experts",
                                               "n_routed_experts", "moe_num_experts"))
@@ -184,9 +227,33 @@ class GoldenTest:
         if "quantization_config" in self.config:
             kept = self.convert(self.golden / "hf", "kept.h5")
             self.check_logits(kept, ["--activations", "f32", "--tp", "2", "--ep", "1"], 2)
+        if self.name in FP8_TWINS:
+            self.check_fp8_twin()
         done = self.score(self.convert_floats(self.mutate(), "mutated.h5"), [], 0)
         print(f"  one weight changed: {done.out.strip()}")
         expect(done.status == 1, f"one changed weight must fail the comparison: {done}")
+
+
+CODES = [code for code in range(256) if code % 128 != 127]  # the others are NaN
+
+
+def e4m3_as_bf16(code):
+    """The two bytes of the value times 2^-8 in BF16, which is exact."""
+    exponent, mantissa = code >> 3 & 15, code & 7
+    value = (8 + mantissa if exponent else mantissa) * 2.0 ** (max(exponent, 1) - 10 - 8)
+    return struct.pack("<f", -value if code & 128 else value)[2:]
+
+
+E4M3_AS_BF16 = {code: e4m3_as_bf16(code) for code in CODES}
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + len(data)])
+        at += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
 
 
 def change(data, dtype, start, index):

@@ -126,6 +126,43 @@ static void pairs_and_norms(void)
     published_close(&p);
 }
 
+/* A layer of LongCat-Flash is two of shoal's. */
+static void layers_in_pairs(void)
+{
+    static const char *const names[][2] = {
+        {"model.layers.3.self_attn.0.q_a_proj.weight", "model.layers.6.self_attn.q_a_proj.weight"},
+        {"model.layers.3.self_attn.1.q_a_proj.weight", "model.layers.7.self_attn.q_a_proj.weight"},
+        {"model.layers.12.mlps.1.up_proj.weight", "model.layers.25.mlp.up_proj.weight"},
+        {"model.layers.0.input_layernorm.1.weight", "model.layers.1.input_layernorm.weight"},
+        {"model.layers.1.post_attention_layernorm.0.weight",
+         "model.layers.2.post_attention_layernorm.weight"},
+        {"model.layers.1.mlp.experts.1.up_proj.weight",
+         "model.layers.2.mlp.experts.1.up_proj.weight"},
+        {"model.layers.1.mlp.router.classifier.weight",
+         "model.layers.2.mlp.router.classifier.weight"},
+        {"model.layers.1.self_attn.2.q_a_proj.weight",
+         "model.layers.2.self_attn.2.q_a_proj.weight"},
+        {"model.norm.weight", "model.norm.weight"},
+    };
+    struct published *p = open_config(
+        "{\"architectures\":[\"LongcatFlashForCausalLM\"],\"hidden_size\":64,\"num_layers\":20,"
+        "\"num_attention_heads\":4,\"ffn_hidden_size\":96,\"expert_ffn_hidden_size\":32,"
+        "\"n_routed_experts\":4,\"zero_expert_num\":2,\"moe_topk\":2,\"q_lora_rank\":32,"
+        "\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"v_head_dim\":16,"
+        "\"vocab_size\":100,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,"
+        "\"rope_theta\":1e4,\"routed_scaling_factor\":6.0}");
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    const uint64_t dims[2] = {64, 32};
+    size_t n;
+    CU_ASSERT(published_only_renames(p) && !published_only_renames(NULL));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CU_ASSERT_EQUAL(published_parts(p, names[i][0], 2, dims, parts, &n).code, STATUS_OK);
+        CU_ASSERT(n == 1 && parts[0].dims[0] == 64 && parts[0].dims[1] == 32);
+        CU_ASSERT_STRING_EQUAL(parts[0].name, names[i][1]);
+    }
+    published_close(&p);
+}
+
 void suite_published(CU_pSuite suite);
 void suite_published(CU_pSuite suite)
 {
@@ -134,4 +171,5 @@ void suite_published(CU_pSuite suite)
     CU_add_test(suite, "names of a multimodal checkpoint", names_of_a_multimodal_checkpoint);
     CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
+    CU_add_test(suite, "layers in pairs", layers_in_pairs);
 }

@@ -252,6 +252,11 @@ static const struct published_form *form_of(const struct published *p, const cha
     return NULL;
 }
 
+bool published_only_renames(const struct published *p)
+{
+    return p != NULL && p->family->in_pairs;
+}
+
 bool published_splits(const struct published *p, const char *name)
 {
     return p != NULL && (form_of(p, name) != NULL || p->family->is_backbone ||

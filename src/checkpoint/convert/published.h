@@ -57,6 +57,10 @@ struct status published_parts(const struct published *p, const char *name, uint3
                               const uint64_t *dims,
                               struct published_part parts[PUBLISHED_PARTS_MAX], size_t *n);
 
+/* Local. True when the rules only rename tensors, quantized ones too: each has one part with all of
+ * its rows. p may be NULL. */
+bool published_only_renames(const struct published *p);
+
 /* Local. True when the tensor's rows are split, reordered or renamed. p may be NULL. */
 bool published_splits(const struct published *p, const char *name);
 

@@ -130,11 +130,23 @@ static struct status fused_add(struct source *s, const struct safetensors_tensor
     return status_ok();
 }
 
+/* Adds a quantized tensor under the name that shoal's tensor has. */
+static struct status quant_renamed_add(struct source *s, const struct hf_quant *q)
+{
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    struct hf_quant renamed = *q;
+    size_t n;
+    TRY(published_parts(s->published, q->name, q->n_dims, q->dims, parts, &n));
+    memcpy(renamed.name, parts[0].name, sizeof renamed.name);
+    return quant_add(s, &renamed);
+}
+
 /* Adds a quantized tensor, or its parts if it has fused experts; its rows are outputs already. */
 static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
     size_t n;
+    if (!s->is_text && published_only_renames(s->published)) return quant_renamed_add(s, q);
     if (s->is_text || published_splits(s->published, q->name)) {
         return status_make(
             STATUS_INPUT,
