@@ -145,7 +145,7 @@ static struct status check_output(const struct job_options *o)
                        o->files.output);
 }
 
-enum { NAMED_MAX = FLAG_LIST_MAX + 10 };
+enum { NAMED_MAX = FLAG_LIST_MAX + 11 };
 
 /* Lists the files that the flags name; returns their number. */
 static size_t list_named(const struct job_options *o, struct named files[NAMED_MAX])
