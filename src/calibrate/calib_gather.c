@@ -75,7 +75,7 @@ static struct status calib_gather_exchange(struct calib *c)
 static struct status forward_one(struct calib *c, size_t seq, struct hidden *h)
 {
     const struct seq_rows rows = {.row0 = 0, .n_rows = h->n_rows, .pos0 = 0, .blocks = c->blocks};
-    TRY(stage_forward(c->stage, &rows, 1, false, h));
+    TRY(stage_forward(c->stage, &rows, 1, NULL, false, h));
     for (size_t t = 0; t < h->n_rows; t++) {
         if (h->bad[t] == 0) continue;
         return status_make(STATUS_INPUT,

@@ -71,6 +71,7 @@ static struct status make_buffers(struct engine *e)
     }
     const size_t n_tables = e->groups.n_full + e->groups.n_windowed;
     TRY(mem_alloc(&e->seqs, e->o.max_rows * n_tables, sizeof *e->seqs, "engine"));
+    TRY(mem_alloc(&e->adapters, e->o.max_rows, sizeof *e->adapters, "engine"));
     TRY(step_plan_init(&e->plan, (int32_t)e->o.layout->dp));
     if (e->is_lead) {
         const size_t n = e->o.layout->pp + 1, dp = e->o.layout->dp;
@@ -169,6 +170,7 @@ void engine_destroy(struct engine **engine)
     vocab_parallel_destroy(&e->vocab);
     stage_destroy(&e->stage);
     mem_free(&e->seqs);
+    mem_free(&e->adapters);
     mem_free(&e->windowed);
     mem_free(&e->rows);
     mem_free(&e->wants);
@@ -300,7 +302,7 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
         stage_embed(e->stage, b->tokens, h);
         since = mark(e, TRACE_EMBED, since);
     }
-    TRY(stage_forward(e->stage, e->seqs, b->n_runs, in_halves(e, plan), h));
+    TRY(stage_forward(e->stage, e->seqs, b->n_runs, e->adapters, in_halves(e, plan), h));
     since = mark(e, TRACE_LAYERS, since);
     if (e->is_last) {
         TRY(finish_batch(e, plan, b, h));

@@ -87,7 +87,7 @@ static void add_run(struct engine *e, struct batch *b, const struct plan_seq *s,
                                  .blocks = tables->at[t],
                                  .slot = (uint32_t)s->slot};
     }
-    b->n_runs += !joins;
+    if (!joins) e->adapters[b->n_runs++] = s->adapter;
 }
 
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
@@ -96,6 +96,7 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
     const size_t last = (size_t)plan->replica_begin[e->place.dp + 1];
     size_t token = 0, block = 0, adjust = 0, allowed = 0, windowed;
     const size_t n_allowed_words = (e->o.layout->model.arch->vocab + 31) / 32;
+    const uint32_t n_adapters = e->o.adapters != NULL ? (uint32_t)e->o.adapters->n : 0;
     for (size_t i = 0; i < first; i++) {
         token += (size_t)plan->seqs[i].n_rows;
         block += (size_t)plan->seqs[i].n_blocks;
@@ -123,6 +124,10 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
         if (s->slot < 0 || (s->slot > 0 && (uint32_t)s->slot >= e->o.n_state_slots)) {
             return status_make(STATUS_BUG, "step %llu: state slot %d of %u",
                                (unsigned long long)plan->step, s->slot, e->o.n_state_slots);
+        }
+        if (s->adapter > n_adapters) {
+            return status_make(STATUS_BUG, "step %llu: adapter %u of %u",
+                               (unsigned long long)plan->step, s->adapter, n_adapters);
         }
         struct entry_tables tables;
         TRY(find_tables(e, s, plan->blocks + block, &windowed, &tables));

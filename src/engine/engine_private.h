@@ -42,6 +42,7 @@ struct engine {
     /* the step's runs of rows, and what the last stage computes from its rows; [max_rows] where
      * no other size is given */
     struct seq_rows *seqs; /* [max_rows] for each block table */
+    uint32_t *adapters;    /* of each run, as in plan_seq */
     struct kv_groups groups;
     int32_t *windowed; /* [windowed_capacity] the windowed tables of the step's runs, owned */
     size_t windowed_capacity;

@@ -105,6 +105,7 @@ static struct status start_engine(struct job *j)
         .stage = {.model = &j->model,
                   .layout = j->layout,
                   .weights = j->weights,
+                  .adapters = j->adapters.loaded,
                   .kern = &j->kern,
                   .comm = j->comm,
                   .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
@@ -235,6 +236,9 @@ static struct status job_start(struct job *j)
     TRY(job_pack_experts(j));
     const struct weights_source source = job_weights_source(j, j->layout);
     TRY(weights_load(&source, &j->weights, &j->loaded));
+    if (j->adapters.n > 0)
+        TRY(adapters_load(&source, j->weights, j->adapters.files, j->adapters.n,
+                          &j->adapters.loaded));
     PHASE(job_devices_same(j));
     PHASE(check_drain(j));
     PHASE(job_size_memory(j));
@@ -445,6 +449,7 @@ void job_close(struct job *j)
     job_embed_fini(&j->embed);
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
+    job_adapters_fini(&j->adapters);
     weights_destroy(&j->weights);
     job_forecast_destroy(j);
     expert_places_destroy(&j->expert_places);

@@ -14,6 +14,7 @@
 #include "checkpoint/load/loader.h"
 #include "engine/engine.h"
 #include "job/drain.h"
+#include "job/job_adapters.h"
 #include "job/job_embed.h"
 #include "job/job_options.h"
 #include "job/job_text.h"
@@ -58,6 +59,7 @@ struct job {
     uint64_t device_bytes;  /* a rank's part of its GPU's memory; minimum over all ranks; 0: CPUs */
     struct weights *weights;
     struct loader_stats loaded;
+    struct job_adapters adapters;
     struct engine *engine;
     struct job_forecast *forecast;   /* NULL: no --nodes */
     struct drafting_cost draft_cost; /* set for --speculate auto and ngram */

@@ -97,6 +97,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                       (unsigned long long)j->text.made_by_hash[0],
                       (unsigned long long)j->text.made_by_hash[1]);
     }
+    job_adapters_settings(&j->adapters, out);
     if (j->part.n > 0) input_part_setting(&j->part, out);
     flags_settings(&job_groups[JOB_SCHEDULE], o, NULL, out);
     flags_settings(&job_groups[JOB_DEVICE], o, NULL, out);

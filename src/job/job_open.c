@@ -227,6 +227,13 @@ static struct status check_step_tokens(const struct job *j)
                        has_logits ? " with --logits" : "", most, n);
 }
 
+static struct status read_adapters(struct job *j)
+{
+    if (j->o->files.adapter.n > 0 && j->o->device.device != DEVICE_CPU)
+        return status_make(STATUS_USAGE, "--adapter: not with --device cuda");
+    return job_adapters_read(&j->adapters, &j->o->files.adapter);
+}
+
 struct status job_read_model(struct job *j)
 {
     TRY(job_paths_check_model(j->o->files.model));
@@ -241,6 +248,7 @@ struct status job_read_model(struct job *j)
     if (j->o->model.fp8_activations == ACTIVATIONS_INT8 && j->layout_model.expert_fp8_group > 0)
         j->layout_model.expert_code_group = j->layout_model.expert_fp8_group;
     j->layout_model.on_device = j->o->device.device != DEVICE_CPU;
+    TRY(read_adapters(j));
     return job_read_limits(j);
 }
 
@@ -388,6 +396,8 @@ struct status job_open_lead(struct job *j)
                                          .defaults = j->text.defaults,
                                          .end_ids = j->text.end_ids,
                                          .n_end_ids = j->text.n_end_ids,
+                                         .adapters = j->adapters.rules,
+                                         .n_adapters = j->adapters.n,
                                          .prefix_id = j->text.prefix_id,
                                          .vocab_size = (int32_t)j->model.vocab,
                                          .max_model_len = (int32_t)o->model.max_model_len,

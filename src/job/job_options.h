@@ -36,6 +36,10 @@
     FLAG(const char *, input_field, "input-field", OF_TEXT("NAME"),                                \
          .commands = IN_GENERATE | IN_SCORE,                                                       \
          .help = "the prompt is this member of each line, a string; lines need not be requests")   \
+    FLAG(struct flag_list, adapter, "adapter", OF_LIST("NAME=FILE.h5"),                            \
+         .commands = IN_ANSWERS | IN_SCORE,                                                        \
+         .help = "a low-rank adapter (LoRA) that lines may name as \"adapter\"; may be given "     \
+                 "several times")                                                                  \
     FLAG(const char *, prompt_template, "prompt-template", OF_TEXT("FILE"),                        \
          .commands = IN_GENERATE | IN_SCORE,                                                       \
          .help = "the prompt is made from each line's members by this Jinja template")             \

@@ -181,6 +181,7 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     stage_describe_attention(s);
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
+    if (!status_failed(&st)) st = stage_make_adapters(s);
     s->row_sum = row_sum_choose(s);
     if (!status_failed(&st)) st = s->row_sum->create(s);
     if (!status_failed(&st)) st = make_kv(s);
@@ -202,6 +203,7 @@ void stage_destroy(struct stage **stage)
     stage_free_latent(s);
     stage_free_index(s);
     stage_free_prediction(s);
+    stage_free_adapters(s);
     mem_ops_free(s->o.kern, &s->workspace);
     mem_free(&s->q_scale);
     mem_free(&s->ones);
@@ -391,9 +393,10 @@ static uint32_t n_own_layers(const struct stage *s)
 }
 
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                            bool in_halves, struct hidden *hidden)
+                            const uint32_t *adapters, bool in_halves, struct hidden *hidden)
 {
     const size_t n_parts = stage_begin_step(s, seqs, n_seqs, in_halves, hidden);
+    if (adapters != NULL) stage_adapters_begin(s, seqs, n_seqs, adapters, n_parts);
     return stage_run_layers(s, 0, n_own_layers(s), n_parts);
 }
 

@@ -10,7 +10,7 @@
 #include "moe/moe.h"
 #include "parallel/comm/comm.h"
 #include "tensor/tap.h"
-#include "weights/weights.h"
+#include "weights/adapters.h"
 
 /* The hidden rows that stages send to each other, as one message: h, then the counters. */
 struct hidden {
@@ -28,6 +28,7 @@ struct stage_options {
     const struct arch *model; /* all borrowed */
     const struct layout *layout;
     const struct weights *weights;
+    const struct adapters *adapters; /* NULL: none */
     const struct kern_table *kern;
     struct comm *comm;
     uint32_t rank;
@@ -70,12 +71,13 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 /* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover the rows. The
  * array has a copy of them for each block table of the model (parallel/layout/kv_groups.h),
  * max_rows apart; the copies differ only in their blocks, of which those that the rows see must be
- * valid. With in_halves (the same on all ranks) two halves of the rows take turns in each layer:
- * one half is computed while the other's sums over tp are exchanged, on a device, or while its rows
+ * valid. adapters [n_seqs]: 1 + the number of each sequence's adapter, 0: none; NULL: all have
+ * none. With in_halves (the same on all ranks) two halves of the rows take turns in each layer: one
+ * half is computed while the other's sums over tp are exchanged, on a device, or while its rows
  * travel to experts on other hosts. The bytes are the same. Errors: STATUS_MEMORY, the
  * device's, those of streamed experts. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                            bool in_halves, struct hidden *hidden);
+                            const uint32_t *adapters, bool in_halves, struct hidden *hidden);
 
 /* Local. Last stage: out [n, D] = the final norm of rows [n] of h, times the model's scale.logits,
  * ready for the head. */

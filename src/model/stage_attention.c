@@ -199,6 +199,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                                  {&w->k, s->k_narrow, w->k_bias},
                                  {&w->v, s->v_narrow, w->v_bias}};
     stage_columns(s, qkv, 3, in);
+    stage_adapt_columns(s, &(struct adapter_columns){layer, ADAPTER_Q, qkv, 3}, p, in);
     if (gated) take_queries(s, n_rows);
     const bool whole = s->o.model->qk_norm_whole, padded = stage_is_padded(s);
     const float *q_norm = whole ? NULL : w->q_norm, *k_norm = whole ? NULL : w->k_norm;
@@ -272,7 +273,10 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
     const struct inner_rows o = mixed_rows(s, layer, n_rows);
     stage_show(s, TAP_O, s->attended, n_rows, range_count(o.held));
     in = s->row_sum->input(s, &o);
-    const struct block_output out = {layer->is_delta ? &layer->delta.o : &w->o, w->o_bias,
-                                     layer->attn_out_norm};
+    const struct block_output out = {.w = layer->is_delta ? &layer->delta.o : &w->o,
+                                     .bias = w->o_bias,
+                                     .norm = layer->attn_out_norm,
+                                     .layer = layer,
+                                     .site = ADAPTER_O};
     stage_add(s, &out, &in, p);
 }

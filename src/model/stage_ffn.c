@@ -28,7 +28,8 @@ struct status stage_make_moe(struct stage *s)
 
 /* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
  * the down projection: in s->gate [T, F], or as quantized values alone. */
-static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in)
+static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in,
+                              const struct part *p)
 {
     const struct ffn_weights *w = &layer->ffn;
     const struct layout *l = s->o.layout;
@@ -44,6 +45,8 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     struct act_rows inner = s->row_sum->input(s, &rows);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
+    const bool is_adapted = !is_shared && stage_adapts_ffn(s, layer, p);
+    const struct adapter_columns adapted = {layer, ADAPTER_GATE, gate_up, 2};
     if ((s->o.model->family->xielu && !is_shared) || s->o.model->gate == GATE_RELU2) {
         stage_columns(s, gate_up, 1, in);
         if (s->o.model->gate == GATE_RELU2)
@@ -55,10 +58,11 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
     }
     act_codes(s->o.kern, in, &w->gate);
     const bool apart = act_codes_replace(in, &w->up);
-    if (f > 0 && !apart && w->gate_bias == NULL && w->up_bias == NULL) {
+    if (f > 0 && !apart && !is_adapted && w->gate_bias == NULL && w->up_bias == NULL) {
         stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
         stage_columns(s, gate_up, 2, in);
+        if (is_adapted) stage_adapt_columns(s, &adapted, p, in);
         if (f > 0)
             op_swiglu(s->o.kern, &(struct swiglu_args){.kind = s->o.model->gate,
                                                        .gate = s->gate,
@@ -76,8 +80,12 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
 static void dense_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                         struct part *p)
 {
-    struct act_rows inner = swiglu(s, layer, in);
-    const struct block_output out = {&layer->ffn.down, layer->ffn.down_bias, layer->ffn_out_norm};
+    struct act_rows inner = swiglu(s, layer, in, p);
+    const struct block_output out = {.w = &layer->ffn.down,
+                                     .bias = layer->ffn.down_bias,
+                                     .norm = layer->ffn_out_norm,
+                                     .layer = layer,
+                                     .site = ADAPTER_DOWN};
     stage_add(s, &out, &inner, p);
 }
 
@@ -89,7 +97,7 @@ static const float *shared_block(struct stage *s, const struct layer *layer, str
     const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin;
     float *shared = s->shared + p->row0 * d;
     if (s->o.model->shared_ffn == 0) return NULL;
-    struct act_rows inner = swiglu(s, layer, in);
+    struct act_rows inner = swiglu(s, layer, in, p);
     s->row_sum->assign(s, &layer->ffn.down, &inner, shared, p);
     if (layer->ffn.mix.n_out == 0) return shared;
     const struct column mix = {&layer->ffn.mix, s->mix, NULL};

@@ -61,12 +61,14 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
 void stage_add(struct stage *s, const struct block_output *out, struct act_rows *in, struct part *p)
 {
     if (out->norm == NULL) {
+        stage_adapt_output(s, out, in, p, s->o.model->scale.residual, p->hidden.h);
         s->row_sum->add(s, out->w, out->bias, in, p);
         return;
     }
     const size_t d = s->o.model->width, n_rows = range_count(p->own), first = p->own.begin * d;
     float *y = s->x + first; /* the block has already read x */
     s->row_sum->assign(s, out->w, in, s->x, p);
+    stage_adapt_output(s, out, in, p, 1, s->x);
     if (out->bias != NULL) op_add_bias(s->o.kern, y, out->bias, n_rows, d);
     op_rmsnorm(
         s->o.kern,

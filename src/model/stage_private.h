@@ -21,6 +21,12 @@ struct local_rotation {
     float *cos, *sin; /* [T, rotary / 2] */
 };
 
+/* Consecutive rows of a part that have the same adapter. */
+struct adapter_run {
+    uint32_t adapter; /* in s->o.adapters */
+    size_t row0, n_rows;
+};
+
 /* Rows that go through the layers together: all of a step, or one half of it, so that a half
  * computes while the sums of the other are exchanged. */
 struct part {
@@ -28,8 +34,10 @@ struct part {
     size_t row0;          /* first row, counted in the step */
     struct range own;     /* rows, counted in the part, whose h and bad this rank holds */
     const struct seq_rows *seqs;
-    size_t n_seqs, table_stride; /* the sequences with the blocks of table t: seqs + t *
-                                    table_stride */
+    size_t n_seqs, table_stride;    /* the sequences with the blocks of table t: seqs + t *
+                                       table_stride */
+    const struct adapter_run *runs; /* [n_runs] ascending */
+    size_t n_runs;
     float *cos, *sin;
     struct local_rotation local;
     int lane;                   /* lane for its sums; GRID_SUM_NOW if the step has one part */
@@ -96,6 +104,14 @@ struct index_work {
     struct seq_rows *rows; /* owned */
 };
 
+/* Memory of adapters, of which the largest has rank R; all NULL: there are none. Owned. */
+struct adapter_work {
+    float *low, *wide;           /* [T, R] A x; [T, outputs] B times it */
+    int64_t *sums;               /* [T, R + 1] and room (grid_sum_room) */
+    struct linear_group *groups; /* [T] of one linear */
+    struct adapter_run *runs;    /* of the step's parts */
+};
+
 struct row_sum;
 struct stage;
 
@@ -147,6 +163,7 @@ struct stage {
                             Mamba-2 layers [T, value heads] */
     struct by_outputs by_outputs;
     struct grid_sums grid;
+    struct adapter_work adapt;
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;
     float *q_scale;     /* [T] factors on q (struct arch_tuning); NULL: the model has none */
@@ -243,8 +260,10 @@ void row_sum_no_part(struct stage *s, struct part *p);
 /* The row-parallel linear at the end of a block, and what follows it before the residual stream. */
 struct block_output {
     const struct packed *w;
-    const float *bias; /* [D] or NULL */
-    const float *norm; /* [D] of an RMSNorm of the output; or NULL */
+    const float *bias;         /* [D] or NULL */
+    const float *norm;         /* [D] of an RMSNorm of the output; or NULL */
+    const struct layer *layer; /* and its adapters' site */
+    enum adapter_site site;
 };
 
 /* stage_linear.c. **Collective (TP)**. h += scale.residual * norm(x w^T + bias) in the rows that
@@ -271,6 +290,36 @@ void stage_gated(struct stage *s, const struct column gate_up[2], struct act_row
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n);
+
+/* stage_adapter.c. Local. Allocates memory for adapters, if there are any. Errors: STATUS_MEMORY.
+ */
+struct status stage_make_adapters(struct stage *s);
+void stage_free_adapters(struct stage *s);
+
+/* stage_adapter.c. Local. Finds the runs of rows with an adapter in each of the step's parts. */
+void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                          const uint32_t *adapters, size_t n_parts);
+
+/* stage_adapter.c. Local. True when an adapter of the part's rows changes the layer's dense FFN. */
+bool stage_adapts_ffn(const struct stage *s, const struct layer *layer, const struct part *p);
+
+/* Column-parallel linears of a layer, whose sites follow each other from `first` on. */
+struct adapter_columns {
+    const struct layer *layer;
+    enum adapter_site first;
+    const struct column *columns; /* [n] */
+    size_t n;
+};
+
+/* stage_adapter.c. Local. Adds the adapters' B (A x) to the columns' y, x the rows `in`. */
+void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const struct part *p,
+                         const struct act_rows *in);
+
+/* stage_adapter.c. **Collective (TP)**. y [T, D] += scale * B (A x) for the rows that this rank
+ * holds, x the inputs `in` of the row-parallel linear `out`. Counts values of A x that left the
+ * integer grid. */
+void stage_adapt_output(struct stage *s, const struct block_output *out, const struct act_rows *in,
+                        const struct part *p, float scale, float *y);
 
 /* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);

@@ -95,6 +95,7 @@ struct plan_seq {
     int32_t first_block; /* the block of the sequence that is the first entry of its windowed
                             tables; 0 if there are none */
     int32_t slot;        /* of its recurrent states; 0 if the model has none */
+    uint32_t adapter;    /* 1 + the number of its adapter; 0: none */
     int32_t want;        /* plan_want bits */
     int32_t next_token;  /* the token after the last row; -1: none, or yet to be sampled */
     int32_t top_k;       /* 0: off */

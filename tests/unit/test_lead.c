@@ -378,10 +378,10 @@ static void scores_come_with_perplexity_and_logits(void)
     double sum[2] = {0, 0};
     for (int i = 0; i < 26; i++) tokens[i] = 'a' + i;
     float scores[26];
-    fake_engine_scores(tokens, 26, scores);
+    fake_engine_scores(0, tokens, 26, scores);
     for (size_t i = 1; i < 26; i++) sum[0] += (double)scores[i];
     const int32_t aab[] = {'a', 'a', 'b'};
-    fake_engine_scores(aab, 3, scores);
+    fake_engine_scores(0, aab, 3, scores);
     for (size_t i = 1; i < 3; i++) sum[1] += (double)scores[i];
     CU_ASSERT_EQUAL(summary.n_scored, 27);
     CU_ASSERT_EQUAL(summary.sum_logprob, sum[0] + sum[1]);

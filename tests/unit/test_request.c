@@ -340,6 +340,45 @@ static void special_tokens_are_parsed_in_prompts(void)
     tokenizer_destroy(&t);
 }
 
+/* By "adapter" on any line; by "model" in a body only, where other names mean no adapter. */
+static void a_line_names_an_adapter(void)
+{
+    static const struct request_adapter adapters[] = {{"a", {1, 2}, 7}, {"team/b", {3, 4}, 8}};
+    static const struct {
+        const char *line;
+        uint32_t adapter;
+        const char *message; /* NULL: no error */
+    } cases[] = {
+        {"{\"prompt\":[1]}", 0, NULL},
+        {"{\"prompt\":[1],\"adapter\":null}", 0, NULL},
+        {"{\"prompt\":[1],\"adapter\":\"a\"}", 1, NULL},
+        {"{\"prompt\":[1],\"adapter\":\"team/b\"}", 2, NULL},
+        {"{\"prompt\":[1],\"model\":\"a\"}", 0, NULL},
+        {"{\"prompt\":[1],\"adapter\":\"team\"}", 0, "adapter: none with this name"},
+        {"{\"prompt\":[1],\"adapter\":1}", 0, "adapter: expected a string"},
+        {"{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[1],"
+         "\"model\":\"a\"}}",
+         1, NULL},
+        {"{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[1],"
+         "\"model\":\"other\"}}",
+         0, NULL},
+        {"{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[1],"
+         "\"model\":\"a\",\"adapter\":\"team/b\"}}",
+         2, NULL},
+    };
+    struct request_rules rules = util_request_rules(NULL);
+    rules.adapters = adapters;
+    rules.n_adapters = 2;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct request *r = util_request_parse(&rules, cases[i].line);
+        const char *message = r->error_message != NULL ? r->error_message : "";
+        CU_ASSERT_EQUAL(r->ask->adapter, cases[i].adapter);
+        CU_ASSERT(cases[i].message == NULL ? r->error_code == NULL
+                                           : strstr(message, cases[i].message) != NULL);
+        request_destroy(&r);
+    }
+}
+
 static void keys_come_from_seeds_and_ids(void)
 {
     struct request_rules rules = util_request_rules(NULL);
@@ -475,6 +514,7 @@ void suite_request(CU_pSuite suite)
                 numbers_beyond_64_bits_keep_their_line);
     CU_add_test(suite, "special tokens are parsed in prompts",
                 special_tokens_are_parsed_in_prompts);
+    CU_add_test(suite, "a line names an adapter", a_line_names_an_adapter);
     CU_add_test(suite, "keys come from seeds and ids", keys_come_from_seeds_and_ids);
     CU_add_test(suite, "what a model lacks is said", what_a_model_lacks_is_said);
     CU_add_test(suite, "stop flags are defaults", stop_flags_are_defaults);

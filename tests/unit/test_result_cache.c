@@ -24,12 +24,14 @@ static void make_lines(struct strbuf *s)
                                         "\"temperature\":0,\"guided_regex\":\"[a-z]{0,30}\","
                                         "\"ignore_eos\":true",
                                         "\"temperature\":0,\"bad_words\":[\"e\"]",
-                                        "\"temperature\":0,\"bad_words\":[\"o\"]"};
+                                        "\"temperature\":0,\"bad_words\":[\"o\"]",
+                                        "\"temperature\":0,\"adapter\":\"a\"",
+                                        "\"temperature\":0,\"adapter\":\"b\""};
     uint64_t x = 41;
     for (int i = 0; i < LINES; i++) {
         const int prompt = (int)fake_between(&x, 0, 7);
         strbuf_printf(s, "{\"custom_id\":\"c%d\",%s,\"max_tokens\":%d,", i,
-                      kinds[fake_between(&x, 0, 9)], (int)fake_between(&x, 0, 2) * 20 + 9);
+                      kinds[fake_between(&x, 0, 11)], (int)fake_between(&x, 0, 2) * 20 + 9);
         if (i % 9 == 4) strbuf_printf(s, "\"priority\":%d,", (int)fake_between(&x, -3, 3));
         strbuf_printf(s, "\"prompt_token_ids\":[9,%d,%d", prompt == 7 ? 1 : 6, prompt);
         for (int k = 0; k < 12 * prompt; k++) strbuf_printf(s, ",%d", 40 + k % 50);
@@ -46,7 +48,10 @@ static void repeated_lines_give_the_same_rows_for_less_work(void)
     strbuf_init(&expected);
     strbuf_init(&found);
     make_lines(&in);
+    static const struct request_adapter adapters[] = {{"a", {1, 2}, 77}, {"b", {3, 4}, 78}};
     struct lead_options o = util_lead_options(t, NULL, NULL);
+    o.adapters = adapters;
+    o.n_adapters = 2;
     util_lead_run_text(&o, &in, &off, &expected);
     CU_ASSERT_EQUAL(off.n_rows, LINES);
     CU_ASSERT_EQUAL(off.n_result_hits + off.n_result_hit_tokens, 0);

@@ -47,6 +47,12 @@ static uint64_t entry(uint64_t before, int32_t token, int64_t position)
     return mix(mix(before, (uint64_t)token), (uint64_t)position);
 }
 
+/* The entry before a sequence's first one: rows of another adapter have other keys and values. */
+static uint64_t first_entry(uint32_t adapter)
+{
+    return 1 + adapter;
+}
+
 /* Draws a token: one in 40 is an end token, most others are printable. */
 static int32_t draw(uint64_t fold, int64_t position, const struct plan_seq *s, uint64_t adjusts)
 {
@@ -315,7 +321,8 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     uint64_t fold = scores && s->pos0 > 0 ? fold_cache(e, replica, blocks, s->pos0 - 1) : 0;
     for (int32_t i = 0; i < s->n_rows; i++) {
         const int64_t pos = s->pos0 + i;
-        const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
+        const uint64_t before =
+            pos == 0 ? first_entry(s->adapter) : *slot(e, replica, blocks, pos - 1);
         write_entry(e, replica, s, blocks, pos, entry(before, tokens[i], pos));
         if (tokens[i] == e->bad_token && pos == e->bad_position) out.n_bad++;
         if (scores) {
@@ -496,7 +503,7 @@ void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
 
 size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens)
 {
-    uint64_t before = 1, fold = 0;
+    uint64_t before = first_entry(r->ask->adapter), fold = 0;
     size_t n = r->n_prompt;
     memcpy(tokens, r->tokens, n * sizeof *tokens);
     for (size_t i = 0; i < n; i++) {
@@ -535,9 +542,9 @@ int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, i
     return n;
 }
 
-void fake_engine_scores(const int32_t *tokens, size_t n, float *scores)
+void fake_engine_scores(uint32_t adapter, const int32_t *tokens, size_t n, float *scores)
 {
-    uint64_t before = 1, fold = 0;
+    uint64_t before = first_entry(adapter), fold = 0;
     for (size_t i = 0; i < n; i++) {
         scores[i] = score_of(fold, tokens[i]);
         before = entry(before, tokens[i], (int64_t)i);

@@ -78,8 +78,8 @@ size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_
  * end tokens that do not come. */
 int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
-/* scores [n] = the score of each token after those before it. */
-void fake_engine_scores(const int32_t *tokens, size_t n, float *scores);
+/* scores [n] = the score of each token after those before it, with an adapter (plan_seq). */
+void fake_engine_scores(uint32_t adapter, const int32_t *tokens, size_t n, float *scores);
 
 /* A small xorshift generator for test data. */
 uint64_t fake_random(uint64_t *state);

@@ -40,6 +40,7 @@ struct scenario scenario_random(uint64_t seed, bool score)
 /* A random run in which prompts begin alike, with the cache on or off. */
 struct scenario scenario_sharing(uint64_t seed, bool prefix_cache)
 {
+    static const struct request_adapter adapters[] = {{"a", {1, 2}, 77}, {"b", {3, 4}, 78}};
     struct scenario c = scenario_random(seed, false);
     uint64_t x = seed * 0xD1B54A32D192ED03u + 1;
     for (int i = 0; i < 4; i++) fake_random(&x);
@@ -49,6 +50,8 @@ struct scenario scenario_sharing(uint64_t seed, bool prefix_cache)
     c.n_headers = (int32_t)fake_between(&x, 1, 5);
     c.bad_token = fake_between(&x, 0, 3) ? 0 : (int32_t)fake_between(&x, 1, 60);
     c.o.flags.prefix_cache = prefix_cache;
+    c.rules.adapters = adapters;
+    c.rules.n_adapters = seed % 4 == 1 ? 2 : 0;
     return c;
 }
 
@@ -82,6 +85,7 @@ static void add_number(struct strbuf *out, int32_t n)
 /* Makes request i of a scenario from a line of JSON. */
 struct request *scenario_request(const struct scenario *c, int32_t i)
 {
+    static const char *const adapters[] = {"", "\"adapter\":\"a\",", "\"adapter\":\"b\","};
     uint64_t x = (c->seed + 1) * 1000003u + (uint64_t)i * 7919u + 1;
     for (int k = 0; k < 4; k++) fake_random(&x);
     const int64_t most = c->rules.max_model_len - !c->rules.score;
@@ -101,8 +105,9 @@ struct request *scenario_request(const struct scenario *c, int32_t i)
     const int64_t n_context = is_pair ? fake_between(&x, 1, n_prompt - 1) : 0;
     strbuf_printf(&line,
                   "{\"custom_id\":\"r%d\",\"max_tokens\":%d,\"temperature\":%d,"
-                  "\"%s\":[",
+                  "%s\"%s\":[",
                   i, c->max_tokens > 0 ? c->max_tokens : max_tokens, temperature,
+                  c->rules.n_adapters > 0 ? adapters[i % 3] : "",
                   is_pair ? "context" : "prompt_token_ids");
     for (int64_t k = 0; k < n_prompt; k++) {
         if (is_pair && k == n_context) strbuf_puts(&line, "],\"continuation\":[");
@@ -126,7 +131,7 @@ static bool is_right(const struct scenario *c, const struct request *r)
             return r->error_code != NULL;
         float scores[CONTEXT_MAX];
         CU_ASSERT_FATAL(r->n_prompt <= CONTEXT_MAX);
-        fake_engine_scores(r->tokens, r->n_prompt, scores);
+        fake_engine_scores(r->ask->adapter, r->tokens, r->n_prompt, scores);
         for (size_t i = r->score_from; i < r->n_prompt; i++)
             if (r->scores[i] != scores[i]) return false;
         return r->finish == REQUEST_SCORED;

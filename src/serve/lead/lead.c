@@ -56,6 +56,8 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .date = options->date,
         .end_ids = options->end_ids,
         .n_end_ids = options->n_end_ids,
+        .adapters = options->adapters,
+        .n_adapters = options->n_adapters,
         .vocab_size = options->vocab_size,
         .max_model_len = options->max_model_len,
         .score = options->mode == LEAD_SCORE,

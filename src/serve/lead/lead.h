@@ -42,6 +42,8 @@ struct lead_options {
     struct request_defaults defaults; /* from the flags, then generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
+    const struct request_adapter *adapters; /* [n_adapters] */
+    size_t n_adapters;
     int32_t prefix_id;         /* as in request_rules */
     int32_t vocab_size;        /* the model's: ids in [0, vocab_size) are accepted */
     int32_t max_model_len;     /* the most tokens that a context may have */

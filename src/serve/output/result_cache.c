@@ -16,7 +16,7 @@ enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
-    uint32_t key[2], choice, unused;
+    uint32_t key[2], choice, adapter;
     struct plan_penalties penalties;
     int32_t min_tokens; /* before this many tokens, end tokens and stop_ids are forbidden */
     uint64_t stop_ids, biases, guide, words; /* hashes; 0: the request has none */
@@ -144,6 +144,7 @@ static struct sampling sampling_of(const struct request *r)
     struct sampling s;
     memset(&s, 0, sizeof s);
     s.penalties = r->ask->penalties;
+    s.adapter = r->ask->adapter;
     s.min_tokens = r->ask->min_tokens;
     if (r->ask->guide != NULL) {
         s.guide = guide_hash(r->ask->guide);

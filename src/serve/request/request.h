@@ -60,6 +60,13 @@ struct request_form {
     const struct chat *made_by; /* a template of the line's members that makes the prompt */
 };
 
+/* A low-rank adapter (weights/adapters.h). */
+struct request_adapter {
+    const char *name;   /* borrowed */
+    uint64_t digest[2]; /* of its weights */
+    uint64_t key;       /* a hash of them, not 0 */
+};
+
 /* The model and the flags, against which lines are checked. Everything is borrowed. */
 struct request_rules {
     struct request_defaults defaults;
@@ -73,7 +80,10 @@ struct request_rules {
     size_t n_end_ids;
     int32_t vocab_size;    /* token ids are in [0, vocab_size) */
     int32_t max_model_len; /* the most tokens that a context may have */
-    bool score;            /* prompts are scored, nothing is generated */
+    const struct request_adapter
+        *adapters; /* [n_adapters] low-rank adapters that a line may name */
+    size_t n_adapters;
+    bool score;        /* prompts are scored, nothing is generated */
     bool takes_pairs;  /* with score: lines may have a context and its continuation, or a text */
     int32_t prefix_id; /* stands before a continuation without a context, and before a text; -1:
                           the model has no such token */
@@ -142,6 +152,7 @@ enum request_thoughts {
 struct request_ask {
     enum request_format format;
     struct request_bytes model; /* batch lines and calls: the body's "model"; may be empty */
+    uint32_t adapter;           /* 1 + its number among the rules' adapters; 0: none */
     int32_t priority;           /* a smaller one runs first; 0 unless the line sets it */
 
     /* the draw */

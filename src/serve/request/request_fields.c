@@ -54,6 +54,7 @@ static const struct refused_field not_in_body[] = {
 
 /* Fields that are supported, on plain lines and in bodies. */
 static const char *const known[] = {
+    "adapter",
     "add_generation_prompt",
     "allowed_token_ids",
     "bad_words",

@@ -142,6 +142,34 @@ static struct status read_model(struct request_parser *p, const struct js_node *
     return model != NULL ? copy_bytes(&p->ask->model, model, n) : status_ok();
 }
 
+/* Returns 1 + the number of the adapter with this name; 0: there is none. */
+static uint32_t adapter_number(const struct request_rules *rules, const char *name, size_t n)
+{
+    for (size_t i = 0; i < rules->n_adapters; i++) {
+        const char *other = rules->adapters[i].name;
+        if (strlen(other) == n && memcmp(other, name, n) == 0) return (uint32_t)i + 1;
+    }
+    return 0;
+}
+
+/* Reads "adapter"; without it, a body's "model" may be an adapter's name. */
+static struct status read_adapter(struct request_parser *p, const struct js_node *fields)
+{
+    const struct js_node *node = js_get(fields, "adapter");
+    size_t n;
+    const char *name = js_string(node, &n);
+    if (js_type(node) == JS_NULL) {
+        p->ask->adapter = adapter_number(p->rules, p->ask->model.bytes, p->ask->model.n);
+        return status_ok();
+    }
+    if (name == NULL)
+        return request_bad(p, "invalid_request", "adapter: expected a string, found %s",
+                           request_type_name(node));
+    p->ask->adapter = adapter_number(p->rules, name, n);
+    if (p->ask->adapter > 0) return status_ok();
+    return request_bad(p, "invalid_request", "adapter: none with this name was given by --adapter");
+}
+
 /* Reads a batch line's envelope; *fields becomes its body. */
 static struct status read_envelope(struct request_parser *p, const struct js_node *root,
                                    const struct js_node **fields)
@@ -201,6 +229,7 @@ static struct status read_values(struct request_parser *p, const struct js_node 
                                                   : request_read_embed(p, fields);
     }
     if (!is_formed) TRY(request_check_fields(p, fields));
+    TRY(read_adapter(p, fields));
     TRY(request_read_sampling(p, fields));
     if (p->ask->streams && !p->ask->echo && p->ask->n_prompt_logprobs >= 0)
         return request_bad(p, "unsupported", "prompt_logprobs: not supported in a stream");

@@ -9,6 +9,14 @@
 
 static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
+/* Returns the key before block b of q. Blocks of another adapter hold other keys and values, so
+ * each adapter has a key before the first block. */
+static uint64_t key_before(const struct scheduler *s, const struct sequence *q, size_t b)
+{
+    if (b > 0) return q->block_keys[b - 1];
+    return q->r->ask->adapter > 0 ? s->o.rules->adapters[q->r->ask->adapter - 1].key : 0;
+}
+
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q)
 {
     const size_t n = q->r->n_tokens / block_tokens;
@@ -19,7 +27,7 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
         q->block_keys_capacity = grown;
     }
     for (size_t b = q->n_block_keys; b < n; b++) {
-        const uint64_t before = b > 0 ? q->block_keys[b - 1] : 0;
+        const uint64_t before = key_before(s, q, b);
         q->block_keys[b] = prefix_key(before, q->r->tokens + b * block_tokens);
     }
     q->n_block_keys = n;

@@ -114,8 +114,11 @@ static struct tier_find find_block(const struct scheduler *s, const struct seque
 /* Sets key to that of q's blocks before block b. */
 static void start_key(const struct scheduler *s, const struct sequence *q, size_t b, uint64_t *key)
 {
-    key[0] = s->o.store.root[0];
-    key[1] = s->o.store.root[1];
+    const uint32_t adapter = q->r->ask->adapter;
+    for (int i = 0; i < 2; i++) {
+        key[i] = s->o.store.root[i];
+        if (adapter > 0) key[i] ^= s->o.rules->adapters[adapter - 1].digest[i];
+    }
     for (size_t i = 0; s->o.store.has != NULL && i < b; i++)
         s->o.store.key(key, q->r->tokens + i * PLAN_BLOCK_TOKENS, key);
 }

@@ -1,0 +1,216 @@
+/* Low-rank adapters (weights/adapters.h): adds B (A x) in the rows of sequences that have an
+ * adapter, and leaves all other rows alone. W is not touched, so rows of several adapters and of
+ * none share its linears.
+ *
+ *     rows    | seq 0: a | seq 1: none | seq 2: b | seq 3: a |
+ *     runs    |    a     |             |    b     |    a     |      one group of the linears each
+ *
+ * Column-parallel (q, k, v, gate, up): every rank computes A x of all inputs, and B's rows for its
+ * own outputs. Row-parallel (o, down): every rank adds the K-blocks of its inputs to the integer
+ * grid, as the weight does (numerics.md), the ranks' sums make A x, and each rank computes B's rows
+ * for the rows of h that it holds. A row of A x, and of B times it, never depends on another. */
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "model/stage_private.h"
+
+#include <string.h>
+
+static uint32_t widest_output(const struct stage *s)
+{
+    const struct adapters *a = s->o.adapters;
+    const uint32_t n_layers = range_count(s->o.weights->layers);
+    uint32_t most = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        for (uint32_t l = 0; l < n_layers; l++) {
+            for (int site = 0; site < ADAPTER_SITE_COUNT; site++) {
+                const uint32_t n = a->all[i].layers[l].at[site].b.n_out;
+                if (n > most) most = n;
+            }
+        }
+    }
+    return most;
+}
+
+struct status stage_make_adapters(struct stage *s)
+{
+    struct adapter_work *w = &s->adapt;
+    const size_t t = s->o.max_rows;
+    if (s->o.adapters == NULL) return status_ok();
+    const size_t r = s->o.adapters->max_rank, wide = widest_output(s);
+    const size_t n_sums = grid_sum_room(t, r, s->o.comm, COMM_TP);
+    s->workspace_bytes += t * (r + wide) * sizeof(float) + n_sums * sizeof *w->sums;
+    TRY(mem_alloc(&w->low, t * r, sizeof *w->low, "adapters"));
+    TRY(mem_alloc(&w->wide, t * wide, sizeof *w->wide, "adapters"));
+    TRY(mem_alloc(&w->sums, n_sums, sizeof *w->sums, "adapters"));
+    TRY(mem_alloc(&w->groups, t, sizeof *w->groups, "adapters"));
+    return mem_alloc(&w->runs, t + STAGE_PARTS, sizeof *w->runs, "adapters");
+}
+
+void stage_free_adapters(struct stage *s)
+{
+    mem_free(&s->adapt.low);
+    mem_free(&s->adapt.wide);
+    mem_free(&s->adapt.sums);
+    mem_free(&s->adapt.groups);
+    mem_free(&s->adapt.runs);
+}
+
+/* Adds rows [begin, end) of the step to the runs of a part, as far as they are in it. */
+static void add_rows(struct part *p, struct adapter_run *runs, uint32_t adapter, size_t begin,
+                     size_t end)
+{
+    const size_t part_end = p->row0 + p->hidden.n_rows;
+    if (begin < p->row0) begin = p->row0;
+    if (end > part_end) end = part_end;
+    if (begin >= end) return;
+    struct adapter_run *last = p->n_runs > 0 ? &runs[p->n_runs - 1] : NULL;
+    if (last != NULL && last->adapter == adapter && last->row0 + last->n_rows == begin - p->row0)
+        last->n_rows += end - begin;
+    else
+        runs[p->n_runs++] = (struct adapter_run){adapter, begin - p->row0, end - begin};
+}
+
+void stage_adapters_begin(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                          const uint32_t *adapters, size_t n_parts)
+{
+    struct adapter_run *runs = s->adapt.runs;
+    for (size_t i = 0; s->o.adapters != NULL && i < n_parts; i++) {
+        struct part *p = &s->parts[i];
+        p->runs = runs;
+        for (size_t k = 0; k < n_seqs; k++) {
+            const struct seq_rows *q = &seqs[k];
+            if (adapters[k] > 0) add_rows(p, runs, adapters[k] - 1, q->row0, q->row0 + q->n_rows);
+        }
+        runs += p->n_runs;
+    }
+}
+
+/* The linears that the runs of one rank r have at one site of a layer. */
+struct adapting {
+    const struct layer *layer;
+    const struct part *p;
+    enum adapter_site site;
+    uint32_t rank;
+};
+
+static const struct adapter_linear *linear_of_run(const struct stage *s, const struct adapting *at,
+                                                  const struct adapter_run *run)
+{
+    return &s->o.adapters->all[run->adapter].layers[at->layer->in_stage].at[at->site];
+}
+
+/* Goes on to the next larger rank of the part's runs; false: there is none. */
+static bool next_rank(const struct stage *s, struct adapting *at)
+{
+    uint32_t least = 0;
+    for (size_t i = 0; i < at->p->n_runs; i++) {
+        const uint32_t rank = linear_of_run(s, at, &at->p->runs[i])->rank;
+        if (rank > at->rank && (least == 0 || rank < least)) least = rank;
+    }
+    at->rank = least;
+    return least > 0;
+}
+
+bool stage_adapts_ffn(const struct stage *s, const struct layer *layer, const struct part *p)
+{
+    for (enum adapter_site site = ADAPTER_GATE; site <= ADAPTER_DOWN; site++) {
+        struct adapting at = {.layer = layer, .p = p, .site = site};
+        if (next_rank(s, &at)) return true;
+    }
+    return false;
+}
+
+/* Fills s->adapt.groups with A, or B, of the runs, cut to `rows`. Returns how many there are. */
+static size_t make_groups(struct stage *s, const struct adapting *at, bool is_b, struct range rows)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < at->p->n_runs; i++) {
+        const struct adapter_run *run = &at->p->runs[i];
+        const struct adapter_linear *linear = linear_of_run(s, at, run);
+        const size_t run_end = run->row0 + run->n_rows;
+        const size_t begin = run->row0 > rows.begin ? run->row0 : rows.begin;
+        const size_t end = run_end < rows.end ? run_end : rows.end;
+        if (linear->rank != at->rank || begin >= end) continue;
+        s->adapt.groups[n++] =
+            (struct linear_group){is_b ? &linear->b : &linear->a, begin, end - begin};
+    }
+    return n;
+}
+
+/* y [T, n] += scale * B times s->adapt.low, in the runs' rows within `rows`. */
+static void add_outputs(struct stage *s, const struct adapting *at, struct range rows, float scale,
+                        float *y)
+{
+    struct adapter_work *w = &s->adapt;
+    const size_t n_groups = make_groups(s, at, true, rows);
+    if (n_groups == 0) return;
+    const size_t n = w->groups[0].w->n_out;
+    op_linear(s->o.kern, &(struct linear_args){.groups = w->groups,
+                                               .n_groups = n_groups,
+                                               .x = w->low,
+                                               .x_stride = at->rank,
+                                               .y = w->wide,
+                                               .y_stride = n});
+    for (size_t i = 0; i < n_groups; i++) {
+        const size_t first = w->groups[i].row0 * n;
+        op_axpy(s->o.kern, scale, w->wide + first, w->groups[i].n_rows * n, y + first);
+    }
+}
+
+void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const struct part *p,
+                         const struct act_rows *in)
+{
+    const struct range all = {0, (uint32_t)p->hidden.n_rows};
+    for (size_t i = 0; p->n_runs > 0 && i < c->n; i++) {
+        struct adapting at = {.layer = c->layer, .p = p, .site = c->first + (int)i};
+        while (c->columns[i].w->n_out > 0 && next_rank(s, &at)) {
+            const size_t n_groups = make_groups(s, &at, false, all);
+            op_linear(s->o.kern, &(struct linear_args){.groups = s->adapt.groups,
+                                                       .n_groups = n_groups,
+                                                       .x = in->x,
+                                                       .x_stride = in->stride,
+                                                       .y = s->adapt.low,
+                                                       .y_stride = at.rank});
+            add_outputs(s, &at, all, 1, c->columns[i].y);
+        }
+    }
+}
+
+/* s->adapt.low = A x of the runs' rows, summed over the tp ranks. */
+static void sum_inputs(struct stage *s, const struct adapting *at, const struct act_rows *in)
+{
+    struct adapter_work *w = &s->adapt;
+    const size_t n_rows = at->p->hidden.n_rows;
+    const size_t n_groups = make_groups(s, at, false, (struct range){0, (uint32_t)n_rows});
+    const bool is_whole = comm_size(s->o.comm, COMM_TP) == 1;
+    const struct packed *a = w->groups[0].w;
+    struct linear_args args = {.groups = w->groups,
+                               .n_groups = n_groups,
+                               .x = in->x,
+                               .x_stride = in->stride,
+                               .sums = is_whole ? NULL : w->sums,
+                               .y = w->low,
+                               .y_stride = at->rank,
+                               .bad = at->p->hidden.bad};
+    if (!is_whole) memset(w->sums, 0, n_rows * (at->rank + 1) * sizeof *w->sums);
+    if (a->n_in > 0) op_linear_leaf(s->o.kern, &args);
+    if (is_whole) return;
+    const struct grid_sum sum = {.kern = s->o.kern,
+                                 .sums = w->sums,
+                                 .n_rows = n_rows,
+                                 .n_out = at->rank,
+                                 .grid_bits = a->grid_bits,
+                                 .y = w->low,
+                                 .bad = at->p->hidden.bad};
+    grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
+}
+
+void stage_adapt_output(struct stage *s, const struct block_output *out, const struct act_rows *in,
+                        const struct part *p, float scale, float *y)
+{
+    struct adapting at = {.layer = out->layer, .p = p, .site = out->site};
+    while (p->n_runs > 0 && next_rank(s, &at)) {
+        sum_inputs(s, &at, in);
+        add_outputs(s, &at, p->own, scale, y);
+    }
+}
