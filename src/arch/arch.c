@@ -550,6 +550,12 @@ static struct status parse_root(struct arch_reading *r)
     if (js_type(r->root) != JS_OBJECT) {
         return status_make(STATUS_INPUT, "%s: expected a JSON object", r->what);
     }
+    if (js_get(r->root, "adapter_type") != NULL) {
+        return status_make(STATUS_INPUT,
+                           "%s: is an adapter, not a model; expected the model here, and the "
+                           "adapter as --adapter NAME=FILE.h5 beside it",
+                           r->what);
+    }
     TRY(arch_find_family(r->root, r->what, &r->m.family));
     r->m.rope_pairs = r->m.family->mla;
     r->m.tied = r->m.family->tied;

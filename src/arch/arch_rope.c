@@ -313,3 +313,12 @@ struct status arch_rope_make_local(const struct js_node *config, struct arch_rop
     }
     return status_ok();
 }
+
+bool arch_rope_in_pairs(const struct arch_family *family)
+{
+    static const char *const names[] = {"Llama4ForCausalLM", "Glm4ForCausalLM",
+                                        "Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(family->architecture, names[i]) == 0) return true;
+    return false;
+}

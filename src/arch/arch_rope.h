@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct arch_family; /* arch/arch.h */
+
 enum { ARCH_ROPE_MAX = 65536 };
 
 /* Local. Returns the number of elements of a head in o_proj's input, which is the unit of its
@@ -46,5 +48,9 @@ struct status arch_rope_make(const struct js_node *config, struct arch_rope *out
 /* Local. Computes the plain frequencies of layers with a window, in a family whose other layers may
  * have another rule; in other families out->n = 0. Errors: STATUS_MEMORY. */
 struct status arch_rope_make_local(const struct js_node *config, struct arch_rope *out);
+
+/* Local. True for a family whose q and k are published with the elements that rotate together next
+ * to each other (2i, 2i + 1). Convert reorders their rows, so that these are at i and i + d / 2. */
+bool arch_rope_in_pairs(const struct arch_family *family);
 
 #endif

@@ -62,7 +62,9 @@ static const struct flag_table inspect_table = {.groups = &inspect_group, .n_gro
 static const char convert_text[] =
     "SRC is a Hugging Face folder (config.json, *.safetensors with or without index, "
     "tokenizer.json "
-    "and what stands beside them) or one .gguf file. DST.h5 appears only when all went well. The "
+    "and what stands beside them), a folder of a LoRA adapter as peft saves it "
+    "(adapter_config.json, adapter_model.safetensors) or one .gguf file. DST.h5 appears only when "
+    "all went well. The "
     "same source makes the same bytes, from one rank or, under mpirun, from many, which share the "
     "work. Memory stays bounded whatever the model's size.\n"
     "--format rounds while it converts, block by block: an fp8 checkpoint becomes int4 without a "

@@ -104,7 +104,7 @@ static struct status parts_list(struct convert *c)
     TRY(mem_alloc(&c->parts, n, sizeof c->parts[0], "the list of tensors"));
     for (size_t i = 0; i < n; i++) {
         const char *name = source_at(c->source, i)->name;
-        if (is_unused(name, n_layers, family)) {
+        if (!source_is_adapter(c->source) && is_unused(name, n_layers, family)) {
             if (n_unused++ == 0) unused = name;
             continue;
         }

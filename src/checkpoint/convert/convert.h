@@ -1,5 +1,6 @@
-/* Converts a Hugging Face directory or a GGUF file into shoal's checkpoint file, streaming in
- * bounded memory; inspects a checkpoint file. Parses no flags. Called by cmd_files.c. */
+/* Converts a Hugging Face directory (of a model or of an adapter) or a GGUF file into shoal's
+ * checkpoint file, streaming in bounded memory; inspects a checkpoint file. Parses no flags. Called
+ * by cmd_files.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 

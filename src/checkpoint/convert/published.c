@@ -1,6 +1,7 @@
 /* Tables of the forms in which families publish their tensors, by architecture. */
 #include "checkpoint/convert/published.h"
 
+#include "arch/arch_rope.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -26,7 +27,6 @@ struct published_form {
 struct published_family {
     const char *architecture;
     bool norms_less_one; /* weights named "...norm.weight" are stored less 1, except gated norms */
-    bool pairs;          /* the rotated elements of q and k are stored in pairs */
     bool is_backbone;    /* names begin with "backbone." instead of "model." */
     bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
     const struct published_form *forms; /* the last one is empty; NULL: none */
@@ -105,16 +105,16 @@ static const struct published_form llama4[] = {
     {0}};
 
 static const struct published_family families[] = {
-    {.architecture = "Llama4ForCausalLM", .forms = llama4, .pairs = true},
+    {.architecture = "Llama4ForCausalLM", .forms = llama4},
     {.architecture = "Gemma2ForCausalLM", .norms_less_one = true},
     {.architecture = "Gemma3ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3NextForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3_5ForCausalLM", .norms_less_one = true},
     {.architecture = "Qwen3_5MoeForCausalLM", .norms_less_one = true},
     {.architecture = "Phi3ForCausalLM", .forms = fused_all},
-    {.architecture = "Glm4ForCausalLM", .forms = fused_ffn, .pairs = true},
-    {.architecture = "Ernie4_5ForCausalLM", .pairs = true},
-    {.architecture = "Ernie4_5_MoeForCausalLM", .forms = ernie_moe, .pairs = true},
+    {.architecture = "Glm4ForCausalLM", .forms = fused_ffn},
+    {.architecture = "Ernie4_5ForCausalLM"}, /* arch_rope_in_pairs */
+    {.architecture = "Ernie4_5_MoeForCausalLM", .forms = ernie_moe},
     {.architecture = "HunYuanDenseV1ForCausalLM", .forms = hunyuan},
     {.architecture = "HunYuanMoEV1ForCausalLM", .forms = hunyuan},
     {.architecture = "ApertusForCausalLM", .forms = apertus},
@@ -188,6 +188,11 @@ static bool is_rotated(const char *name)
            published_ends(name, ".q_proj.bias") || published_ends(name, ".k_proj.bias");
 }
 
+static bool is_in_pairs(const struct published *p, const char *name)
+{
+    return arch_rope_in_pairs(p->arch.family) && is_rotated(name);
+}
+
 /* Replaces "mixer" by "mlp" in the name of an expert's tensor. */
 static void rename_experts(char *name)
 {
@@ -235,7 +240,7 @@ static struct status part_fill(const struct published *p, const char *name,
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
     if (p->family->is_backbone) rename_experts(t->name);
     if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
-    if (p->family->pairs && is_rotated(name)) {
+    if (is_in_pairs(p, name)) {
         t->head_rows = p->arch.query_dim;
         t->rotated = p->arch.rotary;
     }
@@ -260,7 +265,7 @@ bool published_only_renames(const struct published *p)
 bool published_splits(const struct published *p, const char *name)
 {
     return p != NULL && (form_of(p, name) != NULL || p->family->is_backbone ||
-                         p->family->in_pairs || (p->family->pairs && is_rotated(name)));
+                         p->family->in_pairs || is_in_pairs(p, name));
 }
 
 struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,

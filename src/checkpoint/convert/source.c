@@ -1,4 +1,5 @@
-/* One interface over the two kinds of source, Hugging Face folders and GGUF files. */
+/* One interface over the kinds of source: Hugging Face folders, of models or of adapters, and GGUF
+ * files. */
 #include "checkpoint/convert/source.h"
 
 #include "base/file.h"
@@ -8,6 +9,7 @@
 #include "checkpoint/convert/gguf.h"
 #include "checkpoint/convert/gguf_model.h"
 #include "checkpoint/convert/hf_quant.h"
+#include "checkpoint/convert/peft.h"
 #include "checkpoint/convert/published.h"
 #include "checkpoint/convert/safetensors.h"
 #include "checkpoint/convert/sentence_files.h"
@@ -42,6 +44,7 @@ struct source {
     struct js_doc *config;
     struct published *published; /* owned; NULL: the tensors are already shoal's */
     bool is_text;                /* the text model of a multimodal checkpoint */
+    bool is_adapter;             /* a folder of peft */
     size_t n_vision;             /* tensors of the vision part, which are left out */
     struct entry *entries;       /* owned [n_entries] */
     size_t n_entries;
@@ -379,8 +382,29 @@ static struct status config_parse(struct source *s)
     return status_wrap(st, "%s", s->path);
 }
 
+/* Opens a folder of peft; a tokenizer in it is left out, for requests use the model's. */
+static struct status adapter_open(struct source *s)
+{
+    char name[CKPT_NAME_MAX];
+    struct entry *e;
+    TRY(peft_open(s->path, &s->st));
+    TRY(peft_config(s->path, s->st, &s->texts[CKPT_TEXT_CONFIG]));
+    TRY(config_parse(s));
+    const size_t n = safetensors_count(s->st);
+    TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
+    for (size_t i = 0; i < n; i++) {
+        const struct safetensors_tensor *t = safetensors_at(s->st, i);
+        TRY(status_wrap(peft_tensor_name(t->name, name, sizeof name), "%s", s->path));
+        TRY(entry_fill(s, name, t->dtype, t->n_dims, t->dims, &e));
+        e->st = t;
+    }
+    return status_ok();
+}
+
 static struct status hf_open(struct source *s)
 {
+    TRY(peft_find(s->path, &s->is_adapter));
+    if (s->is_adapter) return adapter_open(s);
     TRY(hf_texts_read(s));
     TRY(config_parse(s));
     TRY(status_wrap(hf_quant_check(js_root(s->config)), "%s", s->path));
@@ -443,7 +467,13 @@ void source_close(struct source **s_)
 
 const char *source_kind(const struct source *s)
 {
+    if (s->is_adapter) return "Hugging Face peft";
     return s->gguf != NULL ? "GGUF" : "Hugging Face safetensors";
+}
+
+bool source_is_adapter(const struct source *s)
+{
+    return s->is_adapter;
 }
 
 const struct strbuf *source_text(const struct source *s, enum ckpt_text which)

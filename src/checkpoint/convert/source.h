@@ -1,5 +1,6 @@
-/* The source of a conversion, a Hugging Face folder or a GGUF file: gives its texts, and its
- * tensors under Hugging Face's names, with rows in the wanted float type. Called by convert. */
+/* The source of a conversion, a Hugging Face folder (of a model, or of an adapter: peft.h) or a
+ * GGUF file: gives its texts, and its tensors under Hugging Face's names, with rows in the wanted
+ * float type. Called by convert. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 #define SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 
@@ -29,6 +30,8 @@ void source_close(struct source **s);
 
 /* Local. Returns the kind of source, for the checkpoint's root attribute. */
 const char *source_kind(const struct source *s);
+/* Local. True for an adapter, whose tensors belong to no family. */
+bool source_is_adapter(const struct source *s);
 /* Local. Returns a text, empty (n = 0) when the source has none; borrowed. */
 const struct strbuf *source_text(const struct source *s, enum ckpt_text which);
 /* Local. Returns the parsed config.json; borrowed. */

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/adapters: random LoRA adapters of golden models, as peft publishes them, and
+the logits of the models with them.
+
+Runs peft and transformers alone (torch, f32 on the CPU), never shoal. Each adapter gets
+  hf/          adapter_config.json and adapter_model.safetensors, as peft saves them
+  logits.i24   [T, V] (logits_file.py), row t = logits after token t
+  golden.json  the model, the T token ids, the largest logit, and how far the adapter moves a logit
+Weights are rounded to the stored type first; the logits are computed in f32 from the rounded ones.
+usage: make_lora_goldens.py [NAME...]      needs torch, transformers and peft (0.21.2)
+"""
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+import peft
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from logits_file import pack_logits
+from make_goldens import ROUTER_GAP_LEAST, router_gaps
+
+HERE = Path(__file__).resolve().parent
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+LINEARS = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
+MOVES_LEAST = 0.1  # the least change of a logit, relative to the largest one
+
+ADAPTERS = {
+    # patterns: a linear with another rank, and linears with another alpha
+    "attention": dict(model="llama-gqa", dtype=torch.float16, n_tokens=24, config=dict(
+        r=4, lora_alpha=8, target_modules=ATTENTION, rank_pattern={"layers.1.self_attn.k_proj": 2},
+        alpha_pattern={"o_proj": 3})),
+    "all-linears": dict(model="llama-gqa", dtype=torch.bfloat16, n_tokens=20, config=dict(
+        r=8, lora_alpha=5, use_rslora=True, target_modules=LINEARS, layers_to_transform=[1, 3])),
+    "experts": dict(model="qwen3-moe", dtype=torch.float32, n_tokens=20, config=dict(
+        r=2, lora_alpha=4, target_modules=ATTENTION)),
+}
+
+
+def fill(model, dtype, generator):
+    """Fills A and B so that an adapter's outputs are about a third of the linear's."""
+    for name, p in model.named_parameters():
+        if "lora_" not in name:
+            continue
+        std = p.shape[1] ** -0.5 * (0.25 if "lora_B" in name else 1)
+        p.copy_((torch.randn(p.shape, generator=generator) * std).to(dtype).float())
+
+
+def publish(model, hf, spec):
+    """Saves the adapter alone, in its stored type, without the path of its model."""
+    shutil.rmtree(hf, ignore_errors=True)
+    model.save_pretrained(hf)
+    (hf / "README.md").unlink()
+    path, config_path = hf / "adapter_model.safetensors", hf / "adapter_config.json"
+    tensors = {name: t.to(spec["dtype"]).contiguous() for name, t in load_file(path).items()}
+    path.unlink()
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads(config_path.read_text())
+    config.update(base_model_name_or_path=spec["model"], target_modules=sorted(config["target_modules"]))
+    config_path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+
+
+def write_adapter(name, spec):
+    folder = HERE / "adapters" / name
+    generator = torch.Generator().manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        HERE / "models" / spec["model"] / "hf", dtype=torch.float32).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(0, model.config.vocab_size, (1, spec["n_tokens"]), generator=generator)
+    plain = model(ids).logits[0]
+    adapted = get_peft_model(model, LoraConfig(**spec["config"])).eval()
+    with torch.no_grad():
+        fill(adapted, spec["dtype"], generator)
+        logits = adapted(ids).logits[0]
+        gap, _ = router_gaps(adapted, ids)
+    largest = logits.abs().max().item()
+    moved = ((logits - plain).abs().amax(-1) / largest).min().item()
+    assert moved > MOVES_LEAST and (gap is None or gap > ROUTER_GAP_LEAST), (moved, gap)
+    publish(adapted, folder / "hf", spec)
+    (folder / "logits.i24").write_bytes(pack_logits(logits.numpy()))
+    golden = dict(model=spec["model"], prompt_token_ids=ids[0].tolist(), largest=largest,
+                  moved_least=moved, router_gap_min=gap,
+                  versions=dict(python=platform.python_version(), torch=torch.__version__,
+                                transformers=transformers.__version__, peft=peft.__version__))
+    fields = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in golden.items()]
+    (folder / "golden.json").write_text("{\n" + ",\n".join(fields) + "\n}\n")
+    print(f"{name}: a row's logits move by {moved:.3f} of the largest or more, router gap {gap}")
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    with torch.no_grad():
+        for name in sys.argv[1:] or list(ADAPTERS):
+            write_adapter(name, ADAPTERS[name])
+
+
+if __name__ == "__main__":
+    main()
