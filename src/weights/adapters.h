@@ -22,13 +22,15 @@ enum adapter_site {
 };
 
 /* Both f32. Where the adapter leaves the linear alone, or this rank holds none of its outputs (q,
- * k, v, gate, up), both are zeros. */
+ * k, v, gate, up), both are zeros. If the layout cuts row-parallel linears by outputs
+ * (layout.cuts_outputs), A of o and down has all inputs, so no rank needs another's sums. */
 struct adapter_linear {
     uint32_t rank;   /* r; 0: none; the same on all ranks */
-    struct packed a; /* q, k, v, gate, up: [r, D]; o and down: [r, this rank's inputs], with the
-                        K-blocks and grid of the weight; no data if this rank holds none of them */
-    struct packed b; /* times the adapter's scaling, rounded once. q, k, v, gate, up: [this rank's
-                        outputs, r]; o and down: [D, r] */
+    struct packed a; /* q, k, v, gate, up: [r, D]; o and down: [r, the weight's inputs on this
+                        rank], with the K-blocks and grid of the weight; n_in 0 and no data if this
+                        rank holds none of them */
+    struct packed b; /* times the adapter's scaling (in f64, rounded once to f32). q, k, v, gate,
+                        up: [this rank's outputs, r]; o and down: [D, r], on every rank */
 };
 
 struct adapter_layer {
@@ -44,7 +46,7 @@ struct adapter {
 struct adapters {
     size_t n;
     struct adapter *all;          /* [n] */
-    uint32_t max_rank;            /* the largest r of any linear of any adapter */
+    uint32_t max_rank;            /* the largest r of any linear of any adapter, in all stages */
     uint64_t n_bytes;             /* of all weights above on this rank */
     struct weights_block *blocks; /* owned memory */
     size_t n_blocks;
@@ -55,10 +57,12 @@ struct adapter_file {
     const char *name, *path;
 };
 
-/* **Collective (world)**. Loads n adapters for the place of `base`, on the CPU. `model`, `layout`
- * and the files' strings are borrowed and outlive the adapters. Errors, the same on all ranks:
- * STATUS_INPUT (not an adapter's checkpoint; a tensor of a layer or linear that the model does not
- * have or that cannot be adapted here, by name; another shape), STATUS_IO, STATUS_MEMORY. */
+/* **Collective (world)**. Loads n adapters for the place of `base`, whose layers alone are read; on
+ * the CPU, which the caller has checked. from->ckpt is the model's, from which A of o and down has
+ * its K-blocks. The files' names are borrowed and outlive the adapters. Errors, the same on all
+ * ranks: STATUS_INPUT (not an adapter's checkpoint; a tensor of a layer or linear that the model
+ * does not have or that cannot be adapted, by name; another shape; ranks with different files),
+ * STATUS_IO, STATUS_MEMORY. */
 struct status adapters_load(const struct weights_source *from, const struct weights *base,
                             const struct adapter_file *files, size_t n, struct adapters **out);
 

@@ -1,0 +1,404 @@
+/* Loads adapters: finds the linear of each tensor, cuts A and B as the layout cuts the linear, and
+ * packs them. */
+#include "weights/adapters.h"
+
+#include "arch/arch_rope.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "weights/weights_private.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor of an adapter, and the slab of it that this rank holds. */
+struct adapter_target {
+    const struct ckpt_tensor *tensor;
+    const struct arch_tensor *linear; /* borrowed: the row of its linear in the table */
+    uint32_t layer;                   /* in the model */
+    enum adapter_site site;
+    bool is_b;
+    struct range rows, cols;
+    double scaling;        /* of B */
+    struct packed *packed; /* NULL: this rank holds nothing of it */
+};
+
+struct adapter_loading {
+    const struct weights_source *from; /* its ckpt is the model's */
+    const struct weights *base;
+    struct adapter *adapter;
+    struct ckpt *ckpt;              /* the adapter's */
+    struct js_doc *config;          /* of the adapter */
+    struct weights_cut cut;         /* of the place */
+    struct adapter_target *targets; /* [n_targets] one for each tensor of the file */
+    size_t n_targets;
+    struct slab_want *wants; /* [n_wants] */
+    uint32_t *want_target;   /* [n_wants] the target of each want */
+    size_t n_wants;
+    uint32_t max_rank; /* the largest r of the file */
+};
+
+static const char *const pair_ends[2] = {".lora_A.weight", ".lora_B.weight"};
+
+/* ---- which linear ---- */
+
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static bool site_of(enum weight_role role, enum adapter_site *out)
+{
+    static const struct {
+        enum weight_role role;
+        enum adapter_site site;
+    } sites[] = {{WEIGHT_Q, ADAPTER_Q},      {WEIGHT_K, ADAPTER_K},   {WEIGHT_V, ADAPTER_V},
+                 {WEIGHT_O, ADAPTER_O},      {WEIGHT_UP, ADAPTER_UP}, {WEIGHT_GATE, ADAPTER_GATE},
+                 {WEIGHT_DOWN, ADAPTER_DOWN}};
+    for (size_t i = 0; i < sizeof sites / sizeof sites[0]; i++) {
+        if (sites[i].role != role) continue;
+        *out = sites[i].site;
+        return true;
+    }
+    return false;
+}
+
+/* Returns why a tensor of the model takes no adapter; NULL: it does. */
+static const char *refusal_of(const struct arch *m, const struct arch_tensor *t)
+{
+    enum adapter_site site;
+    if (t->is_vector) return "it is not a linear";
+    if (t->is_expert) return "adapters of experts are not implemented";
+    if ((t->part & (PART_RECURRENT | PART_MAMBA)) != 0)
+        return "adapters of recurrent layers are not implemented";
+    if (t->class == CLASS_ROUTER) return "adapters of routers are not implemented";
+    if (m->kv_lora > 0 && t->class != CLASS_FFN)
+        return "adapters of latent attention are not implemented";
+    if ((t->part & (PART_UNGATED | PART_RELU2)) != 0)
+        return "adapters of an FFN without a gate are not implemented";
+    if (t->part == PART_LONE_SHARED || arch_tensor_is_joined(t, m->family))
+        return "adapters of linears that are published as one tensor are not implemented";
+    if (!site_of(t->role, &site)) return "adapters of shared experts are not implemented";
+    if ((site == ADAPTER_Q || site == ADAPTER_K) && arch_rope_in_pairs(m->family))
+        return "convert reorders the rows of q and k of this family, and adapters of them are not "
+               "implemented";
+    return NULL;
+}
+
+/* Returns why a name is none of the model's. */
+static const char *refusal_of_unknown(const char *linear)
+{
+    static const char *const joined[] = {"qkv_proj", "gate_up_proj", "query_key_value",
+                                         "input_linear"};
+    for (size_t i = 0; i < sizeof joined / sizeof joined[0]; i++)
+        if (ends_with(linear, joined[i]))
+            return "adapters of linears that are published as one tensor are not implemented";
+    if (strcmp(linear, "lm_head") == 0) return "adapters of the head are not implemented";
+    return "the model has no such linear";
+}
+
+/* Reads N of "model.layers.N."; false: there is none, or the model has no such layer. */
+static bool layer_of_name(const struct arch *m, const char *name, uint32_t *layer)
+{
+    static const char prefix[] = "model.layers.";
+    char *end;
+    if (strncmp(name, prefix, strlen(prefix)) != 0) return false;
+    const char *digits = name + strlen(prefix);
+    if (*digits < '0' || *digits > '9') return false;
+    const unsigned long n = strtoul(digits, &end, 10);
+    *layer = (uint32_t)n;
+    return *end == '.' && n < m->n_layers;
+}
+
+/* Finds the row of a tensor of the model, by its name without ".weight". */
+static const struct arch_tensor *row_of(const struct arch *m, uint32_t layer, const char *linear)
+{
+    char wanted[CKPT_NAME_MAX + 8], name[CKPT_NAME_MAX];
+    const struct arch_tensor *t;
+    snprintf(wanted, sizeof wanted, "%s.weight", linear);
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
+        arch_tensor_name(t, m->family, layer, name, sizeof name);
+        if (strcmp(name, wanted) == 0) return t;
+    }
+    return NULL;
+}
+
+static struct status find_linear(const struct adapter_loading *ld, const char *linear,
+                                 struct adapter_target *t)
+{
+    const struct arch *m = ld->from->model;
+    const bool in_layer = layer_of_name(m, linear, &t->layer);
+    t->linear = in_layer ? row_of(m, t->layer, linear) : NULL;
+    const char *why = t->linear != NULL ? refusal_of(m, t->linear) : refusal_of_unknown(linear);
+    if (why == NULL) {
+        (void)site_of(t->linear->role, &t->site);
+        return status_ok();
+    }
+    return status_make(STATUS_INPUT, "%s: tensor %s: %s (%s)", ckpt_path(ld->ckpt), t->tensor->name,
+                       why, m->family->title);
+}
+
+/* ---- checks ---- */
+
+/* Checks the shape of A [r, inputs] and B [outputs, r]; *rank is r of A. */
+static struct status check_pair(const struct adapter_loading *ld, const struct adapter_target *t,
+                                const struct ckpt_tensor *other)
+{
+    const struct ckpt_tensor *a = t->is_b ? other : t->tensor, *b = t->is_b ? t->tensor : other;
+    const struct arch *m = ld->from->model;
+    const uint64_t n_in = arch_dim_size(m, t->linear->cols);
+    const uint64_t n_out = arch_dim_size(m, t->linear->rows);
+    const enum dtype dtype = t->tensor->dtype;
+    const bool is_plain = t->tensor->quant.kind == QUANT_NONE &&
+                          (dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16);
+    if (!is_plain || t->tensor->n_dims != 2)
+        return status_make(STATUS_INPUT, "%s: tensor %s: expected a matrix of f32, f16 or bf16",
+                           ckpt_path(ld->ckpt), t->tensor->name);
+    if (a->n_cols == n_in && b->n_rows == n_out && a->n_rows == b->n_cols &&
+        a->n_rows <= UINT16_MAX)
+        return status_ok();
+    return status_make(
+        STATUS_INPUT,
+        "%s: tensor %s: the model asks for A [r, %llu] and B [%llu, r], found [%llu, %llu] and "
+        "[%llu, %llu]",
+        ckpt_path(ld->ckpt), t->tensor->name, (unsigned long long)n_in, (unsigned long long)n_out,
+        (unsigned long long)a->n_rows, (unsigned long long)a->n_cols, (unsigned long long)b->n_rows,
+        (unsigned long long)b->n_cols);
+}
+
+static struct status scaling_of(const struct adapter_loading *ld, const char *linear, double *out)
+{
+    const struct js_node *root = js_root(ld->config);
+    const struct js_node *own = js_get(js_get(root, "scalings"), linear);
+    if (js_number(own != NULL ? own : js_get(root, "scaling"), out) && isfinite(*out))
+        return status_ok();
+    return status_make(STATUS_INPUT, "%s: config: scaling of %s: expected a number",
+                       ckpt_path(ld->ckpt), linear);
+}
+
+/* Finds what tensor i is, in the whole model. */
+static struct status target_find(const struct adapter_loading *ld, size_t i,
+                                 struct adapter_target *t)
+{
+    char linear[CKPT_NAME_MAX + 1], other[CKPT_NAME_MAX + 32];
+    t->tensor = ckpt_tensor_at(ld->ckpt, i);
+    const char *name = t->tensor->name;
+    t->is_b = ends_with(name, pair_ends[1]);
+    if (!t->is_b && !ends_with(name, pair_ends[0]))
+        return status_make(STATUS_INPUT, "%s: tensor %s: expected A or B of a linear",
+                           ckpt_path(ld->ckpt), name);
+    snprintf(linear, sizeof linear, "%.*s", (int)(strlen(name) - strlen(pair_ends[0])), name);
+    snprintf(other, sizeof other, "%s%s", linear, pair_ends[t->is_b ? 0 : 1]);
+    TRY(find_linear(ld, linear, t));
+    if (ckpt_find(ld->ckpt, other) == NULL)
+        return status_make(STATUS_INPUT, "%s: tensor %s: expected %s beside it",
+                           ckpt_path(ld->ckpt), name, other);
+    TRY(check_pair(ld, t, ckpt_find(ld->ckpt, other)));
+    return scaling_of(ld, linear, &t->scaling);
+}
+
+/* ---- what a rank holds ---- */
+
+static struct range all_of(uint64_t n)
+{
+    return (struct range){0, (uint32_t)n};
+}
+
+static uint32_t rank_of(const struct adapter_target *t)
+{
+    return (uint32_t)(t->is_b ? t->tensor->n_cols : t->tensor->n_rows);
+}
+
+/* Sets K-blocks and grid of an A of o or down to those of the weight. */
+static struct status take_leaves(const struct adapter_loading *ld, const struct adapter_target *t)
+{
+    char name[CKPT_NAME_MAX];
+    arch_tensor_name(t->linear, ld->from->model->family, t->layer, name, sizeof name);
+    const struct ckpt_tensor *w = ckpt_find(ld->from->ckpt, name);
+    if (w == NULL)
+        return status_make(STATUS_INPUT, "%s: tensor %s is missing", ckpt_path(ld->from->ckpt),
+                           name);
+    t->packed->leaf = w->leaf_elems;
+    t->packed->grid_bits = w->grid_bits;
+    return status_ok();
+}
+
+/* Cuts a tensor as its linear is cut, and sets the shape of its place in the adapter's layer, if
+ * this rank has one. */
+static struct status target_cut(struct adapter_loading *ld, struct adapter_target *t)
+{
+    const struct weight_spec s = weights_slab(&ld->cut, t->linear);
+    const bool row_parallel = t->linear->has_leaves;
+    const struct range layers = ld->base->layers;
+    if (t->layer < layers.begin || t->layer >= layers.end) return status_ok();
+    struct adapter_linear *linear = &ld->adapter->layers[t->layer - layers.begin].at[t->site];
+    linear->rank = rank_of(t);
+    if (!row_parallel && range_count(s.rows) == 0) return status_ok();
+    t->rows = t->is_b && !row_parallel ? s.rows : all_of(t->tensor->n_rows);
+    t->cols = !t->is_b && row_parallel ? s.cols : all_of(t->tensor->n_cols);
+    t->packed = t->is_b ? &linear->b : &linear->a;
+    *t->packed = (struct packed){
+        .dtype = DTYPE_F32, .n_out = range_count(t->rows), .n_in = range_count(t->cols)};
+    return !t->is_b && row_parallel ? take_leaves(ld, t) : status_ok();
+}
+
+static size_t target_bytes(const struct adapter_target *t)
+{
+    if (t->packed == NULL || t->packed->n_in == 0) return 0;
+    return (packed_bytes_of(t->packed) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* Gives all targets their memory in one block, and lists what to read. */
+static struct status targets_place(struct adapter_loading *ld, struct weights_block *block)
+{
+    for (size_t i = 0; i < ld->n_targets; i++) block->n_bytes += target_bytes(&ld->targets[i]);
+    TRY(mem_alloc(&ld->wants, ld->n_targets, sizeof *ld->wants, "an adapter"));
+    TRY(mem_alloc(&ld->want_target, ld->n_targets, sizeof *ld->want_target, "an adapter"));
+    if (block->n_bytes == 0) return status_ok();
+    TRY(mem_map(&block->base, block->n_bytes, "an adapter"));
+    for (size_t i = 0; i < ld->n_targets; i++) {
+        const struct adapter_target *t = &ld->targets[i];
+        if (target_bytes(t) == 0) continue;
+        t->packed->data = (char *)block->base + block->n_used;
+        block->n_used += target_bytes(t);
+        ld->want_target[ld->n_wants] = (uint32_t)i;
+        ld->wants[ld->n_wants++] = (struct slab_want){.tensor = t->tensor,
+                                                      .n_outer = 1,
+                                                      .row0 = t->rows.begin,
+                                                      .n_rows = range_count(t->rows),
+                                                      .col0 = t->cols.begin,
+                                                      .n_cols = range_count(t->cols)};
+    }
+    return status_ok();
+}
+
+/* ---- reading ---- */
+
+/* Takes rows from the loader, as its sink; ctx: the loading. */
+static struct status take_rows(void *ctx, const struct slab_piece *piece)
+{
+    const struct adapter_loading *ld = ctx;
+    const struct adapter_target *t = &ld->targets[ld->want_target[piece->want]];
+    const size_t n_in = t->packed->n_in, n = (size_t)piece->n_rows * n_in;
+    float *values = NULL;
+    TRY(mem_alloc(&values, n, sizeof *values, "rows of an adapter"));
+    for (size_t r = 0; r < piece->n_rows; r++)
+        dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n_in,
+                     values + r * n_in);
+    for (size_t i = 0; t->is_b && i < n; i++) values[i] = (float)(t->scaling * (double)values[i]);
+    const struct matrix_rows rows = {.data = values,
+                                     .stride_bytes = n_in * sizeof *values,
+                                     .row0 = (size_t)(piece->row - t->rows.begin),
+                                     .n = (size_t)piece->n_rows};
+    op_pack_rows(ld->from->kern, t->packed, &rows);
+    mem_free(&values);
+    return status_ok();
+}
+
+static struct status config_open(struct adapter_loading *ld)
+{
+    size_t n;
+    const char *text = ckpt_config_json(ld->ckpt, &n);
+    TRY(status_wrap(js_parse(text, n, "config", &ld->config), "%s", ckpt_path(ld->ckpt)));
+    const char *type = js_string(js_get(js_root(ld->config), "adapter_type"), NULL);
+    if (type != NULL && strcmp(type, "lora") == 0) return status_ok();
+    return status_make(
+        STATUS_INPUT,
+        "%s: is not an adapter's checkpoint; expected one that shoal convert made of "
+        "a folder with adapter_config.json",
+        ckpt_path(ld->ckpt));
+}
+
+/* Does the part of a rank's loading that reads no weights. */
+static struct status adapter_prepare(struct adapter_loading *ld, const char *path,
+                                     struct weights_block *block)
+{
+    TRY(ckpt_open(path, &ld->ckpt));
+    TRY(config_open(ld));
+    ld->adapter->digest = ckpt_digest(ld->ckpt);
+    ld->n_targets = ckpt_tensor_count(ld->ckpt);
+    TRY(mem_alloc(&ld->targets, ld->n_targets, sizeof *ld->targets, "an adapter"));
+    TRY(mem_alloc(&ld->adapter->layers, range_count(ld->base->layers), sizeof *ld->adapter->layers,
+                  "an adapter"));
+    for (size_t i = 0; i < ld->n_targets; i++) {
+        TRY(target_find(ld, i, &ld->targets[i]));
+        if (rank_of(&ld->targets[i]) > ld->max_rank) ld->max_rank = rank_of(&ld->targets[i]);
+        TRY(target_cut(ld, &ld->targets[i]));
+    }
+    return targets_place(ld, block);
+}
+
+static struct status adapter_read(struct adapter_loading *ld)
+{
+    const struct weights_source *from = ld->from;
+    const struct loader_job job = {.c = ld->ckpt,
+                                   .host = comm_handle(from->comm, COMM_HOST),
+                                   .team = comm_team(from->comm),
+                                   .wants = ld->wants,
+                                   .n_wants = ld->n_wants,
+                                   .sink = take_rows,
+                                   .ctx = ld,
+                                   .cache = from->cache,
+                                   .free_bytes = from->free_bytes};
+    return loader_run(&job, NULL);
+}
+
+/* **Collective (world)**. Loads one adapter after the others of `to`. */
+static struct status adapter_load(const struct weights_source *from, const struct weights *base,
+                                  const struct adapter_file *file, struct adapters *to)
+{
+    struct weights_block *block = &to->blocks[to->n_blocks++];
+    struct adapter_loading ld = {.from = from,
+                                 .base = base,
+                                 .adapter = &to->all[to->n++],
+                                 .cut = weights_cut_of(from->layout, from->place)};
+    ld.adapter->name = file->name;
+    struct status st = comm_agree(from->comm, adapter_prepare(&ld, file->path, block));
+    if (!status_failed(&st)) st = loader_check_same(ld.ckpt, comm_handle(from->comm, COMM_WORLD));
+    if (!status_failed(&st)) st = comm_agree(from->comm, adapter_read(&ld));
+    if (ld.max_rank > to->max_rank) to->max_rank = ld.max_rank;
+    to->n_bytes += block->n_used;
+    mem_free(&ld.wants);
+    mem_free(&ld.want_target);
+    mem_free(&ld.targets);
+    js_destroy(&ld.config);
+    ckpt_close(&ld.ckpt);
+    return st;
+}
+
+static struct status adapters_alloc(size_t n, struct adapters **out)
+{
+    TRY(mem_alloc(out, 1, sizeof **out, "adapters"));
+    TRY(mem_alloc(&(*out)->all, n, sizeof *(*out)->all, "adapters"));
+    return mem_alloc(&(*out)->blocks, n, sizeof *(*out)->blocks, "adapters");
+}
+
+struct status adapters_load(const struct weights_source *from, const struct weights *base,
+                            const struct adapter_file *files, size_t n, struct adapters **out)
+{
+    assert(from->kern->device == NULL);
+    struct adapters *a = NULL;
+    *out = NULL;
+    struct status st = comm_agree(from->comm, adapters_alloc(n, &a));
+    for (size_t i = 0; !status_failed(&st) && i < n; i++)
+        st = adapter_load(from, base, &files[i], a);
+    if (status_failed(&st)) adapters_destroy(&a);
+    *out = a;
+    return st;
+}
+
+void adapters_destroy(struct adapters **a)
+{
+    if (*a == NULL) return;
+    for (size_t i = 0; i < (*a)->n; i++) mem_free(&(*a)->all[i].layers);
+    for (size_t i = 0; i < (*a)->n_blocks; i++)
+        mem_unmap(&(*a)->blocks[i].base, (*a)->blocks[i].n_bytes);
+    mem_free(&(*a)->blocks);
+    mem_free(&(*a)->all);
+    mem_free(a);
+}

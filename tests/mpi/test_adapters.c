@@ -1,0 +1,395 @@
+/* Tests that the ranks of every layout hold the parts of an adapter's published matrices that their
+ * linears need, and that adapters which do not fit a model are refused by name on all ranks. */
+#include "weights/adapters.h"
+
+#include "base/json.h"
+#include "checkpoint/convert/convert.h"
+#include "checkpoint/file/ckpt_writer.h"
+#include "kernels/ops.h"
+#include "model/stage.h"
+#include "mpi/util_mpi.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A golden adapter, and the model for which it was made. */
+struct adapted {
+    struct ckpt *model, *adapter; /* the adapter again, as a second reader */
+    char path[64];                /* of the adapter */
+    struct arch arch;
+    struct layout_model layout_model;
+    double (*scaling)(uint32_t layer, enum adapter_site site);
+    bool (*has)(uint32_t layer, enum adapter_site site);
+    uint32_t max_rank;
+    size_t n_cut_by_outputs, n_compared;
+};
+
+static const char *const site_names[ADAPTER_SITE_COUNT] = {
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+
+/* ---- files ---- */
+
+static void path_of(const char *what, char *out, size_t n)
+{
+    long pid = (long)getpid();
+    MPI_Bcast(&pid, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    snprintf(out, n, "/tmp/shoal-test-adapters-%s-%ld.h5", what, pid);
+}
+
+/* Rank 0 converts a folder of tests/golden. */
+static void convert_golden(const char *folder, const char *path)
+{
+    char source[480];
+    snprintf(source, sizeof source, "%s/golden/%s/hf", TEST_DATA_DIR, folder);
+    const struct convert_options o = {.source = source, .path = path, .keep_dtype = true};
+    if (util_rank() == 0) CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL, NULL).code, STATUS_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void parse_config(struct ckpt *c, struct arch *out)
+{
+    size_t n;
+    const char *config = ckpt_config_json(c, &n);
+    CU_ASSERT_EQUAL_FATAL(arch_parse(config, n, "config.json", out).code, STATUS_OK);
+}
+
+static void adapted_open(struct adapted *a, const char *model, const char *adapter)
+{
+    char path[64], folder[128];
+    memset(a, 0, sizeof *a);
+    path_of("model", path, sizeof path);
+    path_of("adapter", a->path, sizeof a->path);
+    snprintf(folder, sizeof folder, "models/%s", model);
+    convert_golden(folder, path);
+    snprintf(folder, sizeof folder, "adapters/%s", adapter);
+    convert_golden(folder, a->path);
+    CU_ASSERT_EQUAL_FATAL(ckpt_open(path, &a->model).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(ckpt_open(a->path, &a->adapter).code, STATUS_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (util_rank() == 0) unlink(path);
+    parse_config(a->model, &a->arch);
+    CU_ASSERT_EQUAL_FATAL(weights_check(&a->arch, a->model, &a->layout_model).code, STATUS_OK);
+}
+
+static void adapted_close(struct adapted *a)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (util_rank() == 0) unlink(a->path);
+    ckpt_close(&a->model);
+    ckpt_close(&a->adapter);
+}
+
+/* ---- published matrices ---- */
+
+/* Reads A or B of a linear as f32 [*n_rows, *n_cols]; owner: the caller, free. */
+static float *published(struct adapted *a, uint32_t layer, enum adapter_site site, char part,
+                        uint32_t *n_rows, uint32_t *n_cols)
+{
+    char name[128];
+    snprintf(name, sizeof name, "model.layers.%u.%s.lora_%c.weight", layer, site_names[site], part);
+    const struct ckpt_tensor *t = ckpt_find(a->adapter, name);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    void *stored = malloc(t->n_bytes);
+    float *values = malloc(t->n_rows * t->n_cols * sizeof *values);
+    CU_ASSERT_EQUAL_FATAL(ckpt_read_tensor(a->adapter, t, stored).code, STATUS_OK);
+    dtype_to_f32(t->dtype, stored, t->n_rows * t->n_cols, values);
+    free(stored);
+    *n_rows = (uint32_t)t->n_rows;
+    *n_cols = (uint32_t)t->n_cols;
+    return values;
+}
+
+/* True when p holds rows x cols of a published matrix times a factor, packed. */
+static bool holds(const struct packed *p, const float *whole, uint32_t n_cols, struct range rows,
+                  struct range cols, double factor)
+{
+    const uint32_t n_out = range_count(rows), n_in = range_count(cols);
+    if (p->dtype != DTYPE_F32 || p->n_out != n_out || p->n_in != n_in || p->quant.kind != 0)
+        return false;
+    if (n_in == 0) return p->data == NULL;
+    const size_t n_bytes = packed_bytes(DTYPE_F32, n_out, n_in);
+    float *part = malloc((size_t)n_out * n_in * sizeof *part);
+    for (uint32_t r = 0; r < n_out; r++)
+        for (uint32_t k = 0; k < n_in; k++)
+            part[r * n_in + k] =
+                (float)(factor * (double)whole[(rows.begin + r) * n_cols + cols.begin + k]);
+    void *want = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+    memset(want, 0, n_bytes);
+    const struct matrix_rows all = {.data = part, .stride_bytes = n_in * sizeof *part, .n = n_out};
+    packed_put_rows(DTYPE_F32, want, n_in, &all);
+    const bool same = p->data != NULL && memcmp(p->data, want, n_bytes) == 0;
+    free(part);
+    free(want);
+    return same;
+}
+
+static struct range times(struct range units, uint32_t unit)
+{
+    return (struct range){units.begin * unit, units.end * unit};
+}
+
+/* The outputs of a column-parallel linear, or the inputs of a row-parallel one, that a place holds.
+ */
+static struct range own_of(const struct layout *l, struct layout_place at, enum adapter_site site)
+{
+    const struct arch *m = l->model.arch;
+    switch (site) {
+    case ADAPTER_Q:
+        return times(layout_heads(l, at.tp), m->query_dim);
+    case ADAPTER_K:
+    case ADAPTER_V:
+        return times(layout_kv_heads(l, at.tp), m->query_dim);
+    case ADAPTER_O:
+        if (l->cuts_outputs) return (struct range){0, m->n_heads * m->value_dim};
+        return times(layout_heads(l, at.tp), m->value_dim);
+    case ADAPTER_DOWN:
+        return l->cuts_outputs ? (struct range){0, m->ffn} : layout_ffn(l, at.tp);
+    default:
+        return layout_ffn(l, at.tp);
+    }
+}
+
+static void compare_linear(struct adapted *a, const struct layout *l, struct layout_place at,
+                           uint32_t layer, enum adapter_site site, const struct adapter_linear *x)
+{
+    static const struct adapter_linear none;
+    uint32_t rank, n_in, n_out, r;
+    if (!a->has(layer, site)) {
+        CU_ASSERT_EQUAL(memcmp(x, &none, sizeof none), 0);
+        return;
+    }
+    float *whole_a = published(a, layer, site, 'A', &rank, &n_in);
+    float *whole_b = published(a, layer, site, 'B', &n_out, &r);
+    const bool by_rows = site == ADAPTER_O || site == ADAPTER_DOWN;
+    const struct range own = own_of(l, at, site), all = {0, rank};
+    const double scaling = a->scaling(layer, site);
+    CU_ASSERT(r == rank && x->rank == rank);
+    if (by_rows) {
+        CU_ASSERT(holds(&x->a, whole_a, n_in, all, own, 1));
+        CU_ASSERT(holds(&x->b, whole_b, rank, (struct range){0, n_out}, all, scaling));
+        const uint32_t leaf = site == ADAPTER_O ? a->layout_model.o_leaf : a->layout_model.ffn_leaf;
+        CU_ASSERT(x->a.leaf == leaf && x->a.grid_bits == 32 && x->b.leaf == 0);
+    } else if (range_count(own) > 0) {
+        CU_ASSERT(holds(&x->a, whole_a, n_in, all, (struct range){0, n_in}, 1));
+        CU_ASSERT(holds(&x->b, whole_b, rank, own, all, scaling));
+        CU_ASSERT(x->a.leaf == 0 && x->b.leaf == 0);
+    }
+    a->n_compared++;
+    free(whole_a);
+    free(whole_b);
+}
+
+/* ---- layouts ---- */
+
+static void load_cut(const struct layout *whole, struct adapted *a, bool in_memory)
+{
+    struct layout *l = malloc(sizeof *l);
+    struct comm *c = util_comm(whole, 1);
+    struct kern_table kern;
+    *l = *whole;
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    if (in_memory) stage_choose_cuts(&kern, c, CAPACITY_DROPLESS, l);
+    a->n_cut_by_outputs += l->cuts_outputs;
+    const struct layout_place at = layout_place_of(l, (uint32_t)comm_rank(c, COMM_WORLD));
+    const struct weights base = {.place = at, .layers = layout_layers(l, at.pp)};
+    const struct weights_source from = {
+        .model = &a->arch, .layout = l, .place = at, .kern = &kern, .ckpt = a->model, .comm = c};
+    const struct adapter_file files[2] = {{"x", a->path}, {"y", a->path}};
+    struct adapters *found = NULL;
+    CU_ASSERT_EQUAL_FATAL(adapters_load(&from, &base, files, 2, &found).code, STATUS_OK);
+    CU_ASSERT_FATAL(found->n == 2);
+    const size_t n_before = a->n_compared;
+    for (size_t i = 0; i < found->n; i++) {
+        const struct ckpt_digest d = found->all[i].digest, want = ckpt_digest(a->adapter);
+        CU_ASSERT_STRING_EQUAL(found->all[i].name, files[i].name);
+        CU_ASSERT(d.low == want.low && d.high == want.high);
+        for (uint32_t layer = base.layers.begin; layer < base.layers.end; layer++)
+            for (int site = 0; site < ADAPTER_SITE_COUNT; site++)
+                compare_linear(a, l, at, layer, (enum adapter_site)site,
+                               &found->all[i].layers[layer - base.layers.begin].at[site]);
+    }
+    CU_ASSERT_EQUAL(found->n_bytes > 0, a->n_compared > n_before);
+    CU_ASSERT_EQUAL(found->max_rank, a->max_rank);
+    adapters_destroy(&found);
+    CU_ASSERT_PTR_NULL(found);
+    comm_stop(&c);
+    free(l);
+}
+
+static void load_layout(const struct layout *l, void *ctx)
+{
+    load_cut(l, ctx, false);
+    load_cut(l, ctx, true);
+}
+
+static double attention_scaling(uint32_t layer, enum adapter_site site)
+{
+    if (site == ADAPTER_O) return 0.75;
+    return layer == 1 && site == ADAPTER_K ? 4 : 2;
+}
+
+static bool attention_has(uint32_t layer, enum adapter_site site)
+{
+    (void)layer;
+    return site <= ADAPTER_O;
+}
+
+static double all_scaling(uint32_t layer, enum adapter_site site)
+{
+    (void)layer;
+    (void)site;
+    return 5 / sqrt(8.0);
+}
+
+static bool all_has(uint32_t layer, enum adapter_site site)
+{
+    (void)site;
+    return layer == 1 || layer == 3;
+}
+
+static void ranks_hold_their_parts_of_attention(void)
+{
+    struct adapted *a = malloc(sizeof *a);
+    adapted_open(a, "llama-gqa", "attention");
+    a->scaling = attention_scaling;
+    a->has = attention_has;
+    a->max_rank = 4;
+    CU_ASSERT(util_each_layout(&a->layout_model, load_layout, a) > 0 && a->n_compared > 0);
+    CU_ASSERT(util_n_ranks() != 2 || a->n_cut_by_outputs > 0);
+    adapted_close(a);
+    free(a);
+}
+
+static void ranks_hold_their_parts_of_all_linears(void)
+{
+    struct adapted *a = malloc(sizeof *a);
+    adapted_open(a, "llama-gqa", "all-linears");
+    a->scaling = all_scaling;
+    a->has = all_has;
+    a->max_rank = 8;
+    CU_ASSERT(util_each_layout(&a->layout_model, load_layout, a) > 0);
+    CU_ASSERT(util_n_ranks() != 2 || a->n_cut_by_outputs > 0);
+    adapted_close(a);
+    free(a);
+}
+
+/* ---- refusals ---- */
+
+/* An adapter of one linear, A [r, n_in] and B [n_out, r_b], or without B where r_b is 0. */
+struct misfit {
+    const char *model, *linear;
+    uint32_t r, n_in, n_out, r_b;
+    const char *sentence;
+};
+
+static void write_zeros(struct ckpt_writer *w, const char *linear, char part, uint32_t n_rows,
+                        uint32_t n_cols)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s.lora_%c.weight", linear, part);
+    const struct ckpt_tensor_spec spec = {
+        .name = name, .dtype = DTYPE_F32, .n_dims = 2, .dims = {n_rows, n_cols}};
+    float *zeros = calloc((size_t)n_rows * n_cols, sizeof *zeros);
+    CU_ASSERT_EQUAL_FATAL(ckpt_writer_tensor(w, &spec).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(ckpt_writer_rows(w, zeros, n_rows).code, STATUS_OK);
+    free(zeros);
+}
+
+static void write_misfit(const struct misfit *f, const char *config, const char *path)
+{
+    struct ckpt_writer *w = NULL;
+    CU_ASSERT_EQUAL_FATAL(ckpt_writer_create(path, "adapters test", &w).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(ckpt_writer_config(w, config, strlen(config)).code, STATUS_OK);
+    write_zeros(w, f->linear, 'A', f->r, f->n_in);
+    if (f->r_b > 0) write_zeros(w, f->linear, 'B', f->n_out, f->r_b);
+    CU_ASSERT_EQUAL_FATAL(ckpt_writer_finish(&w).code, STATUS_OK);
+}
+
+static void parse_golden(const char *model, struct arch *out)
+{
+    static char text[16384];
+    char path[480];
+    snprintf(path, sizeof path, "%s/golden/models/%s/hf/config.json", TEST_DATA_DIR, model);
+    FILE *f = fopen(path, "rb");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+    const size_t n = fread(text, 1, sizeof text, f);
+    fclose(f);
+    CU_ASSERT_EQUAL_FATAL(arch_parse(text, n, "config.json", out).code, STATUS_OK);
+}
+
+static void try_misfit(const struct misfit *f, const char *config)
+{
+    static struct arch m;
+    static struct layout_model lm;
+    struct layout *l = malloc(sizeof *l);
+    const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = util_n_ranks(), .ep = 1};
+    char path[64];
+    struct kern_table kern;
+    struct adapters *found = NULL;
+    parse_golden(f->model, &m);
+    layout_describe(&m, 4, &lm);
+    CU_ASSERT_EQUAL_FATAL(layout_build(&lm, util_n_ranks(), &flags, l).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    path_of("misfit", path, sizeof path);
+    if (util_rank() == 0) write_misfit(f, config, path);
+    MPI_Barrier(MPI_COMM_WORLD);
+    struct comm *c = util_comm(l, 0);
+    const struct layout_place at = layout_place_of(l, util_rank());
+    const struct weights base = {.place = at, .layers = layout_layers(l, at.pp)};
+    const struct weights_source from = {
+        .model = &m, .layout = l, .place = at, .kern = &kern, .comm = c};
+    const struct adapter_file file = {"a", path};
+    const struct status st = adapters_load(&from, &base, &file, 1, &found);
+    const bool said = strstr(st.text, f->sentence) != NULL && strstr(st.text, path) != NULL;
+    CU_ASSERT(st.code == STATUS_INPUT && said && found == NULL);
+    if (!said) fprintf(stderr, "\n  %s\n", st.text);
+    comm_stop(&c);
+    if (util_rank() == 0) unlink(path);
+    free(l);
+}
+
+static void adapters_that_do_not_fit_are_refused_by_name(void)
+{
+    static const char *const lora = "{\"adapter_type\": \"lora\", \"scaling\": 1}";
+    static const struct misfit misfits[] = {
+        {"llama-gqa", "model.layers.4.self_attn.q_proj", 4, 64, 128, 4, "no such linear"},
+        {"llama-gqa", "model.layers.1.self_attn.x_proj", 4, 64, 128, 4, "no such linear"},
+        {"llama-gqa", "lm_head", 4, 64, 320, 4, "adapters of the head"},
+        {"llama-gqa", "model.layers.1.input_layernorm", 4, 64, 64, 4, "not a linear"},
+        {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 64, 0, 0, "lora_B.weight beside it"},
+        {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 64, 96, 4, "found [4, 64] and [96, 4]"},
+        {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 96, 128, 4, "A [r, 64] and B [128, r]"},
+        {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 64, 128, 8, "[4, 64] and [128, 8]"},
+        {"phi3", "model.layers.0.self_attn.qkv_proj", 4, 64, 128, 4, "published as one tensor"},
+        {"ernie4_5", "model.layers.0.self_attn.k_proj", 4, 64, 32, 4, "reorders the rows"},
+        {"apertus", "model.layers.0.mlp.up_proj", 4, 64, 96, 4, "FFN without a gate"},
+        {"qwen3-moe", "model.layers.0.mlp.gate", 4, 64, 8, 4, "adapters of routers"},
+        {"deepseek-v3", "model.layers.1.self_attn.o_proj", 4, 64, 64, 4, "latent attention"},
+        {"deepseek-v3", "model.layers.1.mlp.shared_experts.up_proj", 4, 64, 64, 4,
+         "adapters of shared experts"},
+        {"qwen3-next", "model.layers.0.linear_attn.out_proj", 4, 64, 64, 4, "recurrent layers"},
+    };
+    for (size_t i = 0; i < sizeof misfits / sizeof misfits[0]; i++) try_misfit(&misfits[i], lora);
+    const struct misfit model = {.model = "llama-gqa",
+                                 .linear = "model.layers.1.self_attn.q_proj",
+                                 .r = 4,
+                                 .n_in = 64,
+                                 .sentence = "is not an adapter's checkpoint"};
+    try_misfit(&model, "{\"hidden_size\": 64}");
+    const struct misfit unscaled = {"llama-gqa", model.linear, 4, 64, 128, 4, "expected a number"};
+    try_misfit(&unscaled, "{\"adapter_type\": \"lora\"}");
+}
+
+void suite_adapters(CU_pSuite suite);
+void suite_adapters(CU_pSuite suite)
+{
+    CU_add_test(suite, "ranks hold their parts of attention", ranks_hold_their_parts_of_attention);
+    CU_add_test(suite, "ranks hold their parts of all linears",
+                ranks_hold_their_parts_of_all_linears);
+    CU_add_test(suite, "adapters that do not fit are refused by name",
+                adapters_that_do_not_fit_are_refused_by_name);
+}
