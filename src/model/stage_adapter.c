@@ -6,9 +6,11 @@
  *     runs    |    a     |             |    b     |    a     |      one group of the linears each
  *
  * Column-parallel (q, k, v, gate, up): every rank computes A x of all inputs, and B's rows for its
- * own outputs. Row-parallel (o, down): every rank adds the K-blocks of its inputs to the integer
- * grid, as the weight does (numerics.md), the ranks' sums make A x, and each rank computes B's rows
- * for the rows of h that it holds. A row of A x, and of B times it, never depends on another. */
+ * own outputs. Row-parallel (o, down): the K-blocks of A x are added on the integer grid, as those
+ * of the weight are (docs/numerics.md): every rank adds those of its inputs and the ranks add their
+ * sums, or, where linears are cut by outputs, every rank reads all inputs. Then each rank computes
+ * B times A x for the rows of h that it holds. A row of A x, and of B times it, never depends on
+ * another. */
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
@@ -176,31 +178,59 @@ void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const
     }
 }
 
-/* s->adapt.low = A x of the runs' rows, summed over the tp ranks. */
+/* Describes A times the inputs of a row-parallel linear, for the rows of s->adapt.groups. */
+static struct linear_args low_args(struct stage *s, const struct adapting *at, size_t n_groups,
+                                   const float *x, size_t stride)
+{
+    return (struct linear_args){.groups = s->adapt.groups,
+                                .n_groups = n_groups,
+                                .x = x,
+                                .x_stride = stride,
+                                .y = s->adapt.low,
+                                .y_stride = at->rank,
+                                .bad = at->p->hidden.bad};
+}
+
+/* s->adapt.low = A x of the runs' rows that this rank holds, where linears are cut by outputs: the
+ * tp ranks put their inputs into the memory that they share, in which the linear itself will put
+ * them again, perhaps quantized. */
+static void share_inputs(struct stage *s, const struct adapting *at, const struct act_rows *in)
+{
+    float *all = s->by_outputs.inputs;
+    if (in->n > 0)
+        op_place_rows(s->o.kern, &(struct place_args){.from = in->x,
+                                                      .n_rows = in->n_rows,
+                                                      .width = in->n,
+                                                      .to_stride = in->n_all,
+                                                      .to = all + in->first});
+    comm_barrier(s->o.comm, COMM_TP); /* all inputs are written */
+    const size_t n_groups = make_groups(s, at, false, at->p->own);
+    const struct linear_args args = low_args(s, at, n_groups, all, in->n_all);
+    if (n_groups > 0) op_linear_leaf(s->o.kern, &args);
+    comm_barrier(s->o.comm, COMM_TP); /* all inputs are read */
+}
+
+/* s->adapt.low = A x of the runs' rows: each tp rank adds the K-blocks of its inputs. */
 static void sum_inputs(struct stage *s, const struct adapting *at, const struct act_rows *in)
 {
-    struct adapter_work *w = &s->adapt;
+    int64_t *sums = s->adapt.sums;
     const size_t n_rows = at->p->hidden.n_rows;
     const size_t n_groups = make_groups(s, at, false, (struct range){0, (uint32_t)n_rows});
-    const bool is_whole = comm_size(s->o.comm, COMM_TP) == 1;
-    const struct packed *a = w->groups[0].w;
-    struct linear_args args = {.groups = w->groups,
-                               .n_groups = n_groups,
-                               .x = in->x,
-                               .x_stride = in->stride,
-                               .sums = is_whole ? NULL : w->sums,
-                               .y = w->low,
-                               .y_stride = at->rank,
-                               .bad = at->p->hidden.bad};
-    if (!is_whole) memset(w->sums, 0, n_rows * (at->rank + 1) * sizeof *w->sums);
+    const struct packed *a = s->adapt.groups[0].w;
+    struct linear_args args = low_args(s, at, n_groups, in->x, in->stride);
+    if (comm_size(s->o.comm, COMM_TP) == 1) {
+        op_linear_leaf(s->o.kern, &args);
+        return;
+    }
+    args.sums = sums;
+    memset(sums, 0, n_rows * (at->rank + 1) * sizeof *sums);
     if (a->n_in > 0) op_linear_leaf(s->o.kern, &args);
-    if (is_whole) return;
     const struct grid_sum sum = {.kern = s->o.kern,
-                                 .sums = w->sums,
+                                 .sums = sums,
                                  .n_rows = n_rows,
                                  .n_out = at->rank,
                                  .grid_bits = a->grid_bits,
-                                 .y = w->low,
+                                 .y = s->adapt.low,
                                  .bad = at->p->hidden.bad};
     grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
 }
@@ -210,7 +240,7 @@ void stage_adapt_output(struct stage *s, const struct block_output *out, const s
 {
     struct adapting at = {.layer = out->layer, .p = p, .site = out->site};
     while (p->n_runs > 0 && next_rank(s, &at)) {
-        sum_inputs(s, &at, in);
+        (s->o.layout->cuts_outputs ? share_inputs : sum_inputs)(s, &at, in);
         add_outputs(s, &at, p->own, scale, y);
     }
 }
