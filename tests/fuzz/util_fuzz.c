@@ -35,6 +35,7 @@ const char *__lsan_default_suppressions(void)
     X(safetensors)                                                                                 \
     X(safetensors_header)                                                                          \
     X(safetensors_index)                                                                           \
+    X(peft)                                                                                        \
     X(gguf)                                                                                        \
     X(checkpoint)                                                                                  \
     X(checkpoint_sealed)                                                                           \

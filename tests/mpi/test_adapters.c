@@ -2,7 +2,7 @@
  * linears need, and that adapters which do not fit a model are refused by name on all ranks. */
 #include "weights/adapters.h"
 
-#include "base/json.h"
+#include "base/mem.h"
 #include "checkpoint/convert/convert.h"
 #include "checkpoint/file/ckpt_writer.h"
 #include "kernels/ops.h"
@@ -277,6 +277,43 @@ static void ranks_hold_their_parts_of_all_linears(void)
     free(a);
 }
 
+/* On one rank any allocation may fail, and everything is released. */
+static void every_failed_allocation_is_a_status(void)
+{
+    const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = 1, .ep = 1};
+    struct kern_table kern;
+    struct adapted *a = malloc(sizeof *a);
+    struct layout *l = malloc(sizeof *l);
+    if (util_n_ranks() > 1) goto out;
+    adapted_open(a, "llama-gqa", "all-linears");
+    CU_ASSERT_EQUAL_FATAL(layout_build(&a->layout_model, 1, &flags, l).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    struct comm *c = util_comm(l, 0);
+    const struct layout_place at = layout_place_of(l, 0);
+    const struct weights base = {.place = at, .layers = layout_layers(l, at.pp)};
+    const struct weights_source from = {
+        .model = &a->arch, .layout = l, .place = at, .kern = &kern, .ckpt = a->model, .comm = c};
+    const struct adapter_file files[2] = {{"x", a->path}, {"y", a->path}};
+    uint64_t n_failed = 0;
+    for (uint64_t i = 1; i < 10000; i++) {
+        struct adapters *found = NULL;
+        mem_fail_after(i);
+        const struct status st = adapters_load(&from, &base, files, 2, &found);
+        mem_fail_after(0);
+        CU_ASSERT_EQUAL(found != NULL, st.code == STATUS_OK);
+        adapters_destroy(&found);
+        if (!status_failed(&st)) break;
+        CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
+        n_failed++;
+    }
+    CU_ASSERT(n_failed > 50 && n_failed < 9999);
+    comm_stop(&c);
+    adapted_close(a);
+out:
+    free(l);
+    free(a);
+}
+
 /* ---- refusals ---- */
 
 /* An adapter of one linear, A [r, n_in] and B [n_out, r_b], or without B where r_b is 0. */
@@ -390,6 +427,7 @@ void suite_adapters(CU_pSuite suite)
     CU_add_test(suite, "ranks hold their parts of attention", ranks_hold_their_parts_of_attention);
     CU_add_test(suite, "ranks hold their parts of all linears",
                 ranks_hold_their_parts_of_all_linears);
+    CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
     CU_add_test(suite, "adapters that do not fit are refused by name",
                 adapters_that_do_not_fit_are_refused_by_name);
 }

@@ -1,6 +1,7 @@
 /* Adapters as peft publishes them become checkpoints of their own: names, bytes and scalings; and
  * everything that would change a result otherwise is refused by name. */
 #include "base/json.h"
+#include "base/mem.h"
 #include "checkpoint/convert/convert.h"
 #include "checkpoint/convert/peft.h"
 #include "unit/util_ckpt.h"
@@ -187,6 +188,23 @@ static void a_tokenizer_is_left_out_and_a_model_refused(void)
     scratch_clear();
 }
 
+static void every_failed_allocation_is_a_status(void)
+{
+    mem_fail_after(0);
+    CU_ASSERT_EQUAL(convert(GOLDEN "experts/hf", "a.h5").code, STATUS_OK);
+    const uint64_t n = mem_fail_after(0);
+    CU_ASSERT(n > 20);
+    unsigned n_wrong = 0;
+    for (uint64_t i = 1; i <= n; i++) {
+        mem_fail_after(i);
+        const struct status st = convert(GOLDEN "experts/hf", "a.h5");
+        mem_fail_after(0);
+        n_wrong += st.code != STATUS_MEMORY;
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    scratch_clear();
+}
+
 void suite_peft(CU_pSuite suite);
 void suite_peft(CU_pSuite suite)
 {
@@ -195,4 +213,5 @@ void suite_peft(CU_pSuite suite)
     CU_add_test(suite, "other adapters are refused by name", other_adapters_are_refused_by_name);
     CU_add_test(suite, "a tokenizer is left out and a model refused",
                 a_tokenizer_is_left_out_and_a_model_refused);
+    CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
 }
