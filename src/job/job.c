@@ -199,6 +199,16 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l)
                                    .fp8_as_int8 = j->o->model.fp8_activations == ACTIVATIONS_INT8};
 }
 
+static struct status load_adapters(struct job *j, const struct weights_source *from)
+{
+    struct job_adapters *a = &j->adapters;
+    if (a->n == 0) return status_ok();
+    TRY(adapters_load(from, j->weights, a->files, a->n, &a->loaded));
+    log_line(LOG_INFO, "adapters: %zu, rank at most %u, %.1f MiB on this rank", a->n,
+             a->loaded->max_rank, (double)a->loaded->n_bytes / (1 << 20));
+    return status_ok();
+}
+
 static struct status job_start(struct job *j)
 {
     PHASE(job_check_options(j));
@@ -236,9 +246,7 @@ static struct status job_start(struct job *j)
     TRY(job_pack_experts(j));
     const struct weights_source source = job_weights_source(j, j->layout);
     TRY(weights_load(&source, &j->weights, &j->loaded));
-    if (j->adapters.n > 0)
-        TRY(adapters_load(&source, j->weights, j->adapters.files, j->adapters.n,
-                          &j->adapters.loaded));
+    TRY(load_adapters(j, &source));
     PHASE(job_devices_same(j));
     PHASE(check_drain(j));
     PHASE(job_size_memory(j));

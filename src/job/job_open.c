@@ -359,7 +359,13 @@ static struct status open_port(struct job *j, struct lead_port *out)
 {
     TRY(claim_outputs(j));
     TRY(job_journal_settings(j, &j->settings));
-    TRY(http_port_create(&j->o->http, j->o->files.model, j->settings.data, j->claims, &j->http));
+    const struct http_port_options options = {.flags = &j->o->http,
+                                              .model_path = j->o->files.model,
+                                              .adapters = j->adapters.rules,
+                                              .n_adapters = j->adapters.n,
+                                              .settings = j->settings.data,
+                                              .claims = j->claims};
+    TRY(http_port_create(&options, &j->http));
     *out = http_port_of(j->http);
     return status_ok();
 }

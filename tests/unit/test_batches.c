@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char *const models[] = {"model", NULL};
+
 enum { ANSWER_MAX = 1 << 18 };
 
 struct place {
@@ -40,7 +42,7 @@ static void place_open(struct place *p)
                                  .max_connections = 8,
                                  .max_requests = 8};
     util_folder_make(&p->folder);
-    struct status st = http_server_create(&f, "model", &p->server);
+    struct status st = http_server_create(&f, models, &p->server);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = http_server_start(p->server);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));

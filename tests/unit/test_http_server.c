@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+static const char *const models[] = {"model", NULL};
+
 enum {
     CLIENTS = 12,
     CALLS = 40,
@@ -96,7 +98,7 @@ static void start(struct bench *b, const struct http_flags *more)
     f.max_body_bytes = BODY_MAX;
     f.timeout_s = 60;
     f.max_connections = 64;
-    struct status st = http_server_create(&f, "model", &b->server);
+    struct status st = http_server_create(&f, models, &b->server);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     b->port = http_server_port(b->server);
     st = http_server_start(b->server);
@@ -320,10 +322,10 @@ static void a_port_in_use_is_refused(void)
     struct http_server *second = NULL;
     start(&b, &more);
     const struct http_flags f = {.host = "127.0.0.1", .port = b.port, .max_requests = 1};
-    struct status st = http_server_create(&f, "model", &second);
+    struct status st = http_server_create(&f, models, &second);
     CU_ASSERT(st.code == STATUS_USAGE && second == NULL);
     const struct http_flags nowhere = {.host = "203.0.113.1", .port = 0};
-    st = http_server_create(&nowhere, "model", &second);
+    st = http_server_create(&nowhere, models, &second);
     CU_ASSERT(st.code == STATUS_USAGE && second == NULL);
     stop(&b);
 }

@@ -38,7 +38,8 @@ struct call {
 struct http_port {
     struct http_server *server;
     struct batches *batches;
-    char *model_name; /* owned */
+    char *model_name;   /* owned */
+    const char **names; /* owned: the model's name, those of the adapters, NULL */
     uint32_t drain_s;
     uint64_t drain_until_ns; /* 0: not asked to drain */
     uint64_t looked_ns;
@@ -428,18 +429,27 @@ static struct status name_model(const char *path, char **out)
     return mem_strndup(out, name, has_end ? (size_t)(end - name) : strlen(name));
 }
 
-struct status http_port_create(const struct http_flags *flags, const char *model_path,
-                               const char *settings, struct file_claims *claims,
-                               struct http_port **out)
+/* Lists the model and the adapters as names. */
+static struct status name_all(struct http_port *p, const struct http_port_options *o)
+{
+    TRY(mem_alloc(&p->names, o->n_adapters + 2, sizeof *p->names, "server"));
+    TRY(name_model(o->model_path, &p->model_name));
+    p->names[0] = p->model_name;
+    for (size_t i = 0; i < o->n_adapters; i++) p->names[i + 1] = o->adapters[i].name;
+    return status_ok();
+}
+
+struct status http_port_create(const struct http_port_options *o, struct http_port **out)
 {
     struct http_port *p = NULL;
     *out = NULL;
     TRY(mem_alloc(&p, 1, sizeof *p, "server"));
     strbuf_init(&p->scratch);
-    p->drain_s = flags->drain_s;
-    struct status st = name_model(model_path, &p->model_name);
-    if (!status_failed(&st)) st = http_server_create(flags, p->model_name, &p->server);
-    if (!status_failed(&st)) st = batches_create(flags->batch_dir, settings, claims, &p->batches);
+    p->drain_s = o->flags->drain_s;
+    struct status st = name_all(p, o);
+    if (!status_failed(&st)) st = http_server_create(o->flags, p->names, &p->server);
+    if (!status_failed(&st))
+        st = batches_create(o->flags->batch_dir, o->settings, o->claims, &p->batches);
     if (status_failed(&st)) http_port_destroy(&p);
     *out = p;
     return st;
@@ -466,6 +476,7 @@ void http_port_destroy(struct http_port **port)
     while (p->calls != NULL) forget(p, p->calls);
     batches_destroy(&p->batches);
     mem_free(&p->model_name);
+    mem_free(&p->names);
     strbuf_fini(&p->scratch);
     mem_free(port);
 }

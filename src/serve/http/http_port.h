@@ -10,13 +10,21 @@
 struct http_port;
 struct file_claims;
 
+/* Everything is borrowed; claims outlives the port. */
+struct http_port_options {
+    const struct http_flags *flags;
+    const char *model_path;
+    const struct request_adapter *adapters; /* [n_adapters], which calls may name as their model */
+    size_t n_adapters;
+    const char *settings; /* of the journals of batches */
+    struct file_claims *claims;
+};
+
 /* Local. Binds the address; nothing is served before http_port_start. The model is named after its
  * file, without ".h5". settings: all flags that change the bytes of an answer, for the journals of
  * batches; copied. claims: borrowed; takes one on --batch-dir. Errors: http_server_create's,
  * batches_create's. */
-struct status http_port_create(const struct http_flags *flags, const char *model_path,
-                               const char *settings, struct file_claims *claims,
-                               struct http_port **out);
+struct status http_port_create(const struct http_port_options *o, struct http_port **out);
 
 /* Local. Begins to serve; call it after lead_start. The HTTP thread may run on all cores of the
  * team (NULL: where the caller runs), even if each thread of the team is bound to one core. Errors:

@@ -198,9 +198,13 @@ static enum MHD_Result answer_models(struct exchange *x)
 {
     struct strbuf body;
     strbuf_init(&body);
-    strbuf_puts(&body, "{\"object\":\"list\",\"data\":[{\"id\":");
-    strbuf_json_string(&body, x->server->model_name, strlen(x->server->model_name));
-    strbuf_puts(&body, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"shoal\"}]}");
+    strbuf_puts(&body, "{\"object\":\"list\",\"data\":[");
+    for (const char *const *name = x->server->models; *name != NULL; name++) {
+        strbuf_puts(&body, name == x->server->models ? "{\"id\":" : ",{\"id\":");
+        strbuf_json_string(&body, *name, strlen(*name));
+        strbuf_puts(&body, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"shoal\"}");
+    }
+    strbuf_puts(&body, "]}");
     exchange_set(x, HTTP_OK, "application/json", &body);
     strbuf_fini(&body);
     return reply(x);
@@ -305,7 +309,7 @@ static struct status open_socket(struct http_server *s)
     return st;
 }
 
-struct status http_server_create(const struct http_flags *flags, const char *model_name,
+struct status http_server_create(const struct http_flags *flags, const char *const *models,
                                  struct http_server **out)
 {
     struct http_server *s = NULL;
@@ -313,7 +317,7 @@ struct status http_server_create(const struct http_flags *flags, const char *mod
     *out = NULL;
     TRY(mem_alloc(&s, 1, sizeof *s, "server"));
     s->flags = *flags;
-    s->model_name = model_name;
+    s->models = models;
     s->listen_fd = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&monotonic);

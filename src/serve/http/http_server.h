@@ -14,9 +14,9 @@ struct http_server;
 struct exchange; /* a call and its answer */
 
 /* Local. Binds the address, but does not listen yet, so that a port in use ends a job before it
- * loads anything. The strings are borrowed. Errors: STATUS_USAGE (the address cannot be used),
- * STATUS_INPUT (keys), STATUS_MEMORY. */
-struct status http_server_create(const struct http_flags *flags, const char *model_name,
+ * loads anything. models: the names that /v1/models lists, NULL at the end. All is borrowed.
+ * Errors: STATUS_USAGE (the address cannot be used), STATUS_INPUT (keys), STATUS_MEMORY. */
+struct status http_server_create(const struct http_flags *flags, const char *const *models,
                                  struct http_server **out);
 
 /* Local. Returns the port that was bound; 0: unknown. */

@@ -39,7 +39,7 @@ struct exchange {
 
 struct http_server {
     struct http_flags flags;
-    const char *model_name;
+    const char *const *models;
     struct http_keys keys;
     int listen_fd;
     struct MHD_Daemon *daemon;
