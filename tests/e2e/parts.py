@@ -98,7 +98,9 @@ class PartsTest:
 
     def status_refuses(self):
         """The rest of a part is not forecast."""
-        output, node = self.work / "killed.jsonl", self.work / "node.json"
+        folder = self.work / "killed"  # of its own, because the killed job leaves its lease
+        folder.mkdir(exist_ok=True)
+        output, node = folder / "part.jsonl", folder / "node.json"
         node.write_text("{}")
         self.shoal("generate", "--model", DEMO, "--input", self.input, "--output", output, "--threads", 1,
                    "--max-model-len", 512, "--restart", "--input-part", "1/2", "--failpoint", "step:1", journal=True)
