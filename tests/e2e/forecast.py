@@ -104,7 +104,7 @@ class ForecastTest:
         self.write_lines(self.input, 6000)
         part = self.work / "part.jsonl"
         done = self.shoal("generate", "--model", self.model, "--input", self.input, "--output", part, "--max-batch", "4",
-                          "--quiet", "--failpoint", "step:300", journal=True)
+                          "--quiet", "--failpoint", "step:1200", journal=True)
         expect(done.status in (137, -9), f"the job must die in its middle: {done}")
         plain = json.loads(self.shoal.must("status", "--json", part).out)
         args = ["status", "--json", part, "--nodes", self.node, "--model", self.model, "--input"]
