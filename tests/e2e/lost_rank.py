@@ -21,11 +21,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 from hosts import Hosts
-from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, fresh_folder, main_of, run
+from program import FAILED, GOLDENS, HANGS_S, SKIPPED, TESTS, Shoal, expect, fresh_folder, main_of, run
 
 DEADLINE_S = 4
 START_S = 90  # a busy machine starts slowly
@@ -48,6 +49,33 @@ def wait_for(what, sentence, limit_s=START_S):
             return value
         time.sleep(0.02)
     raise AssertionError(f"no {sentence} within {limit_s} s")
+
+
+class Deadline:
+    """Measures how long the survivors take. They must leave within DEADLINE_S on a machine that runs
+    only this test. Beside other processes they wait for CPUs in proportion to the processes that
+    want one, so the limit grows with these.
+    """
+
+    def __init__(self):
+        self.since, self.running, self.is_over = time.monotonic(), [], threading.Event()
+        self.thread = threading.Thread(target=self.count, daemon=True)
+        self.thread.start()
+
+    def count(self):
+        while not self.is_over.wait(0.1):
+            self.running.append(int(re.search(r"procs_running (\d+)", Path("/proc/stat").read_text())[1]))
+
+    def check(self, job):
+        """Returns the seconds since the start; fails when they are too many."""
+        took_s = time.monotonic() - self.since
+        self.is_over.set()
+        self.thread.join()
+        mean = sum(self.running) / max(len(self.running), 1)
+        limit_s = DEADLINE_S * max(1, mean / (RANKS + 1))  # all ranks and this process may run
+        expect(took_s <= limit_s, f"the last survivor left after {took_s:.2f} s, {limit_s:.1f} s allowed, "
+                                  f"{mean:.1f} processes running\n{job}")
+        return took_s
 
 
 class Job:
@@ -93,9 +121,8 @@ class Job:
     def wait_for_rows(self):
         wait_for(lambda: self.output.exists() and self.output.stat().st_size > 0, "row")
 
-    def wait_for_statuses(self, ranks, limit_s):
-        wait_for(lambda: all(self.status(r) is not None for r in ranks), f"end of ranks {ranks}",
-                 limit_s)
+    def wait_for_statuses(self, ranks):
+        wait_for(lambda: all(self.status(r) is not None for r in ranks), f"end of ranks {ranks}")
 
     def end(self):
         """Ends the processes that still run. Returns the launcher's status."""
@@ -154,12 +181,11 @@ class LostRankTest:
 
     def lose(self, job, victim, needle):
         """Stops a rank of a running job; the other ranks must leave in time."""
-        since = time.monotonic()
+        deadline = Deadline()
         job.signal([victim], signal.SIGSTOP)
         others = [r for r in range(RANKS) if r != victim]
-        job.wait_for_statuses(others, DEADLINE_S + 1)
-        took_s = time.monotonic() - since
-        expect(took_s <= DEADLINE_S, f"the last survivor left after {took_s:.2f} s\n{job}")
+        job.wait_for_statuses(others)
+        took_s = deadline.check(job)
         for rank in others:
             expect(job.status(rank) == 76, f"rank {rank}: status {job.status(rank)}, not 76\n{job}")
             last = self.expect_named(job, rank, [victim])
@@ -203,7 +229,7 @@ class LostRankTest:
         try:
             job.wait_for_rows()
             job.signal([1], signal.SIGSTOP)
-            status = job.process.wait(DEADLINE_S + 10)
+            status = job.process.wait(START_S)
         finally:
             job.end()
         expect(status == 76, f"launcher: {status}\n{job}")
@@ -227,7 +253,7 @@ class LostRankTest:
             job.wait_for_rows()
             since = time.monotonic()
             job.signal([1], signal.SIGKILL)
-            status = job.process.wait(DEADLINE_S + 10)
+            status = job.process.wait(START_S)
             took_s = time.monotonic() - since
         finally:
             job.end()
@@ -288,7 +314,7 @@ class LostRankTest:
             folder = self.work / str(ms)
             folder.mkdir()
             since = time.monotonic()
-            done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], 60,
+            done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], HANGS_S,
                        {"SHOAL_TEST_LEAVE": f"{folder}:{ms}"})
             took_s = time.monotonic() - since
             expect(done.status == 76, f"words of {ms} ms\n{done}")
@@ -299,7 +325,7 @@ class LostRankTest:
 
     def starved(self):
         since = time.monotonic()
-        done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], 60, {"SHOAL_TEST_STARVE": "1"})
+        done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], HANGS_S, {"SHOAL_TEST_STARVE": "1"})
         took_s = time.monotonic() - since
         expect(done.status == 76, f"{done}")
         # One of two watchers reports it in each of two tests; on a busy machine another rank may
@@ -342,16 +368,15 @@ class LostRankTest:
         others = [r for r in range(RANKS) if r != victim]
         try:
             job.wait_for_rows()
-            since = time.monotonic()
+            deadline = Deadline()
             if case == "cut":
                 hosts.cut(victim)
             else:
                 job.signal([victim], signal.SIGKILL)
-            job.wait_for_statuses(others, DEADLINE_S + 1)
-            took_s = time.monotonic() - since
+            job.wait_for_statuses(others)
+            took_s = deadline.check(job)
         finally:
             job.end()
-        expect(took_s <= DEADLINE_S, f"the last rank left after {took_s:.2f} s\n{job}")
         for rank in others:
             expect(job.status(rank) == 76, f"rank {rank}: status {job.status(rank)}\n{job}")
             last = self.expect_named(job, rank, [victim], "hC")
@@ -362,13 +387,12 @@ class LostRankTest:
         job = self.job("cut", self.prompts(50000), launcher=hosts.launcher(RANKS))
         try:
             job.wait_for_rows()
-            since = time.monotonic()
+            deadline = Deadline()
             hosts.cut()
-            job.wait_for_statuses(range(RANKS), DEADLINE_S + 1)
-            took_s = time.monotonic() - since
+            job.wait_for_statuses(range(RANKS))
+            took_s = deadline.check(job)
         finally:
             job.end()
-        expect(took_s <= DEADLINE_S, f"the last rank left after {took_s:.2f} s\n{job}")
         for rank in range(RANKS):
             here, there, others = ("hA", "hB", [2, 3]) if rank < 2 else ("hB", "hA", [0, 1])
             last = self.expect_named(job, rank, others, there)
