@@ -209,10 +209,14 @@ class SlurmTest:
 
     def too_early(self):
         """The signal comes before any process can handle it: nothing is lost, and the job
-        restarts.
+        restarts. Then it gets more time: on a busy machine each session would be signalled before its
+        first row.
         """
         job = self.submit("early", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"],
                           flags=["--time=1"])
+        self.cluster.wait_for("requeue of early", lambda: "status 75: requeued" in job.text() or job.has_ended())
+        done = run(["scontrol", "update", f"JobId={job.id}", "TimeLimit=10"])
+        expect(done.status == 0 or job.has_ended(), str(done))
         self.finished(job, ["the signal came before|drained .* \\(SIGUSR1\\)", "status 75: requeued"])
 
     def usr1(self, launcher):
