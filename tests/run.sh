@@ -130,7 +130,7 @@ step "tests"
 log=build/release/tests.log
 select=(-LE '^long$')
 [ $long = yes ] && select=()
-tests release -j3 "${select[@]}"
+tests release -j4 "${select[@]}"
 
 if [ $long = yes ] && command -v clang >/dev/null; then
     step "libFuzzer, ten minutes a target"

@@ -113,7 +113,7 @@ class BenchTest:
         flags = ["--turns", "--paired-peaks", "--model", DEMO, "--prompt-lengths", "8", "--output-lengths", "40",
                  "--concurrency", "2", "--quiet"]
         turns = subprocess.run([self.shoal.path, "bench", *flags], input="8 40 1\n8 40 2\n8 1 1\n", text=True,
-                               capture_output=True, timeout=120, check=True)
+                               capture_output=True, timeout=600, check=True)
         one, two, prompt = (json.loads(line) for line in turns.stdout.splitlines())
         self.check_parts(one["paired_reads"], 39, "reads in turns")
         expect("paired_reads" not in two and "paired_f32" not in two, turns.stdout)

@@ -115,7 +115,7 @@ class GuidedTest:
         output = self.work / f"{name}.jsonl"
         done = self.shoal("generate", "--model", DEMO, "--input", self.work / f"{lines}.jsonl",
                           "--output", output, "--max-model-len", 512, "--threads", 1, *flags,
-                          ranks=ranks, limit_s=300, **how)
+                          ranks=ranks, **how)
         return done, output
 
     def check_rows(self, output):

@@ -30,8 +30,7 @@ class RequestsTest:
     def run(self, name, *flags, ranks=0, status=0):
         output = self.work / f"{name}.out.jsonl"
         done = self.shoal("generate", "--model", self.model, "--input", self.work / f"{name}.jsonl",
-                          "--output", output, "--quiet", "--kv-dtype", "f32", *flags, ranks=ranks,
-                          limit_s=300)
+                          "--output", output, "--quiet", "--kv-dtype", "f32", *flags, ranks=ranks)
         expect(done.status == status, f"status {status} expected: {done}")
         return output
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
 
-LIMIT_S = 240
+LIMIT_S = 600
 ENVIRONMENT = {"LSAN_OPTIONS": f"suppressions={TESTS / 'lsan.supp'}:print_suppressions=0:"
                                "fast_unwind_on_malloc=0"}
 LAYOUTS = {"llama-gqa": (["--tp", "2"], ["--pp", "2"], ["--dp", "2"]),

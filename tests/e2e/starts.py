@@ -19,7 +19,7 @@ import concurrent.futures
 import os
 from pathlib import Path
 
-from program import REPO, Shoal, expect, fresh_folder, main_of, run, write_lines
+from program import HANGS_S, REPO, Shoal, expect, fresh_folder, main_of, run, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 
@@ -83,7 +83,7 @@ class Starts:
         launcher = self.work / "launcher.sh"
         launcher.write_text(f"#!/bin/sh\n{script}\n")
         launcher.chmod(0o755)
-        return run([REPO / "jobs" / "shoal-job", launcher], 60,
+        return run([REPO / "jobs" / "shoal-job", launcher], HANGS_S,
                    {"SLURM_JOB_ID": "", "SHOAL_LOOK_S": "0.3", "SHOAL_RESTART_WAIT_S": "0"})
 
     def launcher_that_hangs(self):

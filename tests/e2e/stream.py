@@ -340,7 +340,7 @@ def ended_inside(case, model, ranks, want):
     argv = [*launcher, inner, case.shoal.path, "generate", *case.job(model, 24), "--no-journal",
             "--memory", BOUND, "--threads", 1, "--metrics", metrics]
     done = subprocess.run([str(a) for a in argv], env=env, text=True, stderr=subprocess.PIPE,
-                          stdin=subprocess.DEVNULL, timeout=400, check=False)
+                          stdin=subprocess.DEVNULL, timeout=HANGS_S, check=False)
     n_kills, peak = group.kills(), group.peak()
     group.remove()
     expect(done.returncode == 0 and n_kills == 0, f"{ranks} ranks, {n_kills} kills: {done.stderr}")

@@ -54,7 +54,7 @@ class TwoHostsTest:
         output.unlink(missing_ok=True)
         done = run([*self.hosts.launcher(ranks), self.shoal.path, "generate", "--model", model, "--input",
                     prompts, "--output", output, "--no-journal", "--threads", 1, "--metrics", metrics,
-                    *flags], limit_s=300, env={"OMP_WAIT_POLICY": "passive"})
+                    *flags], env={"OMP_WAIT_POLICY": "passive"})
         expect(done.status == 0, f"{flags}: {done}")
         return output, done.err, json.loads(metrics.read_text())
 
