@@ -2,9 +2,10 @@
 """Compares models with LoRA adapters with peft (tests/golden/adapters).
 
 usage: lora.py SHOAL COMPARE_LOGITS WORK_FOLDER
-Lines with an adapter, with another one and without any run in one batch. Every logit must be within
-1e-4 of the largest one: on one rank and in several layouts, with whole prompts and with one token per
-step. The rows' bytes are the same in all of them. Without its adapter a line must fail the comparison.
+Lines with one of eight adapters (two files, each under four names) and without any run in one batch.
+Every logit must be within 1e-4 of the largest one: on one rank and in several layouts, with whole prompts
+and with one token per step. The rows' bytes are the same in all of them, and with plain C kernels. Without
+its adapter a line must fail the comparison. An adapter of another model is refused by name.
 """
 import json
 import sys
@@ -15,12 +16,12 @@ from program import GOLDENS, Shoal, expect, fresh_folder, hash_rows, main_of, ru
 
 ADAPTERS = GOLDENS.parent / "adapters"
 BOUND = "1e-4"
-# model: its adapters, and layouts for them
+# model: its adapters, each under how many names, and layouts for them
 CASES = {
-    "llama-gqa": (["attention", "all-linears"],
+    "llama-gqa": (["attention", "all-linears"], 4,
                   [["--chunk", "1"], ["--chunk", "7"], ["--tp", "2"], ["--pp", "2"],
                    ["--dp", "2", "--tp", "2", "--chunk", "5"]]),
-    "qwen3-moe": (["experts"], [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "7"]]),
+    "qwen3-moe": (["experts"], 1, [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "7"]]),
 }
 
 
@@ -34,24 +35,27 @@ class LoraTest:
         self.shoal.must("convert", source, path)
         return path
 
-    def score(self, name, model, files, flags, ranks):
-        """Scores the model's lines. Returns the comparison's run, and the hash of the rows."""
+    def score(self, name, model, named, flags, ranks, env=None):
+        """Scores the model's lines, with the files by name. Returns the comparison's run, and the hash of
+        the rows.
+        """
         logits, output = self.work / "logits.h5", self.work / "scores.jsonl"
-        chosen = [flag for file in files for flag in ("--adapter", f"{file.stem}={file}")]
+        chosen = [flag for alias, file in named.items() for flag in ("--adapter", f"{alias}={file}")]
         self.shoal.must("score", "--model", model, "--input", self.work / f"{name}.jsonl",
                         "--output", output, "--logits", logits, "--kv-dtype", "f32", *chosen, *flags,
-                        ranks=ranks)
+                        ranks=ranks, env=env)
         return run([self.compare, logits, BOUND, *self.pairs[name]]), hash_rows(output)
 
-    def write_lines(self, name, adapters):
-        """Writes the batch: a line of the plain model between lines with adapters, which come twice.
-        A second batch, "plain", has the same lines without adapters.
+    def write_lines(self, name, named):
+        """Writes the batch: a line of the plain model between lines with adapters. A second batch,
+        "plain", has the same lines without adapters.
         """
         golden = GOLDENS / name
         plain = json.loads((golden / "sequences.jsonl").read_text().splitlines()[0])
         lines, pairs = [], []
-        for adapter in [*adapters, None, *adapters]:
-            folder = ADAPTERS / adapter if adapter else golden
+        names = list(named)
+        for adapter in [*names[:2], None, *names[2:]]:
+            folder = ADAPTERS / named[adapter].stem if adapter else golden
             ids = json.loads((folder / "golden.json").read_text())["prompt_token_ids"] if adapter \
                 else plain["prompt_token_ids"]
             line = dict(custom_id=f"l{len(lines)}", prompt_token_ids=ids)
@@ -63,23 +67,34 @@ class LoraTest:
         self.pairs = {name: pairs, "plain": pairs[:1]}
 
     def check_model(self, name):
-        adapters, layouts = CASES[name]
+        adapters, n_names, layouts = CASES[name]
         model = self.convert(GOLDENS / name / "hf", f"{name}.h5")
         files = [self.convert(ADAPTERS / a / "hf", f"{a}.h5") for a in adapters]
-        self.write_lines(name, adapters)
+        named = {f"{file.stem}.{i}": file for i in range(n_names) for file in files}
+        self.write_lines(name, named)
         hashes = set()
         for flags in [[], *layouts]:
-            done, rows = self.score(name, model, files, flags, n_ranks(flags))
-            print(f"  {name} {' '.join(flags) or '(one rank)'}: {done.out.strip()}")
+            done, rows = self.score(name, model, named, flags, n_ranks(flags))
+            print(f"  {name} {' '.join(flags) or '(one rank)'}:\n{done.out.rstrip()}")
             expect(done.status == 0, f"logits differ from peft: {done}\n{done.out}")
             hashes.add(rows)
-        expect(len(hashes) == 1, f"{name}: rows differ between layouts")
-        done, _ = self.score("plain", model, files, [], 0)
+        hashes.add(self.score(name, model, named, [], 0, env={"SHOAL_KERNELS": "ref"})[1])
+        expect(len(hashes) == 1, f"{name}: rows differ between layouts or kernels")
+        done, _ = self.score("plain", model, named, [], 0)
         expect(done.status == 1, f"a line without its adapter must fail the comparison: {done}")
+
+    def check_refused(self, model, file, *words):
+        """`file`, given as an adapter of `model`, ends the job with status 3 and a sentence."""
+        done = self.shoal("score", "--model", self.work / model, "--input", self.work / "plain.jsonl",
+                          "--output", self.work / "none.jsonl", "--adapter", f"a={self.work / file}")
+        expect(done.status == 3 and all(word in done.err for word in words), f"{words}: {done}")
 
     def main(self):
         for name in CASES:
             self.check_model(name)
+        self.check_refused("qwen3-moe.h5", "all-linears.h5", "all-linears.h5: tensor model.layers.",
+                           "the model has no such linear")
+        self.check_refused("qwen3-moe.h5", "llama-gqa.h5", "is not an adapter's checkpoint")
 
 
 if __name__ == "__main__":
