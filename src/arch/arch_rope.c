@@ -322,3 +322,10 @@ bool arch_rope_in_pairs(const struct arch_family *family)
         if (strcmp(family->architecture, names[i]) == 0) return true;
     return false;
 }
+
+uint64_t arch_rope_unpaired(uint64_t row, uint32_t head_rows, uint32_t rotated)
+{
+    const uint64_t in_head = row % head_rows;
+    if (in_head >= rotated) return row;
+    return row - in_head + in_head % 2 * (rotated / 2) + in_head / 2;
+}

@@ -53,4 +53,8 @@ struct status arch_rope_make_local(const struct js_node *config, struct arch_rop
  * to each other (2i, 2i + 1). Convert reorders their rows, so that these are at i and i + d / 2. */
 bool arch_rope_in_pairs(const struct arch_family *family);
 
+/* Local. Returns where convert puts row `row` of such a q or k, whose heads have head_rows rows, of
+ * which the first `rotated` are pairs. */
+uint64_t arch_rope_unpaired(uint64_t row, uint32_t head_rows, uint32_t rotated);
+
 #endif

@@ -83,9 +83,6 @@ static const char *refusal_of(const struct arch *m, const struct arch_tensor *t)
     if (t->part == PART_LONE_SHARED || arch_tensor_is_joined(t, m->family))
         return "adapters of linears that are published as one tensor are not implemented";
     if (!site_of(t->role, &site)) return "adapters of shared experts are not implemented";
-    if ((site == ADAPTER_Q || site == ADAPTER_K) && arch_rope_in_pairs(m->family))
-        return "convert reorders the rows of q and k of this family, and adapters of them are not "
-               "implemented";
     return NULL;
 }
 
@@ -279,6 +276,31 @@ static struct status targets_place(struct adapter_loading *ld, struct weights_bl
 
 /* ---- reading ---- */
 
+/* True for B of a q or k whose rows convert has reordered. */
+static bool is_reordered(const struct adapter_loading *ld, const struct adapter_target *t)
+{
+    const bool is_rotated = t->site == ADAPTER_Q || t->site == ADAPTER_K;
+    return t->is_b && is_rotated && arch_rope_in_pairs(ld->from->model->family);
+}
+
+/* Packs f32 rows [n_rows, n_in], of which the first is the slab's row `row0`. */
+static void put_rows(const struct adapter_loading *ld, const struct adapter_target *t,
+                     const float *values, size_t row0, size_t n_rows)
+{
+    const struct arch *m = ld->from->model;
+    const bool one_by_one = is_reordered(ld, t);
+    const size_t n_in = t->packed->n_in;
+    for (size_t i = 0; i < n_rows; i += one_by_one ? 1 : n_rows) {
+        const uint64_t row = row0 + i;
+        const struct matrix_rows rows = {
+            .data = values + i * n_in,
+            .stride_bytes = n_in * sizeof *values,
+            .row0 = one_by_one ? arch_rope_unpaired(row, m->query_dim, m->rotary) : row,
+            .n = one_by_one ? 1 : n_rows};
+        op_pack_rows(ld->from->kern, t->packed, &rows);
+    }
+}
+
 /* Takes rows from the loader, as its sink; ctx: the loading. */
 static struct status take_rows(void *ctx, const struct slab_piece *piece)
 {
@@ -291,11 +313,7 @@ static struct status take_rows(void *ctx, const struct slab_piece *piece)
         dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n_in,
                      values + r * n_in);
     for (size_t i = 0; t->is_b && i < n; i++) values[i] = (float)(t->scaling * (double)values[i]);
-    const struct matrix_rows rows = {.data = values,
-                                     .stride_bytes = n_in * sizeof *values,
-                                     .row0 = (size_t)(piece->row - t->rows.begin),
-                                     .n = (size_t)piece->n_rows};
-    op_pack_rows(ld->from->kern, t->packed, &rows);
+    put_rows(ld, t, values, (size_t)(piece->row - t->rows.begin), (size_t)piece->n_rows);
     mem_free(&values);
     return status_ok();
 }

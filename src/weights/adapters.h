@@ -21,9 +21,10 @@ enum adapter_site {
     ADAPTER_SITE_COUNT
 };
 
-/* Both f32. Where the adapter leaves the linear alone, or this rank holds none of its outputs (q,
- * k, v, gate, up), both are zeros. If the layout cuts row-parallel linears by outputs
- * (layout.cuts_outputs), A of o and down has all inputs, so no rank needs another's sums. */
+/* Both f32. Rows of B are in the order of the model's checkpoint (arch_rope_in_pairs). Where the
+ * adapter leaves the linear alone, or this rank holds none of its outputs (q, k, v, gate, up), both
+ * are zeros. If the layout cuts row-parallel linears by outputs (layout.cuts_outputs), A of o and
+ * down has all inputs, so no rank needs another's sums. */
 struct adapter_linear {
     uint32_t rank;   /* r; 0: none; the same on all ranks */
     struct packed a; /* q, k, v, gate, up: [r, D]; o and down: [r, the weight's inputs on this

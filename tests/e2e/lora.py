@@ -21,6 +21,7 @@ CASES = {
     "llama-gqa": (["attention", "all-linears"], 4,
                   [["--chunk", "1"], ["--chunk", "7"], ["--tp", "2"], ["--pp", "2"],
                    ["--dp", "2", "--tp", "2", "--chunk", "5"]]),
+    "glm4": (["pairs"], 1, [["--tp", "2", "--chunk", "3"]]),
     "qwen3-moe": (["experts"], 1, [["--ep", "2"], ["--tp", "2", "--ep", "1", "--chunk", "7"]]),
 }
 

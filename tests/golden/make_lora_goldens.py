@@ -31,12 +31,15 @@ MOVES_LEAST = 0.1  # the least change of a logit, relative to the largest one
 
 ADAPTERS = {
     # patterns: a linear with another rank, and linears with another alpha
-    "attention": dict(model="llama-gqa", dtype=torch.float16, n_tokens=24, config=dict(
+    "attention": dict(model="llama-gqa", dtype=torch.float16, n_tokens=20, config=dict(
         r=4, lora_alpha=8, target_modules=ATTENTION, rank_pattern={"layers.1.self_attn.k_proj": 2},
         alpha_pattern={"o_proj": 3})),
-    "all-linears": dict(model="llama-gqa", dtype=torch.bfloat16, n_tokens=20, config=dict(
+    "all-linears": dict(model="llama-gqa", dtype=torch.bfloat16, n_tokens=16, config=dict(
         r=8, lora_alpha=5, use_rslora=True, target_modules=LINEARS, layers_to_transform=[1, 3])),
-    "experts": dict(model="qwen3-moe", dtype=torch.float32, n_tokens=20, config=dict(
+    # q and k whose rows convert reorders, and heads that are rotated in part
+    "pairs": dict(model="glm4", dtype=torch.float32, n_tokens=10, config=dict(
+        r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj"])),
+    "experts": dict(model="qwen3-moe", dtype=torch.float32, n_tokens=16, config=dict(
         r=2, lora_alpha=4, target_modules=ATTENTION)),
 }
 

@@ -402,7 +402,6 @@ static void adapters_that_do_not_fit_are_refused_by_name(void)
         {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 96, 128, 4, "A [r, 64] and B [128, r]"},
         {"llama-gqa", "model.layers.1.self_attn.q_proj", 4, 64, 128, 8, "[4, 64] and [128, 8]"},
         {"phi3", "model.layers.0.self_attn.qkv_proj", 4, 64, 128, 4, "published as one tensor"},
-        {"ernie4_5", "model.layers.0.self_attn.k_proj", 4, 64, 32, 4, "reorders the rows"},
         {"apertus", "model.layers.0.mlp.up_proj", 4, 64, 96, 4, "FFN without a gate"},
         {"qwen3-moe", "model.layers.0.mlp.gate", 4, 64, 8, 4, "adapters of routers"},
         {"deepseek-v3", "model.layers.1.self_attn.o_proj", 4, 64, 64, 4, "latent attention"},

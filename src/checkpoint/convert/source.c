@@ -2,6 +2,7 @@
  * files. */
 #include "checkpoint/convert/source.h"
 
+#include "arch/arch_rope.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -532,15 +533,12 @@ static struct status stored_rows(const struct source *s, const struct entry *e, 
     return safetensors_read(s->st, e->st, before, n_rows * row_bytes, out);
 }
 
-/* Reorders the paired rows of each head into halves: row 2i + j of the first e->rotated rows
- * becomes row j * rotated / 2 + i. */
+/* Reorders the paired rows of each head into halves. */
 static void rows_unpair(const struct entry *e, const char *in, uint64_t n_rows, size_t row_bytes,
                         char *out)
 {
     for (uint64_t r = 0; r < n_rows; r++) {
-        const uint64_t in_head = r % e->pair_rows;
-        const uint64_t turned = in_head % 2 * (e->rotated / 2) + in_head / 2;
-        const uint64_t to = r - in_head + (in_head < e->rotated ? turned : in_head);
+        const uint64_t to = arch_rope_unpaired(r, e->pair_rows, e->rotated);
         memcpy(out + to * row_bytes, in + r * row_bytes, row_bytes);
     }
 }
