@@ -246,6 +246,10 @@ static const struct field fields[] = {
      .required = true},
     {"zero_expert_num", FIELD_COUNT, AT(m.n_zero_experts), .most = 4096, .may_be_zero = true,
      ONLY(shortcut), .required = true, .refused_elsewhere = true},
+    {"router_dtype", FIELD_WORD, .word = "float32", ONLY(shortcut), .refused_elsewhere = true},
+    {"rounter_params_dtype", FIELD_WORD, .word = "float32", ONLY(shortcut),
+     .refused_elsewhere = true}, /* published under this name */
+    {"nextn_use_scmoe", FIELD_INERT, ONLY(shortcut), .refused_elsewhere = true},
     {"zero_expert_type", FIELD_WORD, .word = "identity", ONLY(shortcut), .refused_elsewhere = true},
     {"expert_ffn_hidden_size", FIELD_COUNT, AT(m.expert_ffn), .most = 1 << 24, ONLY(shortcut),
      .required = true, .refused_elsewhere = true},
@@ -340,6 +344,7 @@ static const struct field fields[] = {
     {.key = "model_type", .type = FIELD_INERT},
     {.key = "torch_dtype", .type = FIELD_INERT},
     {.key = "dtype", .type = FIELD_INERT},
+    {.key = "params_dtype", .type = FIELD_INERT},
     {.key = "transformers_version", .type = FIELD_INERT},
     {.key = "transformers.js_config", .type = FIELD_INERT},
     {.key = "quantization_config",

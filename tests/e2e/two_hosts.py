@@ -98,6 +98,10 @@ class TwoHostsTest:
         self.copies(int8, prompts, found)
         # Every step of two rows and more goes in halves that take turns.
         self.same_layouts("mixtral in halves", model, GOLDENS / "mixtral" / "prompts.jsonl", ACROSS, "--overlap", "on")
+        longcat = self.work / "longcat.h5"  # its experts' results travel until the next layer's FFN
+        self.shoal.must("convert", GOLDENS / "longcat-flash" / "hf", longcat)
+        self.same_layouts("longcat in halves", longcat, GOLDENS / "longcat-flash" / "prompts.jsonl", ACROSS,
+                          "--overlap", "on")
         self.same_layouts("demo in halves", int8, prompts, ACROSS, "--overlap", "on")
         for family in HALVED:
             self.family_in_halves(family)

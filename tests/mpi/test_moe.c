@@ -66,6 +66,33 @@ static void leaves_beyond_the_grid_are_counted_in_their_rows(void)
     CU_ASSERT(n_bad > 0 && n_good > 0);
 }
 
+/* Experts without weights send no row; a token may choose only such experts. */
+static void experts_without_weights_give_back_their_input(void)
+{
+    const struct moe_case few = {.n_tokens = 33, .has_zero = true};
+    const struct moe_case shared = {.n_tokens = N_MAX,
+                                    .router = ROUTER_SOFTMAX_RENORM,
+                                    .has_zero = true,
+                                    .has_shared = true,
+                                    .residual_scale = 0.5f,
+                                    .placed = true};
+    const struct moe_case copied = {
+        .n_tokens = 40, .has_zero = true, .placed = true, .n_copies = 3};
+    const struct moe_case only = {.n_tokens = 17, .has_zero = true, .only_zero = true};
+    const struct moe_answer *a = util_moe_try(&few, NULL);
+    size_t n_zero = 0, n_mixed = 0;
+    for (size_t t = 0; t < few.n_tokens; t++) {
+        n_zero += a->zero[t] != 0;
+        n_mixed += a->zero[t] != 0 && (a->ids[t][0] >= 0 || a->ids[t][1] >= 0);
+    }
+    CU_ASSERT(n_mixed > 0 && n_zero < few.n_tokens);
+    util_moe_try(&shared, NULL);
+    util_moe_try(&copied, NULL);
+    a = util_moe_try(&only, NULL);
+    for (size_t t = 0; t < only.n_tokens; t++)
+        CU_ASSERT(a->ids[t][0] == -1 && a->ids[t][1] == -1 && a->zero[t] > 0);
+}
+
 static void capacity_is_agreed_over_the_microbatch(void)
 {
     static const enum capacity_policy policies[] = {CAPACITY_DROP, CAPACITY_NEXT, CAPACITY_TOP1};
@@ -100,6 +127,8 @@ void suite_moe(CU_pSuite suite)
     CU_add_test(suite, "ranks without a leaf take part", ranks_without_a_leaf_take_part);
     CU_add_test(suite, "leaves beyond the grid are counted in their rows",
                 leaves_beyond_the_grid_are_counted_in_their_rows);
+    CU_add_test(suite, "experts without weights give back their input",
+                experts_without_weights_give_back_their_input);
     CU_add_test(suite, "capacity is agreed over the microbatch",
                 capacity_is_agreed_over_the_microbatch);
 }

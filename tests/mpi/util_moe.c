@@ -68,7 +68,7 @@ static struct layer hold(const struct layout *l, struct layout_place p, const st
     memcpy(h->bias, m->bias, sizeof h->bias);
     struct layer layer = {.is_moe = true};
     struct moe_weights *w = &layer.moe;
-    *w = (struct moe_weights){.router = pack(h, &m->router[0][0], E, D, D),
+    *w = (struct moe_weights){.router = pack(h, &m->router[0][0], E + m->n_zero, D, D),
                               .select_bias = h->bias,
                               .n_experts = range_count(own),
                               .grid_bits = GRID,
@@ -272,6 +272,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     const struct layer layer = hold(l, p, t->m, &held);
     const struct arch model = {.width = D,
                                .n_experts = E,
+                               .n_zero_experts = t->m->n_zero,
                                .n_chosen = K,
                                .router = util_moe_rule_of(t->c),
                                .scale.residual = util_moe_scale_of(t->c)};

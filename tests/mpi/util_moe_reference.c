@@ -15,7 +15,7 @@ static void fill(float *out, size_t n, float scale, uint64_t *state)
 void util_moe_model(const struct moe_case *c, struct moe_model *m)
 {
     uint64_t state = 7 + c->n_tokens;
-    fill(&m->router[0][0], sizeof m->router / 4, 1, &state);
+    fill(&m->router[0][0], E * D, 1, &state);
     fill(&m->gate[0][0][0], sizeof m->gate / 4, 1, &state);
     fill(&m->up[0][0][0], sizeof m->up / 4, 1, &state);
     fill(&m->down[0][0][0], sizeof m->down / 4, 1, &state);
@@ -23,6 +23,11 @@ void util_moe_model(const struct moe_case *c, struct moe_model *m)
     fill(&m->h[0][0], sizeof m->h / 4, 4, &state);
     fill(&m->shared[0][0], sizeof m->shared / 4, 2, &state);
     fill(m->bias, E, 0.3f, &state);
+    fill(&m->router[E][0], ZERO * D, 1, &state);
+    m->n_zero = c->has_zero ? ZERO : 0;
+    for (size_t t = 0; t < N_MAX && c->only_zero; t++) m->x[t][0] = 1;
+    for (size_t e = 0; e < E + ZERO && c->only_zero; e++)
+        m->router[e][0] = e == E + 1 || e == E + 4 ? 60 : 0;
     for (size_t t = 0; t < N_MAX && c->one_expert; t++) m->x[t][0] = 1;
     for (size_t e = 0; e < E && c->one_expert; e++) m->router[e][0] = e == 2 || e == 3 ? 60 : 0;
     /* only some outputs of some leaves, so that the counts differ from token to token */
@@ -69,18 +74,20 @@ static void route_sigmoid(const struct moe_case *c, const struct moe_model *m, s
 static void route_token(const struct moe_case *c, const struct moe_model *m, struct moe_answer *a,
                         size_t t)
 {
-    float *l = a->logits[t];
-    for (size_t e = 0; e < E; e++) l[e] = chain(m->x[t], m->router[e], D);
+    const int32_t n = E + (int32_t)m->n_zero;
+    float l[E + ZERO];
+    for (int32_t e = 0; e < n; e++) l[e] = chain(m->x[t], m->router[e], D);
+    memcpy(a->logits[t], l, sizeof a->logits[t]);
     if (c->router == ROUTER_SIGMOID) {
         route_sigmoid(c, m, a, t);
         return;
     }
     float max = l[0], sum = 0, kept = 0;
-    for (size_t e = 1; e < E; e++) max = l[e] > max ? l[e] : max;
-    for (size_t e = 0; e < E; e++) sum += el_expf(l[e] - max);
+    for (int32_t e = 1; e < n; e++) max = l[e] > max ? l[e] : max;
+    for (int32_t e = 0; e < n; e++) sum += el_expf(l[e] - max);
     for (size_t k = 0; k < K; k++) {
         int32_t best = -1;
-        for (int32_t e = 0; e < E; e++) {
+        for (int32_t e = 0; e < n; e++) {
             if (!util_moe_chosen(a, t, k, e) && (best < 0 || l[e] > l[best])) best = e;
         }
         a->ids[t][k] = best;
@@ -156,7 +163,11 @@ void util_moe_answer(const struct moe_case *c, const struct moe_model *m, struct
         for (size_t k = 0; k < K; k++) {
             float y[D];
             const int32_t e = a->ids[t][k];
-            if (e < 0) continue;
+            if (e >= E) {
+                a->zero[t] += a->weights[t][k];
+                a->ids[t][k] = -1;
+            }
+            if (e < 0 || e >= E) continue;
             a->load[e]++;
             a->bad[t] += run_expert(m, (size_t)e, m->x[t], y);
             for (size_t n = 0; n < D; n++)
@@ -164,6 +175,7 @@ void util_moe_answer(const struct moe_case *c, const struct moe_model *m, struct
         }
         for (size_t n = 0; n < D; n++) {
             float acc = (float)((double)sums[n] * 0x1p-32);
+            if (m->n_zero > 0) acc += m->x[t][n] * a->zero[t];
             if (c->has_shared) acc += m->shared[t][n];
             a->h[t][n] = __builtin_fmaf(util_moe_scale_of(c), acc, m->h[t][n]);
         }

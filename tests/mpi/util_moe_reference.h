@@ -6,7 +6,7 @@
 #include "kernels/ops.h"
 #include "moe/moe.h"
 
-enum { D = 48, E = 6, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80 };
+enum { D = 48, E = 6, ZERO = 5, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80 };
 
 /* The tokens of a case, and its options. */
 struct moe_case {
@@ -21,16 +21,21 @@ struct moe_case {
     double capacity_factor;
     bool placed;       /* experts are not placed by their ids */
     uint32_t n_copies; /* of experts, where they are placed */
+    bool has_zero;     /* beside E experts there are ZERO that give back their input */
+    bool only_zero;    /* all tokens choose two of these */
 };
 
 struct moe_model {
-    float router[E][D], gate[E][F][D], up[E][F][D], down[E][D][F];
+    uint32_t n_zero;
+    float router[E + ZERO][D], gate[E][F][D], up[E][F][D], down[E][D][F];
     float x[N_MAX][D], h[N_MAX][D], shared[N_MAX][D], bias[E];
 };
 
 struct moe_answer {
     float logits[N_MAX][E], h[N_MAX][D], weights[N_MAX][K];
-    int32_t ids[N_MAX][K], bad[N_MAX], dropped[N_MAX];
+    int32_t ids[N_MAX][K]; /* -1: dropped, or an expert without weights */
+    float zero[N_MAX];     /* the sum of the weights of these experts */
+    int32_t bad[N_MAX], dropped[N_MAX];
     uint64_t load[E];
 };
 

@@ -83,6 +83,13 @@ static void other_configs_are_refused(void)
     refuse(LONGCAT(",\"scoring_func\":\"sigmoid\""), "scoring_func");
     refuse(LLAMA ",\"zero_expert_num\":4", "zero_expert_num");
     refuse(LLAMA ",\"num_layers\":4", "num_layers");
+    refuse(LONGCAT(",\"router_dtype\":\"bfloat16\""), "router_dtype");
+    refuse(LONGCAT(",\"ngram_vocab_size_ratio\":78"), "ngram_vocab_size_ratio");
+    refuse(LONGCAT(",\"index_topk\":2048"), "index_topk");
+    CU_ASSERT_EQUAL(parse(LONGCAT(",\"router_dtype\":\"float32\",\"params_dtype\":\"bfloat16\","
+                                  "\"num_nextn_predict_layers\":1,\"topk_method\":null"))
+                        .code,
+                    STATUS_OK);
     CU_ASSERT_EQUAL(parse(LONGCAT(",\"num_hidden_layers\":56,\"qk_head_dim\":192")).code,
                     STATUS_OK);
 }
