@@ -20,6 +20,8 @@
 
 enum { INDEX_ENTRIES = 1024, ANSWER_WORDS = 4, WORD_BYTES = 4 };
 
+_Static_assert((int)LOGPROBS_K_MAX == (int)PLAN_TOPS_MAX, "a plan can ask for all that is saved");
+
 static const char part_magic[8] = "SHOALP1\n";
 
 /* Before each record. */
