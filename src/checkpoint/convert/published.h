@@ -1,7 +1,7 @@
 /* Translates checkpoints as their families publish them into shoal's tensors: linears stored as one
  * tensor, heads whose rotated elements are pairs, norms stored less 1, other names, and the text
- * model inside a multimodal checkpoint. Reads no file. Called by source.c, peft.c and
- * plan_model.c. */
+ * model inside a multimodal checkpoint. Reads no file. Called by source.c, source_texts.c, peft.c
+ * and plan_model.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
 #define SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
 

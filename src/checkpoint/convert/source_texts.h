@@ -1,0 +1,18 @@
+/* The texts of a Hugging Face folder, as a checkpoint stores them. */
+#ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_TEXTS_H
+#define SHOAL_CHECKPOINT_CONVERT_SOURCE_TEXTS_H
+
+#include "base/strbuf.h"
+#include "checkpoint/file/ckpt.h"
+
+struct source_texts {
+    const char *path;     /* borrowed: the folder's */
+    struct strbuf *texts; /* [CKPT_TEXT_COUNT] borrowed, empty at first */
+    bool is_text;         /* set: the config is that of the text model of a multimodal checkpoint */
+};
+
+/* Local. Reads all texts that the folder has. Without a tokenizer it warns. Errors: STATUS_INPUT
+ * (no config.json, or one that shoal does not read), STATUS_MEMORY. */
+struct status source_texts_read(struct source_texts *s);
+
+#endif
