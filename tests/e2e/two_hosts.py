@@ -105,6 +105,25 @@ class TwoHostsTest:
         self.same_layouts("demo in halves", int8, prompts, ACROSS, "--overlap", "on")
         for family in HALVED:
             self.family_in_halves(family)
+        self.adapters()
+
+    def adapters(self):
+        """A x of row-parallel linears is summed over both hosts, for lines of two adapters and of none."""
+        model, lines, whole = self.work / "llama.h5", self.work / "adapted.jsonl", self.work / "adapted.whole.jsonl"
+        self.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", model)
+        flags = []
+        for name in ("attention", "all-linears"):
+            self.shoal.must("convert", GOLDENS.parent / "adapters" / name / "hf", self.work / f"{name}.h5")
+            flags += ["--adapter", f"{name}={self.work / name}.h5"]
+        write_lines(lines, [dict(custom_id=f"l{i}", prompt_token_ids=list(range(3 + i, 40 + 2 * i)), max_tokens=8,
+                                 logprobs=1, adapter=(None, "attention", "all-linears")[i % 3]) for i in range(9)])
+        self.shoal.must("generate", "--model", model, "--input", lines, "--output", whole, *flags)
+        plain = self.work / "plain.jsonl"
+        self.shoal.must("generate", "--model", model, "--input", lines, "--output", plain)
+        expect(hash_rows(plain) != hash_rows(whole), "the adapters change nothing")
+        output, said, _ = self.generate(model, lines, *LAYOUTS["tp 4"], *flags)
+        expect(hash_rows(output) == hash_rows(whole), f"adapters, tp 4: other bytes than one rank\n{said}")
+        print(f"adapters, tp 4: sha256 {hash_rows(output)}, as on one rank")
 
     def family_in_halves(self, family):
         """The two halves of a step cut a sequence of the family's longest golden prompt; the rows' log-probabilities
