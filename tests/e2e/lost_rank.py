@@ -21,12 +21,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 from hosts import Hosts
-from program import FAILED, GOLDENS, HANGS_S, SKIPPED, TESTS, Shoal, expect, fresh_folder, main_of, run
+from program import FAILED, GOLDENS, HANGS_S, SKIPPED, TESTS, Load, Shoal, expect, fresh_folder, main_of, run
 
 DEADLINE_S = 4
 START_S = 90  # a busy machine starts slowly
@@ -58,23 +57,16 @@ class Deadline:
     """
 
     def __init__(self):
-        self.since, self.running, self.is_over = time.monotonic(), [], threading.Event()
-        self.thread = threading.Thread(target=self.count, daemon=True)
-        self.thread.start()
-
-    def count(self):
-        while not self.is_over.wait(0.1):
-            self.running.append(int(re.search(r"procs_running (\d+)", Path("/proc/stat").read_text())[1]))
+        self.since, self.load = time.monotonic(), Load()
+        self.load.__enter__()
 
     def check(self, job):
         """Returns the seconds since the start; fails when they are too many."""
         took_s = time.monotonic() - self.since
-        self.is_over.set()
-        self.thread.join()
-        mean = sum(self.running) / max(len(self.running), 1)
-        limit_s = DEADLINE_S * max(1, mean / (RANKS + 1))  # all ranks and this process may run
-        expect(took_s <= limit_s, f"the last survivor left after {took_s:.2f} s, {limit_s:.1f} s allowed, "
-                                  f"{mean:.1f} processes running\n{job}")
+        self.load.__exit__()
+        slows = self.load.slows(RANKS + 1)  # all ranks and this process may run
+        expect(took_s <= DEADLINE_S * slows,
+               f"the last survivor left after {took_s:.2f} s on a machine slowed {slows:.1f} times\n{job}")
         return took_s
 
 

@@ -10,13 +10,13 @@ import random
 import sys
 from pathlib import Path
 
-from program import REPO, Shoal, expect, main_of, read_rows, write_lines
+from program import REPO, Load, Shoal, expect, main_of, read_rows, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
            "dp 2": (["--dp", "2"], 2)}
 N_LINES, N_PROMPT, N_TOKENS = 24, 20, 40
-TRIES = 8  # of times that must add up
+THREADS = 2  # of a rank, at most, on CI's cores
 QUANTILES = ["min", "p50", "p90", "p95", "p99", "max"]
 
 
@@ -32,25 +32,17 @@ def check_latencies(found, n_ok, n_generated):
     expect(found["ttft"]["max"] <= found["e2e"]["max"], "a first token after every end")
 
 
-def parts_of(part):
-    return sum(part[k] for k in ("compute_s", "communication_s", "waiting_s", "planning_s"))
-
-
-def adds_up(found):
-    """Whether the parts of each rank's time make up most of it. The time of a process that gets no CPU
-    between two of its measurements is in none of the parts.
+def check_times(found, n_rows, slows):
+    """The parts of each rank's time add up, and the stages have the means of their ranks. Time without a
+    CPU between two measurements is in no part, so what may be missing grows with `slows` (Load).
     """
-    return all(parts_of(part) > 0.8 * part["elapsed_s"] - 0.05 for part in found["ranks"] + found["stages"])
-
-
-def check_times(found, n_rows):
-    """The parts of each rank's time are no more than all of it, and the stages have the means of their ranks."""
     layout = found["layout"]
     expect(len(found["ranks"]) == layout["ranks"] and len(found["stages"]) == layout["pp"], "ranks")
     for part in found["ranks"] + found["stages"]:
         whole = part["elapsed_s"]
-        parts = parts_of(part)
-        expect(parts <= whole * 1.001, f"{parts} s of {whole} s: {part}")
+        parts = sum(part[k] for k in ("compute_s", "communication_s", "waiting_s", "planning_s"))
+        expect(parts <= whole * 1.001 and whole - parts < slows * (0.2 * whole + 0.05),
+               f"{parts} s of {whole} s, slowed {slows:.1f} times: {part}")
         expect(part["compute_s"] > 0 and part["peak_bytes"] > 1 << 20, part)
     for i, stage in enumerate(found["stages"]):
         of_stage = [r for r in found["ranks"] if r["stage"] == i]
@@ -61,8 +53,8 @@ def check_times(found, n_rows):
         expect(rows == n_rows, f"stage {i} computed {rows} rows, expected {n_rows}")
 
 
-def check_metrics(found, rows):
-    """found: the metrics JSON; rows: the output's rows by custom_id."""
+def check_metrics(found, rows, slows):
+    """found: the metrics JSON; rows: the output's rows by custom_id; slows: check_times."""
     bad = [r for r in rows.values() if "error" in r]
     good = [r for r in rows.values() if "error" not in r]
     n_prompt = sum(r["usage"]["prompt_tokens"] for r in good)
@@ -79,7 +71,7 @@ def check_metrics(found, rows):
     expect(0 <= found["prefix_hit_rate"] <= 1, "hit rate")
     check_latencies(found["latency_s"], len(good), n_generated)
     # Not computed: the last token of a request, and tokens that the prefix cache had.
-    check_times(found, n_prompt + n_generated - len(good) - found["prefix_hit_tokens"])
+    check_times(found, n_prompt + n_generated - len(good) - found["prefix_hit_tokens"], slows)
 
 
 def check_nesting(spans, what):
@@ -154,30 +146,20 @@ class MetricsTest:
         expect(self.step_ms("-", ["--step-ms", 0]) == 0, "--step-ms 0 was not obeyed")
 
     def check(self, name):
-        """Times of which a part is never counted add up in no run; on a busy machine they need not in each."""
-        flags, ranks = LAYOUTS[name]
-        plain = self.run(self.work / "out.jsonl", flags, ranks)
-        for _ in range(TRIES):
-            found = self.measure(name, plain)
-            if adds_up(found):
-                return plain
-            print(f"{name}: the parts of a rank's time do not add up")
-        return expect(False, f"{name}: in none of {TRIES} runs the parts add up: {found['ranks']}")
-
-    def measure(self, name, plain):
-        """One run with --metrics and --trace; returns its metrics."""
         flags, ranks = LAYOUTS[name]
         output, metrics, trace = (self.work / f for f in ("out.jsonl", "m.json", "t.json"))
         for path in (metrics, trace):
             path.unlink(missing_ok=True)
-        measured = self.run(output, [*flags, "--metrics", metrics, "--trace", trace], ranks)
+        plain = self.run(output, flags, ranks)
+        with Load() as load:
+            measured = self.run(output, [*flags, "--metrics", metrics, "--trace", trace], ranks)
         expect(plain == measured, f"{name}: other bytes when it is measured")
         expect(not list(self.work.glob("*.tmp")), "a temporary file was left")
         found = json.loads(metrics.read_text())
-        check_metrics(found, read_rows(output))
+        check_metrics(found, read_rows(output), load.slows(THREADS * max(ranks, 1) + 1))
         check_trace(json.loads(trace.read_text()), found)
         print(f"{name}: {found['steps']} steps, {trace.stat().st_size} bytes of timeline")
-        return found
+        return plain
 
     def __call__(self):
         outputs = {self.check(name) for name in LAYOUTS}

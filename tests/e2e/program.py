@@ -5,11 +5,13 @@ Imported by the drivers in this folder. Standard library only.
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -75,6 +77,30 @@ class Shoal:
         if done.status != 0:
             raise Failure(str(done))
         return done
+
+
+class Load:
+    """Counts the processes of this machine that run or want a CPU, until the with block ends."""
+
+    def __init__(self):
+        self.counts, self.is_over = [], threading.Event()
+        self.thread = threading.Thread(target=self.count, daemon=True)
+
+    def count(self):
+        while not self.is_over.wait(0.02):
+            self.counts.append(int(re.search(r"procs_running (\d+)", Path("/proc/stat").read_text())[1]))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        self.thread.join()
+
+    def slows(self, n_own):
+        """By which factor other processes slow n_own threads of the test down; 1 without others."""
+        return max(1, sum(self.counts) / max(len(self.counts), 1) / n_own)
 
 
 class Failure(Exception):
