@@ -98,6 +98,8 @@ def cover(dimensions, allowed, deciding, fixed, n_least):
     code = {value: i for i, value in enumerate(values, 1)}
     n_codes = len(code) + 1
     parts = allowed_parts(dimensions, allowed, deciding)
+    if not parts:
+        return []
     candidates = some_rows(dimensions, parts, deciding)
     places = [] if fixed is None else [list(dimensions).index(name) for name in fixed]
     fixed_triples = [at for at in combinations(range(len(dimensions)), 3)
