@@ -163,6 +163,8 @@ static void write_row(const char *id, struct strbuf *row)
     struct status st = mem_strndup(&r->custom_id.bytes, id, strlen(id));
     r->custom_id.n = strlen(id);
     ask->n_choices = N;
+    if (!status_failed(&st)) st = mem_alloc(&r->tokens, 1, sizeof *r->tokens, "tokens");
+    r->tokens_capacity = r->n_tokens = r->n_prompt = 1;
     if (!status_failed(&st)) st = mem_alloc(&r->choices, N, sizeof *r->choices, "choices");
     r->choices_capacity = N;
     for (uint32_t i = 0; i < N && !status_failed(&st); i++) {
