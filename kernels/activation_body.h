@@ -1,6 +1,7 @@
-/* Activations on rows of f32, shared by the instruction sets: sixteen values at a time; the last
- * few values of a row pass through a buffer. The including file has the functions v16_... of its
- * vec.h. The expressions are those of elementary_body.h, bit for bit. */
+/* Activation functions and layer norm on rows of f32, shared by the instruction sets: sixteen
+ * values at a time. Activation functions pass the last few values of a row through a buffer; their
+ * results are those of elementary_body.h, bit for bit. The including file has the functions v16_...
+ * of its vec.h. */
 #ifndef SHOAL_KERNELS_ACTIVATION_BODY_H
 #define SHOAL_KERNELS_ACTIVATION_BODY_H
 

@@ -18,9 +18,9 @@ enum {
     PAIRS_QUAD_BYTES = QUANT_PANELS * PAIRS_VERSIONS * QUANT_LINE,
 };
 
-/* A row's inputs in a K-slice: quantized values, with x1 negated in each pair of equal signs; for
- * each quad, the offset in bytes of its version of the weights; for each group, its scale, its sum,
- * and the value with which the integer sums start. */
+/* A row's inputs in a K-slice: quantized values, of which the second of a pair is negated where
+ * both have the same sign; for each quad, the offset in bytes of its version of the weights; for
+ * each group, its scale, its sum, and the value with which the integer sums start. */
 struct pairs_row {
     int8_t codes[PAIRS_PIECE];
     uint16_t at[PAIRS_QUADS];

@@ -180,8 +180,8 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
     return to;
 }
 
-/* Sends all arguments that were not sent yet in one copy. No running kernel reads the memory that
- * is written: the ring restarts only when all work of the compute stream has ended. */
+/* Sends, in one copy, all arguments that have not been sent yet. No running kernel reads the memory
+ * that is written: the ring restarts only when all work of the compute stream has ended. */
 void device_send_calls(struct device *d)
 {
     const size_t n = d->calls_at - d->calls_sent;

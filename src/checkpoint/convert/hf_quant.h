@@ -1,9 +1,10 @@
-/* Reads quantized weights of Hugging Face checkpoints, each stored as several tensors. Knows the
- * published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized, int-quantized,
- * float-quantized), fp8 with block scales (DeepSeek) and MXFP4 (gpt-oss). Returns them as codes of
- * shoal's formats or as values; never rounds. Called by source.c. Layouts: the repositories
- * AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ (gemm), vllm-project/compressed-tensors,
- * deepseek-ai/DeepSeek-V3 (README_WEIGHTS), openai/gpt-oss. */
+/* Reads quantized weights of Hugging Face checkpoints, most of them stored as several tensors.
+ * Knows the published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized,
+ * int-quantized, float-quantized), fp8 with block scales (DeepSeek) and MXFP4 (gpt-oss). Returns
+ * them as codes of shoal's formats, unchanged, or as f32 values, code times scale, rounded once.
+ * Called by source.c. Layouts: the repositories AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ
+ * (gemm), vllm-project/compressed-tensors, deepseek-ai/DeepSeek-V3 (README_WEIGHTS),
+ * openai/gpt-oss. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 #define SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 

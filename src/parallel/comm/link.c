@@ -15,7 +15,8 @@ struct link {
     void *buf;
 };
 
-/* Runs this side of n messages of n_bytes. Returns the seconds of one with its answer. */
+/* Plays this rank's side of n exchanges: a message of n_bytes, answered by one byte. Returns the
+ * seconds per exchange. */
 static double messages_s(const struct link *l, int n_bytes, int n)
 {
     const uint64_t since = clock_ns();

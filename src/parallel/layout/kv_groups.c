@@ -44,9 +44,9 @@ uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uin
     return layers_of(g, kinds_of(l, pp));
 }
 
-/* Returns how much room for layers these groups leave unused, over all stages; UINT32_MAX: they do
- * not fit. Room in full groups counts twice, because a long sequence holds most of its blocks
- * there. */
+/* Returns how much room for layers these groups leave unused, over all stages; UINT32_MAX: on some
+ * stage the layers do not fit, or more than a sixth of their number is unused. Room in full groups
+ * counts twice, because a long sequence holds most of its blocks there. */
 static uint32_t unused(const struct kv_groups *g, const struct layout *l)
 {
     uint32_t sum = 0;

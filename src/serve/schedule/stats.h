@@ -15,7 +15,7 @@ struct serve_summary {
     uint64_t n_resumed_rows;     /* those of n_rows taken over from the journal */
     uint64_t n_resumed_tokens;   /* sampled tokens of unfinished requests, taken over likewise */
     uint64_t n_commits;          /* of the journal */
-    double commit_s;             /* of a slow commit: a maximum that decays (journal_commit_s) */
+    double commit_s;             /* seconds that a slow commit takes (journal_commit_s) */
     uint64_t n_prompt_tokens;    /* prompt tokens of requests that ran; each counted once, cached or
                                     computed */
     uint64_t n_generated_tokens; /* sampled tokens kept */

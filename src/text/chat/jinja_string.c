@@ -88,7 +88,7 @@ bool jcased(struct jrun *r, const struct jtext *t, enum jcase how, struct jvalue
     struct jbuild b;
     jbuild_init(&b, r);
     bool start = true; /* the next character becomes a capital */
-    size_t low = 0;    /* start of the part whose case is mapped together */
+    size_t low = 0;    /* final_sigma looks back no further than this byte */
     size_t step;
     if (!jsteps(r, t->n / 4)) return false;
     for (size_t i = 0; i < t->n; i += step) {
