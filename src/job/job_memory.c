@@ -176,8 +176,9 @@ static uint64_t bytes_to_divide(const struct job *j)
     const struct layout_budget budget = budget_of(j, 0);
     const struct layout_memory m =
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
+    const uint64_t adapted = adapters_row_bytes(j->adapters.loaded) * budget.step_tokens;
     const uint64_t taken =
-        mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + UNCOUNTED_BYTES / 2;
+        mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted + UNCOUNTED_BYTES / 2;
     return less(j->o->weights.memory_bytes, taken);
 }
 

@@ -231,6 +231,8 @@ static struct status read_adapters(struct job *j)
 {
     if (j->o->files.adapter.n > 0 && j->o->device.device != DEVICE_CPU)
         return status_make(STATUS_USAGE, "--adapter: not with --device cuda");
+    if (j->o->files.adapter.n > 0 && (j->o->mode == LEAD_EMBED || j->o->mode == LEAD_RANK))
+        return status_make(STATUS_USAGE, "--adapter: not for vectors and scores of documents");
     return job_adapters_read(&j->adapters, &j->o->files.adapter);
 }
 

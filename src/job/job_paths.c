@@ -145,7 +145,7 @@ static struct status check_output(const struct job_options *o)
                        o->files.output);
 }
 
-enum { NAMED_MAX = FLAG_LIST_MAX + 11 };
+enum { NAMED_MAX = 2 * FLAG_LIST_MAX + 11 };
 
 /* Lists the files that the flags name; returns their number. */
 static size_t list_named(const struct job_options *o, struct named files[NAMED_MAX])
@@ -154,6 +154,10 @@ static size_t list_named(const struct job_options *o, struct named files[NAMED_M
     files[n++] = (struct named){"model", o->files.model, false};
     for (size_t i = 0; i < o->files.input.n; i++)
         files[n++] = (struct named){"input", o->files.input.values[i], false};
+    for (size_t i = 0; i < o->files.adapter.n; i++) {
+        const char *equals = strchr(o->files.adapter.values[i], '=');
+        if (equals != NULL) files[n++] = (struct named){"adapter", equals + 1, false};
+    }
     files[n++] = (struct named){"prompt-template", o->files.prompt_template, false};
     files[n++] = (struct named){"pair-template", o->rank.pair_template, false};
     files[n++] = (struct named){"nodes", o->files.nodes, false};

@@ -17,28 +17,12 @@
 
 #include <string.h>
 
-static uint32_t widest_output(const struct stage *s)
-{
-    const struct adapters *a = s->o.adapters;
-    const uint32_t n_layers = range_count(s->o.weights->layers);
-    uint32_t most = 0;
-    for (size_t i = 0; i < a->n; i++) {
-        for (uint32_t l = 0; l < n_layers; l++) {
-            for (int site = 0; site < ADAPTER_SITE_COUNT; site++) {
-                const uint32_t n = a->all[i].layers[l].at[site].b.n_out;
-                if (n > most) most = n;
-            }
-        }
-    }
-    return most;
-}
-
 struct status stage_make_adapters(struct stage *s)
 {
     struct adapter_work *w = &s->adapt;
     const size_t t = s->o.max_rows;
     if (s->o.adapters == NULL) return status_ok();
-    const size_t r = s->o.adapters->max_rank, wide = widest_output(s);
+    const size_t r = s->o.adapters->max_rank, wide = s->o.adapters->max_outputs;
     const size_t n_sums = grid_sum_room(t, r, s->o.comm, COMM_TP);
     s->workspace_bytes += t * (r + wide) * sizeof(float) + n_sums * sizeof *w->sums;
     TRY(mem_alloc(&w->low, t * r, sizeof *w->low, "adapters"));

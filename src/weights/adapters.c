@@ -39,6 +39,7 @@ struct adapter_loading {
     uint32_t *want_target;   /* [n_wants] the target of each want */
     size_t n_wants;
     uint32_t max_rank; /* the largest r of the file */
+    uint32_t max_outputs;
 };
 
 static const char *const pair_ends[2] = {".lora_A.weight", ".lora_B.weight"};
@@ -178,6 +179,22 @@ static struct status scaling_of(const struct adapter_loading *ld, const char *li
                        ckpt_path(ld->ckpt), linear);
 }
 
+/* Checks that the model's weight reads what the adapter was trained on: AWQ and SmoothQuant move
+ * factors from linears to what they read. */
+static struct status check_weight(const struct adapter_loading *ld, const struct adapter_target *t,
+                                  const char *linear)
+{
+    char name[CKPT_NAME_MAX + 8];
+    snprintf(name, sizeof name, "%s.weight", linear);
+    const struct ckpt_tensor *w = ckpt_find(ld->from->ckpt, name);
+    const char *method = w != NULL && w->method != NULL ? w->method : "";
+    if (strcmp(method, "awq") != 0 && strcmp(method, "smoothquant") != 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: tensor %s: the model's weight was quantized by %s, which scales the "
+                       "linear's inputs",
+                       ckpt_path(ld->ckpt), t->tensor->name, method);
+}
+
 /* Finds what tensor i is, in the whole model. */
 static struct status target_find(const struct adapter_loading *ld, size_t i,
                                  struct adapter_target *t)
@@ -196,7 +213,8 @@ static struct status target_find(const struct adapter_loading *ld, size_t i,
         return status_make(STATUS_INPUT, "%s: tensor %s: expected %s beside it",
                            ckpt_path(ld->ckpt), name, other);
     TRY(check_pair(ld, t, ckpt_find(ld->ckpt, other)));
-    return scaling_of(ld, linear, &t->scaling);
+    TRY(scaling_of(ld, linear, &t->scaling));
+    return check_weight(ld, t, linear);
 }
 
 /* ---- what a rank holds ---- */
@@ -241,6 +259,7 @@ static struct status target_cut(struct adapter_loading *ld, struct adapter_targe
     t->packed = t->is_b ? &linear->b : &linear->a;
     *t->packed = (struct packed){
         .dtype = DTYPE_F32, .n_out = range_count(t->rows), .n_in = range_count(t->cols)};
+    if (t->is_b && t->packed->n_out > ld->max_outputs) ld->max_outputs = t->packed->n_out;
     return !t->is_b && row_parallel ? take_leaves(ld, t) : status_ok();
 }
 
@@ -380,6 +399,7 @@ static struct status adapter_load(const struct weights_source *from, const struc
     if (!status_failed(&st)) st = loader_check_same(ld.ckpt, comm_handle(from->comm, COMM_WORLD));
     if (!status_failed(&st)) st = comm_agree(from->comm, adapter_read(&ld));
     if (ld.max_rank > to->max_rank) to->max_rank = ld.max_rank;
+    if (ld.max_outputs > to->max_outputs) to->max_outputs = ld.max_outputs;
     to->n_bytes += block->n_used;
     mem_free(&ld.wants);
     mem_free(&ld.want_target);

@@ -48,6 +48,7 @@ struct adapters {
     size_t n;
     struct adapter *all;          /* [n] */
     uint32_t max_rank;            /* the largest r of any linear of any adapter, in all stages */
+    uint32_t max_outputs;         /* the most outputs of any B on this rank */
     uint64_t n_bytes;             /* of all weights above on this rank */
     struct weights_block *blocks; /* owned memory */
     size_t n_blocks;
@@ -66,6 +67,14 @@ struct adapter_file {
  * STATUS_IO, STATUS_MEMORY. */
 struct status adapters_load(const struct weights_source *from, const struct weights *base,
                             const struct adapter_file *files, size_t n, struct adapters **out);
+
+/* Local. Returns the bytes of the forward pass's arrays for one row; 0 if a is NULL. */
+static inline uint64_t adapters_row_bytes(const struct adapters *a)
+{
+    if (a == NULL) return 0;
+    return ((uint64_t)a->max_rank + a->max_outputs) * sizeof(float) +
+           ((uint64_t)a->max_rank + 1) * sizeof(int64_t);
+}
 
 /* Local. Accepts NULL. */
 void adapters_destroy(struct adapters **a);

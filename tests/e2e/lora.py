@@ -90,12 +90,29 @@ class LoraTest:
                           "--output", self.work / "none.jsonl", "--adapter", f"a={self.work / file}")
         expect(done.status == 3 and all(word in done.err for word in words), f"{words}: {done}")
 
+    def check_usage(self):
+        """Names that would hide a model or a file."""
+        file = self.work / "attention.h5"
+        model = ["--model", self.work / "llama-gqa.h5", "--adapter"]
+        lines = ["--input", self.work / "plain.jsonl", "--output"]
+        for words, *argv in (("another file than --adapter's", "generate", *model, f"a={file}", *lines, file),
+                             ("the model's own name", "serve", *model, f"llama-gqa={file}", "--port", 0),
+                             ("not for vectors", "serve", *model, f"a={file}", "--port", 0, "--task", "embed"),
+                             ("two are named", "generate", *model, f"a={file}", "--adapter", f"a={file}", *lines,
+                              self.work / "none.jsonl")):
+            done = self.shoal(*argv)
+            expect(done.status == 2 and words in done.err, f"{words}: {done}")
+
     def main(self):
         for name in CASES:
             self.check_model(name)
         self.check_refused("qwen3-moe.h5", "all-linears.h5", "all-linears.h5: tensor model.layers.",
                            "the model has no such linear")
         self.check_refused("qwen3-moe.h5", "llama-gqa.h5", "is not an adapter's checkpoint")
+        self.shoal.must("quantize", self.work / "llama-gqa.h5", self.work / "awq.h5", "--format", "int4-g32",
+                        "--method", "awq", "--calibration", self.work / "plain.jsonl")
+        self.check_refused("awq.h5", "attention.h5", "tensor model.layers.", "quantized by awq")
+        self.check_usage()
 
 
 if __name__ == "__main__":

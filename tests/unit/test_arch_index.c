@@ -128,7 +128,7 @@ static void stages_begin_with_an_index(void)
     flags.pp = 3;
     const struct status st = layout_build(model, 3, &flags, l);
     CU_ASSERT(st.code == STATUS_USAGE && strstr(st.text, "at most 2") != NULL);
-    CU_ASSERT(strstr(st.text, "6 layers, of which 4 reuse") != NULL);
+    CU_ASSERT(strstr(st.text, "6 layers, of which 4 continue") != NULL);
     free(model);
     free(l);
 }

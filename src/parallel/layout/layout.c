@@ -407,7 +407,7 @@ static struct status too_many_stages(const struct layout_model *m, uint32_t pp)
     const uint32_t most = stages_max(m->arch), n_layers = m->arch->n_layers;
     char reuse[128] = "";
     if (most < n_layers)
-        snprintf(reuse, sizeof reuse, ", of which %u reuse the positions of the layer before them",
+        snprintf(reuse, sizeof reuse, ", of which %u continue the layer before them",
                  n_layers - most);
     return status_make(STATUS_USAGE, "--pp %u: %s has %u layers%s; pp may be at most %u", pp,
                        m->name, n_layers, reuse, most);

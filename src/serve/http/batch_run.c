@@ -237,8 +237,9 @@ struct status batch_run_read(struct batch_run *r, struct lead *l, struct status 
     *failure = r->resumes ? resume(r, l) : status_ok();
     for (int i = 0; i < LINES_PER_STEP && n_bytes < BYTES_PER_STEP && !waits; i++) {
         struct request *request;
-        if (r->resumes || r->all_read || r->is_cancelled || status_failed(failure) ||
-            !lead_wants_more(l) || !result_writer_has_room(r->writer) ||
+        const bool ends = r->is_cancelled || r->batch->status == BATCH_CANCELLING;
+        if (r->resumes || r->all_read || ends || status_failed(failure) || !lead_wants_more(l) ||
+            !result_writer_has_room(r->writer) ||
             work_steps(r, l) - n_steps_before >= WORK_STEPS_PER_STEP)
             return status_ok();
         *failure = read_line(r, l, &n_bytes, &waits, &request);

@@ -429,13 +429,19 @@ static struct status name_model(const char *path, char **out)
     return mem_strndup(out, name, has_end ? (size_t)(end - name) : strlen(name));
 }
 
-/* Lists the model and the adapters as names. */
+/* Lists the model and the adapters as names. Errors: STATUS_USAGE for an adapter with the model's
+ * name, STATUS_MEMORY. */
 static struct status name_all(struct http_port *p, const struct http_port_options *o)
 {
     TRY(mem_alloc(&p->names, o->n_adapters + 2, sizeof *p->names, "server"));
     TRY(name_model(o->model_path, &p->model_name));
     p->names[0] = p->model_name;
-    for (size_t i = 0; i < o->n_adapters; i++) p->names[i + 1] = o->adapters[i].name;
+    for (size_t i = 0; i < o->n_adapters; i++) {
+        if (strcmp(o->adapters[i].name, p->model_name) == 0)
+            return status_make(STATUS_USAGE, "--adapter: \"%s\" is the model's own name",
+                               p->model_name);
+        p->names[i + 1] = o->adapters[i].name;
+    }
     return status_ok();
 }
 

@@ -152,13 +152,15 @@ static uint32_t adapter_number(const struct request_rules *rules, const char *na
     return 0;
 }
 
-/* Reads "adapter"; without it, a body's "model" may be an adapter's name. */
+/* Reads "adapter"; without it, a body's "model" may be an adapter's name. Where lines are data and
+ * no adapter is loaded, the member means something else. */
 static struct status read_adapter(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *node = js_get(fields, "adapter");
     size_t n;
     const char *name = js_string(node, &n);
-    if (js_type(node) == JS_NULL) {
+    const bool is_note = p->rules->form != NULL && !p->is_call && p->rules->n_adapters == 0;
+    if (js_type(node) == JS_NULL || is_note) {
         p->ask->adapter = adapter_number(p->rules, p->ask->model.bytes, p->ask->model.n);
         return status_ok();
     }
