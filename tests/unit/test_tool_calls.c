@@ -160,6 +160,7 @@ static void write_row(const char *id, struct strbuf *row)
     const struct request_rules rules = {.tokenizer = NULL};
     struct request *r = make_chat(CHAT_TOOLS_TAGGED);
     struct request_ask *ask = (struct request_ask *)r->ask;
+    mem_free(&r->custom_id.bytes);
     struct status st = mem_strndup(&r->custom_id.bytes, id, strlen(id));
     r->custom_id.n = strlen(id);
     ask->n_choices = N;

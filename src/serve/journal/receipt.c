@@ -116,18 +116,22 @@ static struct status hash_rows(const char *path, struct rows *rows, XXH128_hash_
 
 /* ---- text ---- */
 
-static bool names_input(const char *setting)
+/* True for settings that change no row, or whose lines are hashed instead: paths of inputs, and the
+ * flags of a file beside the rows. */
+static bool is_beside(const char *setting)
 {
-    static const char prefix[] = "--input (";
-    return strncmp(setting, prefix, sizeof prefix - 1) == 0;
+    static const char *const begins[] = {"--input (", "--save-logprobs"};
+    for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
+        if (strncmp(setting, begins[i], strlen(begins[i])) == 0) return true;
+    return false;
 }
 
-/* Appends the settings, but for the paths of the inputs: their lines are hashed. */
+/* Appends the settings on which rows depend. */
 static void add_settings(const char *settings, struct strbuf *out)
 {
     for (const char *s = settings; *s != '\0';) {
         const size_t n = strcspn(s, "\n"), name = strcspn(s, "=\n");
-        if (!names_input(s) && name < n) {
+        if (!is_beside(s) && name < n) {
             strbuf_json_string(out, s, name);
             strbuf_puts(out, ": ");
             strbuf_json_string(out, s + name + 1, n - name - 1);
