@@ -1,13 +1,12 @@
 /* shoal receipt: says in a few lines which job made an output, and compares that with the receipt
  * of another run. */
-#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cmd.h"
 #include "options/flags.h"
+#include "serve/journal/journal_format.h"
 #include "serve/journal/receipt.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define RECEIPT_FLAGS(FLAG)                                                                        \
     FLAG(const char *, journal, "journal", OF_TEXT("DIR"),                                         \
@@ -34,27 +33,12 @@ static const char text[] =
     "With --check the first difference is named: another model, setting or line, or the same job "
     "with other rows, which must not happen.";
 
-/* Sets *out to the path of the journal of `output`, which is freed with mem_free. */
-static struct status journal_of(const char *output, const char *folder, char **out)
-{
-    const char *slash = strrchr(output, '/');
-    struct strbuf path;
-    strbuf_init(&path);
-    if (folder == NULL) {
-        strbuf_printf(&path, "%s.journal", output);
-    } else {
-        strbuf_printf(&path, "%s/%s.journal", folder, slash != NULL ? slash + 1 : output);
-    }
-    *out = path.data;
-    return strbuf_status(&path);
-}
-
 static struct status print_or_check(const char *output, const struct receipt_flags *flags)
 {
     char *journal = NULL;
     struct strbuf receipt;
     strbuf_init(&receipt);
-    struct status st = journal_of(output, flags->journal, &journal);
+    struct status st = journal_path_of(output, flags->journal, &journal);
     if (!status_failed(&st)) st = receipt_make(output, journal, &receipt);
     if (!status_failed(&st) && flags->check != NULL) {
         st = receipt_check(receipt.data, flags->check);

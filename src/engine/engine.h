@@ -11,8 +11,8 @@
 
 struct engine;
 
-/* Where this rank keeps KV blocks outside memory: a file for the blocks of preempted sequences
- * (attention/kv_tier.h), and a folder for the prefix store (attention/kv_store.h). */
+/* The places outside memory to which this rank copies KV blocks: a file for preempted sequences
+ * (attention/kv_tier.h), and the folder of the prefix store (attention/kv_store.h). */
 struct engine_tier {
     const char *dir;
     uint32_t n_slots;      /* of the file, the same on all ranks; 0: no file */

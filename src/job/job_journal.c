@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "kernels/device.h"
+#include "serve/journal/journal_format.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,12 +16,6 @@ static bool can_have_one(const struct job_options *o)
     if (o->files.no_journal || o->files.logits != NULL || strcmp(o->files.output, "-") == 0)
         return false;
     return stat(o->files.output, &info) != 0 || S_ISREG(info.st_mode);
-}
-
-static const char *job_journal_name_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash != NULL ? slash + 1 : path;
 }
 
 struct status job_journal_path(const struct job_options *o, char **out)
@@ -36,20 +31,12 @@ struct status job_journal_path(const struct job_options *o, char **out)
                            "that is no file)",
                            o->files.journal != NULL ? "journal" : "retry-errors");
     }
-    struct strbuf path;
-    strbuf_init(&path);
-    if (o->files.journal == NULL) {
-        strbuf_printf(&path, "%s.journal", o->files.output);
-    } else {
-        if (o->files.audit == 0 && mkdir(o->files.journal, 0777) != 0 && errno != EEXIST) {
-            return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->files.journal,
-                               strerror(errno));
-        }
-        strbuf_printf(&path, "%s/%s.journal", o->files.journal,
-                      job_journal_name_of(o->files.output));
+    if (o->files.journal != NULL && o->files.audit == 0 && mkdir(o->files.journal, 0777) != 0 &&
+        errno != EEXIST) {
+        return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->files.journal,
+                           strerror(errno));
     }
-    *out = path.data;
-    return strbuf_status(&path);
+    return journal_path_of(o->files.output, o->files.journal, out);
 }
 
 static const char *command_name(const struct job_options *o)

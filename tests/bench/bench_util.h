@@ -6,7 +6,7 @@
 
 enum { BENCH_MIN_NS = 100000000 }; /* a case is repeated for about this long */
 
-/* What a table's times are compared with. */
+/* The machine's peaks, of which a table prints fractions. */
 struct bench_machine {
     double read_gbs, gflops; /* with the table's team */
 };

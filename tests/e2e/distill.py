@@ -27,7 +27,7 @@ LINES = [dict(custom_id="plain", prompt="Fish swim in", max_tokens=9, temperatur
          dict(custom_id="given \u00e9\"\0", prompt_token_ids=[5, 6, 7, 8], max_tokens=0,
               prompt_logprobs=0)]
 N_ERRORS = 2
-# Where a job is killed, once: each point is passed however fast the job is.
+# Failpoints at which a job is killed, one job each. A job of any speed passes them all.
 KILLS = ("logprobs_write:3", "journal_write:1", "logprobs_fsync:1", "journal_fsync:1", "output_write:1",
          "logprobs_file:1", "finish:1")
 

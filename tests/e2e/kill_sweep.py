@@ -8,11 +8,8 @@ usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
            row twice; of four outputs three are compressed
   drain    USR1, TERM, HUP without a launcher, and a time limit, given or Slurm's: exit status 75 in time, and the
            same bytes after resuming
-  faults   EIO, ENOSPC and failed fsyncs of output and journal: a sentence, and nothing is lost
-  disk     the same with disks that are really full, of output, journal, logits and converted files
   refusals changed inputs, flags and files, and a job that still runs: refused by name, and nothing is changed
-Prints which processes were killed where. Needs no network. The full disk needs root, else it is
-left out.
+Prints which processes were killed where. Needs no network. kill_faults.py has failed writes and full disks.
 """
 import argparse
 import collections
@@ -31,7 +28,7 @@ import time
 import zlib
 from pathlib import Path
 
-from program import GOLDENS, REPO, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
+from program import REPO, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 48
@@ -523,79 +520,6 @@ class Drain(JournalTest):
         self.finish("behind Slurm's limit")
 
 
-class Faults(JournalTest):
-    def failed(self, what, job, words):
-        status = job.wait()
-        text = job.text()
-        job.end()
-        expect(status == 3, f"{what}: status {status}: {text[-3000:]}")
-        for word in words:
-            expect(word in text, f"{what}: no '{word}': {text[-3000:]}")
-        self.check_prefix(what)
-        said = next(line for line in text.splitlines() if "failed" in line)
-        print(f"{what}: {said}")
-
-    def main(self):
-        for layout in ("one", "tp2-pp2"):
-            for point, file in (("journal_write:2", "journal"), ("journal_fsync:3", "journal"),
-                                ("output_write:1", "output"), ("output_fsync:1", "output")):
-                for error, word in (("EIO", "Input/output error"),
-                                    ("ENOSPC", "No space left")):
-                    self.begin()
-                    job = Started(self, layout, "--failpoint", f"{point}:{error}", *SLOW)
-                    self.failed(f"{point}:{error} on {layout}", job, [file, word])
-                    self.finish(f"behind {point}:{error}", layout="pp2" if error == "EIO" else "one")
-
-
-class FullDisks(Faults):
-    copies = 4  # so that the small disk below holds some commits but not all
-
-    def main(self):
-        disk = self.work / "disk"
-        disk.mkdir()
-        for what, output, flags in (
-                ("output and journal", disk / "out.jsonl", []),
-                ("journal", self.output, ["--journal", disk]),
-                ("output", disk / "out.jsonl", ["--journal", self.work / "journals"])):
-            mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", disk]
-            if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
-                print("no disk can be made full here: left out")
-                return
-            try:
-                self.fill(disk, what, output, flags)
-                if what == "output":
-                    self.full_of_hdf5(disk)
-            finally:
-                subprocess.run(["umount", disk], check=True)
-
-    def full_of_hdf5(self, disk):
-        """HDF5 cannot close a file that it could not write; the exit status is still shoal's. convert
-        counts its bytes first and does not begin.
-        """
-        score = ["score", "--model", DEMO, "--input", self.input, "--output", self.output, "--restart",
-                 "--max-model-len", 256, "--logits", disk / "logits.h5"]
-        convert = ["convert", GOLDENS / "llama-gqa" / "hf", disk / "model.h5"]
-        for ranks, argv, file in ((0, score, "logits.h5"), (2, score, "logits.h5"),
-                                  (0, convert, "model.h5"), (2, convert, "model.h5")):
-            for left in disk.iterdir():  # a disk cannot shrink below its content
-                left.unlink()
-            subprocess.run(["mount", "-o", "remount,size=64k", disk], check=True)
-            done = self.shoal(*argv, ranks=ranks, journal=argv is score)
-            why = "No space left" if argv is score else "its file system has"
-            expect(done.status == 3 and file in done.err and why in done.err, f"a full disk: {done}")
-            expect(argv is score or not list(disk.iterdir()), f"a file was begun: {done}")
-
-    def fill(self, disk, what, output, flags):
-        self.begin()
-        before, self.output = self.output, output
-        self.failed(f"a full disk of the {what}", Started(self, "tp2", *flags, *SLOW),
-                    ["No space left"])
-        subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
-        text = self.finish(f"{what}: space again", *flags)
-        expect("rows are done" in text, f"{what}: nothing was resumed: {text[-2000:]}")
-        self.output = before
-
-
 class Refusals(JournalTest):
     def refused(self, status, words, *flags, layout="one"):
         before = [p.read_bytes() if p.exists() else None for p in (self.output, self.journal)]
@@ -649,17 +573,17 @@ class Refusals(JournalTest):
         self.refused(2, ["--retry-errors"], "--retry-errors")
 
 
-def main():
+def run_case(cases):
+    """Runs the case that the command line names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("shoal")
     parser.add_argument("work")
-    parser.add_argument("case")
+    parser.add_argument("case", choices=cases)
     parser.add_argument("--runs", type=int, default=14)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    cases = dict(sweep=Sweep, drain=Drain, faults=Faults, disk=FullDisks, refusals=Refusals)
     main_of(lambda: cases[args.case](args).main())
 
 
 if __name__ == "__main__":
-    main()
+    run_case(dict(sweep=Sweep, drain=Drain, refusals=Refusals))

@@ -40,23 +40,16 @@ static const struct expected {
     {THOUGHTS_BEGUN, "a </think>\n" CALL "\n" CALL, "a", "", 2},
 };
 
-/* A chat whose request names the tool f; its answer has no text yet. */
 static struct request *make_chat(enum request_thoughts thoughts)
 {
-    struct request *r = NULL;
     struct request_ask *ask;
-    struct status st = request_create_bare(1, &r, &ask);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    ask->format = REQUEST_OPENAI_CHAT;
+    struct request *r = util_request_chat("f", 1, &ask);
     ask->tool_form = CHAT_TOOLS_TAGGED;
     ask->thoughts = thoughts;
-    st = mem_strndup(&ask->tools.bytes, "f", 1);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    ask->tools.n = 2;
     return r;
 }
 
-/* What a message, or the deltas of a stream, say. */
+/* The text and calls of a message, or of a stream's deltas joined. */
 struct said {
     struct strbuf reasoning, content;
     size_t n_calls;

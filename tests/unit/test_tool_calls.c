@@ -48,18 +48,11 @@ static const struct expected {
     {CHAT_TOOLS_JSON, "]", "]", ""},
 };
 
-/* A chat whose request names the tools f and g; its answer has no text yet. */
 static struct request *make_chat(enum chat_tool_form form)
 {
-    struct request *r = NULL;
     struct request_ask *ask;
-    struct status st = request_create_bare(1, &r, &ask);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    ask->format = REQUEST_OPENAI_CHAT;
+    struct request *r = util_request_chat("f\0g", 3, &ask);
     ask->tool_form = form;
-    st = mem_strndup(&ask->tools.bytes, "f\0g", 3);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    ask->tools.n = 4;
     return r;
 }
 

@@ -183,3 +183,17 @@ struct request *util_request_parse(const struct request_rules *rules, const char
     assert(!status_failed(&st));
     return r;
 }
+
+struct request *util_request_chat(const char *tools, size_t n, struct request_ask **ask)
+{
+    struct request *r = NULL;
+    struct request_ask *made;
+    struct status st = request_create_bare(1, &r, &made);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    made->format = REQUEST_OPENAI_CHAT;
+    st = mem_strndup(&made->tools.bytes, tools, n);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    made->tools.n = n + 1;
+    if (ask != NULL) *ask = made;
+    return r;
+}

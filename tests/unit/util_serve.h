@@ -24,6 +24,10 @@ uint64_t util_peak_restart(void);
 struct request_rules util_request_rules(struct tokenizer *t);
 struct request *util_request_parse(const struct request_rules *rules, const char *line);
 
+/* A chat whose request names tools: n bytes of names, each but the last followed by a NUL. Its
+ * answer has no text yet. *ask: to be changed; may be NULL. */
+struct request *util_request_chat(const char *tools, size_t n, struct request_ask **ask);
+
 /* Options for a fake model: a context of 200 tokens, one replica, one group, and a large pool of
  * blocks. */
 struct lead_options util_lead_options(struct tokenizer *t, const char *input, const char *output);

@@ -40,7 +40,7 @@ size_t logprobs_bytes(enum logprobs_type type);
  * values below the type's range become its lowest one. out is aligned for the type. */
 void logprobs_encode(enum logprobs_type type, const float *x, size_t n, void *out);
 
-/* What a file will hold; the texts are borrowed until logprobs_file_close. */
+/* The sizes and attributes of a new file. The texts are borrowed until logprobs_file_close. */
 struct logprobs_shape {
     const char *model, *checkpoint; /* its name, and a digest of its bytes */
     uint32_t k, vocab;

@@ -154,6 +154,20 @@ void journal_cursor_fini(struct journal_cursor *c)
     mem_free(&c->buf);
 }
 
+struct status journal_path_of(const char *output, const char *folder, char **out)
+{
+    const char *slash = strrchr(output, '/');
+    struct strbuf path;
+    strbuf_init(&path);
+    if (folder == NULL) {
+        strbuf_printf(&path, "%s.journal", output);
+    } else {
+        strbuf_printf(&path, "%s/%s.journal", folder, slash != NULL ? slash + 1 : output);
+    }
+    *out = path.data;
+    return strbuf_status(&path);
+}
+
 /* ---- facts ---- */
 
 static void journal_format_take_row(struct journal_facts *f, const struct journal_record *r)

@@ -127,6 +127,10 @@ struct journal_facts {
 struct status journal_facts_read(int fd, const char *path, struct journal_facts *out);
 void journal_facts_fini(struct journal_facts *f);
 
+/* Local. Sets *out to the path of an output's journal, in new memory (mem_free): beside the output,
+ * or in `folder` under the output's name; folder NULL: none. Errors: STATUS_MEMORY. */
+struct status journal_path_of(const char *output, const char *folder, char **out);
+
 /* ---- settings: "name=value" lines, one for each setting that changes a row's bytes ---- */
 
 /* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's; `remedy` ends

@@ -53,21 +53,6 @@ static const struct part *now(const struct merge *m)
     return &m->parts[m->at - 1];
 }
 
-static struct status journal_path(const struct merge *m, const char *output, char **out)
-{
-    struct strbuf path;
-    strbuf_init(&path);
-    const char *slash = strrchr(output, '/');
-    if (m->o->journal_folder == NULL) {
-        strbuf_printf(&path, "%s.journal", output);
-    } else {
-        strbuf_printf(&path, "%s/%s.journal", m->o->journal_folder,
-                      slash != NULL ? slash + 1 : output);
-    }
-    *out = path.data;
-    return strbuf_status(&path);
-}
-
 static struct status merge_open_journal(const char *path, int *fd)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -149,7 +134,7 @@ static struct status merge_add_part(struct merge *m, const char *path)
     struct part p = {.path = path}, *place = NULL;
     int fd = -1;
     struct status st;
-    TRY_GOTO(st, journal_path(m, path, &p.journal), done);
+    TRY_GOTO(st, journal_path_of(path, m->o->journal_folder, &p.journal), done);
     TRY_GOTO(st, merge_open_journal(p.journal, &fd), done);
     TRY_GOTO(st, journal_facts_read(fd, p.journal, &p.facts), done);
     TRY_GOTO(st, merge_place_of(m, path, p.facts.settings, &place), done);

@@ -140,7 +140,7 @@ enum request_score {
     REQUEST_SCORE_TEXT    /* of all tokens of a text, in windows that fit the context */
 };
 
-/* What becomes of the thoughts in a chat's answer. */
+/* Whether the thoughts in a chat's answer are divided from its content, and where they begin. */
 enum request_thoughts {
     THOUGHTS_STAY,   /* they are content */
     THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT begins with thoughts */
