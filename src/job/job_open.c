@@ -357,6 +357,15 @@ static struct status open_lines(struct job *j)
     return o->files.audit > 0 ? open_audit(j) : status_ok();
 }
 
+/* Returns the endpoints that a batch may name, by what the model does. */
+static const char *const *batch_endpoints(enum lead_mode mode)
+{
+    static const char *const texts[] = {"/v1/completions", "/v1/chat/completions", NULL};
+    static const char *const vectors[] = {"/v1/embeddings", NULL};
+    static const char *const scores[] = {"/v1/rerank", NULL};
+    return mode == LEAD_EMBED ? vectors : mode == LEAD_RANK ? scores : texts;
+}
+
 static struct status open_port(struct job *j, struct lead_port *out)
 {
     TRY(claim_outputs(j));
@@ -366,6 +375,7 @@ static struct status open_port(struct job *j, struct lead_port *out)
                                               .adapters = j->adapters.rules,
                                               .n_adapters = j->adapters.n,
                                               .settings = j->settings.data,
+                                              .batch_endpoints = batch_endpoints(j->o->mode),
                                               .claims = j->claims};
     TRY(http_port_create(&options, &j->http));
     *out = http_port_of(j->http);

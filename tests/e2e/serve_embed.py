@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from embed import GOLDENS, EmbedTest
 from program import expect, main_of, write_lines
-from serve import Server, error_of
+from serve import LIMIT_S, Server, error_of, wait_for
+from serve_files import FilesTest
 
 EMBEDDINGS, RERANK, CHAT = "/v1/embeddings", "/v1/rerank", "/v1/chat/completions"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -123,8 +124,11 @@ class ServeEmbedTest(EmbedTest):
 
     def vectors(self):
         """The model has sentence-transformers' files, so that the server need not be told."""
-        server = self.server("qwen3-embed")
+        server = self.server("qwen3-embed", "--batch-dir", self.work / "vectors")
         try:
+            self.batch_of(server, "embed", "qwen3-embed", EMBEDDINGS, TEXTS)
+            ends = ("request_success_total", ',finished_reason="stop"')
+            n_before = server.metric(*ends)
             good = self.bodies_are_those_of_a_batch(server, "embed", "qwen3-embed", EMBEDDINGS, TEXTS)
             expect(len(good) == 7, f"{len(good)} bodies have vectors")
             self.vectors_are_those_of_plain_lines(good)
@@ -135,9 +139,28 @@ class ServeEmbedTest(EmbedTest):
             expect(status == 405, f"{status} {data}")
             status, _, data = server.call("POST", "/tokenize", {"input": "the sea"})
             expect(status == 200 and json.loads(data)["count"] > 0, f"{status} {data}")
-            expect(server.metric("request_success_total", ',finished_reason="stop"') == len(good), "ends")
+            expect(server.metric(*ends) - n_before == len(good), f"ends: {n_before}, then {server.metric(*ends)}")
         finally:
             server.end()
+
+    # --- batches ---
+
+    def batch_of(self, server, command, model, path, bodies):
+        """A batch's output is the file that the command writes."""
+        self.rows(command, model, path, bodies)
+        content, wanted = ((self.work / name).read_bytes() for name in ("in.jsonl", "out.jsonl"))
+        status, _, data = FilesTest.upload(server, content)
+        expect(status == 200, f"upload: {status} {data}")
+        asked = {"input_file_id": json.loads(data)["id"], "completion_window": "24h"}
+        self.refuses(server, f"endpoint: expected {path}", ("/v1/batches", {**asked, "endpoint": "/v1/completions"}))
+        status, _, data = server.call("POST", "/v1/batches", {**asked, "endpoint": path})
+        expect(status == 200, f"batch: {status} {data}")
+        batch_id = json.loads(data)["id"]
+        wait_for(lambda: FilesTest.batch(server, batch_id)["status"] != "in_progress", "end of a batch", LIMIT_S)
+        ended = FilesTest.batch(server, batch_id)
+        expect(ended["status"] == "completed", f"{ended}")
+        status, _, data = server.call("GET", f"/v1/files/{ended['output_file_id']}/content")
+        expect(status == 200 and data == wanted, f"other rows than shoal {command}'s")
 
     # --- scores ---
 
@@ -161,8 +184,9 @@ class ServeEmbedTest(EmbedTest):
         expect(ranked.index(3) == ranked.index(0) + 1, f"equal documents keep their order: {ranked}")
 
     def scores(self):
-        server = self.server("asked", "--task", "rank")
+        server = self.server("asked", "--task", "rank", "--batch-dir", self.work / "scores")
         try:
+            self.batch_of(server, "rank", "asked", RERANK, PAIRS)
             good = self.bodies_are_those_of_a_batch(server, "rank", "asked", RERANK, PAIRS)
             expect(len(good) == 4, f"{len(good)} bodies have scores")
             self.results_are_sorted(good)

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const endpoints[] = {"/v1/completions", "/v1/chat/completions", NULL};
+
 /* A lead's port that has batches only. */
 struct runner {
     struct batches *batches;
@@ -98,7 +100,7 @@ static void run_batches(struct runner *r, const char *folder, struct tokenizer *
     uint64_t n_wrong = 0;
     struct lead_options o = util_lead_options(t, NULL, NULL);
     o.port = &port;
-    r->failed = batches_create(folder, "", r->claims, &r->batches);
+    r->failed = batches_create(folder, "", endpoints, r->claims, &r->batches);
     CU_ASSERT_FALSE_FATAL(status_failed(&r->failed));
     r->failed = util_lead_run(&o, &summary, &n_wrong);
     CU_ASSERT_EQUAL(n_wrong, 0);

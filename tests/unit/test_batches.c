@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char *const endpoints[] = {"/v1/completions", "/v1/chat/completions", NULL};
+
 static const char *const models[] = {"model", NULL};
 
 enum { ANSWER_MAX = 1 << 18 };
@@ -30,7 +32,7 @@ struct place {
 
 static void open_batches(struct place *p)
 {
-    const struct status st = batches_create(p->folder.path, "", NULL, &p->batches);
+    const struct status st = batches_create(p->folder.path, "", endpoints, NULL, &p->batches);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
 }
 

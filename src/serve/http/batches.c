@@ -21,7 +21,8 @@ enum { COUNTED_BYTES = 16 << 20 };
 
 struct batches {
     struct batch_store store;
-    char *settings;        /* owned */
+    char *settings; /* owned */
+    const char *const *endpoints;
     struct batch *running; /* NULL: none */
     struct batch_run *run; /* its files, while they are open; owned. `lock` guards the pointer, */
     pthread_mutex_t lock;  /* because the watchdog's thread may save the run at any time */
@@ -38,12 +39,13 @@ static void set_run(struct batches *b, struct batch_run *run)
     pthread_mutex_unlock(&b->lock);
 }
 
-struct status batches_create(const char *folder, const char *settings, struct file_claims *claims,
-                             struct batches **out)
+struct status batches_create(const char *folder, const char *settings, const char *const *endpoints,
+                             struct file_claims *claims, struct batches **out)
 {
     struct batches *b = NULL;
     *out = NULL;
     TRY(mem_alloc(&b, 1, sizeof *b, "batches"));
+    b->endpoints = endpoints;
     pthread_mutex_init(&b->lock, NULL);
     struct status st = mem_strndup(&b->settings, settings, strlen(settings));
     if (!status_failed(&st) && folder != NULL) st = batch_store_open(&b->store, folder, claims);
@@ -318,24 +320,32 @@ static bool send_file(struct batches *b, struct exchange *x, const char *id, str
     return true;
 }
 
-/* Reads the call's fields into b. Returns what is wrong; NULL: nothing. */
-static const char *read_batch(const struct batches *all, const struct js_node *root,
-                              struct batch *b)
+/* Errors: STATUS_INPUT names the endpoints of this server. */
+static struct status check_endpoint(const struct batches *all, const char *endpoint)
+{
+    const char *const *e = all->endpoints;
+    for (int i = 0; endpoint != NULL && e[i] != NULL; i++)
+        if (strcmp(endpoint, e[i]) == 0) return status_ok();
+    return status_make(STATUS_INPUT, "endpoint: expected %s%s%s", e[0], e[1] != NULL ? " or " : "",
+                       e[1] != NULL ? e[1] : "");
+}
+
+/* Reads the call's fields into b. Errors: STATUS_INPUT. */
+static struct status read_batch(const struct batches *all, const struct js_node *root,
+                                struct batch *b)
 {
     size_t n_input = 0, n_endpoint = 0, n_window = 0;
     const char *input = js_string(js_get(root, "input_file_id"), &n_input);
     const char *endpoint = js_string(js_get(root, "endpoint"), &n_endpoint);
     const char *window = js_string(js_get(root, "completion_window"), &n_window);
     if (input == NULL || batch_store_file(&all->store, input) == NULL)
-        return "input_file_id: there is no such file";
-    if (endpoint == NULL ||
-        (strcmp(endpoint, "/v1/completions") != 0 && strcmp(endpoint, "/v1/chat/completions") != 0))
-        return "endpoint: expected /v1/completions or /v1/chat/completions";
+        return status_make(STATUS_INPUT, "input_file_id: there is no such file");
+    TRY(check_endpoint(all, endpoint));
     (void)utf8_copy(b->input, sizeof b->input, input, n_input);
     (void)utf8_copy(b->endpoint, sizeof b->endpoint, endpoint, n_endpoint);
     (void)utf8_copy(b->window, sizeof b->window, window != NULL ? window : "24h",
                     window != NULL ? n_window : 3);
-    return NULL;
+    return status_ok();
 }
 
 /* Counts the lines in about the first COUNTED_BYTES of a file, before compression; a call must not
@@ -398,8 +408,7 @@ static void add_batch(struct batches *b, struct exchange *x, struct answer *a)
     size_t n;
     const char *body = exchange_body(x, &n);
     struct status st = js_parse(body, n, "body", &doc);
-    const char *wrong = status_failed(&st) ? NULL : read_batch(b, js_root(doc), &asked);
-    if (wrong != NULL) st = status_make(STATUS_INPUT, "%s", wrong);
+    if (!status_failed(&st)) st = read_batch(b, js_root(doc), &asked);
     if (!status_failed(&st)) st = read_metadata(js_root(doc), &asked);
     if (!status_failed(&st)) st = begin_batch(b, &asked, &made);
     if (is_good(a, &st)) {

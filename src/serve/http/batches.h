@@ -10,10 +10,11 @@ struct batches;
 struct file_claims;
 
 /* Local. Claims the folder and finds the batches that an earlier server left. settings: all flags
- * that change a row's bytes; copied. folder NULL: every call is refused. claims: borrowed, NULL:
- * none. Errors: those of batch_store_open. */
-struct status batches_create(const char *folder, const char *settings, struct file_claims *claims,
-                             struct batches **out);
+ * that change a row's bytes; copied. folder NULL: every call is refused. endpoints: those that a
+ * batch may name, NULL at the end. claims (NULL: none) and endpoints are borrowed. Errors: those of
+ * batch_store_open. */
+struct status batches_create(const char *folder, const char *settings, const char *const *endpoints,
+                             struct file_claims *claims, struct batches **out);
 
 /* Local. Call it once the lead has no requests any more. Accepts NULL. */
 void batches_destroy(struct batches **b);

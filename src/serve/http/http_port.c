@@ -455,7 +455,8 @@ struct status http_port_create(const struct http_port_options *o, struct http_po
     struct status st = name_all(p, o);
     if (!status_failed(&st)) st = http_server_create(o->flags, p->names, &p->server);
     if (!status_failed(&st))
-        st = batches_create(o->flags->batch_dir, o->settings, o->claims, &p->batches);
+        st = batches_create(o->flags->batch_dir, o->settings, o->batch_endpoints, o->claims,
+                            &p->batches);
     if (status_failed(&st)) http_port_destroy(&p);
     *out = p;
     return st;

@@ -16,7 +16,8 @@ struct http_port_options {
     const char *model_path;
     const struct request_adapter *adapters; /* [n_adapters], which calls may name as their model */
     size_t n_adapters;
-    const char *settings; /* of the journals of batches */
+    const char *settings;               /* of the journals of batches */
+    const char *const *batch_endpoints; /* that a batch may name, NULL at the end */
     struct file_claims *claims;
 };
 
