@@ -1,33 +1,28 @@
 /* Translates a GGUF file into a Hugging Face checkpoint's terms: tensor names, the order of q and k
  * rows, config.json, generation_config.json and tokenizer.json. Reads no weights. Called by
- * convert. Architectures: llama (dense, and Mixtral with experts), qwen2, qwen3, qwen3moe,
- * gpt-oss. */
+ * source.c. The architectures stand in gguf_family.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_MODEL_H
 
 #include "base/strbuf.h"
 #include "checkpoint/convert/gguf.h"
-
-enum gguf_arch {
-    GGUF_LLAMA,
-    GGUF_MIXTRAL,
-    GGUF_QWEN2,
-    GGUF_QWEN3,
-    GGUF_QWEN3_MOE,
-    GGUF_GPT_OSS,
-    GGUF_ARCH_COUNT
-};
+#include "checkpoint/convert/gguf_family.h"
 
 /* A model's sizes, read from the metadata and checked to be in range. */
 struct gguf_model {
     const struct gguf *file; /* borrowed */
     enum gguf_arch arch;
-    int64_t n_layers, n_context, width, ffn, n_heads, n_kv_heads, head_dim, n_vocab;
-    int64_t n_experts, n_experts_used, expert_ffn; /* 0 without experts */
-    int64_t window; /* sliding window of gpt-oss; 0: another architecture */
+    const struct gguf_family *family; /* of arch */
+    int64_t n_layers, n_predict;      /* the prediction layers are left out */
+    int64_t n_context, width, ffn, expert_ffn, n_vocab;
+    int64_t n_heads, n_kv_heads;
+    int64_t head_dim, value_dim; /* of a head's queries and keys, and of its values */
+    int64_t rotary;              /* the rotated elements of head_dim */
+    int64_t kv_lora;             /* latent attention's width of keys and values; 0 without */
     double rope_theta, norm_eps;
     bool tied;           /* no output.weight: the head is the embedding */
     bool attention_bias; /* q, k and v have biases */
+    bool sigmoid;        /* the router's probabilities are sigmoids, not a softmax */
 };
 
 /* Local. Reads the metadata. Errors: STATUS_INPUT names the architecture, key or value that is not
@@ -40,8 +35,12 @@ struct status gguf_model_read(const struct gguf *g, struct gguf_model *out);
 struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tensor *t, char *name,
                               size_t n_max, uint32_t *pair_rows);
 
-/* Local. Append a text to `out` (initialised by the caller). Errors: STATUS_INPUT names the key
- * that is not supported, STATUS_MEMORY. */
+/* Local. True for a tensor that becomes none by itself: of a prediction layer, the values' half of
+ * a latent's up-projection, or what is in the config. */
+bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t);
+
+/* gguf_texts.c. Local. Append a text to `out` (initialised by the caller). Errors: STATUS_INPUT
+ * names the key that is not supported, STATUS_MEMORY. */
 struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out);
 struct status gguf_model_generation_config(const struct gguf_model *m, struct strbuf *out);
 struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *out);

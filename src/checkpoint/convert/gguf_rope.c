@@ -48,6 +48,18 @@ static struct status put_factors(const struct gguf_model *m, const struct gguf_t
     return status_ok();
 }
 
+/* Appends latent attention's scale of the softmax. llama.cpp stores a tenth of mscale_all_dim, and
+ * supports only models whose mscale is equal to it. */
+static void put_mscale(const struct gguf_model *m, const char *prefix, struct strbuf *out)
+{
+    double tenth;
+    if (!number(m, prefix, "yarn_log_multiplier", &tenth)) return;
+    strbuf_puts(out, ", \"mscale\": ");
+    strbuf_json_float(out, (float)(tenth * 10.0));
+    strbuf_puts(out, ", \"mscale_all_dim\": ");
+    strbuf_json_float(out, (float)(tenth * 10.0));
+}
+
 struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, struct strbuf *out)
 {
     char full[128];
@@ -73,6 +85,7 @@ struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, st
     put_number(m, prefix, "yarn_beta_slow", "beta_slow", out);
     /* GGUF has no key for this value */
     if (m->arch == GGUF_GPT_OSS) strbuf_puts(out, ", \"truncate\": false");
+    if (m->family->latent) put_mscale(m, prefix, out);
     strbuf_puts(out, "},\n");
     return strbuf_status(out);
 }

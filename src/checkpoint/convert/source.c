@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "checkpoint/convert/fused_experts.h"
 #include "checkpoint/convert/gguf.h"
+#include "checkpoint/convert/gguf_latent.h"
 #include "checkpoint/convert/gguf_model.h"
 #include "checkpoint/convert/hf_quant.h"
 #include "checkpoint/convert/peft.h"
@@ -28,9 +29,10 @@ struct entry {
     char *name; /* owned */
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
-    struct hf_quant *quant;   /* owned; for a quantized weight, stored as several tensors */
-    struct fused_part *fused; /* owned; set for a part of st; row_group rows are one expert */
-    uint32_t pair_rows;       /* rows of a head; the first `rotated` are pairs; 0: none */
+    struct gguf_latent *latent; /* owned; both halves of an up-projection; gguf is NULL */
+    struct hf_quant *quant;     /* owned; for a quantized weight, stored as several tensors */
+    struct fused_part *fused;   /* owned; set for a part of st; row_group rows are one expert */
+    uint32_t pair_rows;         /* rows of a head; the first `rotated` are pairs; 0: none */
     uint32_t rotated;
     uint64_t row0; /* the first row in st; of a vector, the first element */
     bool adds_one; /* 1 is added to each value */
@@ -235,28 +237,62 @@ static struct status safetensors_list(struct source *s)
     return status_ok();
 }
 
+/* Adds an up-projection from its two halves, as floats. */
+static struct status gguf_latent_add(struct source *s, const struct gguf_latent *l)
+{
+    char name[CKPT_NAME_MAX];
+    struct entry *e;
+    enum dtype dtype = DTYPE_F16, other;
+    const uint64_t head_rows = l->nope + l->value, dims[] = {l->n_heads * head_rows, l->lora};
+    snprintf(name, sizeof name, "model.layers.%ld.self_attn.kv_b_proj.weight",
+             strtol(l->k->name + strlen("blk."), NULL, 10));
+    const bool is_float =
+        gguf_quant_dtype(l->k->quant, &dtype) && gguf_quant_dtype(l->v->quant, &other);
+    if (is_float && other != dtype) dtype = DTYPE_F32;
+    TRY(entry_fill(s, name, dtype, 2, dims, &e));
+    e->tensor.row_group = (uint32_t)head_rows;
+    if (!is_float) e->tensor.method = gguf_quant_name(l->k->quant);
+    TRY(mem_alloc(&e->latent, 1, sizeof *e->latent, "an up-projection"));
+    *e->latent = *l;
+    if (head_rows * l->lora * sizeof(float) > GROUP_BYTES_MAX)
+        return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, l->k->name);
+    return status_ok();
+}
+
+static struct status gguf_add(struct source *s, const struct gguf_model *m,
+                              const struct gguf_tensor *t)
+{
+    char name[256];
+    uint32_t pair_rows;
+    enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless another is named */
+    struct entry *e;
+    struct gguf_latent latent;
+    bool is_latent;
+    if (gguf_model_leaves_out(m, t)) return status_ok();
+    TRY(gguf_latent_find(m, t, &is_latent, &latent));
+    if (is_latent) return gguf_latent_add(s, &latent);
+    TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
+    const bool is_float = gguf_quant_dtype(t->quant, &dtype);
+    TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
+    e->gguf = t;
+    (void)gguf_quant_format(t->quant, &e->tensor.quant);
+    if (!is_float) e->tensor.method = gguf_quant_name(t->quant);
+    e->pair_rows = e->rotated = pair_rows;
+    if (pair_rows > 0) e->tensor.row_group = pair_rows;
+    if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
+        return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
+    }
+    return status_ok();
+}
+
 static struct status gguf_list(struct source *s, const struct gguf_model *m)
 {
     const size_t n = gguf_count(s->gguf);
     TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
-    for (size_t i = 0; i < n; i++) {
-        const struct gguf_tensor *t = gguf_at(s->gguf, i);
-        char name[256];
-        uint32_t pair_rows;
-        enum dtype dtype = DTYPE_F16; /* for quantized tensors, unless another is named */
-        struct entry *e;
-        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* already in the config */
-        TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
-        const bool is_float = gguf_quant_dtype(t->quant, &dtype);
-        TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
-        e->gguf = t;
-        (void)gguf_quant_format(t->quant, &e->tensor.quant);
-        if (!is_float) e->tensor.method = gguf_quant_name(t->quant);
-        e->pair_rows = e->rotated = pair_rows;
-        if (pair_rows > 0) e->tensor.row_group = pair_rows;
-        if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
-            return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
-        }
+    for (size_t i = 0; i < n; i++) TRY(gguf_add(s, m, gguf_at(s->gguf, i)));
+    if (m->n_predict > 0) {
+        log_line(LOG_WARN, "%s: %lld prediction layers are left out", s->path,
+                 (long long)m->n_predict);
     }
     return status_ok();
 }
@@ -360,6 +396,7 @@ void source_close(struct source **s_)
     for (size_t i = 0; i < s->n_entries; i++) {
         mem_free(&s->entries[i].name);
         mem_free(&s->entries[i].quant);
+        mem_free(&s->entries[i].latent);
         mem_free(&s->entries[i].fused);
     }
     if (s->raw != NULL) hf_raw_fini(s->raw);
@@ -426,6 +463,7 @@ size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows)
 {
     const struct entry *e = &s->entries[i];
     const size_t wide = (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
+    if (e->latent != NULL) return wide + gguf_latent_scratch_bytes(e->latent);
     const size_t n_wide = e->fused != NULL ? e->fused->step + 1 : 1;
     return wide_offset(e, n_rows) + wide * n_wide;
 }
@@ -482,41 +520,59 @@ static const float *fused_rows(const struct entry *e, const void *stored, uint64
     return wide + n_stored;
 }
 
+/* Rounds values to `dtype`, and counts those that become infinite. */
+static void rows_round(enum dtype dtype, const float *wide, size_t n, void *out,
+                       uint64_t *n_overflowed)
+{
+    dtype_from_f32(dtype, wide, n, out);
+    *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
+}
+
+/* Reads rows of an entry that stands as one tensor in the source. */
+static struct status plain_rows(const struct source *s, const struct entry *e, uint64_t row0,
+                                uint64_t n_rows, enum dtype dtype, void *scratch, void *out,
+                                uint64_t *n_overflowed)
+{
+    const size_t n = (size_t)(n_rows * e->tensor.n_cols);
+    float *wide = (float *)((char *)scratch + wide_offset(e, n_rows));
+    enum dtype own = DTYPE_F32;
+    const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
+    if (e->gguf == NULL) own = e->st->dtype;
+    TRY(ordered_rows(s, e, row0, n_rows, scratch));
+    if (e->fused != NULL) {
+        rows_round(dtype, fused_rows(e, scratch, n_rows, wide), n, out, n_overflowed);
+        return status_ok();
+    }
+    if (plain && own == dtype && !e->adds_one) {
+        memcpy(out, scratch, n * dtype_bytes(dtype));
+        return status_ok();
+    }
+    if (plain) {
+        dtype_to_f32(own, scratch, n, wide);
+    } else {
+        gguf_dequantize(e->gguf->quant, scratch, n, wide);
+    }
+    for (size_t k = 0; e->adds_one && k < n; k++) wide[k] += 1.0f;
+    rows_round(dtype, wide, n, out, n_overflowed);
+    return status_ok();
+}
+
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed)
 {
     const struct entry *e = &s->entries[i];
     const size_t n = (size_t)(n_rows * e->tensor.n_cols);
-    char *stored = scratch;
-    float *wide = (float *)(stored + wide_offset(e, n_rows));
-    enum dtype own = DTYPE_F32;
+    float *wide = scratch;
+    if (e->quant == NULL && e->latent == NULL)
+        return plain_rows(s, e, row0, n_rows, dtype, scratch, out, n_overflowed);
     if (e->quant != NULL) {
+        wide = (float *)((char *)scratch + wide_offset(e, n_rows));
         TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
-        dtype_from_f32(dtype, wide, n, out);
-        *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
-        return status_ok();
-    }
-    const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
-    if (e->gguf == NULL) own = e->st->dtype;
-    TRY(ordered_rows(s, e, row0, n_rows, scratch));
-    if (e->fused != NULL) {
-        const float *taken = fused_rows(e, stored, n_rows, wide);
-        dtype_from_f32(dtype, taken, n, out);
-        *n_overflowed += dtype_count_overflowed(dtype, taken, n, out);
-        return status_ok();
-    }
-    if (plain && own == dtype && !e->adds_one) {
-        memcpy(out, stored, n * dtype_bytes(dtype));
-        return status_ok();
-    }
-    if (plain) {
-        dtype_to_f32(own, stored, n, wide);
     } else {
-        gguf_dequantize(e->gguf->quant, stored, n, wide);
+        const uint64_t group = e->tensor.row_group;
+        TRY(gguf_latent_rows(s->gguf, e->latent, row0 / group, n_rows / group, wide + n, wide));
     }
-    for (size_t k = 0; e->adds_one && k < n; k++) wide[k] += 1.0f;
-    dtype_from_f32(dtype, wide, n, out);
-    *n_overflowed += dtype_count_overflowed(dtype, wide, n, out);
+    rows_round(dtype, wide, n, out, n_overflowed);
     return status_ok();
 }
 

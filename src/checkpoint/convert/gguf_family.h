@@ -1,0 +1,68 @@
+/* The table of GGUF's architectures: how each names its tensors and metadata, in Hugging Face's
+ * terms. Reads no file. Called by gguf_model.c. Names and keys are those of
+ * llama.cpp's converters. */
+#ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_FAMILY_H
+#define SHOAL_CHECKPOINT_CONVERT_GGUF_FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum gguf_arch {
+    GGUF_LLAMA,
+    GGUF_MIXTRAL,
+    GGUF_QWEN2,
+    GGUF_QWEN3,
+    GGUF_QWEN3_MOE,
+    GGUF_GPT_OSS,
+    GGUF_GEMMA2,
+    GGUF_GEMMA3,
+    GGUF_GRANITE,
+    GGUF_OLMOE,
+    GGUF_GLM4_MOE,
+    GGUF_DEEPSEEK2,
+    GGUF_ARCH_COUNT
+};
+
+enum gguf_member_kind { GGUF_MEMBER_INT, GGUF_MEMBER_FLOAT, GGUF_MEMBER_BOOL };
+
+/* A metadata key that becomes a member of config.json. */
+struct gguf_member {
+    const char *key; /* after the architecture's prefix; NULL ends the list */
+    const char *hf;  /* the member's name */
+    enum gguf_member_kind kind;
+    const char *otherwise; /* JSON for a file without the key; NULL: the key is required; "": the
+                              member is left out */
+};
+
+/* A tensor's name in GGUF and in a Hugging Face checkpoint. */
+struct gguf_name {
+    const char *gguf, *hf; /* NULL ends a list */
+};
+
+struct gguf_family {
+    const char *gguf;         /* general.architecture, the prefix of its keys */
+    const char *architecture; /* Hugging Face's class */
+    const char *model_type;
+    const char *experts; /* the module, within a layer, that holds router and experts; NULL: none */
+    const char *gate_proj, *up_proj, *down_proj; /* an expert's linears */
+    const char *router;                          /* the router, within `experts` */
+    bool paired;       /* rows of q and k are stored in pairs (interleaved rotation) */
+    bool partial;      /* rope.dimension_count may be less than a head */
+    bool latent;       /* multi-head latent attention */
+    bool implies_bias; /* config.json has no attention_bias */
+    const struct gguf_member *members; /* the keys of this architecture alone */
+    const struct gguf_name *names;     /* tensors of a layer, tried before the common names */
+    const char *fixed;                 /* members that the architecture implies, as JSON */
+};
+
+const struct gguf_family *gguf_family_at(enum gguf_arch arch);
+
+/* Lists the known architectures for messages: "llama, qwen2, ...". */
+#define GGUF_ARCHITECTURES                                                                         \
+    "llama, qwen2, qwen3, qwen3moe, gpt-oss, gemma2, gemma3, granite, olmoe, glm4moe or deepseek2"
+
+/* Local. Returns the name, within a layer, of a tensor that all architectures name alike; NULL:
+ * none. */
+const char *gguf_family_name(const struct gguf_family *f, const char *suffix);
+
+#endif

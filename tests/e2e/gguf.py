@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Tests the architectures of GGUF: a golden's model, written as llama.cpp's converter writes it,
+gives the bytes of its Hugging Face folder.
+
+usage: gguf.py SHOAL WORK_FOLDER
+"""
+import json
+import shutil
+
+from program import GOLDENS, Shoal, expect, fresh_folder, main_of
+from gguf_file import write_gguf
+
+# Fields that these goldens have and a GGUF file cannot state.
+CONFIGS = {"gemma2": {"query_pre_attn_scalar": 16},
+           "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4}}
+# Golden, architecture, how the file differs from today's converter's.
+CASES = [("gemma2", "gemma2", {}),
+         ("gemma3", "gemma3", {}),
+         ("granite", "granite", {}),
+         ("olmoe", "olmoe", {}),
+         ("glm4-moe", "glm4moe", {}),
+         ("glm4-moe-plain", "glm4moe", {}),
+         ("deepseek-v3", "deepseek2", {}),
+         ("deepseek-v3", "deepseek2", {"old_latent": True}),
+         ("deepseek-v2", "deepseek2", {}),
+         ("deepseek-v2-lite", "deepseek2", {"without": ["expert_gating_func"]})]
+# Golden, architecture, changes, what convert says.
+REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
+            "key granite.logit_scale: expected a number"),
+           ("glm4-moe", "glm4moe", {"expert_gating_func": 1},
+            "key glm4moe.expert_gating_func: expected 2"),
+           ("glm4-moe", "glm4moe", {"nextn_predict_layers": 9},
+            "key glm4moe.nextn_predict_layers: expected fewer than the blocks"),
+           ("deepseek-v3", "deepseek2", {"attention__value_length_mla": 31},
+            "attn_v_b.weight': expected [4, 31, 32]"),
+           ("olmoe", "olmoe", {"rope__freq_base": -1.0},
+            "key olmoe.rope.freq_base: expected a number above 0")]
+
+
+class GgufTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
+
+    def scores(self, case, model):
+        output = self.work / "scores.jsonl"
+        output.unlink(missing_ok=True)
+        self.shoal.must("score", "--model", model, "--input", case / "sequences.jsonl",
+                        "--output", output, "--quiet")
+        return output.read_bytes()
+
+    def check(self, name, arch, how):
+        case, folder = GOLDENS / name, fresh_folder(self.work / "hf")
+        gguf = self.work / "model.gguf"
+        want, model = self.work / "want.h5", self.work / "model.h5"
+        shutil.copytree(case / "hf", folder, dirs_exist_ok=True)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **CONFIGS.get(name, {})}))
+        write_gguf(gguf, arch, folder, **how)
+        self.shoal.must("convert", folder, want)
+        self.shoal.must("convert", gguf, model)
+        expect(self.scores(case, model) == self.scores(case, want),
+               f"{name} as {arch} {how}: other scores than from its folder")
+
+    def check_refusals(self):
+        for name, arch, how, says in REFUSED:
+            gguf = self.work / "wrong.gguf"
+            write_gguf(gguf, arch, GOLDENS / name / "hf", **how)
+            done = self.shoal("convert", gguf, self.work / "wrong.h5")
+            expect(done.status == 3 and says in done.err, f"{name} {how}: {done}")
+
+    def main(self):
+        for case in CASES:
+            self.check(*case)
+        self.check_refusals()
+
+
+if __name__ == "__main__":
+    main_of(GgufTest(*__import__("sys").argv[1:3]).main)

@@ -1,0 +1,281 @@
+"""Writes a Hugging Face folder of tests/golden/models as a GGUF file, with the names, keys and
+orders of llama.cpp's converter; and reads safetensors. Standard library only.
+"""
+import json
+import re
+import struct
+
+U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+ALIGNMENT = 32
+KINDS = {"F32": (0, 4), "F16": (1, 2), "BF16": (30, 2)}  # the type's number, bytes of an element
+SOFTMAX, SIGMOID = 1, 2
+
+
+class Tensor:
+    def __init__(self, kind, shape, data):
+        self.kind, self.shape, self.data = kind, list(shape), data
+
+    def row_bytes(self):
+        return KINDS[self.kind][1] * self.shape[-1]
+
+    def rows(self):
+        n = self.row_bytes()
+        return [self.data[at:at + n] for at in range(0, len(self.data), n)]
+
+    def floats(self):
+        if self.kind == "F32":
+            return struct.unpack(f"<{len(self.data) // 4}f", self.data)
+        if self.kind == "F16":
+            return struct.unpack(f"<{len(self.data) // 2}e", self.data)
+        wide = bytes(2) + b"\0\0".join(self.data[i:i + 2] for i in range(0, len(self.data), 2))
+        return struct.unpack(f"<{len(wide) // 4}f", wide)
+
+
+def read_safetensors(folder):
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        n = struct.unpack("<Q", data[:8])[0]
+        for name, t in json.loads(data[8:8 + n]).items():
+            if name == "__metadata__":
+                continue
+            begin, end = t["data_offsets"]
+            tensors[name] = Tensor(t["dtype"], t["shape"], data[8 + n + begin:8 + n + end])
+    return tensors
+
+
+# ---- tensors ----
+
+COMMON = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+          "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+          "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+          "mlp.shared_experts.up_proj": "ffn_up_shexp",
+          "mlp.shared_experts.down_proj": "ffn_down_shexp",
+          "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
+          "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+          "self_attn.kv_a_layernorm": "attn_kv_a_norm"}
+OUTER = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+         "lm_head.weight": "output.weight"}
+GEMMA = {**COMMON, "post_attention_layernorm": "post_attention_norm",
+         "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+NAMES = {"gemma2": GEMMA, "gemma3": GEMMA,
+         "glm4moe": {**COMMON, "post_attention_layernorm": "post_attention_norm"}}
+SELECT_BIAS = "mlp.gate.e_score_correction_bias"
+
+
+def with_norm_plus_one(t):
+    return Tensor("F32", t.shape, struct.pack(f"<{len(t.floats())}f", *(x + 1 for x in t.floats())))
+
+
+def paired(t, n_heads):
+    """Reorders the rows of each head from halves to the pairs of an interleaved rotation."""
+    rows, half = t.rows(), t.shape[0] // n_heads // 2
+    order = [h * 2 * half + side * half + i for h in range(n_heads) for i in range(half)
+             for side in (0, 1)]
+    return Tensor(t.kind, t.shape, b"".join(rows[r] for r in order))
+
+
+def latent_halves(t, c):
+    """Splits kv_b_proj into the transposed keys and the values of each head."""
+    heads, nope, value = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
+    lora, size, rows = t.shape[1], KINDS[t.kind][1], t.rows()
+    keys, values = [], []
+    for h in range(heads):
+        at = h * (nope + value)
+        values += rows[at + nope:at + nope + value]
+        for col in range(lora):
+            keys += [row[col * size:(col + 1) * size] for row in rows[at:at + nope]]
+    return (Tensor(t.kind, [heads, lora, nope], b"".join(keys)),
+            Tensor(t.kind, [heads, value, lora], b"".join(values)))
+
+
+def gguf_tensors(arch, c, tensors, old_latent):
+    """old_latent: kv_b_proj stays whole, as converters wrote it before latent attention's cache."""
+    out, experts = {}, {}
+    names = NAMES.get(arch, COMMON)
+    for name, t in tensors.items():
+        if arch in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+            t = with_norm_plus_one(t)
+        if name in OUTER:
+            out[OUTER[name]] = t
+            continue
+        layer, inner = re.match(r"model\.layers\.(\d+)\.(.+)", name).groups()
+        blk = f"blk.{layer}."
+        if int(layer) >= c["num_hidden_layers"]:  # a prediction layer: its names do not matter
+            out[blk + inner] = t
+            continue
+        if inner == SELECT_BIAS:
+            out[blk + "exp_probs_b.bias"] = t
+            continue
+        stem, kind = inner.rsplit(".", 1)
+        if stem == "self_attn.kv_b_proj":
+            if old_latent:
+                out[blk + "attn_kv_b.weight"] = t
+                continue
+            out[blk + "attn_k_b.weight"], out[blk + "attn_v_b.weight"] = latent_halves(t, c)
+            continue
+        expert = re.match(r"mlp\.experts\.(\d+)\.(\w+)_proj", stem)
+        if expert:
+            experts.setdefault(f"{blk}ffn_{expert[2]}_exps.weight", {})[int(expert[1])] = t
+            continue
+        if arch == "granite" and stem in ("self_attn.q_proj", "self_attn.k_proj"):
+            heads = "num_attention_heads" if "q_proj" in stem else "num_key_value_heads"
+            t = paired(t, c[heads])
+        out[f"{blk}{names[stem]}.{kind}"] = t
+    for name, group in experts.items():
+        out[name] = Tensor(group[0].kind, [len(group), *group[0].shape],
+                           b"".join(group[e].data for e in range(len(group))))
+    return out
+
+
+# ---- metadata ----
+
+def keys_of(arch, c, old_latent):
+    """The metadata after the architecture's prefix: {key: (type, value)}."""
+    rope = {**c.get("rope_parameters", {}), **c.get("rope_scaling", {})}
+    rope = rope.get("full_attention", rope)
+    keys = {"block_count": (U32, c["num_hidden_layers"]),
+            "context_length": (U32, c["max_position_embeddings"]),
+            "embedding_length": (U32, c["hidden_size"]),
+            "feed_forward_length": (U32, c["intermediate_size"]),
+            "attention.head_count": (U32, c["num_attention_heads"]),
+            "attention.head_count_kv": (U32, c["num_key_value_heads"]),
+            "attention.layer_norm_rms_epsilon": (F32, c["rms_norm_eps"]),
+            "rope.freq_base": (F32, rope["rope_theta"])}
+    if "head_dim" in c:
+        keys["attention.key_length"] = keys["attention.value_length"] = (U32, c["head_dim"])
+    if rope.get("rope_type", "default") != "default":
+        keys["rope.scaling.type"] = (STRING, rope["rope_type"])
+        keys["rope.scaling.factor"] = (F32, rope["factor"])
+    if rope.get("rope_type") == "yarn":
+        keys["rope.scaling.original_context_length"] = (
+            U32, rope["original_max_position_embeddings"])
+        keys["rope.scaling.yarn_beta_fast"] = (F32, rope["beta_fast"])
+        keys["rope.scaling.yarn_beta_slow"] = (F32, rope["beta_slow"])
+    if c.get("num_experts") or c.get("n_routed_experts"):
+        keys["expert_count"] = (U32, c.get("num_experts") or c["n_routed_experts"])
+        keys["expert_used_count"] = (U32, c["num_experts_per_tok"])
+    if "n_group" in c:
+        keys["expert_group_count"] = (U32, c["n_group"])
+        keys["expert_group_used_count"] = (U32, c["topk_group"])
+    keys.update(OWN_KEYS[arch](c, rope))
+    if arch == "deepseek2" and not old_latent:
+        keys["attention.head_count_kv"] = (U32, 1)
+        keys["attention.key_length"] = (U32, c["kv_lora_rank"] + c["qk_rope_head_dim"])
+        keys["attention.value_length"] = (U32, c["kv_lora_rank"])
+    return keys
+
+
+def gemma2(c, _):
+    return {"attn_logit_softcapping": (F32, c["attn_logit_softcapping"]),
+            "final_logit_softcapping": (F32, c["final_logit_softcapping"]),
+            "attention.sliding_window": (U32, c["sliding_window"])}
+
+
+def gemma3(c, _):
+    local = c.get("rope_parameters", {}).get("sliding_attention", {}).get("rope_theta")
+    cap = c.get("final_logit_softcapping")
+    return {"attention.sliding_window": (U32, c["sliding_window"]),
+            **({"final_logit_softcapping": (F32, cap)} if cap else {}),
+            **({"rope.freq_base_swa": (F32, local)} if local else {})}
+
+
+def granite(c, _):
+    return {"attention.scale": (F32, c["attention_multiplier"]),
+            "embedding_scale": (F32, c["embedding_multiplier"]),
+            "residual_scale": (F32, c["residual_multiplier"]),
+            "logit_scale": (F32, c["logits_scaling"])}
+
+
+def olmoe(*_):
+    return {}
+
+
+def routed(c):
+    return {"expert_feed_forward_length": (U32, c["moe_intermediate_size"]),
+            "expert_shared_count": (U32, c["n_shared_experts"]),
+            "leading_dense_block_count": (U32, c["first_k_dense_replace"]),
+            "expert_weights_scale": (F32, c["routed_scaling_factor"]),
+            "expert_weights_norm": (BOOL, c["norm_topk_prob"])}
+
+
+def glm4moe(c, rope):
+    n_predict = c.get("num_nextn_predict_layers") or 0
+    return {**routed(c), "expert_gating_func": (U32, SIGMOID),
+            "block_count": (U32, c["num_hidden_layers"] + n_predict),
+            "nextn_predict_layers": (U32, n_predict),
+            "rope.dimension_count": (U32, int(c["head_dim"] * rope["partial_rotary_factor"]))}
+
+
+def deepseek2(c, rope):
+    v2 = c["model_type"] == "deepseek_v2"
+    query = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    keys = {**routed(c), "expert_gating_func": (U32, SOFTMAX if v2 else SIGMOID),
+            "attention.kv_lora_rank": (U32, c["kv_lora_rank"]),
+            "attention.key_length": (U32, query),
+            "attention.value_length": (U32, c["v_head_dim"]),
+            "attention.key_length_mla": (U32, query),
+            "attention.value_length_mla": (U32, c["v_head_dim"]),
+            "vocab_size": (U32, c["vocab_size"]),
+            "rope.dimension_count": (U32, c["qk_rope_head_dim"])}
+    if "mscale_all_dim" in rope:
+        keys["rope.scaling.yarn_log_multiplier"] = (F32, 0.1 * rope["mscale_all_dim"])
+    if c.get("q_lora_rank"):
+        keys["attention.q_lora_rank"] = (U32, c["q_lora_rank"])
+    return keys
+
+
+OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, olmoe, glm4moe, deepseek2)}
+
+# ---- the file ----
+
+
+def packed_text(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def packed_value(kind, value):
+    if kind == STRING:
+        return packed_text(value)
+    if kind == ARRAY:
+        inner, items = value
+        return struct.pack("<IQ", inner, len(items)) + b"".join(packed_value(inner, v)
+                                                                for v in items)
+    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
+
+
+def padded(data):
+    return data + bytes(-len(data) % ALIGNMENT)
+
+
+def write_gguf(path, arch, folder, old_latent=False, without=(), **changed):
+    """Writes the folder's model as `arch`. without: keys of the architecture that are left out;
+    changed: others' values by key, dots as two underscores."""
+    c = json.loads((folder / "config.json").read_text())
+    keys = keys_of(arch, c, old_latent)
+    for key in without:
+        del keys[key]
+    for key, value in changed.items():
+        key = key.replace("__", ".")
+        keys[key] = (keys[key][0], value)
+    tokens = [f"<{i}>" for i in range(c["vocab_size"])]
+    values = {"general.architecture": (STRING, arch),
+              **{f"{arch}.{key}": value for key, value in keys.items()},
+              "tokenizer.ggml.model": (STRING, "gpt2"), "tokenizer.ggml.pre": (STRING, "smollm"),
+              "tokenizer.ggml.tokens": (ARRAY, (STRING, tokens)),
+              "tokenizer.ggml.token_type": (ARRAY, (I32, [1] * len(tokens))),
+              "tokenizer.ggml.merges": (ARRAY, (STRING, []))}
+    tensors = gguf_tensors(arch, c, read_safetensors(folder), old_latent)
+    head, data = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(values)), b""
+    for key, (kind, value) in values.items():
+        head += packed_text(key) + struct.pack("<I", kind) + packed_value(kind, value)
+    for name, t in tensors.items():
+        head += packed_text(name) + struct.pack("<I", len(t.shape))
+        head += struct.pack(f"<{len(t.shape)}Q", *reversed(t.shape))
+        head += struct.pack("<IQ", KINDS[t.kind][0], len(data))
+        data = padded(data + t.data)
+    path.write_bytes(padded(head) + data)
