@@ -1,6 +1,7 @@
 /* Compares the logits that `shoal score --logits` wrote with golden files.
- * usage: compare_logits LOGITS.h5 BOUND NAME=GOLDEN.i24...
- * tests/golden/logits_file.py defines the golden files: a unit, then integers of three bytes.
+ * usage: compare_logits LOGITS.h5 BOUND NAME[/EVERY]=GOLDEN.i24...
+ * tests/golden/logits_file.py defines the golden files: a unit, then integers of three bytes. With
+ * EVERY, the golden has the rows 0, EVERY, 2 EVERY and so on of the dataset.
  * Every |difference| of dataset NAME must be at most BOUND times the golden's largest |logit|.
  * Exit status: 0 all within, 1 some are not, 2 a file cannot be used. Called by golden.py. */
 #include <hdf5.h>
@@ -11,12 +12,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One sequence: golden and found are [T, V]. */
+/* One sequence: golden and found are [T, V]; T counts the rows that the golden has. */
 struct pair {
     const char *name;
-    size_t n_tokens, n_vocab;
+    size_t every, n_tokens, n_vocab;
     float *golden, *found;
 };
+
+/* Keeps the rows of found that the golden has. */
+static void keep_every(struct pair *p)
+{
+    const size_t n_kept = (p->n_tokens + p->every - 1) / p->every;
+    for (size_t t = 1; t < n_kept; t++)
+        memmove(p->found + t * p->n_vocab, p->found + t * p->every * p->n_vocab,
+                p->n_vocab * sizeof *p->found);
+    p->n_tokens = n_kept;
+}
 
 static bool read_found(hid_t file, struct pair *p)
 {
@@ -32,6 +43,7 @@ static bool read_found(hid_t file, struct pair *p)
         p->found = malloc(p->n_tokens * p->n_vocab * sizeof *p->found);
         ok = p->found != NULL &&
              H5Dread(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, p->found) >= 0;
+        if (ok) keep_every(p);
     }
     H5Sclose(space);
     H5Dclose(set);
@@ -97,7 +109,7 @@ static bool compare(const struct pair *p, double bound)
     const bool within = all_finite && worst <= bound * largest;
     printf(
         "%s [%zu, %zu]: worst %.3e of the largest logit, at token %zu id %zu; %zu other argmax%s\n",
-        p->name, p->n_tokens, p->n_vocab, worst / largest, worst_at / p->n_vocab,
+        p->name, p->n_tokens, p->n_vocab, worst / largest, worst_at / p->n_vocab * p->every,
         worst_at % p->n_vocab, n_argmax, within ? "" : " - BEYOND THE BOUND");
     return within;
 }
@@ -108,7 +120,13 @@ static int compare_one(hid_t file, char *arg, double bound)
     char *equals = strchr(arg, '=');
     if (equals == NULL) return 2;
     *equals = '\0';
-    struct pair p = {.name = arg};
+    struct pair p = {.name = arg, .every = 1};
+    char *slash = strchr(arg, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+        p.every = (size_t)atoi(slash + 1);
+        if (p.every == 0) return 2;
+    }
     int result = 2;
     if (!read_found(file, &p)) {
         fprintf(stderr, "dataset '%s' of the logits file cannot be read as [T, V] f32\n", p.name);
@@ -125,7 +143,7 @@ static int compare_one(hid_t file, char *arg, double bound)
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "usage: compare_logits LOGITS.h5 BOUND NAME=GOLDEN.i24...\n");
+        fprintf(stderr, "usage: compare_logits LOGITS.h5 BOUND NAME[/EVERY]=GOLDEN.i24...\n");
         return 2;
     }
     const hid_t file = H5Fopen(argv[1], H5F_ACC_RDONLY, H5P_DEFAULT);

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of, read_rows, run, write_lines
 
+from generated_weights import checkpoint_of, write_checkpoint
+
 BOUND = "1e-4"
 DENSE_LAYOUTS = [["--tp", "2"], ["--tp", "3"], ["--pp", "2"], ["--dp", "2", "--tp", "2"]]
 MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
@@ -105,6 +107,7 @@ class GoldenTest:
         self.facts = json.loads((self.golden / "golden.json").read_text())
         self.config = json.loads((self.golden / "hf" / "config.json").read_text())
         self.work = fresh_folder(Path(work) / name)
+        self.hf = checkpoint_of(self.golden, self.work / "hf")
 
     def convert(self, source, name, *flags):
         path = self.work / name
@@ -120,7 +123,8 @@ class GoldenTest:
         self.shoal.must("score", "--model", model, "--input", self.golden / "sequences.jsonl",
                         "--output", self.work / "scores.jsonl", "--logits", logits,
                         "--kv-dtype", "f32", *flags, ranks=ranks)
-        pairs = [f"{i + 1}={self.golden / f'logits.{i}.i24'}"
+        every = self.facts.get("every", 1)
+        pairs = [f"{i + 1}/{every}={self.golden / f'logits.{i}.i24'}"
                  for i in range(len(self.facts["sequences"]))]
         return run([self.compare, logits, BOUND, *pairs])
 
@@ -154,7 +158,7 @@ class GoldenTest:
     def mutate(self):
         """A copy of the checkpoint folder with one weight changed."""
         copy = self.work / "mutated"
-        shutil.copytree(self.golden / "hf", copy)
+        shutil.copytree(self.hf, copy)
         wanted = MUTATED.get(self.name) or MUTATED[self.config["model_type"]]
         for path in sorted(copy.glob("*.safetensors")):
             data = bytearray(path.read_bytes())
@@ -173,7 +177,7 @@ class GoldenTest:
         128 x 128 with scales, or as BF16.
         """
         copy, draw = self.work / name, random.Random(5)
-        shutil.copytree(self.golden / "hf", copy)
+        shutil.copytree(self.hf, copy)
         data = (copy / "model.safetensors").read_bytes()
         (n_header,) = struct.unpack_from("<Q", data)
         tensors = {}
@@ -209,10 +213,23 @@ class GoldenTest:
         expect(found[0] == found[1], "fp8 blocks and the same values in BF16 give other rows")
         print("  fp8 blocks: the rows of the same values in BF16")
 
+    def check_other_weights(self):
+        """Weights of another seed, and a tensor of another scale, fail the comparison."""
+        weights = json.loads((self.golden / "weights.json").read_text())
+        group = max(weights["groups"], key=lambda g: (len(g["shape"]), g["names"][0]))
+        other = {**group, "names": group["names"][:1], "deviation": 1.25 * group["deviation"]}
+        rest = {**group, "names": group["names"][1:]}
+        groups = [g for g in weights["groups"] if g is not group] + [g for g in (other, rest) if g["names"]]
+        for name, changed in (("seed", {**weights, "seed": weights["seed"] + 1}), ("scale", {**weights, "groups": groups})):
+            copy = write_checkpoint(self.golden, self.work / name, changed)
+            done = self.score(self.convert_floats(copy, f"{name}.h5"), [], 0)
+            print(f"  another {name}: {done.out.strip()}")
+            expect(done.status == 1, f"weights of another {name} must fail the comparison: {done}")
+
     def main(self):
         moe = any(self.config.get(key) for key in ("num_experts", "num_local_experts",
                                               "n_routed_experts", "moe_num_experts"))
-        model = self.convert_floats(self.golden / "hf", "model.h5")
+        model = self.convert_floats(self.hf, "model.h5")
         self.shoal.must("inspect", model, "--verify")
         self.check_logits(model, [], 0)
         self.check_logits(model, ["--chunk", "1"], 0)
@@ -226,8 +243,10 @@ class GoldenTest:
             self.check_logits(model, layout, n_ranks(layout))
             self.check_greedy(model, [*layout, "--chunk", "7"], n_ranks(layout))
         if "quantization_config" in self.config:
-            kept = self.convert(self.golden / "hf", "kept.h5")
+            kept = self.convert(self.hf, "kept.h5")
             self.check_logits(kept, ["--activations", "f32", "--tp", "2", "--ep", "1"], 2)
+        if self.hf != self.golden / "hf":
+            self.check_other_weights()
         if self.name in FP8_TWINS:
             self.check_fp8_twin()
         done = self.score(self.convert_floats(self.mutate(), "mutated.h5"), [], 0)

@@ -30,6 +30,8 @@ import cpu
 import pairwise
 from program import GOLDENS, REPO, Failure, Shoal, expect, hash_rows, main_of, read_rows, write_lines
 
+from generated_weights import checkpoint_of
+
 BLOCK = 64  # tokens of a KV block
 MODEL_LEN = 256  # --max-model-len: four blocks hold one full context
 BLOCKS = {"plenty": 384, "tight": 4}
@@ -310,7 +312,8 @@ class Law:
         if source == "demo":  # streamed experts are packed beside it
             shutil.copy(DEMO, self.model(source))
             return
-        self.shoal.must("convert", SOURCES[source], self.model(source), "--quantized", "dequantize")
+        folder = checkpoint_of(SOURCES[source].parent, self.work / f"{source}-hf")
+        self.shoal.must("convert", folder, self.model(source), "--quantized", "dequantize")
 
     def prepare(self, name):
         """Makes the model and its two inputs, and computes the hash that all its runs must have."""

@@ -17,6 +17,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 REPO = TESTS.parent
 GOLDENS = TESTS / "golden" / "models"
+sys.path.append(str(TESTS / "golden"))  # for generated_weights.py
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
 FAILED = 1
 

@@ -20,6 +20,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from generated_weights import checkpoint_of
+
 HERE = Path(__file__).resolve().parent
 BOUND = 1e-4
 ABSENT = object()
@@ -141,7 +143,7 @@ def try_model(shoal, name):
     with tempfile.TemporaryDirectory() as scratch:
         work, folder = Path(scratch), Path(scratch) / "hf"
         folder.mkdir()
-        for path in (golden / "hf").iterdir():
+        for path in checkpoint_of(golden, work / "generated").iterdir():
             if path.name != "config.json":
                 os.symlink(path, folder / path.name)
         (folder / "config.json").write_text(json.dumps(config))

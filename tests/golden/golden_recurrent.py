@@ -24,6 +24,7 @@ MODELS = {
     # its layers in another order, one dense; padded heads, biases, three taps, odd sizes, tied
     "qwen3-next-odd": dict(
         cls=Qwen3NextForCausalLM, dtype=torch.float16, prompts=LONGER, less_one=True,
+        generated=True, tokenizer="qwen3-next", every=11,
         config=lambda: Qwen3NextConfig(
             vocab_size=272, hidden_size=80, intermediate_size=112, num_hidden_layers=5,
             num_attention_heads=6, num_key_value_heads=3, head_dim=24, rms_norm_eps=1e-5,

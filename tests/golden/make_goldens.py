@@ -7,6 +7,8 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
   sequences.jsonl  the same prompts with the 32 greedy tokens after them: input of `shoal score`
   logits.N.i24     [T, V] in three bytes each (logits_file.py), row t = logits after token t of sequence N
   golden.json      greedy ids, gaps between the best two logits, largest logit, versions
+A model with the key "generated" has weights.json instead of the weights (generated_weights.py), another golden's
+tokenizer ("tokenizer"), and the logits of every "every"-th token only.
 Weights are rounded to the stored type first; the goldens are computed in f32 from the rounded ones.
 usage: make_goldens.py [NAME...]
 """
@@ -22,6 +24,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
+from golden_generated import generate, write_generated
 from golden_models import MODELS
 from golden_predict import Prediction
 from logits_file import pack_logits
@@ -36,36 +39,37 @@ TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish s
         "each one near the others, none of them leading; when one turns, they all turn. ") * 4
 
 
-def fill(model, generator, less_one):
-    """Fills the model with random weights, with a spread that separates the logits and gives every
-    expert work. less_one: the weights of norms are stored less 1.
+def spread_of(name, shape, tied, less_one):
+    """(mean, deviation) of the random weights of a tensor: a spread that separates the logits and gives every expert
+    work. less_one: the weights of norms are stored less 1.
     """
-    def normal(p, std):
-        p.copy_(torch.randn(p.shape, generator=generator) * std)
+    if "norm" in name:
+        return (0, 0.3) if less_one and "linear_attn" not in name else (1, 0.3)
+    if "embed_tokens" in name or name.endswith("embeddings.weight"):
+        return 0, 0.4 if tied else 1.0
+    if "lm_head" in name:
+        return 0, 0.4
+    if name.endswith(("gate.weight", "router.weight", "gate.wg.weight")):
+        return 0, 1.5 / shape[-1] ** 0.5
+    if "moe_statics" in name:
+        return 0, 0.1
+    if name.endswith(("bias", "sinks")):
+        return 0, 0.5
+    if "q_proj" in name or "k_proj" in name:
+        return 0, 1.4 / shape[-1] ** 0.5
+    return 0, 1.0 / max(shape[-1], 1) ** 0.5
 
+
+def fill(model, generator, less_one):
+    """Fills the model with random weights."""
     tied = model.config.get_text_config().tie_word_embeddings
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if "norm" in name and less_one and "linear_attn" not in name:
-                normal(p, 0.3)
-            elif "norm" in name:
-                p.copy_(1 + 0.3 * torch.randn(p.shape, generator=generator))
-            elif name.endswith("A_log"):  # states that last for a few to some hundred tokens
+            if name.endswith("A_log"):  # states that last for a few to some hundred tokens
                 p.copy_((0.005 + 0.3 * torch.rand(p.shape, generator=generator)).log())
-            elif "embed_tokens" in name or name.endswith("embeddings.weight"):
-                normal(p, 0.4 if tied else 1.0)
-            elif "lm_head" in name:
-                normal(p, 0.4)
-            elif name.endswith(("gate.weight", "router.weight", "gate.wg.weight")):
-                normal(p, 1.5 / p.shape[-1] ** 0.5)
-            elif "moe_statics" in name:
-                normal(p, 0.1)
-            elif name.endswith(("bias", "sinks")):
-                normal(p, 0.5)
-            elif "q_proj" in name or "k_proj" in name:
-                normal(p, 1.4 / p.shape[-1] ** 0.5)
-            else:
-                normal(p, 1.0 / max(p.shape[-1], 1) ** 0.5)
+                continue
+            mean, deviation = spread_of(name, p.shape, tied, less_one)
+            p.copy_(mean + torch.randn(p.shape, generator=generator) * deviation)
 
 
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -289,11 +293,9 @@ def decode(model, prompt):
     return ids, torch.cat(rows)
 
 
-def try_seed(spec, seed):
-    """Makes one model from a seed, with its goldens. Returns None if a choice is too close."""
-    generator = torch.Generator().manual_seed(seed)
-    config = spec["config"]()
-    model = spec["cls"](config).eval()
+def fill_model(spec, generator):
+    """A model with random weights that its stored type can hold, in f32."""
+    model = spec["cls"](spec["config"]()).eval()
     model.set_attn_implementation("eager")  # the others leave out softcaps
     fill(model, generator, spec.get("less_one", False))
     for _, p in experts_of(model) if spec.get("mxfp4") else []:
@@ -306,6 +308,19 @@ def try_seed(spec, seed):
         if name.endswith("e_score_correction_bias"):
             bias = 0.1 * torch.randn(p.shape, generator=generator)
             p.copy_(bias.to(spec["dtype"]).to(torch.float32))
+    return model
+
+
+def try_seed(spec, seed):
+    """Makes one model from a seed, with its goldens. Returns None if a choice is too close."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = None
+    if spec.get("generated"):
+        model, weights = generate(spec, seed, spread_of)
+        model.set_attn_implementation("eager")
+    else:
+        model = fill_model(spec, generator)
+    config = model.config
     prediction = Prediction(model, generator) if spec.get("predicts") else None
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
     for length in spec.get("prompts", PROMPT_LENGTHS):
@@ -332,8 +347,8 @@ def try_seed(spec, seed):
         prediction.train(goldens)
         if not prediction.guess(goldens, spec["dtype"]):
             return None
-    return model, prediction, goldens, dict(seed=seed, gap_min=gap_min, router_gap_min=router_min,
-                                tokens_per_expert=load_sum)
+    return model, prediction, goldens, weights, dict(seed=seed, gap_min=gap_min, router_gap_min=router_min,
+                                                     tokens_per_expert=load_sum)
 
 
 def train_tokenizer(vocab_size):
@@ -361,14 +376,8 @@ def write_tiktoken(directory, vocab_size):
     return dict(prompt=text, ids=encoding.encode(text, allowed_special="all"))
 
 
-def write_model(name, spec):
-    seed = 1
-    while (made := try_seed(spec, seed)) is None:
-        seed += 1
-    model, prediction, goldens, facts = made
-    folder = HERE / "models" / name
-    shutil.rmtree(folder, ignore_errors=True)
-    hf = folder / "hf"
+def write_weights(spec, hf, model, prediction, facts):
+    """Writes the checkpoint as the family publishes it."""
     if prediction is not None:
         prediction.put_back()
     stored = model if spec.get("fp8") else model.to(spec["dtype"])
@@ -385,6 +394,20 @@ def write_model(name, spec):
         drop_tensors(hf, spec["drop"])
     if "drop_experts_from" in spec:
         drop_experts(hf, spec["drop_experts_from"])
+
+
+def write_model(name, spec):
+    seed = 1
+    while (made := try_seed(spec, seed)) is None:
+        seed += 1
+    model, prediction, goldens, weights, facts = made
+    folder = HERE / "models" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    hf = folder / "hf"
+    if weights is not None:
+        write_generated(spec, folder, model, weights)
+    else:
+        write_weights(spec, hf, model, prediction, facts)
     if "fields" in spec:
         edit_config(hf, **spec["fields"])
     for key in spec.get("nulls", []):
@@ -400,14 +423,17 @@ def write_model(name, spec):
     if "published" in spec:
         edit_config(hf, model_type=spec["published"])
         facts["text"] = write_tiktoken(hf, model.config.get_text_config().vocab_size)
-    else:
+    elif weights is None:
         train_tokenizer(model.config.get_text_config().vocab_size).save(str(hf / "tokenizer.json"))
+    every = spec.get("every", 1)
+    if every != 1:
+        facts["every"] = every
     lines = {"prompts": [], "sequences": []}
     for i, g in enumerate(goldens):
         sampling = dict(max_tokens=N_DECODE, temperature=0)
         lines["prompts"].append(dict(custom_id=f"p{i}", prompt_token_ids=g["prompt"], **sampling))
         lines["sequences"].append(dict(custom_id=f"p{i}", prompt_token_ids=g["ids"]))
-        (folder / f"logits.{i}.i24").write_bytes(pack_logits(g["logits"].numpy()))
+        (folder / f"logits.{i}.i24").write_bytes(pack_logits(g["logits"][::every].numpy()))
     for kind, rows in lines.items():
         (folder / f"{kind}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     golden = dict(

@@ -1,0 +1,61 @@
+"""Models of goldens whose weights are generated (generated_weights.py): the checkpoint as transformers saves the model,
+with other values.
+"""
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from generated_weights import safetensors_of
+
+DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+
+
+def spread_by(name, shape, spread_of, tied, less_one):
+    if name.endswith("A_log"):  # states that last for a few to some hundred tokens
+        return -2.2, 0.8
+    if name.endswith("e_score_correction_bias"):
+        return 0, 0.1
+    return spread_of(name, shape, tied, less_one)
+
+
+def weights_of(spec, seed, tensors, spread_of, tied):
+    """The content of weights.json. tensors: as transformers saves them. spec["floats"]: ends of the names of those that
+    are stored as f32.
+    """
+    groups = {}
+    for name, p in sorted(tensors.items()):
+        dtype = "F32" if name.endswith(spec.get("floats", ())) else DTYPES[p.dtype]
+        mean, deviation = spread_by(name, p.shape, spread_of, tied, spec.get("less_one", False))
+        key = dtype, tuple(p.shape), mean, float(f"{deviation:.4g}")
+        groups.setdefault(key, []).append(name)
+    weights = dict(seed=seed, tokenizer=spec["tokenizer"], groups=[
+        dict(dtype=dtype, shape=shape, mean=mean, deviation=deviation, names=names)
+        for (dtype, shape, mean, deviation), names in groups.items()])
+    return dict(sha256=hashlib.sha256(safetensors_of(weights)).hexdigest(), **weights)
+
+
+def generate(spec, seed, spread_of):
+    """A model of a row of MODELS with generated weights, computing in f32, and its weights.json."""
+    config = spec["config"]()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        spec["cls"](config).to(spec["dtype"]).save_pretrained(folder)
+        path = folder / "model.safetensors"
+        weights = weights_of(spec, seed, load_file(path), spread_of, config.tie_word_embeddings)
+        path.write_bytes(safetensors_of(weights))
+        model, info = spec["cls"].from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    return model.eval(), weights
+
+
+def write_generated(spec, folder, model, weights):
+    """Writes hf/config.json and weights.json into the golden's folder."""
+    model.config.dtype, model.config.architectures = spec["dtype"], [spec["cls"].__name__]
+    model.config.save_pretrained(folder / "hf")
+    fields = [f" {json.dumps(key)}: {json.dumps(weights[key])}" for key in weights if key != "groups"]
+    groups = ",\n".join(f"  {json.dumps(group)}" for group in weights["groups"])
+    (folder / "weights.json").write_text("{\n" + ",\n".join([*fields, f' "groups": [\n{groups}\n ]']) + "\n}\n")
