@@ -48,7 +48,7 @@ static void largest(const uint8_t *codes, size_t n, uint8_t *most)
 /* Converts n inputs (rounded up to a multiple of 4) to int8 in place: each value times its output's
  * factor, rounded, plus the bias. Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
  */
-static void encode(uint8_t *codes, size_t n, const float *factor)
+static void encode_codes(uint8_t *codes, size_t n, const float *factor)
 {
     float each[LINE];
     for (size_t i = 0; i < LINE; i++) each[i] = factor[i / QUANT_QUAD];
@@ -74,7 +74,7 @@ static void convert_group(enum dtype scale_dtype, uint8_t *codes, size_t n, void
         factor[c] = is_usual ? 127.0f / m : 0.0f;
         scale[c] = is_usual ? scale[c] * (m / 127.0f) : most[c] == 0 ? 0.0f : NAN;
     }
-    encode(codes, n, factor);
+    encode_codes(codes, n, factor);
     dtype_from_f32(scale_dtype, scale, PANEL_COLUMNS, scales);
 }
 

@@ -117,7 +117,7 @@ static void inputs_part(const void *job_, struct part part)
     }
 }
 
-static void norm_part(const void *job_, struct part part)
+static void delta_norm_part(const void *job_, struct part part)
 {
     const struct delta_job *job = job_;
     const struct delta_args *a = job->a;
@@ -154,7 +154,7 @@ void op_delta(const struct kern_table *k, const struct delta_args *a)
                                                    .gates = a->gates,
                                                    .states = a->states.heads,
                                                    .out = a->out});
-    part_run(k->team, a->n_rows * n_values * DELTA_CHANNEL_COST, norm_part, &job);
+    part_run(k->team, a->n_rows * n_values * DELTA_CHANNEL_COST, delta_norm_part, &job);
 }
 
 struct sigmoid_heads_job {

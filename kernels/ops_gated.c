@@ -38,8 +38,8 @@ static void run_linear(const struct gated_job *job, const struct linear_args *a,
 }
 
 /* Quantizes n columns of a row, from column0 on. */
-static void put_codes(const struct gated_job *job, const float *gate, size_t n, size_t row,
-                      size_t column0)
+static void put_gated_codes(const struct gated_job *job, const float *gate, size_t n, size_t row,
+                            size_t column0)
 {
     struct quant_rows part = *job->codes;
     const size_t first = column0 / part.group, i = row * part.n_groups + first;
@@ -63,7 +63,7 @@ static void run_piece(const struct gated_job *job, const struct linear_args *gat
         const size_t column = column0 - gate->y_panel * PANEL_COLUMNS;
         float *y = gate->y + (row - gate->y_row) * gate->y_stride + column;
         kern_gate(job->k, job->kind, y, up->y + (row - up->y_row) * up->y_stride + column, n, y);
-        if (job->codes != NULL) put_codes(job, y, n, row, column0);
+        if (job->codes != NULL) put_gated_codes(job, y, n, row, column0);
     }
 }
 

@@ -147,7 +147,7 @@ void peak_memory_fini(struct peak_memory *m)
     m->base = NULL;
 }
 
-static float read_plain(const char *from, size_t n)
+static float read_through(const char *from, size_t n)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i + sizeof sum <= n; i += sizeof sum) {
@@ -161,7 +161,7 @@ static float read_plain(const char *from, size_t n)
 double peak_read(const struct peak_memory *m, struct team *team, int variant)
 {
     struct read_job job = read_job_of(m, team);
-    job.read = read_plain;
+    job.read = read_through;
     if (cpu_has_avx2()) job.read = variant == 1 ? k_peak_read_4_avx2 : k_peak_read_1_avx2;
     if (cpu_has_avx512() && variant == 2) job.read = k_peak_read_1_avx512;
     const uint32_t n_pieces = pieces_of(m, team);

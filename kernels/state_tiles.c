@@ -50,7 +50,7 @@ static void run_tile(const struct state_tiles *t, const struct seq_rows *seq, si
                                .skip = t->skip != NULL ? t->skip[v] : 0});
 }
 
-static void tiles_part(const void *job, struct part part)
+static void state_tiles_part(const void *job, struct part part)
 {
     const struct state_tiles *t = job;
     const size_t n_tiles = tiles_of_head(t->shape), n = delta_value_heads(t->shape) * n_tiles;
@@ -65,5 +65,5 @@ static void tiles_part(const void *job, struct part part)
 void state_tiles_run(struct team *team, const struct state_tiles *t)
 {
     const uint64_t n_tiles = delta_value_heads(t->shape) * tiles_of_head(t->shape);
-    part_run(team, t->n_rows * n_tiles * row_cost(t), tiles_part, t);
+    part_run(team, t->n_rows * n_tiles * row_cost(t), state_tiles_part, t);
 }

@@ -55,7 +55,7 @@ static void print_help(FILE *out)
     fprintf(out, "\n`shoal COMMAND --help` lists a command's flags.\n");
 }
 
-static const struct command *find(const char *name)
+static const struct command *find_command(const char *name)
 {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(name, commands[i].name) == 0) return &commands[i];
@@ -66,7 +66,7 @@ static const struct command *find(const char *name)
 static void turn_help_round(int argc, char **argv)
 {
     static char help[] = "--help";
-    if (argc != 3 || strcmp(argv[1], "help") != 0 || find(argv[2]) == NULL) return;
+    if (argc != 3 || strcmp(argv[1], "help") != 0 || find_command(argv[2]) == NULL) return;
     argv[1] = argv[2];
     argv[2] = help;
 }
@@ -90,7 +90,7 @@ static int close_stdout(int status)
     return status_exit(STATUS_IO);
 }
 
-static int run(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
     turn_help_round(argc, argv);
     if (argc < 2) {
@@ -106,7 +106,7 @@ static int run(int argc, char **argv)
         printf("shoal %s (backends: %s)\n", SHOAL_VERSION, device_backends());
         return 0;
     }
-    const struct command *command = find(argv[1]);
+    const struct command *command = find_command(argv[1]);
     struct config env;
     struct status st = config_read(&env);
     if (command == NULL) {
@@ -121,5 +121,5 @@ int main(int argc, char **argv)
     hold_streams();
     signal(SIGXFSZ, SIG_IGN); /* a file at its size limit is a write error, like a full disk */
     ckpt_before_mpi();
-    return close_stdout(run(argc, argv));
+    return close_stdout(run_command(argc, argv));
 }

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static struct status check_sizes(const struct arch_reading *r)
+static struct status check_index_sizes(const struct arch_reading *r)
 {
     const struct arch *m = &r->m;
     if (m->q_lora == 0) return arch_field_missing(r, "q_lora_rank");
@@ -86,7 +86,7 @@ struct status arch_derive_index(struct arch_reading *r)
     index->pairs = r->m.family->index_pairs;
     /* no row sees more positions, so a larger choice would only take memory */
     if (index->n_chosen > r->m.context) index->n_chosen = r->m.context;
-    TRY(check_sizes(r));
+    TRY(check_index_sizes(r));
     TRY(check_list(r, r->layer_types, "layer_types", "indexed_attention"));
     return derive_shared(r);
 }

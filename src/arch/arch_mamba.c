@@ -58,8 +58,8 @@ static struct status wrong_block(const struct arch_reading *r, int list, uint32_
 }
 
 /* Sets *out to the block of layer l, which all lists must agree on. */
-static struct status find_block(const struct arch_reading *r, uint32_t l,
-                                const struct mamba_block **out)
+static struct status find_mamba_block(const struct arch_reading *r, uint32_t l,
+                                      const struct mamba_block **out)
 {
     const struct layer_lists lists = lists_of(r);
     *out = NULL;
@@ -182,7 +182,7 @@ struct status arch_derive_mamba(struct arch_reading *r)
     TRY(derive_positions(r));
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const struct mamba_block *b;
-        TRY(find_block(r, l, &b));
+        TRY(find_mamba_block(r, l, &b));
         m->layer_is_delta[l] = b->is_scan;
         any_attention = any_attention || b->is_attention;
         if (!m->family->mamba_blocks) continue;

@@ -154,7 +154,7 @@ bool kv_store_has(const struct kv_store *s, struct kv_store_key key)
 /* --- writing ------------------------------------------------------------------------------ */
 
 /* Lays out a file in s->buffer. part: [n_layers, n_halves, heads] of half_bytes. */
-static void make_file(struct kv_store *s, struct kv_store_key key, const char *part)
+static void make_store_file(struct kv_store *s, struct kv_store_key key, const char *part)
 {
     const struct kv_store_part *p = &s->part;
     const uint64_t half = p->half_bytes, heads = n_heads(p), piece = p->n_halves * half;
@@ -183,7 +183,7 @@ static void make_file(struct kv_store *s, struct kv_store_key key, const char *p
     memcpy(at, &sum, sizeof sum);
 }
 
-static bool write_file(const char *path, const char *bytes, uint64_t n)
+static bool write_store_file(const char *path, const char *bytes, uint64_t n)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return false;
@@ -231,14 +231,14 @@ bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
     snprintf(path, sizeof path, "%s/%s.%016" PRIx64 ".%u-%u", folder, name, s->part_hash,
              s->part.head_begin, s->part.head_end);
     if (access(path, F_OK) == 0) return true;
-    make_file(s, key, part);
+    make_store_file(s, key, part);
     struct stat self;
     const uint64_t here = stat("/proc/self", &self) == 0 ? (uint64_t)self.st_ino : 0;
     snprintf(temporary, sizeof temporary, "%s/tmp.%ld.%" PRIx64 ".%" PRIx64 ".%u", folder,
              (long)getpid(), here, s->n_written++, s->part.head_begin);
     const uint64_t n_unswept = count_written(s);
     const bool good =
-        write_file(temporary, s->buffer, s->file_bytes) && rename(temporary, path) == 0;
+        write_store_file(temporary, s->buffer, s->file_bytes) && rename(temporary, path) == 0;
     if (!good) unlink(temporary);
     if (n_unswept > s->most_bytes / 16) kv_store_sweep(s);
     return good;
@@ -254,7 +254,7 @@ struct reading {
     uint64_t n_missing;
 };
 
-static bool read_at(int fd, void *to, uint64_t n, uint64_t at)
+static bool read_store_at(int fd, void *to, uint64_t n, uint64_t at)
 {
     for (char *p = to; n > 0;) {
         const ssize_t done = pread(fd, p, n, (off_t)at);
@@ -273,7 +273,7 @@ static bool read_index(int fd, const struct reading *r, struct store_header *h, 
 {
     const struct kv_store_part *p = &r->s->part;
     *index = NULL;
-    if (!read_at(fd, h, sizeof *h, 0)) return false;
+    if (!read_store_at(fd, h, sizeof *h, 0)) return false;
     if (memcmp(h->magic, MAGIC, sizeof MAGIC) != 0 || h->key.low != r->key.low ||
         h->key.high != r->key.high || h->n_halves != p->n_halves ||
         h->half_bytes != p->half_bytes || h->n_layers > 4096 || h->head_end < h->head_begin ||
@@ -282,18 +282,19 @@ static bool read_index(int fd, const struct reading *r, struct store_header *h, 
     const uint64_t n = index_bytes_of(h), n_summed = n - sizeof(uint64_t);
     uint64_t sum;
     const struct status st = mem_alloc(index, n, 1, "prefix store");
-    if (status_failed(&st) || !read_at(fd, *index, n, 0)) return false;
+    if (status_failed(&st) || !read_store_at(fd, *index, n, 0)) return false;
     memcpy(&sum, *index + n_summed, sizeof sum);
     return XXH3_64bits(*index, n_summed) == sum;
 }
 
 /* Reads one head of one layer and puts it into its place. False: it is damaged. */
-static bool read_piece(const struct reading *r, int fd, uint64_t at, uint64_t sum, uint64_t place)
+static bool read_head_piece(const struct reading *r, int fd, uint64_t at, uint64_t sum,
+                            uint64_t place)
 {
     const struct kv_store_part *p = &r->s->part;
     const uint64_t half = p->half_bytes, piece = p->n_halves * half, heads = n_heads(p);
     char *bytes = r->s->buffer;
-    if (!read_at(fd, bytes, piece, at) || XXH3_64bits(bytes, piece) != sum) return false;
+    if (!read_store_at(fd, bytes, piece, at) || XXH3_64bits(bytes, piece) != sum) return false;
     const uint64_t l = place / heads, g = place % heads;
     for (uint64_t w = 0; w < p->n_halves; w++)
         memcpy(r->part + ((l * p->n_halves + w) * heads + g) * half, bytes + w * half, half);
@@ -301,7 +302,8 @@ static bool read_piece(const struct reading *r, int fd, uint64_t at, uint64_t su
 }
 
 /* Reads from a file the heads still missing in `r`. False: the file is damaged. */
-static bool take_pieces(struct reading *r, int fd, const struct store_header *h, const char *index)
+static bool take_head_pieces(struct reading *r, int fd, const struct store_header *h,
+                             const char *index)
 {
     const struct kv_store_part *p = &r->s->part;
     const uint64_t heads = n_heads(p), theirs = h->head_end - h->head_begin;
@@ -318,7 +320,7 @@ static bool take_pieces(struct reading *r, int fd, const struct store_header *h,
             if (there != layer) continue;
             const uint64_t i = l * theirs + head - h->head_begin;
             memcpy(&sum, sums + i * sizeof sum, sizeof sum);
-            if (!read_piece(r, fd, index_bytes_of(h) + i * piece, sum, place)) return false;
+            if (!read_head_piece(r, fd, index_bytes_of(h) + i * piece, sum, place)) return false;
             r->has[place] = true;
             r->n_missing--;
             break;
@@ -327,14 +329,14 @@ static bool take_pieces(struct reading *r, int fd, const struct store_header *h,
     return true;
 }
 
-static bool take_file(void *user, const char *path)
+static bool take_store_file(void *user, const char *path)
 {
     struct reading *r = user;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return true; /* it went away: another file may do */
     struct store_header h;
     char *index = NULL;
-    const bool good = read_index(fd, r, &h, &index) && take_pieces(r, fd, &h, index);
+    const bool good = read_index(fd, r, &h, &index) && take_head_pieces(r, fd, &h, index);
     if (good)
         futimens(fd, NULL); /* used now */
     else
@@ -350,7 +352,7 @@ bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part)
     struct reading r = {.s = s, .key = key, .part = part, .n_missing = n};
     const struct status st = mem_alloc(&r.has, n + 1, sizeof *r.has, "prefix store");
     if (status_failed(&st)) return false;
-    if (n > 0) for_files(s, key, take_file, &r);
+    if (n > 0) for_files(s, key, take_store_file, &r);
     mem_free(&r.has);
     return r.n_missing == 0;
 }

@@ -49,7 +49,7 @@ struct kv_tier {
 };
 
 /* Opens a file that goes away with its last descriptor. */
-static struct status open_file(const char *dir, int *fd)
+static struct status open_tier_file(const char *dir, int *fd)
 {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/shoal-kv-XXXXXX", dir) >= (int)sizeof path)
@@ -60,7 +60,7 @@ static struct status open_file(const char *dir, int *fd)
     return status_ok();
 }
 
-static bool write_all(int fd, const char *from, uint64_t n, uint64_t at)
+static bool write_fully(int fd, const char *from, uint64_t n, uint64_t at)
 {
     while (n > 0) {
         const ssize_t done = pwrite(fd, from, n, (off_t)at);
@@ -73,7 +73,7 @@ static bool write_all(int fd, const char *from, uint64_t n, uint64_t at)
     return true;
 }
 
-static bool read_all(int fd, char *to, uint64_t n, uint64_t at)
+static bool read_fully(int fd, char *to, uint64_t n, uint64_t at)
 {
     while (n > 0) {
         const ssize_t done = pread(fd, to, n, (off_t)at);
@@ -95,7 +95,7 @@ static void do_write(struct kv_tier *t, const struct tier_order *o)
     } else {
         t->sums[o->slot] = XXH3_64bits(o->copy, t->block_bytes);
         t->is_written[o->slot] =
-            write_all(t->fd, o->copy, t->block_bytes, o->slot * t->block_bytes);
+            write_fully(t->fd, o->copy, t->block_bytes, o->slot * t->block_bytes);
     }
     const uint64_t ns = clock_ns() - since;
     pthread_mutex_lock(&t->lock);
@@ -116,7 +116,7 @@ static void do_read(struct kv_tier *t, const struct tier_order *o)
         good = kv_store_get(t->store, o->key, t->buffer);
     else
         good = t->is_written[o->slot] &&
-               read_all(t->fd, t->buffer, t->block_bytes, o->slot * t->block_bytes) &&
+               read_fully(t->fd, t->buffer, t->block_bytes, o->slot * t->block_bytes) &&
                XXH3_64bits(t->buffer, t->block_bytes) == t->sums[o->slot];
     if (failpoint_pass(t->failpoint, FAILPOINT_TIER_READ) != 0) good = false;
     if (good) kv_pool_put_block(t->pool, o->block, t->buffer);
@@ -152,7 +152,7 @@ static void *run_thread(void *user)
     return NULL;
 }
 
-static struct status make_arrays(struct kv_tier *t)
+static struct status make_tier_arrays(struct kv_tier *t)
 {
     const size_t n = t->n_slots + 1u;
     TRY(mem_alloc(&t->sums, n, sizeof *t->sums, "KV tier"));
@@ -178,8 +178,8 @@ struct status kv_tier_create(const struct kv_tier_options *o, struct kv_tier **o
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->ordered, NULL);
     pthread_cond_init(&t->ended, NULL);
-    struct status st = o->n_slots > 0 ? open_file(o->dir, &t->fd) : status_ok();
-    if (!status_failed(&st)) st = make_arrays(t);
+    struct status st = o->n_slots > 0 ? open_tier_file(o->dir, &t->fd) : status_ok();
+    if (!status_failed(&st)) st = make_tier_arrays(t);
     if (!status_failed(&st)) {
         t->runs = pthread_create(&t->thread, NULL, run_thread, t) == 0;
         if (!t->runs) st = status_make(STATUS_MEMORY, "KV tier: no thread could be started");

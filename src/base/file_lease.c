@@ -13,7 +13,7 @@
 
 enum { LEASE_BYTES = 512 };
 
-static void read_line(const char *path, char *out, size_t n_bytes)
+static void read_first_line(const char *path, char *out, size_t n_bytes)
 {
     FILE *f = fopen(path, "re");
     out[0] = '\0';
@@ -31,7 +31,7 @@ struct lease_owner lease_owner_self(const char *job, int32_t launcher)
                             .launcher = launcher == INIT ? NOBODY : launcher};
     struct proc_thread me;
     if (gethostname(o.host, sizeof o.host - 1) != 0 || o.host[0] == '\0') strcpy(o.host, "unknown");
-    read_line("/proc/sys/kernel/random/boot_id", o.kernel, sizeof o.kernel);
+    read_first_line("/proc/sys/kernel/random/boot_id", o.kernel, sizeof o.kernel);
     if (o.kernel[0] == '\0') snprintf(o.kernel, sizeof o.kernel, "%.32s", o.host);
     if (proc_thread_read(o.pid, o.pid, &me)) o.started = me.started;
     if (job != NULL) snprintf(o.job, sizeof o.job, "%s", job);

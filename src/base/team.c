@@ -221,7 +221,8 @@ static void *worker_main(void *worker_)
     return NULL;
 }
 
-static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_span_fn *fn, void *job)
+static void run_spans(struct team *t, uint32_t parts_each, uint32_t flags, team_span_fn *fn,
+                      void *job)
 {
     assert(!t->is_running && parts_each < CLAIM_END);
     t->is_running = true;
@@ -254,7 +255,7 @@ void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job)
 {
     struct single s = {fn, job};
     if (team_size(t) > 1) {
-        run(t, parts_each, 0, run_single, &s);
+        run_spans(t, parts_each, 0, run_single, &s);
         return;
     }
     for (uint32_t i = 0; i < parts_each; i++) {
@@ -266,7 +267,7 @@ void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job)
 void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void *job)
 {
     if (team_size(t) > 1)
-        run(t, parts_each, SPANS, fn, job);
+        run_spans(t, parts_each, SPANS, fn, job);
     else if (parts_each > 0)
         fn(job, 0, parts_each);
 }
@@ -275,7 +276,7 @@ void team_run_each(struct team *t, team_fn *fn, void *job)
 {
     struct single s = {fn, job};
     if (team_size(t) > 1)
-        run(t, 1, OWNER_ONLY, run_single, &s);
+        run_spans(t, 1, OWNER_ONLY, run_single, &s);
     else
         fn(job, 0);
 }

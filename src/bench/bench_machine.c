@@ -335,7 +335,7 @@ static struct status save_node(struct machine_report *r, const char *path)
     return comm_agree(r->comm, st);
 }
 
-static struct status run(struct machine_report *r, const struct bench_options *o)
+static struct status run_machine(struct machine_report *r, const struct bench_options *o)
 {
     TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.json)));
     TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.save)));
@@ -355,7 +355,7 @@ int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)
     }
     if (!status_failed(&st)) {
         r->comm = comm;
-        st = run(r, o);
+        st = run_machine(r, o);
     }
     if (status_failed(&st) && (comm == NULL || comm_rank(comm, COMM_WORLD) == 0)) {
         fprintf(stderr, "shoal bench: %s\n", st.text);

@@ -92,7 +92,7 @@ struct linears {
 };
 
 /* Multiplies with the next weight. */
-static void run_linear(void *user)
+static void time_linear(void *user)
 {
     struct linears *l = user;
     l->w.data = (const char *)l->bytes + l->at * l->stride;
@@ -160,10 +160,10 @@ static struct status measure_format(const struct bench_node *b, struct linears *
         l->n_rows = rows;
         l->at = 0;
         l->n_copies = 1;
-        const double cached = bench_node_time(b->comm, run_linear, l);
+        const double cached = bench_node_time(b->comm, time_linear, l);
         double memory = cached;
         l->n_copies = n_bytes > l->stride ? n_bytes / l->stride : 1;
-        if (rows < 256) memory = bench_node_time(b->comm, run_linear, l);
+        if (rows < 256) memory = bench_node_time(b->comm, time_linear, l);
         const double weights = (double)l->w.n_out * WIDTH * n_ranks;
         TRY(curve_add(&out->cached, (double)rows, cached / weights));
         TRY(curve_add(&out->memory, (double)rows, memory / weights));

@@ -27,7 +27,7 @@ static uint64_t pass_ns(const struct bench_paired *p, int variant)
 
 /* Returns the variant with the smallest median time, which occasional disturbances do not
  * change. */
-static int fastest(const struct bench_paired *p)
+static int fastest_pair(const struct bench_paired *p)
 {
     uint64_t all[PEAK_READS][TRIALS];
     for (int i = 0; i < TRIALS; i++) {
@@ -68,7 +68,7 @@ struct status bench_paired_init(struct bench_paired *p, struct team *team, doubl
     const double n_bytes = fmax(fmin(step_bytes, PASS_BYTES_MAX), (double)least);
     TRY(peak_memory_init(&p->memory, team, (size_t)n_bytes));
     p->n_bytes = peak_read(&p->memory, team, 0);
-    p->variant = fastest(p);
+    p->variant = fastest_pair(p);
     p->arithmetic = fastest_arithmetic(p);
     return status_ok();
 }

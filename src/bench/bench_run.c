@@ -118,7 +118,7 @@ static void bench_run_fini(struct run *r)
     mem_free(&r->n_sampled);
 }
 
-static struct status submit(struct run *r)
+static struct status submit_run(struct run *r)
 {
     while (r->n_submitted < r->n && r->n_submitted - r->n_done < r->c->concurrency) {
         r->submitted_ns[r->n_submitted] = clock_ns();
@@ -251,7 +251,7 @@ static struct status bench_run_steps(struct run *r)
         if (!status_failed(&st) && drain_poll(&b->j->drain, 0) != DRAIN_NOT) {
             st = status_make(STATUS_DRAINED, "stopped (%s)", drain_reason(&b->j->drain));
         }
-        if (!status_failed(&st)) st = submit(r);
+        if (!status_failed(&st)) st = submit_run(r);
         if (!status_failed(&st) && r->n_done < r->n) st = plan_and_run(r, group);
         n_idle = b->groups[group].active ? 0 : n_idle + 1;
     }

@@ -25,7 +25,7 @@ static size_t rows_begin(const struct calib *c, size_t n_out, uint32_t rank)
 }
 
 /* Returns the rows of a member's block from row0 on. */
-static struct quant_block block_at(const struct calib_member *m, size_t row0)
+static struct quant_block member_block(const struct calib_member *m, size_t row0)
 {
     const size_t n_in = m->w->n_in, groups = quant_groups(m->format, n_in);
     return (struct quant_block){
@@ -46,7 +46,7 @@ static struct status calib_quantize_round_rows(struct calib *c, const struct rou
                                                struct calib_member *m, size_t row0, size_t n_rows)
 {
     const size_t n_in = m->w->n_in;
-    const struct quant_block out = block_at(m, row0);
+    const struct quant_block out = member_block(m, row0);
     float *rows = NULL;
     struct status st;
     uint64_t n_bad = 0;
@@ -106,7 +106,7 @@ static struct status calib_quantize_add_error(struct calib *c, const struct cali
     TRY_GOTO(st, mem_alloc(&after, n * n_in, sizeof *after, "rows"), out);
     for (size_t i = 0; i < n; i++) {
         const size_t row = i * n_out / n;
-        const struct quant_block block = block_at(m, row);
+        const struct quant_block block = member_block(m, row);
         calib_member_rows(m, row, 1, before + i * n_in);
         quant_dequantize_rows(NULL, m->format, &block, 1, n_in, after + i * n_in);
     }
@@ -133,7 +133,7 @@ static struct status show_values(struct calib_member *m)
         if (m->format.kind == QUANT_NONE) {
             calib_member_rows(m, r, 1, row);
         } else {
-            const struct quant_block block = block_at(m, r);
+            const struct quant_block block = member_block(m, r);
             quant_dequantize_rows(NULL, m->format, &block, 1, n_in, row);
         }
         packed_put_rows(DTYPE_F32, m->values, n_in,

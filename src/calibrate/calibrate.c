@@ -44,7 +44,7 @@ static struct status calibrate_make_layout(struct calib *c)
     return layout_build(c->o->layout_model, n_layers, &flags, c->layout);
 }
 
-static struct status check_source(const struct calib *c)
+static struct status check_unquantized(const struct calib *c)
 {
     for (size_t i = 0; i < ckpt_tensor_count(c->o->ckpt); i++) {
         const struct ckpt_tensor *t = ckpt_tensor_at(c->o->ckpt, i);
@@ -75,7 +75,7 @@ static struct status check_source(const struct calib *c)
 
 static struct status calibrate_start(struct calib *c)
 {
-    struct status st = check_source(c);
+    struct status st = check_unquantized(c);
     if (!status_failed(&st)) st = calibrate_make_layout(c);
     if (!status_failed(&st)) st = make_hidden(c);
     return comm_agree(c->o->comm, st);

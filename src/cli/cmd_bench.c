@@ -26,7 +26,7 @@ static const char description[] =
     "Start it as it is for one rank, or under mpirun or srun for many, with the layout flags of "
     "shoal generate.";
 
-static bool read_list(const char *text, uint32_t most, struct bench_list *out)
+static bool read_count_list(const char *text, uint32_t most, struct bench_list *out)
 {
     const char *at = text;
     for (out->n = 0;; at++) {
@@ -44,19 +44,19 @@ static bool read_list(const char *text, uint32_t most, struct bench_list *out)
 
 static bool read_lengths(const char *text, void *list)
 {
-    return read_list(text, 1 << 24, list);
+    return read_count_list(text, 1 << 24, list);
 }
 
 static bool read_counts(const char *text, void *list)
 {
-    return read_list(text, 1 << 20, list);
+    return read_count_list(text, 1 << 20, list);
 }
 
 #define FLAG_OWNER struct bench_flags
 static const struct flag rows[] = {BENCH_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 
-static uint32_t largest(const struct bench_list *l)
+static uint32_t largest_count(const struct bench_list *l)
 {
     uint32_t most = 0;
     for (size_t i = 0; i < l->n; i++) most = l->values[i] > most ? l->values[i] : most;
@@ -72,9 +72,9 @@ static void bench_settle(struct bench_options *o)
     job->files.input = (struct flag_list){.values = {f->turns ? "-" : ""}, .n = 1};
     job->files.output = "";
     job->run.watchdog_s = f->watchdog_s;
-    job->schedule.max_batch = (int32_t)largest(&f->concurrency);
+    job->schedule.max_batch = (int32_t)largest_count(&f->concurrency);
     if (job->model.max_model_len == 0)
-        job->model.max_model_len = largest(&f->prompts) + largest(&f->outputs);
+        job->model.max_model_len = largest_count(&f->prompts) + largest_count(&f->outputs);
     job->run_instead = bench_run;
     job->bench = o;
 }

@@ -80,7 +80,7 @@ static struct status pack_write(struct pack *p, struct comm *comm, const char *p
     return status_ok();
 }
 
-static struct status pack_run(const struct pack_flags *f, struct config env, struct comm *comm,
+static struct status run_pack(const struct pack_flags *f, struct config env, struct comm *comm,
                               const char *model)
 {
     struct pack p = {.ckpt = NULL};
@@ -120,7 +120,7 @@ int cmd_pack(struct config env, int argc, char **argv)
     if (!status_failed(&st) && env.launcher_size > 1)
         st = status_make(STATUS_USAGE, "one process packs: start it without a launcher");
     if (!status_failed(&st)) st = comm_start(&argc, &argv, &comm);
-    if (!status_failed(&st)) st = pack_run(&flags, env, comm, parsed.positionals.values[0]);
+    if (!status_failed(&st)) st = run_pack(&flags, env, comm, parsed.positionals.values[0]);
     comm_stop(&comm);
     return status_failed(&st) ? flags_refuse("pack", 0, &st) : 0;
 }

@@ -61,7 +61,7 @@ static double total_lines(const struct journal_facts *f)
     return (double)f->n_read * (double)f->input_bytes / (double)f->n_read_bytes;
 }
 
-static struct view view_of(const struct journal_facts *f, bool is_running)
+static struct view status_view(const struct journal_facts *f, bool is_running)
 {
     struct view v = {.f = f, .total = total_lines(f), .left_s = -1};
     v.state = f->is_complete ? "complete" : is_running ? "running" : "stopped";
@@ -187,7 +187,7 @@ static struct status status_show(const char *path, const struct status_options *
     struct journal_facts facts;
     bool is_running;
     TRY(find_journal(path, &is_running, &facts));
-    struct view v = view_of(&facts, is_running);
+    struct view v = status_view(&facts, is_running);
     struct status st = status_ok();
     if (o->forecast.nodes != NULL && !facts.is_complete) {
         v.is_forecast = true;

@@ -85,8 +85,8 @@ static void nodes_keep(struct nodes *n, const struct candidate_layout *c)
 }
 
 /* Considers the layout with this tp and pp; layout_choose chooses dp and ep, as in a job. */
-static struct status consider(const struct forecasts *f, struct nodes *n, uint32_t tp, uint32_t pp,
-                              struct candidate_layout *c)
+static struct status consider_nodes(const struct forecasts *f, struct nodes *n, uint32_t tp,
+                                    uint32_t pp, struct candidate_layout *c)
 {
     struct layout_flags flags = f->job->layout;
     bool fits = false;
@@ -114,7 +114,7 @@ static struct status find_best(const struct forecasts *f, struct nodes *n)
         if (ranks % pp != 0 || (asked->pp > 0 && asked->pp != pp)) continue;
         for (uint32_t tp = 1; tp <= ranks / pp && !status_failed(&st); tp++) {
             if (ranks / pp % tp != 0 || (asked->tp > 0 && asked->tp != tp)) continue;
-            st = consider(f, n, tp, pp, c);
+            st = consider_nodes(f, n, tp, pp, c);
         }
     }
     mem_free(&c);
@@ -270,7 +270,7 @@ static struct status write_svg(const struct forecasts *f)
     return st;
 }
 
-static struct status print(const struct forecasts *f)
+static struct status print_forecast(const struct forecasts *f)
 {
     struct strbuf s;
     strbuf_init(&s);
@@ -315,7 +315,7 @@ static struct status run_all(struct forecasts *f)
             "more nodes, or a smaller --max-model-len or --step-tokens",
             f->node.memory_bytes / (double)(1ull << 30), f->f->count);
     if (f->f->svg != NULL) TRY(write_svg(f));
-    return print(f);
+    return print_forecast(f);
 }
 
 static struct status settle(struct forecasts *f)

@@ -15,7 +15,7 @@ enum { RUN_LINES = 64 };
 /* Called for each line. */
 typedef struct status line_fn(void *user, const struct line *line);
 
-static struct status each_line(const struct input_files *inputs, line_fn *fn, void *user)
+static struct status each_input_line(const struct input_files *inputs, line_fn *fn, void *user)
 {
     struct line_reader *r = NULL;
     struct line line = {.kind = LINE_OK};
@@ -73,7 +73,7 @@ static struct status plan_lines_sample(const struct input_files *inputs, double 
         if (fd >= 0) close(fd);
         return st;
     }
-    struct status st = each_line(inputs, sample_line, &s);
+    struct status st = each_input_line(inputs, sample_line, &s);
     if (fclose(s.to) != 0 && !status_failed(&st))
         st = status_make(STATUS_IO, "a sample of lines: %s", strerror(errno));
     snprintf(out->path, sizeof out->path, "/proc/self/fd/%d", out->fd);
@@ -86,7 +86,7 @@ struct status plan_lines_read(const struct input_files *inputs, double n_most,
 {
     struct count c = {0};
     *out = (struct plan_lines){.fd = -1};
-    TRY(each_line(inputs, count_line, &c));
+    TRY(each_input_line(inputs, count_line, &c));
     if (c.n == 0) return status_make(STATUS_INPUT, "%s: has no lines", inputs->name);
     const double mean = c.bytes / c.n, variance = c.squares / c.n - mean * mean;
     out->n_all = out->n = c.n;

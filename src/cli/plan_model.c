@@ -64,7 +64,7 @@ static struct status add_tensor(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
-static int by_name(const void *a, const void *b)
+static int by_role_name(const void *a, const void *b)
 {
     const struct ckpt_tensor_spec *x = a, *y = b;
     return strcmp(x->name, y->name);
@@ -75,7 +75,7 @@ static int by_name(const void *a, const void *b)
 static size_t sort_specs(struct ckpt_tensor_spec *specs, size_t n)
 {
     size_t n_kept = 0;
-    qsort(specs, n, sizeof *specs, by_name);
+    qsort(specs, n, sizeof *specs, by_role_name);
     for (size_t i = 0; i < n; i++)
         if (n_kept == 0 || strcmp(specs[n_kept - 1].name, specs[i].name) != 0)
             specs[n_kept++] = specs[i];

@@ -19,7 +19,7 @@ static void say(struct advice *a, double gain, const char *format, ...)
 }
 
 /* Returns a part's fraction of the predicted time. */
-static double part_of(const struct advice_facts *f, enum cost_part part)
+static double time_part_of(const struct advice_facts *f, enum cost_part part)
 {
     const double total = cost_total(&f->predicted);
     return total > 0 ? f->predicted.s[part] / total : 0;
@@ -54,9 +54,9 @@ static void sums(const struct advice_facts *f, struct advice *a)
 }
 
 /* Few rows share each read of the weights: more of them cost little. */
-static void few_rows(const struct advice_facts *f, struct advice *a)
+static void advise_few_rows(const struct advice_facts *f, struct advice *a)
 {
-    const double part = part_of(f, COST_WEIGHTS);
+    const double part = time_part_of(f, COST_WEIGHTS);
     if (part < 0.5 || f->max_batch <= 0 || f->rows_of_step > 1.5 * f->max_batch) return;
     const double gain = 2 / (1 + (1 - part));
     say(a, gain,
@@ -67,7 +67,7 @@ static void few_rows(const struct advice_facts *f, struct advice *a)
 
 static void wide_weights(const struct advice_facts *f, struct advice *a)
 {
-    const double part = part_of(f, COST_WEIGHTS);
+    const double part = time_part_of(f, COST_WEIGHTS);
     if (part < 0.4 || f->weight_bytes < 1.5) return;
     const double gain = without(part * (1 - 1.06 / f->weight_bytes));
     say(a, gain,
@@ -88,7 +88,7 @@ static void small_pool(const struct advice_facts *f, struct advice *a)
 
 static void skewed_experts(const struct advice_facts *f, struct advice *a)
 {
-    const double moe = part_of(f, COST_WEIGHTS) + part_of(f, COST_ARITHMETIC);
+    const double moe = time_part_of(f, COST_WEIGHTS) + time_part_of(f, COST_ARITHMETIC);
     const double lost = moe * (1 - 1 / f->expert_evenness);
     if (f->ep < 2 || f->expert_evenness < 1.15 || f->placed_by_load) return;
     say(a, without(lost),
@@ -108,7 +108,7 @@ static void idle_pipeline(const struct advice_facts *f, struct advice *a)
 
 static void uneven_replicas(const struct advice_facts *f, struct advice *a)
 {
-    const double part = part_of(f, COST_IMBALANCE);
+    const double part = time_part_of(f, COST_IMBALANCE);
     if (f->dp < 2 || part < 0.1) return;
     say(a, without(part),
         "replicas wait for the fullest one for %.0f %% of the time: half the --dp with twice the "
@@ -141,7 +141,7 @@ static const struct {
     const char *name;
     void (*see)(const struct advice_facts *f, struct advice *a);
 } rules[] = {{"exchange", exchange},           {"sums", sums},
-             {"few rows", few_rows},           {"wide weights", wide_weights},
+             {"few rows", advise_few_rows},    {"wide weights", wide_weights},
              {"small pool", small_pool},       {"skewed experts", skewed_experts},
              {"idle pipeline", idle_pipeline}, {"uneven replicas", uneven_replicas},
              {"slow lead", slow_lead},         {"slow machine", slow_machine}};

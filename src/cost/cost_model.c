@@ -33,7 +33,7 @@ static enum node_format format_of(const struct layout_model *m, enum arch_class 
 }
 
 /* Returns the number of weights in a rank's slab of a tensor. */
-static double weights_of(const struct weights_cut *cut, const struct arch_tensor *t)
+static double weight_count(const struct weights_cut *cut, const struct arch_tensor *t)
 {
     const struct weight_spec held = weights_slab(cut, t);
     const double outer = t->is_expert ? range_count(held.outer) : 1;
@@ -49,7 +49,7 @@ static void count_layer(struct cost_model *m, struct cost_stage *s, const struct
         if ((t->part & parts) == 0 || t->is_vector) continue;
         const enum node_format f = format_of(&m->l->model, t->class);
         m->weight_bytes[f] = layout_weight_bytes(&m->l->model, t->class);
-        *(t->is_expert ? &s->expert[f] : &s->dense[f]) += times * weights_of(cut, t);
+        *(t->is_expert ? &s->expert[f] : &s->dense[f]) += times * weight_count(cut, t);
     }
 }
 

@@ -43,7 +43,7 @@ static double later(double a, double b)
 
 /* Adds the parts of the slowest stage, shortened to the time that the step added to the job; what
  * they do not explain is an idle pipeline. */
-static void take_parts(struct forecast *f, const struct cost *slowest, double added_s)
+static void take_cost_parts(struct forecast *f, const struct cost *slowest, double added_s)
 {
     const double s = cost_total(slowest);
     const double times = s > added_s ? added_s / s : 1;
@@ -70,7 +70,7 @@ void forecast_step(struct forecast *f, uint32_t group, const struct step_plan *p
     f->group_ready_s[group] = at;
     const double added = later(at - f->now_s, 0);
     f->now_s += added;
-    take_parts(f, &slowest, added);
+    take_cost_parts(f, &slowest, added);
     f->phase_s[forecast_phase_of(plan)] += added;
     f->n_steps++;
     for (uint32_t r = 0; r < m->l->dp; r++) {

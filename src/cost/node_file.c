@@ -163,7 +163,7 @@ static struct status read_text(const struct js_node *at, const char *name, char 
     return status_ok();
 }
 
-static struct status read_number(const struct js_node *at, const struct member *m, double *out)
+static struct status read_node_number(const struct js_node *at, const struct member *m, double *out)
 {
     if (js_number(at, out) && isfinite(*out) && (*out > 0 || (m->may_be_zero && *out == 0)))
         return status_ok();
@@ -191,7 +191,7 @@ static struct status read_members(const struct js_node *root, struct node *out)
         TRY(read_text(js_get(root, texts[i].name), texts[i].name, base + texts[i].offset));
     for (size_t i = 0; i < COUNT(numbers); i++) {
         double x;
-        TRY(read_number(js_get(root, numbers[i].name), &numbers[i], &x));
+        TRY(read_node_number(js_get(root, numbers[i].name), &numbers[i], &x));
         memcpy(base + numbers[i].offset, &x, sizeof x);
     }
     for (size_t i = 0; i < COUNT(curves); i++)

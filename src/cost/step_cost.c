@@ -96,8 +96,8 @@ static void add_linears(const struct cost_model *m, enum node_format f, double n
 }
 
 /* Adds the experts' linears and gates for the rows of n_batches replicas. */
-static void add_experts(const struct cost_model *m, const struct cost_stage *s, double n_rows,
-                        struct cost *out)
+static void cost_experts(const struct cost_model *m, const struct cost_stage *s, double n_rows,
+                         struct cost *out)
 {
     const struct arch *a = m->l->model.arch;
     const double all = n_rows * m->n_batches, n_places = layout_n_places(m->l);
@@ -114,8 +114,8 @@ static void add_experts(const struct cost_model *m, const struct cost_stage *s, 
 
 /* --- attention and row ops ---------------------------------------------------------------- */
 
-static void add_attention(const struct cost_model *m, const struct cost_stage *s,
-                          const struct cost_rows *rows, struct cost *out)
+static void cost_attention(const struct cost_model *m, const struct cost_stage *s,
+                           const struct cost_rows *rows, struct cost *out)
 {
     const struct node *node = m->node;
     const double n_many = rows->n_rows - rows->n_one;
@@ -220,11 +220,11 @@ static struct cost replica_cost(const struct cost_model *m, const struct cost_st
     if (rows->n_rows > 0) {
         for (int f = 0; f < NODE_FORMAT_COUNT; f++)
             add_linears(m, (enum node_format)f, s->dense[f], rows->n_rows, &c);
-        add_attention(m, s, rows, &c);
+        cost_attention(m, s, rows, &c);
         add_row_ops(m, s, rows->n_rows, &c);
         add_head(m, s, rows, &c);
     }
-    add_experts(m, s, shared_rows, &c);
+    cost_experts(m, s, shared_rows, &c);
     if (shared_rows > 0) add_ranks(m, s, rows->n_rows, &c);
     return c;
 }

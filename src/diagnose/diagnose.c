@@ -21,7 +21,7 @@ struct diagnosis {
     size_t n_findings;
 };
 
-static struct status gather(struct diagnosis *d, const struct diagnose_flags *f)
+static struct status gather_facts(struct diagnosis *d, const struct diagnose_flags *f)
 {
     TRY(comm_gather_topo(d->comm, &d->topo));
     const uint32_t rank = (uint32_t)comm_rank(d->comm, COMM_WORLD);
@@ -60,7 +60,7 @@ static void print_host(const struct diagnosis *d, uint32_t host, struct strbuf *
     strbuf_puts(s, "\n");
 }
 
-static void print_text(const struct diagnosis *d, struct strbuf *s)
+static void print_findings(const struct diagnosis *d, struct strbuf *s)
 {
     for (uint32_t h = 0; h < d->topo->n_nodes; h++) print_host(d, h, s);
     size_t n_problems = 0;
@@ -75,7 +75,7 @@ static void print_text(const struct diagnosis *d, struct strbuf *s)
                   d->topo->n_ranks, n_problems, d->n_findings - n_problems);
 }
 
-static void add_string(struct strbuf *s, const char *key, const char *value)
+static void write_json_string(struct strbuf *s, const char *key, const char *value)
 {
     strbuf_printf(s, "\"%s\":", key);
     strbuf_json_string(s, value, strlen(value));
@@ -87,9 +87,9 @@ static void json_host(const struct diagnosis *d, uint32_t host, struct strbuf *s
     const struct facts_rank *r = &d->ranks[d->first[host]];
     const struct facts_measured *m = &r->measured;
     strbuf_puts(s, host > 0 ? ",{" : "{");
-    add_string(s, "host", node->name);
+    write_json_string(s, "host", node->name);
     strbuf_puts(s, ",");
-    add_string(s, "cpu", r->cpu);
+    write_json_string(s, "cpu", r->cpu);
     strbuf_printf(s,
                   ",\"cores\":%u,\"numa_nodes\":%u,\"gpus\":%u,\"memory_bytes\":%llu,"
                   "\"read_gbs\":%.3f,\"modules\":%u,\"modules_gbs\":%.3f,\"others_cores\":%.3f,"
@@ -101,7 +101,7 @@ static void json_host(const struct diagnosis *d, uint32_t host, struct strbuf *s
                   m->write_mbs);
 }
 
-static void print_json(const struct diagnosis *d, struct strbuf *s)
+static void print_findings_json(const struct diagnosis *d, struct strbuf *s)
 {
     strbuf_printf(s, "{\"shoal\":\"%s\",\"ranks\":%u,\"hosts\":[", SHOAL_VERSION, d->topo->n_ranks);
     for (uint32_t h = 0; h < d->topo->n_nodes; h++) json_host(d, h, s);
@@ -109,15 +109,15 @@ static void print_json(const struct diagnosis *d, struct strbuf *s)
     for (size_t i = 0; i < d->n_findings; i++) {
         const struct finding *f = &d->findings[i];
         strbuf_puts(s, i > 0 ? ",{" : "{");
-        add_string(s, "kind", f->kind == FINDING_PROBLEM ? "problem" : "hint");
+        write_json_string(s, "kind", f->kind == FINDING_PROBLEM ? "problem" : "hint");
         strbuf_puts(s, ",");
-        add_string(s, "rule", f->rule);
+        write_json_string(s, "rule", f->rule);
         strbuf_puts(s, ",");
-        add_string(s, "host", f->host);
+        write_json_string(s, "host", f->host);
         strbuf_puts(s, ",");
-        add_string(s, "text", f->text);
+        write_json_string(s, "text", f->text);
         strbuf_puts(s, ",");
-        add_string(s, "remedy", f->remedy);
+        write_json_string(s, "remedy", f->remedy);
         strbuf_puts(s, "}");
     }
     strbuf_puts(s, "]}\n");
@@ -140,12 +140,12 @@ static struct status report(const struct diagnosis *d, const char *json)
     struct status st = status_ok();
     strbuf_init(&s);
     if (json == NULL || strcmp(json, "-") != 0) {
-        print_text(d, &s);
+        print_findings(d, &s);
         st = write_out(NULL, &s);
         strbuf_clear(&s);
     }
     if (json != NULL && !status_failed(&st)) {
-        print_json(d, &s);
+        print_findings_json(d, &s);
         st = write_out(json, &s);
     }
     strbuf_fini(&s);
@@ -154,7 +154,7 @@ static struct status report(const struct diagnosis *d, const char *json)
 
 static struct status diagnose(struct diagnosis *d, const struct diagnose_flags *f)
 {
-    TRY(gather(d, f));
+    TRY(gather_facts(d, f));
     if (comm_rank(d->comm, COMM_WORLD) != 0) return comm_agree(d->comm, status_ok());
     struct status st = mem_alloc(&d->findings, FINDINGS_MAX, sizeof *d->findings, "findings");
     if (!status_failed(&st)) {

@@ -51,7 +51,7 @@ void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *k
     key[1] = k.high;
 }
 
-static struct kv_store_key key_of(const struct plan_move *m)
+static struct kv_store_key move_key(const struct plan_move *m)
 {
     return (struct kv_store_key){.low = (uint64_t)m->key[1] << 32 | m->key[0],
                                  .high = (uint64_t)m->key[3] << 32 | m->key[2]};
@@ -68,10 +68,10 @@ static struct status run_move(struct engine *e, const struct plan_move *m, struc
         e->n_reads++;
         return kv_tier_in(e->tier, (uint32_t)m->slot, (uint32_t)m->block);
     case PLAN_MOVE_PUT:
-        return kv_tier_put(e->tier, (uint32_t)m->block, key_of(m));
+        return kv_tier_put(e->tier, (uint32_t)m->block, move_key(m));
     case PLAN_MOVE_GET:
         e->n_reads++;
-        return kv_tier_get(e->tier, key_of(m), (uint32_t)m->block);
+        return kv_tier_get(e->tier, move_key(m), (uint32_t)m->block);
     case PLAN_MOVE_ASK:
         b->ask = m;
         return status_ok();

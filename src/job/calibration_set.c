@@ -63,8 +63,8 @@ static struct status read_lines(struct growing *g, const struct request_rules *r
     }
 }
 
-static struct status read_file(struct growing *g, const char *path, const struct ckpt *c,
-                               const struct arch *m)
+static struct status read_calibration(struct growing *g, const char *path, const struct ckpt *c,
+                                      const struct arch *m)
 {
     struct job_text text;
     struct line_reader *reader = NULL;
@@ -118,7 +118,7 @@ struct status calibration_set_read(struct calibration_set *s, const char *path, 
     struct growing g = {.s = s, .max_tokens = max_tokens};
     struct status st = status_ok();
     *s = (struct calibration_set){0};
-    if (comm_rank(comm, COMM_WORLD) == 0) st = read_file(&g, path, c, m);
+    if (comm_rank(comm, COMM_WORLD) == 0) st = read_calibration(&g, path, c, m);
     TRY(comm_agree(comm, st));
     return share(s, comm);
 }

@@ -425,7 +425,7 @@ static struct status end_audit(const struct job *j)
                        (unsigned long long)r.n_compared);
 }
 
-static struct status run(struct job *j)
+static struct status run_lines(struct job *j)
 {
     TRY(job_start(j));
     TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
@@ -492,7 +492,7 @@ static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
 
 /* **Collective (world)**. Does the first communication of the ranks: compares their programs and
  * flags, and agrees on `flags`, the status of this rank's flags. */
-static struct status meet(struct comm *c, int argc, char **argv, struct status flags)
+static struct status meet_ranks(struct comm *c, int argc, char **argv, struct status flags)
 {
     TRY(job_same(c, argc, argv));
     return comm_agree(c, flags);
@@ -510,9 +510,9 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     struct status st = comm_start(argc, argv, &j.comm);
     if (j.comm != NULL)
         log_init(comm_rank(j.comm, COMM_WORLD), j.o->run.log_level, j.o->run.log_json);
-    if (!status_failed(&st)) st = meet(j.comm, *argc, *argv, st);
+    if (!status_failed(&st)) st = meet_ranks(j.comm, *argc, *argv, st);
     if (!status_failed(&st)) share_limit(&j, asked_ns, slurm_s);
-    if (!status_failed(&st)) st = run(&j);
+    if (!status_failed(&st)) st = run_lines(&j);
     /* all ranks agreed on this status, so one rank reports it */
     if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {
         log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
@@ -530,7 +530,7 @@ int job_refuse(struct status flags, struct config env, int *argc, char ***argv)
     if (!env.is_launched || env.launcher_size == 1)
         return flags_refuse(command, env.launcher_rank, &flags);
     struct status st = comm_start(argc, argv, &comm);
-    st = status_failed(&st) ? flags : meet(comm, *argc, *argv, flags);
+    st = status_failed(&st) ? flags : meet_ranks(comm, *argc, *argv, flags);
     if (comm == NULL || comm_rank(comm, COMM_WORLD) == 0) (void)flags_refuse(command, 0, &st);
     comm_stop(&comm);
     return status_exit(st.code);

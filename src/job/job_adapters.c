@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-static bool is_name(const char *text, size_t n)
+static bool is_adapter_name(const char *text, size_t n)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                   "._:/-";
@@ -18,7 +18,7 @@ static bool is_name(const char *text, size_t n)
 static struct status read_flag(const char *flag, char **at, struct adapter_file *file)
 {
     const char *equals = strchr(flag, '=');
-    if (equals == NULL || equals[1] == '\0' || !is_name(flag, (size_t)(equals - flag))) {
+    if (equals == NULL || equals[1] == '\0' || !is_adapter_name(flag, (size_t)(equals - flag))) {
         return status_make(STATUS_USAGE,
                            "--adapter: expected NAME=FILE.h5, the name of letters, digits and "
                            "._:/-, found \"%s\"",
@@ -49,7 +49,7 @@ static struct status read_digest(const struct adapter_file *file, struct request
     return status_ok();
 }
 
-static struct status read_all(struct job_adapters *a, const struct flag_list *flags)
+static struct status read_adapter_files(struct job_adapters *a, const struct flag_list *flags)
 {
     char *at = a->text;
     for (size_t i = 0; i < flags->n; i++) TRY(read_flag(flags->values[i], &at, &a->files[i]));
@@ -71,7 +71,7 @@ struct status job_adapters_read(struct job_adapters *a, const struct flag_list *
     TRY(mem_alloc(&a->text, n_bytes, 1, "adapters"));
     TRY(mem_alloc(&a->files, flags->n, sizeof *a->files, "adapters"));
     TRY(mem_alloc(&a->rules, flags->n, sizeof *a->rules, "adapters"));
-    return read_all(a, flags);
+    return read_adapter_files(a, flags);
 }
 
 void job_adapters_fini(struct job_adapters *a)

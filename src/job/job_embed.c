@@ -14,7 +14,8 @@ static bool ends_with(const char *text, const char *end)
 
 /* Checks that there are only transformer, pooling and normalization modules, and reads whether
  * vectors are normalized. *pools: one of them pools. */
-static struct status read_modules(struct job_embed *e, const struct js_node *modules, bool *pools)
+static struct status read_embed_modules(struct job_embed *e, const struct js_node *modules,
+                                        bool *pools)
 {
     if (js_type(modules) != JS_ARRAY) return status_ok();
     e->rules.normalizes = false;
@@ -69,8 +70,8 @@ static struct status read_pooling(struct job_embed *e, const struct js_node *poo
                        "--pooling");
 }
 
-static struct status read_prompts(struct job_embed *e, const struct js_node *settings,
-                                  const char *asked)
+static struct status read_embed_prompts(struct job_embed *e, const struct js_node *settings,
+                                        const char *asked)
 {
     const bool is_auto = strcmp(asked, "auto") == 0, is_none = strcmp(asked, "none") == 0;
     const struct js_node *prompts = js_get(settings, "prompts");
@@ -109,9 +110,9 @@ static struct status read_files(struct job_embed *e, const struct embed_flags *f
     const struct js_node *root = e->doc != NULL ? js_root(e->doc) : NULL;
     const struct js_node *pooling = js_get(root, "pooling");
     bool pools = js_type(pooling) == JS_OBJECT;
-    TRY(read_modules(e, js_get(root, "modules"), &pools));
+    TRY(read_embed_modules(e, js_get(root, "modules"), &pools));
     if (flags->pooling == POOL_NONE) TRY(read_pooling(e, pooling, pools));
-    return read_prompts(e, js_get(root, "settings"), flags->prompt_name);
+    return read_embed_prompts(e, js_get(root, "settings"), flags->prompt_name);
 }
 
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,

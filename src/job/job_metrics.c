@@ -148,7 +148,7 @@ static void put_stages(const struct job *j, const struct engine_stats *all, stru
 }
 
 /* Appends the numbers of a rank's streamed experts. */
-static void put_experts(const struct expert_stream_stats *e, struct strbuf *s)
+static void put_expert_rows(const struct expert_stream_stats *e, struct strbuf *s)
 {
     strbuf_puts(s, "\"experts\":{");
     job_metrics_put(s, "memory_bytes", e->held_bytes);
@@ -198,7 +198,7 @@ static void job_metrics_put_ranks(const struct job *j, const struct engine_stats
         job_metrics_put(s, "messages", e->n_sent);
         job_metrics_put(s, "collectives", e->n_collectives);
         job_metrics_put(s, "peak_bytes", e->peak_bytes);
-        if (j->layout_model.streams_experts) put_experts(&e->experts, s);
+        if (j->layout_model.streams_experts) put_expert_rows(&e->experts, s);
         if (j->n_tier_slots > 0 || j->o->tier.prefix_store.n_bytes > 0) put_tier(&e->tier, s);
         job_metrics_end(s, "},");
     }

@@ -26,7 +26,7 @@ static bool is_same(const char *a, const char *b)
 }
 
 /* Writes the folder of a file to `out`, which holds at least as many bytes as the path. */
-static void folder_of(const char *path, char *out)
+static void parent_folder(const char *path, char *out)
 {
     const char *slash = strrchr(path, '/');
     const size_t n = slash == NULL ? 0 : (size_t)(slash - path);
@@ -57,7 +57,7 @@ struct status job_paths_check_written(const char *flag, const char *path)
         return status_make(STATUS_IO, "--%s %s: expected a file to write to, found a folder", flag,
                            path);
     }
-    folder_of(path, folder);
+    parent_folder(path, folder);
     const bool ok =
         access(path, F_OK) == 0 ? access(path, W_OK) == 0 : access(folder, W_OK | X_OK) == 0;
     if (ok) return status_ok();

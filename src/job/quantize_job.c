@@ -193,7 +193,7 @@ static void fill_item(const struct calibrate_error *e, const struct quant_format
     out->n_bits[N_TRIED - 1] = out->n_weights * dtype_bytes(e->tensor->dtype) * 8;
 }
 
-static void take_choices(struct quantize_job *j, const struct calibrate_error *errors, size_t n,
+static void take_methods(struct quantize_job *j, const struct calibrate_error *errors, size_t n,
                          const struct quant_format *formats, const struct auto_item *items)
 {
     uint64_t n_bits = 0, n_weights = 0;
@@ -234,7 +234,7 @@ static struct status choose_formats(struct quantize_job *j, const struct calibra
     }
     const double budget = j->o->flags.auto_bits * (double)n_weights;
     TRY_GOTO(st, auto_policy_choose(items, n, N_TRIED, (uint64_t)budget), out);
-    take_choices(j, errors, n, formats, items);
+    take_methods(j, errors, n, formats, items);
     st = quantize_leaves(j->ckpt, &j->model, j->choices);
 out:
     mem_free(&items);
@@ -244,7 +244,7 @@ out:
 
 /* ---- run ---- */
 
-static struct status run(struct quantize_job *j)
+static struct status run_quantize(struct quantize_job *j)
 {
     TRY(quantize_job_start(j));
     const struct calibrate_options o = {.comm = j->comm,
@@ -315,7 +315,7 @@ int quantize_job_run(const struct quantize_job_options *o, struct config env, in
     log_init(j.comm == NULL ? -1 : comm_rank(j.comm, COMM_WORLD),
              o->flags.quiet ? LOG_WARN : LOG_INFO, false);
     if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
-    if (!status_failed(&st)) st = run(&j);
+    if (!status_failed(&st)) st = run_quantize(&j);
     /* all ranks agreed on this status, so one rank reports it */
     if (is_lead && status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
     if (is_lead && !status_failed(&st)) say_result(&j);

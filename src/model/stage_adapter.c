@@ -107,7 +107,8 @@ bool stage_adapts_ffn(const struct stage *s, const struct layer *layer, const st
 }
 
 /* Fills s->adapt.groups with A, or B, of the runs, cut to `rows`. Returns how many there are. */
-static size_t make_groups(struct stage *s, const struct adapting *at, bool is_b, struct range rows)
+static size_t make_adapter_groups(struct stage *s, const struct adapting *at, bool is_b,
+                                  struct range rows)
 {
     size_t n = 0;
     for (size_t i = 0; i < at->p->n_runs; i++) {
@@ -128,7 +129,7 @@ static void add_outputs(struct stage *s, const struct adapting *at, struct range
                         float *y)
 {
     struct adapter_work *w = &s->adapt;
-    const size_t n_groups = make_groups(s, at, true, rows);
+    const size_t n_groups = make_adapter_groups(s, at, true, rows);
     if (n_groups == 0) return;
     const size_t n = w->groups[0].w->n_out;
     op_linear(s->o.kern, &(struct linear_args){.groups = w->groups,
@@ -150,7 +151,7 @@ void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const
     for (size_t i = 0; p->n_runs > 0 && i < c->n; i++) {
         struct adapting at = {.layer = c->layer, .p = p, .site = c->first + (int)i};
         while (c->columns[i].w->n_out > 0 && next_rank(s, &at)) {
-            const size_t n_groups = make_groups(s, &at, false, all);
+            const size_t n_groups = make_adapter_groups(s, &at, false, all);
             op_linear(s->o.kern, &(struct linear_args){.groups = s->adapt.groups,
                                                        .n_groups = n_groups,
                                                        .x = in->x,
@@ -188,7 +189,7 @@ static void share_inputs(struct stage *s, const struct adapting *at, const struc
                                                       .to_stride = in->n_all,
                                                       .to = all + in->first});
     comm_barrier(s->o.comm, COMM_TP); /* all inputs are written */
-    const size_t n_groups = make_groups(s, at, false, at->p->own);
+    const size_t n_groups = make_adapter_groups(s, at, false, at->p->own);
     const struct linear_args args = low_args(s, at, n_groups, all, in->n_all);
     if (n_groups > 0) op_linear_leaf(s->o.kern, &args);
     comm_barrier(s->o.comm, COMM_TP); /* all inputs are read */
@@ -199,7 +200,7 @@ static void sum_inputs(struct stage *s, const struct adapting *at, const struct 
 {
     int64_t *sums = s->adapt.sums;
     const size_t n_rows = at->p->hidden.n_rows;
-    const size_t n_groups = make_groups(s, at, false, (struct range){0, (uint32_t)n_rows});
+    const size_t n_groups = make_adapter_groups(s, at, false, (struct range){0, (uint32_t)n_rows});
     const struct packed *a = s->adapt.groups[0].w;
     struct linear_args args = low_args(s, at, n_groups, in->x, in->stride);
     if (comm_size(s->o.comm, COMM_TP) == 1) {

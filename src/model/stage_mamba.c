@@ -31,8 +31,8 @@ static void norm_groups(struct stage *s, const float *norm, size_t n_rows)
 }
 
 /* Computes s->attended before the norm, on a rank that holds heads. */
-static void scan_rows(struct stage *s, const struct layer *layer, const struct part *p,
-                      struct act_rows *in)
+static void scan_stage_rows(struct stage *s, const struct layer *layer, const struct part *p,
+                            struct act_rows *in)
 {
     const struct delta_weights *w = &layer->delta;
     const struct delta_shape shape = stage_delta_shape(s);
@@ -72,6 +72,6 @@ void stage_mamba(struct stage *s, const struct layer *layer, const struct part *
 {
     const size_t n = p->hidden.n_rows * s->o.model->delta.n_value_heads;
     mem_ops_fill(s->o.kern, s->head_sums, 0, n * sizeof *s->head_sums);
-    if (range_count(s->o.weights->delta_heads) > 0) scan_rows(s, layer, p, in);
+    if (range_count(s->o.weights->delta_heads) > 0) scan_stage_rows(s, layer, p, in);
     norm_groups(s, layer->delta.norm, p->hidden.n_rows);
 }

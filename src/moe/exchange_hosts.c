@@ -100,7 +100,7 @@ struct own_rows {
 };
 
 /* Returns the format that the layer's experts read, the same on all ranks. */
-static struct token_format format_of(const struct moe *m, const struct pass *p)
+static struct token_format token_format_of(const struct moe *m, const struct pass *p)
 {
     const struct packed *w = &p->w->reads;
     const bool as_codes = !m->o.weight_only && m->o.tap == NULL && act_codes_alike(w, w);
@@ -255,7 +255,7 @@ static struct status exchange_hosts_send(struct moe *m, struct pass *p)
     struct by_host *b = m->by_host;
     struct own_rows own;
     struct comm_mail_piece *pieces;
-    b->format = format_of(m, p);
+    b->format = token_format_of(m, p);
     TRY(find_own_rows(m, p, &own));
     TRY(number_rows(m, p));
     TRY(lay_out_blocks(m, &pieces));
@@ -325,7 +325,7 @@ static void number_choices(struct moe *m)
 }
 
 /* Ends the job unless all choices are of experts of this host and no row has more than K. */
-static void check_choices(const struct moe *m)
+static void assert_choices(const struct moe *m)
 {
     const struct by_host *b = m->by_host;
     for (int h = 0; h < b->at.n_hosts; h++) {
@@ -432,7 +432,7 @@ static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
     m->traffic.dispatch_bytes += sent;
     m->traffic.n_tokens += range_count(p->listed);
     find_blocks(m);
-    check_choices(m);
+    assert_choices(m);
     b->shape.n_came = b->from[b->at.n_hosts].row;
     TRY(grow_array(m, BUF_HOST_SLOTS, EXCHANGE_HOST_SLOTS, &b->slots));
     TRY(grow_array(m, BUF_MOVE, EXCHANGE_TO_SLOTS, &b->to_slots));

@@ -301,7 +301,7 @@ static int64_t gather_token(struct gather_job *job, size_t t, float *out)
     return c.n_bad;
 }
 
-static void gather_part(const void *job_, struct part part)
+static void combine_gather_part(const void *job_, struct part part)
 {
     struct gather_job *job = *(struct gather_job *const *)job_;
     const struct pass *p = job->p;
@@ -327,7 +327,7 @@ struct status exchange_hosts_combine(struct moe *m, struct pass *p)
     }
     part_run(m->o.kern->team,
              (uint64_t)range_count(p->listed) * m->o.model->width * m->o.model->n_chosen,
-             gather_part, &at);
+             combine_gather_part, &at);
     if (job.damaged >= 0) moe_damaged(m, job.damaged);
     moe_add_zero(m, p);
     moe_gather_outputs(m, p);

@@ -94,7 +94,7 @@ static void share_rows(struct moe *m, const struct pass *p, int64_t n_rows)
 }
 
 /* Returns the next of the expert's places that still gets a row. */
-static uint32_t next_place(const struct moe *m, const struct pass *p, uint32_t e)
+static uint32_t next_copy_place(const struct moe *m, const struct pass *p, uint32_t e)
 {
     uint32_t i = p->w->first[e];
     while (m->copies.share[i] == 0) i++;
@@ -125,6 +125,6 @@ void moe_take_places(struct moe *m, struct pass *p)
     for (size_t i = 0; i < n_choices; i++) {
         if (p->ids[i] < 0) continue;
         const uint32_t e = (uint32_t)p->ids[i];
-        p->ids[i] = (int32_t)(has_copies ? next_place(m, p, e) : p->w->place[e]);
+        p->ids[i] = (int32_t)(has_copies ? next_copy_place(m, p, e) : p->w->place[e]);
     }
 }

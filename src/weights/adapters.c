@@ -69,7 +69,7 @@ static bool site_of(enum weight_role role, enum adapter_site *out)
 }
 
 /* Returns why a tensor of the model takes no adapter; NULL: it does. */
-static const char *refusal_of(const struct arch *m, const struct arch_tensor *t)
+static const char *adapter_refusal(const struct arch *m, const struct arch_tensor *t)
 {
     enum adapter_site site;
     if (t->is_vector) return "it is not a linear";
@@ -132,7 +132,8 @@ static struct status find_linear(const struct adapter_loading *ld, const char *l
     const struct arch *m = ld->from->model;
     const bool in_layer = layer_of_name(m, linear, &t->layer);
     t->linear = in_layer ? row_of(m, t->layer, linear) : NULL;
-    const char *why = t->linear != NULL ? refusal_of(m, t->linear) : refusal_of_unknown(linear);
+    const char *why =
+        t->linear != NULL ? adapter_refusal(m, t->linear) : refusal_of_unknown(linear);
     if (why == NULL) {
         (void)site_of(t->linear->role, &t->site);
         return status_ok();
@@ -303,8 +304,8 @@ static bool is_reordered(const struct adapter_loading *ld, const struct adapter_
 }
 
 /* Packs f32 rows [n_rows, n_in], of which the first is the slab's row `row0`. */
-static void put_rows(const struct adapter_loading *ld, const struct adapter_target *t,
-                     const float *values, size_t row0, size_t n_rows)
+static void put_adapter_rows(const struct adapter_loading *ld, const struct adapter_target *t,
+                             const float *values, size_t row0, size_t n_rows)
 {
     const struct arch *m = ld->from->model;
     const bool one_by_one = is_reordered(ld, t);
@@ -321,7 +322,7 @@ static void put_rows(const struct adapter_loading *ld, const struct adapter_targ
 }
 
 /* Takes rows from the loader, as its sink; ctx: the loading. */
-static struct status take_rows(void *ctx, const struct slab_piece *piece)
+static struct status take_adapter_rows(void *ctx, const struct slab_piece *piece)
 {
     const struct adapter_loading *ld = ctx;
     const struct adapter_target *t = &ld->targets[ld->want_target[piece->want]];
@@ -332,7 +333,7 @@ static struct status take_rows(void *ctx, const struct slab_piece *piece)
         dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n_in,
                      values + r * n_in);
     for (size_t i = 0; t->is_b && i < n; i++) values[i] = (float)(t->scaling * (double)values[i]);
-    put_rows(ld, t, values, (size_t)(piece->row - t->rows.begin), (size_t)piece->n_rows);
+    put_adapter_rows(ld, t, values, (size_t)(piece->row - t->rows.begin), (size_t)piece->n_rows);
     mem_free(&values);
     return status_ok();
 }
@@ -378,7 +379,7 @@ static struct status adapter_read(struct adapter_loading *ld)
                                    .team = comm_team(from->comm),
                                    .wants = ld->wants,
                                    .n_wants = ld->n_wants,
-                                   .sink = take_rows,
+                                   .sink = take_adapter_rows,
                                    .ctx = ld,
                                    .cache = from->cache,
                                    .free_bytes = from->free_bytes};

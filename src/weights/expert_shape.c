@@ -6,7 +6,7 @@
 #include "kernels/ops.h"
 
 /* Takes n bytes after *end, aligned; false: overflow. */
-static bool take(size_t *end, size_t n, size_t *at)
+static bool reserve_bytes(size_t *end, size_t n, size_t *at)
 {
     size_t rounded;
     if (!mem_add(n, MEM_ALIGN - 1, &rounded)) return false;
@@ -24,8 +24,9 @@ struct status expert_shape_place(struct expert_shape *s)
         const struct packed_quant_sizes n =
             is_plain ? (struct packed_quant_sizes){.data = packed_bytes_of(p)}
                      : packed_quant_bytes(p->quant, p->n_out, p->n_in);
-        fits = fits && take(&end, n.data, &s->data[i]) && take(&end, n.scales, &s->scales[i]) &&
-               take(&end, n.zeros, &s->zeros[i]);
+        fits = fits && reserve_bytes(&end, n.data, &s->data[i]) &&
+               reserve_bytes(&end, n.scales, &s->scales[i]) &&
+               reserve_bytes(&end, n.zeros, &s->zeros[i]);
     }
     if (!fits || !mem_add(end, EXPERT_FILE_ALIGN - 1, &whole))
         return status_make(STATUS_MEMORY, "an expert's weights overflow");

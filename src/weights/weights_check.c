@@ -26,8 +26,8 @@ static void print_dims(char *text, size_t n, const uint64_t *dims, uint32_t n_di
     if (used < n) snprintf(text + used, n - used, "]");
 }
 
-static struct status check_shape(const struct checking *k, const struct weight_spec *s,
-                                 const struct ckpt_tensor *t)
+static struct status check_tensor_shape(const struct checking *k, const struct weight_spec *s,
+                                        const struct ckpt_tensor *t)
 {
     uint64_t want[3] = {s->n_outer, s->n_rows, s->n_cols};
     const bool has_rows = !s->is_vector || s->is_expert || s->tensor->rows != DIM_ONE;
@@ -138,7 +138,7 @@ static struct status check_one(void *ctx, const struct weight_spec *s)
     }
     k->known[t->index] = true;
     if (s->role == WEIGHT_O && k->o == NULL) k->o = t;
-    TRY(check_shape(k, s, t));
+    TRY(check_tensor_shape(k, s, t));
     TRY(take_weight(k, s, t));
     take_expert_inputs(k, s, t);
     return take_leaf(k, s, t);
@@ -154,7 +154,7 @@ static bool is_of_prediction(const struct arch *m, const char *name)
 
 /* True for tensors that some publishers keep beside the weights and that no forward pass reads, and
  * for those of a prediction layer that this run does not use. */
-static bool is_inert(const struct arch *m, const char *name)
+static bool is_unread(const struct arch *m, const char *name)
 {
     if (is_of_prediction(m, name) && m->n_predict == 0) return true;
     const size_t n = strlen(name);
@@ -183,7 +183,7 @@ static struct status check_unknown(const struct arch *m, const struct checking *
 {
     for (size_t i = 0; i < ckpt_tensor_count(k->c); i++) {
         const char *name = ckpt_tensor_at(k->c, i)->name;
-        if (k->known[i] || is_inert(m, name)) continue;
+        if (k->known[i] || is_unread(m, name)) continue;
         return status_make(STATUS_INPUT, "%s: tensor %s: %s has no such tensor; it is not ignored",
                            ckpt_path(k->c), name, m->family->title);
     }

@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool is_part_of(const struct convert *c, size_t i, const char *name, int64_t expert)
+static bool is_predict_part(const struct convert *c, size_t i, const char *name, int64_t expert)
 {
     return i < c->n_parts && strcmp(c->parts[i].name, name) == 0 && c->parts[i].expert == expert;
 }
 
 /* Returns the first of the parts that make this tensor; n_parts: there is none. */
-static size_t part_find(const struct convert *c, const char *name)
+static size_t find_predict_part(const struct convert *c, const char *name)
 {
     size_t i = 0;
     while (i < c->n_parts && strcmp(c->parts[i].name, name) != 0) i++;
@@ -27,12 +27,12 @@ static size_t part_find(const struct convert *c, const char *name)
 static bool is_there(const struct convert *c, const struct arch *m, const char *name, char *missing,
                      size_t n)
 {
-    const size_t first = part_find(c, name);
+    const size_t first = find_predict_part(c, name);
     snprintf(missing, n, "%s", name);
     if (first == c->n_parts) return false;
     if (c->parts[first].expert < 0) return true;
     for (uint32_t e = 0; e < m->n_experts; e++) {
-        if (is_part_of(c, first + e, name, e)) continue;
+        if (is_predict_part(c, first + e, name, e)) continue;
         snprintf(missing, n, "%s of expert %u", name, e);
         return false;
     }

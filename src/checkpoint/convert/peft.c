@@ -114,7 +114,7 @@ struct status peft_tensor_name(const char *name, char *out, size_t n)
 
 /* ---- the config ---- */
 
-static bool is_listed(const char *const *list, const char *key)
+static bool is_listed_key(const char *const *list, const char *key)
 {
     for (; *list != NULL; list++)
         if (strcmp(*list, key) == 0) return true;
@@ -142,7 +142,8 @@ static bool is_off(const struct js_node *value)
     }
 }
 
-static struct status refuse(const char *key, const struct js_node *value, const char *expected)
+static struct status refuse_field(const char *key, const struct js_node *value,
+                                  const char *expected)
 {
     char *text = NULL;
     size_t n;
@@ -153,12 +154,13 @@ static struct status refuse(const char *key, const struct js_node *value, const 
     return st;
 }
 
-static struct status check_text(const struct js_node *root, const char *key, const char *wanted)
+static struct status check_peft_text(const struct js_node *root, const char *key,
+                                     const char *wanted)
 {
     const struct js_node *node = js_get(root, key);
     const char *found = js_string(node, NULL);
     if (found != NULL && strcmp(found, wanted) == 0) return status_ok();
-    return refuse(key, node, wanted);
+    return refuse_field(key, node, wanted);
 }
 
 /* Other ways to begin change the base model's weights, too (PiSSA, OLoRA, LoftQ, CorDA). */
@@ -169,10 +171,11 @@ static struct status check_beginning(const struct js_node *root)
     const struct js_node *node = js_get(root, key);
     const char *text = js_string(node, NULL);
     if (js_type(node) == JS_BOOL || js_type(node) == JS_NULL) return status_ok();
-    if (text != NULL && is_listed(kinds, text)) return status_ok();
-    return refuse(key, node,
-                  "true, \"gaussian\", \"orthogonal\" or \"eva\", which leave the weights of the "
-                  "base model as they are");
+    if (text != NULL && is_listed_key(kinds, text)) return status_ok();
+    return refuse_field(
+        key, node,
+        "true, \"gaussian\", \"orthogonal\" or \"eva\", which leave the weights of the "
+        "base model as they are");
 }
 
 /* The keys of a pattern are regular expressions that match the end of a module's name after a dot.
@@ -185,35 +188,36 @@ static struct status check_pattern(const struct js_node *root, const char *key)
     const char *module;
     double number;
     if (js_type(pattern) == JS_NULL) return status_ok();
-    if (js_type(pattern) != JS_OBJECT) return refuse(key, pattern, "an object");
+    if (js_type(pattern) != JS_OBJECT) return refuse_field(key, pattern, "an object");
     while (js_next(pattern, &it, &module, &value)) {
         if (module[0] == '\0' || module[strspn(module, plain)] != '\0')
             return status_make(STATUS_INPUT,
                                "field \"%s\": expected names of modules, or their ends after a "
                                "dot, found the pattern \"%.80s\"",
                                key, module);
-        if (!js_number(value, &number) || !(number > 0)) return refuse(key, value, "numbers");
+        if (!js_number(value, &number) || !(number > 0)) return refuse_field(key, value, "numbers");
     }
     return status_ok();
 }
 
-static struct status check_fields(const struct js_node *root)
+static struct status check_peft_fields(const struct js_node *root)
 {
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
     bool flag;
     if (js_type(root) != JS_OBJECT) return status_make(STATUS_INPUT, "expected an object");
-    TRY(check_text(root, "peft_type", "LORA"));
-    if (js_get(root, "bias") != NULL) TRY(check_text(root, "bias", "none"));
+    TRY(check_peft_text(root, "peft_type", "LORA"));
+    if (js_get(root, "bias") != NULL) TRY(check_peft_text(root, "bias", "none"));
     TRY(check_beginning(root));
     TRY(check_pattern(root, "rank_pattern"));
     TRY(check_pattern(root, "alpha_pattern"));
     value = js_get(root, "use_rslora");
-    if (!js_bool(value, &flag) && !is_off(value)) return refuse("use_rslora", value, "a switch");
+    if (!js_bool(value, &flag) && !is_off(value))
+        return refuse_field("use_rslora", value, "a switch");
     while (js_next(root, &it, &key, &value)) {
-        if (is_listed(inert, key) || is_listed(known, key) || is_off(value)) continue;
-        TRY(refuse(key, value, "null or false, because nothing else is implemented"));
+        if (is_listed_key(inert, key) || is_listed_key(known, key) || is_off(value)) continue;
+        TRY(refuse_field(key, value, "null or false, because nothing else is implemented"));
     }
     return status_ok();
 }
@@ -251,8 +255,8 @@ static struct status scale_of(const struct js_node *root, const char *module, si
     if (rank == NULL) rank = js_get(root, "r");
     if (alpha == NULL) alpha = js_get(root, "lora_alpha");
     if (!js_int(rank, &out->rank) || out->rank < 1 || out->rank > RANK_MAX)
-        return refuse("r", rank, "1 to 65536");
-    if (!js_number(alpha, &a) || !isfinite(a)) return refuse("lora_alpha", alpha, "a number");
+        return refuse_field("r", rank, "1 to 65536");
+    if (!js_number(alpha, &a) || !isfinite(a)) return refuse_field("lora_alpha", alpha, "a number");
     js_bool(js_get(root, "use_rslora"), &by_root);
     out->scaling = a / (by_root ? sqrt((double)out->rank) : (double)out->rank);
     return status_ok();
@@ -313,7 +317,7 @@ static struct status put_config(const struct js_node *root, const struct safeten
     struct peft_scale usual;
     size_t n;
     const char *base = js_string(js_get(root, "base_model_name_or_path"), &n);
-    TRY(check_fields(root));
+    TRY(check_peft_fields(root));
     TRY(scale_of(root, "", 0, &usual));
     strbuf_clear(out);
     strbuf_printf(out, "{\"adapter_type\": \"lora\", \"r\": %lld, \"scaling\": %.17g",

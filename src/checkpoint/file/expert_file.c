@@ -52,7 +52,7 @@ struct expert_file {
     int fd;
 };
 
-static size_t index_bytes(const struct expert_file_shape *s)
+static size_t shape_index_bytes(const struct expert_file_shape *s)
 {
     const size_t n_parts = (size_t)s->n_layers * s->n_parts;
     return n_parts * (1 + (size_t)s->n_experts) * sizeof(uint64_t);
@@ -60,7 +60,7 @@ static size_t index_bytes(const struct expert_file_shape *s)
 
 static struct status head_init(const struct expert_file_shape *s, struct head *h)
 {
-    const size_t n_parts = (size_t)s->n_layers * s->n_parts, n = index_bytes(s);
+    const size_t n_parts = (size_t)s->n_layers * s->n_parts, n = shape_index_bytes(s);
     h->n_bytes =
         EXPERT_FILE_ALIGN + (n + EXPERT_FILE_ALIGN - 1) / EXPERT_FILE_ALIGN * EXPERT_FILE_ALIGN;
     TRY(mem_map(&h->bytes, h->n_bytes, "index of the packed experts"));
@@ -93,7 +93,7 @@ static struct header header_of(const struct expert_file_shape *s, const struct h
                          .digest_low = s->digest.low,
                          .digest_high = s->digest.high,
                          .file_bytes = h->file_bytes,
-                         .index_hash = XXH3_64bits(h->expert_bytes, index_bytes(s))};
+                         .index_hash = XXH3_64bits(h->expert_bytes, shape_index_bytes(s))};
     memcpy(out.magic, magic, sizeof magic);
     out.hash = XXH3_64bits(&out, offsetof(struct header, hash));
     return out;
@@ -149,8 +149,8 @@ fail:
     return st;
 }
 
-static struct status write_at(const struct expert_file_writer *w, const char *bytes, size_t n,
-                              uint64_t offset)
+static struct status write_expert_at(const struct expert_file_writer *w, const char *bytes,
+                                     size_t n, uint64_t offset)
 {
     for (size_t at = 0; at < n;) {
         const ssize_t got = pwrite(w->fd, bytes + at, n - at, (off_t)(offset + at));
@@ -175,14 +175,14 @@ struct status expert_file_write(struct expert_file_writer *w, uint32_t layer, ui
         w->head.hashes[i * w->shape.n_experts + expert + e] =
             XXH3_64bits((const char *)bytes + e * one, one);
     }
-    return write_at(w, bytes, n * one, w->head.offsets[i] + expert * one);
+    return write_expert_at(w, bytes, n * one, w->head.offsets[i] + expert * one);
 }
 
 struct status expert_file_finish(struct expert_file_writer *w)
 {
     const struct header header = header_of(&w->shape, &w->head);
     memcpy(w->head.bytes, &header, sizeof header);
-    TRY(write_at(w, w->head.bytes, w->head.n_bytes, 0));
+    TRY(write_expert_at(w, w->head.bytes, w->head.n_bytes, 0));
     TRY(file_commit(w->temporary, w->path));
     w->is_done = true;
     return status_ok();
@@ -281,12 +281,12 @@ static struct status check_head(struct expert_file *f)
     char *lengths = NULL;
     TRY(mem_alloc(&lengths, n_lengths, 1, "index of the packed experts"));
     memcpy(lengths, f->head.expert_bytes, n_lengths);
-    struct status st =
-        read_at(f, f->head.bytes + EXPERT_FILE_ALIGN, index_bytes(&f->shape), EXPERT_FILE_ALIGN);
+    struct status st = read_at(f, f->head.bytes + EXPERT_FILE_ALIGN, shape_index_bytes(&f->shape),
+                               EXPERT_FILE_ALIGN);
     const bool same = memcmp(lengths, f->head.expert_bytes, n_lengths) == 0;
     mem_free(&lengths);
     if (!status_failed(&st) &&
-        (!same || h.index_hash != XXH3_64bits(f->head.expert_bytes, index_bytes(&f->shape))))
+        (!same || h.index_hash != XXH3_64bits(f->head.expert_bytes, shape_index_bytes(&f->shape))))
         st = damaged(f, "index");
     return st;
 }

@@ -103,7 +103,7 @@ static struct status make_types(struct logprobs_file *f)
 }
 
 /* Creates the file. Times of creation would change its bytes. */
-static struct status make_file(struct logprobs_file *f)
+static struct status make_logprobs(struct logprobs_file *f)
 {
     const hid_t access = h5_access_create(), create = H5Pcreate(H5P_FILE_CREATE);
     struct status st = status_ok();
@@ -184,8 +184,8 @@ static void logprobs_file_free(struct logprobs_file **file)
 }
 
 /* Writes values [n] (or [n, k]) as those from `at` on. */
-static struct status write_at(struct logprobs_file *f, enum set s, uint64_t at, size_t n,
-                              const void *values)
+static struct status write_set_at(struct logprobs_file *f, enum set s, uint64_t at, size_t n,
+                                  const void *values)
 {
     const bool is_wide = s == SET_TOP_IDS || s == SET_TOP_LOGPROBS;
     const hsize_t start[2] = {at, 0}, count[2] = {n, f->shape.k};
@@ -217,10 +217,10 @@ struct status logprobs_file_create(const char *path, const struct logprobs_shape
     h5_quiet();
     TRY_GOTO(st, mem_strndup(&f->path, path, strlen(path)), fail);
     TRY_GOTO(st, make_types(f), fail);
-    TRY_GOTO(st, make_file(f), fail);
+    TRY_GOTO(st, make_logprobs(f), fail);
     TRY_GOTO(st, make_sets(f), fail);
     TRY_GOTO(st, write_attributes(f), fail);
-    TRY_GOTO(st, write_at(f, SET_ROW_OFFSETS, 0, 1, &zero), fail);
+    TRY_GOTO(st, write_set_at(f, SET_ROW_OFFSETS, 0, 1, &zero), fail);
     *out = f;
     return st;
 fail:
@@ -235,9 +235,9 @@ fail:
 static struct status write_batch(struct logprobs_file *f)
 {
     const uint64_t first = f->n_rows - f->n_batch;
-    TRY(write_at(f, SET_CUSTOM_ID, first, f->n_batch, f->ids));
-    TRY(write_at(f, SET_CHOICE, first, f->n_batch, f->choices));
-    TRY(write_at(f, SET_ROW_OFFSETS, first + 1, f->n_batch, f->ends));
+    TRY(write_set_at(f, SET_CUSTOM_ID, first, f->n_batch, f->ids));
+    TRY(write_set_at(f, SET_CHOICE, first, f->n_batch, f->choices));
+    TRY(write_set_at(f, SET_ROW_OFFSETS, first + 1, f->n_batch, f->ends));
     for (; f->n_batch > 0; f->n_batch--) mem_free(&f->ids[f->n_batch - 1]);
     return status_ok();
 }
@@ -250,18 +250,18 @@ static struct status mark_generated(struct logprobs_file *f, const struct logpro
     }
     memset(f->is_generated, 0, row->n_prompt);
     memset(f->is_generated + row->n_prompt, 1, row->n - row->n_prompt);
-    return write_at(f, SET_IS_GENERATED, f->n_tokens, row->n, f->is_generated);
+    return write_set_at(f, SET_IS_GENERATED, f->n_tokens, row->n, f->is_generated);
 }
 
 struct status logprobs_file_add(struct logprobs_file *f, const struct logprobs_row *row)
 {
     assert(f->n_rows < f->shape.n_rows && f->n_tokens + row->n <= f->shape.n_tokens);
     if (f->n_batch == BATCH_ROWS) TRY(write_batch(f));
-    TRY(write_at(f, SET_TOKENS, f->n_tokens, row->n, row->tokens));
+    TRY(write_set_at(f, SET_TOKENS, f->n_tokens, row->n, row->tokens));
     TRY(mark_generated(f, row));
-    TRY(write_at(f, SET_TOKEN_LOGPROBS, f->n_tokens, row->n, row->token_logprobs));
-    TRY(write_at(f, SET_TOP_IDS, f->n_tokens, row->n, row->top_ids));
-    TRY(write_at(f, SET_TOP_LOGPROBS, f->n_tokens, row->n, row->top_logprobs));
+    TRY(write_set_at(f, SET_TOKEN_LOGPROBS, f->n_tokens, row->n, row->token_logprobs));
+    TRY(write_set_at(f, SET_TOP_IDS, f->n_tokens, row->n, row->top_ids));
+    TRY(write_set_at(f, SET_TOP_LOGPROBS, f->n_tokens, row->n, row->top_logprobs));
     TRY(mem_strndup(&f->ids[f->n_batch], row->custom_id, strlen(row->custom_id)));
     f->n_tokens += row->n;
     f->choices[f->n_batch] = row->choice;

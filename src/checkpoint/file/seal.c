@@ -31,7 +31,7 @@ static struct status seal_fail(enum status_code code, const char *path, const ch
     return status_make(code, "%s: %s: %s", path, what, strerror(errno));
 }
 
-static struct status read_at(int fd, const char *path, uint64_t offset, void *out, size_t n)
+static struct status read_seal_at(int fd, const char *path, uint64_t offset, void *out, size_t n)
 {
     for (size_t done = 0; done < n;) {
         const ssize_t got = pread(fd, (char *)out + done, n - done, (off_t)(offset + done));
@@ -67,7 +67,7 @@ static struct status hash_region(int fd, const char *path, struct seal_extent re
     for (uint64_t done = 0; done < region.n_bytes && !status_failed(&st);) {
         const uint64_t left = region.n_bytes - done;
         const size_t n = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
-        st = read_at(fd, path, region.offset + done, chunk, n);
+        st = read_seal_at(fd, path, region.offset + done, chunk, n);
         XXH3_128bits_update(state, chunk, n);
         done += n;
     }
@@ -169,7 +169,7 @@ static struct status footer_read(int fd, const char *path, uint64_t file_bytes, 
 {
     uint64_t footer[FOOTER_WORDS];
     if (file_bytes < sizeof footer) return no_seal(path);
-    TRY(read_at(fd, path, file_bytes - sizeof footer, footer, sizeof footer));
+    TRY(read_seal_at(fd, path, file_bytes - sizeof footer, footer, sizeof footer));
     if (memcmp(footer, seal_magic, sizeof seal_magic) != 0) return no_seal(path);
     const uint64_t eoa = footer[3];
     const uint64_t n_room = (file_bytes - sizeof footer) / (ENTRY_WORDS * sizeof footer[0]);
@@ -182,7 +182,7 @@ static struct status footer_read(int fd, const char *path, uint64_t file_bytes, 
     }
     t->n_entries = footer[2];
     TRY(mem_alloc(&t->words, trailer_words(t->n_entries), sizeof t->words[0], "the seal"));
-    return read_at(fd, path, eoa, t->words, trailer_words(t->n_entries) * sizeof t->words[0]);
+    return read_seal_at(fd, path, eoa, t->words, trailer_words(t->n_entries) * sizeof t->words[0]);
 }
 
 static struct status entries_check(int fd, const char *path, uint64_t eoa, char *chunk,

@@ -113,7 +113,7 @@ static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const 
 }
 
 /* Converts totals that this rank already has, and hands the words to s->take. */
-static void take_words(const struct comm_sum *s)
+static void take_sum_words(const struct comm_sum *s)
 {
     uint32_t words[1024];
     const size_t at_once = sizeof words / sizeof *words;
@@ -151,7 +151,7 @@ static void sum_words_by_mpi(struct comm *c, enum comm_axis axis, const struct c
 {
     if (s->n < PARTS_FROM) {
         reduce_by_mpi(c, axis, s->sums, s->n, &sum_i64);
-        take_words(s);
+        take_sum_words(s);
         return;
     }
     for (size_t first = 0; first < s->n;) {
@@ -166,7 +166,7 @@ static void sum_words_by_mpi(struct comm *c, enum comm_axis axis, const struct c
 void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s)
 {
     if (c->sizes[axis] == 1) {
-        take_words(s);
+        take_sum_words(s);
         return;
     }
     comm_agree_on_call(c, "all-reduce to words", axis, s->n, sizeof *s->sums, -1);

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 
 /* **Collective (axis)**. */
-static bool all_agree(MPI_Comm axis, bool mine)
+static bool axis_agrees(MPI_Comm axis, bool mine)
 {
     int ok = mine;
     return MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, axis) == MPI_SUCCESS && ok != 0;
@@ -63,7 +63,7 @@ struct comm_hosts *comm_hosts_open(MPI_Comm axis, int host_id, struct host_group
     struct comm_hosts *h = NULL;
     struct status st = comm_hosts_alloc((size_t)n, &h);
     if (!status_failed(&st)) st = mem_alloc(&first_of, (size_t)n, sizeof *first_of, "hosts");
-    bool ok = all_agree(axis, !status_failed(&st));
+    bool ok = axis_agrees(axis, !status_failed(&st));
     ok = ok && open_group(axis, host_id, w, &first, &h->group) &&
          MPI_Allgather(&first, 1, MPI_INT, first_of, 1, MPI_INT, axis) == MPI_SUCCESS;
     if (ok) number_hosts(h, first_of, rank);

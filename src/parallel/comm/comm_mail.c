@@ -171,7 +171,7 @@ size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces)
     return exchange_head_bytes((size_t)m->h->n_hosts, n_pieces);
 }
 
-static const struct comm_mail_piece *pieces_of(const struct head *head, int host)
+static const struct comm_mail_piece *mail_pieces(const struct head *head, int host)
 {
     return head->pieces + (size_t)host * head->n_pieces;
 }
@@ -180,7 +180,7 @@ const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, i
                                size_t *n_bytes)
 {
     const char *memory = comm_mail_memory_of(m, lane, local);
-    const struct comm_mail_piece *p = pieces_of((const void *)memory, host);
+    const struct comm_mail_piece *p = mail_pieces((const void *)memory, host);
     *n_bytes = p->n_bytes;
     return memory + p->offset;
 }
@@ -220,7 +220,7 @@ static void room_for_pieces(struct comm_mail *m, size_t n)
 static size_t add_pieces(struct comm_mail *m, const char *memory, int host, size_t *n)
 {
     const struct head *head = (const void *)memory;
-    const struct comm_mail_piece *p = pieces_of(head, host);
+    const struct comm_mail_piece *p = mail_pieces(head, host);
     size_t n_bytes = 0;
     for (size_t i = 0; i < head->n_pieces; i++) {
         n_bytes += p[i].n_bytes;
@@ -304,7 +304,7 @@ static void receive_from(struct comm_mail *m, int host, const MPI_Status *probed
 
 /* Begins to receive every message of one mail that has arrived. A message above the eager limit
  * moves only after its receive has begun. Returns whether it called MPI. */
-static bool advance(struct comm_mail *m, bool in_job)
+static bool advance_mail(struct comm_mail *m, bool in_job)
 {
     const MPI_Comm axis = m->c->axes[m->axis];
     bool called = false;
@@ -324,7 +324,7 @@ bool comm_mail_advance(struct comm *c, bool in_job)
 {
     bool called = false;
     for (int i = 0; i < COMM_MAILS; i++)
-        if (c->mails[i] != NULL) called = advance(c->mails[i], in_job) || called;
+        if (c->mails[i] != NULL) called = advance_mail(c->mails[i], in_job) || called;
     return called;
 }
 

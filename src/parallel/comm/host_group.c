@@ -372,7 +372,7 @@ static void sum_block(const struct words_job *j, size_t block)
     if (j->words == NULL) j->s->take(j->s->ctx, words, first, n);
 }
 
-static void take_block(const struct words_job *j, size_t block)
+static void take_sum_block(const struct words_job *j, size_t block)
 {
     const size_t first = j->begin + block * BLOCK_ELEMS, left = j->end - first;
     j->s->take(j->s->ctx, j->words + first, first, left < BLOCK_ELEMS ? left : BLOCK_ELEMS);
@@ -430,7 +430,7 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
                                                      that not all read the same memory */
         host_group_part_of(g, r, n, &j.begin, &j.end);
         j.words = host_group_room(g, r, sum_bytes);
-        for_blocks(&j, take_block);
+        for_blocks(&j, take_sum_block);
     }
     return true;
 }

@@ -112,7 +112,7 @@ static struct span item_of(struct span part, size_t item)
 }
 
 /* Returns where a channel of this host puts the words of a window. */
-static char *words_of(const struct host_sum *j, size_t w, int channel)
+static char *channel_words(const struct host_sum *j, size_t w, int channel)
 {
     if (j->h->group == NULL) return j->slots[w % SLOTS].words;
     char *room = host_group_room(j->h->group, channel, j->s->n * sizeof(int64_t));
@@ -121,7 +121,7 @@ static char *words_of(const struct host_sum *j, size_t w, int channel)
 
 static char *words_at(const struct host_sum *j, size_t w, int channel, size_t value)
 {
-    return words_of(j, w, channel) + (value - w * j->window) * j->word_bytes;
+    return channel_words(j, w, channel) + (value - w * j->window) * j->word_bytes;
 }
 
 static size_t index_of(const struct host_sum *j, int peer, size_t item)

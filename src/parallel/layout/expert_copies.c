@@ -68,7 +68,7 @@ static int64_t level_for(const struct candidates *k, int64_t n)
 }
 
 /* Divides n rows: fills each part up to the level until no rows are left. */
-static void fill(const struct candidates *k, int64_t n, int64_t *share, int64_t *part_rows)
+static void fill_copies(const struct candidates *k, int64_t n, int64_t *share, int64_t *part_rows)
 {
     const int64_t level = level_for(k, n);
     for (uint32_t i = k->begin; i < k->end; i++) {
@@ -102,7 +102,7 @@ void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int
             if (rows[e] == 0 || k.end - k.begin < 2) continue;
             for (uint32_t i = k.begin; i < k.end; i++)
                 part_rows[c->part_of[c->place[i]]] -= share[i];
-            fill(&k, rows[e], share, part_rows);
+            fill_copies(&k, rows[e], share, part_rows);
         }
     }
 }

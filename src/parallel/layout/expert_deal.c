@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void put(struct deal *d, struct item *x, uint32_t part)
+static void put_down(struct deal *d, struct item *x, uint32_t part)
 {
     x->part = part;
     d->of_part[part] += x->load;
@@ -126,7 +126,7 @@ static void deal_greedily(struct deal *d)
     memset(d->in_part, 0, d->l->ep * n * sizeof *d->in_part);
     memset(d->on_host, 0, d->n_hosts * n * sizeof *d->on_host);
     for (uint32_t i = 0; i < d->n_items; i++)
-        put(d, &d->items[i], best_with_room(d, d->items[i].expert));
+        put_down(d, &d->items[i], best_with_room(d, d->items[i].expert));
 }
 
 /* True when an expert may move to another part: one without it, on a host that then has no more
@@ -165,8 +165,8 @@ static bool swap_one(struct deal *d)
     const uint32_t other = get->part;
     take(d, give);
     take(d, get);
-    put(d, give, other);
-    put(d, get, full);
+    put_down(d, give, other);
+    put_down(d, get, full);
     return true;
 }
 
@@ -213,7 +213,7 @@ static void add_copy(struct deal *d, uint32_t e, uint32_t part, int64_t load)
     struct item *x = &d->items[d->n_items++];
     *x = (struct item){.load = load, .expert = e};
     d->n_copies[e]++;
-    put(d, x, part);
+    put_down(d, x, part);
 }
 
 /* Moves what the fullest part has over the mean to a copy of its heaviest expert. False when no

@@ -122,8 +122,8 @@ done:
     return st;
 }
 
-static struct status make_lists(const struct layout *l, const uint32_t *host_of,
-                                struct expert_places *p)
+static struct status make_place_lists(const struct layout *l, const uint32_t *host_of,
+                                      struct expert_places *p)
 {
     const char *what = "experts' places";
     const size_t n_layers = l->model.arch->n_layers;
@@ -150,7 +150,7 @@ struct status expert_places_create(const struct layout *l, const int64_t *load,
     TRY(mem_alloc(&p, 1, sizeof *p, "experts' places"));
     p->n_experts = l->model.arch->n_experts;
     p->n_places = layout_n_places(l);
-    struct status st = make_lists(l, host_of, p);
+    struct status st = make_place_lists(l, host_of, p);
     if (!status_failed(&st)) memcpy(p->load, load, n_load * sizeof *load);
     if (!status_failed(&st)) st = deal_in(l, load, p);
     if (status_failed(&st)) expert_places_destroy(&p);

@@ -149,7 +149,7 @@ static double linear_s(const struct rates *r, double rows, double params, double
 }
 
 /* Returns the seconds of an all-reduce of int64 [rows, width]: reduce-scatter and all-gather. */
-static double sum_s(const struct group *g, double rows, double width)
+static double group_sum_s(const struct group *g, double rows, double width)
 {
     if (g->n < 2) return 0;
     return 2.0 * (g->n - 1) / g->n * rows * width * 8.0 / g->bytes_s + 2.0 * g->n * g->latency_s;
@@ -187,7 +187,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
     const double token = kv * (m->head_dim * (m->kv_lora > 0 ? 1 : 2) + m->index.dim);
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
-    return cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
+    return cached * s->kv_bytes / s->rates.bytes + group_sum_s(&s->tp, s->rows, m->width);
 }
 
 /* Seconds for the experts' linears: `chosen` rows through `touched` experts. */
@@ -207,7 +207,7 @@ static double experts_s(const struct stage_load *s, const struct weights_cut *cu
 }
 
 /* Seconds for the exchange of rows with the experts' ranks. */
-static double exchange_s(const struct stage_load *s)
+static double load_exchange_s(const struct stage_load *s)
 {
     const struct layout *l = s->l;
     const struct arch *m = l->model.arch;
@@ -242,9 +242,9 @@ static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
     const struct arch *m = l->model.arch;
     const double n_local = range_count(cut->experts), chosen = chosen_rows(s, cut);
     double seconds = experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local);
-    if (m->shared_ffn > 0) seconds += sum_s(&s->tp, s->rows, m->width);
+    if (m->shared_ffn > 0) seconds += group_sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;
-    seconds += exchange_s(s);
+    seconds += load_exchange_s(s);
     /* each tp rank has combined its part of the rows, and all ranks need all rows */
     if (l->tp > 1) seconds += s->rows * m->width * 4.0 / s->tp.bytes_s;
     return seconds;
@@ -258,7 +258,7 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, pp);
     const double moe = m->n_experts > 0 ? moe_s(s, &cut) : 0;
-    const double sum = sum_s(&s->tp, s->rows, m->width);
+    const double sum = group_sum_s(&s->tp, s->rows, m->width);
     double seconds = range_count(layers) * attention_s(s, place), one = 0;
     uint64_t counted = 0; /* the parts whose seconds are `one` */
     for (uint32_t i = layers.begin; i < layers.end; i++) {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t later_of(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -22,7 +22,7 @@ static void pipe_replay_run_step(const struct pipe_replay *r, uint64_t step, uin
     uint64_t ready = due < 0 ? 0 : results[(uint64_t)due % r->pp];
     for (uint32_t p = 0; p < r->pp; p++) {
         const uint64_t busy_ns = r->stage_ns[step * r->pp + p];
-        const uint64_t begin = later(done[p], ready);
+        const uint64_t begin = later_of(done[p], ready);
         if (counts) {
             out[p].wait_ns += begin - done[p];
             out[p].busy_ns += busy_ns;

@@ -8,7 +8,7 @@ enum { INDENT = 10 };
 
 /* Appends the mean rows of a step for an expert and for the first place, which has the most
  * experts. */
-static void add_rows(const struct layout *l, const struct layout_budget *b, struct strbuf *out)
+static void report_rows(const struct layout *l, const struct layout_budget *b, struct strbuf *out)
 {
     const struct arch *m = l->model.arch;
     const uint32_t held = (m->n_experts + l->ep - 1) / l->ep; /* the first place has the most */
@@ -62,7 +62,7 @@ struct status plan_report_wire(const struct layout *l, const struct layout_budge
 {
     const struct arch *m = l->model.arch;
     if (m->n_experts == 0) return status_ok();
-    add_rows(l, budget, out);
+    report_rows(l, budget, out);
     if (l->model.on_device || l->expert_hosts < 2 || l->expert_hosts > m->n_experts)
         return strbuf_status(out);
     const struct wire_shape shape = layout_wire_shape(l);

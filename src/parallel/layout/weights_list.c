@@ -98,7 +98,7 @@ struct listing {
 };
 
 /* Emits the tensors of these parts. For parts outside the layers, layer is 0. */
-static struct status list_parts(const struct listing *k, uint64_t parts, uint32_t layer)
+static struct status list_tensor_parts(const struct listing *k, uint64_t parts, uint32_t layer)
 {
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
@@ -117,9 +117,9 @@ struct status weights_list(const struct layout *l, struct layout_place place, we
     const struct listing k = {.cut = weights_cut_of(l, place), .emit = emit, .ctx = ctx};
     const uint64_t outer = weights_outer_parts(l, place);
     const struct range layers = layout_layers(l, place.pp);
-    TRY(list_parts(&k, outer & PART_EMBED, 0));
+    TRY(list_tensor_parts(&k, outer & PART_EMBED, 0));
     for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
-        TRY(list_parts(&k, arch_layer_parts(l->model.arch, layer), layer));
+        TRY(list_tensor_parts(&k, arch_layer_parts(l->model.arch, layer), layer));
     }
-    return list_parts(&k, outer & ~(uint64_t)PART_EMBED, 0);
+    return list_tensor_parts(&k, outer & ~(uint64_t)PART_EMBED, 0);
 }

@@ -29,7 +29,7 @@ size_t token_row_bytes(const struct token_format *f)
 }
 
 /* Returns the next part, of n_bytes, after *n_all bytes of the block. */
-static void *part_at(char *at, size_t *n_all, size_t n_bytes)
+static void *block_part_at(char *at, size_t *n_all, size_t n_bytes)
 {
     void *part = at != NULL ? at + *n_all : NULL;
     *n_all += (n_bytes + LINE - 1) / LINE * LINE;
@@ -41,12 +41,12 @@ struct token_block token_block_at(const struct token_format *f, size_t n_rows, s
 {
     struct token_block b = {.n_rows = n_rows, .n_choices = n_choices};
     size_t n = 0;
-    (void)part_at(at, &n, sizeof(struct token_head));
-    b.rows = part_at(at, &n, n_rows * token_row_values(f) * value_bytes(f));
-    b.scales = part_at(at, &n, n_rows * token_row_groups(f) * sizeof *b.scales);
-    b.n_chosen = part_at(at, &n, n_rows * sizeof *b.n_chosen);
-    b.places = part_at(at, &n, n_choices * sizeof *b.places);
-    b.weights = part_at(at, &n, n_choices * sizeof *b.weights);
+    (void)block_part_at(at, &n, sizeof(struct token_head));
+    b.rows = block_part_at(at, &n, n_rows * token_row_values(f) * value_bytes(f));
+    b.scales = block_part_at(at, &n, n_rows * token_row_groups(f) * sizeof *b.scales);
+    b.n_chosen = block_part_at(at, &n, n_rows * sizeof *b.n_chosen);
+    b.places = block_part_at(at, &n, n_choices * sizeof *b.places);
+    b.weights = block_part_at(at, &n, n_choices * sizeof *b.weights);
     b.n_bytes = n;
     return b;
 }

@@ -12,7 +12,7 @@ enum { WORD = sizeof(uint64_t) };
 #define INLINE static inline __attribute__((always_inline))
 
 /* Bytes per value that the block needs. v ^ 2v has its highest bit where v's sign begins. */
-static unsigned width_of(const int64_t *v, size_t n)
+static unsigned ints_width(const int64_t *v, size_t n)
 {
     typedef uint64_t lanes __attribute__((vector_size(32)));
     enum { LANES = sizeof(lanes) / WORD };
@@ -29,7 +29,7 @@ static unsigned width_of(const int64_t *v, size_t n)
 }
 
 /* Stores n values of w bytes; writes up to 7 bytes after them. */
-INLINE void store(const int64_t *v, size_t n, size_t w, char *to)
+INLINE void store_word(const int64_t *v, size_t n, size_t w, char *to)
 {
     for (size_t i = 0; i < n; i++) memcpy(to + i * w, &v[i], WORD);
 }
@@ -53,28 +53,28 @@ static void store_block(const int64_t *v, size_t n, unsigned w, char *to)
 {
     switch (w) {
     case 1:
-        store(v, n, 1, to);
+        store_word(v, n, 1, to);
         break;
     case 2:
-        store(v, n, 2, to);
+        store_word(v, n, 2, to);
         break;
     case 3:
-        store(v, n, 3, to);
+        store_word(v, n, 3, to);
         break;
     case 4:
         store_4(v, n, to);
         break;
     case 5:
-        store(v, n, 5, to);
+        store_word(v, n, 5, to);
         break;
     case 6:
-        store(v, n, 6, to);
+        store_word(v, n, 6, to);
         break;
     case 7:
-        store(v, n, 7, to);
+        store_word(v, n, 7, to);
         break;
     case 8:
-        store(v, n, 8, to);
+        store_word(v, n, 8, to);
         break;
     default:
         break;
@@ -86,7 +86,7 @@ size_t wire_ints_pack(const int64_t *values, size_t n, void *to)
     char *at = to;
     for (size_t i = 0; i < n; i += WIRE_INTS_BLOCK) {
         const size_t left = n - i, in_block = left < WIRE_INTS_BLOCK ? left : WIRE_INTS_BLOCK;
-        const unsigned w = width_of(values + i, in_block);
+        const unsigned w = ints_width(values + i, in_block);
         *at++ = (char)w;
         store_block(values + i, in_block, w, at);
         at += in_block * w;
@@ -95,7 +95,7 @@ size_t wire_ints_pack(const int64_t *values, size_t n, void *to)
 }
 
 /* Loads n values of w bytes each into v, or adds them to v; reads up to 7 bytes after them. */
-INLINE void load(const char *from, size_t n, size_t w, bool adds, int64_t *v)
+INLINE void load_word(const char *from, size_t n, size_t w, bool adds, int64_t *v)
 {
     for (size_t i = 0; i < n; i++) {
         uint64_t word;
@@ -109,28 +109,28 @@ INLINE void load_block(const char *from, size_t n, unsigned w, bool adds, int64_
 {
     switch (w) {
     case 1:
-        load(from, n, 1, adds, v);
+        load_word(from, n, 1, adds, v);
         break;
     case 2:
-        load(from, n, 2, adds, v);
+        load_word(from, n, 2, adds, v);
         break;
     case 3:
-        load(from, n, 3, adds, v);
+        load_word(from, n, 3, adds, v);
         break;
     case 4:
-        load(from, n, 4, adds, v);
+        load_word(from, n, 4, adds, v);
         break;
     case 5:
-        load(from, n, 5, adds, v);
+        load_word(from, n, 5, adds, v);
         break;
     case 6:
-        load(from, n, 6, adds, v);
+        load_word(from, n, 6, adds, v);
         break;
     case 7:
-        load(from, n, 7, adds, v);
+        load_word(from, n, 7, adds, v);
         break;
     case 8:
-        load(from, n, 8, adds, v);
+        load_word(from, n, 8, adds, v);
         break;
     default:
         if (!adds) memset(v, 0, n * sizeof *v);

@@ -42,7 +42,7 @@ struct batch_run {
     size_t n_open, open_capacity;
 };
 
-static struct status open_files(struct batch_run *r, const char *settings)
+static struct status open_batch_files(struct batch_run *r, const char *settings)
 {
     TRY(line_reader_create(r->input_path, 0, &r->reader));
     TRY(line_reader_check(r->reader));
@@ -57,7 +57,7 @@ static struct status open_files(struct batch_run *r, const char *settings)
 }
 
 /* Writes the row that the journal has for a line. */
-static struct status take_row(struct batch_run *r, const struct journal_hit *hit)
+static struct status take_journal_row(struct batch_run *r, const struct journal_hit *hit)
 {
     const struct id_hash id = {hit->row.id_low, hit->row.id_high};
     const struct result_row row = {
@@ -83,7 +83,7 @@ struct status batch_run_create(const struct batch_store *store, struct batch *b,
     TRY_GOTO(st, batch_store_path(store, b->output, ".jsonl", &r->output_path), fail);
     TRY_GOTO(st, batch_store_path(store, b->id, ".journal", &r->journal_path), fail);
     id_set_spill_beside(&r->ids, r->journal_path);
-    TRY_GOTO(st, open_files(r, settings), fail);
+    TRY_GOTO(st, open_batch_files(r, settings), fail);
     *out = r;
     return st;
 fail:
@@ -121,7 +121,7 @@ static struct status make_request(const struct lead *l, const struct line *line,
 }
 
 /* Makes the request an error row if an earlier line has its custom_id; names it if it has none. */
-static struct status take_id(struct batch_run *r, struct request *request)
+static struct status take_custom_id(struct batch_run *r, struct request *request)
 {
     char name[ID_NAME_MAX];
     bool fresh = true;
@@ -134,7 +134,7 @@ static struct status take_id(struct batch_run *r, struct request *request)
                  : request_fail(request, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
 }
 
-static struct status remember(struct batch_run *r, const struct request *request)
+static struct status remember_request(struct batch_run *r, const struct request *request)
 {
     if (r->n_open == r->open_capacity) {
         const size_t grown = r->n_open + r->n_open / 2 + 64;
@@ -156,8 +156,8 @@ static struct status open_line(struct batch_run *r, const struct lead *l, const 
     request->line_digest[0] = digest.low;
     request->line_digest[1] = digest.high;
     request_run_last(request);
-    struct status st = take_id(r, request);
-    if (!status_failed(&st)) st = remember(r, request);
+    struct status st = take_custom_id(r, request);
+    if (!status_failed(&st)) st = remember_request(r, request);
     if (status_failed(&st)) {
         request_destroy(out);
         return st;
@@ -178,7 +178,7 @@ static struct status find_row(struct batch_run *r, const struct line *line, stru
     return journal_line_changed(line_reader_place(r->reader, line->number));
 }
 
-static struct status end_of_input(struct batch_run *r)
+static struct status end_of_batch(struct batch_run *r)
 {
     r->all_read = true;
     if (journal_facts_of(r->journal)->last_line <= r->n_read) return status_ok();
@@ -187,8 +187,8 @@ static struct status end_of_input(struct batch_run *r)
 
 /* Reads the next line: takes its row from the journal, or makes its request (*out, else NULL).
  * *n_bytes grows by its length; *waits: the rest of it is to be read later. */
-static struct status read_line(struct batch_run *r, const struct lead *l, size_t *n_bytes,
-                               bool *waits, struct request **out)
+static struct status next_batch_line(struct batch_run *r, const struct lead *l, size_t *n_bytes,
+                                     bool *waits, struct request **out)
 {
     struct line line;
     struct journal_hit hit;
@@ -196,15 +196,15 @@ static struct status read_line(struct batch_run *r, const struct lead *l, size_t
     TRY(line_reader_next(r->reader, false, &line));
     *waits = line.kind == LINE_WAIT;
     if (*waits) return status_ok();
-    if (line.kind == LINE_END) return end_of_input(r);
+    if (line.kind == LINE_END) return end_of_batch(r);
     *n_bytes += line.n;
     TRY(find_row(r, &line, &hit));
-    return hit.kind == JOURNAL_HIT_ROW ? take_row(r, &hit) : open_line(r, l, &line, out);
+    return hit.kind == JOURNAL_HIT_ROW ? take_journal_row(r, &hit) : open_line(r, l, &line, out);
 }
 
 /* Hands some of the rows that are done, up to the first missing one, to the writer, which compares
  * them with the output's bytes. */
-static struct status resume(struct batch_run *r, const struct lead *l)
+static struct status resume_batch(struct batch_run *r, const struct lead *l)
 {
     struct journal_hit hit;
     struct request *none;
@@ -213,7 +213,7 @@ static struct status resume(struct batch_run *r, const struct lead *l)
     for (int i = 0; i < ROWS_PER_STEP && n_bytes < BYTES_PER_STEP && !waits; i++) {
         TRY(journal_find(r->journal, r->n_read + 1, &hit));
         r->resumes = hit.kind == JOURNAL_HIT_ROW;
-        if (r->resumes) TRY(read_line(r, l, &n_bytes, &waits, &none));
+        if (r->resumes) TRY(next_batch_line(r, l, &n_bytes, &waits, &none));
         if (!r->resumes || r->all_read) {
             uint64_t n_written;
             r->resumes = false;
@@ -223,7 +223,7 @@ static struct status resume(struct batch_run *r, const struct lead *l)
     return status_ok();
 }
 
-static uint64_t work_steps(const struct batch_run *r, const struct lead *l)
+static uint64_t batch_work_steps(const struct batch_run *r, const struct lead *l)
 {
     const struct guides *guides = lead_rules(l)->guides;
     return r->n_template_steps + (guides != NULL ? guides_steps(guides) : 0);
@@ -231,18 +231,18 @@ static uint64_t work_steps(const struct batch_run *r, const struct lead *l)
 
 struct status batch_run_read(struct batch_run *r, struct lead *l, struct status *failure)
 {
-    const uint64_t n_steps_before = work_steps(r, l);
+    const uint64_t n_steps_before = batch_work_steps(r, l);
     size_t n_bytes = 0;
     bool waits = false;
-    *failure = r->resumes ? resume(r, l) : status_ok();
+    *failure = r->resumes ? resume_batch(r, l) : status_ok();
     for (int i = 0; i < LINES_PER_STEP && n_bytes < BYTES_PER_STEP && !waits; i++) {
         struct request *request;
         const bool ends = r->is_cancelled || r->batch->status == BATCH_CANCELLING;
         if (r->resumes || r->all_read || ends || status_failed(failure) || !lead_wants_more(l) ||
             !result_writer_has_room(r->writer) ||
-            work_steps(r, l) - n_steps_before >= WORK_STEPS_PER_STEP)
+            batch_work_steps(r, l) - n_steps_before >= WORK_STEPS_PER_STEP)
             return status_ok();
-        *failure = read_line(r, l, &n_bytes, &waits, &request);
+        *failure = next_batch_line(r, l, &n_bytes, &waits, &request);
         if (!status_failed(failure) && request != NULL) TRY(lead_take(l, request));
     }
     return status_ok();
@@ -255,7 +255,7 @@ bool batch_run_resumes(const struct batch_run *r)
 
 /* ---- rows ---- */
 
-static void forget(struct batch_run *r, const struct request *request)
+static void forget_request(struct batch_run *r, const struct request *request)
 {
     size_t i = 0;
     while (i < r->n_open && r->open[i] != request) i++;
@@ -285,7 +285,7 @@ static struct status add_to_journal(struct batch_run *r, const struct request *r
 struct status batch_run_put(struct batch_run *r, struct lead *l, const struct request *request)
 {
     struct strbuf text;
-    forget(r, request);
+    forget_request(r, request);
     if (r->is_cancelled) return status_ok();
     strbuf_init(&text);
     struct status st = result_row_write(request, lead_rules(l), NULL, &text);
@@ -298,7 +298,7 @@ struct status batch_run_put(struct batch_run *r, struct lead *l, const struct re
 }
 
 /* A batch's lines were counted up to a limit before it began. */
-static void count_rows(struct batch_run *r)
+static void count_batch_rows(struct batch_run *r)
 {
     const struct result_totals t = result_writer_totals(r->writer);
     if (r->batch->n_lines < r->n_read) r->batch->n_lines = r->n_read;
@@ -312,7 +312,7 @@ struct status batch_run_commit(struct batch_run *r, bool now)
     if (!now && journal_is_dirty(r->journal) && !journal_is_due(r->journal)) return status_ok();
     TRY(journal_commit(r->journal, r->n_read, line_reader_done(r->reader)));
     TRY(result_writer_flush(r->writer));
-    count_rows(r);
+    count_batch_rows(r);
     return status_ok();
 }
 

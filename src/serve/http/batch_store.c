@@ -107,7 +107,7 @@ static bool take_string(const struct js_node *root, const char *key, char *out, 
 }
 
 /* Copies an id, which becomes the name of a file. False: it is none. */
-static bool take_id(const struct js_node *root, const char *key, char out[BATCH_ID_MAX])
+static bool take_member_id(const struct js_node *root, const char *key, char out[BATCH_ID_MAX])
 {
     size_t n;
     const char *text = js_string(js_get(root, key), &n);
@@ -126,13 +126,14 @@ static uint64_t take_count(const struct js_node *root, const char *key)
 
 static bool read_file_entry(const struct js_node *root, struct batch_file *f)
 {
-    return take_id(root, "id", f->id) && take_string(root, "filename", f->name, sizeof f->name) &&
+    return take_member_id(root, "id", f->id) &&
+           take_string(root, "filename", f->name, sizeof f->name) &&
            take_string(root, "purpose", f->purpose, sizeof f->purpose) &&
            js_int(js_get(root, "bytes"), &f->n_bytes) &&
            js_int(js_get(root, "created_at"), &f->created_s);
 }
 
-static struct status read_metadata(const struct js_node *root, struct batch *b)
+static struct status read_stored_metadata(const struct js_node *root, struct batch *b)
 {
     size_t n;
     const struct js_node *node = js_get(root, "metadata");
@@ -146,8 +147,9 @@ static bool read_batch_entry(const struct js_node *root, struct batch *b)
     static const char *const ends[] = {"completed_at", "failed_at", "cancelled_at"};
     const struct js_node *counts = js_get(root, "request_counts");
     char status[BATCH_ID_MAX];
-    bool is_good = take_id(root, "id", b->id) && take_id(root, "input_file_id", b->input) &&
-                   take_id(root, "output", b->output) &&
+    bool is_good = take_member_id(root, "id", b->id) &&
+                   take_member_id(root, "input_file_id", b->input) &&
+                   take_member_id(root, "output", b->output) &&
                    take_string(root, "endpoint", b->endpoint, sizeof b->endpoint) &&
                    take_string(root, "completion_window", b->window, sizeof b->window) &&
                    take_string(root, "status", status, sizeof status) &&
@@ -175,8 +177,8 @@ struct status batch_store_path(const struct batch_store *s, const char *id, cons
 }
 
 /* Writes a temporary file, and replaces `path` by it once it is durable. */
-static struct status write_durably(const struct batch_store *s, const char *path, const char *bytes,
-                                   size_t n)
+static struct status write_batch_file(const struct batch_store *s, const char *path,
+                                      const char *bytes, size_t n)
 {
     struct strbuf temporary;
     TRY(file_claims_check(s->claims));
@@ -202,7 +204,7 @@ static struct status write_entry(const struct batch_store *s, const char *id,
     char *path = NULL;
     TRY(strbuf_status(text));
     TRY(batch_store_path(s, id, entry_ending, &path));
-    const struct status st = write_durably(s, path, text->data, text->n);
+    const struct status st = write_batch_file(s, path, text->data, text->n);
     mem_free(&path);
     return st;
 }
@@ -259,7 +261,7 @@ static struct status take_batch(struct batch_store *s, const struct js_node *roo
     struct batch *b = NULL;
     TRY(mem_alloc(&b, 1, sizeof *b, "batches"));
     *is_good = read_batch_entry(root, b) && strcmp(b->id, id) == 0;
-    const struct status st = read_metadata(root, b);
+    const struct status st = read_stored_metadata(root, b);
     if (!*is_good || status_failed(&st)) {
         free_batch(b);
         return st;
@@ -418,7 +420,7 @@ struct status batch_store_add_file(struct batch_store *s, const char *name, cons
     *out = NULL;
     TRY(make_id("file-", id));
     TRY(batch_store_path(s, id, ".jsonl", &path));
-    struct status st = write_durably(s, path, bytes, n);
+    struct status st = write_batch_file(s, path, bytes, n);
     if (!status_failed(&st)) st = batch_store_enter_file(s, id, name, purpose, out);
     if (status_failed(&st)) (void)unlink(path);
     mem_free(&path);

@@ -212,18 +212,18 @@ struct answer {
     struct strbuf body;
 };
 
-static const char *code_of(enum http_status status)
+static const char *error_code_of(enum http_status status)
 {
     if (status == HTTP_NOT_FOUND) return "not_found";
     if (status == HTTP_UNAVAILABLE) return HTTP_MEMORY_CODE;
     return status == HTTP_INTERNAL ? "internal_error" : "invalid_request";
 }
 
-static void refuse(struct answer *a, enum http_status status, const char *message)
+static void refuse_batch(struct answer *a, enum http_status status, const char *message)
 {
     a->status = status;
     strbuf_clear(&a->body);
-    http_error(status, code_of(status), message, &a->body);
+    http_error(status, error_code_of(status), message, &a->body);
 }
 
 /* Whether st is ok; otherwise refuses the call with its text. */
@@ -232,7 +232,7 @@ static bool is_good(struct answer *a, const struct status *st)
     const enum http_status status = st->code == STATUS_MEMORY  ? HTTP_UNAVAILABLE
                                     : st->code == STATUS_INPUT ? HTTP_BAD_REQUEST
                                                                : HTTP_INTERNAL;
-    if (status_failed(st)) refuse(a, status, st->text);
+    if (status_failed(st)) refuse_batch(a, status, st->text);
     return !status_failed(st);
 }
 
@@ -250,7 +250,7 @@ static void add_file(struct batches *b, struct exchange *x, struct answer *a)
     size_t n, at = 0;
     const char *body = exchange_body(x, &n);
     if (!multipart_init(&m, exchange_content_type(x), body, n)) {
-        refuse(a, HTTP_BAD_REQUEST, "expected multipart/form-data with a boundary");
+        refuse_batch(a, HTTP_BAD_REQUEST, "expected multipart/form-data with a boundary");
         return;
     }
     while (multipart_next(&m, &at, &part)) {
@@ -258,7 +258,8 @@ static void add_file(struct batches *b, struct exchange *x, struct answer *a)
         if (is_part(&part, "file")) file = part;
     }
     if (file.data == NULL || strcmp(purpose, "batch") != 0) {
-        refuse(a, HTTP_BAD_REQUEST, "expected the parts file and purpose, which must be batch");
+        refuse_batch(a, HTTP_BAD_REQUEST,
+                     "expected the parts file and purpose, which must be batch");
         return;
     }
     if (file.n_file_name > 0) (void)utf8_copy(name, sizeof name, file.file_name, file.n_file_name);
@@ -267,7 +268,7 @@ static void add_file(struct batches *b, struct exchange *x, struct answer *a)
     if (is_good(a, &st)) batch_file_write(entry, &a->body);
 }
 
-static void list(struct batches *b, bool of_batches, struct answer *a)
+static void list_page(struct batches *b, bool of_batches, struct answer *a)
 {
     const char *comma = "";
     strbuf_puts(&a->body, "{\"object\":\"list\",\"data\":[");
@@ -294,7 +295,7 @@ static bool is_used(const struct batches *b, const char *file)
 static void delete_file(struct batches *b, const char *id, struct answer *a)
 {
     if (is_used(b, id)) {
-        refuse(a, HTTP_CONFLICT, "a batch that has not ended reads this file");
+        refuse_batch(a, HTTP_CONFLICT, "a batch that has not ended reads this file");
         return;
     }
     batch_store_remove_file(&b->store, id);
@@ -442,7 +443,7 @@ static bool answer_file(struct batches *b, struct exchange *x, struct answer *a)
 {
     const struct batch_file *f = batch_store_file(&b->store, exchange_item(x));
     if (f == NULL) {
-        refuse(a, HTTP_NOT_FOUND, "there is no such file");
+        refuse_batch(a, HTTP_NOT_FOUND, "there is no such file");
     } else if (exchange_endpoint(x) == HTTP_FILE_CONTENT) {
         return send_file(b, x, f->id, a);
     } else if (exchange_endpoint(x) == HTTP_FILE_DELETE) {
@@ -457,7 +458,7 @@ static void answer_batch(struct batches *b, struct exchange *x, struct answer *a
 {
     struct batch *at = batch_store_batch(&b->store, exchange_item(x));
     if (at == NULL) {
-        refuse(a, HTTP_NOT_FOUND, "there is no such batch");
+        refuse_batch(a, HTTP_NOT_FOUND, "there is no such batch");
     } else if (exchange_endpoint(x) == HTTP_BATCH_CANCEL) {
         cancel_batch(b, at, a);
     } else {
@@ -470,13 +471,13 @@ static bool answer_call(struct batches *b, struct exchange *x, struct answer *a)
 {
     const enum http_endpoint e = exchange_endpoint(x);
     if (b->store.folder == NULL) {
-        refuse(a, HTTP_NOT_FOUND, "this server has no --batch-dir");
+        refuse_batch(a, HTTP_NOT_FOUND, "this server has no --batch-dir");
     } else if (e == HTTP_FILE_ADD) {
         add_file(b, x, a);
     } else if (e == HTTP_BATCH_ADD) {
         add_batch(b, x, a);
     } else if (e == HTTP_FILE_LIST || e == HTTP_BATCH_LIST) {
-        list(b, e == HTTP_BATCH_LIST, a);
+        list_page(b, e == HTTP_BATCH_LIST, a);
     } else if (e == HTTP_BATCH_GET || e == HTTP_BATCH_CANCEL) {
         answer_batch(b, x, a);
     } else {

@@ -25,7 +25,7 @@ static void exchange_free(struct exchange *x)
 }
 
 /* Frees x if neither the connection nor the lead holds it. */
-static void let_go(struct exchange *x)
+static void exchange_let_go(struct exchange *x)
 {
     if (x->connection == NULL && !x->is_posted) exchange_free(x);
 }
@@ -68,7 +68,7 @@ void exchange_lose_connection(struct exchange *x)
     if (x->was_posted) x->server->n_connected--;
     x->is_gone = x->is_gone || !x->has_ended;
     pthread_cond_broadcast(&x->server->sent);
-    let_go(x);
+    exchange_let_go(x);
 }
 
 /* Ends a call for the lead and removes it from the server's list of posted calls; may free x. */
@@ -84,7 +84,7 @@ static void unpost(struct exchange *x)
     x->is_posted = false;
     x->has_ended = true;
     wake(x);
-    let_go(x);
+    exchange_let_go(x);
 }
 
 void exchange_set(struct exchange *x, enum http_status status, const char *type,

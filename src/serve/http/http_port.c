@@ -105,7 +105,7 @@ static void count_end(struct http_port *p, const struct request *r)
     }
 }
 
-static void forget(struct http_port *p, struct call *c)
+static void forget_call(struct http_port *p, struct call *c)
 {
     *(c->prev != NULL ? &c->prev->next : &p->calls) = c->next;
     if (c->next != NULL) c->next->prev = c->prev;
@@ -134,7 +134,7 @@ static struct status port_put(void *user, struct lead *l, const struct request *
     } else {
         st = answer_whole(p, lead_rules(l), r);
     }
-    forget(p, c);
+    forget_call(p, c);
     return st;
 }
 
@@ -168,7 +168,7 @@ static struct status keep(struct http_port *p, struct exchange *x, struct reques
     return st;
 }
 
-static enum request_format format_of(enum http_endpoint endpoint)
+static enum request_format request_format_of(enum http_endpoint endpoint)
 {
     if (endpoint == HTTP_RERANK) return REQUEST_RERANK;
     return endpoint == HTTP_CHAT ? REQUEST_OPENAI_CHAT : REQUEST_OPENAI;
@@ -194,13 +194,13 @@ static struct status refuse_task(struct http_port *p, struct exchange *x, const 
     return answer_error(p, x, HTTP_BAD_REQUEST, "unsupported", message);
 }
 
-static struct status take_request(struct http_port *p, struct lead *l, struct exchange *x)
+static struct status take_call_request(struct http_port *p, struct lead *l, struct exchange *x)
 {
     struct request *r = NULL;
     const char *id = exchange_id(x);
     const char *refusal = refusal_of(lead_rules(l), exchange_endpoint(x));
     if (refusal != NULL) return refuse_task(p, x, refusal);
-    struct request_call call = {.format = format_of(exchange_endpoint(x)),
+    struct request_call call = {.format = request_format_of(exchange_endpoint(x)),
                                 .number = ++p->n_calls,
                                 .id = id[0] != '\0' ? id : NULL};
     call.body = exchange_body(x, &call.n_body);
@@ -255,7 +255,7 @@ static struct status take_call(struct http_port *p, struct lead *l, struct excha
     case HTTP_DETOKENIZE:
         return answer_text(p, l, x);
     default:
-        if (p->drain_until_ns == 0) return take_request(p, l, x);
+        if (p->drain_until_ns == 0) return take_call_request(p, l, x);
         return answer_error(p, x, HTTP_UNAVAILABLE, HTTP_DRAINING_CODE, "the server is ending");
     }
 }
@@ -431,7 +431,7 @@ static struct status name_model(const char *path, char **out)
 
 /* Lists the model and the adapters as names. Errors: STATUS_USAGE for an adapter with the model's
  * name, STATUS_MEMORY. */
-static struct status name_all(struct http_port *p, const struct http_port_options *o)
+static struct status name_vectors(struct http_port *p, const struct http_port_options *o)
 {
     TRY(mem_alloc(&p->names, o->n_adapters + 2, sizeof *p->names, "server"));
     TRY(name_model(o->model_path, &p->model_name));
@@ -452,7 +452,7 @@ struct status http_port_create(const struct http_port_options *o, struct http_po
     TRY(mem_alloc(&p, 1, sizeof *p, "server"));
     strbuf_init(&p->scratch);
     p->drain_s = o->flags->drain_s;
-    struct status st = name_all(p, o);
+    struct status st = name_vectors(p, o);
     if (!status_failed(&st)) st = http_server_create(o->flags, p->names, &p->server);
     if (!status_failed(&st))
         st = batches_create(o->flags->batch_dir, o->settings, o->batch_endpoints, o->claims,
@@ -480,7 +480,7 @@ void http_port_destroy(struct http_port **port)
     struct http_port *p = *port;
     if (p == NULL) return;
     http_server_destroy(&p->server);
-    while (p->calls != NULL) forget(p, p->calls);
+    while (p->calls != NULL) forget_call(p, p->calls);
     batches_destroy(&p->batches);
     mem_free(&p->model_name);
     mem_free(&p->names);

@@ -91,15 +91,15 @@ static enum MHD_Result refuse(struct exchange *x, enum http_status status, const
 
 /* ---- calls ---- */
 
-static const char *header_of(const struct exchange *x, const char *name)
+static const char *header_value(const struct exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
 /* Copies the client's id if it is short and printable; ignores any other. */
-static void take_id(struct exchange *x)
+static void take_request_id(struct exchange *x)
 {
-    const char *id = header_of(x, "X-Request-Id");
+    const char *id = header_value(x, "X-Request-Id");
     if (id == NULL || strlen(id) >= sizeof x->id) return;
     for (const char *c = id; *c != '\0'; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7E) return;
@@ -111,11 +111,11 @@ static void take_id(struct exchange *x)
 static bool judge_length(struct exchange *x)
 {
     const uint64_t limit = x->server->flags.max_body_bytes;
-    const char *length = header_of(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *length = header_value(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
     const uint64_t n = length != NULL ? strtoull(length, NULL, 10) : 0;
     if (n <= limit) return false;
     x->refusal = HTTP_TOO_LARGE;
-    return n > DROPPED_LIMITS * limit || header_of(x, MHD_HTTP_HEADER_EXPECT) != NULL;
+    return n > DROPPED_LIMITS * limit || header_value(x, MHD_HTTP_HEADER_EXPECT) != NULL;
 }
 
 /* Decides by method, path and key whether the call is refused. Its body is read anyway, because a
@@ -123,7 +123,7 @@ static bool judge_length(struct exchange *x)
 static void judge(struct exchange *x, const char *method, const char *path)
 {
     const enum http_status found = http_route(method, path, &x->endpoint, x->item);
-    const char *key = header_of(x, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *key = header_value(x, MHD_HTTP_HEADER_AUTHORIZATION);
     const bool is_open = found == HTTP_OK && http_is_open(x->endpoint);
     if (!is_open && !http_keys_allow(&x->server->keys, key)) {
         x->refusal = HTTP_UNAUTHORIZED;
@@ -163,8 +163,8 @@ static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *
     strbuf_init(&x->out);
     x->file = -1;
     *con = x;
-    take_id(x);
-    const char *type = header_of(x, MHD_HTTP_HEADER_CONTENT_TYPE);
+    take_request_id(x);
+    const char *type = header_value(x, MHD_HTTP_HEADER_CONTENT_TYPE);
     if (type != NULL && strlen(type) < sizeof x->content_type) strcpy(x->content_type, type);
     judge(x, method, path);
     return judge_length(x) ? refuse_judged(x) : MHD_YES;
@@ -227,7 +227,7 @@ static enum MHD_Result answer_health(struct exchange *x)
 /* Posts the call, or refuses it and says why. While there is memory, only calls that run the
  * model are refused; the others are answered between two steps, even by a server that is full or
  * draining. */
-static enum MHD_Result post(struct exchange *x)
+static enum MHD_Result post_exchange(struct exchange *x)
 {
     struct http_server *s = x->server;
     const struct status memory = strbuf_status(&x->body);
@@ -263,7 +263,7 @@ static enum MHD_Result on_call(void *cls, struct MHD_Connection *c, const char *
     if (x->refusal != HTTP_OK) return refuse_judged(x);
     if (x->endpoint == HTTP_HEALTH) return answer_health(x);
     if (x->endpoint == HTTP_MODELS) return answer_models(x);
-    return post(x);
+    return post_exchange(x);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *c, void **con,

@@ -25,7 +25,7 @@ static struct status is_chat(const char *body, size_t n, bool *out)
     return st.code == STATUS_INPUT ? status_ok() : st;
 }
 
-static void add_ids(const int32_t *ids, size_t n, struct strbuf *out)
+static void write_token_ids(const int32_t *ids, size_t n, struct strbuf *out)
 {
     for (size_t i = 0; i < n; i++) strbuf_printf(out, i > 0 ? ",%d" : "%d", ids[i]);
 }
@@ -50,7 +50,7 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
         *status = HTTP_OK;
         strbuf_printf(out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", r->n_prompt,
                       rules->max_model_len);
-        add_ids(r->tokens, r->n_prompt, out);
+        write_token_ids(r->tokens, r->n_prompt, out);
         strbuf_puts(out, "],\"token_strs\":null}");
         st = strbuf_status(out);
     }
@@ -59,8 +59,8 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
 }
 
 /* Appends the text of a list of ids. *ok = whether it is a list of the model's ids. */
-static struct status decode(const struct request_rules *rules, const struct js_node *ids, bool *ok,
-                            struct strbuf *text)
+static struct status decode_ids(const struct request_rules *rules, const struct js_node *ids,
+                                bool *ok, struct strbuf *text)
 {
     struct detokenizer d;
     struct status st = status_ok();
@@ -88,7 +88,7 @@ struct status http_detokenize(const struct request_rules *rules, const char *bod
     if (st.code == STATUS_INPUT) return fail(status, "invalid_json", st.text, out);
     TRY(st);
     strbuf_init(&text);
-    st = decode(rules, js_get(js_root(doc), "tokens"), &ok, &text);
+    st = decode_ids(rules, js_get(js_root(doc), "tokens"), &ok, &text);
     if (!status_failed(&st) && !ok) {
         st = fail(status, "invalid_request", "tokens: expected a list of token ids", out);
     } else if (!status_failed(&st)) {

@@ -7,7 +7,7 @@
 #include <strings.h>
 
 /* Finds `what` in text [n]; NULL: it is not there. */
-static const char *find(const char *text, size_t n, const char *what, size_t n_what)
+static const char *find_bytes(const char *text, size_t n, const char *what, size_t n_what)
 {
     for (size_t i = 0; n_what <= n && i <= n - n_what; i++) {
         const char *c = memchr(text + i, what[0], n - n_what - i + 1);
@@ -37,10 +37,10 @@ bool multipart_init(struct multipart *m, const char *content_type, const char *b
 }
 
 /* Finds the value of key="value" in a header line [n]. */
-static const char *value_of(const char *line, size_t n, const char *key, size_t *n_value)
+static const char *parameter_value(const char *line, size_t n, const char *key, size_t *n_value)
 {
     const size_t n_key = strlen(key);
-    for (const char *at = line; (at = find(at, n - (size_t)(at - line), key, n_key)) != NULL;
+    for (const char *at = line; (at = find_bytes(at, n - (size_t)(at - line), key, n_key)) != NULL;
          at++) {
         const char *value = at + n_key;
         const char *end = memchr(value, '"', n - (size_t)(value - line));
@@ -57,13 +57,13 @@ static bool read_headers(const char *headers, size_t n, struct multipart_part *p
 {
     static const char wanted[] = "Content-Disposition:";
     for (size_t at = 0; at < n;) {
-        const char *end = find(headers + at, n - at, "\r\n", 2);
+        const char *end = find_bytes(headers + at, n - at, "\r\n", 2);
         const size_t length = end != NULL ? (size_t)(end - (headers + at)) : n - at;
         const char *line = headers + at;
         at += length + 2;
         if (length < sizeof wanted || strncasecmp(line, wanted, sizeof wanted - 1) != 0) continue;
-        part->name = value_of(line, length, "name=\"", &part->n_name);
-        part->file_name = value_of(line, length, "filename=\"", &part->n_file_name);
+        part->name = parameter_value(line, length, "name=\"", &part->n_name);
+        part->file_name = parameter_value(line, length, "filename=\"", &part->n_file_name);
     }
     return part->name != NULL;
 }
@@ -73,8 +73,8 @@ static bool read_headers(const char *headers, size_t n, struct multipart_part *p
 static const char *find_border(const struct multipart *m, const char *from, const char **after)
 {
     const char *end = m->body + m->n;
-    for (const char *at = from; (at = find(at, (size_t)(end - at), m->border, m->n_border)) != NULL;
-         at++) {
+    for (const char *at = from;
+         (at = find_bytes(at, (size_t)(end - at), m->border, m->n_border)) != NULL; at++) {
         if (at != m->body && (at < m->body + 2 || memcmp(at - 2, "\r\n", 2) != 0)) continue;
         const char *next = at + m->n_border;
         *after = next;
@@ -92,7 +92,7 @@ bool multipart_next(const struct multipart *m, size_t *at, struct multipart_part
     *part = (struct multipart_part){.n = 0};
     if (find_border(m, m->body + *at, &headers) == NULL) return false;
     if (memcmp(headers, "--", 2) == 0) return false; /* the last border */
-    const char *blank = find(headers, (size_t)(end - headers), "\r\n\r\n", 4);
+    const char *blank = find_bytes(headers, (size_t)(end - headers), "\r\n\r\n", 4);
     if (blank == NULL) return false;
     part->data = blank + 4;
     const char *next = find_border(m, part->data, &after);

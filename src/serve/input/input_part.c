@@ -117,7 +117,7 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
 
 /* Finds the start and the end of the part. A long line may move the start past the end; then the
  * part is empty. */
-static struct status find(struct scan *s, struct input_part *part)
+static struct status find_part_ends(struct scan *s, struct input_part *part)
 {
     const uint64_t first = input_part_cut(part->size, part->index, part->n);
     const uint64_t behind = input_part_cut(part->size, part->index + 1, part->n);
@@ -161,7 +161,7 @@ struct status input_part_find(const struct input_files *files, struct input_part
     TRY(input_part_size(files, &part->size));
     TRY(byte_source_open(files->paths[0], &s.source));
     struct status st = mem_alloc(&s.buf, READ_BYTES, 1, "line counter");
-    if (!status_failed(&st)) st = find(&s, part);
+    if (!status_failed(&st)) st = find_part_ends(&s, part);
     mem_free(&s.buf);
     byte_source_close(&s.source);
     return st;

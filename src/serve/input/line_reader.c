@@ -71,7 +71,7 @@ struct line_place line_reader_place(const struct line_reader *r, uint64_t number
     return (struct line_place){r->files->paths[i], number - r->n_lines_before[i]};
 }
 
-static struct status check_head(const struct byte_source *source, const char *path)
+static struct status check_magic(const struct byte_source *source, const char *path)
 {
     static const struct {
         const char *bytes;
@@ -101,11 +101,11 @@ static struct status check_head(const struct byte_source *source, const char *pa
 
 struct status line_reader_check(const struct line_reader *r)
 {
-    TRY(check_head(r->source, r->files->paths[r->at_file]));
+    TRY(check_magic(r->source, r->files->paths[r->at_file]));
     for (size_t i = r->at_file + 1; i < r->files->n; i++) {
         struct byte_source *source = NULL;
         TRY(byte_source_open(r->files->paths[i], &source));
-        const struct status st = check_head(source, r->files->paths[i]);
+        const struct status st = check_magic(source, r->files->paths[i]);
         byte_source_close(&source);
         TRY(st);
     }

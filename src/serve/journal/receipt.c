@@ -33,8 +33,8 @@ static int by_number(const void *a, const void *b)
 
 /* Fills lines [n], n at most `capacity`, from the records of finished rows. A line with several
  * records is there several times. Errors: STATUS_INPUT if there are more than `capacity` rows. */
-static struct status read_lines(struct journal_cursor *c, struct receipt_line *lines,
-                                size_t capacity, size_t *n)
+static struct status read_receipt_lines(struct journal_cursor *c, struct receipt_line *lines,
+                                        size_t capacity, size_t *n)
 {
     struct journal_record r;
     for (bool found = true;;) {
@@ -64,7 +64,7 @@ static struct status hash_lines(int fd, const char *path, const struct journal_f
     struct journal_cursor c = {.fd = fd, .path = path, .at = f->rows_begin, .end = f->good_bytes};
     *n = 0;
     struct status st = mem_alloc(&lines, f->n_rows + 1, sizeof *lines, "receipt");
-    if (!status_failed(&st)) st = read_lines(&c, lines, f->n_rows, n);
+    if (!status_failed(&st)) st = read_receipt_lines(&c, lines, f->n_rows, n);
     if (!status_failed(&st)) {
         sort_lines(lines, n);
         *hash = XXH3_128bits(lines, *n * sizeof *lines);
@@ -80,7 +80,8 @@ struct rows {
     uint64_t n, n_bytes;
 };
 
-static struct status read_rows(struct line_reader *reader, const char *path, struct rows *rows)
+static struct status hash_receipt_rows(struct line_reader *reader, const char *path,
+                                       struct rows *rows)
 {
     struct line line;
     for (;;) {
@@ -106,7 +107,7 @@ static struct status hash_rows(const char *path, struct rows *rows, XXH128_hash_
         st = status_make(STATUS_MEMORY, "receipt: no memory for a hash");
     if (!status_failed(&st)) {
         XXH3_128bits_reset(rows->state);
-        st = read_rows(reader, path, rows);
+        st = hash_receipt_rows(reader, path, rows);
     }
     if (!status_failed(&st)) *hash = XXH3_128bits_digest(rows->state);
     XXH3_freeState(rows->state);
@@ -141,7 +142,7 @@ static void add_settings(const char *settings, struct strbuf *out)
     }
 }
 
-static void add_number(struct strbuf *out, const char *name, uint64_t value)
+static void write_receipt_number(struct strbuf *out, const char *name, uint64_t value)
 {
     strbuf_printf(out, "\"%s\": %" PRIu64 ",\n", name, value);
 }
@@ -168,12 +169,12 @@ static struct status add_receipt(const char *output, const char *journal, int fd
     }
     strbuf_printf(out, "{\n%s,\n", FORMAT);
     add_settings(f->settings, out);
-    add_number(out, "lines", n_lines);
+    write_receipt_number(out, "lines", n_lines);
     add_hash(out, "lines_xxh128", hash_of_lines, ",");
-    add_number(out, "error_rows", f->n_error_rows);
-    add_number(out, "prompt_tokens", f->n_prompt_tokens);
-    add_number(out, "generated_tokens", f->n_generated_tokens);
-    add_number(out, "rows_bytes", rows.n_bytes);
+    write_receipt_number(out, "error_rows", f->n_error_rows);
+    write_receipt_number(out, "prompt_tokens", f->n_prompt_tokens);
+    write_receipt_number(out, "generated_tokens", f->n_generated_tokens);
+    write_receipt_number(out, "rows_bytes", rows.n_bytes);
     add_hash(out, "rows_xxh128", hash_of_rows, "");
     strbuf_puts(out, "}\n");
     return strbuf_status(out);
@@ -223,7 +224,7 @@ static struct status differ(const char *path, bool is_same_job, const char *here
 }
 
 /* The members up to "lines_xxh128" are the job, those after it are its rows. */
-static struct status compare(const char *path, const char *here, const char *there)
+static struct status compare_receipts(const char *path, const char *here, const char *there)
 {
     static const char last[] = "\"lines_xxh128\"";
     bool is_same_job = false;
@@ -246,7 +247,7 @@ struct status receipt_check(const char *receipt, const char *path)
     const bool is_one =
         strncmp(other, "{\n", 2) == 0 && strncmp(other + 2, FORMAT, sizeof FORMAT - 1) == 0;
     const struct status st =
-        is_one ? compare(path, receipt, other)
+        is_one ? compare_receipts(path, receipt, other)
                : status_make(STATUS_INPUT, "%s: not a receipt of this version of shoal", path);
     mem_free(&other);
     return st;

@@ -179,7 +179,7 @@ struct status audit_take_line(struct audit *a, const struct line *line, bool *is
 }
 
 /* Returns the output's row of a chosen line. */
-static const struct audit_row *row_of(const struct audit *a, uint64_t line)
+static const struct audit_row *audit_row_of(const struct audit *a, uint64_t line)
 {
     const struct audit_row key = {.line = line};
     return bsearch(&key, a->rows, a->result.n_chosen, sizeof *a->rows, compare_lines);
@@ -187,7 +187,7 @@ static const struct audit_row *row_of(const struct audit *a, uint64_t line)
 
 struct status audit_name_line(const struct audit *a, uint64_t line, char name[ID_NAME_MAX])
 {
-    const struct audit_row *row = row_of(a, line);
+    const struct audit_row *row = audit_row_of(a, line);
     char *id = NULL;
     size_t n = 0;
     snprintf(name, ID_NAME_MAX, "%llu", (unsigned long long)line);
@@ -219,7 +219,7 @@ static void show_difference(const struct audit_row *was, const char *text, size_
 
 void audit_compare(struct audit *a, uint64_t line, const char *text, size_t n)
 {
-    const struct audit_row *was = row_of(a, line);
+    const struct audit_row *was = audit_row_of(a, line);
     assert(was != NULL && n > 0 && text[n - 1] == '\n');
     n--;
     a->result.n_compared++;

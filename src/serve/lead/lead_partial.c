@@ -17,7 +17,7 @@ static size_t item_bytes(const struct request *r)
 }
 
 /* Appends the item of sampled token i. */
-static void pack_item(const struct request *r, size_t i, struct strbuf *out)
+static void pack_answer(const struct request *r, size_t i, struct strbuf *out)
 {
     strbuf_add(out, (const char *)&r->tokens[r->n_prompt + i], sizeof *r->tokens);
     if (r->ask->n_tops < 0) return;
@@ -34,7 +34,7 @@ struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least
         return status_ok();
     }
     strbuf_clear(&l->row);
-    for (size_t i = r->n_saved; i < n; i++) pack_item(r, i, &l->row);
+    for (size_t i = r->n_saved; i < n; i++) pack_answer(r, i, &l->row);
     TRY(strbuf_status(&l->row));
     const struct journal_record record = {
         .type = JOURNAL_PARTIAL,

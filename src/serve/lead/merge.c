@@ -179,7 +179,7 @@ static void close_part(struct merge *m)
 
 /* Reads up to n bytes of the part's rows, decompressed; fewer only at its end. Errors:
  * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
-static struct status read_rows(struct merge *m, char *to, size_t n, size_t *n_read)
+static struct status read_merged_rows(struct merge *m, char *to, size_t n, size_t *n_read)
 {
     struct source_read got = {SOURCE_BYTES, 0};
     *n_read = 0;
@@ -203,7 +203,7 @@ static struct status end_part(struct merge *m)
     }
     char more;
     size_t n_more;
-    TRY(read_rows(m, &more, 1, &n_more));
+    TRY(read_merged_rows(m, &more, 1, &n_more));
     if (n_more > 0) {
         return status_make(STATUS_INPUT, "%s: it has more bytes than the %llu that its job wrote",
                            p->path, (unsigned long long)p->facts.end_bytes);
@@ -232,7 +232,7 @@ static struct status compare_row(struct merge *m, const struct line *line,
         m->row_capacity = 2 * hit->n_text;
     }
     size_t got;
-    TRY(read_rows(m, m->row, hit->n_text, &got));
+    TRY(read_merged_rows(m, m->row, hit->n_text, &got));
     if (got == hit->n_text && memcmp(m->row, hit->text, got) == 0) return status_ok();
     return status_make(
         STATUS_INPUT,
@@ -444,7 +444,7 @@ static struct status write_output(struct merge *m)
     return st;
 }
 
-static struct status run(struct merge *m)
+static struct status run_merge(struct merge *m)
 {
     TRY(encoder_check_name("output", m->o->output_path));
     for (size_t i = 0; i < m->o->n_parts; i++) TRY(merge_add_part(m, m->o->parts[i]));
@@ -460,7 +460,7 @@ struct status merge_run(const struct merge_options *options, struct merge_result
     strbuf_init(&m.mended);
     strbuf_init(&m.framed);
     row_frames_init(&m.frames, encoder_format_of(options->output_path), options->frame_bytes);
-    const struct status st = run(&m);
+    const struct status st = run_merge(&m);
     close_part(&m);
     for (uint32_t i = 0; i < m.n; i++) {
         mem_free(&m.parts[i].journal);

@@ -80,7 +80,7 @@ static struct status read_some(const char *path, int fd, void *bytes, size_t n, 
     return status_ok();
 }
 
-static uint64_t checksum_of(const struct part_head *head, const char *bytes)
+static uint64_t head_checksum(const struct part_head *head, const char *bytes)
 {
     struct part_head h = *head;
     h.checksum = 0;
@@ -145,7 +145,7 @@ static struct status read_record(struct logprobs_part *p, uint64_t at, struct pa
         p->bytes_capacity = head->n_bytes;
     }
     TRY(read_some(p->path, p->fd, p->bytes, head->n_bytes, at + sizeof *head, &n));
-    *found = n == head->n_bytes && checksum_of(head, p->bytes) == head->checksum;
+    *found = n == head->n_bytes && head_checksum(head, p->bytes) == head->checksum;
     return status_ok();
 }
 
@@ -277,7 +277,7 @@ static const struct plan_top *tops_of(const struct request *c, const struct requ
     return i >= first->score_from ? first->prompt_tops + i * *n : NULL;
 }
 
-static float logprob_of(const struct request *c, const struct request *first, size_t i)
+static float record_logprob(const struct request *c, const struct request *first, size_t i)
 {
     if (i >= c->n_prompt) return c->logprobs[i - c->n_prompt];
     return i >= first->score_from ? first->scores[i] : NAN;
@@ -307,7 +307,7 @@ static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
     add_padding(s);
     strbuf_add(s, (const char *)c->tokens, n * sizeof *c->tokens);
     for (size_t i = 0; i < n; i++) {
-        const float logprob = logprob_of(c, first, i);
+        const float logprob = record_logprob(c, first, i);
         strbuf_add(s, (const char *)&logprob, sizeof logprob);
     }
     for (int with_codes = 0; with_codes < 2; with_codes++) {
@@ -349,7 +349,7 @@ struct status logprobs_part_put(struct logprobs_part *p, const struct request *r
     }
     TRY(strbuf_status(&p->record));
     head.n_bytes = p->record.n - sizeof head;
-    head.checksum = checksum_of(&head, p->record.data + sizeof head);
+    head.checksum = head_checksum(&head, p->record.data + sizeof head);
     memcpy(p->record.data, &head, sizeof head);
     TRY(write_record(p));
     TRY(index_set(p, r->line, p->n));

@@ -6,14 +6,14 @@
 static const char open_tag[] = CHAT_OPEN_THOUGHT, close_tag[] = CHAT_CLOSE_THOUGHT;
 enum { OPEN_BYTES = sizeof open_tag - 1, CLOSE_BYTES = sizeof close_tag - 1 };
 
-static bool is_blank(char c)
+static bool is_blank_text(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
 static size_t skip_blanks(const char *text, size_t at, size_t n)
 {
-    while (at < n && is_blank(text[at])) at++;
+    while (at < n && is_blank_text(text[at])) at++;
     return at;
 }
 
@@ -37,7 +37,7 @@ static struct reasoning close_thoughts(const char *text, size_t at, size_t n, bo
         r.end -= begun_tag(text + at, n - at);
     }
     if (r.begin > r.end) r.begin = r.end;
-    while (r.end > r.begin && is_blank(text[r.end - 1])) r.end--;
+    while (r.end > r.begin && is_blank_text(text[r.end - 1])) r.end--;
     return r;
 }
 

@@ -88,7 +88,7 @@ size_t result_row_n_generated(const struct request *r)
 }
 
 /* Appends the log-probabilities of c's scored tokens, and returns the sum of what was written. */
-static double add_scores(struct strbuf *out, const struct request *c, const char *comma)
+static double write_token_scores(struct strbuf *out, const struct request *c, const char *comma)
 {
     double sum = 0;
     for (size_t i = c->score_from; i < c->n_prompt; i++, comma = ",") {
@@ -130,7 +130,7 @@ static void add_likelihood(struct strbuf *out, const struct request *r)
             strbuf_printf(out, "%s%d", comma, c->tokens[i]);
     }
     for (int32_t k = 0; k < r->ask->n_choices; k++)
-        sum += add_scores(out, result_row_choice(r, k), k == 0 ? "],\"logprobs\":[" : ",");
+        sum += write_token_scores(out, result_row_choice(r, k), k == 0 ? "],\"logprobs\":[" : ",");
     strbuf_puts(out, "],\"loglikelihood\":");
     add_double(out, sum);
     if (r->ask->score != REQUEST_SCORE_PAIR) {
@@ -208,7 +208,8 @@ static void add_generated(struct strbuf *out, const struct request *r)
 }
 
 /* Appends the message of a chat: its thoughts, its content, and the tool calls in its text. */
-static void add_message(struct strbuf *out, const struct request *c, const struct tool_calls *calls)
+static void write_message(struct strbuf *out, const struct request *c,
+                          const struct tool_calls *calls)
 {
     const struct reasoning thoughts = reasoning_of(c);
     const char *content = c->text.n > 0 ? c->text.data + calls->content : "";
@@ -228,8 +229,8 @@ static void add_message(struct strbuf *out, const struct request *c, const struc
 }
 
 /* Appends the text of an answer to a completion, after that of its prompt if it is echoed. */
-static struct status add_text(struct strbuf *out, const struct request *line,
-                              const struct request *c)
+static struct status write_answer_text(struct strbuf *out, const struct request *line,
+                                       const struct request *c)
 {
     if (!c->ask->echo) {
         add_key_string(out, "text", c->text.data, c->text.n);
@@ -254,8 +255,8 @@ static struct status add_openai_choice(struct strbuf *out, const struct request 
     struct tool_calls calls;
     struct status st = tool_calls_find(c, &calls);
     strbuf_printf(out, "{\"index\":%d,", index);
-    if (is_chat) add_message(out, c, &calls);
-    if (!is_chat && !status_failed(&st)) st = add_text(out, line, c);
+    if (is_chat) write_message(out, c, &calls);
+    if (!is_chat && !status_failed(&st)) st = write_answer_text(out, line, c);
     strbuf_puts(out, ",\"logprobs\":");
     if (c->ask->n_logprobs < 0) {
         strbuf_puts(out, "null");

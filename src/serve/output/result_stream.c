@@ -38,7 +38,8 @@ static bool has_bytes(const struct text_part *p)
     return p->end > p->from;
 }
 
-static void add_text(struct strbuf *out, const struct request *c, const struct answer_piece *p)
+static void write_piece_text(struct strbuf *out, const struct request *c,
+                             const struct answer_piece *p)
 {
     const struct text_part *t = &p->content;
     strbuf_json_string(out, c->text.data != NULL ? c->text.data + t->from : "", t->end - t->from);
@@ -52,7 +53,7 @@ static void add_delta(struct strbuf *out, const struct request *c, const struct 
     if (has_thoughts) reasoning_write(c, p->thoughts.from, p->thoughts.end, out);
     if (has_thoughts && (has_content || p->calls.n > 0)) strbuf_puts(out, ",");
     if (has_content) strbuf_puts(out, "\"content\":");
-    if (has_content) add_text(out, c, p);
+    if (has_content) write_piece_text(out, c, p);
     if (has_content && p->calls.n > 0) strbuf_puts(out, ",");
     if (p->calls.n > 0) tool_calls_write(&p->calls, c, true, out);
     strbuf_puts(out, "}");
@@ -97,7 +98,7 @@ static void write_piece(struct result_stream *s, const struct request *c,
     strbuf_printf(out, "{\"index\":%u,", c->choice);
     if (is_chat) add_delta(out, c, p);
     if (!is_chat) strbuf_puts(out, "\"text\":");
-    if (!is_chat) add_text(out, c, p);
+    if (!is_chat) write_piece_text(out, c, p);
     add_logprobs(s, c, rules, out);
     const char *reason = p->calls.n > 0 ? "tool_calls" : result_row_finish(c);
     if (p->ends) strbuf_printf(out, ",\"finish_reason\":\"%s\"}", reason);

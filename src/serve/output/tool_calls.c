@@ -30,7 +30,7 @@ static struct piece trimmed(struct piece p)
 }
 
 /* Whether the request names this tool. In its list, each name is followed by a NUL. */
-static bool is_known(const struct request *c, const char *name, size_t n)
+static bool is_known_tool(const struct request *c, const char *name, size_t n)
 {
     const struct request_bytes *all = &c->ask->tools;
     for (size_t at = 0; at < all->n; at += strlen(all->bytes + at) + 1)
@@ -47,7 +47,7 @@ static struct status add_call(const struct request *c, const struct js_node *nod
     const struct js_node *arguments = js_get(node, "arguments");
     if (js_type(arguments) == JS_NULL) arguments = js_get(node, "parameters");
     const bool has_none = js_type(arguments) == JS_NULL;
-    *ok = name != NULL && is_known(c, name, n_name) && out->n < TOOL_CALLS_MAX &&
+    *ok = name != NULL && is_known_tool(c, name, n_name) && out->n < TOOL_CALLS_MAX &&
           (has_none || js_type(arguments) == JS_OBJECT);
     if (!*ok) return status_ok();
     if (out->calls == NULL)
@@ -61,8 +61,8 @@ static struct status add_call(const struct request *c, const struct js_node *nod
 
 /* Adds the call, or the list of calls, that a text holds as JSON. *ok = whether it holds only
  * calls. */
-static struct status add_text(const struct request *c, struct piece p, struct tool_calls *out,
-                              bool *ok)
+static struct status keep_text(const struct request *c, struct piece p, struct tool_calls *out,
+                               bool *ok)
 {
     struct js_doc *doc = NULL;
     bool is_rounded;
@@ -81,7 +81,7 @@ static struct status add_text(const struct request *c, struct piece p, struct to
     return st;
 }
 
-static const char *find(struct piece p, const char *tag)
+static const char *find_mark(struct piece p, const char *tag)
 {
     return memmem(p.text, p.n, tag, strlen(tag));
 }
@@ -90,17 +90,17 @@ static const char *find(struct piece p, const char *tag)
 static struct status find_tagged(const struct request *c, struct piece all, struct tool_calls *out,
                                  bool *ok)
 {
-    const char *end = all.text + all.n, *at = find(all, open_tag);
+    const char *end = all.text + all.n, *at = find_mark(all, open_tag);
     *ok = at != NULL;
     out->n_content = at != NULL ? (size_t)(at - all.text) : all.n;
     while (*ok && at != NULL) {
         const char *begin = at + OPEN_BYTES;
         const struct piece rest = {begin, (size_t)(end - begin)};
-        const char *close = find(rest, close_tag);
+        const char *close = find_mark(rest, close_tag);
         const struct piece call = {begin, (size_t)((close != NULL ? close : end) - begin)};
-        TRY(add_text(c, trimmed(call), out, ok));
+        TRY(keep_text(c, trimmed(call), out, ok));
         const char *next = close != NULL ? close + CLOSE_BYTES : end;
-        at = find((struct piece){next, (size_t)(end - next)}, open_tag);
+        at = find_mark((struct piece){next, (size_t)(end - next)}, open_tag);
     }
     return status_ok();
 }
@@ -134,7 +134,7 @@ static struct status find_json(const struct request *c, struct piece all, struct
     out->n_content = 0;
     while (*ok && left.n > 0) {
         const size_t n = value_length(left);
-        TRY(add_text(c, (struct piece){left.text, n}, out, ok));
+        TRY(keep_text(c, (struct piece){left.text, n}, out, ok));
         left = trimmed((struct piece){left.text + n, left.n - n});
         if (left.n > 0 && left.text[0] == ';')
             left = trimmed((struct piece){left.text + 1, left.n - 1});
@@ -179,7 +179,7 @@ void tool_calls_fini(struct tool_calls *t)
  * may become one, without the blanks before it. */
 static size_t n_sure_tagged(struct piece all)
 {
-    const char *at = find(all, open_tag);
+    const char *at = find_mark(all, open_tag);
     size_t n = at != NULL ? (size_t)(at - all.text) : all.n;
     if (at == NULL) {
         const size_t most = all.n < OPEN_BYTES - 1 ? all.n : OPEN_BYTES - 1;

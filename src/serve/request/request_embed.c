@@ -27,8 +27,8 @@ struct status request_add_part(struct request_parser *p, const char *what, const
 
 /* Appends the tokens of a text with `before` in front of it: the prompt that the line or the job
  * names; NULL: none. */
-static struct status add_text(struct request_parser *p, const char *what,
-                              const struct js_node *node, const struct js_node *before)
+static struct status take_text(struct request_parser *p, const char *what,
+                               const struct js_node *node, const struct js_node *before)
 {
     struct strbuf whole;
     struct token_list list = {0};
@@ -51,7 +51,8 @@ static struct status add_text(struct request_parser *p, const char *what,
     return st;
 }
 
-static struct status add_ids(struct request_parser *p, const char *what, const struct js_node *list)
+static struct status take_text_ids(struct request_parser *p, const char *what,
+                                   const struct js_node *list)
 {
     int32_t *ids = NULL;
     const size_t n = js_count(list);
@@ -67,8 +68,8 @@ static struct status add_ids(struct request_parser *p, const char *what, const s
 static struct status add_input(struct request_parser *p, const char *what,
                                const struct js_node *node, const struct js_node *before)
 {
-    if (js_type(node) == JS_STRING) return add_text(p, what, node, before);
-    if (js_type(node) == JS_ARRAY) return add_ids(p, what, node);
+    if (js_type(node) == JS_STRING) return take_text(p, what, node, before);
+    if (js_type(node) == JS_ARRAY) return take_text_ids(p, what, node);
     return request_bad(p, "invalid_request", "%s: expected a text or a list of token ids, found %s",
                        what, request_type_name(node));
 }
@@ -215,7 +216,7 @@ void request_vector(const struct request *r, const struct embed_rules *rules, fl
 }
 
 /* Applies the activation to scores [n]. */
-static void activate(const struct rank_rules *rank, float *scores, size_t n)
+static void activate_scores(const struct rank_rules *rank, float *scores, size_t n)
 {
     float most = scores[0], sum = 0;
     if (rank->activation == RANK_NONE) return;
@@ -245,6 +246,6 @@ size_t request_scores(const struct request *r, const struct embed_rules *rules, 
         if (rank->is_yes_no && k == 1) out[0] = (float)((sum - before) * unit);
         before = sum;
     }
-    activate(rank, out, n);
+    activate_scores(rank, out, n);
     return n;
 }

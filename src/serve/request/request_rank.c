@@ -18,7 +18,7 @@ struct pair {
     const struct js_node *query, *document, *instruction; /* instruction null: the job's */
 };
 
-static struct status add_span(struct pair_text *t, const char *bytes, size_t n, bool is_user)
+static struct status append_span(struct pair_text *t, const char *bytes, size_t n, bool is_user)
 {
     if (n == 0) return status_ok();
     if (t->n_spans == t->capacity) {
@@ -48,8 +48,8 @@ static struct status add_named(const struct rank_rules *rank, const struct pair 
         if (strncmp(at, fields[i].name, strlen(fields[i].name)) != 0) continue;
         *n = strlen(fields[i].name);
         const char *text = js_string(fields[i].node, &length);
-        if (text != NULL) return add_span(out, text, length, true);
-        return add_span(out, rank->instruction, strlen(rank->instruction), false);
+        if (text != NULL) return append_span(out, text, length, true);
+        return append_span(out, rank->instruction, strlen(rank->instruction), false);
     }
     return status_ok();
 }
@@ -63,13 +63,14 @@ static struct status fill_template(const struct rank_rules *rank, const struct p
         size_t n;
         TRY(add_named(rank, pair, at, out, &n));
         const size_t plain = n > 0 ? 0 : 1 + strcspn(at + 1, "{");
-        TRY(add_span(out, at, plain, false));
+        TRY(append_span(out, at, plain, false));
         at += n + plain;
     }
     return status_ok();
 }
 
-static struct status add_pair(struct request_parser *p, const char *what, const struct pair *pair)
+static struct status take_ranked_pair(struct request_parser *p, const char *what,
+                                      const struct pair *pair)
 {
     const struct rank_rules *rank = &p->rules->embed->rank;
     struct pair_text t = {.spans = NULL};
@@ -88,7 +89,7 @@ static struct status add_pair(struct request_parser *p, const char *what, const 
 }
 
 /* Refuses unknown fields of a body. A plain line may carry any. */
-static struct status check_fields(struct request_parser *p, const struct js_node *fields)
+static struct status check_rank_fields(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const known[] = {"query", "documents",        "instruction", "priority",
                                         "top_n", "return_documents", "model",       "user"};
@@ -109,7 +110,7 @@ static struct status read_body(struct request_parser *p, const struct js_node *f
 {
     const struct rank_rules *rank = &p->rules->embed->rank;
     int64_t top_n = INT32_MAX;
-    TRY(check_fields(p, fields));
+    TRY(check_rank_fields(p, fields));
     TRY(request_read_int(p, fields, "top_n", 1, INT32_MAX, &top_n));
     TRY(request_read_bool(p, fields, "return_documents", &p->ask->echo));
     p->ask->top_n = (int32_t)top_n;
@@ -119,8 +120,8 @@ static struct status read_body(struct request_parser *p, const struct js_node *f
                        rank->n_labels);
 }
 
-static struct status check_text(struct request_parser *p, const char *what,
-                                const struct js_node *node)
+static struct status check_pair_text(struct request_parser *p, const char *what,
+                                     const struct js_node *node)
 {
     if (js_type(node) == JS_STRING) return status_ok();
     return request_bad(p, "invalid_request", "%s: expected a text, found %s", what,
@@ -132,8 +133,8 @@ static struct status check_pairs(struct request_parser *p, const struct js_node 
     const struct js_node *documents = js_get(fields, "documents");
     const struct js_node *instruction = js_get(fields, "instruction");
     const size_t n = js_count(documents);
-    TRY(check_text(p, "query", js_get(fields, "query")));
-    if (js_type(instruction) != JS_NULL) TRY(check_text(p, "instruction", instruction));
+    TRY(check_pair_text(p, "query", js_get(fields, "query")));
+    if (js_type(instruction) != JS_NULL) TRY(check_pair_text(p, "instruction", instruction));
     if (js_type(documents) != JS_ARRAY || n == 0 || n > EMBED_INPUTS_MAX)
         return request_bad(p, "invalid_request", "documents: expected a list of 1 to %d texts",
                            EMBED_INPUTS_MAX);
@@ -169,8 +170,8 @@ static struct status add_documents(struct request_parser *p, const struct js_nod
         pair->document = js_at(documents, i);
         if (p->ask->format == REQUEST_RERANK && js_type(pair->document) == JS_OBJECT)
             pair->document = js_get(pair->document, "text");
-        TRY(check_text(p, what, pair->document));
-        TRY(add_pair(p, what, pair));
+        TRY(check_pair_text(p, what, pair->document));
+        TRY(take_ranked_pair(p, what, pair));
         p->r->prompts[i].end = p->r->n_tokens;
         TRY(keep_document(p, pair->document, &p->r->prompts[i]));
     }

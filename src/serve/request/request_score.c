@@ -48,7 +48,7 @@ static struct status need_prefix(struct request_parser *p, const struct scored *
                        "nor eos_token to stand before the text");
 }
 
-static struct status append(struct token_list *list, const int32_t *ids, size_t n)
+static struct status append_ids(struct token_list *list, const int32_t *ids, size_t n)
 {
     TRY(token_list_reserve(list, n));
     if (n > 0) memcpy(list->ids + list->n, ids, n * sizeof *ids);
@@ -58,8 +58,8 @@ static struct status append(struct token_list *list, const int32_t *ids, size_t 
 
 /* Appends a text's tokens. Those of the tokenizer's post-processor are among them if the line wants
  * them and the text does not itself begin with the prefix token. */
-static struct status encode(struct request_parser *p, const struct scored *s, const char *text,
-                            size_t n, struct token_list *out)
+static struct status encode_scored(struct request_parser *p, const struct scored *s,
+                                   const char *text, size_t n, struct token_list *out)
 {
     size_t m;
     const char *prefix = tokenizer_token_bytes(p->rules->tokenizer, s->prefix_id, &m);
@@ -80,10 +80,11 @@ static struct status encode_pair(struct request_parser *p, struct scored *s)
     strbuf_add(&text, s->continuation, s->n_continuation);
     struct status st = strbuf_status(&text);
     const size_t n_blank = n_blank_end(s->context, s->n_context);
-    if (!status_failed(&st)) st = encode(p, s, s->context, s->n_context - n_blank, &s->before);
-    if (!status_failed(&st)) st = encode(p, s, text.data, text.n, &whole);
+    if (!status_failed(&st))
+        st = encode_scored(p, s, s->context, s->n_context - n_blank, &s->before);
+    if (!status_failed(&st)) st = encode_scored(p, s, text.data, text.n, &whole);
     if (!status_failed(&st) && whole.n > s->before.n)
-        st = append(&s->after, whole.ids + s->before.n, whole.n - s->before.n);
+        st = append_ids(&s->after, whole.ids + s->before.n, whole.n - s->before.n);
     token_list_fini(&whole);
     strbuf_fini(&text);
     return st;
@@ -94,7 +95,7 @@ static struct status encode_pair(struct request_parser *p, struct scored *s)
 static struct status begin_with_prefix(struct request_parser *p, struct scored *s)
 {
     TRY(need_prefix(p, s));
-    TRY(append(&s->before, &s->prefix_id, 1));
+    TRY(append_ids(&s->before, &s->prefix_id, 1));
     if (s->after.n == 0 || s->after.ids[0] != s->prefix_id) return status_ok();
     s->after.n--;
     memmove(s->after.ids, s->after.ids + 1, s->after.n * sizeof *s->after.ids);
@@ -176,8 +177,8 @@ static struct status take_windows(struct request_parser *p, const struct scored 
     return status_ok();
 }
 
-static struct status read_whole(struct request_parser *p, struct scored *s,
-                                const struct js_node *text)
+static struct status read_whole_text(struct request_parser *p, struct scored *s,
+                                     const struct js_node *text)
 {
     size_t n;
     const char *bytes = js_string(text, &n);
@@ -186,7 +187,7 @@ static struct status read_whole(struct request_parser *p, struct scored *s,
                            "text: expected a string or a list of token ids, found %s",
                            request_type_name(text));
     }
-    TRY(bytes != NULL ? encode(p, s, bytes, n, &s->after)
+    TRY(bytes != NULL ? encode_scored(p, s, bytes, n, &s->after)
                       : request_read_ids(p, text, "text", &s->after));
     TRY(need_prefix(p, s));
     if (s->after.n == 0) return request_bad(p, "invalid_request", "text: it has no tokens");
@@ -229,7 +230,7 @@ struct status request_read_scored(struct request_parser *p, const struct js_node
     }
     struct status st = read_options(p, fields, &s);
     if (!status_failed(&st))
-        st = is_pair ? read_pair(p, &s, context, continuation) : read_whole(p, &s, text);
+        st = is_pair ? read_pair(p, &s, context, continuation) : read_whole_text(p, &s, text);
     token_list_fini(&s.before);
     token_list_fini(&s.after);
     return st;

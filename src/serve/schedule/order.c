@@ -88,7 +88,7 @@ struct mix {
 
 /* Sets n_shared, and returns the number of different blocks that two or more requests of the window
  * share: in order of tokens, each increase of n_shared adds that many. */
-static size_t count_shared(struct mix *m)
+static size_t count_mixed(struct mix *m)
 {
     size_t sum = 0;
     for (size_t i = 0; i < m->n; i++) {
@@ -165,7 +165,7 @@ static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
 /* Orders the requests of one priority. */
 static void order_mix(struct mix *m, int32_t n_blocks)
 {
-    const bool fits = count_shared(m) <= (size_t)n_blocks / 4;
+    const bool fits = count_mixed(m) <= (size_t)n_blocks / 4;
     size_t at = 0;
     make_units(m, fits);
     if (fits) qsort(m->units, m->n_units, sizeof *m->units, compare_reading);

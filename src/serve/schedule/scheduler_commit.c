@@ -262,7 +262,7 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
 
 /* Measures how long a row takes if many are computed together, as they are when tokens are
  * recomputed. */
-static void measure_rows(struct scheduler *s, const struct microbatch *m)
+static void measure_step_rows(struct scheduler *s, const struct microbatch *m)
 {
     enum { ROWS_LEAST = 64 };
     if (s->o.n_tier_slots == 0 || m->n_rows < ROWS_LEAST) return;
@@ -290,7 +290,7 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
                            result->n_seqs, (unsigned long long)result->step);
     }
     adapt_budget(s, m);
-    measure_rows(s, m);
+    measure_step_rows(s, m);
     struct cursor c = {.result = result};
     const struct result_seq *seqs = result->seqs;
     for (size_t i = 0; i < m->n_flight; i++) {

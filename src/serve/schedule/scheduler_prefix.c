@@ -160,7 +160,7 @@ static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t
 }
 
 /* Sets the windowed blocks at place b to those of q's node there, and holds them. */
-static void take_windows(struct scheduler *s, struct sequence *q, size_t b)
+static void take_window_blocks(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;
     const size_t n_full = (size_t)s->o.tables.n_full;
@@ -186,7 +186,8 @@ static void go_on_after(struct scheduler *s, struct sequence *q, size_t end, int
         size_t seen_from = scheduler_window_begin(s, q->n_computed);
         if (q->window_end < end) q->window_end = end;
         /* places before `begin` are already held */
-        for (size_t b = seen_from > begin ? seen_from : begin; b < end; b++) take_windows(s, q, b);
+        for (size_t b = seen_from > begin ? seen_from : begin; b < end; b++)
+            take_window_blocks(s, q, b);
         for (; q->window_begin < seen_from && q->window_begin < begin; q->window_begin++)
             prefix_cache_release_windows(&s->replicas[q->replica].cache, q->nodes[q->window_begin]);
         q->window_begin = seen_from;
@@ -226,7 +227,7 @@ static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
     if (b < q->window_begin || b >= q->window_end) return;
     if (cache->nodes[q->nodes[b]].has_windows) {
         scheduler_give_windows(s, q, b);
-        take_windows(s, q, b);
+        take_window_blocks(s, q, b);
     } else {
         prefix_cache_give_windows(cache, q->nodes[b], sequence_blocks_at(s, q, b));
         scheduler_disown(s, q, s->o.tables.n_windowed);

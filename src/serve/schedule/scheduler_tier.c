@@ -124,7 +124,7 @@ static void start_key(const struct scheduler *s, const struct sequence *q, size_
 }
 
 /* Returns the end of the blocks that can be read back after q's cached ones. */
-static size_t find_back(const struct scheduler *s, const struct sequence *q)
+static size_t blocks_to_find(const struct scheduler *s, const struct sequence *q)
 {
     const struct plan_tables *t = &s->o.tables;
     size_t end = q->n_cached, complete_from = q->n_cached;
@@ -225,7 +225,7 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
     if ((replica->tier.n_slots == 0 && s->o.store.has == NULL) || !is_worth_in(s) ||
         replica->n_reads - replica->n_reads_ended > READS_ON_WAY_MOST)
         return status_ok();
-    const size_t end = find_back(s, q);
+    const size_t end = blocks_to_find(s, q);
     if (end == q->n_cached) return status_ok();
     size_t windows_from = end;
     if (s->o.tables.n_windowed > 0) {
@@ -281,7 +281,7 @@ static struct status arrive(struct scheduler *s, struct sequence *q)
  * after those in the cache. With windowed tables it begins again, because it may have given up
  * blocks that it now needs. Reads into its blocks that are still under way do no harm: the ranks
  * await them before they write there. */
-static void fail(struct scheduler *s, const struct tier_read *read)
+static void fail_read(struct scheduler *s, const struct tier_read *read)
 {
     struct sequence *q = read->q;
     const size_t b = read->block;
@@ -322,7 +322,7 @@ struct status scheduler_tier_take(struct scheduler *s, const struct step_result 
         if (read.q == NULL) continue;
         read.q->n_arriving--;
         if (m[PLAN_MOVED_READS + i - from] == 0)
-            fail(s, &read);
+            fail_read(s, &read);
         else if (read.q->n_arriving == 0)
             TRY(arrive(s, read.q));
     }

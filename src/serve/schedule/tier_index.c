@@ -68,7 +68,7 @@ static void unlink_entry(struct tier_index *x, int32_t i)
     *(e->younger >= 0 ? &x->entries[e->younger].older : &x->youngest) = e->older;
 }
 
-static void link_youngest(struct tier_index *x, int32_t i)
+static void tier_link_youngest(struct tier_index *x, int32_t i)
 {
     x->entries[i].older = x->youngest;
     x->entries[i].younger = -1;
@@ -79,7 +79,7 @@ static void link_youngest(struct tier_index *x, int32_t i)
 void tier_index_touch(struct tier_index *x, int32_t i)
 {
     unlink_entry(x, i);
-    link_youngest(x, i);
+    tier_link_youngest(x, i);
 }
 
 void tier_index_forget(struct tier_index *x, int32_t i)
@@ -110,7 +110,7 @@ int32_t tier_index_get(struct tier_index *x, uint64_t key, uint64_t before, cons
     memcpy(e->tokens, tokens, block_bytes);
     for (int32_t t = 0; t < PLAN_TABLES_MAX; t++) e->slots[t] = -1;
     *bucket = i;
-    link_youngest(x, i);
+    tier_link_youngest(x, i);
     return i;
 }
 

@@ -173,7 +173,7 @@ static bool is_digit(const struct lexer *x, size_t at)
     return at < x->n && x->s[at] >= '0' && x->s[at] <= '9';
 }
 
-static size_t skip_digits(const struct lexer *x, size_t at)
+static size_t skip_digits_at(const struct lexer *x, size_t at)
 {
     while (is_digit(x, at) || (at < x->n && x->s[at] == '_' && is_digit(x, at + 1))) at++;
     return at;
@@ -183,16 +183,16 @@ static size_t skip_digits(const struct lexer *x, size_t at)
 static size_t float_end(const struct lexer *x)
 {
     if (x->at > 0 && x->s[x->at - 1] == '.') return x->at;
-    size_t end = skip_digits(x, x->at);
+    size_t end = skip_digits_at(x, x->at);
     bool is_float = false;
     if (starts(x, end, ".") && is_digit(x, end + 1)) {
-        end = skip_digits(x, end + 1);
+        end = skip_digits_at(x, end + 1);
         is_float = true;
     }
     if (end < x->n && (x->s[end] == 'e' || x->s[end] == 'E')) {
         size_t digits = end + 1;
         if (digits < x->n && (x->s[digits] == '+' || x->s[digits] == '-')) digits++;
-        if (is_digit(x, digits)) return skip_digits(x, digits);
+        if (is_digit(x, digits)) return skip_digits_at(x, digits);
     }
     return is_float ? end : x->at;
 }
@@ -201,7 +201,7 @@ static size_t integer_end(const struct lexer *x, int *base)
 {
     const char second = x->at + 1 < x->n ? (char)(x->s[x->at + 1] | 0x20) : '\0';
     *base = 10;
-    if (x->s[x->at] != '0') return skip_digits(x, x->at);
+    if (x->s[x->at] != '0') return skip_digits_at(x, x->at);
     if (second == 'x' || second == 'o' || second == 'b') {
         *base = second == 'x' ? 16 : second == 'o' ? 8 : 2;
         size_t end = x->at + 2;

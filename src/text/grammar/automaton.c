@@ -226,7 +226,7 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
 }
 
 /* Makes the set of states that follow by class c; b->active holds the edges of the class before. */
-static void make_set(struct builder *b, struct sweep *w, size_t c)
+static void make_state_set(struct builder *b, struct sweep *w, size_t c)
 {
     size_t n = 0;
     b->n_set = 0;
@@ -251,7 +251,7 @@ static struct status make_row(struct builder *b, size_t state)
     for (size_t c = 0; c < d->n_classes; c++) {
         const bool is_same = c > 0 && sweep_begin(&w, c) == w.end[c] && !w.ends[c - 1];
         if (!is_same) {
-            make_set(b, &w, c);
+            make_state_set(b, &w, c);
             TRY(nfa_status(b->n));
             next = DFA_DEAD;
             if (b->n_set > 0) TRY(state_of_set(b, &next));

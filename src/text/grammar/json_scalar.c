@@ -32,7 +32,7 @@ struct string_rules {
 #define TIME        HOUR_MINUTE ":[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]" HOUR_MINUTE ")"
 
 /* Returns the regular expression of a format; NULL for a format that is not checked. */
-static const char *pattern_of(const char *format)
+static const char *scalar_pattern(const char *format)
 {
     static const char *const FORMATS[][2] = {
         {"date", "^" DATE "$"},
@@ -52,7 +52,7 @@ static struct status read_rules(const struct json_parts *all, struct string_rule
     TRY(json_read_count(all, "maxLength", false, &r->most));
     for (size_t i = 0; i < all->n; i++) {
         const struct js_node *given = js_get(all->part[i], "pattern");
-        const char *format = pattern_of(js_string(js_get(all->part[i], "format"), NULL));
+        const char *format = scalar_pattern(js_string(js_get(all->part[i], "format"), NULL));
         size_t n = 0;
         const char *pattern = given != NULL ? js_string(given, &n) : NULL;
         if (given != NULL && pattern == NULL)
@@ -152,7 +152,7 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
 
 /* Narrows *bound, a lower (sign 1) or an upper bound (sign -1), to the tightest value that the
  * parts give for the keyword. */
-static struct status read_bound(const struct json_parts *all, const char *key, bool is_out,
+static struct status read_limit(const struct json_parts *all, const char *key, bool is_out,
                                 int sign, double *bound, bool *bound_is_out)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -188,10 +188,10 @@ struct status json_add_number(struct nfa *n, uint32_t from, const struct json_pa
                               bool is_integer, uint32_t *end)
 {
     struct json_bounds b = {.low = -INFINITY, .high = INFINITY};
-    TRY(read_bound(all, "minimum", false, 1, &b.low, &b.low_is_out));
-    TRY(read_bound(all, "exclusiveMinimum", true, 1, &b.low, &b.low_is_out));
-    TRY(read_bound(all, "maximum", false, -1, &b.high, &b.high_is_out));
-    TRY(read_bound(all, "exclusiveMaximum", true, -1, &b.high, &b.high_is_out));
+    TRY(read_limit(all, "minimum", false, 1, &b.low, &b.low_is_out));
+    TRY(read_limit(all, "exclusiveMinimum", true, 1, &b.low, &b.low_is_out));
+    TRY(read_limit(all, "maximum", false, -1, &b.high, &b.high_is_out));
+    TRY(read_limit(all, "exclusiveMaximum", true, -1, &b.high, &b.high_is_out));
     if (is_integer) return add_integer(n, from, all, &b, end);
     if (isinf(b.low) && isinf(b.high)) return json_number(n, from, end);
     if (b.low > b.high || (b.low == b.high && (b.low_is_out || b.high_is_out)))

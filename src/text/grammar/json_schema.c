@@ -387,7 +387,7 @@ static const struct js_node *find_ref(const struct json_walk *w, const char *ref
     return *ref == '\0' ? at : NULL;
 }
 
-static struct status open_part(struct json_walk *w, const struct js_node *part)
+static struct status open_schema_part(struct json_walk *w, const struct js_node *part)
 {
     if (w->n_open == OPEN_MAX)
         return status_make(STATUS_REQUEST, "schemas are nested more than %d deep", OPEN_MAX);
@@ -479,7 +479,7 @@ static struct status json_schema_add_choices(struct json_walk *w, uint32_t from,
         uint32_t last;
         one.n_choices--;
         TRY(json_schema_gather(w, js_at(list, i), all->chain[one.n_choices], &one));
-        for (size_t k = all->n; k < one.n; k++) TRY(open_part(w, one.part[k]));
+        for (size_t k = all->n; k < one.n; k++) TRY(open_schema_part(w, one.part[k]));
         const uint32_t in = nfa_state(w->n);
         nfa_empty(w->n, from, in);
         TRY(json_schema_add_parts(w, in, &one, &last));
@@ -518,7 +518,7 @@ struct status json_add_all(struct json_walk *w, uint32_t from, const struct js_n
         return status_make(STATUS_REQUEST, "schemas are nested more than %d deep", DEPTH_MAX);
     w->depth++;
     for (size_t i = 0; i < n; i++) TRY(json_schema_gather(w, schema[i], 0, &all));
-    for (size_t i = 0; i < all.n; i++) TRY(open_part(w, all.part[i]));
+    for (size_t i = 0; i < all.n; i++) TRY(open_schema_part(w, all.part[i]));
     TRY(json_schema_add_parts(w, from, &all, end));
     w->n_open = n_open;
     w->depth--;

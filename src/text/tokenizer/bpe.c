@@ -70,7 +70,7 @@ void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result)
 }
 
 /* Returns the id that the merge of this rank makes. */
-static int32_t result_of(const struct bpe *b, uint32_t rank)
+static int32_t merge_result(const struct bpe *b, uint32_t rank)
 {
     return b->by_result ? (int32_t)rank : b->merged[rank];
 }
@@ -199,12 +199,12 @@ static void merge_all(const struct bpe *b, size_t n_symbols)
     while (n_heap > 0) {
         const uint64_t top = heap_pop(b->heap, &n_heap);
         const int32_t at = (int32_t)(uint32_t)top;
-        const int32_t result = result_of(b, (uint32_t)(top >> 32));
+        const int32_t result = merge_result(b, (uint32_t)(top >> 32));
         struct bpe_symbol *left = &b->symbols[at];
         if (!left->alive || left->next < 0) continue;
         struct bpe_symbol *right = &b->symbols[left->next];
         const struct bpe_merge *m = find_pair(b, bpe_pair_of(left->id, right->id));
-        if (m->pair == NO_PAIR || result_of(b, m->rank) != result) continue;
+        if (m->pair == NO_PAIR || merge_result(b, m->rank) != result) continue;
         left->id = result;
         left->next = right->next;
         right->alive = 0;

@@ -35,7 +35,7 @@ struct rank_walk {
 };
 
 /* Reads the next line's token into w->bytes, and its rank; *found is false at the end. */
-static struct status next_rank(struct rank_walk *w, uint64_t *rank, bool *found)
+static struct status next_token_rank(struct rank_walk *w, uint64_t *rank, bool *found)
 {
     while (w->at < w->n && (w->text[w->at] == '\n' || w->text[w->at] == '\r')) w->at++;
     *found = w->at < w->n;
@@ -71,7 +71,7 @@ static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key,
     bool found;
     byte_alphabet_init(&alphabet);
     for (*n_ranks = 0;; ++*n_ranks) {
-        TRY(next_rank(w, &rank, &found));
+        TRY(next_token_rank(w, &rank, &found));
         if (!found) break;
         if (rank > rank_max) rank_max = rank;
         strbuf_puts(out, *n_ranks > 0 ? ",\n" : "\n");
