@@ -81,7 +81,7 @@ static void hold_streams(void)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", WRONG_WAY[fd]);
 }
 
-/* Returns an error status if output did not reach stdout. */
+/* Returns `status`, or the status of an error if the output did not reach stdout. */
 static int close_stdout(int status)
 {
     const bool is_out = fflush(stdout) == 0 && !ferror(stdout);

@@ -148,7 +148,8 @@ static struct status derive_rope(struct arch_reading *r)
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
                            part);
     }
-    if (m->family->mla && m->family->grows) { /* `part` is of all elements of a head of q */
+    if (m->family->mla &&
+        m->family->grows) { /* the factor is a part of all elements of a head of q */
         if ((uint32_t)((r->query_own + m->rotary) * part) == m->rotary) return status_ok();
         return status_make(STATUS_INPUT,
                            "%s: partial_rotary_factor: expected %u of %u elements, as "
@@ -331,7 +332,8 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     return false;
 }
 
-/* Finds the period of WINDOW_MOST; some files have "layer_types" in that field, as "LLLG". */
+/* Finds the period of WINDOW_MOST. Some files give a text such as "LLLG" instead of a number; they
+ * need "layer_types" beside it. */
 static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
     int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
@@ -415,7 +417,7 @@ static struct status derive_typed_mlps(struct arch_reading *r)
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
-    if (m->family->mamba_blocks) return status_ok(); /* their list has marked them */
+    if (m->family->mamba_blocks) return status_ok(); /* arch_derive_mamba has marked them */
     if (m->family->typed_mlps) return derive_typed_mlps(r);
     if (r->moe_layers != NULL) return arch_derive_moe_layers(r);
     for (uint32_t l = 0; m->shortcut && l < m->n_layers; l += 2) m->layer_is_moe[l] = true;
@@ -559,7 +561,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_find_family(r->root, r->what, &r->m.family));
     r->m.rope_pairs = r->m.family->mla;
     r->m.tied = r->m.family->tied;
-    r->norm_topk_prob = r->m.family->mamba_blocks; /* unless the field says otherwise */
+    r->norm_topk_prob = r->m.family->mamba_blocks; /* the default of "norm_topk_prob" */
     TRY(arch_fields_read(r));
     r->m.may_predict = r->n_predict > 0 && r->m.n_layers < ARCH_LAYERS_MAX;
     TRY(arch_derive_blocks(r));
@@ -581,7 +583,7 @@ struct status arch_parse(const char *json, size_t n, const char *what, struct ar
     memset(out, 0, sizeof *out);
     struct js_doc *doc = NULL;
     TRY(js_parse(json, n, what, &doc));
-    /* defaults for a family without these fields */
+    /* values for families without these fields */
     struct arch_reading r = {
         .m = {.scale = {.embed = 1, .residual = 1}, .delta = {.conv_bias = true}},
         .what = what,

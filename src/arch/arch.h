@@ -86,7 +86,8 @@ struct arch_family {
     bool window_switch;     /* there is a window only if "use_sliding_window" is true */
     bool window_pattern;    /* WINDOW_MOST: "sliding_window_pattern" gives the period */
     uint32_t window_period; /* default of that period; 0: 4 */
-    bool window_listed;     /* "layer_types" may differ from the rule for all layers */
+    bool window_listed;     /* "layer_types" may override a rule for all or no layers (WINDOW_ALL,
+                               WINDOW_NONE) */
     bool window_stated;     /* "sliding_window" must be given, null for none: defaults differ */
     bool mlp_bias;          /* "mlp_bias": biases in the dense FFN */
     bool scales; /* multipliers of embeddings, residuals, scores and logits: "embedding_multiplier"
@@ -116,11 +117,10 @@ struct arch_family {
     bool typed_mlps;     /* "mlp_layer_types" lists dense and sparse layers; else the first is
                             dense, or with counts_dense the first ones are */
     const struct arch_names *names; /* names of the expert tensors; NULL: none */
-    /* some layers have a gated delta rule instead of attention: "layer_types" or
-     * "full_attention_interval", with sizes in "linear_*". Fields must be given where the family's
-     * default is its own */
+    /* some layers have a gated delta rule instead of attention, listed by "layer_types" or
+     * "full_attention_interval"; its sizes, the "linear_*" fields, must be given */
     bool delta;
-    bool delta_apart; /* its projections are separate tensors */
+    bool delta_apart; /* the delta rule's projections are separate tensors */
     bool states_topk; /* "norm_topk_prob" must be given, because defaults differ */
     bool gated_heads; /* q_proj gives a gate after each head: attention's output is multiplied by
                          its sigmoid */
@@ -130,11 +130,12 @@ struct arch_family {
     bool tunes;       /* "attn_temperature_tuning": q of unrotated layers grows with the position */
     bool grows;       /* q of all layers grows with the position: "llama_4_scaling_beta" in
                          "rope_parameters", whose type must be "yarn" */
-    bool weighs_inputs; /* the one chosen expert's input is multiplied by its weight; "moe_layers",
-                           and "intermediate_size_mlp" for dense layers */
+    bool weighs_inputs; /* the only chosen expert's input is multiplied by the router's weight;
+                           "moe_layers" lists the MoE layers, "intermediate_size_mlp" is F of dense
+                           layers */
     bool indexed;     /* sparse attention: "index_topk" positions of each row, found by an index of
                          "index_n_heads" heads; "mlp_layer_types" is optional */
-    bool index_pairs; /* its RoPE rotates neighbouring elements, as attention's does;
+    bool index_pairs; /* the index's RoPE rotates neighbouring elements, as attention's does;
                          "indexer_types": a layer may reuse the positions of the layer before it */
     bool shortcut;    /* a published layer is two of shoal's, "num_layers" of them; the first has
                          experts beside its dense FFN, whose output is added after the second's;
@@ -148,7 +149,7 @@ struct arch_family {
     bool mamba_granite; /* FFNs are shared experts, beside experts or alone; no layer has RoPE
                            unless "position_embedding_type" is "rope" */
     bool mamba_blocks;  /* a layer has a mixer or an FFN, not both; "hybrid_override_pattern" may
-                           list the layers too; no RoPE; FFNs and experts are relu2 without a gate */
+                           list the layers; no RoPE; FFNs and experts are relu2 without a gate */
 };
 
 /* The sizes of recurrent layers, which have a gated delta rule or a Mamba-2 scan instead of
@@ -270,8 +271,8 @@ static inline bool arch_has_index(const struct arch *m, uint32_t layer)
     return m->index.n_heads > 0 && !m->layer_shares_index[layer];
 }
 
-/* Local. True when the layer needs arrays that the layer before it made, so that both are in one
- * stage: chosen positions, or the output of experts. */
+/* Local. True when the layer needs arrays that the layer before it made, so that both must be in
+ * one stage: the chosen positions, or the output of experts. */
 static inline bool arch_continues(const struct arch *m, uint32_t layer)
 {
     return m->layer_shares_index[layer] || (m->shortcut && layer % 2 == 1);

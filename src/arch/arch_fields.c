@@ -44,7 +44,7 @@ static const struct field fields[] = {
     {"hidden_size", FIELD_COUNT, AT(m.width), .most = 1 << 20, .required = true},
     {"vocab_size", FIELD_COUNT, AT(m.vocab), .most = 1 << 24, .required = true},
     {"max_position_embeddings", FIELD_COUNT, AT(m.context), .most = 1 << 24, .required = true},
-    {"intermediate_size", FIELD_INERT, ONLY(shortcut)}, /* compared too, as are others below */
+    {"intermediate_size", FIELD_INERT, ONLY(shortcut)}, /* arch_shortcut.c compares it */
     {"intermediate_size", FIELD_COUNT, AT(m.ffn), .most = 1 << 24},
     {"ffn_hidden_size", FIELD_COUNT, AT(m.ffn), .most = 1 << 24, ONLY(shortcut), .required = true,
      .refused_elsewhere = true},

@@ -1,6 +1,6 @@
-/* The state while a config.json is read, shared by arch.c (what follows from the fields),
- * arch_fields.c (the table of fields), arch_rope_fields.c and the files that derive what only some
- * families have. Private to this folder. */
+/* The state while a config.json is read, shared by arch.c (derives values from the fields),
+ * arch_fields.c (the table of fields), arch_rope_fields.c and the files with the derivations of
+ * some families only. Private to this folder. */
 #ifndef SHOAL_ARCH_ARCH_PRIVATE_H
 #define SHOAL_ARCH_ARCH_PRIVATE_H
 
@@ -17,7 +17,8 @@ struct arch_reading {
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
     const struct js_node *indexer_types, *index_pattern;
     const struct js_node *no_rope_layers, *mlp_layer_types, *window_pattern;
-    const struct js_node *local_rope; /* of layers with a window; NULL: plain, with rope_theta */
+    const struct js_node
+        *local_rope; /* RoPE of layers with a window; NULL: plain, with rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     double rotary_part;      /* rotated fraction of a head */
     uint32_t rotary_dim;     /* the rotated part as a number of elements; 0: absent */
@@ -39,7 +40,7 @@ struct arch_reading {
     uint32_t moe_last;                        /* no layer beyond it has experts */
     uint32_t original_context;                /* 0: absent */
     const struct js_node *tuning;             /* true, or a number that is not 0 */
-    const struct js_node *moe_layers;         /* a list of layers; NULL: every sparse_step-th */
+    const struct js_node *moe_layers; /* a list of layers; NULL: each sparse_step-th layer */
     uint32_t ffn_mlp; /* F of dense layers, when intermediate_size is that of experts */
     uint32_t index_every, index_from; /* from layer index_from - 1 on, only one layer in index_every
                                          has an index of its own; index_every 0 or 1: all have */
@@ -60,7 +61,7 @@ struct status arch_fields_read(struct arch_reading *r);
 /* Local. Makes the error for a missing count. */
 struct status arch_field_missing(const struct arch_reading *r, const char *key);
 
-/* arch_special.c. Local. Derives what only families like Gemma have (GEGLU, softcaps, scales). */
+/* arch_special.c. Local. Derives the features of families like Gemma: GEGLU, softcaps, scales. */
 struct status arch_derive_gemma(struct arch_reading *r);
 
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or

@@ -38,7 +38,7 @@ struct arch_rope {
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
  *     frequency_factors   plain / factors[i]                   (GGUF's Llama 3)
- *     yarn     a ramp from plain / factor to plain, and the factors (Peng et al. 2023, YaRN)
+ *     yarn     a ramp from plain / factor to plain; both factors below (Peng et al. 2023)
  *     longrope (also "su")   plain / short_factor[i]        (Ding et al. 2024)
  *     dynamic  plain, with theta * alpha^(d / (d - 2))         (Hunyuan)
  * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:
@@ -53,8 +53,8 @@ struct status arch_rope_make_local(const struct js_node *config, struct arch_rop
  * to each other (2i, 2i + 1). Convert reorders their rows, so that these are at i and i + d / 2. */
 bool arch_rope_in_pairs(const struct arch_family *family);
 
-/* Local. Returns where convert puts row `row` of such a q or k, whose heads have head_rows rows, of
- * which the first `rotated` are pairs. */
+/* Local. Returns the row to which convert moves row `row` of a q or k published in pairs. Its heads
+ * have head_rows rows each, the first `rotated` of which are in pairs. */
 uint64_t arch_rope_unpaired(uint64_t row, uint32_t head_rows, uint32_t rotated);
 
 #endif

@@ -38,7 +38,7 @@ struct status arch_rope_fields_check(const struct arch_reading *r, const struct 
     static const char *const more[] = {"short_factor", "long_factor", "alpha"};
     static const char *const scales[] = {"short_mscale", "long_mscale"};
     static const char *const growth[] = {"llama_4_scaling_beta", "max_position_embeddings"};
-    /* for images: a text token's positions are equal in all sections */
+    /* for images; without effect on text, whose positions are equal in all sections */
     static const char *const images[] = {"mrope_section", "mrope_interleaved"};
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);

@@ -1,4 +1,4 @@
-/* Derives what only a few families have. Called by arch.c. */
+/* Derivations for features of only a few families. Called by arch.c. */
 #include "arch/arch_private.h"
 
 #include <string.h>

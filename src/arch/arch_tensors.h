@@ -52,7 +52,7 @@ enum weight_role {
                            q, B is k, x is v, dt is a */
     WEIGHT_CONV_BIAS_K,
     WEIGHT_CONV_BIAS_V,
-    WEIGHT_SKIP,     /* D */
+    WEIGHT_SKIP,     /* Mamba-2's D */
     WEIGHT_FFN_NORM, /* norm of the FFN's input */
     WEIGHT_FFN_OUT_NORM,
     WEIGHT_GATE,
@@ -74,7 +74,7 @@ enum weight_role {
     WEIGHT_ROUTER,
     WEIGHT_ROUTER_BIAS,
     WEIGHT_SELECT_BIAS,      /* added only to choose experts */
-    WEIGHT_EXPERT_GATE_BIAS, /* for the experts that a rank holds; is_vector and is_expert */
+    WEIGHT_EXPERT_GATE_BIAS, /* biases of the experts that a rank holds: [experts, outputs] */
     WEIGHT_EXPERT_UP_BIAS,
     WEIGHT_EXPERT_DOWN_BIAS,
     WEIGHT_EXPERT_GATE,
@@ -162,8 +162,8 @@ enum arch_dim {
     PART(QK_NORM_WHOLE)                                                                            \
     PART(SINKS)                                                                                    \
     PART(LATENT)  /* latent attention */                                                           \
-    PART(Q_STEPS) /* with a latent for q */                                                        \
-    PART(Q_STEP)  /* without one */                                                                \
+    PART(Q_STEPS) /* LATENT with a latent for q */                                                 \
+    PART(Q_STEP)  /* LATENT without a latent for q */                                              \
     PART(INDEX)   /* an index of LATENT, for sparse attention */                                   \
     PART(DELTA)   /* a gated delta rule */                                                         \
     PART(APART)   /* a DELTA with separate projections */                                          \
@@ -179,8 +179,8 @@ enum arch_dim {
     PART(MOE)                                                                                      \
     PART(SELECT_BIAS)                                                                              \
     PART(MOE_UP)       /* a MOE whose experts have a gate and an up */                             \
-    PART(SHARED)       /* shared experts */                                                        \
-    PART(SHARED_UP)    /* likewise */                                                              \
+    PART(SHARED)       /* shared experts of any kind */                                            \
+    PART(SHARED_UP)    /* shared experts with a gate and an up */                                  \
     PART(SHARED_RELU2) /* shared experts without a gate */                                         \
     PART(SHARED_MIX)                                                                               \
     PART(EXPERT_BIAS)                                                                              \
@@ -195,7 +195,6 @@ enum arch_dim {
     PART(HEAD_TIED) /* the embedding, used as head */                                              \
     PART(HEAD_BIAS)
 
-/* Each part has its own bit. */
 enum arch_part_bit {
 #define PART_BIT(name) PART_BIT_##name,
     ARCH_PARTS(PART_BIT)

@@ -7,7 +7,7 @@
 
 /* Constant for a stage. */
 struct attention_shape {
-    uint32_t n_heads, n_kv_heads, head_dim; /* held here */
+    uint32_t n_heads, n_kv_heads, head_dim; /* of this rank */
     const uint8_t *kv_of_head;              /* [n_heads], borrowed */
     float scale;                            /* of q.k */
     float softcap;                          /* of scores; 0: none */

@@ -20,8 +20,9 @@ struct kv_shape {
 
 struct kv_pool {
     struct kv_shape shape;
-    uint64_t *layer_at; /* owned: [n_layers + 1] where each layer's blocks begin. A layer has
-                           [n_blocks, 2 or 1, G] of kv_pool_half_bytes, or less by the index keys */
+    uint64_t *layer_at; /* owned: [n_layers + 1] the offset in `data` of each layer's blocks:
+                           [n_blocks, 2 or 1, G] of kv_pool_half_bytes; a layer without index keys
+                           lacks the bytes of these */
     void *data; /* owned: all layers' blocks; on the host a page is allocated at its first write */
     uint64_t n_bytes;
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
@@ -55,9 +56,9 @@ struct status kv_pool_create(const struct kern_table *kern, const struct kv_shap
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 
-/* Local. get and put copy a block to and from a buffer of kv_pool_one_bytes: for each layer, [2 or
- * 1, G] of kv_pool_half_bytes, in which get writes zeros for index keys that the layer lacks. The
- * pool must be in host memory, too. */
+/* Local. kv_pool_one_bytes returns the size of a buffer for one block over all layers: for each
+ * layer, [2 or 1, G] of kv_pool_half_bytes. get and put copy a block to and from that buffer; get
+ * writes zeros for index keys that a layer lacks. The pool must be in host memory. */
 uint64_t kv_pool_one_bytes(const struct kv_pool *p);
 void kv_pool_get_block(const struct kv_pool *p, uint32_t block, void *to);
 void kv_pool_put_block(const struct kv_pool *p, uint32_t block, const void *from);

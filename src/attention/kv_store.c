@@ -333,7 +333,7 @@ static bool take_store_file(void *user, const char *path)
 {
     struct reading *r = user;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return true; /* it went away: another file may do */
+    if (fd < 0) return true; /* another job has removed the file; the next one may do */
     struct store_header h;
     char *index = NULL;
     const bool good = read_index(fd, r, &h, &index) && take_head_pieces(r, fd, &h, index);
@@ -442,7 +442,7 @@ void kv_store_sweep(struct kv_store *s)
     snprintf(path, sizeof path, "%s/written", s->dir);
     (void)truncate(path, 0); /* before the list, which may miss files written from now on */
     for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++) st = list_folder(s, i, &l);
-    /* leaves room for what is written until the next sweep */
+    /* leaves room for the files written until the next sweep */
     if (!status_failed(&st)) remove_oldest(s, &l, s->most_bytes - s->most_bytes / 8);
     mem_free(&l.files);
 }

@@ -30,9 +30,9 @@ struct kv_tier {
     uint64_t block_bytes;
     uint32_t n_slots;
     int fd;
-    uint64_t *sums;   /* [n_slots]; the thread's */
-    bool *is_written; /* [n_slots] written without an error; the thread's */
-    char *buffer;     /* [block_bytes]; the thread's */
+    uint64_t *sums;   /* [n_slots]; used by the thread only */
+    bool *is_written; /* [n_slots] written without an error; used by the thread only */
+    char *buffer;     /* [block_bytes]; used by the thread only */
 
     pthread_t thread;
     bool runs;
@@ -91,7 +91,8 @@ static void do_write(struct kv_tier *t, const struct tier_order *o)
 {
     const uint64_t since = clock_ns();
     if (o->is_stored) {
-        (void)kv_store_put(t->store, o->key, o->copy); /* else it is computed again next time */
+        (void)kv_store_put(t->store, o->key,
+                           o->copy); /* if this fails, a later job computes the block */
     } else {
         t->sums[o->slot] = XXH3_64bits(o->copy, t->block_bytes);
         t->is_written[o->slot] =

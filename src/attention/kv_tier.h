@@ -38,11 +38,11 @@ void kv_tier_destroy(struct kv_tier **t);
  * written fails when it is read. Errors: STATUS_MEMORY, STATUS_BUG (ids out of range). */
 struct status kv_tier_out(struct kv_tier *t, uint32_t block, uint32_t slot);
 
-/* Local. Orders a slot to be read into a block, which nobody may use until it has come. Reads, also
- * those of kv_tier_get, are counted from 0 on. Errors: as kv_tier_out. */
+/* Local. Orders a slot to be read into a block, which nobody may use until the read has ended.
+ * Reads, also those of kv_tier_get, are counted from 0 on. Errors: as kv_tier_out. */
 struct status kv_tier_in(struct kv_tier *t, uint32_t slot, uint32_t block);
 
-/* Local. Likewise, to and from the store. */
+/* Local. As kv_tier_out and kv_tier_in, with the store instead of the file. */
 struct status kv_tier_put(struct kv_tier *t, uint32_t block, struct kv_store_key key);
 struct status kv_tier_get(struct kv_tier *t, struct kv_store_key key, uint32_t block);
 

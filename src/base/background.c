@@ -1,4 +1,4 @@
-/* Runs the thread and the one job that it may have. */
+/* The background thread and its one job. */
 #include "base/background.h"
 
 #include "base/mem.h"

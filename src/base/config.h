@@ -3,7 +3,7 @@
  *   SHOAL_CPU         the same names: instruction sets above it are treated as absent (for tests)
  *   OMP_NUM_THREADS   compute threads per rank, the first number of a list such as "8,2"
  *                     (default: this rank's share of its cores)
- *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
+ *   SLURM_JOB_ID      the Slurm job; shoal drains before its time limit
  *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id,
  *                     shown, like SLURM_JOB_ID, to a second job on the same output
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
@@ -29,16 +29,17 @@ struct config {
     int32_t launcher_pid;  /* the parent process at start, if it is a launcher; 0: none */
     /* from the launcher's variables, so known before MPI starts: */
     uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
-    uint32_t launcher_size; /* ranks that it started; 1 when no variable gives the number */
+    uint32_t
+        launcher_size; /* ranks that the launcher started; 1 when no variable gives the number */
 };
 
 /* Local. Fills *out; its strings are borrowed from the environment. Errors: STATUS_USAGE when
  * OMP_NUM_THREADS is no number of threads. */
 struct status config_read(struct config *out);
 
-/* Local. Call before MPI starts. Sets Open MPI variables that save most of a short run's time,
- * unless the user has set them: without a launcher no daemon is started (only spawning needs one)
- * and no session folder is made; if all ranks are on one host, no networks are searched for. */
+/* Local. Call before MPI starts. Shortens MPI's start by Open MPI variables, unless the user has
+ * set them: without a launcher no daemon is started (only spawning needs one) and no session folder
+ * is made; if all ranks are on one host, no networks are searched for. */
 void config_spare_mpi(void);
 
 #endif

@@ -25,7 +25,7 @@
     X(TIER_READ, "tier_read")           /* a KV block was read from --kv-tier */                   \
     X(STEP, "step")                     /* a step is planned */                                    \
     X(DRAIN, "drain")                   /* running requests are written to the journal */          \
-    X(FINISH, "finish")                 /* the output is durable, the journal does not say so */
+    X(FINISH, "finish")                 /* the output is durable; the journal does not say so yet */
 
 enum failpoint_name {
 #define X(name, text) FAILPOINT_##name,

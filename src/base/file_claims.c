@@ -77,7 +77,7 @@ static struct status file_claims_refuse(const struct claim *k, const struct leas
 struct taking {
     uint64_t since_ns;
     bool has_spoken;
-    int64_t renewed_ns; /* when the other host's lease that is watched was last renewed */
+    int64_t renewed_ns; /* time of the last renewal of the other host's lease, as last seen */
 };
 
 static int waited_ms(const struct taking *t)
@@ -233,7 +233,7 @@ static void renew(struct file_claims *c, struct claim *k)
     if (k->fd < 0) return;
     (void)futimens(k->fd, NULL);
     if (lease_is_at(k->lease, k->fd)) return;
-    if (access(k->lease, F_OK) != 0 && errno == ENOENT) { /* somebody removed the lease */
+    if (access(k->lease, F_OK) != 0 && errno == ENOENT) { /* the lease was removed by hand */
         int fd;
         if (lease_make(k->own, &c->self, &fd) != 0) return;
         close_lease(k);
@@ -273,7 +273,7 @@ static void *file_claims_run(void *user)
     return NULL;
 }
 
-/* ---- the whole ---- */
+/* ---- the interface ---- */
 
 static void free_names(struct claim *k)
 {
@@ -307,7 +307,8 @@ static void file_claims_drop(struct claim *k)
     free_names(k);
 }
 
-/* Takes ownership of a claim, unless it fails, and has the claim renewed. */
+/* Adds the claim to those that the thread renews, and starts the thread if none runs. Owns the
+ * claim afterwards, unless this fails. */
 static struct status file_claims_keep(struct file_claims *c, const struct claim *k)
 {
     pthread_mutex_lock(&c->mutex);
@@ -335,8 +336,8 @@ struct status file_claims_check(struct file_claims *c)
 {
     if (c == NULL) return status_ok();
     pthread_mutex_lock(&c->mutex);
-    /* leases that were not renewed in time: this process was suspended, and another job may have
-     * them */
+    /* If leases were not renewed in time, this process was suspended, and another job may have
+     * them. */
     if (c->n > 0 && clock_ns() - c->renewed_ns > (uint64_t)LEASE_STALE_S / 2 * 1000000000u) {
         renew_all(c);
     }

@@ -21,9 +21,9 @@ struct status file_claims_create(const char *job, int32_t launcher, struct file_
 
 /* Local. Claims the file `path`; `what` (borrowed) names it in sentences ("output"). Does nothing
  * for a device or a pipe. When no lease can be made beside the file, logs a warning and goes on
- * without one. May wait, after a log line: up to 15 s for a process whose launcher is gone, up to
- * LEASE_STALE_S for a lease of another host. Errors: STATUS_USAGE (another process has the file;
- * the sentence names it), STATUS_IO, STATUS_MEMORY. */
+ * without one. May wait, after a log line: up to 15 s for a process that was killed or whose
+ * launcher is gone, up to LEASE_STALE_S for a lease of another host. Errors: STATUS_USAGE (another
+ * process has the file; the sentence names it), STATUS_IO, STATUS_MEMORY. */
 struct status file_claims_add(struct file_claims *c, const char *what, const char *path);
 
 /* Local, any thread. Errors: STATUS_IO when another job has taken over a claim because this process

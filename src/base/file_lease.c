@@ -113,7 +113,7 @@ static bool is_running(const struct lease_owner *o, struct proc_thread *out)
            out->state != 'Z' && out->state != 'X';
 }
 
-/* Judges the lease. is_busy: another open file holds its lock. */
+/* Judges the lease as file_lease.h says. is_busy: another open file holds its lock. */
 static enum lease_state file_lease_judge(const struct lease_view *v, bool is_busy)
 {
     const struct lease_owner self = lease_owner_self(NULL, 0);

@@ -67,8 +67,8 @@ struct status lease_look(const char *path, int now_fd, struct lease_view *out);
 void lease_view_close(struct lease_view *v);
 
 /* Local. Makes a file `path` that names `o`, locked where locks work; *fd keeps the lock. The
- * caller links or renames it into place, so that nobody sees an unfinished lease. Returns 0 or the
- * errno. */
+ * caller links or renames it into place, so that no process sees an unfinished lease. Returns 0 or
+ * the errno. */
 int lease_make(const char *path, const struct lease_owner *o, int *fd);
 
 /* Local. True when `path` is the open file fd. */

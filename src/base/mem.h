@@ -1,6 +1,6 @@
-/* Checked allocation. Sizes are counts times element bytes, multiplied with overflow checks.
- * All memory is zeroed and aligned to a cache line. Failures are statuses, never aborts.
- * mem_fail_after lets a test make the n-th allocation fail, to walk every cleanup ladder. */
+/* Checked allocation. Sizes are counts times element bytes, multiplied with overflow checks. All
+ * memory is zeroed and aligned to a cache line. Failures are statuses, never aborts. mem_fail_after
+ * makes the n-th allocation fail, so that a test can run every failure path. */
 #ifndef SHOAL_BASE_MEM_H
 #define SHOAL_BASE_MEM_H
 

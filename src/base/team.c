@@ -44,13 +44,14 @@ struct worker {
     _Alignas(MEM_ALIGN) struct team *team;
     uint32_t index;
     uint32_t n_hurried; /* waits left that sleep without yielding first */
-    uint32_t hurry;     /* factor on n_hurried; doubled as long as it proves too small */
+    uint32_t hurry;     /* factor on n_hurried; doubled by each late yield, halved after CALM_YIELDS
+                           yields in time */
     uint32_t n_calm;    /* waits that yielded in time since `hurry` last changed */
     pthread_t thread;
 };
 
 struct team {
-    /* the job; written between jobs */
+    /* the current job; written while no job runs */
     team_span_fn *fn;
     void *job;
     uint32_t parts_each, n_threads;
@@ -80,11 +81,11 @@ static void team_pause_once(void)
 #endif
 }
 
-/* A yield gave the core away for `late_ns`. The scheduler runs a woken thread before threads that
- * compute, and a yielding thread after them. So the next waits sleep at once: so many that their
- * cost equals the time lost, and twice as many each time that this was not enough. This way a core
- * that is taken away now and then costs little, and a core on which other processes compute is
- * seldom yielded. */
+/* Makes this thread's next waits sleep at once, because a yield gave its core away for `late_ns`:
+ * the scheduler runs a woken thread before threads that compute, but a yielding thread after them.
+ * The number of these waits is such that their sleeps cost as much as the yield lost; it doubles
+ * each time that the next yield is late again. So a core that is seldom taken away costs little,
+ * and a core on which other processes compute is seldom yielded. */
 static void hurry(struct worker *me, uint64_t late_ns)
 {
     const uint64_t lost_ns = late_ns < LATE_MOST_NS ? late_ns : LATE_MOST_NS;
@@ -101,8 +102,8 @@ static void calm(struct worker *me)
 }
 
 /* Returns how often the scheduler has given this thread's core to another thread of this machine. A
- * late yield without such a switch lost the core to the host of a virtual machine; sleeping gains
- * nothing there and costs a wake-up. */
+ * late yield without such a switch lost the core to the host of this virtual machine; a sleep would
+ * lose it as well and cost a wake-up. */
 static uint64_t times_switched(void)
 {
     struct rusage u;
@@ -110,7 +111,8 @@ static uint64_t times_switched(void)
     return (uint64_t)u.ru_nivcsw + (uint64_t)u.ru_nvcsw;
 }
 
-/* Waits awake until *what differs from `was`. False when that takes longer than it is worth. */
+/* Spins and yields until *what differs from `was`. False when the caller should sleep instead: a
+ * yield was late, waits still sleep because of an earlier one, or YIELD_NS are over. */
 static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was)
 {
     for (int i = 0; i < SPINS; i++) {

@@ -42,8 +42,8 @@ bool team_is_calm(const struct team *t);
 /* Local, by the thread that made the team, not from within a part. Runs fn(job, i) once for each
  * part i below team_size(t) * parts_each and returns when all are done; parts_each is below 2^15.
  * Part i belongs to thread i / parts_each. A thread that has finished its own parts takes parts
- * that other threads have not begun, so a thread without a core delays nobody. t NULL: the caller
- * runs all parts. */
+ * that other threads have not begun, so a thread without a core does not delay the job. t NULL: the
+ * caller runs all parts. */
 void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job);
 
 /* Local. As team_run, for parts so small that claiming each one would take too long: a thread
@@ -56,16 +56,16 @@ void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void 
 void team_run_each(struct team *t, team_fn *fn, void *job);
 
 /* Local, by the thread that made the team, between jobs. From now on this thread calls poll(ctx)
- * after each part or span that it runs, so that messages move while the team computes; with a
- * team_size of 1 only in team_run. NULL, the initial value: it calls nothing. poll must not start a
- * job. Does nothing when t is NULL. */
+ * after each part or span that it runs, so that messages move while the team computes. In a team of
+ * one thread only team_run calls poll. poll NULL (the initial value): nothing is called. poll must
+ * not start a job. Does nothing when t is NULL. */
 void team_poll_with(struct team *t, void (*poll)(void *ctx), void *ctx);
 
 /* Local. True while a function is set by team_poll_with; false for NULL. */
 bool team_polls(const struct team *t);
 
-/* Local. As team_run_each: sets *out to the processing units on which any thread of the team may
- * run, for a thread that is to run on whichever is free. Errors: STATUS_MEMORY. */
+/* Local. As team_run_each. Sets *out to the processing units on which at least one thread of the
+ * team may run; the caller binds a further thread to all of them. Errors: STATUS_MEMORY. */
 struct status team_cpus(struct team *t, cpu_set_t *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* shoal bench: measures what the machine can do, and what shoal does on it. Synthetic prompts run
- * through the scheduler and engine that jobs use, in process and without files. bench_machine.c
- * measures the machine's peaks. */
+/* shoal bench: measures the machine's peaks, and shoal's speed on it. Synthetic prompts run through
+ * the scheduler and engine that jobs use, in process and without files. bench_machine.c measures
+ * the machine's peaks. */
 #ifndef SHOAL_BENCH_BENCH_H
 #define SHOAL_BENCH_BENCH_H
 

@@ -30,7 +30,7 @@ static const size_t sum_bytes[N_SUMS] = {4096, 65536};
 static const size_t read_bytes_max = (size_t)4
                                      << 30; /* limit for a CPU that reports absurdly large caches */
 
-/* What one pass runs: arithmetic, counted in operations, or a read of memory, in bytes. */
+/* One pass: arithmetic (its amount in operations), or a read of memory (in bytes). */
 struct probe {
     struct team *team;
     const struct peak_memory *memory; /* NULL: arithmetic */
@@ -128,7 +128,7 @@ static void measure_sum(struct comm *c, int64_t *buf, struct sum_latency *out)
 struct machine_report {
     struct comm *comm;
     struct topo *topo;
-    struct arch arch; /* the one that the layout needs */
+    struct arch arch; /* a model with one layer, because a layout needs one */
     struct layout layout;
     uint32_t *order; /* [ranks] */
     uint32_t n_threads;
@@ -304,8 +304,8 @@ static struct status bench_machine_report(const struct machine_report *r, const 
     return st;
 }
 
-/* Measures what forecasts need and writes it to `path`. Peaks are those of all ranks together, so
- * those of a host are their share. */
+/* Measures the curves that forecasts need and writes them to `path`. Measured peaks are those of
+ * all hosts together; a node's curve gets one host's share. */
 static struct status save_node(struct machine_report *r, const char *path)
 {
     struct bench_node b = {.comm = r->comm, .topo = r->topo, .team = r->team};

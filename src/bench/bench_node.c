@@ -17,8 +17,8 @@ enum {
     WIDTH = 2048, /* inputs of the linears */
     MOST_ROWS = 1024,
     MANY_ROWS = 64,
-    /* outputs of linears with fewer rows than MANY_ROWS, and with as many or more: calls of about a
-       millisecond, so that other work seldom interrupts one; more with many threads */
+    /* outputs of a linear for fewer rows than MANY_ROWS, and for more: a call then takes about a
+     * millisecond, so that other work seldom interrupts it; many threads get more outputs */
     FEW_ROWS_OUTPUTS = 2048,
     MANY_ROWS_OUTPUTS = 256,
     THREAD_OUTPUTS = 32,
@@ -133,8 +133,9 @@ static void quantize(struct linears *l)
     op_quantize_rows(l->kern, l->x, WIDTH, MOST_ROWS, WIDTH, &l->xq);
 }
 
-/* Corrects what only a disturbance explains: a weight takes no longer for n rows than for 4 n, for
- * 4 n rows at most four times as long as for n, and from a cache no longer than from memory. */
+/* Corrects times that only other work on the host explains: a weight takes no longer for n rows
+ * than for 4 n, for 4 n rows at most four times as long as for n, and from a cache no longer than
+ * from memory. */
 static void smooth(struct node_linear *y)
 {
     struct curve *curves[] = {&y->memory, &y->cached};

@@ -9,7 +9,7 @@
 #include "parallel/comm/comm.h"
 
 struct bench_node {
-    struct comm *comm; /* split; borrowed, as is all of this */
+    struct comm *comm; /* with its axes split; borrowed, as are the other pointers */
     const struct topo *topo;
     struct team *team;
     struct kern_table kern;
@@ -21,12 +21,12 @@ struct bench_node {
 struct status bench_node_measure(const struct bench_node *b, struct node *out);
 
 /* **Collective (host)**. Returns the seconds of run(user) on all ranks at the same time: the lower
- * quartile of five calls or more (fewer if these would take too long), because only other work
- * disturbs, and only upwards. A call takes as long as its slowest rank. */
+ * quartile of five calls or more (fewer if these would take too long), because other work on the
+ * host only lengthens a call. A call takes as long as its slowest rank. */
 double bench_node_time(struct comm *c, void (*run)(void *user), void *user);
 
-/* **Collective (world)**. Sets out->step_s and out->sequence_s: what the scheduler takes to plan
- * and commit. Errors: STATUS_MEMORY. */
+/* **Collective (world)**. Sets out->step_s and out->sequence_s: the scheduler's time for planning
+ * and committing a step, and for each sequence in it. Errors: STATUS_MEMORY. */
 struct status bench_node_lead(const struct bench_node *b, struct node *out);
 
 /* **Collective (world)**. Sets out->network_s and out->network_bytes_s, on rank 0, if there are two
@@ -34,8 +34,9 @@ struct status bench_node_lead(const struct bench_node *b, struct node *out);
  * Errors: STATUS_MEMORY. */
 struct status bench_node_link(const struct bench_node *b, struct node *out);
 
-/* Local. Raises n->read, in proportion, to what the linears of one row were seen to read: other
- * work disturbs the longer passes of the bandwidth's measurement more. */
+/* Local. Raises the points of n->read, in proportion, to the rate at which the one-row linears read
+ * their weights, if that is higher: other work disturbs the longer passes of the bandwidth's
+ * measurement more. */
 void bench_node_see_reads(struct node *n);
 
 #endif

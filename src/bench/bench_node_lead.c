@@ -37,7 +37,8 @@ static struct status answer(const struct step_plan *plan, struct step_result *re
     return status_ok();
 }
 
-/* Runs the sequences to their end. *seconds: the mean of a step after the first ones. */
+/* Runs the sequences to their end. *seconds: the mean time of a step, without the first LEAD_WARMUP
+ * steps. */
 static struct status run_steps(struct scheduler *s, struct step_plan *plan,
                                struct step_result *result, double *seconds)
 {
@@ -81,7 +82,8 @@ done:
     return st;
 }
 
-/* Sets *seconds to the least of a few runs, because only other work disturbs, and only upwards. */
+/* Sets *seconds to the shortest of a few runs, because other work on the host only lengthens a
+ * run. */
 static struct status time_least(uint64_t n_sequences, double *seconds)
 {
     *seconds = 1e9;
@@ -100,7 +102,8 @@ struct status bench_node_lead(const struct bench_node *b, struct node *out)
     if (!status_failed(&st)) st = time_least(MANY, &many);
     TRY(comm_agree(b->comm, st));
     const double each = (many - one) / (MANY - 1);
-    out->sequence_s = each > 1e-9 ? each : 1e-9; /* many took as long as one, by chance */
+    out->sequence_s =
+        each > 1e-9 ? each : 1e-9; /* by chance MANY sequences may take no longer than one */
     out->step_s = one > out->sequence_s ? one - out->sequence_s : one;
     return status_ok();
 }

@@ -28,8 +28,8 @@ enum bench_phase_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_MIXED, BENCH_PHASE_CO
 
 /* The steps of one kind: with rows of prompts only, of answers only, or of both. */
 struct bench_phase {
-    double s;     /* time from the previous results to these */
-    double cpu_s; /* CPU time of all threads of this process meanwhile */
+    double s;     /* sum of the times from the results of the previous step to those of a step */
+    double cpu_s; /* CPU time of all threads of this process in that time */
     /* time of the lead in collectives of its stage, and the part of it spent waiting for other
      * ranks */
     double comm_s, comm_wait_s;

@@ -416,7 +416,7 @@ static void bench_fini(struct bench *b)
     mem_free(&b->groups);
 }
 
-/* Does the lead's part; at the end tells the other ranks to stop, whatever happened. */
+/* Does the lead's part. At the end tells the other ranks to stop, also after an error. */
 static struct status lead(struct bench *b, struct bench_result *results)
 {
     struct status st = bench_init(b);

@@ -23,7 +23,7 @@ static struct status calib_gather_reserve(struct calib_capture *k, size_t n_seen
     return status_ok();
 }
 
-/* Captures the input rows of a linear; the stage's hook. */
+/* The stage's hook (struct tap). Captures the input rows of a linear. */
 static void see(void *ctx, enum tap_site site, uint32_t expert, const float *x, size_t n_rows,
                 size_t n)
 {
@@ -49,7 +49,8 @@ static void add_seen(struct calib *c, const struct calib_capture *k)
     }
 }
 
-/* Sends the captured rows of every rank to all ranks, in the order of the ranks, and adds them. */
+/* Sends the captured rows of every rank to all ranks, in the order of the ranks. Each rank adds
+ * them to its rows of the second moments. */
 static struct status calib_gather_exchange(struct calib *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {

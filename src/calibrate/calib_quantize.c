@@ -168,8 +168,8 @@ static void count_experts(struct calib *c, const struct calib_unit *u)
              (unsigned long long)c->o->min_tokens);
 }
 
-/* Rounds a unit's members. c->full is the unit's H; if there are scales, it becomes that of the
- * scaled input. */
+/* Rounds a unit's members. c->full is the unit's H; if the unit's input has scales, this changes
+ * c->full to the H of the scaled input. */
 static struct status round_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;

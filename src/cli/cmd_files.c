@@ -120,8 +120,8 @@ static struct status convert_check(const struct convert_flags *f, const struct f
     return job_paths_check_copy(o->source, o->path, NULL);
 }
 
-/* Prints a summary, a line for each way and format in which tensors that are quantized in the
- * source or in the file were stored, and warnings. */
+/* Prints a summary and warnings. For tensors that are quantized in the source or in the new file,
+ * prints a line for each way of storing them (CONVERT_WAY) and each format. */
 static void convert_say(const struct convert_options *o, const struct convert_result *r)
 {
     static const char *const ways[CONVERT_WAY_COUNT] = {

@@ -51,7 +51,7 @@ struct view {
     const struct journal_facts *f;
     double total; /* lines of the input; negative: not known */
     double session_s, rows_per_s, tokens_per_s, left_s; /* left_s negative: not known */
-    bool is_forecast; /* left_s is the cost model's, not that of the rate */
+    bool is_forecast; /* left_s comes from the cost model; false: from rows_per_s */
 };
 
 static double total_lines(const struct journal_facts *f)

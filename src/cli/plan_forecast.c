@@ -127,11 +127,11 @@ struct simulation {
     struct cost_model model;
     struct forecast forecast;
     struct forecast_marks marks; /* `part` counts rows until the simulation ends */
-    double every, next;          /* steps between marks, and at the next one */
+    double every, next;          /* steps between two marks; the step of the next mark */
 };
 
-/* Notes the time. When all marks are used, keeps every second one, so that marks stay evenly spread
- * over the steps. */
+/* Adds a mark, the time and the rows so far, when the next mark's step is reached. When all marks
+ * are used, keeps every second one, so that marks stay evenly spread over the steps. */
 static void simulation_mark(struct simulation *s)
 {
     const double n = s->forecast.n_steps;
@@ -156,9 +156,9 @@ static void simulation_step(void *user, uint32_t group, const struct step_plan *
     simulation_mark(s);
 }
 
-/* Returns the KV blocks that a job would have: of the memory that is left it takes 6 of 10 parts
- * (the fit counts 9 of them), but at most what its running sequences can use and at least a
- * context. */
+/* Returns the KV blocks that a job would have. A job gives 6/10 of the memory beside the weights to
+ * KV blocks; n_kv_blocks of the fit counts 9/10. A job takes at most the blocks that its running
+ * sequences can use, and at least those of one context. */
 static uint32_t blocks_of(const struct forecasts *f, const struct candidate_layout *c)
 {
     const struct kv_groups g = kv_groups_of(&c->l);

@@ -34,8 +34,8 @@ struct forecast_flags {
 };
 
 /* Local. Runs the forecast and prints it on stdout. `model` is read by plan_model_read; `file` is
- * its file. Errors: STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO,
- * STATUS_MEMORY. */
+ * its file. Errors: STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO, STATUS_DRAINED
+ * (a signal), STATUS_MEMORY. */
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
                             struct config env, struct layout_model *model, const char *file);
 

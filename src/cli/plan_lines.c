@@ -49,7 +49,7 @@ struct sample {
     double at, n_all, n_most, n;
 };
 
-/* Takes the line if its run is one of those that are spread evenly. */
+/* Takes the line if its run is one of the evenly spread runs of the sample. */
 static struct status sample_line(void *user, const struct line *line)
 {
     struct sample *s = user;

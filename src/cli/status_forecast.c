@@ -13,7 +13,8 @@
 
 enum { MAX_TOKENS_PRESET = 128 };
 
-/* Sums over the first n_done lines [0], which stand for those that are done, and the others [1]. */
+/* Sums over the input's first n_done lines ([0], taken as the finished ones) and over the other
+ * lines ([1]). */
 struct halves {
     double n_done;
     double n[2], bytes[2], max_tokens[2];
@@ -55,7 +56,8 @@ static struct status read_halves(const struct input_files *inputs, struct halves
     return st;
 }
 
-/* A layout of the model on one such node, whose speeds for prompts and answers are compared. */
+/* A layout of the model on one node of --nodes. Its speeds for prompts and for answers are
+ * compared. */
 struct one_node {
     struct arch arch;
     struct layout_model model;

@@ -30,7 +30,7 @@ static inline void grid_sum_round(const struct grid_sum *s, bool adds)
 
 /* How arrays of a device travel between ranks. */
 struct device_comm_options {
-    struct device_flags flags; /* only way and parts_bytes are used */
+    struct device_flags flags; /* only its members way and parts_bytes are used */
     const char *host;          /* of this rank */
     int previous, next;        /* world ranks before and after this one in its pipeline; -1: none */
 };

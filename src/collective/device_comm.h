@@ -22,10 +22,10 @@ bool device_comm_overlaps(const struct kern_table *k);
 
 /* **Collective (world)**. Checks that the devices of all ranks compute the same bits: the same
  * device_sums, the same compute capability, and the same algorithm for each kind of matrix product
- * that ranks have computed so far. Called once when the devices are open and again when the
- * weights are loaded. Checks nothing without a device, or when the bytes are the CPU's. `host`: of
- * this rank. All ranks get the same result. Errors: STATUS_USAGE names two ranks that differ;
- * STATUS_MEMORY. */
+ * that ranks have computed so far. Called once when the devices are open and again when the weights
+ * are loaded. Checks nothing without a device, or when the devices compute the CPU's bits. `host`:
+ * this rank's host. All ranks get the same result. Errors: STATUS_USAGE names two ranks that
+ * differ; STATUS_MEMORY. */
 struct status device_comm_same(const struct kern_table *k, struct comm *c, const char *host);
 
 /* **Collective (axis)**. The two halves of a grid_sum on a device; see grid_sum.h. */
@@ -33,10 +33,10 @@ void device_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis a
 void device_sum_finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
                        bool adds);
 
-/* **Collective (axis)**, these three. A rank whose device has failed sends undefined content, or
- * over NCCL nothing at all; its step fails afterwards.
+/* These three functions are **Collective (axis)**. A rank whose device has failed sends undefined
+ * content, or over NCCL nothing at all; its step fails afterwards.
  *
- * As comm_or_u32; words of several ranks that are or-ed together must be equal or 0. */
+ * device_or_u32: as comm_or_u32, but the ranks' values of one word must be equal or 0. */
 void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis axis, uint32_t *buf,
                    size_t n);
 /* As comm_gather_words. */
@@ -51,10 +51,10 @@ void device_exchange_rows(const struct kern_table *k, struct comm *c, enum comm_
 bool device_pipe_receives(const struct kern_table *k);
 bool device_pipe_sends(const struct kern_table *k);
 
-/* Local, these four. `slot` < DEVICE_PIPE_SLOTS names an array of hidden rows.
+/* These four functions are Local. `slot` < DEVICE_PIPE_SLOTS names an array of hidden rows.
  *
- * Receives n_bytes into `to`; ops called from now on see them. The slot's last content must have
- * been sent or released. */
+ * device_pipe_receive: receives n_bytes into `to`; ops called from now on see them. The slot's last
+ * content must have been sent or released. */
 void device_pipe_receive(const struct kern_table *k, uint32_t slot, void *to, size_t n_bytes);
 /* Sends the result of the ops called so far. `from` must not change before device_pipe_claim. */
 void device_pipe_send(const struct kern_table *k, uint32_t slot, const void *from, size_t n_bytes);

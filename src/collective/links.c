@@ -18,7 +18,7 @@ enum { NAP_NS = 20000, ABORT_S = 5, FINISH_S = 10, NAMED_MAX = 4 };
 
 static const enum comm_axis linked[LINK_AXES] = {COMM_TP, COMM_EP, COMM_ETP};
 
-/* --- who can ------------------------------------------------------------------------------- */
+/* --- which communicators are possible --------------------------------------------------------- */
 
 bool links_possible(const struct link_member *members, const int *world, int n, char *why,
                     size_t why_bytes)
@@ -258,7 +258,7 @@ static struct status links_prepare(struct device *d, const struct device_comm_op
     return status_ok();
 }
 
-/* --- the end ------------------------------------------------------------------------------- */
+/* --- closing ---------------------------------------------------------------------------------- */
 
 /* Lists each communicator once in out[]. Returns their number. */
 static int list_comms(const struct links *l, struct link out[LINK_AXES + LINK_PAIRS])
@@ -283,8 +283,8 @@ static void *abort_all(void *arg)
 }
 
 /* Aborts the communicators on a thread of its own and waits a few seconds, because the abort may
- * itself wait for a GPU that hangs. What the thread still uses then is not freed; the process ends
- * next anyway. */
+ * itself wait for a GPU that hangs. After that time the thread may still use d->links, so they are
+ * not freed; the process ends next anyway. */
 static void abort_links(struct device *d)
 {
     struct links *l = d->links;

@@ -54,7 +54,7 @@ struct links {
     struct link pairs[LINK_PAIRS];
     struct link_pipe pipe;
     struct link_side side;
-    size_t parts_from; /* device_comm_options */
+    size_t parts_from; /* device_comm_options.flags.parts_bytes */
     bool aborted;
 };
 
@@ -74,9 +74,10 @@ struct link *links_of(struct device *d, enum comm_axis axis);
  * communicators could only wait for ranks that wait for it. */
 void links_leave(struct device *d) __attribute__((noreturn));
 
-/* Local. Waits until the library has accepted an operation, not until the device has run it; error
- * is what the call returned. On failure sets the device's failure and returns false; its class is
- * `code` where the device reports no error of its own, and STATUS_LOST after the deadline. */
+/* Local. Waits until the library has accepted an operation, not until the device has run it;
+ * `error` is the result of the call. On failure sets the device's failure and returns false; that
+ * failure has the code `code` if the device reports no error of its own, and STATUS_LOST after the
+ * deadline. */
 bool links_settle(struct device *d, const struct link *link, int error, enum status_code code);
 
 /* **Collective (axis)** each, on the compute stream. The arguments are those of device_or_u32,
@@ -112,7 +113,7 @@ struct status links_made(struct device *d, int error, const char *what);
 bool links_put_behind(struct device *d, void *stream, void *event);
 bool links_record(struct device *d, void *event, void *stream);
 
-/* Local. The pipeline's streams. close releases what open made, also after a failure. */
+/* Local. The pipeline's streams. close also accepts the result of a failed open. */
 struct status links_pipe_open(struct device *d);
 void links_pipe_close(struct device *d);
 

@@ -31,7 +31,8 @@ static double without(double part)
     return part < 0.95 ? 1 / (1 - part) : 20;
 }
 
-/* Where experts are spread over hosts, their exchange is part of the measured communication. */
+/* Advises --ep inside a host: where experts are spread over hosts, their exchange is part of the
+ * measured communication. */
 static void exchange(const struct advice_facts *f, struct advice *a)
 {
     const double part = f->communication;
@@ -53,7 +54,8 @@ static void sums(const struct advice_facts *f, struct advice *a)
         100 * part, f->tp, f->tp / 2, gain);
 }
 
-/* Few rows share each read of the weights: more of them cost little. */
+/* Advises a larger --max-batch: few rows share each read of the weights, so more rows cost
+ * little. */
 static void advise_few_rows(const struct advice_facts *f, struct advice *a)
 {
     const double part = time_part_of(f, COST_WEIGHTS);

@@ -7,7 +7,7 @@
 
 enum { ADVICE_MAX = 16, ADVICE_BYTES = 400 };
 
-/* What a run knows at its end. Fractions are of the run's time. */
+/* The measurements at a run's end. Fractions are of the run's time. */
 struct advice_facts {
     uint32_t tp, pp, dp, ep, ranks_of_host;
     bool has_experts, experts_cross_hosts;
@@ -17,9 +17,10 @@ struct advice_facts {
     double rows_of_step;                     /* mean, of a replica */
     double max_batch;                        /* 0: not given */
     double weight_bytes;                     /* mean bytes of a weight of experts or FFN */
-    double preempted, recomputed; /* preemptions per admission; rows computed again, of all */
-    double expert_evenness;       /* rows of the busiest rank over the mean; 0: not known */
-    bool placed_by_load;          /* --expert-load was given */
+    double preempted,
+        recomputed; /* preemptions per admission; fraction of the rows that were computed again */
+    double expert_evenness; /* rows of the busiest rank over the mean; 0: not known */
+    bool placed_by_load;    /* --expert-load was given */
 };
 
 struct advice {

@@ -72,7 +72,7 @@ static void count_attention(struct cost_stage *s, const struct cost_model *m, ui
     if (!arch_layer_has_kv(a, layer)) return;
     const bool windowed = a->index.n_heads > 0 || (a->window > 0 && a->layer_has_window[layer]);
     s->attention[windowed ? COST_WINDOWED : COST_FULL] += heads * a->head_dim;
-    /* an index scores all positions by products alone, half of what attention does with one */
+    /* an index only multiplies to score a position: half of attention's work for one */
     if (arch_has_index(a, layer))
         s->attention[COST_FULL] += (double)a->index.n_heads * a->index.dim / 2;
     s->rope += (heads + 2 * kv) * a->head_dim;

@@ -1,4 +1,5 @@
-/* Adds up the times of a job's steps, and extrapolates from a sample of its lines to all of them. */
+/* Adds up the times of a job's steps, and extrapolates from a sample of its lines to all of them.
+ */
 #include "cost/forecast.h"
 
 #include "base/mem.h"
@@ -41,8 +42,8 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* Adds the parts of the slowest stage, shortened to the time that the step added to the job; what
- * they do not explain is an idle pipeline. */
+/* Adds the parts of the slowest stage, shortened to the time that the step added to the job. The
+ * rest of that time counts as an idle pipeline. */
 static void take_cost_parts(struct forecast *f, const struct cost *slowest, double added_s)
 {
     const double s = cost_total(slowest);

@@ -53,15 +53,16 @@ struct forecast_marks {
     size_t n;
 };
 
-/* The end of a job of n_lines lines, of which n_simulated gave the times. */
+/* When a job ends, in seconds from its start. */
 struct forecast_end {
-    double s, least_s, most_s; /* and an interval */
+    double s, least_s, most_s; /* expected, and the bounds of an interval around it */
 };
 
-/* Local. Continues a simulation to all lines of the input: what the simulated lines took, and for
- * each further line the mean of the middle half of the simulation, in which neither the beginning
- * nor the end leaves slots empty. spread: the standard deviation of a line's length over its mean.
- * The interval joins `model_error` (a fraction) and twice the standard error of a sample. */
+/* Local. Continues a simulation to all lines of the input: adds to the time of the simulated lines,
+ * for each further line, the mean time of a line in the middle half of the simulation, where
+ * neither the beginning nor the end leaves slots empty. spread: the standard deviation of a line's
+ * length over its mean. The interval joins `model_error` (a fraction) and twice the standard error
+ * of a sample. */
 struct forecast_end forecast_extend(const struct forecast_marks *m, double total_s,
                                     double n_simulated, double n_lines, double spread,
                                     double model_error);

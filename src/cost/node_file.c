@@ -114,7 +114,7 @@ struct status node_write(const struct node *n, struct strbuf *out)
     return strbuf_status(out);
 }
 
-/* Checks what other code takes for whole numbers, or divides by. */
+/* Checks the members that other code converts to integers or divides by. */
 static struct status check_counts(const struct node *n, const char *what)
 {
     enum { COUNT_MAX = 1 << 20 };

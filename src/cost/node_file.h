@@ -51,7 +51,7 @@ struct node {
     double norm_s, gate_s, rope_s; /* for one element of a row: norm with quantizing, SwiGLU, RoPE
                                       with writing the cache */
     double logit_s;                /* for one logit of a row whose token is sampled */
-    double op_s;                   /* one op's waking of the threads, without work */
+    double op_s;                   /* to wake the threads for one op, without its work */
     double step_s, sequence_s;     /* the lead's work for a step, and for each sequence in it */
     double barrier_s;              /* one barrier of the host's ranks; 0: one rank measured */
     struct curve sum;              /* seconds of a sum of int64 over the host's ranks; x: bytes */

@@ -9,7 +9,10 @@
 
 /* The load that layouts are compared by: prompts of 512 tokens, answers of 128. */
 static const double reference_context = 512 + 128 / 2.0, reference_rows_per_sample = 5;
-enum { ROWS_WORTH_CUTTING = 8 /* rows for each tp rank from which they hold slices of the rows */ };
+enum {
+    ROWS_WORTH_CUTTING =
+        8 /* from so many rows for each tp rank on, each tp rank holds only a slice of the rows */
+};
 
 const char *cost_part_title(enum cost_part part)
 {

@@ -1,6 +1,6 @@
 /* The time of a step: a pure function of the layout, the rows of the step and the curves of a node
- * (node_file.h), in parts. Whatever needs a cost in seconds takes it from here: `shoal plan`, the
- * choice of a layout, the report and the advice after a run.
+ * (node_file.h), in parts. The source of all costs in seconds: for `shoal plan`, the choice of a
+ * layout, the report and the advice after a run.
  *
  * A stage of one replica, with the weights W of a format that each of its rows passes, R ranks on
  * the host, and y the node's curves:
@@ -17,7 +17,7 @@
  *     waking      ops * op_s
  *     lead        step_s + sequences * sequence_s, once, before the stage begins
  * A linear's curve is measured, so it holds both the roof of the bandwidth and that of arithmetic
- * (Williams et al. 2009, "Roofline"); the rest of the step is what a measured op takes. */
+ * (Williams et al. 2009, "Roofline"); for the rest of the step, ops were measured. */
 #ifndef SHOAL_COST_STEP_COST_H
 #define SHOAL_COST_STEP_COST_H
 
@@ -89,7 +89,7 @@ void cost_rows_add(struct cost_rows *rows, double pos0, double n_rows, double n_
 /* Local. rows [n_replicas] = the rows of each replica of a plan. */
 void cost_rows_of(const struct step_plan *plan, double window, struct cost_rows *rows);
 
-/* The weights of one stage's busiest rank, and what its layers do, summed over them. */
+/* The weights of one stage's busiest rank, and the work of its layers, summed over them. */
 struct cost_stage {
     double dense[NODE_FORMAT_COUNT];  /* weights that each row passes */
     double expert[NODE_FORMAT_COUNT]; /* weights of the rank's places of experts, over all layers */
@@ -108,7 +108,8 @@ struct cost_model {
     const struct node *node; /* borrowed, as is the next */
     const struct layout *l;
     double ranks;                          /* R: ranks of a host */
-    double read_slower, arithmetic_slower; /* than all threads that measured */
+    double read_slower, arithmetic_slower; /* factors on times, because the layout's ranks have
+                                              fewer threads than measured */
     double read_bytes_s;                   /* of the host with the threads of its ranks */
     double weight_bytes[NODE_FORMAT_COUNT];
     enum layout_link tp_link, expert_link, stage_link;
@@ -126,7 +127,7 @@ struct status cost_model_init(struct cost_model *m, const struct node *node, con
                               const struct topo *t, const uint32_t *order);
 
 /* Local. Returns the seconds of stage `pp` for a step with these rows [dp], without the lead: those
- * of the replica that takes longest, with COST_IMBALANCE as what it takes beyond the mean. */
+ * of the replica that takes longest. COST_IMBALANCE is its time beyond the mean. */
 struct cost cost_stage_of(const struct cost_model *m, uint32_t pp, const struct cost_rows *rows);
 
 /* Local. As cost_stage_of, for a step in which each replica has these rows. */

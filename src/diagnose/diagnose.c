@@ -1,4 +1,4 @@
-/* The command: gathers what every rank knows, applies the rules, and prints the findings. */
+/* The command: gathers the facts of all ranks, applies the rules, and prints the findings. */
 #include "diagnose/diagnose.h"
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
-/* Facts about hosts and ranks, before any rule judges them: from the system's files, and from what
- * diagnose_measure measured. Plain bytes, so that ranks can gather them. 0 means not known unless
- * said otherwise. */
+/* Facts about hosts and ranks, before any rule judges them: from the system's files, and measured
+ * by diagnose_measure. Plain bytes, so that ranks can gather them. 0 means not known unless said
+ * otherwise. */
 #ifndef SHOAL_DIAGNOSE_FACTS_H
 #define SHOAL_DIAGNOSE_FACTS_H
 
@@ -21,12 +21,13 @@ struct facts_port {
     bool is_active;
 };
 
-/* What the system's files say about a host. */
+/* Facts of a host from the system's files. */
 struct facts_system {
     uint64_t memory_bytes, swap_used_bytes;
     uint32_t n_numa;
-    uint64_t numa_bytes[FACTS_NUMA_MAX], numa_free_bytes[FACTS_NUMA_MAX]; /* free: or file cache */
-    enum facts_pages pages; /* transparent huge pages of private memory */
+    uint64_t numa_bytes[FACTS_NUMA_MAX],
+        numa_free_bytes[FACTS_NUMA_MAX]; /* numa_free_bytes: free, or used by the file cache */
+    enum facts_pages pages;              /* transparent huge pages of private memory */
     char governor[FACTS_NAME_BYTES], driver[FACTS_NAME_BYTES]; /* of the first core's frequency */
     uint64_t shm_bytes, shm_free_bytes;                        /* /dev/shm */
     uint64_t locked_bytes_max;       /* memory that a process may lock; UINT64_MAX: any */
@@ -37,7 +38,7 @@ struct facts_system {
     double modules_gbs;   /* the most that they can give together, in GB/s */
 };
 
-/* What was measured on a host, by all its ranks together. */
+/* Measurements of a host, by all its ranks together. */
 struct facts_measured {
     double read_gbs;                   /* reads from memory */
     double others_cores, stolen_cores; /* cores busy with other processes; kept by the hypervisor */
@@ -48,7 +49,7 @@ struct facts_measured {
 
 /* One rank. */
 struct facts_rank {
-    uint32_t n_threads; /* with which it would compute */
+    uint32_t n_threads; /* threads that a job's rank would have */
     char cpu[FACTS_NAME_BYTES];
     struct facts_system system;
     struct facts_measured measured; /* of its host; used only from the host's first rank */
@@ -63,7 +64,7 @@ struct facts {
 };
 
 /* Local. Reads the files below `root` ("" for this machine), and this process's limit of locked
- * memory. What cannot be read becomes 0. */
+ * memory. A fact that cannot be read becomes 0. */
 void facts_read_system(const char *root, struct facts_system *out);
 
 /* Local. Reads a table of memory modules (DMTF SMBIOS 3.7, section 7.18, structures of type 17):

@@ -1,5 +1,5 @@
-/* Measures what a job's speed depends on: memory, other processes, frequency, links between hosts,
- * and a folder. Each measurement takes about a second. */
+/* Measures the facts on which a job's speed depends: memory, other processes, frequency, links
+ * between hosts, and a folder. Each measurement takes about a second. */
 #ifndef SHOAL_DIAGNOSE_MEASURE_H
 #define SHOAL_DIAGNOSE_MEASURE_H
 

@@ -1,5 +1,5 @@
-/* The findings: each rule looks at the facts of one host and says in sentences what is wrong and
- * what to do. Pure functions. */
+/* The findings: each rule looks at the facts of one host, names a fault in a sentence, and gives a
+ * remedy. Pure functions. */
 #ifndef SHOAL_DIAGNOSE_RULES_H
 #define SHOAL_DIAGNOSE_RULES_H
 
@@ -22,7 +22,7 @@ enum { FINDINGS_MAX = 1024 };
  * `most`. */
 size_t rules_apply(const struct facts *f, struct finding *out, size_t most);
 
-/* Local. Return the number of rules, and the name of each, for tests and the page. */
+/* Local. Return the number of rules, and the name of each, for tests and for docs/diagnose.md. */
 size_t rules_count(void);
 const char *rules_name(size_t i);
 

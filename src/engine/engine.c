@@ -19,7 +19,7 @@ static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
     return now;
 }
 
-/* Likewise for a span in which this rank waited. */
+/* As mark, for a span in which this rank waited: adds it to wait_ns. */
 static void mark_wait(struct engine *e, enum trace_kind kind, uint64_t since)
 {
     e->stats.wait_ns += mark(e, kind, since) - since;

@@ -1,5 +1,5 @@
-/* A plan's sequences on this rank: the rows of its replica, what the last stage computes from each
- * row, and the results. Sends and receives nothing. */
+/* A plan's sequences on this rank: the rows of its replica, the last stage's wants of each row
+ * (logits, tokens, guesses, pools), and the results. Sends and receives nothing. */
 #include "engine/engine_private.h"
 
 #include "base/mem.h"
@@ -229,7 +229,7 @@ void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants
                 e->guess_wants[e->n_guesses++] = (struct vocab_want){.want = PLAN_SAMPLE};
             }
             at += is_wanted;
-            e->next[row] = next < 0 ? 0 : next; /* none is known, or the draw failed */
+            e->next[row] = next < 0 ? 0 : next; /* 0: no token is known, or the draw failed */
         }
         row0 += (size_t)s->n_rows;
     }

@@ -85,7 +85,8 @@ struct status engine_run_moves(struct engine *e, const struct step_plan *plan, s
         const struct plan_move *m = &plan->moves[i];
         if (m->replica == (int32_t)e->place.dp) TRY(run_move(e, m, b));
     }
-    /* a read may be under way into a block whose sequence has left and which another one has now */
+    /* A read may still be under way into a block whose sequence has left and which belongs to
+     * another sequence by now. */
     if (e->tier == NULL || kv_tier_n_ended(e->tier, false) == e->n_reads) return status_ok();
     size_t n_blocks = 0;
     for (size_t i = 0; i < b->n_seqs; i++) n_blocks += (size_t)b->seqs[i].n_blocks;

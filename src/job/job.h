@@ -1,5 +1,5 @@
-/* A generate, score, embed, rank or serve job, from MPI's start to the exit status, and what it has
- * opened. At the end of each start-up phase all ranks agree on its status, so that they leave
+/* A generate, score, embed, rank or serve job, from MPI's start to the exit status, and all that it
+ * opens. At the end of each start-up phase all ranks agree on its status, so that they leave
  * together. Called by cmd_job.c, cmd_serve.c, cmd_bench.c, bench_load.c, bench_run.c and
  * job_open.c; shoal bench runs its own steps on the loaded job (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
@@ -82,7 +82,7 @@ struct job {
     struct audit *audit;    /* NULL: no --audit */
     struct logits_file *logits;
     struct logprobs_options save; /* path NULL: none */
-    char checkpoint[40];          /* the digest that it names */
+    char checkpoint[40];          /* the checkpoint's digest, for `save` */
     struct serve_summary *summary;
     struct file_claims *claims; /* on the results, journal and reports that are written; owned */
     char *journal_path;         /* owned; NULL: none */

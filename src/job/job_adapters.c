@@ -36,7 +36,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct adapter_file *)a)->name, ((const struct adapter_file *)b)->name);
 }
 
-/* Makes what lines may name; the key is a hash of the file's digest. */
+/* Sets *out to the adapter as request lines may name it. Its key is a hash of the file's digest. */
 static struct status read_digest(const struct adapter_file *file, struct request_adapter *out)
 {
     struct ckpt *c = NULL;

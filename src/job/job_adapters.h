@@ -1,4 +1,5 @@
-/* The adapters of a job: --adapter, what request lines may name, and the loaded weights. */
+/* The adapters of a job: the flags --adapter, the names that request lines may use, and the loaded
+ * weights. */
 #ifndef SHOAL_JOB_JOB_ADAPTERS_H
 #define SHOAL_JOB_JOB_ADAPTERS_H
 
@@ -9,12 +10,12 @@
 
 enum { ADAPTER_NAME_MAX = 128 };
 
-/* All zeros: none. In the order of their names, whatever the order of the flags. */
+/* All zeros: none. In the order of their names, so that the order of the flags does not matter. */
 struct job_adapters {
     size_t n;
     char *text;                    /* owned: the names and paths, each NUL-terminated */
     struct adapter_file *files;    /* [n] owned */
-    struct request_adapter *rules; /* [n] owned: what lines may name */
+    struct request_adapter *rules; /* [n] owned: the adapters as lines may name them */
     struct adapters *loaded;       /* NULL: not yet, or a dry run */
 };
 

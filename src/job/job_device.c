@@ -85,7 +85,7 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
 }
 
-/* What a rank tells the others about its device. */
+/* A rank's message to the others about its device. */
 struct rank_device {
     uint64_t memory_bytes;
     uint32_t host;

@@ -1,5 +1,5 @@
-/* Reads how a checkpoint turns texts into vectors. Refuses by name what is not implemented, because
- * vectors made in another way could not be compared with the checkpoint's. */
+/* Reads how a checkpoint turns texts into vectors. Refuses by name any setting that is not
+ * implemented, because vectors made in another way could not be compared with the checkpoint's. */
 #include "job/job_embed.h"
 
 #include "base/log.h"

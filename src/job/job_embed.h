@@ -18,12 +18,12 @@ struct job_embed {
     char *pair_template;      /* owned; the text of --pair-template; NULL: none */
 };
 
-/* Local. Errors: STATUS_INPUT names what the checkpoint asks for and is not implemented;
+/* Local. Errors: STATUS_INPUT names a setting of the checkpoint that is not implemented;
  * STATUS_USAGE names a flag that does not fit it; STATUS_MEMORY. */
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m);
 
-/* Local. Refuses a model whose tokens see later ones, which config.json says in a field of its own.
+/* Local. Refuses a model whose tokens attend to later tokens, as a field of config.json tells.
  * Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status job_embed_check_causal(const struct ckpt *c);
 

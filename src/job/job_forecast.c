@@ -142,7 +142,7 @@ void job_forecast_report(const struct job *j, const struct engine_stats *all)
 {
     struct advice advice[ADVICE_MAX];
     if (j->forecast != NULL && j->forecast->forecast.n_steps > 0) report_phases(j->forecast);
-    if (j->o->serves) return; /* a server waits for calls, whatever bounds it */
+    if (j->o->serves) return; /* advice is for jobs of lines: a server also waits for calls */
     const struct advice_facts facts = facts_of(j, all);
     const size_t n = advice_of(&facts, advice);
     for (size_t i = 0; i < n; i++) log_line(LOG_INFO, "advice: %s", advice[i].text);

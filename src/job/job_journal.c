@@ -71,8 +71,8 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                    job_journal_is_quantized(&j->layout_model) ? NULL : "activations", out);
     device_sums(j->device, sums, sizeof sums);
     strbuf_printf(out, "sums=%s\n", sums);
-    /* added when the sum over a token's experts changed; journals of dense models stay as they
-     * were */
+    /* Journals that were begun before this line was added, with other sums over a token's experts,
+     * must not resume. Dense models have no such sums, so their journals stay valid. */
     if (j->layout_model.arch != NULL && j->layout_model.arch->n_experts > 0)
         strbuf_puts(out, "sums of experts=on the integer grid\n");
     flags_settings(&job_groups[JOB_RUN], o, NULL, out);

@@ -51,8 +51,8 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .estimate = job_forecast_estimate(j)};
 }
 
-/* Returns the bytes of the program and of what no plan counts: lists, messages, the loader's reads,
- * small tables. */
+/* Returns the bytes of the program and of all memory that no plan counts: lists, messages, the
+ * loader's reads, small tables. */
 static uint64_t uncounted_bytes(const struct job *j)
 {
     return j->program_bytes + UNCOUNTED_BYTES;

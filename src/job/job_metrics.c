@@ -1,4 +1,5 @@
-/* Writes --metrics: what was run and measured, as JSON. docs/metrics.md describes the schema. */
+/* Writes --metrics: the settings and measurements of a run, as JSON. docs/metrics.md describes the
+ * schema. */
 #include "base/clock.h"
 #include "base/file_replace.h"
 #include "base/log.h"

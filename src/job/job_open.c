@@ -1,5 +1,5 @@
-/* What happens before anything is loaded: settles the flags, reads the checkpoint's config, opens
- * the lead's files. */
+/* The start of a job before anything is loaded: settles the flags, reads the checkpoint's config,
+ * opens the lead's files. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "job/job_journal.h"
@@ -34,8 +34,8 @@ static struct status settle_capacity(struct job *j)
     if (j->o->capacity.factor > 0) {
         log_line(LOG_WARN,
                  "a capacity factor is on: results depend on the batch (same-bytes law off)");
-        /* a capacity applies to all rows of a step, so no step goes in halves: neither may the
-         * layout be chosen, nor memory be kept for them */
+        /* A capacity applies to all rows of a step, so no step runs in halves. The layout must not
+         * count on halves, and no memory is kept for them. */
         j->options.layout.overlap = OVERLAP_OFF;
         return status_ok();
     }
@@ -105,7 +105,7 @@ static struct status settle_prediction(struct job *j)
     return status_ok();
 }
 
-/* Chooses what a server does if nobody says it. */
+/* Returns the task of a server without --task, which follows from the model's files. */
 static enum http_task task_of(const struct job *j)
 {
     size_t n;
@@ -148,8 +148,8 @@ static struct status settle_task(struct job *j)
     return check_task_flags(j);
 }
 
-/* Leaves out the head where only hidden states are wanted. Errors: STATUS_USAGE where logits are
- * wanted of a model without a head. */
+/* Leaves out the head if only hidden states are wanted. Errors: STATUS_USAGE if logits are wanted
+ * and the model has no head. */
 static struct status settle_head(struct job *j)
 {
     const bool has = j->model.tied || ckpt_find(j->ckpt, "lm_head.weight") != NULL;
@@ -341,7 +341,7 @@ static void settle_saving(struct job *j)
                                         .failpoint = &j->failpoint};
 }
 
-/* Opens what a job of lines has besides its input and output: part, journal, claims, audit. */
+/* Opens the files of a job of lines besides its input and output: part, journal, claims, audit. */
 static struct status open_lines(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -357,7 +357,7 @@ static struct status open_lines(struct job *j)
     return o->files.audit > 0 ? open_audit(j) : status_ok();
 }
 
-/* Returns the endpoints that a batch may name, by what the model does. */
+/* Returns the endpoints that a batch may name; they depend on the server's task. */
 static const char *const *batch_endpoints(enum lead_mode mode)
 {
     static const char *const texts[] = {"/v1/completions", "/v1/chat/completions", NULL};

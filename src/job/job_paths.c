@@ -112,7 +112,8 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     return status_ok();
 }
 
-/* Refuses a file of vectors of another kind, or beside an output that cannot be read again. */
+/* Refuses --vectors with a name that does not end in .npy or .h5, or with an output that cannot be
+ * read again. */
 static struct status check_vectors(const struct job_options *o)
 {
     struct stat info;

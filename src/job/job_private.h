@@ -95,7 +95,7 @@ void job_close(struct job *j);
 
 /* --- job_report.c --- */
 
-/* Local, lead. Logs the layout that was chosen and what was loaded. */
+/* Local, lead. Logs the chosen layout and the loaded weights. */
 void job_report_start(const struct job *j);
 
 /* **Collective (world)**. Called after the last step: the lead prints the summary, the time per
@@ -138,7 +138,7 @@ void job_metrics_update(struct job *j);
  * on all ranks: node_read's; STATUS_USAGE with --device cuda; STATUS_MEMORY. */
 struct status job_forecast_read(struct job *j);
 
-/* Local. Returns what layouts are compared by; NULL without --nodes. Borrowed. */
+/* Local. Returns the estimate by which layouts are compared; NULL without --nodes. Borrowed. */
 const struct layout_estimate *job_forecast_estimate(const struct job *j);
 
 /* Local, lead. Begins the forecast of the layout that was chosen; with streamed experts drops it
@@ -152,7 +152,7 @@ void job_forecast_step(struct job *j, const struct step_plan *plan);
  * the advice that needs no prediction. */
 void job_forecast_report(const struct job *j, const struct engine_stats *all);
 
-/* Local. Accepts none. */
+/* Local. Does nothing without a forecast. */
 void job_forecast_destroy(struct job *j);
 
 /* --- job_trace.c --- */

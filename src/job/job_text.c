@@ -230,7 +230,8 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     TRY(read_form(t, &o->files));
     settle_reasoning(t);
     if (o->mode != LEAD_GENERATE || (o->run.dry_run && o->lead.quiet))
-        return request_defaults_check(&t->defaults); /* nothing is sampled, or nobody looks */
+        return request_defaults_check(
+            &t->defaults); /* nothing is sampled, or nothing is to be printed */
     log_line(LOG_INFO,
              "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "
              "repetition penalty %g, seed %llu; %zu end tokens",

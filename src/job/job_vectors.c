@@ -18,7 +18,7 @@
 struct vectors {
     const char *rows_path;
     struct vectors_file *file; /* NULL: they are counted */
-    uint64_t n, n_errors;      /* vectors with those of error rows; error rows */
+    uint64_t n, n_errors;      /* vectors, including those of error rows; error rows */
     size_t d;                  /* numbers of each; 0: there is none yet */
     float *x;                  /* [capacity], owned */
     size_t capacity;

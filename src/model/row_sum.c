@@ -1,6 +1,6 @@
 /* Row-parallel linears (o_proj and the down projections): chooses one of three ways to add their
  * partial sums (row_sum_whole.c, row_sum_outputs.c, row_sum_grid.c), and holds the functions that
- * the three share. Called by stage_create and by these three. */
+ * these three files share. Called by stage_create and by the three files. */
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"

@@ -88,7 +88,8 @@ static struct act_rows norm_slices(struct stage *s, const struct part *p, struct
     if (rows.memory != NULL) rows.memory = b->normed_codes;
     row_sum_norm_own(s, p, norm, first, b->normed, &rows);
     comm_barrier(s->o.comm, COMM_TP); /* all rows are written */
-    rows.memory = s->codes; /* for a second quantization group: the shared rows are still read */
+    rows.memory = s->codes; /* for a second quantization group, because other ranks still read the
+                               shared rows */
     return rows;
 }
 

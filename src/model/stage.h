@@ -72,9 +72,9 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
  * array has a copy of them for each block table of the model (parallel/layout/kv_groups.h),
  * max_rows apart; the copies differ only in their blocks, of which those that the rows see must be
  * valid. adapters [n_seqs]: 1 + the number of each sequence's adapter, 0: none; NULL: all have
- * none. With in_halves (the same on all ranks) two halves of the rows take turns in each layer: one
- * half is computed while the other's sums over tp are exchanged, on a device, or while its rows
- * travel to experts on other hosts. The bytes are the same. Errors: STATUS_MEMORY, the
+ * none. With in_halves (the same on all ranks) two halves of the rows take turns in each layer.
+ * While one half is computed, the sums over tp of the other half are exchanged (on a device), or
+ * its rows travel to experts on other hosts. The bytes are the same. Errors: STATUS_MEMORY, the
  * device's, those of streamed experts. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             const uint32_t *adapters, bool in_halves, struct hidden *hidden);
@@ -102,7 +102,8 @@ void stage_predicted_norm(struct stage *s, const size_t *rows, size_t n, float *
  * far; borrowed; NULL for dense models. */
 const uint64_t *stage_expert_load(const struct stage *s);
 
-/* Local. Returns what this rank's MoE block did, over all layers so far; zeros without experts. */
+/* Local. Returns the counts of this rank's MoE block, over all layers so far; zeros without
+ * experts. */
 struct moe_traffic stage_moe_traffic(const struct stage *s);
 /* **Collective (EP)**, between steps. Counts the rows of the busiest ranks (moe_count_busiest). */
 void stage_count_busiest(struct stage *s);

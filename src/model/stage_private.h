@@ -195,7 +195,7 @@ struct inner_rows {
 /* A way to compute a stage's row-parallel linears (o_proj and the down projections): which of their
  * inputs and outputs a tp rank has, where it finds those of the other ranks, and which rows of h it
  * holds. stage_create chooses one of three, the same on all tp ranks. Each is a file with a drawing
- * of who holds what. No entry is NULL. */
+ * of what each rank holds. No entry is NULL. */
 struct row_sum {
     const char *name;
     /* Local. Allocates memory besides the workspace and adds its size to workspace_bytes. Errors:
@@ -237,9 +237,9 @@ const struct row_sum *row_sum_choose(const struct stage *s);
 void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
                     float *y, const struct part *p);
 
-/* row_sum.c. Local. row_sum_is_scaled: whether the model scales what is added to h. If so, the sum
- * of a linear goes to y first, else directly into h. Then row_sum_add_rest: y += bias; if scaled, h
- * += scale * y. */
+/* row_sum.c. Local. row_sum_is_scaled: true when scale.residual is not 1. Then the sum of a linear
+ * goes to y first, otherwise directly into h. row_sum_add_rest: y += bias; and if scaled, h +=
+ * scale * y. */
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
@@ -257,12 +257,12 @@ void row_sum_whole_part(struct stage *s, struct part *p);
 void row_sum_no_step(struct stage *s);
 void row_sum_no_part(struct stage *s, struct part *p);
 
-/* The row-parallel linear at the end of a block, and what follows it before the residual stream. */
+/* The row-parallel linear at the end of a block, and the steps from it to the residual stream. */
 struct block_output {
     const struct packed *w;
     const float *bias;         /* [D] or NULL */
     const float *norm;         /* [D] of an RMSNorm of the output; or NULL */
-    const struct layer *layer; /* and its adapters' site */
+    const struct layer *layer; /* whose adapters change the linear at `site` */
     enum adapter_site site;
 };
 

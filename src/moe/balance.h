@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Some of the rows that chose an expert, in the order of their slots. */
+/* A run of an expert's rows, which are in the order of their slots. */
 struct expert_piece {
     uint32_t expert;
     uint32_t rank; /* computes these rows */

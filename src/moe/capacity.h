@@ -1,9 +1,9 @@
 /* Capacity factors: an expert serves at most C tokens of a microbatch, on whichever ranks they are
- * (with CAPACITY_TOP1 all first choices). A pure function: all ranks of a stage compute the same
- * from the gathered router logits. A token's result then depends on the other tokens of its
- * microbatch, so bytes may differ from those of another layout or batch; the report says so.
- * Source: GShard (Lepikhin et al., 2020), section 2.2: choices are served by rank of preference,
- * then by token order. */
+ * (with CAPACITY_TOP1 also all first choices beyond C). A pure function: all ranks of a stage
+ * compute the same from the gathered router logits. A token's result then depends on the other
+ * tokens of its microbatch, so bytes may differ from those of another layout or batch; the report
+ * says so. Source: GShard (Lepikhin et al., 2020), section 2.2: choices are served by rank of
+ * preference, then by token order. */
 #ifndef SHOAL_MOE_CAPACITY_H
 #define SHOAL_MOE_CAPACITY_H
 

@@ -233,8 +233,8 @@ static void copy_part(const void *job_, struct part part)
     }
 }
 
-/* Counts the rows that the ranks before this one on its host send to each host: this rank's rows
- * follow them, there and in what comes back. */
+/* For each host, counts the rows that earlier ranks of this host send to it. This rank's rows
+ * follow them in the message and in the results that come back. */
 static void find_first_rows(struct moe *m)
 {
     struct by_host *b = m->by_host;

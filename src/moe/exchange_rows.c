@@ -57,7 +57,7 @@ static int32_t all_rows_from(const struct moe *m, uint32_t g)
 }
 
 /* Tells each rank of the group how many rows this rank will send to each of that rank's experts.
- * Sets p->n_in and m->work from what the others tell. */
+ * Sets p->n_in and m->work from the numbers that the other ranks send. */
 static void exchange_counts(struct moe *m, struct pass *p)
 {
     const uint32_t etp = m->o.layout->etp;

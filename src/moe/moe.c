@@ -340,7 +340,7 @@ static struct pass *enter(struct moe *m, int lane)
     return &m->passes[lane];
 }
 
-/* True when no rank has a token, so that no rank waits. */
+/* True when no tp rank has a token, so that all of them may return at once. */
 static bool is_empty(const struct moe *m, const struct pass *p)
 {
     return p->n_tokens == 0 && m->exchange->takes_slices;

@@ -29,8 +29,8 @@ struct moe_options {
 enum { MOE_LANES = 2 /* calls that may be under way together */ };
 
 /* One call's rows. x is equal on all tp ranks. h, shared and the counters are equal on all tp
- * ranks, too; where moe_takes_slices, each rank may instead have its slice of them, by
- * layout_split. T may be 0 and may differ between replicas. */
+ * ranks, too, unless each rank has its slice of them (layout_split), as it may if moe_takes_slices.
+ * T may be 0 and may differ between replicas. */
 struct moe_rows {
     size_t n_tokens;        /* T */
     struct range own;       /* rows of h, shared and the counters: all, or this rank's slice */
@@ -42,15 +42,15 @@ struct moe_rows {
     uint64_t *load;         /* [E] the call adds how often this rank's tokens chose each expert */
 };
 
-struct moe; /* its buffers grow to the size that the largest step needs */
+struct moe; /* the buffers grow to the size that the largest step needs */
 
 /* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* What this rank's block did since the start. The first three are about its tokens between hosts,
- * and only the exchange that sends a token to a host once counts them; else they are 0. The rank
- * that sends for a host counts the host's bytes, so only sums over the ranks have a meaning. */
+/* Counts of this rank's MoE block since the start. The first three members count tokens sent
+ * between hosts; they are 0 unless the exchange is "between hosts". One rank of a host may send for
+ * all its ranks and then counts all bytes, so only sums over the ranks have a meaning. */
 struct moe_traffic {
     uint64_t n_tokens; /* tokens, counted once in each layer */
     uint64_t dispatch_bytes, combine_bytes;

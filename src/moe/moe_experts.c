@@ -119,8 +119,8 @@ static void read_own_inner(struct moe *m, const struct act_rows *inner, struct l
 
 static const struct expert_inner inner_own = {.rows = own_inner_rows, .read = read_own_inner};
 
-/* Describes the same inputs when the ranks of an expert share them: each reads all of them, and
- * gate [n_in, f] holds this rank's columns. */
+/* As own_inner_rows, when the ranks of an expert share the inputs: each reads all columns, and gate
+ * [n_in, f] holds this rank's columns. */
 static struct status shared_inner_rows(struct moe *m, const struct pass *p, const float *gate,
                                        size_t f, struct act_rows *out)
 {
@@ -171,7 +171,7 @@ static struct status input_rows(struct moe *m, const struct pass *p, struct act_
 }
 
 /* Runs the gate and up projections and the activation: sets a->y [n_in, f], or inner's quantized
- * values. `a` describes what both linears have in common; `up` is scratch of the same size. */
+ * values. `a` has the arguments that both linears share; `up` is scratch of the same size. */
 static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *in,
                           const struct linear_args *a, struct act_rows *inner, float *up)
 {
@@ -197,7 +197,7 @@ static void gated_linears(struct moe *m, const struct pass *p, struct act_rows *
     }
 }
 
-/* Likewise for experts without a gate: one linear, then squared ReLU. */
+/* As gated_linears, for experts without a gate: one linear, then squared ReLU. */
 static void relu2_linear(struct moe *m, const struct pass *p, struct act_rows *in,
                          const struct linear_args *a)
 {
@@ -362,7 +362,7 @@ struct status moe_run_experts(struct moe *m, struct pass *p)
     mem_ops_fill(m->o.kern, p->bad, 0, p->n_in * sizeof *p->bad);
     TRY(m->add_blocks(m, p));
     if (p->w->down != NULL && range_count(m->experts) > 0) {
-        make_groups(m, p->w->down, m->groups); /* a stream left those of its last run */
+        make_groups(m, p->w->down, m->groups); /* streaming has left the groups of its last run */
         add_biases(m, p->w->down_bias, m->o.model->width, p->y);
     }
     return status_ok();

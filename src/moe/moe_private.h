@@ -122,7 +122,8 @@ struct host_rows {
 
 /* The experts' outputs of a rank of this host, for choices [first, first + n). */
 struct host_outputs {
-    struct range experts; /* places; none where another rank has the outputs of the same experts */
+    struct range
+        experts; /* places; empty unless the rank is the first of those that share its experts */
     int32_t first, n;
     const float *y;     /* [n, D] */
     const int32_t *bad; /* [n] */
@@ -173,8 +174,8 @@ struct expert_inner;
 struct pass {
     const struct moe_weights *w;
     uint32_t in_stage;            /* the layer's number in the stage */
-    const struct moe_rows *given; /* the caller's */
-    const struct moe_rows *rows;  /* the same, or `weighed` */
+    const struct moe_rows *given; /* the rows of moe_start's caller */
+    const struct moe_rows *rows;  /* `given`, or `weighed` */
     struct moe_rows weighed;      /* for experts that read weighted rows */
     size_t n_tokens;              /* T */
     struct range own;    /* the tokens whose choices this rank counts: its slice of all tokens
@@ -214,8 +215,8 @@ struct moe {
     struct grown buffers[MOE_LANES][BUF_COUNT]; /* those not kept until moe_finish: lane 0's */
     int lane;                                   /* of the current call */
     struct pass passes[MOE_LANES];
-    int32_t *per_expert;            /* [P] rows of places 0 to e, of the listed tokens or of those
-                                       that came; this array and all below are owned */
+    int32_t *per_expert; /* [P] element e: the number of rows of places 0 to e, among the listed
+                            tokens or the rows that came; this array and all below are owned */
     struct expert_rows *work;       /* [n_work] the rows that this rank computes, in the order of
                                        computation */
     size_t n_work;                  /* at most n_work_max */
@@ -349,8 +350,8 @@ void moe_combine(struct moe *m, struct pass *p, const struct results *r);
  * sees them. Called after all listed choices are known. Errors: STATUS_MEMORY. */
 struct status moe_take_zero(struct moe *m, struct pass *p);
 
-/* moe_zero.c. Local. Returns the tokens whose sums over experts this rank completes; and adds
- * p->zero to these rows of p->out, if there is such an array. */
+/* moe_zero.c. Local. moe_zero_rows returns the tokens whose sums over experts this rank completes;
+ * moe_add_zero adds p->zero, unless it is NULL, to these rows of p->out. */
 struct range moe_zero_rows(const struct moe *m, const struct pass *p);
 void moe_add_zero(const struct moe *m, const struct pass *p);
 

@@ -4,7 +4,7 @@
 #include "moe/moe_private.h"
 
 enum {
-    BLOCKS_MOST = 1 << 20, /* the most that are counted: 4 MiB */
+    BLOCKS_MOST = 1 << 20, /* passes that are counted; their counts take 4 MiB */
     BLOCKS_FIRST = 1 << 10,
     BLOCKS_AT_ONCE = 512,
 };

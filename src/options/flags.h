@@ -144,7 +144,7 @@ struct flags_given {
     size_t n;
 };
 
-/* What the arguments ask for: to run the command, or to print its help or manual page. */
+/* The command's task: to run, or to print its help or manual page. */
 enum flags_ask { FLAGS_RUN, FLAGS_HELP, FLAGS_MAN };
 
 struct flags_parsed {

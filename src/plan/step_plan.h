@@ -183,8 +183,8 @@ struct plan_top {
 };
 
 /* The report of a replica's ranks on PLAN_MOVE_ASK. The minimum of each number over the ranks
- * counts. After these numbers, there is one for each read from number moved[PLAN_MOVED_FROM] on: 0
- * if it has failed, else 1. */
+ * counts. After these numbers the report has one number for each read from read number
+ * moved[PLAN_MOVED_FROM] on: 0 if the read has failed, else 1. */
 enum plan_moved {
     PLAN_MOVED_FROM,
     PLAN_MOVED_N_ENDED,
@@ -194,8 +194,9 @@ enum plan_moved {
 };
 
 struct step_result {
-    uint64_t *moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The
-                        engine adds it to the message of the last stage. n_moved 0: nobody asked */
+    uint64_t *
+        moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The engine
+                  adds it to the message of the last stage. n_moved 0: no report was asked for */
     size_t n_moved, moved_capacity;
     uint64_t step;
     int32_t replica;

@@ -15,7 +15,7 @@ static float quantize_clamp(float x, float least, float most)
     return x < most ? x : most;
 }
 
-/* Returns 2^e, limited to what E8M0 can store. */
+/* Returns 2^e, limited to the range of E8M0. */
 static float power_of_two(int e)
 {
     const int biased = e + 127;
@@ -99,7 +99,7 @@ struct quant_param quant_fit(struct quant_format f, const float *x, size_t n)
     return quant_fit_extremes(f, extremes_of(x, n));
 }
 
-/* Rounds to nearest, ties to the even code, saturating at 6. */
+/* Rounds to the nearest E2M1 number, ties to the even code, saturating at 6. */
 static uint8_t e2m1_from_f32(float x)
 {
     static const float middles[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};

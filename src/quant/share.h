@@ -1,6 +1,6 @@
 /* Divides a loop with independent iterations among the threads of a team. The floating-point
- * environment is set for every part (numerics law, rule 8), so results do not depend on the
- * threads or on what they ran before. Called by this room's loops over rows. */
+ * environment is set for every part (numerics law, rule 8), so results do not depend on the threads
+ * or on their earlier work. Called by this room's loops over rows. */
 #ifndef SHOAL_QUANT_SHARE_H
 #define SHOAL_QUANT_SHARE_H
 

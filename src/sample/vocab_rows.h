@@ -1,5 +1,5 @@
-/* What is wanted of each row of logits, and the results, for vocab_parallel.h, and for
- * draw_device.h when the logits are on a device. */
+/* The wants and the results of rows of logits, for vocab_parallel.h, and for draw_device.h when the
+ * logits are on a device. */
 #ifndef SHOAL_SAMPLE_VOCAB_ROWS_H
 #define SHOAL_SAMPLE_VOCAB_ROWS_H
 

@@ -1,4 +1,5 @@
-/* How a gated FFN computes its inner rows from its two linears: a part of a model's description. */
+/* How an FFN computes its inner rows from its gate and up projections: a part of a model's
+ * description. */
 #ifndef SHOAL_TENSOR_GATE_KIND_H
 #define SHOAL_TENSOR_GATE_KIND_H
 

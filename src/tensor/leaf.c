@@ -19,8 +19,8 @@ static uint32_t largest_with(uint64_t n_columns, uint32_t unit, uint32_t limit, 
     return 0;
 }
 
-/* Returns the length that gives n leaves or a few more, as equal as multiples of the unit allow;
- * at least n_least leaves if there are that many units. */
+/* Returns the length that gives n leaves or a few more, as equal as multiples of the unit allow.
+ * Gives at least n_least leaves if there are that many units. */
 static uint64_t even_leaf(uint64_t n_columns, uint32_t unit, uint64_t n, uint64_t n_least)
 {
     const uint64_t even = n_columns / n + (n_columns % n != 0);

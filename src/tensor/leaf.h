@@ -10,30 +10,30 @@
 
 enum {
     LEAF_ELEMS_AIM = 512, /* longest leaf, unless one unit is longer */
-    LEAF_ELEMS_LOW = 256, /* where LEAF_COUNT_AIM leaves would be shorter than this, there are
-                             fewer: short leaves round too often */
-    LEAF_COUNT_AIM = 16,  /* leaves that a tensor should have, so that tp can divide it, */
-    LEAF_COUNT_LOW = 8,   /* or at least this many shorter ones */
+    LEAF_ELEMS_LOW = 256, /* if LEAF_COUNT_AIM leaves would be shorter than this, fewer are made:
+                             short leaves round too often */
+    LEAF_COUNT_AIM = 16,  /* leaves that a tensor should have, so that tp can divide it */
+    LEAF_COUNT_LOW = 8, /* fewest leaves of a tensor that is too short for LEAF_COUNT_AIM of them */
     LEAF_COUNT_MAX = 4096,
     GRID_BITS_DEFAULT = 32,
     LEAF_QUANTIZED_LOW =
         256, /* shortest leaf of a quantized tensor, if the tensor is long enough */
     LEAF_QUANTIZED_COUNT =
         8,                /* most leaves of a quantized tensor, if leaves of 512 are long enough */
-    LEAF_DENSE_LEAST = 4, /* fewest leaves in dense layers, so that tp can divide them */
+    LEAF_DENSE_LEAST = 4, /* fewest in a quantized dense tensor, so that tp can divide it */
     LEAF_EXPERT_LEAST =
         2, /* fewest in experts: whole experts are spread over ranks before any is divided */
     LEAF_GROUP_LEAST = 32, /* the smallest group that shares a scale */
 };
 
-/* Local. Returns the length of a leaf, in columns, for a tensor of n_columns. It is a multiple of
- * `unit`, the columns that must stay together (value_dim for o_proj, 32 for a down projection):
- * the largest multiple that is at most max(unit, 512) and gives at least 16 leaves. If that is
- * shorter than 256, rounding at the end of each leaf would cost too much; then leaves are about
- * 256 long, as equal as multiples of the unit allow, and at least n_least of them (LEAF_COUNT_LOW;
- * LEAF_EXPERT_LEAST in experts), or one unit long. The last leaf is shorter when n_columns is no
- * multiple. Returns 0 when an argument is 0, or when more than LEAF_COUNT_MAX leaves would be
- * needed. */
+/* Local. Returns the length of a leaf, in columns, for a tensor of n_columns columns. It is a
+ * multiple of `unit`, the columns that must stay together (value_dim for o_proj, 32 for a down
+ * projection): the largest multiple that is at most max(unit, 512) and gives at least 16 leaves. If
+ * that multiple is shorter than 256, rounding at the end of each leaf would cost too much: leaves
+ * are then about 256 columns long, as equal as multiples of the unit allow. They are shorter, down
+ * to one unit, if the tensor would otherwise have fewer than n_least leaves (LEAF_COUNT_LOW;
+ * LEAF_EXPERT_LEAST in experts). The last leaf is shorter when n_columns is no multiple. Returns 0
+ * when an argument is 0, or when more than LEAF_COUNT_MAX leaves would be needed. */
 uint32_t leaf_choose(uint64_t n_columns, uint32_t unit, uint64_t n_least);
 
 /* Local. Returns the length of a leaf for a quantized tensor, where short leaves cost more: 8

@@ -1,6 +1,6 @@
 /* Quantized weight formats: how quantized values ("codes"), scales and zero points make a value,
- * and the shapes in which they are stored. Shared by quant (which makes them), checkpoint (which
- * stores them) and kernels (which multiply with them). Does no arithmetic on weights.
+ * and the shapes in which they are stored. Shared by quant, which makes them, checkpoint, which
+ * stores them, and kernels, which multiply with them. Does no arithmetic on weights.
  *
  *     value(n, k) = (code(n, k) - zero(n, k / group)) * scale(n, k / group)
  *
@@ -9,8 +9,8 @@
  *     scales  [.., out, quant_groups(in)]      f16 or f32 (u8 E8M0 for mxfp4)
  *     zeros   [.., out, quant_groups(in)]      u8, only with has_zeros
  * so that every shard is three plain hyperslabs. A scale of a whole tensor, or of a block of
- * outputs (DeepSeek's 128 x 128), is repeated for each output. That takes 3 % of an fp8 weight,
- * and every shard then has all the scales that it needs. */
+ * outputs (DeepSeek's 128 x 128), is repeated for each output. That takes 3 % of an fp8 weight, and
+ * every shard then has all the scales that it needs. */
 #ifndef SHOAL_TENSOR_QUANT_FORMAT_H
 #define SHOAL_TENSOR_QUANT_FORMAT_H
 
@@ -22,8 +22,8 @@
 #include <stdint.h>
 
 /* QUANT_INT8   codes i8 in [-127, 127], zero 0; with zeros: codes and zeros u8.
- * QUANT_INT4   codes 0..15, two in a byte, the even input in the low nibble; zero 8, or, with
- *              zeros, u8 0..15 (16 is allowed).
+ * QUANT_INT4   codes 0..15, two in a byte, the even input in the low nibble; zero 8; with
+ *              zeros: zeros u8 0..16.
  * QUANT_FP8    codes are E4M3 numbers (OCP 8-bit floating point: bias 7, 0x7F and 0xFF are NaN, no
  *              infinity), zero 0.
  * QUANT_MXFP4  codes are E2M1 numbers, packed as in int4; value = e2m1 * 2^(scale - 127); a scale

@@ -1,4 +1,4 @@
-/* The memory of quantized activations, which kernels/act.c makes and plans count. */
+/* The bytes of quantized activations: kernels/act.c allocates them, memory plans count them. */
 #ifndef SHOAL_TENSOR_QUANT_ROWS_H
 #define SHOAL_TENSOR_QUANT_ROWS_H
 
@@ -7,7 +7,7 @@
 enum { QUANT_ROWS_ALIGN = 64 /* alignment of each array of quantized activations */ };
 
 /* Local. Returns the bytes of memory for n_rows rows of n activations as int8 values, with a scale
- * and a sum for each group, whatever the group size. SIZE_MAX: overflow. */
+ * and a sum for each group; enough for every group size. SIZE_MAX: overflow. */
 static inline size_t quant_rows_bytes(size_t n_rows, size_t n)
 {
     const size_t n_codes = (n + QUANT_GROUP_MAX - 1) / QUANT_GROUP_MAX * QUANT_GROUP_MAX;

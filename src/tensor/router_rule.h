@@ -1,4 +1,4 @@
-/* How a MoE layer chooses experts and weighs them: a part of a model's description. */
+/* How an MoE layer chooses and weighs experts: a part of a model's description. */
 #ifndef SHOAL_TENSOR_ROUTER_RULE_H
 #define SHOAL_TENSOR_ROUTER_RULE_H
 
@@ -19,10 +19,10 @@
  * id. Their weights are their scores.
  *   ..._RENORM: the weights are divided by their sum (chosen ids ascending, from +0; for sigmoid
  *               the sum + 1e-20)
- *   mixer:      (Phi-3.5-MoE) K times, among the experts not chosen yet: the one with the largest
- *               l (ties: the smallest id) is chosen. With m its l, its weight is 1 / the sum of
- *               exp(l_e - m) over those of these experts for which not
- *               (m - l_e) / max(|l_e|, m) > scale, e ascending, from +0. There are no groups.
+ *   mixer:      (Phi-3.5-MoE) K times, among the experts not chosen yet: the expert with the
+ *               largest l = m (ties: the smallest id) is chosen. Its weight is 1 / the sum of
+ *               exp(l_e - m), e ascending, from +0, over the experts not chosen before for which
+ *               (m - l_e) / max(|l_e|, m) > scale is false. There are no groups.
  * At the end all weights except the mixer's are multiplied by `scale` unless it is 0. */
 enum router_kind {
     ROUTER_SOFTMAX,

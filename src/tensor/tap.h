@@ -1,5 +1,5 @@
-/* A hook in the forward pass that passes the input of each linear of a layer to the calibration of
- * quantizers. The stage and the MoE call it if they are given one; a running job gives none. */
+/* A hook in the forward pass that gives the input of each linear of a layer to the calibration of
+ * quantizers. The stage and the MoE block call it, unless it is NULL, as in a running job. */
 #ifndef SHOAL_TENSOR_TAP_H
 #define SHOAL_TENSOR_TAP_H
 

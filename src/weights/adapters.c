@@ -44,7 +44,7 @@ struct adapter_loading {
 
 static const char *const pair_ends[2] = {".lora_A.weight", ".lora_B.weight"};
 
-/* ---- which linear ---- */
+/* ---- the linear of a tensor ---- */
 
 static bool ends_with(const char *name, const char *end)
 {
@@ -68,7 +68,7 @@ static bool site_of(enum weight_role role, enum adapter_site *out)
     return false;
 }
 
-/* Returns why a tensor of the model takes no adapter; NULL: it does. */
+/* Returns why a tensor of the model takes no adapter; NULL: it takes one. */
 static const char *adapter_refusal(const struct arch *m, const struct arch_tensor *t)
 {
     enum adapter_site site;
@@ -87,7 +87,7 @@ static const char *adapter_refusal(const struct arch *m, const struct arch_tenso
     return NULL;
 }
 
-/* Returns why a name is none of the model's. */
+/* Returns why the model has no linear of this name. */
 static const char *refusal_of_unknown(const char *linear)
 {
     static const char *const joined[] = {"qkv_proj", "gate_up_proj", "query_key_value",
@@ -180,8 +180,8 @@ static struct status scaling_of(const struct adapter_loading *ld, const char *li
                        ckpt_path(ld->ckpt), linear);
 }
 
-/* Checks that the model's weight reads what the adapter was trained on: AWQ and SmoothQuant move
- * factors from linears to what they read. */
+/* Refuses a model's weight that was quantized by AWQ or SmoothQuant: these scale the linear's
+ * inputs, for which the adapter was not trained. */
 static struct status check_weight(const struct adapter_loading *ld, const struct adapter_target *t,
                                   const char *linear)
 {
@@ -196,7 +196,7 @@ static struct status check_weight(const struct adapter_loading *ld, const struct
                        ckpt_path(ld->ckpt), t->tensor->name, method);
 }
 
-/* Finds what tensor i is, in the whole model. */
+/* Finds the linear to which tensor i of the adapter's file belongs, and checks both. */
 static struct status target_find(const struct adapter_loading *ld, size_t i,
                                  struct adapter_target *t)
 {
@@ -218,7 +218,7 @@ static struct status target_find(const struct adapter_loading *ld, size_t i,
     return check_weight(ld, t, linear);
 }
 
-/* ---- what a rank holds ---- */
+/* ---- a rank's slabs ---- */
 
 static struct range all_of(uint64_t n)
 {
@@ -270,7 +270,7 @@ static size_t target_bytes(const struct adapter_target *t)
     return (packed_bytes_of(t->packed) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* Gives all targets their memory in one block, and lists what to read. */
+/* Gives all targets their memory in one block, and lists the slabs to read. */
 static struct status targets_place(struct adapter_loading *ld, struct weights_block *block)
 {
     for (size_t i = 0; i < ld->n_targets; i++) block->n_bytes += target_bytes(&ld->targets[i]);

@@ -1,5 +1,5 @@
-/* The packed copy of a checkpoint's experts (checkpoint/file/expert_file.h): what it must hold for
- * a layout, and how it is made. */
+/* The packed copy of a checkpoint's experts (checkpoint/file/expert_file.h): its sizes for a
+ * layout, and how it is made. */
 #ifndef SHOAL_WEIGHTS_EXPERT_PACK_H
 #define SHOAL_WEIGHTS_EXPERT_PACK_H
 

@@ -5,11 +5,11 @@
  *     memory   [ home: the same share of each layer's experts, those used most | ring ]
  *     ring     the experts of this layer and the next ones, replaced by the next use
  *
- * A layer's experts come up once per step, in the layers' order, so what was used last is needed
- * last: plain LRU would drop each expert just before its next use. Experts without rows are not
- * read, except ahead of their layer, when about half of the recent steps needed them. A separate
- * thread reads, several experts at a time, bypassing the system's file cache, and verifies each
- * expert's checksum. Called by the MoE block; one thread calls. */
+ * A layer's experts come up once per step, in the layers' order, so the experts used last are
+ * needed last: plain LRU would drop each expert just before its next use. Experts without rows are
+ * not read, except ahead of their layer, when about half of the recent steps needed them. A
+ * separate thread reads, several experts at a time, bypassing the system's file cache, and verifies
+ * each expert's checksum. Called by the MoE block; one thread calls. */
 #ifndef SHOAL_WEIGHTS_EXPERT_STREAM_H
 #define SHOAL_WEIGHTS_EXPERT_STREAM_H
 
@@ -45,8 +45,8 @@ struct expert_stream_stats {
     uint64_t held_bytes;       /* memory for experts */
 };
 
-/* Local. Takes n_bytes of memory, but at least what EXPERT_STREAM_LEAST experts need and at most
- * what all need, and starts the reader, which fills the memory. Errors: STATUS_MEMORY. */
+/* Local. Takes n_bytes of memory, but at least enough for EXPERT_STREAM_LEAST experts and no more
+ * than enough for all, and starts the reader, which fills the memory. Errors: STATUS_MEMORY. */
 struct status expert_stream_start(struct expert_stream *s, uint64_t n_bytes);
 
 /* Local. Bytes of the largest expert; 0: this rank has none. */

@@ -22,7 +22,7 @@ enum stream_state { STREAM_ABSENT, STREAM_READING, STREAM_READY };
 /* One expert of one layer. */
 struct stream_entry {
     int32_t slot; /* STREAM_NONE: absent */
-    int32_t need; /* its number among the block's needs; STREAM_NONE: none, or done */
+    int32_t need; /* index of its need in the block's needs; STREAM_NONE: none, or done */
     enum stream_state state;
     bool is_in_use; /* of the run that the caller computes */
     bool is_home;

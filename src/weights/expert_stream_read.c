@@ -1,5 +1,5 @@
-/* The reader of a stream of experts: chooses what to read and what to replace, reads and verifies.
- */
+/* The reader of a stream of experts: chooses the experts to read and to replace, reads and
+ * verifies. */
 #include "weights/expert_stream_private.h"
 
 #include <string.h>
@@ -28,8 +28,8 @@ static float distance(const struct expert_stream *s, uint32_t layer, const struc
     return (float)ahead + (1 / rate - 1) * (float)n;
 }
 
-/* Returns the entry of the ring to drop for a read: the one that is needed last. limit: only
- * entries whose distance is greater. Homes stay: the ring always has room again once the caller has
+/* Returns the entry of the ring to drop for a read: of those with a distance greater than `limit`,
+ * the entry that is needed last. Homes stay: the ring always has room again once the caller has
  * computed its experts. */
 static int32_t victim(struct expert_stream *s, float limit)
 {

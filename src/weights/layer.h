@@ -27,9 +27,9 @@ struct latent_weights {
 struct delta_weights {
     struct packed qkvz;       /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
     struct packed ba;         /* [key heads * 2 per_key, D] */
-    struct packed q, k, v, z; /* where they are apart: q, k [key heads * key_dim, D], v, z [o's
+    struct packed q, k, v, z; /* of separate projections: q, k [key heads * key_dim, D]; v, z [o's
                                  inputs, D] */
-    struct packed b, a;       /* likewise: [value heads, D] each */
+    struct packed b, a;       /* of separate projections: [value heads, D] each */
     struct packed o;          /* [D, value heads * value_dim], K-blocks */
     float *conv; /* [n_taps, channels]: those of q, of k, of v; Mamba-2: one row more, the bias,
                     before the others */
@@ -60,15 +60,15 @@ struct ffn_weights {
 /* Experts have places 0 .. P-1: in the order of their ids, or as `place` says, where an expert may
  * have several. A rank holds a range of places (layout_experts). */
 struct moe_weights {
-    struct packed router;       /* [E, D]; experts without weights count among E here, and below */
-    float *router_bias;         /* [E] added to the router's logits; or NULL */
-    float *select_bias;         /* [E] for the choice of experts only (router_args); or NULL */
-    uint32_t n_experts;         /* places held here */
-    uint32_t grid_bits;         /* g of the down projections and of the sum over a token's experts;
-                                   also on ranks without a K-block */
-    struct packed reads;        /* no data: what gate and up read, with gate's quantization where
-                                   both read the same quantized values, else with none; also on
-                                   ranks without experts */
+    struct packed router; /* [E, D]; experts without weights count among E here, and below */
+    float *router_bias;   /* [E] added to the router's logits; or NULL */
+    float *select_bias;   /* [E] for the choice of experts only (router_args); or NULL */
+    uint32_t n_experts;   /* places held here */
+    uint32_t grid_bits;   /* g of the down projections and of the sum over a token's experts;
+                             also on ranks without a K-block */
+    struct packed reads;  /* no data; describes the rows that gate and up read: gate's quantization
+                             if both read the same quantized values, else none. Set on all ranks,
+                             also on those without experts */
     struct packed *gate, *up;   /* [n_experts] of [F, D]; without a gate (GATE_RELU2) both are the
                                    same array, the linear before the activation */
     struct packed *down;        /* [n_experts] of [D, F] with K-blocks */
@@ -108,9 +108,9 @@ struct layer {
     uint32_t kv_table;       /* of its KV blocks (parallel/layout/kv_groups.h) */
     uint32_t in_cache; /* its place among the layers of a KV block; of a recurrent layer, among the
                           recurrent layers of the stage */
-    float *attn_norm, *ffn_norm;           /* [D] of what attention and the FFN read; or NULL */
+    float *attn_norm, *ffn_norm;           /* [D] of the input of attention, of the FFN; or NULL */
     float *attn_norm_bias, *ffn_norm_bias; /* [D] of layer norms; NULL: these are RMSNorms */
-    float *attn_out_norm, *ffn_out_norm;   /* [D] of what they add to the hidden rows; or NULL */
+    float *attn_out_norm, *ffn_out_norm;   /* [D] of the output of attention, of the FFN; or NULL */
     struct attention_weights attention;
     struct delta_weights delta;
     struct ffn_weights ffn; /* dense, or shared experts */

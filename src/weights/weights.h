@@ -80,9 +80,9 @@ struct weights_source {
  * an expert_file. */
 struct status weights_load(const struct weights_source *from, struct weights **out,
                            struct loader_stats *stats);
-/* Local. Accepts NULL. Also frees lent experts, so the other ranks must have finished their last
- * step. They have once this rank has finished its own, because each MoE block ends with a barrier.
- */
+/* Local. Accepts NULL. Also frees lent experts, which other ranks read until the end of their last
+ * step. So call it after this rank's own last step: each MoE block ends with a barrier, so the
+ * others have then read them. */
 void weights_destroy(struct weights **w);
 
 #endif

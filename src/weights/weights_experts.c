@@ -1,5 +1,5 @@
 /* Facts about a layer's experts that every rank knows, also a rank that holds none of them: the
- * grid of their sums, and what their first linears read. Called by weights_load. */
+ * grid of their sums, and the format of their first linears' inputs. Called by weights_load. */
 #include "kernels/act.h"
 #include "kernels/fp8_int8.h"
 #include "weights/weights_private.h"

@@ -36,8 +36,8 @@ static struct status new_block(struct weights *w, size_t n_bytes, bool on_device
     return status_ok();
 }
 
-/* Gives zeroed memory that lives as long as the weights, right after what was given before, so that
- * few pages hold all of it. */
+/* Gives zeroed memory that lives as long as the weights, right after the memory that was given
+ * before, so that few pages hold all of it. */
 static struct status weights_load_keep(struct weights *w, void *out, size_t n_bytes)
 {
     size_t rounded;
@@ -531,7 +531,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
         if (!status_failed(&st)) weights_describe_experts(ld.w, ld.c, m, from->fp8_as_int8);
         if (!status_failed(&st) && ld.w->streams_experts) st = weights_open_stream(ld.w, from);
     }
-    st = comm_agree(from->comm, st); /* nobody reads unless all can */
+    st = comm_agree(from->comm, st); /* no rank reads unless all ranks can */
     if (!status_failed(&st)) {
         st = read_wants(from, &ld, stats);
         st = comm_agree(from->comm, st);

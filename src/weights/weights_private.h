@@ -1,6 +1,6 @@
-/* Shared by the files of src/weights: facts of experts; what is loaded and where it goes; lending
- * of experts, whose weights stand in memory that the other ranks of the EP axis can read; the
- * packed copy of the experts and its stream. */
+/* Shared by the files of src/weights: facts of experts; the slabs to load and their targets;
+ * lending of experts, whose weights stand in memory that the other ranks of the EP axis can read;
+ * the packed copy of the experts and its stream. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 #define SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 
@@ -10,7 +10,7 @@
  * want for each of its parts. */
 struct target {
     struct weight_spec spec;
-    const struct ckpt_tensor *tensor; /* whole; wanted is it or its `part` */
+    const struct ckpt_tensor *tensor; /* the whole tensor; the loader reads it, or its `part` */
     enum ckpt_part part;
     float *vector;         /* for vectors */
     struct packed *packed; /* otherwise: [outer] packed weights, in one memory block */

@@ -202,7 +202,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
                        (unsigned long long)n_cols, LEAF_COUNT_MAX);
 }
 
-/* ---- the whole ---- */
+/* ---- tensors ---- */
 
 static bool convert_has_role(const char *name, enum weight_role role)
 {

@@ -28,8 +28,8 @@ struct convert_options {
     const char *path;   /* the .h5 to be written */
     bool keep_dtype;    /* the source's types; quantized tensors get config.json's type, or f16 */
     enum dtype dtype;   /* type of tensors stored as floats, unless keep_dtype */
-    bool keep_codes;    /* keep quantized tensors unchanged if shoal has their format, except the
-                           one that latent attention splits */
+    bool keep_codes;    /* keep quantized tensors unchanged if shoal has their format; never kv_b,
+                           which latent attention splits */
     /* May be NULL. If it changes the format or dtype of a tensor, convert makes the rows from the
      * values that the file would hold without it, rounding to nearest. So the bytes are those of a
      * file that is first converted without `choose` and then quantized with the same choice. */
@@ -81,7 +81,8 @@ struct convert_result {
  * MPI. options->path is created only on success. Before it begins, rank 0 logs how much disk the
  * file takes. `result` may be NULL; it is the same on all ranks, but for its seconds. Rank 0 alone
  * calls progress. Errors, on all ranks: STATUS_INPUT (the source), STATUS_IO (the destination, or
- * too little room on its file system), STATUS_MEMORY. */
+ * too little room on its file system), STATUS_USAGE (the destination is no regular file),
+ * STATUS_LOST (a failed message), STATUS_MEMORY. */
 struct status convert_run(const struct convert_options *options, struct comm *comm,
                           struct convert_result *result);
 

@@ -22,8 +22,8 @@ static size_t find_predict_part(const struct convert *c, const char *name)
     return i;
 }
 
-/* True when the source has a tensor of the layer, and all experts of it; if not, `missing` says
- * what it lacks. */
+/* True when the source has a tensor of the layer, and all experts of it; if not, writes the name of
+ * the missing tensor to `missing`. */
 static bool is_there(const struct convert *c, const struct arch *m, const char *name, char *missing,
                      size_t n)
 {
@@ -87,6 +87,6 @@ struct status convert_check_prediction(struct convert *c)
     struct status st = arch_parse(config->data, config->n, "config.json", m);
     if (!status_failed(&st)) leave_out_incomplete(c, m);
     mem_free(&m);
-    /* a model that is not implemented converts; jobs say what is wrong with it */
+    /* A model that is not implemented is converted, too; a job then names the reason. */
     return st.code == STATUS_MEMORY ? st : status_ok();
 }

@@ -51,11 +51,12 @@ struct convert {
 };
 
 /* **Collective (world)**. Writes all tensors' rows; rank 0 has begun the file. Errors, the same on
- * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_MEMORY. */
+ * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_LOST (a failed
+ * message), STATUS_MEMORY. */
 struct status convert_all_rows(struct convert *c);
 
-/* Local, after the parts are listed and sorted. Leaves out the tensors of a prediction layer that
- * lacks one; rank 0 warns. Errors: STATUS_MEMORY. */
+/* Local, after the parts are listed and sorted. Leaves out the tensors of a prediction layer of
+ * which one is missing; rank 0 warns. Errors: STATUS_MEMORY. */
 struct status convert_check_prediction(struct convert *c);
 
 /* Some rows of a tensor in memory. Each dataset begins at a cache line, after the dataset before

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The architectures, and what precedes their fused tensors' suffixes. */
+/* The architectures, and the text before the suffixes of their fused tensors. */
 static const struct fused_model {
     const char *architecture, *where;
     bool has_halves; /* gate's outputs all come before up's; otherwise they alternate */

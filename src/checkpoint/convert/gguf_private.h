@@ -42,7 +42,7 @@ bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out);
 
 /* Local. Reads n bytes of the file at an offset. Errors: STATUS_INPUT. */
 struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, void *out);
-/* Local. Frees what an array owns. */
+/* Local. Frees the memory that an array owns. */
 void gguf_array_fini(struct gguf_array *a);
 /* Local. Reads and checks everything before the tensors' data. The caller has set g's path, fd and
  * n_bytes. Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */

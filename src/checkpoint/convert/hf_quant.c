@@ -330,7 +330,7 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
     return status_ok();
 }
 
-/* ---- the whole ---- */
+/* ---- the format ---- */
 
 /* Chooses a format that can hold these values; QUANT_NONE when there is none. The scale of a longer
  * group is repeated. All 8-bit integers get zero points: signed ones may be -128, which symmetric

@@ -17,7 +17,7 @@ void hf_raw_fini(struct hf_raw *raw)
     *raw = (struct hf_raw){0};
 }
 
-/* ---- what is in memory ---- */
+/* ---- the rows in memory ---- */
 
 /* True for GPTQ and AWQ, which store inputs first: an output's codes are spread over the whole
  * tensor. */

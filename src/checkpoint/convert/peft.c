@@ -163,7 +163,8 @@ static struct status check_peft_text(const struct js_node *root, const char *key
     return refuse_field(key, node, wanted);
 }
 
-/* Other ways to begin change the base model's weights, too (PiSSA, OLoRA, LoftQ, CorDA). */
+/* Refuses initializations that change the base model's weights, too (PiSSA, OLoRA, LoftQ,
+ * CorDA). */
 static struct status check_beginning(const struct js_node *root)
 {
     static const char *const kinds[] = {"gaussian", "orthogonal", "eva", NULL};
@@ -178,8 +179,8 @@ static struct status check_beginning(const struct js_node *root)
         "base model as they are");
 }
 
-/* The keys of a pattern are regular expressions that match the end of a module's name after a dot.
- * Accepts those that are such an end themselves. */
+/* Checks the keys of rank_pattern or alpha_pattern. peft takes a key as a regular expression for
+ * the end of a module's name after a dot; only keys without special characters are accepted. */
 static struct status check_pattern(const struct js_node *root, const char *key)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";

@@ -26,7 +26,7 @@ struct published_form {
 
 struct published_family {
     const char *architecture;
-    bool norms_less_one; /* weights named "...norm.weight" are stored less 1, except gated norms */
+    bool norms_less_one; /* weights named "...norm.weight" are stored minus 1, except gated norms */
     bool is_backbone;    /* names begin with "backbone." instead of "model." */
     bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
     const struct published_form *forms; /* the last one is empty; NULL: none */
@@ -113,7 +113,7 @@ static const struct published_family families[] = {
     {.architecture = "Qwen3_5MoeForCausalLM", .norms_less_one = true},
     {.architecture = "Phi3ForCausalLM", .forms = fused_all},
     {.architecture = "Glm4ForCausalLM", .forms = fused_ffn},
-    {.architecture = "Ernie4_5ForCausalLM"}, /* arch_rope_in_pairs */
+    {.architecture = "Ernie4_5ForCausalLM"}, /* q and k: arch_rope_in_pairs */
     {.architecture = "Ernie4_5_MoeForCausalLM", .forms = ernie_moe},
     {.architecture = "HunYuanDenseV1ForCausalLM", .forms = hunyuan},
     {.architecture = "HunYuanMoEV1ForCausalLM", .forms = hunyuan},
@@ -203,9 +203,9 @@ static void rename_experts(char *name)
     memmove(at + strlen(to), at + strlen(from), strlen(at + strlen(from)) + 1);
 }
 
-/* Renames a tensor of a layer that is two of shoal's: those of layer n with a number 0 or 1 behind
- * their block belong to layer 2 n or 2 n + 1, the others to layer 2 n. A name that is too long
- * stays as it is, and then no layer has it. */
+/* Renames a tensor of a published layer n, which is two of shoal's layers. A tensor with a number 0
+ * or 1 after its block's name belongs to layer 2 n or 2 n + 1, any other to layer 2 n. A name that
+ * would be too long is not changed, so no layer has the tensor. */
 static void rename_paired(char *name, size_t n)
 {
     static const char prefix[] = "model.layers.";

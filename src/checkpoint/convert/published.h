@@ -1,5 +1,5 @@
 /* Translates checkpoints as their families publish them into shoal's tensors: linears stored as one
- * tensor, heads whose rotated elements are pairs, norms stored less 1, other names, and the text
+ * tensor, heads whose rotated elements are pairs, norms stored minus 1, other names, and the text
  * model inside a multimodal checkpoint. Reads no file. Called by source.c, source_texts.c, peft.c
  * and plan_model.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
@@ -31,7 +31,7 @@ struct published;
  * implemented; STATUS_MEMORY. */
 struct status published_text_config(struct strbuf *config, const char *what, bool *is_text);
 
-/* Local. Gives the config.json of a base model without a head ("Qwen3Model"), or with one for
+/* Local. Gives the config.json of a base model without a head ("Qwen3Model"), or with a head for
  * classes, the name of the architecture whose layers it has; leaves any other config unchanged.
  * published_base_name: writes the tensor's name in that architecture to out [n]. Errors:
  * STATUS_INPUT, STATUS_MEMORY. */

@@ -1,4 +1,4 @@
-/* Reads the files of sentence-transformers. What they mean is decided by job/job_embed.c. */
+/* Reads the files of sentence-transformers; job/job_embed.c interprets them. */
 #include "checkpoint/convert/sentence_files.h"
 
 #include "base/file.h"

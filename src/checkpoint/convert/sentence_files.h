@@ -1,5 +1,5 @@
-/* Reads what sentence-transformers writes beside an embedding model: how it makes a text's vector.
- * Called by source_texts.c. */
+/* Reads the files that sentence-transformers writes beside an embedding model: they say how a
+ * text's vector is made. Called by source_texts.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SENTENCE_FILES_H
 #define SHOAL_CHECKPOINT_CONVERT_SENTENCE_FILES_H
 

@@ -50,8 +50,9 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
 
 /* Local. Reads rows like source_rows, as the source's quantized values; nothing is rounded.
- * `format` is tensor i's `quant`, or that with a smaller group, whose scales are then repeated.
- * Errors: STATUS_INPUT names the tensor when a value does not fit the format; STATUS_MEMORY. */
+ * `format` is tensor i's `quant`, or the same with smaller groups, to which the scale of a larger
+ * group is copied. Errors: STATUS_INPUT names the tensor when a value does not fit the format;
+ * STATUS_MEMORY. */
 struct status source_codes(const struct source *s, size_t i, struct quant_format format,
                            uint64_t row0, uint64_t n_rows, void *scratch,
                            const struct quant_block *out);

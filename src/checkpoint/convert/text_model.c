@@ -35,7 +35,8 @@ static const struct multimodal models[] = {
     {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", none, none, false},
 };
 
-/* Fields of the vision part, and fields that text_config has too. */
+/* Fields without effect on the text model: those of the vision part, and those that text_config has
+ * too. */
 static const char *const outer_inert[] = {
     "architectures",      "text_config",          "vision_config",     "model_type",
     "boi_token_index",    "eoi_token_index",      "image_token_index", "mm_tokens_per_image",

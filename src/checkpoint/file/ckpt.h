@@ -104,8 +104,8 @@ const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
  * has others for these layers; else NULL and 0. */
 const float *ckpt_rope_local_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. Returns two factors that go with the frequencies; both are 1 except for YaRN and, the
- * first, LongRoPE. */
+/* Local. Returns the two factors that go with the frequencies. Both are 1, except for YaRN (both)
+ * and LongRoPE (`attention`). */
 struct ckpt_rope_factors {
     float attention; /* cos and sin are multiplied by it */
     float softmax;   /* the scale of q.k is multiplied by it */
@@ -144,8 +144,8 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
 /* Local. Returns how many of the rows [row, end) to read at once: as many as fit 256 KiB of a
- * core's cache, or a panel's 16 if only these fit CKPT_READ_BYTES_MAX, up to the end of a panel or
- * `end`. Of still longer rows, as many as fit 256 KiB, at least 1. */
+ * core's cache, at least 1; or 16, the rows of a panel, if only these exceed the cache but fit
+ * CKPT_READ_BYTES_MAX. 16 rows or more end at the end of a panel, or at `end`. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
 /* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read them
@@ -156,8 +156,8 @@ void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint6
 /* Local. Estimates whether the system's file cache holds most of the file, by sampling bytes. */
 bool ckpt_is_cached(const struct ckpt *c);
 
-/* Local. For tests: reads a whole small tensor that is plain, or a part, into dst [n_rows][n_cols]
- * in the stored dtype. Errors: as ckpt_read_block. */
+/* Local. For tests: reads a small tensor as a whole into dst [n_rows][n_cols] in the stored dtype;
+ * it must be plain, or a part of a quantized tensor. Errors: as ckpt_read_block. */
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst);
 
 #endif

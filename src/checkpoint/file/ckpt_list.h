@@ -1,5 +1,5 @@
 /* Makes a checkpoint from a list of tensors and a config, without a file, so that decisions about
- * its tensors can be made before it is written. Called by convert. */
+ * its tensors can be made before it is written. Called by convert and plan_model.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_LIST_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_LIST_H
 

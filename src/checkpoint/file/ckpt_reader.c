@@ -145,7 +145,7 @@ bool ckpt_reader_next(struct ckpt_reader *r, struct ckpt_series *out)
 }
 
 /* Returns the portion's rows in memory, or NULL with a failed *st. If not all bytes arrived, reads
- * them again through the cache, which succeeds or says what is wrong. */
+ * them again through the cache, which succeeds or gives the error. */
 static const char *portion_wait(struct ckpt_reader *r, const struct portion *p, struct status *st)
 {
     const struct ckpt_tensor *t = p->series.tensor;

@@ -12,7 +12,8 @@ struct ckpt_series {
     uint64_t tag; /* free for the caller */
 };
 
-/* Sets *out to the next series to read; false: there is none. The reader asks some series ahead. */
+/* Sets *out to the next series to read; false: there is none. The reader asks for later series
+ * while it gives the rows of earlier ones. */
 typedef bool ckpt_series_fn(void *ctx, struct ckpt_series *out);
 
 /* Takes rows [row, row + n_rows), counted in the whole tensor: [n_rows][n_cols] in the stored

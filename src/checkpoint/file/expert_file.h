@@ -27,7 +27,7 @@ enum {
 /* How the ranks that share an expert divide it: by the inputs or by the outputs. */
 enum expert_cut { EXPERT_CUT_INPUTS, EXPERT_CUT_OUTPUTS }; /* of the down projection */
 
-/* What a copy contains. */
+/* The shape of a copy. */
 struct expert_file_shape {
     struct ckpt_digest digest;             /* the checkpoint's digest */
     uint32_t n_layers, n_experts, n_parts; /* n_parts: how many ranks share an expert */
@@ -45,7 +45,7 @@ struct expert_file_writer;
 struct expert_file;
 
 /* Local. Begins PATH.tmp; waits while another process of this host is writing it. Errors:
- * STATUS_IO, STATUS_MEMORY. */
+ * STATUS_USAGE (PATH exists and is no regular file), STATUS_IO, STATUS_MEMORY. */
 struct status expert_file_create(const char *path, const struct expert_file_shape *shape,
                                  struct expert_file_writer **out);
 /* Local. Writes one part of n experts of a layer, from `expert` on: bytes [n, expert_bytes],
@@ -53,7 +53,7 @@ struct status expert_file_create(const char *path, const struct expert_file_shap
 struct status expert_file_write(struct expert_file_writer *w, uint32_t layer, uint32_t part,
                                 uint32_t expert, uint32_t n, const void *bytes);
 /* Local. Writes the index and the header, makes the file durable and renames it to PATH. Errors:
- * STATUS_IO. */
+ * STATUS_IO, STATUS_MEMORY. */
 struct status expert_file_finish(struct expert_file_writer *w);
 /* Local. Removes the temporary file if expert_file_finish did not succeed. Accepts NULL. */
 void expert_file_writer_destroy(struct expert_file_writer **w);

@@ -154,7 +154,7 @@ struct status vectors_file_add(struct vectors_file *f, const char *id, const flo
     return f->n_block == BLOCK_ROWS ? flush_block(f) : status_ok();
 }
 
-/* Closes what is open; false if buffered bytes could not be written. */
+/* Closes all that is open. False if buffered bytes could not be written. */
 static bool close_all(struct vectors_file *f)
 {
     bool ok = f->npy == NULL || fclose(f->npy) == 0;

@@ -1,7 +1,7 @@
 /* Writes vectors of equal length as a NumPy array (NAME.npy, format 1.0) or as an HDF5 file
  * (NAME.h5) with the datasets `vectors`, [N, D] f32, and `ids`, [N] strings. Writes a temporary
  * file beside the path, which takes its name once it is whole. The bytes depend on the vectors and
- * their ids alone. Called by job_vectors.c on the lead. */
+ * their ids alone. Called on the lead by job_vectors.c and job_paths.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_VECTORS_FILE_H
 #define SHOAL_CHECKPOINT_FILE_VECTORS_FILE_H
 
@@ -25,7 +25,7 @@ struct status vectors_file_create(const char *path, uint64_t n, uint32_t d,
 struct status vectors_file_add(struct vectors_file *f, const char *id, const float *x);
 
 /* Local. Completes the file, if all n vectors were added and `st` is ok, and frees f; otherwise
- * removes what was written. Accepts NULL. Returns st, or STATUS_IO. */
+ * removes the unfinished file. Accepts NULL. Returns st, or STATUS_IO. */
 struct status vectors_file_end(struct vectors_file **f, struct status st);
 
 #endif

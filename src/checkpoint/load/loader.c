@@ -35,7 +35,7 @@ struct status loader_agree(MPI_Comm comm, struct status mine)
     return mine;
 }
 
-/* ---- what is wanted ---- */
+/* ---- wants ---- */
 
 static struct status want_check(const struct loader *l, const struct slab_want *want)
 {
@@ -89,8 +89,9 @@ static struct status wants_sort(struct loader *l)
     const size_t n_tensors = ckpt_stored_count(l->o->c);
     TRY(mem_alloc(&l->order, l->o->n_wants, sizeof l->order[0], "the order of slabs"));
     TRY(mem_alloc(&l->first_want, n_tensors + 2, sizeof l->first_want[0], "the order of slabs"));
-    size_t *next = l->first_want +
-                   1; /* filling moves each index to the end of its tensor: the next one's start */
+    /* Listing the wants moves next[i] from tensor i's first index to the first index of tensor
+     * i + 1. */
+    size_t *next = l->first_want + 1;
     for (size_t i = 0; i < l->o->n_wants; i++) next[l->o->wants[i].tensor->index + 1]++;
     for (size_t i = 0; i < n_tensors; i++) next[i + 1] += next[i];
     for (size_t i = 0; i < l->o->n_wants; i++) l->order[next[l->o->wants[i].tensor->index]++] = i;

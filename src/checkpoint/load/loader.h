@@ -70,13 +70,14 @@ struct loader_job {
 };
 
 /* **Collective (host)**. Every rank of the host calls it with its own job; `stats` may be NULL.
- * Memory: through the cache CKPT_READ_BYTES_MAX (or the longest row) for each thread; bypassing it
- * LOADER_DIRECT_READS reads of 2 MiB (or the longest row), or 2 for each thread if that is more.
- * Then, for shared blocks and serial sinks, the same with lanes for threads, and twice 8 MiB (or
- * the largest block) for each lane. A rank has as many lanes as the smallest team of the host has
- * threads, but at most LOADER_LANES_MAX. Errors, the same on all ranks of the host: the status of
- * the first rank that failed. If that rank failed on several blocks that it alone wants: the first
- * of them in the file. */
+ * Memory: with reads through the system's file cache CKPT_READ_BYTES_MAX (or the longest row) for
+ * each thread; with direct reads 2 MiB (or the longest row) for each of LOADER_DIRECT_READS reads,
+ * or for 2 reads of each thread if these are more. Later, for shared blocks and serial sinks, the
+ * same for each lane instead of each thread, and twice 8 MiB (or the largest block) for each lane.
+ * A rank has as many lanes as the smallest team of the host has threads, but at most
+ * LOADER_LANES_MAX. Errors, the same on all ranks of the host: the status of the first rank that
+ * failed. If that rank failed on several blocks that it alone wants: the first of them in the
+ * file. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

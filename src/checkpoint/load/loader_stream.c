@@ -22,7 +22,8 @@ struct stream;
 struct lane {
     struct stream *s;
     struct ckpt_reader *reader; /* owned */
-    uint64_t at, end;           /* indices into the list: what the reader has not yet asked for */
+    uint64_t at, end; /* indices into the list: the blocks of the run that the reader has not yet
+                         asked for */
     struct loader_stats stats;
     struct status status;
     uint64_t failed; /* the index of the first block of the series that failed */
