@@ -1,5 +1,5 @@
-/* Makes and ends the axes: MPI communicators and host groups. Records and counts operations, which
- * are in comm_collective.c, comm_message.c and comm_mail.c. */
+/* Makes and ends the axes (MPI communicators and host groups), and records and counts operations.
+ * The operations are in comm_collective.c, comm_message.c and comm_mail.c. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 
@@ -183,7 +183,7 @@ struct status comm_gather_topo(struct comm *c, struct topo **out)
     return comm_agree(c, st);
 }
 
-/* Splits `parent` by color; the new ranks follow `key`. */
+/* Makes an axis of the ranks of `parent` with the same color, in the order of key. */
 static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int color, int key)
 {
     MPI_Comm made;
@@ -193,8 +193,8 @@ static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int
     set_axis(c, axis, made);
 }
 
-/* Lets MPI make progress while this rank waits in shared memory or its team computes: another
- * rank's message may move only while this rank is inside MPI. */
+/* Lets MPI make progress while this rank waits in shared memory or its team computes: a message of
+ * another rank may move only while this rank is inside MPI. */
 static void poll_mpi(void *ctx)
 {
     struct comm *c = ctx;
@@ -227,10 +227,9 @@ static bool is_crowded(struct comm *c)
     return c->sizes[COMM_HOST] > CPU_COUNT(&units);
 }
 
-/* **Collective (host)**. Returns how many ranks may be in this process: all of the world when two
- * ranks of this host have the same first 8 of the 16 random bytes that the system gives each
- * program that it starts; else this one alone. Some MPI libraries run ranks as threads of one
- * process. */
+/* **Collective (host)**. Returns how many ranks may run in this process, as threads, which some MPI
+ * libraries do: 1, or all of the world when two ranks of this host see the same random bytes. The
+ * system gives each program that it starts 16 random bytes; the first 8 are compared. */
 static int ranks_of_process(struct comm *c)
 {
     const size_t n = (size_t)c->sizes[COMM_HOST];
@@ -248,7 +247,8 @@ static int ranks_of_process(struct comm *c)
     return same ? c->sizes[COMM_WORLD] : 1;
 }
 
-/* Returns the hosts of an axis; those of an earlier axis with the same ranks, if there is one. */
+/* Returns the hosts of an axis; if an earlier axis has the same ranks, returns that axis's hosts.
+ */
 static struct comm_hosts *hosts_of_axis(struct comm *c, int axis, int host_id,
                                         struct host_group_waiting w)
 {
@@ -353,7 +353,7 @@ void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis a
     comm_abort(c, status_exit(STATUS_MEMORY));
 }
 
-/* **Collective (world)**. */
+/* **Collective (world)**. Makes COMM_HOST, divided further as comm_pretend_host asks. */
 static void split_hosts(struct comm *c, int key)
 {
     MPI_Comm host;
@@ -402,14 +402,15 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
 }
 
 /* Ends MPI. Open MPI's mpirun counts a rank as failed when the rank exits before mpirun has read
- * its goodbye, and the rank waits only two seconds for the answer (PMIx_Finalize of OpenPMIx 4). So
- * on a host that gives the launcher no CPU, ranks stay until it is idle, at most STAY_MS. */
+ * its farewell message, and the rank waits only two seconds for the reply (PMIx_Finalize of
+ * OpenPMIx 4). So when that wait has run out, the rank stays until the launcher is idle, for at
+ * most STAY_MS. */
 static void finalize(void)
 {
     enum { ANSWER_MS = 1900, STAY_MS = 30000, LOOK_MS = 50, NS_PER_MS = 1000000 };
     const struct timespec look = {.tv_nsec = LOOK_MS * NS_PER_MS};
-    MPI_Barrier(
-        MPI_COMM_WORLD); /* otherwise the time below would include waiting for the slowest rank */
+    /* otherwise the time measured below would include waiting for the slowest rank */
+    MPI_Barrier(MPI_COMM_WORLD);
     const uint64_t from = clock_ns();
     MPI_Finalize();
     if (clock_ns() - from < (uint64_t)ANSWER_MS * NS_PER_MS) return;
@@ -475,7 +476,8 @@ struct comm_stats comm_stats_of_steps(const struct comm *c)
 
 struct status comm_agree(struct comm *c, struct status mine)
 {
-    /* the worst code, and among equals the lowest rank, is the maximum of this */
+    /* the maximum of this key belongs to the worst code and, among ranks with it, to the lowest
+     * rank */
     const int rank = c->ranks[COMM_WORLD];
     uint64_t key = (uint64_t)mine.code << 32 | (uint32_t)(INT_MAX - rank);
     comm_max_u64(c, COMM_WORLD, &key, 1);

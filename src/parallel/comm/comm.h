@@ -1,8 +1,8 @@
-/* Communication along named axes: over MPI, or through shared memory where all ranks of an axis
- * (stage, tp, ep or etp) are on one host. Knows ranks and bytes, not tensors or requests. There is
- * no way to continue after a failed MPI call in a step, so comm logs rank, host and operation and
- * aborts the job with the exit status of a lost rank. That is why most functions return nothing.
- * comm counts its time per axis, so that a run can report where it waited. */
+/* Communication along named axes: through shared memory where all ranks of an axis (stage, tp, ep
+ * or etp) are on one host, else over MPI; sums over several hosts use both (host_sum.h). Knows
+ * ranks and bytes, not tensors or requests. Most functions return nothing: when an MPI call fails,
+ * comm logs rank, host and operation and aborts the job with the exit status of a lost rank. comm
+ * counts its time per axis, so that a run can report where it waited. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_H
 #define SHOAL_PARALLEL_COMM_COMM_H
 
@@ -50,30 +50,33 @@ struct comm_request {
     size_t n_sent; /* bytes of a send */
 };
 
-/* **Collective (world)**. Starts MPI (funneled threads), unless the caller has; then the caller
- * also ends it. Only COMM_WORLD exists before comm_split. Errors: STATUS_LOST, STATUS_MEMORY. */
+/* **Collective (world)**. Starts MPI (funneled threads), unless the caller has started it; then the
+ * caller also ends it. Only COMM_WORLD exists before comm_split. Errors: STATUS_LOST,
+ * STATUS_MEMORY. */
 struct status comm_start(int *argc, char ***argv, struct comm **out);
 
-/* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order; *out:
- * topo_destroy. Errors, agreed on: STATUS_USAGE (too many ranks), STATUS_MEMORY. */
+/* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order; the
+ * caller frees *out with topo_destroy. Errors, agreed on: STATUS_USAGE (too many ranks),
+ * STATUS_MEMORY. */
 struct status comm_gather_topo(struct comm *c, struct topo **out);
 
-/* **Collective (world)**. Makes the axes: launcher rank order[r] becomes rank r of the world.
- * Errors: STATUS_BUG when the layout has another number of ranks, STATUS_MEMORY. */
+/* **Collective (world)**. Makes the other axes, and reorders the world: launcher rank order[r]
+ * becomes its rank r. Errors: STATUS_BUG when the layout has another number of ranks,
+ * STATUS_MEMORY. */
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order);
 
 /* Local, for tests; before comm_split, on all ranks. From then on this rank shares memory only with
  * ranks of its machine that gave the same number, as if each number were a host. */
 void comm_pretend_host(struct comm *c, int host);
 
-/* Local. After comm_split: sets the team whose threads share the work of large sums, and which
- * moves mails while it runs jobs (comm_mail.h); borrowed until comm_stop or another call. NULL, the
- * initial value: the calling thread alone. */
+/* Local. After comm_split: sets the team, borrowed until comm_stop or another call. Its threads
+ * share the work of large sums, and it moves mails while it runs jobs (comm_mail.h). NULL, the
+ * initial value: the calling thread does this work alone. */
 void comm_use_team(struct comm *c, struct team *team);
 /* Local, on all ranks alike. From now on a rank that waits long for a plan (comm_probe,
- * comm_broadcast) sleeps between looks, each time for at most 1/64 of the time that it has waited
- * and at most 2 ms, so that an idle server leaves its cores to others. Before this call MPI decides
- * how ranks wait, and most libraries spin. */
+ * comm_broadcast) sleeps between two looks for the message, for at most 1/64 of the time that it
+ * has waited and at most 2 ms, so that an idle server leaves its cores to others. Before this call
+ * MPI decides how ranks wait, and most libraries spin. */
 void comm_wait_asleep(struct comm *c);
 
 /* Local. Returns the team set by comm_use_team; borrowed. */
@@ -93,42 +96,43 @@ int comm_rank(const struct comm *c, enum comm_axis axis);
 int comm_size(const struct comm *c, enum comm_axis axis);
 MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis);
 
-/* Time and payload of an axis since the start; point-to-point waits are counted under COMM_WORLD.
- */
+/* Calls, payload and time of an axis since the start. Point-to-point waits are counted under
+ * COMM_WORLD. */
 struct comm_stats {
     uint64_t n_calls, n_bytes, ns;
     uint64_t wait_ns;    /* part of ns: waiting for the other ranks of this host */
     uint64_t wire_bytes; /* sent by this rank to other hosts in sums over hosts and in mails
-                            (comm_mail.h); what MPI's own collectives send is not known here */
+                            (comm_mail.h); bytes that MPI's own collectives send are not counted */
 };
 
-/* Local. Returns the counts of one axis; and their sum over the axes that steps use (COMM_STAGE to
- * COMM_ETP). */
+/* Local. Return the counts of one axis; and the sum of the counts of the axes that steps use
+ * (COMM_STAGE to COMM_ETP). */
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
 struct comm_stats comm_stats_of_steps(const struct comm *c);
 
-/* Local. comm_shares_memory: whether collectives over this axis use the host's shared memory.
- * comm_use_memory, for tests and measurements: allows or forbids it (allowed at first); all ranks
- * of the axis call it at the same place. */
+/* Local. comm_shares_memory returns whether collectives over this axis use the host's shared
+ * memory. comm_use_memory, for tests and measurements, allows or forbids shared memory (allowed at
+ * first); all ranks of the axis call it between the same two collectives. */
 bool comm_shares_memory(const struct comm *c, enum comm_axis axis);
 void comm_use_memory(struct comm *c, enum comm_axis axis, bool on);
 
-/* Local. Returns this rank's shared segment for one purpose: at least n_bytes, zeroed at first,
- * owned by c until comm_stop. A later, larger call returns the same address and keeps the content.
- * NULL when the axis shares no memory or none is left; then use your own. comm_exchange_rows, and
- * comm_sum_words for large sums, read a shared segment without copying it. */
+/* Local. Returns this rank's shared segment for the purpose `lane`: at least n_bytes, zeroed at
+ * first, owned by c until comm_stop. A later, larger call returns the same address and keeps the
+ * content. Returns NULL when the axis shares no memory or none is left; the caller then allocates
+ * memory of its own. comm_exchange_rows, and comm_sum_words for large sums, read a shared segment
+ * without copying it. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
-/* Local. True when the shared segment lies in huge pages, except for an end that fills no whole
- * page; false when there is no segment. */
+/* Local. True when the shared segment lies in huge pages (its last part, shorter than a page, need
+ * not); false when the segment does not exist. */
 bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane lane);
 
-/* Local. Frees the shared segment before the end; no rank may read or write it any more. Does
- * nothing when there is none. */
+/* Local. Frees this rank's shared segment before comm_stop; no rank may read or write it any more.
+ * Does nothing when the segment does not exist. */
 void comm_release_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane);
 
-/* Local, when the axis shares memory. Returns the shared segment of a rank. Read it after a barrier
- * that the rank entered after writing; it is valid until the rank writes again. */
+/* Local, when the axis shares memory. Returns the shared segment of `rank`. Read it after a barrier
+ * that `rank` entered after writing; its content is valid until `rank` writes again. */
 const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank);
 
 /* **Collective (axis)**, when the axis shares memory. Returns the first rank's shared segment, of
@@ -136,9 +140,9 @@ const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_la
  * accesses. Ends the job when no memory is left. */
 void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
-/* Local. For callers that move data by other means (src/collective). comm_begin records the start
- * of an operation and returns the time for comm_account, which ends and counts it; the data may
- * still be under way then. */
+/* Local. For callers that move data without comm (src/collective). comm_begin records the start of
+ * an operation and returns the time, which the caller hands to comm_account. comm_account records
+ * the operation's end and counts it, even if the data is still under way. */
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);
 void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes);
 
@@ -162,26 +166,27 @@ const struct flight *comm_flight(const struct comm *c);
  * c). */
 void comm_record_in(struct comm *c, struct flight *f);
 
-/* **Collective (world)**. Ends a start-up phase: all ranks return the worst status of all ranks, of
- * equal ones that of the lowest rank. The sentence names that rank when it is neither this one nor
- * the lead. */
+/* **Collective (world)**. Ends a start-up phase: all ranks return the worst status of any rank; if
+ * several ranks have it, that of the lowest. The sentence names that rank unless it is the calling
+ * rank or the lead. */
 struct status comm_agree(struct comm *c, struct status mine);
 
 /* All below: **Collective (axis)** unless said otherwise. On an axis of one rank only
  * comm_gather_bytes and comm_barrier call MPI. */
 
-/* In place, over buf [n]: integer sum (exact in any order); bitwise or; maximum; minimum. */
+/* In place, element by element over buf [n]: the integer sum (exact in any order), bitwise or,
+ * maximum, minimum. */
 void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n);
 void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n);
 void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 
-/* Sums, converts the totals to words, and hands every rank all n words. Words take half the bytes
- * of comm_sum_i64's totals on their way back, and of a large sum each rank converts only a part. */
+/* Adds s->sums over the ranks, converts the totals to words, and hands every rank all n words. A
+ * word has half the bytes of a total, and each rank converts only a part of a large sum. */
 void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s);
 
-/* All-gather: rank i's counts[i] words (4 bytes each) arrive in `all` at displs[i]. In place: this
- * rank's part is already in `all`. */
+/* All-gather: rank i's counts[i] words (4 bytes each) arrive in `all` at displs[i]. This rank's
+ * part is already in `all` before the call. */
 void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,
                        const int *displs);
 
@@ -212,22 +217,25 @@ size_t comm_wait(struct comm *c, struct comm_request *r);
 /* Local. Cancels a receive for which no message will come. */
 void comm_cancel(struct comm *c, struct comm_request *r);
 
-/* Local. Lets messages under way make progress; called between two pieces of computing. A message
- * above the transport's eager limit moves only while both sides are inside MPI, so without this
- * call a stage could wait for a whole step. Does nothing without pipeline stages, unless a mail is
+/* Local. Lets messages under way make progress; call it between two pieces of computing. A message
+ * above the transport's eager limit moves only while both sides are inside MPI, so without these
+ * calls a stage could wait for a whole step. Does nothing without pipeline stages, unless a mail is
  * under way (comm_mail.h). */
 void comm_poll(struct comm *c);
 
-/* Local. Waits for a message and returns its size; then receive it with comm_recv. */
+/* Local. comm_probe waits for a message and returns its size in bytes; comm_recv then receives it.
+ */
 size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
 
 #ifdef SHOAL_DEBUG
-/* Local. Notes the call site; returns c. In debug builds collectives other than comm_split, over
- * axes of several ranks, first compare operation, count, element size, root and call site. If these
- * differ they end the job and name two call sites (parallel/comm/collective_check.h). */
+/* Local. Notes the call site; returns c. In debug builds each collective over an axis of several
+ * ranks, except comm_split, first compares operation, count, element size, root and call site of
+ * all ranks. If they differ it ends the job and names two call sites
+ * (parallel/comm/collective_check.h). */
 struct comm *comm_site(struct comm *c, const char *file, int line);
-/* Notes the call site after `mine` has been evaluated, because its functions may communicate. */
+/* comm_agree for debug builds. Notes the call site only after `mine` has been evaluated, because
+ * computing `mine` may communicate. */
 struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line);
 #endif
 

@@ -1,44 +1,44 @@
-/* Arguments of collectives that take more than a buffer, shared by comm.h, which chooses the way,
- * and host_group.h, which goes through the memory of one host. */
+/* Arguments of the collectives that need more than one buffer, shared by comm.h, which chooses
+ * between shared memory and MPI, and host_group.h, which works in the memory of one host. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_ARGS_H
 #define SHOAL_PARALLEL_COMM_COMM_ARGS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Shared segments: memory of this rank that the other ranks of an axis can read, one for each
- * purpose. */
+/* The purposes of shared segments. A rank has one segment for each purpose and axis, which the
+ * other ranks of the axis can read. */
 enum comm_lane {
     COMM_LANE_SUMS,           /* partial sums, or outputs, of row-parallel linears */
     COMM_LANE_EXPERT_SUMS,    /* partial sums, or outputs, of the experts' linears */
     COMM_LANE_ROWS_OUT,       /* rows to the experts */
     COMM_LANE_ROWS_BACK,      /* the experts' results for these rows */
-    COMM_LANE_INPUTS,         /* inputs of linears that are cut by outputs */
-    COMM_LANE_EXPERT_INPUTS,  /* inputs of the experts' linears that are cut by outputs */
-    COMM_LANE_NORMED,         /* normed rows, each normed by the rank of its slice */
+    COMM_LANE_INPUTS,         /* inputs of linears whose outputs are divided between ranks */
+    COMM_LANE_EXPERT_INPUTS,  /* the same for the experts' linears */
+    COMM_LANE_NORMED,         /* normed rows: each rank norms a slice of them for all ranks */
     COMM_LANE_EXPERTS,        /* weights of the experts that a rank holds */
     COMM_LANE_EXPERT_OUTPUTS, /* the experts' outputs for rows of several hosts */
-    COMM_LANE_MAIL,           /* messages of other hosts (comm_mail.h) */
-    COMM_LANE_ROWS_OUT_2,     /* this and the three below: of the second mail (comm_mail.h) */
+    COMM_LANE_MAIL,           /* messages received from other hosts (comm_mail.h) */
+    COMM_LANE_ROWS_OUT_2,     /* this and the next three: for the second mail (comm_mail.h) */
     COMM_LANE_ROWS_BACK_2,
     COMM_LANE_EXPERT_OUTPUTS_2,
     COMM_LANE_MAIL_2,
     COMM_LANES
 };
 
-/* Partial sums whose totals are converted to 4-byte words, each from its total alone. */
+/* Partial sums. Each total is converted to a 4-byte word that depends on this total alone. */
 struct comm_sum {
     int64_t *sums; /* [n], undefined afterwards */
     size_t n;
-    /* convert makes words[k] from the total sums[k] of element first + k; take receives finished
+    /* convert makes words[k] from sums[k], the total of element first + k. take receives finished
      * words. Both may run on several threads at once, for any parts of [0, n), in any order. */
     void (*convert)(const void *ctx, const int64_t *sums, size_t first, size_t n, uint32_t *words);
     void (*take)(const void *ctx, const uint32_t *words, size_t first, size_t n);
     const void *ctx;
 };
 
-/* An all-to-all of rows, with a count for each pair of ranks. Counts and displacements, [size of
- * the axis] each, are in rows. */
+/* An all-to-all of rows, with a count for each pair of ranks. Counts and displacements are in rows;
+ * each of these arrays is [size of the axis]. */
 struct comm_exchange {
     size_t row_words; /* 4-byte words of one row */
     const void *send;

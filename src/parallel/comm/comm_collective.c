@@ -1,5 +1,5 @@
-/* Collectives over an axis: in shared memory where all its ranks are on one host, else by MPI; sums
- * over several hosts by both (host_sum.h). */
+/* Collectives over an axis: in shared memory if all its ranks are on one host, else by MPI. Sums
+ * over several hosts use both (host_sum.h). */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The names of one all-reduce operation: for MPI and for a host group. */
+/* One all-reduce operation, as MPI and a host group name it. */
 struct reduction {
     size_t elem_bytes;
     MPI_Datatype type;
@@ -50,7 +50,8 @@ static const struct reduction or_u32 = {sizeof(uint32_t), MPI_UINT32_T, MPI_BOR,
 static const struct reduction max_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MAX, HOST_MAX_U64};
 static const struct reduction min_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MIN, HOST_MIN_U64};
 
-/* Sums over the hosts of an axis, with words of word_bytes; false when sums go another way. */
+/* Adds s->sums over the hosts of an axis, with words of word_bytes. False, and nothing done, when
+ * this sum goes over MPI alone. */
 static bool sum_over_hosts(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
                            size_t word_bytes)
 {
@@ -112,7 +113,7 @@ static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const 
                "all-gather", axis);
 }
 
-/* Converts totals that this rank already has, and hands the words to s->take. */
+/* Converts s->sums, which are totals already, and hands the words to s->take. */
 static void take_sum_words(const struct comm_sum *s)
 {
     uint32_t words[1024];
@@ -156,8 +157,8 @@ static void sum_words_by_mpi(struct comm *c, enum comm_axis axis, const struct c
     }
     for (size_t first = 0; first < s->n;) {
         const size_t left = s->n - first;
-        const size_t now =
-            left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE; /* avoids a small last part */
+        /* the last part may be up to twice as long, so that it is never small */
+        const size_t now = left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
         sum_parts_by_mpi(c, axis, s, first, now);
         first += now;
     }
@@ -234,7 +235,8 @@ void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send,
 
 static void exchange_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
 {
-    MPI_Datatype row; /* displacements in rows still fit an int beyond 2^31 words */
+    MPI_Datatype row; /* a type of one row, so that displacements fit an int even beyond 2^31
+                         words */
     comm_check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
     comm_check(c, MPI_Type_commit(&row), "row type", axis);
     comm_check(c,

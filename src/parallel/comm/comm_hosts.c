@@ -4,15 +4,15 @@
 
 #include "base/mem.h"
 
-/* **Collective (axis)**. */
+/* **Collective (axis)**. True when `mine` is true on every rank. */
 static bool axis_agrees(MPI_Comm axis, bool mine)
 {
     int ok = mine;
     return MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, axis) == MPI_SUCCESS && ok != 0;
 }
 
-/* **Collective (axis)**. Opens the group of the ranks with this rank's host_id. *first: the first
- * of them; this rank where there is no group. */
+/* **Collective (axis)**. Opens the group of the ranks with this rank's host_id. *first becomes the
+ * first of them or, if they get no group, this rank. */
 static bool open_group(MPI_Comm axis, int host_id, struct host_group_waiting w, int *first,
                        struct host_group **out)
 {
@@ -29,7 +29,7 @@ static bool open_group(MPI_Comm axis, int host_id, struct host_group_waiting w, 
     return ok;
 }
 
-/* Numbers the hosts, and the ranks on each, from the first rank of each rank's host. */
+/* Numbers the hosts, and the ranks on each. first_of[r]: the first rank on the host of rank r. */
 static void number_hosts(struct comm_hosts *h, const int *first_of, int rank)
 {
     for (int r = 0; r < h->n_ranks; r++) {

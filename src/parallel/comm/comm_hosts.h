@@ -1,6 +1,6 @@
 /* Knows on which host each rank of an axis is, and holds the host group of the ranks on this rank's
- * host. An axis inside one host has one group; sums and mails between hosts use one on each host
- * (host_sum.h, comm_mail.h). Private to comm. */
+ * host. An axis inside one host has one group. An axis over several hosts has one group on each,
+ * which sums and mails between hosts use (host_sum.h, comm_mail.h). Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 #define SHOAL_PARALLEL_COMM_COMM_HOSTS_H
 
@@ -18,11 +18,12 @@ struct comm_hosts {
     int *host_of;       /* [n_ranks] */
     int *local_of;      /* [n_ranks] a rank's number on its host */
     int *n_on;          /* [n_hosts] ranks of each host */
-    struct host_group *group; /* of this host's ranks; NULL: this rank is alone there */
+    struct host_group *group; /* of this host's ranks; NULL: this rank is alone on its host */
 };
 
 /* **Collective (axis)**. Opens the hosts of an axis. `host_id`, at least 0, is the same for the
- * ranks of one host. NULL when there is no memory or MPI failed. */
+ * ranks of one host. Returns NULL when memory ran out or MPI failed; the caller closes the result.
+ */
 struct comm_hosts *comm_hosts_open(MPI_Comm axis, int host_id, struct host_group_waiting w);
 void comm_hosts_close(struct comm_hosts **h);
 

@@ -1,6 +1,6 @@
-/* The list of a rank's pieces stands at the start of its memory, the list of the messages that a
- * rank received at the start of its COMM_LANE_MAIL, so that the ranks of the host find both. A rank
- * alone on its host has memory of its own instead of shared memory. */
+/* A rank's memory begins with the list of its pieces, and its COMM_LANE_MAIL with the list of the
+ * messages that it received, so that the other ranks of the host find both. A rank alone on its
+ * host uses memory of its own instead of shared memory. */
 #define COMM_INSIDE
 #include "parallel/comm/comm_mail.h"
 
@@ -35,17 +35,17 @@ struct comm_mail {
     const struct comm_hosts *h; /* borrowed */
     struct own_memory own[COMM_LANES];
     struct own_memory *messages; /* [n_hosts] received, on a host of one rank */
-    size_t *message_bytes;       /* [n_hosts] of these */
-    int *lengths;                /* [n_pieces_max] of the message that is being made */
+    size_t *message_bytes;       /* [n_hosts] bytes of each of these messages */
+    int *lengths;                /* [n_pieces_max] bytes of each piece of the message being made */
     MPI_Aint *addresses;         /* [n_pieces_max] */
     size_t n_pieces_max;
     MPI_Request *sends, *recvs; /* [n_hosts] */
     bool *is_posted;            /* [n_hosts] the receive of this mail's message has begun */
-    size_t received_bytes;      /* of COMM_LANE_MAIL that this mail's messages fill so far */
+    size_t received_bytes;      /* bytes of COMM_LANE_MAIL that this mail's messages fill so far */
     size_t sent_bytes;
 };
 
-/* A message that a rank has received from a host, in its COMM_LANE_MAIL. */
+/* Where a message that a rank received from a host stands in the rank's COMM_LANE_MAIL. */
 struct arrived {
     uint64_t offset, n_bytes;
 };
@@ -55,7 +55,7 @@ static size_t lines(size_t n_bytes)
     return (n_bytes + LINE - 1) / LINE * LINE;
 }
 
-/* Returns this mail's segment for the purpose of the first mail's segment `lane`. */
+/* Returns this mail's segment for the purpose `lane`, which names the first mail's segment. */
 static enum comm_lane own_lane(const struct comm_mail *m, enum comm_lane lane)
 {
     if (m->number == 0) return lane;
@@ -185,7 +185,7 @@ const void *comm_mail_piece_of(const struct comm_mail *m, enum comm_lane lane, i
     return memory + p->offset;
 }
 
-/* Returns the number, on `host`, of the rank that sends to and receives from the host `other`. */
+/* Returns which rank of `host`, by its number on the host, exchanges messages with `other`. */
 static int sender_for(const struct comm_mail *m, int host, int other)
 {
     const int n_hosts = m->h->n_hosts;
@@ -216,7 +216,7 @@ static void room_for_pieces(struct comm_mail *m, size_t n)
     m->n_pieces_max = n;
 }
 
-/* Adds a rank's pieces for a host to the message that is being made. Returns their bytes. */
+/* Appends to the message being made the pieces that a rank has for a host. Returns their bytes. */
 static size_t add_pieces(struct comm_mail *m, const char *memory, int host, size_t *n)
 {
     const struct head *head = (const void *)memory;
@@ -241,7 +241,7 @@ static void check_size(struct comm_mail *m, size_t n_bytes, int host)
     comm_abort(m->c, status_exit(STATUS_LOST));
 }
 
-/* Sends what the ranks of this host have for another host, as one message. */
+/* Sends the pieces of all ranks of this host for another host, as one message. */
 static void send_to(struct comm_mail *m, enum comm_lane lane, int host)
 {
     const MPI_Comm axis = m->c->axes[m->axis];
@@ -266,7 +266,7 @@ static void send_to(struct comm_mail *m, enum comm_lane lane, int host)
 
 /* --- receiving -------------------------------------------------------------------------------- */
 
-/* True when a message of n_bytes fits in the memory that messages have already. */
+/* True when a message of n_bytes fits in the memory already allocated for received messages. */
 static bool has_room(const struct comm_mail *m, int host, size_t n_bytes)
 {
     if (m->h->group == NULL) return n_bytes <= m->messages[host].n_bytes;
@@ -274,7 +274,7 @@ static bool has_room(const struct comm_mail *m, int host, size_t n_bytes)
            host_group_lane_bytes(m->h->group, own_lane(m, COMM_LANE_MAIL));
 }
 
-/* Makes room for the message of a host and returns it. */
+/* Makes room for the message of n_bytes from a host, and returns its address. */
 static void *place_message(struct comm_mail *m, int host, size_t n_bytes)
 {
     if (m->h->group == NULL) {
@@ -288,12 +288,13 @@ static void *place_message(struct comm_mail *m, int host, size_t n_bytes)
     return memory + offset;
 }
 
-/* Begins to receive the message that was probed; in_job, only if its memory need not grow. */
+/* Begins to receive the probed message. While the team runs a job (in_job), leaves a message for
+ * which memory would have to grow. */
 static void receive_from(struct comm_mail *m, int host, const MPI_Status *probed, bool in_job)
 {
     int n_bytes;
     comm_check(m->c, MPI_Get_count(probed, MPI_BYTE, &n_bytes), "mail", m->axis);
-    if (in_job && !has_room(m, host, (size_t)n_bytes)) return; /* growing needs the team */
+    if (in_job && !has_room(m, host, (size_t)n_bytes)) return; /* growing runs a job of the team */
     void *to = place_message(m, host, (size_t)n_bytes);
     comm_check(m->c,
                MPI_Irecv(to, n_bytes, MPI_BYTE, peer_of(m, host), TAG_MAIL + m->number,
@@ -341,7 +342,7 @@ void comm_mail_poll(struct comm *c, bool in_job)
     c->next_poll_ns = end + (rest > POLL_NS ? rest : POLL_NS);
 }
 
-/* The team's calling thread comes here after each part of a job. */
+/* The team's calling thread calls this after each part of a job. */
 static void poll_in_job(void *c)
 {
     comm_mail_poll(c, true);
@@ -379,7 +380,7 @@ void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
     comm_account(c, m->axis, since, m->sent_bytes);
 }
 
-/* Returns when all messages to this rank have arrived, and all that it sent have left. */
+/* Returns when all messages to this rank have arrived and all messages from it have left. */
 static void end_mail(struct comm_mail *m)
 {
     const int n_hosts = m->h->n_hosts;
@@ -402,7 +403,7 @@ void comm_mail_finish(struct comm *c, struct comm_mail *m, size_t *sent_bytes)
     comm_agree_on_call(c, "mail", m->axis, 0, 1, -1);
     const uint64_t since = comm_begin(c, FLIGHT_ALL_TO_ALL, m->axis, 0);
     end_mail(m);
-    if (m->h->n_hosts > 1) comm_mail_barrier(m); /* else nothing has arrived */
+    if (m->h->n_hosts > 1) comm_mail_barrier(m); /* on one host no message arrives */
     *sent_bytes = m->sent_bytes;
     c->stats[m->axis].wire_bytes += m->sent_bytes;
     comm_account(c, m->axis, since, 0);

@@ -59,7 +59,7 @@ size_t comm_wait(struct comm *c, struct comm_request *r)
     r->active = false;
     size_t n_bytes = r->n_sent;
     int n = 0;
-    if (r->receives) { /* MPI defines the count of a receive alone */
+    if (r->receives) { /* MPI defines a count only for receives */
         MPI_Get_count(&status, MPI_BYTE, &n);
         n_bytes = n > 0 ? (size_t)n : 0;
     }

@@ -18,16 +18,19 @@
 #include <unistd.h>
 
 enum {
-    STAGING_LANES =
-        2, /* used in turn: other ranks may still read one operation's data when the next begins */
-    ALL_READ_BYTES = 2048, /* a rank that reads at most this much from the others adds all elements
-                              itself, which needs one meeting, not two */
-    BLOCK_ELEMS =
-        1024, /* a thread works on this many sums at a time; they stay in its first-level cache */
+    /* two staging segments, used in turn: other ranks may still read the data of one operation when
+     * the next operation begins */
+    STAGING_LANES = 2,
+    /* a rank that reads at most this much from the others adds all elements itself, so the ranks
+     * meet once instead of twice */
+    ALL_READ_BYTES = 2048,
+    /* a thread works on this many sums at a time; they stay in its first-level cache */
+    BLOCK_ELEMS = 1024,
     BLOCKS_WORTH_WAKING = 32,
     SPINS = 50, /* reads of a counter, about a microsecond in total, before the first yield */
-    YIELD_NS = 100000, /* then for this time the thread yields between two reads */
-    SLEEP_NS = 200000, /* then it sleeps at most this long at a time, and polls MPI in between */
+    YIELD_NS = 100000, /* after the spins, the thread yields between two reads for this time */
+    SLEEP_NS = 200000, /* after that it sleeps, at most this long at a time, and polls MPI
+                          between two sleeps */
 };
 
 /* The part of a rank's state that the other ranks read. `posted` only grows (and wraps), and all
@@ -49,7 +52,7 @@ struct host_group {
     uint32_t opened;    /* the number of the first post of the operation that began last */
     unsigned turn;      /* which staging segment this operation uses */
     int n_spins;
-    bool only_polls;   /* waiting ranks do nothing else */
+    bool only_polls;   /* waiting ranks poll MPI and do not spin or sleep */
     uint64_t wait_ns;  /* time waited that host_group_take_wait has not yet returned */
     struct team *team; /* borrowed; NULL: this thread alone */
     void (*poll)(void *ctx);
@@ -207,9 +210,9 @@ static void post(struct host_group *g)
 
 /* --- where data stands -------------------------------------------------------------------- */
 
-/* Begins an operation: returns a staging segment of this rank that no other rank reads any more. A
- * rank that has begun the previous operation has finished the one before it, and two segments are
- * used in turn. NULL: no memory. */
+/* Begins an operation. Returns a staging segment of this rank that no other rank reads any more:
+ * when all ranks have begun the previous operation, they have finished the one before it, which
+ * used this segment. NULL: no memory. */
 static char *begin_staging(struct host_group *g, size_t n_bytes)
 {
     wait_all(g, g->opened);
@@ -254,7 +257,7 @@ static uint64_t *table_of(const struct host_group *g, int rank)
     return g->tables + ((size_t)rank * STAGING_LANES + g->turn) * (size_t)g->n_ranks;
 }
 
-/* Computes rank r's part of n elements of 4 or 8 bytes, in whole cache lines. */
+/* Computes which of n elements, of 4 or 8 bytes, are rank r's part; parts are whole cache lines. */
 static void host_group_part_of(const struct host_group *g, int r, size_t n, size_t *begin,
                                size_t *end)
 {
@@ -310,7 +313,8 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
     }
     size_t begin, end;
     host_group_part_of(g, g->rank, n, &begin, &end);
-    for (int r = 0; r < g->n_ranks; r++) { /* no other rank reads this part before the next post */
+    for (int r = 0; r < g->n_ranks; r++) { /* before the next post, no other rank reads this part
+                                              of the staging segment */
         if (r == g->rank) continue;
         host_group_combine(what, staging + begin * elem, data_of(g, r) + begin * elem, end - begin);
     }
@@ -340,7 +344,7 @@ const void *host_group_offered(const struct host_group *g, int rank)
     return data_of(g, rank);
 }
 
-/* The room follows the data when the data is staged too. */
+/* A rank's room is in its staging segment, after the data if the data was copied there. */
 void *host_group_room(const struct host_group *g, int rank, size_t n_bytes)
 {
     char *staging = staging_of(g, rank);
@@ -351,10 +355,10 @@ struct words_job {
     const struct host_group *g;
     const struct comm_sum *s;
     size_t begin, end;
-    uint32_t *words; /* [n] results; NULL: each block is taken at once */
+    uint32_t *words; /* [n] results; NULL: s->take gets each block at once */
 };
 
-/* Adds one block over the ranks and converts it. */
+/* Adds one block of sums over the ranks and converts the totals. */
 static void sum_block(const struct words_job *j, size_t block)
 {
     int64_t acc[BLOCK_ELEMS];
@@ -403,8 +407,8 @@ static void for_blocks(const struct words_job *j,
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
 {
     const size_t n = s->n, sum_bytes = n * sizeof *s->sums, word_bytes = n * sizeof(uint32_t);
-    /* Ranks may read a small sum after this rank has gone on, so it must be in the staging segment:
-     * the caller may overwrite its own segment by then. */
+    /* A rank may read a small sum after this rank has returned and its caller has overwritten
+     * s->sums, so a small sum is always copied to the staging segment. */
     const bool small = is_small(g, sum_bytes);
     if (small) {
         char *staging = begin_staging(g, sum_bytes);
@@ -426,8 +430,9 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
     post(g);
     wait_all(g, g->posted);
     for (int i = 0; i < g->n_ranks; i++) {
-        const int r = (g->rank + i) % g->n_ranks; /* each rank starts with a different one, so
-                                                     that not all read the same memory */
+        /* each rank starts with a different rank's words, so that not all read the same memory at
+         * once */
+        const int r = (g->rank + i) % g->n_ranks;
         host_group_part_of(g, r, n, &j.begin, &j.end);
         j.words = host_group_room(g, r, sum_bytes);
         for_blocks(&j, take_sum_block);
@@ -481,7 +486,8 @@ bool host_group_exchange_i32(struct host_group *g, const int32_t *send, int32_t 
     return true;
 }
 
-/* Returns the bytes that go through the staging segment: all rows but this rank's own. */
+/* Returns the bytes that an exchange copies to the staging segment: all rows but those to itself.
+ */
 static size_t sent_bytes(const struct host_group *g, const struct comm_exchange *x)
 {
     size_t n_rows = 0;
@@ -489,8 +495,8 @@ static size_t sent_bytes(const struct host_group *g, const struct comm_exchange 
     return n_rows * x->row_words * 4;
 }
 
-/* Writes to the table where each rank's rows are, and copies them to the staging segment unless
- * they lie in a segment. */
+/* Writes the offset of each rank's rows to the table, and copies the rows to the staging segment
+ * unless they lie in a shared segment. */
 static void offer_rows(struct host_group *g, const struct comm_exchange *x, char *staging)
 {
     const size_t row_bytes = x->row_words * 4;

@@ -16,8 +16,8 @@ struct host_group;
 /* How a rank waits for others. */
 struct host_group_waiting {
     bool crowded; /* the host has more ranks than processing units, so waiting ranks do not spin */
-    int n_in_process; /* ranks that may be in this process; more than 1: the others run only during
-                         an MPI call, so waiting ranks only poll */
+    int n_in_process; /* ranks that may be threads of this process; if more than 1, the others
+                         run only during an MPI call, so waiting ranks do nothing but poll MPI */
     void (*poll)(void *ctx); /* called repeatedly during long waits */
     void *ctx;
 };
@@ -34,9 +34,10 @@ void host_group_use_team(struct host_group *g, struct team *team);
  * when there is no memory. Its address never changes. */
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 
-/* Local. host_group_lane_bytes: the segment's bytes. host_group_lane_is_huge: whether it lies in
- * huge pages, but for an end that fills none. host_group_release_lane frees its memory; no other
- * rank may read it any more, and the next host_group_lane returns zeroed memory. */
+/* Local. host_group_lane_bytes returns the segment's bytes. host_group_lane_is_huge returns whether
+ * the segment lies in huge pages (its last part, shorter than a page, need not).
+ * host_group_release_lane frees the segment's memory: no other rank may read it any more, and the
+ * next host_group_lane returns zeroed memory. */
 size_t host_group_lane_bytes(const struct host_group *g, unsigned lane);
 bool host_group_lane_is_huge(const struct host_group *g, unsigned lane);
 void host_group_release_lane(struct host_group *g, unsigned lane);
@@ -49,9 +50,8 @@ void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank);
 
 enum host_reduction { HOST_SUM_I64, HOST_OR_U32, HOST_MAX_U64, HOST_MIN_U64 };
 
-/* **Collective (group)**. The functions below do what their namesakes in parallel/comm/comm.h do.
- * They return false when there was no memory for the data to send; the group must not be used any
- * more then. */
+/* **Collective (group)**. The functions below do the same as the functions of comm.h with these
+ * names. False: no memory for the data to send; the group must not be used after that. */
 bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf, size_t n);
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s);
 bool host_group_gather_words(struct host_group *g, void *all, const int *counts, const int *displs);
@@ -61,13 +61,14 @@ bool host_group_exchange_rows(struct host_group *g, const struct comm_exchange *
 bool host_group_broadcast(struct host_group *g, int root, void *buf, size_t n_bytes);
 void host_group_barrier(struct host_group *g);
 
-/* **Collective (group)**. For an operation that the caller builds itself: the others may read
- * `data` (copied unless it lies in a segment) and a room of room_bytes that this rank may write.
- * The caller needs at least one barrier before the first access and one after the last. False: no
- * memory. */
+/* **Collective (group)**. For an operation that the caller builds itself. Until the next operation
+ * the other ranks may read this rank's `data` (copied unless it lies in a shared segment) and a
+ * room of room_bytes, which this rank may write. The caller needs at least one barrier before the
+ * first access and one after the last. False: no memory. */
 bool host_group_offer(struct host_group *g, const void *data, size_t n_bytes, size_t room_bytes);
 
-/* Local, until the next operation: the data that a rank offered, of n_bytes, and its room. */
+/* Local. Return the data, of n_bytes, that a rank offered, and the rank's room; both are valid
+ * until the next operation. */
 const void *host_group_offered(const struct host_group *g, int rank);
 void *host_group_room(const struct host_group *g, int rank, size_t n_bytes);
 

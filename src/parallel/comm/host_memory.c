@@ -1,4 +1,5 @@
-/* A memory file of the first rank, opened by the others through /proc, mapped sparsely. */
+/* The first rank makes a memory file (memfd); the others open it through /proc. All map it
+ * sparsely. */
 #include "parallel/comm/host_memory.h"
 
 #include <errno.h>
@@ -80,8 +81,8 @@ static int host_memory_open_file(const struct ticket *t)
     return -1;
 }
 
-/* Returns the address space to take for the lanes (shared segments): ADDRESS_BYTES, halved until
- * the process could map four times as much. 0: not even ADDRESS_BYTES_MIN fits so. */
+/* Returns the address space for all lanes: ADDRESS_BYTES, halved until the process can map four
+ * times as much. 0: it cannot even for ADDRESS_BYTES_MIN. */
 static size_t address_bytes(void)
 {
     for (size_t n = ADDRESS_BYTES; n >= ADDRESS_BYTES_MIN; n /= 2) {
@@ -102,7 +103,7 @@ static size_t common_address_bytes(MPI_Comm comm)
 
 static bool host_memory_map(struct host_memory *m)
 {
-    /* aligned to a huge page, like all lanes */
+    /* the mapping begins at a huge page, so all lanes do */
     const size_t n_reserved = m->n_bytes + HUGE_PAGE_BYTES;
     char *reserved =
         mmap(NULL, n_reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -123,7 +124,7 @@ static bool host_memory_map(struct host_memory *m)
     return true;
 }
 
-/* **Collective (comm)**. */
+/* **Collective (comm)**. True when `mine` is true on every rank. */
 static bool all_agree(MPI_Comm comm, bool mine)
 {
     int ok = mine;
@@ -183,7 +184,7 @@ char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane)
     return m->base + m->shared_bytes + ((size_t)rank * HOST_LANES + lane) * m->lane_bytes;
 }
 
-/* The huge pages of a lane that the threads of a team make. */
+/* A job of a team: its threads make these huge pages of a lane. */
 struct huge_job {
     const struct host_memory *m;
     char *first;
@@ -191,8 +192,8 @@ struct huge_job {
     _Atomic bool refused;
 };
 
-/* Makes one part of the huge pages. A small page of each is touched first: the kernel collapses
- * only pages that have a page table. */
+/* Makes one part of the huge pages. Touches a small page of each first, because the kernel
+ * collapses only huge pages that have a page table. */
 static void make_huge(void *job, uint32_t part)
 {
     struct huge_job *j = job;
@@ -206,9 +207,9 @@ static void make_huge(void *job, uint32_t part)
     if (at < end && (!ok || madvise(at, (size_t)(end - at), MADV_COLLAPSE) != 0)) j->refused = true;
 }
 
-/* Makes those pages of a lane huge that end in (from, to]. Sums are written by columns, one page
- * for each row, and weights are read throughout, so small pages would miss the TLB at nearly every
- * access. */
+/* Makes the pages of a lane huge that end in (from, to]. With small pages nearly every access would
+ * miss the TLB: sums are written column by column, and their rows lie on different pages; weights
+ * are read throughout. */
 static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,
                       struct team *team)
 {
@@ -226,8 +227,8 @@ bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, stru
 {
     if (n_bytes <= m->backed[lane]) return true;
     if (n_bytes > m->lane_bytes) return false;
-    /* a quarter more, but at most AIR_BYTES_MAX, so that slowly growing steps do not grow the lane
-     * each time */
+    /* takes a quarter more than asked, at most AIR_BYTES_MAX more, so that steps that grow slowly
+     * do not grow the lane each time */
     const size_t air = n_bytes / 4 < AIR_BYTES_MAX ? n_bytes / 4 : AIR_BYTES_MAX;
     const size_t with_air = n_bytes + air;
     size_t want = round_up(with_air, with_air < HUGE_PAGE_BYTES ? GROW_BYTES : HUGE_PAGE_BYTES);

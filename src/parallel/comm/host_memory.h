@@ -24,8 +24,8 @@ struct host_memory {
     bool is_small[HOST_LANES];                /* the system refused some huge pages */
 };
 
-/* **Collective (comm)**. False on all ranks when they are not on one host or the host has no memory
- * to share; *out is empty then. n_in_process: ranks that share this process's address space. */
+/* **Collective (comm)**. False on all ranks, with *out empty, when the ranks are not on one host or
+ * the host has no memory to share. n_in_process: ranks that share this process's address space. */
 bool host_memory_open(MPI_Comm comm, size_t shared_bytes, int n_in_process,
                       struct host_memory *out);
 void host_memory_close(struct host_memory *m);
@@ -34,11 +34,12 @@ void host_memory_close(struct host_memory *m);
 char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane);
 
 /* Local. Gives this rank's lane memory for at least n_bytes; content and address stay. The threads
- * of the team (NULL: the caller) share the clearing. On false the usable bytes are as before. */
+ * of the team (NULL: the calling thread) share the work of clearing it. False: no memory; the
+ * usable bytes are as before. */
 bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, struct team *team);
 
-/* Local. Frees the memory of this rank's lane, which no other rank may read any more. The address
- * stays, and the lane is zero when it grows again. */
+/* Local. Frees the memory of this rank's lane; no other rank may read it any more. The address
+ * stays, and the lane holds zeros when it grows again. */
 void host_memory_release(struct host_memory *m, unsigned lane);
 
 #endif

@@ -13,15 +13,15 @@
 #include <string.h>
 
 enum {
-    ITEM = 240 *
-           WIRE_INTS_BLOCK, /* values of a message: 60 KiB at 4 bytes each, below the 64 KiB up to
-                               which Open MPI sends over TCP without asking the receiver first */
-    ITEMS_MAX = 8,          /* messages for one peer in one window, with up to 3 peers */
-    ITEMS_OF_ALL = 24,      /* messages for all peers in one window, with 4 to 24 peers */
-    SLOTS = 2,              /* windows under way */
-    STEP = 1024,            /* values added at a time; they stay in the first-level cache */
+    /* values of a message: 60 KiB at 4 bytes each; Open MPI sends up to 64 KiB over TCP without
+     * asking the receiver first */
+    ITEM = 240 * WIRE_INTS_BLOCK,
+    ITEMS_MAX = 8,     /* messages for one peer in one window, with up to 3 peers */
+    ITEMS_OF_ALL = 24, /* messages for all peers in one window, with 4 to 24 peers */
+    SLOTS = 2,         /* windows under way */
+    STEP = 1024,       /* values added at a time; they stay in the first-level cache */
     TAKES_WORTH_WAKING = 32,
-    TAG_INTS = 1, /* on the axis's communicator, whose only other messages are mail */
+    TAG_INTS = 1, /* tags on the axis's communicator; its only other messages are those of mails */
     TAG_WORDS,
 };
 
@@ -29,7 +29,7 @@ enum {
 struct window_slot {
     MPI_Request *sends, *recvs; /* [n_peers, n_items] */
     char *out, *in;             /* [n_peers, n_items, wire_ints_bound(ITEM)] */
-    char *words;                /* [window, word_bytes] where this rank is alone on its host */
+    char *words;                /* [window, word_bytes]; only if this rank is alone on its host */
 };
 
 /* A sum under way. */
@@ -40,7 +40,7 @@ struct host_sum {
     const struct comm_sum *s;
     size_t word_bytes, sent_bytes;
     bool one_round;
-    int n_channels; /* ranks of each host that send; the others only help in memory */
+    int n_channels; /* ranks of each host that send; its other ranks only work in shared memory */
     int n_peers;    /* the other hosts; 0 for a rank that does not send */
     size_t n_items; /* messages of a part */
     size_t window;  /* values of a window */
@@ -53,7 +53,7 @@ struct host_sum {
     struct window_slot slots[SLOTS];
 };
 
-/* A run of values of the sum. */
+/* Consecutive values of the sum. */
 struct span {
     size_t first, n;
 };
@@ -62,11 +62,11 @@ struct span {
 
 enum host_sum_way host_sum_way_of(const struct comm *c, enum comm_axis axis, size_t n)
 {
-    /* One round sends (H - 1) n values of 4 bytes per host, two rounds 2 (H - 1) / H n, so one
-     * round costs (H - 1) (H - 2) / H n values more and saves the latency of a message: about 15 us
-     * over TCP, in which a port of 25 Gbit/s sends 48 KiB. Two rounds cost 2 (H - 1) messages,
-     * MPI's reduction log2(ranks) rounds of 8-byte sums of every rank; parts of fewer than 256
-     * values are not worth a message. */
+    /* With H hosts, a host sends (H - 1) n values of 4 bytes in one round, and 2 (H - 1) / H n in
+     * two rounds. So one round sends (H - 1) (H - 2) / H n values more, but saves the latency of a
+     * message: about 15 us over TCP, in which a port of 25 Gbit/s sends 48 KiB. Two rounds take
+     * 2 (H - 1) messages of a rank. MPI's reduction takes log2(ranks) rounds with 8-byte sums of
+     * every rank. Parts of fewer than 256 values are not worth a message. */
     enum { LATENCY_BYTES = 48 << 10, PEERS_MAX = 7, PART_MIN = 256 };
     const struct comm_hosts *h = c->hosts[axis];
     if (h == NULL || !c->uses_memory[axis] || h->n_hosts == 1) return HOST_SUM_FLAT;
@@ -85,8 +85,8 @@ static struct span window_at(const struct host_sum *j, size_t w)
     return (struct span){first, left < j->window ? left : j->window};
 }
 
-/* Returns the part of a window that a host totals for all hosts, in a channel's slice. In one round
- * every host totals the whole slice. */
+/* Returns the part of a window that `host` totals for all hosts, within the slice of a channel. In
+ * one round every host totals the whole slice. */
 static struct span part_of(const struct host_sum *j, size_t w, int host, int channel)
 {
     const struct span all = window_at(j, w);
@@ -111,7 +111,7 @@ static struct span item_of(struct span part, size_t item)
     return (struct span){part.first + at, left < ITEM ? left : ITEM};
 }
 
-/* Returns where a channel of this host puts the words of a window. */
+/* Returns where a channel of this host writes the words of a window. */
 static char *channel_words(const struct host_sum *j, size_t w, int channel)
 {
     if (j->h->group == NULL) return j->slots[w % SLOTS].words;
@@ -136,7 +136,8 @@ static int peer_host(const struct host_sum *j, int peer)
 
 /* --- the host's own sums --------------------------------------------------------------------- */
 
-/* Returns the host's sums of some values: `acc` [n], or this rank's own sums where it is alone. */
+/* Returns the sums of this host for the values v: `acc` [v.n] or, if this rank is alone on its
+ * host, its own sums. */
 static const int64_t *host_sums(const struct host_sum *j, struct span v, int64_t *acc)
 {
     const int64_t *sums = j->s->sums + v.first;
@@ -336,8 +337,8 @@ static void take_words(struct host_sum *j, size_t w)
 
 /* --- memory, and the whole ------------------------------------------------------------------- */
 
-/* Returns the next array of n_bytes, in whole cache lines, after `*at` bytes of the memory; only
- * counts when `base` is NULL. */
+/* Returns the next array, of n_bytes in whole cache lines, from *at on, and moves *at behind it.
+ * With base NULL it only counts bytes. */
 static void *carve(char *base, size_t *at, size_t n_bytes)
 {
     void *p = base != NULL ? base + *at : NULL;

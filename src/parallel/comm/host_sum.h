@@ -1,6 +1,6 @@
-/* Sums over the ranks of several hosts. The ranks of a host add in shared memory; between hosts as
- * many ranks of each host as all hosts have work in parallel, each on a slice of its own, with
- * packed integers (wire_ints.h).
+/* Sums over the ranks of several hosts. The ranks of a host add in shared memory. Between hosts the
+ * first n ranks of each host work in parallel, each on its own slice, and send packed integers
+ * (wire_ints.h); n is the smallest number of ranks on any host.
  *
  *                host 0: rank a  rank b              host 1: rank c  rank d
  *     1. memory        slice 0  slice 1                    slice 0  slice 1      sums of the host
@@ -9,7 +9,7 @@
  *     3. wire          a <------ words of slice 0 ------------> c                4-byte words
  *     4. memory        every rank takes the words of all slices of its host
  *
- * A host totals one part of each slice and converts it for all hosts. A small sum skips step 3:
+ * Each host totals one part of each slice and converts it for all hosts. A small sum skips step 3:
  * every host gets the whole slice and totals all of it. Private to comm. */
 #ifndef SHOAL_PARALLEL_COMM_HOST_SUM_H
 #define SHOAL_PARALLEL_COMM_HOST_SUM_H

@@ -1,4 +1,4 @@
-/* The first exchange of messages between ranks. */
+/* Calls MPI directly, with the communicator of the world. */
 #include "parallel/comm/introduce.h"
 
 #include <mpi.h>

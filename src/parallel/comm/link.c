@@ -38,8 +38,8 @@ static int compare_times(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the seconds of a byte there and back: the lower quartile of many, because other work only
- * makes a message slower. */
+/* Returns the seconds that one byte takes there and back: the lower quartile of many exchanges,
+ * because other work on the machine only makes an exchange slower. */
 static double ping_s(const struct link *l)
 {
     double times[PINGS];
@@ -51,7 +51,7 @@ static double ping_s(const struct link *l)
 struct link_speed link_measure(struct comm *c, int other, bool is_first, void *buf)
 {
     const struct link l = {comm_handle(c, COMM_WORLD), other, is_first, buf};
-    messages_s(&l, LINK_BYTES, 1); /* connects */
+    messages_s(&l, LINK_BYTES, 1); /* the first message makes the connection */
     const double there_and_back_s = ping_s(&l);
     const double large_s = messages_s(&l, LINK_BYTES, LARGE_TIMES);
     const double wire_s = large_s - there_and_back_s;

@@ -1,4 +1,4 @@
-/* Measures the link between two ranks by messages, each with an answer of one byte. Called by
+/* Measures the link between two ranks by messages that are each answered with one byte. Called by
  * bench_node_link.c and measure.c; no job uses it. */
 #ifndef SHOAL_PARALLEL_COMM_LINK_H
 #define SHOAL_PARALLEL_COMM_LINK_H

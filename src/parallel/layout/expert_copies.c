@@ -4,7 +4,10 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { ROUNDS = 4 }; /* later rounds redo an expert's division when the others have theirs */
+enum {
+    ROUNDS = 4
+}; /* each later round divides an expert's rows anew, after the other experts'
+      rows were divided */
 
 static uint8_t distance_of(const struct expert_copies *c, uint32_t i)
 {
@@ -19,7 +22,7 @@ static uint8_t nearest(const struct expert_copies *c, uint32_t e)
     return least;
 }
 
-/* The copies of an expert among which its rows are divided, and their parts' other rows. */
+/* The copies of an expert among which its rows are divided, and the rows of their parts. */
 struct candidates {
     const struct expert_copies *c;
     uint32_t begin, end; /* in `place` */

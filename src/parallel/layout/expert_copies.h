@@ -1,7 +1,7 @@
 /* Decides which copy of an expert computes which rows. A source of rows (a rank) sends an expert's
- * rows to the copies nearest to the source, and among these to the parts that have the fewest rows.
- * A pure function in integers. Sums over experts have no order, so a result does not depend on the
- * copy. Called by the MoE block for the rows of a step, and by the placement for expected rows. */
+ * rows to the copies nearest to it and, of these, to those on the parts with the fewest rows. A
+ * pure function in integers. Sums over experts have no order, so results do not depend on the
+ * choice. The MoE block calls it for the rows of a step, the placement for expected rows. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_COPIES_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_COPIES_H
 
@@ -21,10 +21,10 @@ struct expert_copies {
     const int64_t *before;       /* [ep] rows that the parts get from other sources; NULL: none */
 };
 
-/* Local. Divides rows [E], a source's rows for each expert: share [P] = how many go to place[i];
- * part_rows [ep] = their sums per part, plus `before`. Counts the rows of experts without copies
- * first; then, in several rounds, divides each other expert's rows so that the parts of its nearest
- * copies become level. */
+/* Local. Divides rows [E], the rows that a source has for each expert. share [P] becomes the number
+ * of rows that go to place[i]; part_rows [ep] becomes the rows of each part, with `before`. First
+ * counts the rows of experts that have one place. Then, in several rounds, divides each other
+ * expert's rows so that the parts of its nearest copies become level. */
 void expert_copies_share(const struct expert_copies *c, const int64_t *rows, int64_t *share,
                          int64_t *part_rows);
 

@@ -32,22 +32,24 @@ static int by_load(const void *a, const void *b)
 
 /* --- copies --------------------------------------------------------------------------------- */
 
-/* Copies that an expert needs at once to make its fullest one less full: a token takes a copy of
- * its own host, so once all hosts have one, each host needs one more. */
+/* Returns how many copies to add to an expert at a time. Tokens use a copy on their own host. So
+ * once every host has a copy, the fullest copy becomes less full only when every host gets one
+ * more. */
 static uint32_t copies_at_once(const struct deal *d, uint32_t e)
 {
     return d->n_copies[e] < d->n_hosts ? 1 : d->n_hosts;
 }
 
-/* True when each copy of a has more load than each of b; when equal, if a has fewer copies. */
+/* True when a copy of expert a has more load than a copy of expert b or, with equal loads, a has
+ * fewer copies than b. */
 static bool needs_more(const struct deal *d, uint32_t a, uint32_t b)
 {
     const int64_t x = d->load[a] * d->n_copies[b], y = d->load[b] * d->n_copies[a];
     return x != y ? x > y : d->n_copies[a] < d->n_copies[b];
 }
 
-/* Returns the expert whose copies have the most load each, among those that may get more; E: none.
- * in_rounds: it would get copies_at_once copies, not one. */
+/* Returns the expert with the most load per copy among those that may get more copies while `left`
+ * copies are left; E: none. in_rounds: an expert gets copies_at_once copies, otherwise one. */
 static uint32_t neediest(const struct deal *d, uint32_t left, bool in_rounds)
 {
     const uint32_t n = deal_n_experts(d);
@@ -67,7 +69,8 @@ static void choose_copies(struct deal *d)
     for (uint32_t left = d->l->n_expert_copies; left > 0;) {
         const uint32_t in_rounds = neediest(d, left, true);
         const uint32_t e = in_rounds < n ? in_rounds : neediest(d, left, false);
-        assert(e < n); /* the layout has at most ep copies of each */
+        assert(e < n); /* the layout has at most ep copies of an expert, so one may still get a
+                          copy */
         const uint32_t more = in_rounds < n ? copies_at_once(d, e) : 1;
         d->n_copies[e] += more;
         left -= more;
@@ -92,10 +95,10 @@ static uint32_t places_of(const struct deal *d, uint32_t part)
     return range_count(layout_experts(d->l, part));
 }
 
-/* True when part a suits an expert better than b: first a part without it, then a host with fewer
- * of its copies, then the part with less load in this layer, then with fewer places, as it can take
- * fewer copies later, then with less load in the layers before. So an imbalance that a layer cannot
- * avoid does not hit the same rank in every layer. */
+/* True when part a suits expert e better than part b. Compares in this order, and the smaller
+ * number wins: copies of e in the part; copies of e on its host; load in this layer; places,
+ * because a part with fewer places can take fewer copies later; load in the layers before, so that
+ * an imbalance that a layer cannot avoid does not hit the same rank in every layer. */
 static bool suits_better(const struct deal *d, uint32_t e, uint32_t a, uint32_t b)
 {
     const uint16_t in_a = *deal_in_part(d, a, e), in_b = *deal_in_part(d, b, e);
@@ -129,8 +132,9 @@ static void deal_greedily(struct deal *d)
         put_down(d, &d->items[i], best_with_room(d, d->items[i].expert));
 }
 
-/* True when an expert may move to another part: one without it, on a host that then has no more
- * copies than the old host had. */
+/* True when an item may move to `part`. An expert without copies always may. Otherwise `part` must
+ * not have the expert, and its host, if it is another host, must have fewer copies than the old
+ * host. */
 static bool may_move(const struct deal *d, const struct item *x, uint32_t part)
 {
     if (d->n_copies[x->expert] == 1) return true;
@@ -139,8 +143,9 @@ static bool may_move(const struct deal *d, const struct item *x, uint32_t part)
            *deal_on_host(d, part, x->expert) < *deal_on_host(d, x->part, x->expert);
 }
 
-/* Swaps one item of the fullest part with one of another part, so that the fuller of the two
- * becomes least full; false when no swap makes the fullest part less full. */
+/* Swaps an item of the fullest part with an item of another part; of all such swaps, makes the one
+ * after which the fuller of the two parts has the least load. False when no swap makes the fullest
+ * part less full. */
 static bool swap_one(struct deal *d)
 {
     const uint32_t n = d->n_items;
@@ -182,9 +187,9 @@ static void deal_and_swap(struct deal *d)
     }
 }
 
-/* --- copies that take what is over ----------------------------------------------------------- */
+/* --- copies that take load above the mean ---------------------------------------------------- */
 
-/* Returns the item of a part with the most load; NULL: the part has none. */
+/* Returns the heaviest item of a part; NULL: the part has none. */
 static struct item *heaviest_of(const struct deal *d, uint32_t part)
 {
     struct item *best = NULL;
@@ -195,8 +200,8 @@ static struct item *heaviest_of(const struct deal *d, uint32_t part)
     return best;
 }
 
-/* Returns the emptiest part that has room and lacks the expert; with `near` only on this host. ep:
- * none. */
+/* Returns the part with the least load among those that have room and lack expert e; with `near`,
+ * only among those on `host`. ep: none. */
 static uint32_t emptiest_without(const struct deal *d, uint32_t e, uint32_t host, bool near)
 {
     uint32_t best = d->l->ep;
@@ -216,7 +221,8 @@ static void add_copy(struct deal *d, uint32_t e, uint32_t part, int64_t load)
     put_down(d, x, part);
 }
 
-/* Moves what the fullest part has over the mean to a copy of its heaviest expert. False when no
+/* Moves the load that the fullest part has above the mean, or a part of it, to a new copy of its
+ * heaviest expert on the emptiest part; with `near`, on the same host if that helps. False when no
  * move would help. */
 static bool move_overflow(struct deal *d, int64_t mean, bool near)
 {
@@ -238,8 +244,9 @@ static bool move_overflow(struct deal *d, int64_t mean, bool near)
     return true;
 }
 
-/* Fills a place with a copy of the heaviest expert that the part lacks, if possible of one that its
- * host lacks too, which saves bytes on the network. */
+/* Fills a place of a part with a copy of an expert that the part lacks. Prefers experts of which
+ * the part's host has the fewest copies, which saves bytes on the network, and of these the
+ * heaviest. */
 static void fill_place(struct deal *d, uint32_t part)
 {
     const uint32_t n = deal_n_experts(d);

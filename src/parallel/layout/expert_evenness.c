@@ -1,4 +1,5 @@
-/* How even the parts of a placement are, by the load that it was made for or by another one. */
+/* Computes how evenly the parts of a placement share a load: the load for which the placement was
+ * made, or another. */
 #include "base/mem.h"
 #include "parallel/layout/expert_places.h"
 
@@ -42,7 +43,8 @@ static uint32_t stage_of(const struct layout *l, uint32_t layer)
     return pp;
 }
 
-/* Recomputes what one source sends; s->part_rows [ep] holds what the parts get from all sources. */
+/* Computes again how many rows one source sends to each part (sent [ep]). s->part_rows [ep] holds
+ * the rows that the parts get from all sources. */
 static void send_anew(const struct layout *l, const struct expert_places *p, const int64_t *load,
                       const struct expert_copies *copies, uint32_t source, int64_t *sent,
                       const struct scratch *s)
@@ -77,7 +79,7 @@ struct status expert_flow(const struct layout *l, const struct expert_places *p,
 /* --- its evenness ------------------------------------------------------------------------------
  */
 
-/* Computes the parts' loads when experts stand in the order of their ids, split by layout_split. */
+/* Computes each part's load when experts are placed in the order of their ids, by layout_split. */
 static void expect_by_id(const struct layout *l, const int64_t *load, int64_t *of_part)
 {
     for (uint32_t i = 0; i < l->ep; i++) {
@@ -105,8 +107,8 @@ static bool is_first_on_host(const struct layout *l, const struct expert_places 
     return true;
 }
 
-/* Adds one source's part of other_hosts and hosts; sent [ep]: the rows that it sends to each part.
- */
+/* Adds what one source contributes to out->other_hosts and out->hosts. sent [ep]: the rows that the
+ * source sends to each part. */
 static void add_hosts(const struct layout *l, const struct expert_places *p, uint32_t pp,
                       uint32_t source, const int64_t *sent, struct expert_rows_expected *out)
 {
@@ -176,7 +178,8 @@ done:
     return st;
 }
 
-/* Copies that are needed so that no part must compute more than `most` rows of one expert. */
+/* Returns how many additional copies are needed so that no part must compute more than `most` rows
+ * of one expert. */
 static uint64_t copies_needed(const int64_t *load, uint32_t n_experts, int64_t most)
 {
     uint64_t n = 0;
@@ -193,7 +196,7 @@ double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts
         if (load[e] > high) high = load[e];
     }
     if (sum == 0) return 0;
-    int64_t low = (sum + n_parts - 1) / n_parts; /* rows are whole */
+    int64_t low = (sum + n_parts - 1) / n_parts; /* rounded up, because rows are whole */
     if (low > high) high = low;
     while (low < high) {
         const int64_t most = low + (high - low) / 2;

@@ -8,7 +8,8 @@
 
 enum { FILE_BYTES_MAX = 64 << 20 };
 
-/* Reads one layer's counts into load [E], halved until the largest fits. */
+/* Reads one layer's counts into load [E], and halves all of them until the largest is at most
+ * EXPERT_LOAD_MAX. */
 static struct status read_layer(const struct js_node *counts, const struct layout_model *m,
                                 uint32_t layer, int64_t *load)
 {

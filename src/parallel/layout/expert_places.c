@@ -19,11 +19,13 @@ static void take_places(const struct deal *d, struct expert_places *p, uint32_t 
     first[0] = 0;
     for (uint32_t e = 0; e < n; e++) first[e + 1] = first[e] + d->n_copies[e];
     for (at = 0; at < p->n_places; at++) place[first[expert[at]]++] = at;
-    for (uint32_t e = n; e > 0; e--) first[e] = first[e - 1]; /* they had become the ends */
+    for (uint32_t e = n; e > 0; e--)
+        first[e] = first[e - 1]; /* filling `place` moved each
+                                    first[e] to the end of its run */
     first[0] = 0;
 }
 
-/* Numbers the hosts of the parts in a stage, from 0 on: host [ep]. Returns how many. */
+/* Numbers the hosts of the parts in a stage, from 0 on: host [ep]. Returns the number of hosts. */
 static uint32_t hosts_of_parts(const struct layout *l, const struct expert_places *p, uint32_t pp,
                                uint32_t *host)
 {

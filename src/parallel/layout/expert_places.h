@@ -11,7 +11,7 @@
 #include "parallel/layout/layout.h"
 #include "parallel/topology/topo.h"
 
-/* The places of experts. layout_experts cuts places 0 to P - 1 of a layer into parts. */
+/* The places of experts. layout_experts divides a layer's places, 0 to P - 1, between the parts. */
 struct expert_places {
     uint32_t n_experts, n_places; /* E, P */
     uint32_t *expert;             /* owned [L, P] the expert at each place */
@@ -23,31 +23,35 @@ struct expert_places {
     int64_t *load;     /* owned [L, E] the load by which experts were placed */
 };
 
-enum { EXPERT_LOAD_MAX = 1 << 30 /* of one expert; a layer with larger counts is scaled down */ };
+enum {
+    EXPERT_LOAD_MAX = 1 << 30 /* of one expert; a layer with larger counts is scaled down
+                                 until all fit */
+};
 
-/* Local. Reads the load of each expert from a file that --metrics wrote: *out [L, E] in new memory,
- * to be freed with mem_free; layers without experts have zeros. Errors: STATUS_INPUT, naming the
+/* Local. Reads the load of each expert from a file that --metrics wrote: *out [L, E], which the
+ * caller frees with mem_free; layers without experts have zeros. Errors: STATUS_INPUT, naming the
  * file, when --metrics did not write it, or when its job did not end, had no experts or had another
  * model; STATUS_USAGE when m has no experts; STATUS_MEMORY. */
 struct status expert_load_read(const char *path, const struct layout_model *m, int64_t **out);
 
 /* Local. Places each layer's experts. Deals them, the heaviest first, to the part with the least
- * load that has room (longest processing time first, Graham 1969; of equal parts to the one with
- * the least in the layers before), then swaps experts of the fullest part with others' while that
- * helps. With copies (l->n_expert_copies in a layer) it tries several ways (enum deal_way) and
- * keeps the one whose fullest part expects the fewest rows. A part has as many places as
- * layout_experts says. load [L, E], each 0 to EXPERT_LOAD_MAX; host_of [n_ranks] of each rank of
- * the layout; NULL: one host. Errors: STATUS_MEMORY. destroy accepts NULL. */
+ * load that has room (longest processing time first, Graham 1969); of equal parts, to the one with
+ * the least load in the layers before. Then swaps experts of the fullest part with experts of
+ * others while that helps. With copies (l->n_expert_copies in a layer) tries several ways (enum
+ * deal_way) and keeps the one whose fullest part expects the fewest rows. A part has as many places
+ * as layout_experts says. load [L, E]: each 0 to EXPERT_LOAD_MAX. host_of [n_ranks]: the host of
+ * each rank of the layout; NULL: one host. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status expert_places_create(const struct layout *l, const int64_t *load,
                                    const uint32_t *host_of, struct expert_places **out);
 void expert_places_destroy(struct expert_places **p);
 
-/* Local. As expert_places_create, with the hosts of a topology: order [n_ranks] = the launcher's
- * number of each rank. */
+/* Local. As expert_places_create, with the hosts of a topology. order [n_ranks]: the launcher's
+ * number of each rank of the layout. */
 struct status expert_places_on(const struct layout *l, const int64_t *load, const struct topo *t,
                                const uint32_t *order, struct expert_places **out);
 
-/* Local. Returns a layer's places, with all parts equally near and no rows from other sources. */
+/* Local. Returns a layer's places as input of expert_copies_share, with all parts equally near and
+ * no rows from other sources. The arrays are borrowed from p. */
 struct expert_copies expert_copies_of(const struct layout *l, const struct expert_places *p,
                                       uint32_t layer);
 
@@ -56,25 +60,25 @@ struct expert_copies expert_copies_of(const struct layout *l, const struct exper
 void expert_distances(const struct layout *l, const struct expert_places *p, uint32_t rank,
                       uint8_t *distance);
 
-/* Local. Computes sent [ep, ep], the rows of a layer that a rank of each part sends to each part,
- * when all have as many tokens and these choose experts as the load [E] says. Each source fills the
- * parts that get the fewest rows from all sources. So every rank knows before a step, without a
- * message, what each part gets from the others. Errors: STATUS_MEMORY. */
+/* Local. Computes sent [ep, ep]: the rows of a layer that a rank of each part sends to each part,
+ * if all ranks have as many tokens and these choose experts as the load [E] says. Each source fills
+ * the parts that get the fewest rows from all sources. So every rank knows before a step, without a
+ * message, how many rows each part gets from the others. Errors: STATUS_MEMORY. */
 struct status expert_flow(const struct layout *l, const struct expert_places *p,
                           const int64_t *load, uint32_t layer, int64_t *sent);
 
 /* The expected rows of a layer under that flow. */
 struct expert_rows_expected {
     int64_t *of_part; /* [ep] */
-    double
-        other_hosts; /* share of the choices that are computed on another host than the token's */
-    double hosts;    /* mean number of other hosts that a token goes to, if its choices were
-                        independent */
+    /* fraction of the choices that are computed on another host than the token's */
+    double other_hosts;
+    double hosts; /* mean number of other hosts that a token goes to, if its choices were
+                     independent */
 };
 
-/* Local. Computes a layer's expected rows into *out, whose of_part [ep] is the caller's. load [L,
- * E]. p NULL: experts stand in the order of their ids, without copies; then, or with one host, all
- * but of_part is 0. Errors: STATUS_MEMORY. */
+/* Local. Computes a layer's expected rows into *out; the caller owns out->of_part [ep]. load [L,
+ * E]. With p NULL, experts are placed in the order of their ids, without copies. Then, and with one
+ * host, all members but of_part are 0. Errors: STATUS_MEMORY. */
 struct status expert_rows_expect(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, uint32_t layer,
                                  struct expert_rows_expected *out);
@@ -85,18 +89,19 @@ struct expert_evenness {
     double mean, worst; /* 1: perfectly even; 0: no layer has a load */
 };
 
-/* Local. Computes the evenness of a placement under a load [L, E]. p NULL: in the order of ids.
- * Errors: STATUS_MEMORY. */
+/* Local. Computes the evenness of a placement under a load [L, E]. p NULL: experts are placed in
+ * the order of their ids. Errors: STATUS_MEMORY. */
 struct status expert_evenness_of(const struct layout *l, const struct expert_places *p,
                                  const int64_t *load, struct expert_evenness *out);
 
-/* Local. Returns a lower bound of the fullest part's rows / the mean for any placement, given that
- * an expert's rows go to at most as many parts as it has copies. load [E]: of one layer; n_copies:
- * beyond one of each expert. 0: no load. */
+/* Local. Returns a lower bound, over all placements, of the fullest part's rows / the mean, given
+ * that an expert's rows go to at most as many parts as it has copies. load [E]: of one layer.
+ * n_copies: copies beyond the first of each expert, together. 0: no load. */
 double expert_bound_of(const int64_t *load, uint32_t n_experts, uint32_t n_parts,
                        uint32_t n_copies);
 
-/* Local. Returns the same bound over the layers of a load [L, E], with the layout's copies. */
+/* Local. Returns the mean and the worst of this bound over the layers of a load [L, E], with the
+ * layout's copies. */
 struct expert_evenness expert_least_of(const struct layout *l, const int64_t *load);
 
 #endif

@@ -15,9 +15,9 @@ struct deal {
     const struct layout *l;
     const int64_t *load;     /* [E] */
     uint32_t n_hosts;        /* of the parts */
-    const uint32_t *host_of; /* [ep] of each part, from 0 on */
+    const uint32_t *host_of; /* [ep] the host of each part; hosts are numbered from 0 */
     uint32_t *n_copies;      /* [E] */
-    struct item *items;      /* [n_items], with room for P; dealt in this order */
+    struct item *items;      /* [n_items], with room for P; they are dealt in this order */
     uint32_t n_items;
     uint32_t *room;      /* [ep] items that a part may have */
     int64_t *of_part;    /* [ep] */
@@ -27,15 +27,16 @@ struct deal {
     uint16_t *on_host;   /* [n_hosts, E] likewise */
 };
 
-/* Ways to place experts and copies. None is the best for all loads, so the one whose expected rows
- * are the most even is taken. */
+/* Ways to place experts and copies. No way is the best for all loads, so expert_places_create tries
+ * all and takes the one whose expected rows are the most even. */
 enum deal_way {
-    DEAL_EVENLY,   /* copies of the heaviest experts, each with an even share of the load */
-    DEAL_OVERFLOW, /* experts first; then each copy takes what the fullest part has above the mean,
-                      as far as the emptiest part with room can take it. Places that are left get
-                      heavy experts, so that their hosts need not ask other hosts for these */
-    DEAL_NEAR,     /* the same, but a copy stays on the fullest part's host where that helps */
-    DEAL_OVERFLOW_ONLY, /* as DEAL_OVERFLOW, but places that are left repeat an expert of their part
+    DEAL_EVENLY,        /* copies of the heaviest experts, each with an even share of the load */
+    DEAL_OVERFLOW,      /* first one copy of each expert; then each further copy takes load that
+                         the fullest part has above the mean, as far as the emptiest part with room
+                         can take it. Copies of heavy experts fill the other places, so that their
+                         hosts need not ask other hosts for these experts */
+    DEAL_NEAR,          /* the same, but a copy stays on the fullest part's host where that helps */
+    DEAL_OVERFLOW_ONLY, /* as DEAL_OVERFLOW, but the other places repeat an expert of their part
                            and get no rows */
     DEAL_NEAR_ONLY,     /* the same for DEAL_NEAR */
     DEAL_WAY_COUNT
@@ -46,7 +47,7 @@ static inline uint32_t deal_n_experts(const struct deal *d)
     return d->l->model.arch->n_experts;
 }
 
-/* Copies of an expert in a part, and on the part's host. */
+/* Return the address of the number of copies of an expert in a part, and on the part's host. */
 static inline uint16_t *deal_in_part(const struct deal *d, uint32_t part, uint32_t e)
 {
     return &d->in_part[(size_t)part * deal_n_experts(d) + e];
@@ -57,8 +58,8 @@ static inline uint16_t *deal_on_host(const struct deal *d, uint32_t part, uint32
     return &d->on_host[(size_t)d->host_of[part] * deal_n_experts(d) + e];
 }
 
-/* Local. Places the layer's experts and all of its copies: n_copies, items, in_part and of_part.
- * Without copies all ways do the same. */
+/* Local. Places the layer's experts and all of its copies: sets n_copies, items, in_part and
+ * of_part. Without copies all ways give the same. */
 void deal_layer(struct deal *d, enum deal_way way);
 
 #endif

@@ -28,8 +28,8 @@ static uint32_t divide_up(uint32_t n, uint32_t by)
     return (n + by - 1) / by;
 }
 
-/* Returns how many layers a block of a stage has; 0 where the groups have no room for a kind of
- * layers. */
+/* Returns how many layers a block of a stage has; 0 when the groups cannot hold a kind of layers
+ * that the stage has. */
 static uint32_t layers_of(const struct kv_groups *g, struct stage_kinds k)
 {
     if (g->n_windowed == 0) return divide_up(k.n_full + k.n_windowed, g->n_full);
@@ -44,9 +44,9 @@ uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uin
     return layers_of(g, kinds_of(l, pp));
 }
 
-/* Returns how much room for layers these groups leave unused, over all stages; UINT32_MAX: on some
- * stage the layers do not fit, or more than a sixth of their number is unused. Room in full groups
- * counts twice, because a long sequence holds most of its blocks there. */
+/* Returns how much room for layers these groups leave unused, over all stages. UINT32_MAX: on some
+ * stage the layers do not fit, or the unused room is more than a sixth of their number. Unused room
+ * in full groups counts twice, because a long sequence holds most of its blocks there. */
 static uint32_t unused(const struct kv_groups *g, const struct layout *l)
 {
     uint32_t sum = 0;

@@ -16,31 +16,33 @@ enum { KV_GROUPS_MAX = 8 };
 
 struct kv_groups {
     uint32_t n_full;     /* groups of layers that see all positions */
-    uint32_t n_windowed; /* groups of layers with a window; 0: such layers keep all their blocks */
+    uint32_t n_windowed; /* groups of layers with a window; 0: layers with a window are in the
+                            n_full groups and keep all their blocks */
     uint32_t window;     /* positions that a row sees in a windowed group */
 };
 
-/* A layer's table, and its place among the layers of a block. */
+/* The block table of a layer, and the layer's index in each block of that table. */
 struct kv_place {
     uint32_t table, in_block;
 };
 
 /* Local. Returns the groups of a layout, the same for all its stages: those that leave the least
- * room in blocks unused, on any stage at most a sixth of what its layers need. One group of all
- * layers when there are no such groups, when the model's context is no longer than its window, or
- * with model.keeps_windows. */
+ * room in blocks unused. On no stage may more than a sixth of the layers' number be unused. All
+ * layers form one group when no groups satisfy this, when the model's context is no longer than its
+ * window, or with model.keeps_windows. */
 struct kv_groups kv_groups_of(const struct layout *l);
 
 /* Local. Returns how many layers a block of a stage holds. */
 uint32_t kv_groups_layers(const struct kv_groups *g, const struct layout *l, uint32_t pp);
 
-/* Local. Returns the place of a stage's n-th layer with KV of its kind: `windowed`, or not. n
- * counts the layers of the kind, or all of them where there is only one group. */
+/* Local. Returns the place of a layer with KV. n: its number, from 0, among the stage's layers of
+ * its kind (windowed or not), or among all when there is only one group. n_in_block:
+ * kv_groups_layers. */
 struct kv_place kv_groups_place(const struct kv_groups *g, uint32_t n_in_block, bool windowed,
                                 uint32_t n);
 
-/* Local. Returns the most blocks, over all tables, that a sequence of n_positions holds in a step
- * of at most step_rows of its rows. */
+/* Local. Returns the most blocks, over all tables, that a sequence of n_positions holds during a
+ * step that computes at most step_rows of its rows. */
 uint64_t kv_groups_blocks(const struct kv_groups *g, uint64_t n_positions, uint64_t step_rows);
 
 /* Local. Returns the number of blocks of one full context, of b->min_kv_blocks times 64 positions.

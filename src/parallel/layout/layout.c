@@ -139,8 +139,8 @@ struct range layout_experts(const struct layout *l, uint32_t ep)
 {
     const uint32_t n = layout_n_places(l);
     if (l->n_expert_copies == 0) return layout_split(n, 1, l->ep, ep);
-    /* the parts that have one place more are spread over the hosts, so that each host can have
-     * copies */
+    /* spreads the parts that have one place more over the hosts, so that each host can have copies
+     */
     return (struct range){(uint32_t)((uint64_t)n * ep / l->ep),
                           (uint32_t)((uint64_t)n * (ep + 1) / l->ep)};
 }
@@ -246,8 +246,8 @@ static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
     return bytes;
 }
 
-/* Returns the number of stages when each takes layers until `cap` is full; 0 when a layer exceeds
- * it. */
+/* Returns the number of stages when each takes layers as long as its cost stays within `cap`; 0
+ * when one layer exceeds `cap`. */
 static uint32_t stages_under(const uint64_t *cost, uint32_t n_layers, uint64_t cap)
 {
     uint32_t n = 1;
@@ -296,7 +296,8 @@ static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint
                 stage_cost += cost[begin];
                 if (stage_cost > cap) break;
                 if (best[(s - 1) * row + begin] == UINT64_MAX) continue;
-                /* in 2^-20 of the cap: 512 squares stay far below 2^64 */
+                /* the stage's cost in units of cap / 2^20: the sum of 512 squares stays far below
+                 * 2^64 */
                 const uint64_t part = (uint64_t)((double)stage_cost / (double)cap * 0x1p20);
                 const uint64_t sum = best[(s - 1) * row + begin] + part * part;
                 if (sum < best[s * row + end]) {
@@ -319,7 +320,7 @@ static uint32_t stages_max(const struct arch *m)
     return n;
 }
 
-/* Divides the layers into stages, each layer together with those that continue it. */
+/* Divides the layers into stages; a layer stays together with the layers that continue it. */
 static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;
@@ -479,7 +480,7 @@ static struct status derive_world(struct layout *l, const struct layout_flags *f
     l->pp = f->pp;
     l->dp = f->dp;
     if (l->tp == 0 && l->dp == 0) {
-        /* --ep N alone is tp N, as far as the heads go */
+        /* --ep N alone means the largest tp that divides N and that the heads allow */
         l->tp = f->ep == 0 ? 1 : largest_divisor(f->ep, layout_tp_max(&l->model));
     }
     if (l->pp == 0 && (l->tp == 0 || l->dp == 0)) l->pp = 1;
@@ -535,7 +536,7 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
     /* derived values have the same limits as flags */
     TRY(check_limits(out, &(struct layout_flags){.tp = out->tp, .pp = out->pp, .ep = 0}));
     TRY(derive_experts(out, flags->ep));
-    /* a part has no use for two copies of an expert */
+    /* a part has no use for two copies of an expert, so an expert has at most ep places */
     out->n_expert_copies =
         min_u32(flags->expert_copies, out->model.arch->n_experts * (out->ep - 1));
     return split_layers(out);

@@ -38,7 +38,7 @@ enum {
  * counted as elements of weight_bytes. */
 struct layout_weight {
     uint32_t group, group_bytes;
-    enum quant_kind kind; /* these two are read by the cost model only */
+    enum quant_kind kind; /* read, like dtype, by the cost model alone */
     enum dtype dtype;     /* of plain elements */
 };
 
@@ -50,15 +50,15 @@ struct layout_model {
     uint32_t o_leaf; /* a multiple of value_dim */
     uint32_t ffn_leaf, expert_leaf, shared_leaf;
     uint32_t delta_leaf; /* of the gated delta rule's output projection, in whole key heads */
-    /* unit in which ranks divide the inputs of o_proj and of the down projections when these are
-     * cut by outputs: the longest quantization group; 0: leaves */
+    /* when o_proj and the down projections are cut by outputs, ranks divide their inputs in this
+     * unit: the longest quantization group; 0: in leaves */
     uint32_t inner_unit;
     uint32_t weight_bytes; /* bytes of a weight in memory, unless `weights` says otherwise */
     struct layout_weight weights[CLASS_COUNT];
-    bool streams_experts;       /* their matrices stay on disk (weights/expert_stream.h) */
+    bool streams_experts;       /* the experts' matrices stay on disk (weights/expert_stream.h) */
     bool on_device;             /* ranks compute on GPUs */
-    uint32_t expert_code_group; /* the experts' gate and up read int8 values in groups of this size
-                                   (of the last layer with experts); 0: floats */
+    uint32_t expert_code_group; /* the experts' gate and up read int8 values in groups of this
+                                   size, that of the last layer with experts; 0: they read floats */
     uint32_t expert_fp8_group;  /* what expert_code_group becomes with --fp8-activations int8 when
                                    the experts are fp8; 0: they are not fp8 */
     bool keeps_windows; /* layers with a window keep all their KV blocks (kv_groups.h): on devices,
@@ -82,21 +82,23 @@ struct layout {
     uint32_t n_ranks, tp, pp, ep, dp, etp, n_expert_replicas;
     bool pp_outermost; /* rank order: pp, dp, tp when ep spans replicas, else dp, pp, tp */
     struct layout_model model;
-    /* o_proj and the down projections are cut by outputs instead of inputs; so are the experts'
-     * down projections (over etp). For ranks that read each other's inputs in their host's memory:
-     * model/stage.h sets both before weights are listed. Off at first. */
+    /* cuts_outputs: o_proj and the down projections are cut by outputs instead of inputs.
+     * cuts_expert_outputs: so are the experts' down projections, over etp. Both need ranks that
+     * read each other's inputs in their host's memory; model/stage.h sets them before weights are
+     * listed. Off at first. */
     bool cuts_outputs, cuts_expert_outputs;
-    /* the number of hosts that one replica of the experts spans, the largest of all replicas; set
-     * by layout_choose. 0: unknown, treated as 1 */
+    /* the largest number of hosts over which a replica of the experts spreads; set by
+     * layout_choose. 0: unknown, treated as 1 */
     uint32_t expert_hosts;
-    /* a step in which a replica has at least so many rows is divided into two halves, one of which
-     * computes while the other's rows travel to experts on other hosts; 0: never. Set by
+    /* a step in which a replica has at least this many rows is divided into two halves: one
+     * computes while the rows of the other travel to experts on other hosts. 0: never. Set by
      * layout_choose */
     uint32_t halves_from;
     /* ranks compute rows for each other's experts, whose weights they can read (moe/balance.h); set
-     * where cuts_outputs is */
+     * together with cuts_outputs */
     bool lends_experts;
-    /* the places of each layer's experts; borrowed; NULL at first: expert e is at place e */
+    /* the places of each layer's experts; borrowed. NULL, the initial value: expert e is at place e
+     */
     const struct expert_places *expert_places;
     /* extra places in each layer, for copies of its experts (--expert-copies) */
     uint32_t n_expert_copies;
@@ -104,7 +106,8 @@ struct layout {
     char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
 
-/* Local. Returns the largest tp: query heads in units of o_proj's leaves. */
+/* Local. Returns the largest possible tp: the number of query heads, in units of o_proj's leaves.
+ */
 uint32_t layout_tp_max(const struct layout_model *model);
 
 /* Local. Builds the layout of n_ranks ranks. STATUS_USAGE with a sentence: tp above the query heads
@@ -118,7 +121,7 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 
 /* Local. True when the layout allows cutting by outputs, for dense linears and for experts. The
- * ranks must also share a host's memory and compute on CPUs. */
+ * caller checks the other conditions: that the ranks share a host's memory and compute on CPUs. */
 bool layout_may_cut_outputs(const struct layout *l);
 bool layout_may_cut_expert_outputs(const struct layout *l);
 
@@ -129,21 +132,21 @@ bool layout_may_lend_experts(const struct layout *l);
 /* Local. Returns the place of a rank in the reordered world, and the rank at a place. */
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
 uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);
-/* Returns the first of the etp ranks of stage pp that hold part ep of the given replica of the
- * experts. */
+/* Local. Returns the first of the etp ranks of stage pp that hold part ep of the given replica of
+ * the experts. */
 uint32_t layout_expert_rank(const struct layout *l, uint32_t pp, uint32_t replica, uint32_t ep);
 
-/* Local. Returns the parts that a place holds. A range may be empty if there are more ranks than
- * units. */
+/* Local. Return the layers, heads, columns or experts that a place holds. A range may be empty if
+ * there are more ranks than units. */
 struct range layout_layers(const struct layout *l, uint32_t pp);
 struct range layout_heads(const struct layout *l, uint32_t tp);
-/* Returns the kv heads that these query heads read: [floor(h0 / (H/G)), ceil(h1 / (H/G))); kv heads
- * that several ranks need are held by each of them. */
+/* Returns the kv heads that a rank's query heads [h0, h1) read: [floor(h0 / (H/G)), ceil(h1 /
+ * (H/G))). Each rank that needs a kv head holds it. */
 struct range layout_kv_heads(const struct layout *l, uint32_t tp);
 struct range layout_ffn(const struct layout *l, uint32_t tp);
 struct range layout_vocab(const struct layout *l, uint32_t tp);
-/* Returns the places of part ep of the experts (without expert_places, a place is an id); and the
- * number of places in a layer. */
+/* Return the places of part ep of the experts (without expert_places a place is an expert's id),
+ * and the number of places in a layer. */
 struct range layout_experts(const struct layout *l, uint32_t ep);
 uint32_t layout_n_places(const struct layout *l);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
@@ -151,8 +154,8 @@ struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
 /* Returns the key heads of a gated delta rule, with their value heads; or the heads of a Mamba-2
  * scan, whose groups are on all ranks. */
 struct range layout_delta_heads(const struct layout *l, uint32_t tp);
-/* Returns the outputs of o_proj and down, and of the experts' down: all, or whole panels when cut
- * by outputs. */
+/* Return the outputs of o_proj and down, and of the experts' down, that a rank holds: all of them,
+ * or whole panels when they are cut by outputs. */
 struct range layout_outputs(const struct layout *l, uint32_t tp);
 struct range layout_expert_outputs(const struct layout *l, uint32_t etp);
 
@@ -167,8 +170,8 @@ struct layout_memory {
     uint64_t state_bytes;     /* of one sequence's recurrent states; 0: the model has none */
     uint64_t workspace_bytes; /* a stage's arrays (parallel/layout/workspace.h) */
     uint64_t exchange_bytes;  /* largest buffers for data to and from other ranks */
-    /* for streamed experts: the least memory that they can pass through; and all their weights,
-     * which weights_bytes does not include */
+    /* for streamed experts: the least memory through which they can pass; and the bytes of all
+     * their weights, which weights_bytes does not include */
     uint64_t stream_bytes, on_disk_bytes;
 };
 
@@ -181,9 +184,10 @@ struct wire_shape layout_wire_shape(const struct layout *l);
  * in which each replica has step_tokens rows. */
 double layout_expert_rows(const struct layout *l, struct layout_place place, uint64_t step_tokens);
 
-/* Local. Returns the value of exchange_bytes, and the part of it that a MoE block allocates
- * (moe_memory_bytes). Counts twice the rows that evenly choosing routers send, but no more than
- * there can be; where experts stream, all that there can be, because a plan is then a bound. */
+/* Local. Return the value of exchange_bytes, and the part of it that a MoE block allocates
+ * (moe_memory_bytes). Count twice the rows that evenly choosing routers send, but no more rows than
+ * there can be. Where experts stream, count all rows that there can be, because a plan is then a
+ * bound. */
 uint64_t layout_exchange_bytes(const struct layout *l, struct layout_place place,
                                uint64_t step_tokens);
 uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uint64_t step_tokens);
@@ -197,9 +201,10 @@ enum {
     LAYOUT_STATES_PART = 4, /* the states take at most a quarter of the room for KV and states */
 };
 
-/* Local. Returns how many slots of recurrent states a replica wants (0: the model has no such
- * states); and how many of n_wanted (if any, at least 1) fit in their part of room_bytes, which is
- * what the fixed bytes leave. */
+/* Local. layout_slots_wanted returns how many slots of recurrent states a replica wants; 0: the
+ * model has no such states. layout_slots_in returns how many of n_wanted slots fit in their part of
+ * room_bytes, at least 1 if n_wanted is not 0; room_bytes is the memory that layout_fixed_bytes
+ * leaves. */
 uint32_t layout_slots_wanted(const struct arch *m, int32_t max_batch);
 uint32_t layout_slots_in(uint64_t room_bytes, uint64_t slot_bytes, uint32_t n_wanted);
 
@@ -208,7 +213,7 @@ struct layout_kv {
     uint32_t element_bytes, scale_bytes;
 };
 
-/* Measured speeds, by which layouts are compared (src/cost). */
+/* Estimates from measured speeds, by which layouts are compared (src/cost). */
 struct layout_estimate {
     /* Returns the seconds of a step of n_rows rows of each replica; 0: cannot be estimated. t and
      * order as in layout_choose; l->expert_hosts is set. */
@@ -220,22 +225,23 @@ struct layout_estimate {
 struct layout_budget {
     struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
-    uint32_t min_kv_blocks; /* that a full context needs in one block table (kv_groups_context: in
-                               all) */
+    uint32_t min_kv_blocks; /* KV blocks that a full context needs in one block table (in all
+                               tables: kv_groups_context) */
     uint32_t n_state_slots; /* slots of recurrent states that are wanted; 0: the model has none */
-    uint64_t rank_bytes; /* that a rank may use; 0: nine tenths of its share of the host's memory */
+    uint64_t rank_bytes;    /* memory that a rank may use; 0: nine tenths of its share of the host's
+                               memory */
     uint64_t device_bytes;  /* GPU memory of the rank with the smallest share, of which nine tenths
                                may be used instead of the host's memory; 0: ranks compute on CPUs */
     double network_bytes_s; /* of a host; 0: 100 Gbit/s */
     const struct layout_estimate *estimate; /* borrowed; NULL: round numbers (layout_cost.c) */
 };
 
-/* Local. Return the bytes of the k weights of one output, and the mean bytes of one weight over
- * whole groups. */
+/* Local. Return the bytes of one output's k weights, and the mean bytes of one weight over whole
+ * groups. */
 uint64_t layout_row_bytes(const struct layout_model *m, enum arch_class c, uint64_t k);
 double layout_weight_bytes(const struct layout_model *m, enum arch_class c);
 
-/* Local. Returns what a place needs. step_tokens: rows of the largest step. */
+/* Local. Returns the memory that a place needs. step_tokens: rows of the largest step. */
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
                                       struct layout_kv kv, uint32_t step_tokens);
 

@@ -54,12 +54,12 @@ struct search {
     const uint32_t *order;
     const struct layout_budget *budget;
     const struct layout_flags *flags;
-    bool cross_hosts;       /* expert groups may span hosts */
-    bool tp_crosses;        /* so may tp groups */
+    bool cross_hosts;       /* groups of ranks with one replica of the experts may span hosts */
+    bool tp_crosses;        /* tp groups may span hosts */
     struct status *trouble; /* borrowed; the first failure that is not about a candidate's sizes */
 };
 
-/* A candidate of the search; the layout is built again from it at the end. */
+/* A candidate of the search. At the end the layout is built again from its sizes. */
 struct candidate {
     struct layout_flags sizes; /* all set; tp = 0: none */
     struct layout_fit fit;
@@ -71,7 +71,7 @@ static bool flag_allows(uint32_t flag, uint32_t value)
     return flag == 0 || flag == value;
 }
 
-/* True when this search may use the layout at all. */
+/* True when the layout's tp and expert groups span hosts only where this search allows it. */
 static bool groups_allowed(const struct search *s, const struct layout *l)
 {
     const bool tp_inside = layout_link_of(s->t, s->order, l->tp) != LINK_NET;
@@ -79,9 +79,9 @@ static bool groups_allowed(const struct search *s, const struct layout *l)
     return (tp_inside || s->tp_crosses) && (experts_inside || s->cross_hosts);
 }
 
-/* True when `a` is better than `b`: it fits and b does not; both fit and it has more than `margin`
- * times the rows per second (so that among equal ones the first and simplest stays); or neither
- * fits and it needs less memory. */
+/* True when `a` is better than `b`: `a` fits and `b` does not; or both fit and `a` has more than
+ * `margin` times the rows per second of `b` (so that among equals the first and simplest stays); or
+ * neither fits and `a` needs less memory. */
 static bool better(const struct candidate *a, const struct candidate *b, double margin)
 {
     if (b->sizes.tp == 0) return a->sizes.tp != 0;
@@ -90,8 +90,8 @@ static bool better(const struct candidate *a, const struct candidate *b, double 
     return a->rows_s > b->rows_s * margin;
 }
 
-/* The estimate is no more exact than 5 %; a longer pipeline must be worth its additional groups of
- * sequences. */
+/* The estimate is no more exact than 5 %. A longer pipeline must be worth the additional groups of
+ * sequences that fill it. */
 static const double margin_equal = 1.05, margin_pp = 1.3;
 
 /* Groups across hosts must be worth the risk that others use the network or that a host fails. */
@@ -116,8 +116,8 @@ static void consider(const struct search *s, const struct layout_flags *sizes,
     if (better(&c, best, margin_equal)) *best = c;
 }
 
-/* Spreads the experts of one stage over as many ranks as a host has; over more only when their
- * groups may cross hosts. */
+/* Tries the divisors of a stage's ranks as ep, the largest first. Takes the first whose groups stay
+ * inside a host or, when groups may span hosts, compares all. */
 static void consider_ep(const struct search *s, struct layout_flags sizes, struct candidate *best)
 {
     const uint32_t stage_ranks = sizes.dp * sizes.tp;
@@ -135,7 +135,7 @@ static void consider_ep(const struct search *s, struct layout_flags sizes, struc
         consider(s, &sizes, &found);
         if (found.sizes.tp == 0) continue;
         if (better(&found, best, margin_equal)) *best = found;
-        if (!s->cross_hosts) return; /* the largest that stays inside a host */
+        if (!s->cross_hosts) return; /* ep is the largest whose groups stay inside a host */
     }
 }
 
@@ -156,8 +156,8 @@ static struct candidate best_with_pp(const struct search *s, uint32_t pp)
     return best;
 }
 
-/* Takes the smallest pp unless a larger one is clearly better: only pp groups of sequences fill a
- * pipeline, and each group takes its share of the KV cache. */
+/* Takes the smallest pp unless a larger one is clearly better: a pipeline of pp stages needs pp
+ * groups of sequences, and each group takes its share of the KV cache. */
 static struct candidate layout_choose_best_of(const struct search *s)
 {
     struct candidate chosen = {0};
@@ -169,8 +169,8 @@ static struct candidate layout_choose_best_of(const struct search *s)
     return chosen;
 }
 
-/* Keeps groups inside hosts, unless no such layout fits or experts spread over hosts are clearly
- * faster. */
+/* Keeps tp and expert groups inside hosts, unless no such layout fits or experts spread over hosts
+ * are clearly faster. */
 static struct candidate choose_best(struct search s)
 {
     const struct candidate inside = layout_choose_best_of(&s);
@@ -321,11 +321,12 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
                             struct layout *out, uint32_t *order, bool *fits)
 {
     *fits = false;
-    /* refuses a bad model or flags with its own sentence, before anything is divided by them */
+    /* layout_build refuses a bad model or bad flags with a sentence of its own, before anything is
+     * divided by their values */
     struct layout_flags fixed = *flags;
     const struct status derived = layout_build(model, t->n_ranks, &fixed, out);
     if (status_failed(&derived) && derived.code != STATUS_USAGE) return derived;
-    /* --ep N alone is tp N; layout_build says which tp that is */
+    /* --ep N alone sets tp; layout_build says to which value */
     if (!status_failed(&derived) && flags->ep > 0 && flags->tp == 0 && flags->dp == 0) {
         fixed.tp = out->tp;
     }
@@ -350,8 +351,9 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
 
 void layout_expect_cuts(const struct topo *t, const uint32_t *order, struct layout *l)
 {
-    bool on_hosts = true; /* each tp group is on one host; where experts may be cut, their groups
-                             are the tp groups */
+    /* each tp group is on one host. Where experts may be cut by outputs, their groups are the tp
+     * groups */
+    bool on_hosts = true;
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
         const uint32_t first = layout_rank_of(l, p.dp, p.pp, 0);

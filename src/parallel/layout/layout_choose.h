@@ -7,16 +7,16 @@
 #include "parallel/layout/layout.h"
 #include "parallel/topology/topo.h"
 
-/* Local. out: the layout; order[n_ranks]: order[r] is the launcher's rank that becomes rank r of
- * the reordered world. A layout that cannot fit in memory is still returned, with *fits = false and
- * the shortfall in out->why. Errors: as in layout_build. */
+/* Local. Sets *out to the chosen layout, and order [n_ranks]: order[r] is the launcher's rank that
+ * becomes rank r of the reordered world. A layout that cannot fit in memory is still returned, with
+ * *fits = false and the shortfall in out->why. Errors: as in layout_build. */
 struct status layout_choose(const struct layout_model *model, const struct topo *t,
                             const struct layout_flags *flags, const struct layout_budget *budget,
                             struct layout *out, uint32_t *order, bool *fits);
 
-/* Local. Decides about cutting by outputs as a job of this layout would on CPUs that share memory
- * inside each host, so that a plan shows what ranks will hold. A job itself asks its ranks
- * (model/stage.h). */
+/* Local. Sets l->cuts_outputs and l->cuts_expert_outputs as a job of this layout would on CPUs that
+ * share memory inside each host, so that a plan shows what ranks will hold. A job itself asks its
+ * ranks (model/stage.h). */
 void layout_expect_cuts(const struct topo *t, const uint32_t *order, struct layout *l);
 
 #endif

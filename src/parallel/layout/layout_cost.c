@@ -1,5 +1,6 @@
-/* The estimate behind the choice of a layout: a roofline per stage plus what its ranks exchange.
- * Only additions, products and quotients of doubles, so that every host computes the same. */
+/* The estimate behind the choice of a layout: for each stage a roofline, plus the time of the data
+ * that its ranks exchange. Uses only additions, products and quotients of doubles, so that every
+ * host computes the same. */
 #include "parallel/layout/layout_cost.h"
 
 #include "parallel/layout/kv_groups.h"
@@ -50,7 +51,7 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                              .n_kv_blocks = UINT64_MAX,
                              .n_state_slots = budget->n_state_slots};
     const uint64_t context_blocks = kv_groups_context(l, budget);
-    /* remainders go to the first parts, so the ranks of replica 0 hold the most */
+    /* remainders go to the first parts, so checks only replica 0, whose ranks hold the most */
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
             const uint32_t rank = layout_rank_of(l, 0, pp, tp);
@@ -140,7 +141,8 @@ static struct group layout_cost_group_of(const struct topo *t, const uint32_t *o
                           link_seconds[link]};
 }
 
-/* Seconds to pass `rows` rows through `params` weights, of which `read` are read once. */
+/* Seconds to pass `rows` rows through `params` weights, of which `read` are read from memory, once.
+ */
 static double linear_s(const struct rates *r, double rows, double params, double read,
                        double weight_bytes)
 {
@@ -164,7 +166,7 @@ struct stage_load {
     bool etp_crosses; /* the ranks of an expert are on several hosts */
 };
 
-/* Seconds for those linears of these parts that all rows pass through, one after the other. */
+/* Seconds of the linears of these parts, except the experts', for `rows` rows. */
 static double linears_s(const struct stage_load *s, const struct weights_cut *cut, uint64_t parts,
                         double rows)
 {
@@ -190,7 +192,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
     return cached * s->kv_bytes / s->rates.bytes + group_sum_s(&s->tp, s->rows, m->width);
 }
 
-/* Seconds for the experts' linears: `chosen` rows through `touched` experts. */
+/* Seconds of the experts' linears: `chosen` rows in all, through `touched` experts. */
 static double experts_s(const struct stage_load *s, const struct weights_cut *cut, double chosen,
                         double touched)
 {
@@ -219,15 +221,15 @@ static double load_exchange_s(const struct stage_load *s)
         return sent * (w.dispatch + w.combine) / s->rates.net_bytes +
                2.0 * l->expert_hosts * link_seconds[LINK_NET];
     }
-    /* to every part of the chosen experts and back: f32 there; back f32, or int64 sums when experts
-     * are split */
+    /* rows go to every part of their chosen experts as f32, and come back as f32 or, when experts
+     * are split, as int64 sums */
     const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
     const double moved = sent * m->n_chosen * l->etp * row;
     return moved * (s->experts.n - 1) / s->experts.n / s->experts.bytes_s +
            2.0 * s->experts.n * s->experts.latency_s;
 }
 
-/* Returns the rows of this place's experts. */
+/* Returns the expected number of rows of this place's experts. */
 static double chosen_rows(const struct stage_load *s, const struct weights_cut *cut)
 {
     const double n_batches = s->experts.n / s->l->tp;
@@ -272,8 +274,8 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     return seconds;
 }
 
-/* The seconds of one MoE layer: its linears before rows are sent, its experts, the rows' way to
- * other hosts, and the way of the sums back. */
+/* The seconds of one MoE layer: the linears before rows are sent, the experts, sending rows to
+ * other hosts, and sending the sums back. */
 struct layer_times {
     double before, experts, there, back;
 };
@@ -297,8 +299,8 @@ static double exposed(double travels, double computes)
     return travels > computes ? travels - computes : 0;
 }
 
-/* True when s.rows rows take more than halves_win times as long whole as in two halves. The drawing
- * in model/stage.c (run_hiding) shows what hides what. */
+/* True when a step of s.rows rows takes more than halves_win times as long whole as in two halves.
+ * The drawing in model/stage.c (run_hiding) shows which work hides which messages. */
 static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint64_t parts)
 {
     static const double halves_win = 1.05;
@@ -349,7 +351,7 @@ double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_
     s.tp = layout_cost_group_of(t, order, &s.rates, l->tp);
     s.experts = layout_cost_group_of(t, order, &s.rates, l->ep * l->etp);
     s.etp_crosses = layout_link_of(t, order, l->etp) == LINK_NET;
-    /* pp groups are in flight and share the cache */
+    /* pp groups of sequences are in flight and share the cache */
     const struct kv_groups groups = kv_groups_of(l);
     const double n_tables = groups.n_full + groups.n_windowed;
     const double slots = (double)fit->n_kv_blocks / (blocks_per_slot * n_tables) / l->pp;

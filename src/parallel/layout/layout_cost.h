@@ -6,13 +6,13 @@
 #include "parallel/layout/layout.h"
 #include "parallel/topology/topo.h"
 
-/* Whether a layout fits, by its tightest rank: a replica's KV pool is as small as that of its
- * tightest member. */
+/* Whether a layout fits. The tightest rank decides, because all ranks of a replica have KV pools of
+ * the same size. */
 struct layout_fit {
     bool fits;
     uint32_t worst_rank;    /* of the reordered world */
-    uint64_t budget_bytes;  /* what each rank may use: as the budget says, or the smallest share of
-                               a host or GPU */
+    uint64_t budget_bytes;  /* memory that each rank may use: as the budget says, or the smallest
+                               share of a host or GPU */
     uint64_t needed_bytes;  /* of worst_rank, with one full context and one sequence's states */
     uint32_t n_state_slots; /* slots of recurrent states that fit on every rank */
     uint64_t n_kv_blocks;   /* KV blocks that fit on every rank besides all else */
@@ -25,8 +25,8 @@ enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget);
 
-/* Local. Returns the longest link inside any group of n consecutive ranks; groups start at
- * multiples of n. order [n_ranks]: see layout_choose. */
+/* Local. Returns the slowest kind of link inside any group of n consecutive ranks; groups start at
+ * multiples of n. order [n_ranks]: as in layout_choose. */
 enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
 
 /* Local. Returns the bandwidth of a host's network in bytes per second. */
@@ -35,10 +35,10 @@ double layout_network_bytes_s(const struct layout_budget *budget);
 /* Local. Sets l->expert_hosts from the hosts of the ranks. */
 void layout_see_hosts(const struct topo *t, const uint32_t *order, struct layout *l);
 
-/* Local. Sets l->halves_from: the smallest power of two of rows with which a replica's step takes
- * clearly less time in two halves, one of which travels to experts on other hosts while the other
- * computes, by the estimates of layout_rows_s; 2 for OVERLAP_ON; 0 if there is none or steps
- * cannot be divided. Halves read all weights twice. Needs l->expert_hosts. */
+/* Local. Sets l->halves_from: the smallest power of two of rows from which a replica's step takes
+ * clearly less time in two halves, by the estimates of layout_rows_s. One half's rows travel to
+ * experts on other hosts while the other half computes. 2 with OVERLAP_ON; 0 if no number pays or
+ * steps cannot be divided. Two halves read all weights twice. Needs l->expert_hosts. */
 void layout_choose_halves(const struct topo *t, const uint32_t *order,
                           const struct layout_budget *budget, enum overlap overlap,
                           struct layout *l);

@@ -1,5 +1,5 @@
-/* The memory that a rank needs for data of other ranks: hidden rows, sums, and the rows of its
- * experts, exchanged as moe/moe.c chooses for the layout. */
+/* The memory that a rank needs for data to and from other ranks: hidden rows, sums, and the rows of
+ * its experts, which are exchanged in the way that moe/moe.c chooses for the layout. */
 #include "parallel/layout/layout.h"
 
 #include "parallel/wire/exchange_memory.h"
@@ -60,7 +60,7 @@ double layout_expert_rows(const struct layout *l, struct layout_place place, uin
            range_count(layout_experts(l, place.ep)) / layout_n_places(l);
 }
 
-/* Returns the number to plan for when `mean` are expected and there can be at most `most`. */
+/* Returns the number of rows to plan for when `mean` are expected and `most` are possible. */
 static uint64_t planned(const struct layout *l, double mean, uint64_t most)
 {
     if (l->model.streams_experts) return most;
@@ -75,8 +75,8 @@ static uint64_t rows_in(const struct layout *l, struct layout_place place, uint6
                    batches(l) * step_tokens * min_u64(l->model.arch->n_chosen, held));
 }
 
-/* Returns the bytes of the experts' own arrays: their inputs, gate and up. One run of streamed
- * experts has at most as many rows as the step. */
+/* Returns the bytes of the experts' own arrays: inputs, gate and up. Streamed experts are computed
+ * in runs, each with at most as many rows as the step. */
 static uint64_t expert_bytes(const struct layout *l, struct layout_place place, uint64_t n_in,
                              uint64_t step_tokens)
 {
@@ -142,7 +142,7 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
     const uint64_t routed = way == WAY_BETWEEN_HOSTS || way == WAY_OF_ROWS ? slice : step_tokens;
     const uint64_t n_in = rows_in(l, place, step_tokens);
     if (m->n_experts == 0) return 0;
-    /* all tokens as int8 values, where they were not quantized before */
+    /* all tokens as int8 values; needed where they were not quantized before */
     const uint64_t codes = l->model.expert_code_group > 0 ? quant_rows_bytes(step_tokens, d) : 0;
     /* scores, ids twice, weights and slots; outputs and marks */
     uint64_t n =
@@ -154,14 +154,14 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
     case WAY_LOCAL:
         n += n_in * row + codes;
         break;
-    case WAY_IN_HOST: /* all choices; outputs in two segments by turns */
+    case WAY_IN_HOST: /* all choices; the outputs in two segments, used in turn */
         n += step_tokens * 6 * k * sizeof(int32_t) + 2 * n_in * row + codes;
         break;
     case WAY_BETWEEN_HOSTS:
         n += between_hosts_bytes(l, routed, n_in, step_tokens);
         if (l->halves_from > 0) n += second_lane_bytes(l, place, step_tokens);
         break;
-    case WAY_OF_ROWS: /* rows sent and returned; received, computed and sent back */
+    case WAY_OF_ROWS: /* rows sent and rows returned; rows received, computed and sent back */
         n += 2 * routed * k * row + 3 * n_in * row;
         break;
     }
@@ -171,8 +171,8 @@ uint64_t layout_moe_bytes(const struct layout *l, struct layout_place place, uin
 /* --- all ---------------------------------------------------------------------------------------
  */
 
-/* Returns the elements of 4 bytes per row of a row-parallel linear, for the larger of the two ways
- * to cut it: which one is used depends on the hosts. */
+/* Returns how many elements of 4 bytes a row-parallel linear needs per row. Counts the larger of
+ * the two ways to cut it, because the hosts decide which one is used. */
 static uint64_t row_sum_elements(const struct layout *l)
 {
     const struct arch *m = l->model.arch;
@@ -186,7 +186,7 @@ static uint64_t row_sum_elements(const struct layout *l)
     return max_u64(by_inputs, by_outputs);
 }
 
-/* In units of 4 bytes, for T = step_tokens rows:
+/* Adds up, in units of 4 bytes, for T = step_tokens rows:
  *   a buffer in flight to or from the next stage                          T D
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
  *     or, where ranks share a host and cut by outputs, the rank's D / tp output columns and

@@ -1,4 +1,4 @@
-/* Reads the values of the layout's flags that are more than a number. */
+/* Reads those values of the layout's flags that are not plain numbers. */
 #include "parallel/layout/layout_flags.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ struct network_unit {
     double size;
 };
 
-/* Reads a number of at least 0, which one of two units may follow (default: the first). Returns the
- * rest of the text; NULL: not valid. */
+/* Reads a number of at least 0, after which one of two units may stand (without one, the first).
+ * Returns the rest of the text; NULL: not valid. */
 static const char *read_quantity(const char *text, const struct network_unit units[2], double *out)
 {
     char *end;

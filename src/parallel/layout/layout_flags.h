@@ -1,4 +1,4 @@
-/* The flags that choose a layout (options/flags.h says how a row is read). */
+/* The flags that choose a layout. options/flags.h explains the rows. */
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_FLAGS_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_FLAGS_H
 
@@ -13,7 +13,8 @@ struct layout_network {
  * one with us or ms: "100", "100Gbit,2us". False: not valid. */
 bool layout_network_parse(const char *text, void *network);
 
-/* Whether large steps are divided into halves, one of which travels while the other is computed. */
+/* Whether large steps are divided into two halves; the rows of one travel while the other computes.
+ */
 enum overlap { OVERLAP_AUTO, OVERLAP_ON, OVERLAP_OFF };
 #define OVERLAP_WORDS                                                                              \
     {"auto", OVERLAP_AUTO}, {"on", OVERLAP_ON},                                                    \

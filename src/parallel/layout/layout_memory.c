@@ -1,5 +1,5 @@
-/* The memory that a rank needs: packed weights, KV blocks, workspace. Buffers for data of other
- * ranks: layout_exchange.c. */
+/* The memory that a rank needs for packed weights, KV blocks and the workspace. layout_exchange.c
+ * computes the buffers for data of other ranks. */
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout.h"
 
@@ -49,7 +49,8 @@ static bool is_streamed(const struct layout_model *m, const struct arch_tensor *
     return m->streams_experts && t->is_expert && !t->is_vector;
 }
 
-/* Bytes of the tensors of these parts: only those that stream, or only the others. */
+/* Bytes of the place's tensors of these parts: with `streamed` only those that stream, otherwise
+ * only those that do not. */
 static uint64_t parts_bytes(const struct weights_cut *cut, uint64_t parts, bool streamed)
 {
     uint64_t bytes = 0;
@@ -67,7 +68,8 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place,
     const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, place.pp);
     uint64_t bytes = parts_bytes(&cut, weights_outer_parts(l, place), streamed), one = 0;
-    uint64_t counted = 0; /* the parts whose bytes are `one`: most layers are like the one before */
+    uint64_t counted = 0; /* `one` holds the bytes of these parts; most layers have the same
+                             parts as the layer before */
     for (uint32_t i = layers.begin; i < layers.end; i++) {
         const uint64_t parts = arch_layer_parts(l->model.arch, i);
         if (parts != counted) one = parts_bytes(&cut, parts, streamed);
@@ -104,8 +106,8 @@ static uint64_t dense_columns(const struct layout *l, struct layout_place place)
                    range_count(layout_shared_ffn(l, place.tp)));
 }
 
-/* Returns the elements of a row's keys in a recurrent layer on a rank that has n of its units. With
- * heads of a Mamba-2 scan a rank has the keys of all groups. */
+/* Returns the elements of one row's keys in a recurrent layer on a rank that holds n units (heads).
+ * In a Mamba-2 scan every rank holds the keys of all groups. */
 static uint64_t key_elements(const struct arch *m, uint64_t n)
 {
     if (n == 0) return 0;
@@ -212,8 +214,8 @@ uint64_t layout_fixed_bytes(const struct layout_memory *m)
     return m->weights_bytes + m->workspace_bytes + m->exchange_bytes + m->stream_bytes;
 }
 
-/* Bytes of a slot: in each delta-rule layer the convolution's last inputs and the states of the
- * value heads, in f32. */
+/* Bytes of a slot, which holds one sequence's states in f32: for each recurrent layer, the last
+ * inputs of the convolution and the states of the value heads. */
 static uint64_t state_bytes(const struct layout *l, struct layout_place place)
 {
     const struct arch *m = l->model.arch;
@@ -225,7 +227,7 @@ static uint64_t state_bytes(const struct layout *l, struct layout_place place)
             values * m->delta.key_dim);
 }
 
-/* Bytes of a block's index keys. */
+/* Bytes of the index keys (sparse attention) in one KV block. */
 static uint64_t index_bytes(const struct layout *l, struct layout_place place, struct layout_kv kv)
 {
     const struct arch *m = l->model.arch;

@@ -11,8 +11,8 @@ static uint64_t later_of(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Simulates one step. done [pp]: when each stage was done with the step before; results [pp]: when
- * the results of the last pp steps were at the lead. */
+/* Simulates one step. done [pp]: when each stage finished the step before. results [pp]: when the
+ * lead had the results of the last pp steps. */
 static void pipe_replay_run_step(const struct pipe_replay *r, uint64_t step, uint64_t *done,
                                  uint64_t *results, struct pipe_stage_time *out)
 {

@@ -11,11 +11,11 @@
 struct pipe_replay {
     uint32_t pp;
     uint64_t n_steps;
-    const uint64_t *stage_ns; /* [n_steps, pp]: what each stage computes */
-    const uint64_t *lead_ns;  /* [n_steps]: committing step - pp and planning step, before stage 0
-                                 computes it, on the same core; NULL: 0 */
+    const uint64_t *stage_ns; /* [n_steps, pp]: how long each stage computes each step */
+    const uint64_t *lead_ns;  /* [n_steps]: the lead's time to commit step s - pp and plan step
+                                 s, on stage 0's core before stage 0 computes step s; NULL: 0 */
     uint64_t message_ns;      /* from a stage to the next, and from the last to the lead */
-    uint64_t first_step;      /* steps before it fill the pipe, and are not counted */
+    uint64_t first_step;      /* earlier steps fill the pipe and are not counted */
 };
 
 /* The time of one stage from the end of step first_step - 1 to the end of the last step. */

@@ -1,8 +1,8 @@
 /* The pipeline's timetable, a pure function. Sequences are divided into pp microbatch groups; step
- * s works on group s mod pp; stage p runs step s at tick s + p. The "B" of 1F1B is the sampled
- * token coming back: the plan of step s needs the result of step s - pp, which the last stage
- * produced one tick before, so that with balanced stages no stage waits. Source: the 1F1B schedule
- * of PipeDream (Narayanan et al., 2019), without a backward pass. */
+ * s works on group s mod pp; stage p runs step s at tick s + p. The plan of step s needs the tokens
+ * sampled in step s - pp, which the last stage produces one tick before, so with balanced stages no
+ * stage waits. Source: the 1F1B schedule of PipeDream (Narayanan et al., 2019); the sampled tokens
+ * that come back take the place of its backward pass. */
 #ifndef SHOAL_PARALLEL_LAYOUT_PIPE_SCHEDULE_H
 #define SHOAL_PARALLEL_LAYOUT_PIPE_SCHEDULE_H
 

@@ -1,5 +1,5 @@
-/* The part of `shoal plan` on experts by load: how even the ranks are by id, by load and with
- * copies. */
+/* The section of `shoal plan` on experts by load: how evenly the ranks are loaded with experts
+ * placed by id, by load, and by load with copies. */
 #include "base/mem.h"
 #include "parallel/layout/plan_report.h"
 
@@ -48,7 +48,7 @@ done:
     return st;
 }
 
-/* Appends the evenness by load of the places that the layout would choose without copies. */
+/* Appends how even the ranks are with experts placed by load but without copies. */
 static struct status add_without_copies(const struct layout *l, const int64_t *load,
                                         struct strbuf *out)
 {

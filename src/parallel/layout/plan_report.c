@@ -155,7 +155,8 @@ static void add_count(struct strbuf *out, uint32_t n, const char *one, const cha
     if (n > 0) strbuf_printf(out, ", %u %s", n, n == 1 ? one : many);
 }
 
-/* Appends one line: how many nodes are of this kind, and what each has. */
+/* Appends one line for `count` nodes of one kind: the number, the parts of one node, their ranks.
+ */
 static void plan_report_add_kind(const struct topo_node *n, uint32_t count, uint32_t n_ranks,
                                  struct strbuf *out)
 {
@@ -220,7 +221,7 @@ struct holding {
     struct range layers, heads, kv_heads, ffn, experts, expert_ffn, vocab;
 };
 
-/* Ranks or hosts, each once, ascending. */
+/* A set of ranks or hosts, added in ascending order. */
 struct numbers {
     uint32_t n, first, last, step; /* step 0: not evenly spaced */
 };
@@ -484,8 +485,8 @@ static void add_kv(const struct layout *l, const struct layout_budget *b,
                   INDENT, "States", bytes, fit->n_state_slots);
 }
 
-/* Returns the line of a stage whose ranks need the most, table->n when none of the stage's lines
- * lacks memory. */
+/* Returns the line of a stage whose ranks need the most memory; table->n when no line of the stage
+ * needs more than rank_bytes. */
 static uint32_t worst_line(const struct table *table, uint32_t stage, uint64_t n_blocks,
                            uint64_t rank_bytes)
 {
@@ -530,7 +531,8 @@ static void add_lack(const struct layout *l, const struct table *table,
     }
 }
 
-/* Appends what all ranks together may use, to show how far the layout is from fitting. */
+/* Appends how much memory all ranks together may use, to show how far the layout is from fitting.
+ */
 static void add_total(const struct layout *l, const struct layout_fit *fit, struct strbuf *out)
 {
     char total[CELL_BYTES];

@@ -8,8 +8,8 @@
 #include "parallel/layout/layout_choose.h"
 
 /* Local. Appends the report to `out`. order [n_ranks] and l as layout_choose gave them. Ranks that
- * hold the same share a line; where that would be more than 40 lines, counts replace ranges.
- * Errors: STATUS_MEMORY. */
+ * hold equal parts of the model share a line. If that makes more than 40 lines, the lines show
+ * numbers of units instead of ranges. Errors: STATUS_MEMORY. */
 struct status plan_report(const struct layout *l, const struct topo *t, const uint32_t *order,
                           const struct layout_budget *budget, struct strbuf *out);
 
@@ -18,15 +18,15 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
 struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out);
 
 /* Local. Appends which part of the experts streams from disk, and how many rows of a step take as
- * long to compute as a disk of disk_bytes_s takes to read; nothing when they do not stream, the
- * layout does not fit or disk_bytes_s is 0. Errors: STATUS_MEMORY. */
+ * long to compute as a disk of disk_bytes_s takes to read. Appends nothing when experts do not
+ * stream, the layout does not fit or disk_bytes_s is 0. Errors: STATUS_MEMORY. */
 struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out);
 
-/* Local. Appends the rows of a step for each expert and a token's bytes between hosts, for a router
- * that chooses evenly and for a load [L, E] (NULL: not known; else l->expert_places may not be
- * NULL); nothing for a dense model. Errors: STATUS_MEMORY. */
+/* Local. Appends the rows of a step for each expert and a token's bytes between hosts: for a router
+ * that chooses evenly and, unless load is NULL, for the load [L, E], which needs l->expert_places.
+ * Appends nothing for a dense model. Errors: STATUS_MEMORY. */
 struct status plan_report_wire(const struct layout *l, const struct layout_budget *budget,
                                const int64_t *load, struct strbuf *out);
 

@@ -13,8 +13,8 @@ struct streaming {
     double on_disk, in_memory, read;
 };
 
-/* Gives experts half of the memory that weights, arrays and a context leave, as a job does
- * (job_memory.c). */
+/* Computes a rank's streaming. Experts get half of the memory that weights, arrays and one full
+ * context leave, as in a job (job_memory.c). */
 static struct streaming streaming_of(const struct layout *l, const struct layout_budget *budget,
                                      const struct layout_fit *fit)
 {
@@ -25,7 +25,7 @@ static struct streaming streaming_of(const struct layout *l, const struct layout
         fit->budget_bytes > fit->needed_bytes ? (double)(fit->budget_bytes - fit->needed_bytes) : 0;
     s.in_memory = left / 2 + (double)m.stream_bytes;
     if (s.in_memory > s.on_disk) s.in_memory = s.on_disk;
-    /* a quarter of that memory is the ring, which keeps nothing for the next step */
+    /* a quarter of that memory is the ring, which keeps no experts for the next step */
     s.read = s.in_memory < s.on_disk ? s.on_disk - s.in_memory / 4 * 3 : 0;
     return s;
 }

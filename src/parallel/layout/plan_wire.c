@@ -6,8 +6,7 @@
 
 enum { INDENT = 10 };
 
-/* Appends the mean rows of a step for an expert and for the first place, which has the most
- * experts. */
+/* Appends the mean rows of a step for an expert, and for the rank with the most experts. */
 static void report_rows(const struct layout *l, const struct layout_budget *b, struct strbuf *out)
 {
     const struct arch *m = l->model.arch;

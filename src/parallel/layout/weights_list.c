@@ -30,8 +30,8 @@ static struct range held(const struct weights_cut *cut, enum arch_dim dim)
     return (struct range){units.begin * unit, units.end * unit};
 }
 
-/* Cuts a row-parallel tensor: the place holds its inputs of all outputs, or all inputs of its
- * outputs. */
+/* Cuts a row-parallel tensor. The place holds its range of the inputs for all outputs or, when the
+ * layout cuts by outputs, all inputs for its range of the outputs. */
 static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct weight_spec *s)
 {
     const struct layout *l = cut->l;
@@ -40,7 +40,8 @@ static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct wei
     if (is_expert ? l->cuts_expert_outputs : l->cuts_outputs) s->cols = whole(s->n_cols);
 }
 
-/* Shifts the rows of a role that shares its tensor with others. */
+/* Shifts the rows of a role whose tensor also holds rows of other roles: t->before stand before its
+ * rows, t->behind after them. */
 static void shift_rows(const struct arch *m, const struct arch_tensor *t, struct weight_spec *s)
 {
     for (int i = 0; i < 2; i++) {
@@ -97,7 +98,7 @@ struct listing {
     void *ctx;
 };
 
-/* Emits the tensors of these parts. For parts outside the layers, layer is 0. */
+/* Emits the place's slabs of these parts. For parts outside the layers, layer is 0. */
 static struct status list_tensor_parts(const struct listing *k, uint64_t parts, uint32_t layer)
 {
     const struct arch_tensor *t;

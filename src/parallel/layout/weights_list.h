@@ -12,10 +12,10 @@ struct weight_spec {
     enum weight_role role;
     const struct arch_tensor *tensor; /* borrowed: its row of the table */
     uint32_t layer;                   /* absolute; 0 for roles outside layers */
-    bool is_vector; /* a norm, a bias or the like: kept in f32. The tensor is [n_cols], a
-                       convolution's [n_rows, n_cols] */
-    bool is_expert; /* the tensor is [E, out, in]; outer is the range of places of experts. With
-                       is_vector it is [E, n_cols], rows is that range */
+    bool is_vector; /* a norm, a bias or the like, kept in f32. Its tensor is [n_cols]; a
+                       convolution's is [n_rows, n_cols] */
+    bool is_expert; /* the tensor is [E, out, in], and `outer` is the range of places of experts.
+                       A vector's tensor is [E, n_cols], and `rows` is that range */
     uint32_t n_outer, n_rows, n_cols;
     struct range outer, rows, cols;
 };

@@ -1,6 +1,6 @@
-/* The workspace of a stage: its arrays, the steps of a layer in which each is alive, and their
- * places in one piece of memory. Pure functions. The stage allocates by these functions, and `shoal
- * plan` counts by them. */
+/* The workspace of a stage: its arrays, the steps of a layer during which each array is in use, and
+ * the places of the arrays in one piece of memory. Pure functions. The stage allocates by them, and
+ * `shoal plan` counts by them. */
 #ifndef SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 #define SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 
@@ -70,28 +70,29 @@ enum workspace_array {
         WORKSPACE_COUNT
 };
 
-/* The size of each array: elements of 4 bytes per row, for n_rows rows, and bytes for all rows
- * together (quantized rows are not whole elements). Zero: the model has no such array. */
+/* The size of each array: per_row elements of 4 bytes for each of n_rows rows, plus `bytes` bytes
+ * for all rows together (quantized rows are not whole elements). Both 0: the model has no such
+ * array. */
 struct workspace_shape {
     uint64_t n_rows;
     uint64_t per_row[WORKSPACE_COUNT], bytes[WORKSPACE_COUNT];
-    /* inputs of the widest rows whose quantized values stand in CODES and in INNER_CODES; the
-     * caller adds their bytes, because a plan counts the formats of the weights and a stage all
+    /* inputs of the widest rows whose quantized values are in CODES and in INNER_CODES. The caller
+     * adds the bytes of these two arrays: a plan counts the formats of the weights, a stage all
      * formats that an op may ask for */
     uint64_t code_inputs, inner_code_inputs;
     bool keeps_shared; /* workspace_keeps_shared */
 };
 
-/* The work of sparse attention, which does some rows of a step at a time; all 0: the model has
- * none. */
+/* The sizes of sparse attention's arrays. It handles a part of a step's rows at a time. All 0: the
+ * model has no sparse attention. */
 struct workspace_index {
     uint64_t n_scores;                 /* elements of INDEX_SCORES */
-    uint64_t n_gather, gathered_bytes; /* rows in INDEX_GATHERED; its bytes in the widest type of a
-                                          cache */
-    uint64_t n_tiles;                  /* blocks of a row's chosen positions */
+    uint64_t n_gather, gathered_bytes; /* rows in INDEX_GATHERED; the bytes of that array with
+                                          the widest cache type */
+    uint64_t n_tiles;                  /* KV blocks that one row's chosen positions fill */
 };
 
-/* Local. Returns these sizes for steps of n_rows rows. */
+/* Local. Returns the sizes of sparse attention's arrays for steps of n_rows rows. */
 struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows);
 
 /* Local. Returns the sizes of a stage's arrays on a place, for steps of n_rows rows. The only
@@ -99,8 +100,8 @@ struct workspace_index workspace_index_of(const struct arch *m, uint64_t n_rows)
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows);
 
-/* Local. True when the output of the shared experts is kept through all steps of a layer, because
- * the halves of a step take turns. */
+/* Local. True when the output of the shared experts needs an array of its own throughout a layer,
+ * because the two halves of a step take turns. */
 bool workspace_keeps_shared(const struct layout *l);
 
 struct workspace_place {
@@ -108,7 +109,7 @@ struct workspace_place {
     uint64_t n_bytes; /* UINT64_MAX: the sum overflows */
 };
 
-/* Local. Places the arrays; those that are alive in different steps share memory
+/* Local. Places the arrays. Arrays that are used in different steps of a layer share memory
  * (base/lifetimes.h). */
 struct workspace_place workspace_place(const struct workspace_shape *shape);
 

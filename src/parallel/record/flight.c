@@ -30,8 +30,8 @@ void flight_begin(struct flight *f, enum flight_op op, uint32_t axis, uint64_t c
     const int64_t layer = atomic_load_explicit(&f->layer, memory_order_relaxed);
     struct flight_slot *s = &f->slots[number % FLIGHT_EVENTS];
     atomic_store_explicit(&s->number, 0, memory_order_relaxed);
-    atomic_thread_fence(
-        memory_order_release); /* a reader that sees the new words also sees the 0 */
+    /* a reader that sees the new words must also see the 0 */
+    atomic_thread_fence(memory_order_release);
     const uint64_t kind = (uint64_t)op | (uint64_t)axis << 8 | (uint64_t)(uint32_t)layer << 32;
     atomic_store_explicit(&s->kind, kind, memory_order_relaxed);
     atomic_store_explicit(&s->count, count, memory_order_relaxed);
@@ -69,7 +69,7 @@ bool flight_read(const struct flight *f, uint64_t number, struct flight_event *o
 struct flight_event flight_last(const struct flight *f)
 {
     struct flight_event e;
-    /* the writer may overwrite an event while it is read; try again */
+    /* tries again when the writer overwrites the event while it is read */
     for (int i = 0; i < 100; i++) {
         const uint64_t n = atomic_load_explicit(&f->n_events, memory_order_acquire);
         if (n == 0) break;

@@ -64,8 +64,8 @@ struct flight {
 /* Local. Makes an empty ring in the caller's memory. */
 void flight_init(struct flight *f);
 
-/* Local, writer. Sets the step that the following events belong to, outside the layers; and their
- * layer. */
+/* Local, writer. flight_mark_step sets the step of the events that follow, outside the layers;
+ * flight_mark_layer sets their layer. */
 static inline void flight_mark_step(struct flight *f, uint64_t step)
 {
     atomic_store_explicit(&f->step, step, memory_order_relaxed);
@@ -82,12 +82,12 @@ void flight_begin(struct flight *f, enum flight_op op, uint32_t axis, uint64_t c
                   uint64_t now_ns);
 void flight_end(struct flight *f, uint64_t now_ns);
 
-/* Local, reader, any thread. Reads the event of this number; false when it was overwritten, is
- * being written, or is yet to come. */
+/* Local, reader, any thread. Reads the event with this number; false when it was overwritten, is
+ * being written or does not exist yet. */
 bool flight_read(const struct flight *f, uint64_t number, struct flight_event *out);
 
-/* Local, reader, any thread. Returns the newest event, or the one before it while that is being
- * written; number 0 when there is none. */
+/* Local, reader, any thread. Returns the newest event or, while that is being written, the one
+ * before it; number 0 when there is none. */
 struct flight_event flight_last(const struct flight *f);
 
 /* Local. Returns the name of an enum flight_op, for messages; any number is accepted. */

@@ -1,6 +1,6 @@
-/* The timeline of a rank (--trace): a ring that keeps the last spans. One thread writes. It never
- * waits and allocates only at its start. comm, the engine and the lead's loop fill it;
- * job/trace_file.h gathers the ranks' timelines and writes them. */
+/* The timeline of a rank (--trace): a ring that keeps the newest spans of time. One thread writes.
+ * Adding never waits; memory is allocated only by trace_create. comm, the engine and the lead's
+ * loop add spans; job/trace_file.h gathers the ranks' timelines and writes them to a file. */
 #ifndef SHOAL_PARALLEL_RECORD_TRACE_H
 #define SHOAL_PARALLEL_RECORD_TRACE_H
 
@@ -45,24 +45,24 @@ struct trace_event {
 
 struct trace; /* one per rank */
 
-/* Local. Makes room for a rank's part of TRACE_EVENTS_ALL; n_ranks 1 to TRACE_EVENTS_ALL. Errors:
- * STATUS_MEMORY. destroy accepts NULL. */
+/* Local. Allocates room for one rank's share of TRACE_EVENTS_ALL. n_ranks: 1 to TRACE_EVENTS_ALL.
+ * Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status trace_create(uint32_t n_ranks, struct trace **out);
 void trace_destroy(struct trace **t);
 
 /* Local, writer. Adds an event; nothing when t is NULL. */
 void trace_add(struct trace *t, const struct trace_event *e);
 
-/* Local, writer. Adds the last event of the flight recorder. Leaves out point-to-point waits: the
- * engine adds them, because it knows what it waited for. */
+/* Local, writer. Adds the last event of the flight recorder, unless it is a point-to-point wait:
+ * the engine adds these itself, because it knows what it waits for. */
 void trace_add_comm(struct trace *t, const struct flight *f);
 
 /* Local. Returns the CPU time of this thread in ns; 0 when t is NULL, which saves the system call.
  */
 uint64_t trace_cpu_ns(const struct trace *t);
 
-/* Local. Returns how many events are kept at most (the same on all ranks), how many are kept, and
- * how many older ones were overwritten. */
+/* Local. Return how many events are kept at most (the same on all ranks), how many are kept now,
+ * and how many older ones were overwritten. */
 size_t trace_capacity(const struct trace *t);
 size_t trace_count(const struct trace *t);
 uint64_t trace_n_lost(const struct trace *t);
@@ -70,9 +70,9 @@ uint64_t trace_n_lost(const struct trace *t);
 /* Local. Copies the kept events to out [trace_count], oldest first. */
 void trace_copy(const struct trace *t, struct trace_event *out);
 
-/* Local, any thread, while the writer goes on. As trace_copy, into out [trace_capacity], but
- * without the events that the writer overwrote meanwhile. Returns the number of events; *n_lost:
- * how many older ones are missing. */
+/* Local, any thread, while the writer goes on. Like trace_copy, into out [trace_capacity], but
+ * leaves out events that the writer overwrites during the copy. Returns the number of events
+ * copied. *n_lost: how many older ones are missing. */
 size_t trace_copy_beside(const struct trace *t, struct trace_event *out, uint64_t *n_lost);
 
 #endif

@@ -56,7 +56,7 @@ static struct status count_local(struct topo *t)
 static uint32_t find_node(const struct topo *t, uint32_t n_nodes, const char *name)
 {
     for (uint32_t i = n_nodes; i-- > 0;) {
-        /* the last node first, because launchers place ranks host by host */
+        /* begins with the last node, because launchers place ranks host by host */
         if (strcmp(t->nodes[i].name, name) == 0) return i;
     }
     return n_nodes;
@@ -134,7 +134,7 @@ static bool is_xml(const char *name)
     return n > 4 && strcmp(name + n - 4, ".xml") == 0;
 }
 
-/* Adds the folder's *.xml files; refuses entries that are not regular files. */
+/* Adds the folder's *.xml files; refuses *.xml entries that are not regular files. */
 static struct status add_files(const char *folder, DIR *dir, struct description *out)
 {
     const struct dirent *entry;
@@ -185,7 +185,7 @@ struct describe_job {
     uint64_t memory_bytes;
 };
 
-/* Replaces the node's GPUs by the given number of GPUs with unknown places. */
+/* Replaces the node's GPUs by job->gpus_per_node GPUs at unknown places. */
 static void forget_gpus(struct topo_node *node, const struct describe_job *job)
 {
     node->n_gpus = job->gpus_per_node;
@@ -200,7 +200,8 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
     TRY(topo_load(d->synthetic, d->files != NULL ? d->files[i] : NULL, h));
     topo_read_node(*h, node);
     snprintf(node->name, sizeof node->name, "node%u", i);
-    /* whether the text gives a size; without one hwloc assumes 1 GiB for each NUMA node */
+    /* whether the description gives the memory's size; hwloc assumes 1 GiB for each NUMA node when
+     * a synthetic one does not */
     const bool said =
         d->synthetic == NULL ? node->memory_bytes > 0 : strstr(d->synthetic, "memory=") != NULL;
     node->memory_is_assumed = !said && job->memory_bytes == 0;
@@ -268,8 +269,8 @@ static struct status read_nodes(const struct describe_job *job, struct topo_node
     return status_ok();
 }
 
-/* Fills t->ranks, node after node; copies from the node before when both are synthetic and have as
- * many ranks. */
+/* Fills t->ranks, node after node. Copies the ranks of the node before when both nodes are
+ * synthetic and have as many ranks. */
 static struct status read_ranks(const struct describe_job *job, struct topo *t)
 {
     uint32_t at = 0, n_before = 0;

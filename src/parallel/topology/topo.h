@@ -24,11 +24,12 @@ struct topo_node {
     char name[64];
     uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
     uint64_t memory_bytes;
-    bool memory_is_assumed;              /* the description names none, so 256 GiB */
-    struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus that fit, by bus id */
+    bool memory_is_assumed;              /* the description gives no memory, so memory_bytes is
+                                            256 GiB */
+    struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus by bus id, as far as they fit */
 };
 
-/* One rank's place; indices count inside its host; -1: the rank may run in several. */
+/* One rank's place. Indices count inside the rank's host; -1: the rank may run in several. */
 struct topo_rank {
     uint32_t host;
     int32_t package, numa, l3, first_pu;
@@ -55,8 +56,8 @@ struct status topo_describe(const char *spec, uint32_t n_ranks, uint32_t gpus_pe
                             uint64_t memory_per_node_bytes, struct topo **out);
 void topo_destroy(struct topo **t);
 
-/* This process on the running machine: its rank entry (host left 0) and its node; packed as plain
- * bytes so that comm can gather them. */
+/* This process on the running machine: its own entry (host is 0) and its node. Holds no pointers,
+ * so comm gathers it as bytes. */
 struct topo_self {
     struct topo_rank rank;
     struct topo_node node;
@@ -67,7 +68,8 @@ struct topo_self {
 struct status topo_self_read(struct topo_self *out);
 
 /* Local. Makes a topology from the entries of all ranks ([n_ranks], in the launcher's order);
- * entries with the same node name are on one host. *out: topo_destroy. Errors: STATUS_MEMORY. */
+ * entries with the same node name are on one host. The caller frees *out with topo_destroy. Errors:
+ * STATUS_MEMORY. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
 /* Local. Returns the number of compute threads for this rank, at least 1: its share of the cores
@@ -75,8 +77,9 @@ struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct
 uint32_t topo_threads(const struct topo *t, uint32_t rank);
 
 /* Local. Binds each thread of a team (NULL: the calling thread) to one core of this rank's share of
- * the CPU set that the launcher gave. Binds none if there are more threads than cores, or if the
- * launcher bound nothing and cores would be left over. A failure is a warning, never an error. */
+ * the CPU set that the launcher gave. Binds no thread if there are more threads than cores, or if
+ * the launcher bound nothing and cores would be left idle. A failure is a warning, never an error.
+ */
 void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team);
 
 /* Local. Binds the calling thread, and the memory that it will touch, to a NUMA node of this

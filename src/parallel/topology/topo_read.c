@@ -1,4 +1,4 @@
-/* Reads hwloc's objects, which only the files of this room know. */
+/* Reads hwloc's objects. Only the files of this room use hwloc. */
 #include "parallel/topology/topo_private.h"
 
 #include <stdio.h>
@@ -69,8 +69,8 @@ static int32_t numa_near(hwloc_topology_t h, hwloc_obj_t o)
     return numa != NULL ? (int32_t)numa->logical_index : -1;
 }
 
-/* Returns a GPU's memory in bytes, as its vendor's library reported it when the XML file was made.
- */
+/* Returns an NVIDIA GPU's memory in bytes, which hwloc's CUDA library wrote when the XML file was
+ * made; 0: unknown. */
 static uint64_t memory_of(hwloc_obj_t pci)
 {
     for (hwloc_obj_t o = pci->io_first_child; o != NULL; o = o->next_sibling) {
@@ -117,7 +117,8 @@ void topo_read_node(hwloc_topology_t h, struct topo_node *out)
     out->memory_bytes = hwloc_get_root_obj(h)->total_memory;
 }
 
-/* Returns the index of the only object of this type that touches the set, else -1. */
+/* Returns the index of the only object of this type that intersects the set; -1 when none or
+ * several do. */
 static int32_t only_object(hwloc_topology_t h, hwloc_obj_type_t type, hwloc_const_cpuset_t set)
 {
     int32_t found = -1;

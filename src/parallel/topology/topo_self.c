@@ -1,5 +1,5 @@
-/* This process on the running machine: hwloc's view, the launcher's binding and the control group's
- * memory limit. Also binds threads, and changes nothing else. */
+/* Reads this process's place on the running machine: hwloc's view, the launcher's binding and the
+ * control group's memory limit. Also binds threads. */
 #include "parallel/topology/topo.h"
 
 #include "base/log.h"
@@ -25,7 +25,7 @@ static uint64_t topo_self_read_number(const char *path, int base, uint64_t none)
     return end == line ? none : n;
 }
 
-/* Returns the smallest limit of a control group and the groups around it. */
+/* Returns the smallest limit of a control group and of the groups that contain it. */
 static uint64_t group_limit(const char *mount, const char *group, const char *file)
 {
     char folder[512], path[640];
@@ -162,9 +162,9 @@ uint32_t topo_threads(const struct topo *t, uint32_t rank)
     return end > begin ? end - begin : 1;
 }
 
-/* True when threads should be bound: not when there are more threads than cores, which the system
- * balances better, and not when the launcher bound nothing and cores would be left idle: another
- * job of this host could bind its threads to the same cores. */
+/* True when threads should be bound. More threads than cores are balanced better by the system.
+ * When the launcher bound nothing and cores would be left idle, another job on this host could bind
+ * its threads to the same cores. */
 static bool worth_binding(const struct topo *t, uint32_t rank, uint32_t n_sharers,
                           uint32_t n_threads, bool bound_by_launcher)
 {

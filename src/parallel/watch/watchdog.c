@@ -31,7 +31,7 @@ enum {
 /* Another rank, as seen from this one. Times are in watched time (struct watchdog). */
 struct watch {
     uint32_t rank;
-    struct board_slot *slot; /* its slot on this host's board; NULL: it is watched by packets */
+    struct board_slot *slot; /* its slot on this host's board; NULL: packets bring its heartbeats */
     uint64_t beats, heard_ns;
     uint64_t starved_ns; /* when it was last silent because it got no CPU */
     bool armed, left;
@@ -57,8 +57,8 @@ struct watchdog {
                               order */
     uint32_t n_watches, n_by_board;
     uint64_t interval_ns, limit_ns;
-    /* how long this process itself ran: a watcher that was suspended must not take the others for
-     * lost */
+    /* watched_ns: how long this process itself has run since the start. A suspended process must
+     * not take the others for lost */
     uint64_t watched_ns, looked_ns;
     _Atomic bool connected; /* the lead answered */
     pthread_mutex_t words_lock;
@@ -88,9 +88,9 @@ static void packet_init(const struct watchdog *w, enum link_kind kind, struct li
     out->last = flight_last(&w->mine->flight);
 }
 
-/* Sends to the lead or, as the lead, to all ranks that were heard from. A rank whose path to the
- * lead has gone quiet sends to all of the lead's addresses, so that one broken network out of
- * several loses no rank. */
+/* Sends to the lead or, as the lead, to all ranks from which it has heard. A rank that has not
+ * heard from the lead for some time sends to all of the lead's addresses, so that no rank is lost
+ * when one of several networks breaks. */
 static void send_all(struct watchdog *w, const struct link_packet *p)
 {
     for (uint32_t i = w->n_by_board; i < w->n_watches; i++) {
@@ -299,10 +299,10 @@ static void send_left(struct watchdog *w)
     for (int i = 0; i < 3; i++) send_all(w, &p); /* several times, because packets may be lost */
 }
 
-/* Tells the others, runs the last-words callback, waits long enough for all to hear, ends the
- * process. Launchers kill the rest of a job at the first exit. So the other ranks wait until the
- * lead has written its rows and left, for at most LAST_WORDS_S, and not for a lead that is lost;
- * the lead exits a beat after it says so. */
+/* Tells the other ranks, runs the last-words callback, waits until all have heard, and ends the
+ * process. Launchers kill the rest of a job when the first rank exits. So the other ranks wait
+ * until the lead has written its rows and said that it leaves, for at most LAST_WORDS_S, and not at
+ * all for a lost lead. The lead exits one beat after it has said so. */
 static void leave(struct watchdog *w, const struct watchdog_loss *loss)
 {
     struct link_packet p;

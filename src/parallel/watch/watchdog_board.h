@@ -11,7 +11,7 @@ enum { WATCHDOG_HOST_MAX = 64 };
 
 /* A lost rank. Also sent between hosts: fixed sizes, no pointers. */
 struct watchdog_loss {
-    uint32_t rank, n_more; /* of the world; how many others of its host are lost with it */
+    uint32_t rank, n_more; /* world rank; how many other ranks of its host were silent too */
     uint32_t reporter;
     uint32_t silent_ms;
     char host[WATCHDOG_HOST_MAX];
@@ -38,9 +38,9 @@ struct board {
     struct board_slot slots[]; /* [size of COMM_HOST] */
 };
 
-/* **Collective (host)**. Opens the host's board; where memory cannot be shared *shared is false and
- * the board is this rank's own, with slot 0. Returns its size in bytes for board_close; 0 when
- * there is no memory at all. */
+/* **Collective (host)**. Opens the host's board. Where memory cannot be shared, *shared is false
+ * and the board is this rank's own, with slot 0. Returns the board's size in bytes, for
+ * board_close; 0 when memory ran out. */
 size_t board_open(struct comm *c, struct board **out, bool *shared);
 void board_close(struct board **b, size_t n_bytes);
 
@@ -53,7 +53,7 @@ void board_sign_thread(struct board_slot *mine);
  * False when it is gone, stopped or asleep, or when /proc does not show it. */
 bool board_waits_for_cpu(const struct board_slot *s);
 
-/* Local. Posts a loss. Only the first post of a host counts; true for it. */
+/* Local. Posts a loss. Only the first post on a host counts; returns true for that one. */
 bool board_post(struct board *b, const struct watchdog_loss *loss);
 
 /* Local. True when a loss has been posted; *out is a copy of it. */

@@ -1,5 +1,5 @@
-/* UDP over IPv4. The lead replies to the sender's address, so ranks need to know only the lead's.
- */
+/* UDP over IPv4. The lead replies to the sender's address, so the other ranks need to know only the
+ * lead's addresses. */
 #include "parallel/watch/watchdog_link.h"
 
 #include <ifaddrs.h>

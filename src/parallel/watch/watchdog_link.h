@@ -1,6 +1,6 @@
 /* Heartbeats between hosts. Every rank that does not share the lead's board exchanges UDP packets
- * with the lead; these ranks and the lead have one socket each. A random key tells the job's packets from those of other
- * jobs. Never blocks. Private to watchdog. */
+ * with the lead. These ranks and the lead have one socket each. A random key tells the job's
+ * packets from those of other jobs. Never blocks. Private to watchdog. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 
@@ -28,7 +28,7 @@ struct link_home {
 };
 
 /* Local. link_open opens a socket on any port; -1 when it cannot. link_home_of makes the job's key
- * and finds the lead's own addresses, for the lead to broadcast. */
+ * and finds the addresses of the lead, which calls it and broadcasts the result. */
 int link_open(void);
 void link_home_of(int fd, struct link_home *out);
 

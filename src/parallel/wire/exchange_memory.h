@@ -1,6 +1,6 @@
-/* Computes the memory in which rows travel between hosts from the numbers of rows. Pure functions,
- * so that two callers agree: moe/exchange_hosts.c allocates by them what one call needs, and
- * layout_exchange.c plans by them for the largest step. */
+/* Computes the sizes of the arrays through which rows travel between hosts. Pure functions, shared
+ * so that both callers agree: moe/exchange_hosts.c allocates for one call, and layout_exchange.c
+ * plans for the largest step. */
 #ifndef SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 #define SHOAL_PARALLEL_WIRE_EXCHANGE_MEMORY_H
 
@@ -12,21 +12,22 @@ struct exchange_shape {
     size_t n_hosts, n_chosen;   /* hosts of the ep ranks; K */
     size_t n_runs;              /* threads that pack the sums */
     size_t n_routed;            /* tokens that this rank routes and sends */
-    size_t n_sent, n_choices;   /* rows in its blocks for all hosts, its own too; their choices */
+    size_t n_sent, n_choices;   /* rows in its blocks for all hosts, this one included; and the
+                                   choices of these rows */
     size_t n_came;              /* rows in all blocks for this host */
     size_t n_in;                /* rows of this rank's experts */
     size_t n_back;              /* rows of other hosts whose sums this rank sends back */
-    /* rows of messages that this rank receives: of tokens, and of sums */
+    /* rows in the messages that this rank receives: rows of tokens, and rows of sums */
     size_t n_mailed, n_returned;
 };
 
 enum exchange_array {
     EXCHANGE_ROW_OF,      /* [routed, hosts] the row of a token in the block for a host */
     EXCHANGE_TOKENS_OUT,  /* the blocks of tokens for all hosts */
-    EXCHANGE_HOST_SLOTS,  /* [came, K] all choices of this host */
-    EXCHANGE_TO_SLOTS,    /* [came, K] among this rank's rows */
+    EXCHANGE_HOST_SLOTS,  /* [came, K] the places of the choices computed on this host */
+    EXCHANGE_TO_SLOTS,    /* [came, K] the same choices' rows among those of this rank's experts */
     EXCHANGE_ROW_WEIGHTS, /* [came] pointers to the rows' weights */
-    EXCHANGE_GROUP_SUMS,  /* [came, groups] of int8 values */
+    EXCHANGE_GROUP_SUMS,  /* [came, groups] the sum of each group's int8 values */
     EXCHANGE_OUTPUTS,     /* [in, D + 1] the experts' outputs, with their counters */
     EXCHANGE_SUMS_OUT,    /* the blocks of sums for all other hosts */
     EXCHANGE_MAIL,        /* messages from other hosts, of tokens and then of sums */
@@ -37,14 +38,14 @@ enum exchange_array {
  * (parallel/comm/comm_mail.h). */
 enum { EXCHANGE_PIECE_BYTES = 16 };
 
-/* Local. Bytes of that list with n_pieces pieces for each host, a multiple of 64. */
+/* Local. Returns the bytes, a multiple of 64, of that list with n_pieces pieces for each host. */
 size_t exchange_head_bytes(size_t n_hosts, size_t n_pieces);
 
 /* Local. Returns the most bytes that one array can need. */
 size_t exchange_array_bytes(const struct exchange_shape *s, enum exchange_array which);
 
-/* Local. Bytes that are allocated where n_bytes are needed: a quarter more, so that slowly growing
- * steps do not allocate each time. */
+/* Local. Returns the bytes to allocate when n_bytes are needed: a quarter more, so that steps that
+ * grow slowly do not allocate each time. */
 size_t exchange_grown_bytes(size_t n_bytes);
 
 #endif

@@ -27,8 +27,7 @@ uint64_t *result_block_ends(void *at);
 /* Local. Writes the head. n_bytes: of the whole block, a multiple of 64. */
 void result_block_write_head(size_t n_rows, size_t n_bytes, void *at);
 
-/* Local. Finds the block that begins at `at`, of which n_bytes may be read; false: it is damaged.
- */
+/* Local. Reads the block that begins at `at`; at most n_bytes may be read. False: it is damaged. */
 bool result_block_read(const void *at, size_t n_bytes, struct result_block *out);
 
 #endif

@@ -13,10 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The content of a row. */
+/* The format of a row. */
 struct token_format {
     size_t width;   /* D */
-    uint32_t group; /* of the int8 values, which have a scale for each group; 0: floats */
+    uint32_t group; /* values are int8 in groups of this size, each with a scale; 0: values are
+                       floats */
 };
 
 struct token_block {
@@ -41,8 +42,9 @@ size_t token_row_bytes(const struct token_format *f);
 struct token_block token_block_at(const struct token_format *f, size_t n_rows, size_t n_choices,
                                   void *at);
 
-/* Local. Writes the head of a block at `at`. token_block_read finds the block that begins at `at`,
- * of which n_bytes may be read; false: it is damaged, because counts or sizes do not fit. */
+/* Local. token_block_write_head writes the head of a block at `at`. token_block_read reads the
+ * block that begins at `at`, of which at most n_bytes may be read; false: it is damaged, because
+ * counts or sizes do not fit. */
 void token_block_write_head(const struct token_block *b, void *at);
 bool token_block_read(const struct token_format *f, const void *at, size_t n_bytes,
                       struct token_block *out);

@@ -15,7 +15,8 @@ static double choose(uint32_t n, uint32_t k)
     return c;
 }
 
-/* Returns the probability that k experts, chosen at random from n, are none of the `held` ones. */
+/* Returns the probability that none of k experts, chosen at random from n, is among `held` given
+ * ones. */
 static double none_chosen(uint32_t n, uint32_t held, uint32_t k)
 {
     double p = 1;

@@ -1,6 +1,6 @@
 /* The bytes that exchange_hosts.c sends between hosts for a token in one layer. Pure functions of
- * the formats that the exchange writes, for `shoal plan` and for tests; a trained router's tokens
- * may touch more hosts or fewer than expected, which --metrics counts. */
+ * the formats of the exchange, for `shoal plan` and for tests. They give expected values; --metrics
+ * counts how many hosts a trained router's tokens really go to. */
 #ifndef SHOAL_PARALLEL_WIRE_WIRE_BYTES_H
 #define SHOAL_PARALLEL_WIRE_WIRE_BYTES_H
 
@@ -27,8 +27,8 @@ struct wire_bytes {
 /* Local. Computes the bytes for a router that chooses at random. */
 struct wire_bytes wire_bytes_of(const struct wire_shape *s);
 
-/* Local. Computes them for tokens that go to `hosts` other hosts, with the fraction `others` of
- * their choices there; w.rows is 0. Reads only format and n_chosen of the shape. */
+/* Local. Computes the bytes for tokens that go to `hosts` other hosts, with the fraction `others`
+ * of their choices on these; w.rows is 0. Reads only format and n_chosen of the shape. */
 struct wire_bytes wire_bytes_for(const struct wire_shape *s, double hosts, double others);
 
 /* Local. Returns the fraction of all tokens that have an expert on the first host, which holds the

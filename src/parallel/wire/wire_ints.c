@@ -1,5 +1,5 @@
-/* Each width has a loop of its own, compiled from one body with a constant width: it loads and
- * stores whole words that overlap, so that no value costs a loop over its bytes. */
+/* Each width has its own loop, compiled from one body with a constant width. It loads and stores
+ * whole words that overlap, so that no value needs a loop over its bytes. */
 #include "parallel/wire/wire_ints.h"
 
 #include <stdbool.h>
@@ -11,7 +11,8 @@ enum { WORD = sizeof(uint64_t) };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Bytes per value that the block needs. v ^ 2v has its highest bit where v's sign begins. */
+/* Returns the bytes per value that a block needs. The highest bit of v ^ 2v is the lowest of v's
+ * sign bits, which tells how many bits v needs. */
 static unsigned ints_width(const int64_t *v, size_t n)
 {
     typedef uint64_t lanes __attribute__((vector_size(32)));
@@ -149,7 +150,7 @@ INLINE size_t read_blocks(const char *from, size_t n_bytes, bool adds, int64_t *
         if (w > WORD || need > n_bytes - at) return WIRE_INTS_BAD;
         if (n_bytes - at - need >= WORD) {
             load_block(from + at, in_block, w, adds, values + i);
-        } else { /* near the end of `from` whole words would be read from beyond it */
+        } else { /* near its end, reading whole words would read beyond `from` */
             char copy[(WIRE_INTS_BLOCK + 1) * WORD] = {0};
             memcpy(copy, from + at, need);
             load_block(copy, in_block, w, adds, values + i);

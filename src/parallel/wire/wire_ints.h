@@ -16,8 +16,8 @@ enum { WIRE_INTS_BLOCK = 64 };
 /* Returned for a message that is damaged or too short. */
 #define WIRE_INTS_BAD SIZE_MAX
 
-/* Local. Bytes that packing n values may write: the longest message, and room for the whole word
- * that the last store writes. */
+/* Local. Returns the most bytes that packing n values may write: the longest message, and the whole
+ * word of the last store. */
 static inline size_t wire_ints_bound(size_t n)
 {
     return n * sizeof(int64_t) + (n + WIRE_INTS_BLOCK - 1) / WIRE_INTS_BLOCK + sizeof(int64_t);

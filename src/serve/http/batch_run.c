@@ -1,4 +1,4 @@
-/* Reads a batch's lines, writes their rows, and takes over those of an earlier server. */
+/* Reads a batch's lines, writes their rows, and takes over rows of an earlier server. */
 #include "serve/http/batch_run.h"
 
 #include "base/log.h"
@@ -14,10 +14,10 @@
 
 #include <stdio.h>
 
-/* How much is read before a step, because calls wait meanwhile: lines, rows of an earlier server,
- * bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^20 take about 0.01 s)
- * and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a limit.
- * WINDOW_ROWS and WINDOW_BYTES bound the rows that are not yet written. */
+/* The most that is read before a step, because calls wait meanwhile: lines, rows of an earlier
+ * server, bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^20 take about
+ * 0.01 s) and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a
+ * limit. WINDOW_ROWS and WINDOW_BYTES bound the rows that are not yet written. */
 enum {
     LINES_PER_STEP = 64,
     ROWS_PER_STEP = 1024,
@@ -38,7 +38,7 @@ struct batch_run {
     uint64_t n_read;
     uint64_t n_template_steps; /* of all lines read */
     bool resumes, all_read, is_cancelled;
-    const struct request **open; /* [n_open] what the lead has; the array is owned */
+    const struct request **open; /* [n_open] requests that the lead has; the array is owned */
     size_t n_open, open_capacity;
 };
 
@@ -167,7 +167,8 @@ static struct status open_line(struct batch_run *r, const struct lead *l, const 
     return status_ok();
 }
 
-/* Finds the row that the journal has for a line, which must still have the same bytes. */
+/* Finds the row that the journal has for a line. Errors: STATUS_INPUT if the line no longer has the
+ * bytes that the journal recorded. */
 static struct status find_row(struct batch_run *r, const struct line *line, struct journal_hit *hit)
 {
     const struct line_digest digest = line_digest_of(line);
@@ -185,8 +186,8 @@ static struct status end_of_batch(struct batch_run *r)
     return journal_line_changed(line_reader_place(r->reader, r->n_read + 1));
 }
 
-/* Reads the next line: takes its row from the journal, or makes its request (*out, else NULL).
- * *n_bytes grows by its length; *waits: the rest of it is to be read later. */
+/* Reads the next line. Takes its row from the journal, or makes its request (*out, else NULL).
+ * *n_bytes grows by the line's length. *waits: the whole line cannot be read yet. */
 static struct status next_batch_line(struct batch_run *r, const struct lead *l, size_t *n_bytes,
                                      bool *waits, struct request **out)
 {
@@ -202,8 +203,8 @@ static struct status next_batch_line(struct batch_run *r, const struct lead *l, 
     return hit.kind == JOURNAL_HIT_ROW ? take_journal_row(r, &hit) : open_line(r, l, &line, out);
 }
 
-/* Hands some of the rows that are done, up to the first missing one, to the writer, which compares
- * them with the output's bytes. */
+/* Hands to the writer some rows that an earlier server finished, up to the first missing one. The
+ * writer compares them with the bytes of the output. */
 static struct status resume_batch(struct batch_run *r, const struct lead *l)
 {
     struct journal_hit hit;
@@ -297,7 +298,8 @@ struct status batch_run_put(struct batch_run *r, struct lead *l, const struct re
     return st;
 }
 
-/* A batch's lines were counted up to a limit before it began. */
+/* Copies the writer's counts to the batch. Raises n_lines when more lines were read, because a long
+ * file's lines were only counted up to a limit. */
 static void count_batch_rows(struct batch_run *r)
 {
     const struct result_totals t = result_writer_totals(r->writer);
@@ -320,7 +322,7 @@ struct status batch_run_cancel(struct batch_run *r, struct lead *l)
 {
     r->is_cancelled = true;
     for (size_t i = r->n_open; i > 0; i--) {
-        if (i > r->n_open) continue; /* the last cancellation ended several */
+        if (i > r->n_open) continue; /* a cancellation may end several requests */
         TRY(lead_cancel(l, r->open[i - 1], REQUEST_CANCELLED_CODE, "the batch was cancelled"));
     }
     return status_ok();

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { ENTRY_BYTES_MAX = 1 << 20 };
-static const char entry_ending[] = ".json"; /* of an entry */
+static const char entry_ending[] = ".json"; /* the ending of an entry's name */
 
 static const char *const status_names[BATCH_STATUS_COUNT] = {[BATCH_RUNNING] = "in_progress",
                                                              [BATCH_CANCELLING] = "cancelling",
@@ -40,7 +40,7 @@ static void add_string(struct strbuf *out, const char *key, const char *value)
     strbuf_puts(out, ",");
 }
 
-/* Appends a time, which is null unless the batch has ended in this way. */
+/* Appends the time of the batch's end or, if it has not ended with `status`, null. */
 static void add_end(struct strbuf *out, const char *key, const struct batch *b,
                     enum batch_status status)
 {
@@ -106,7 +106,7 @@ static bool take_string(const struct js_node *root, const char *key, char *out, 
     return text != NULL;
 }
 
-/* Copies an id, which becomes the name of a file. False: it is none. */
+/* Copies an id, which becomes a part of a file's name. False: it is not a valid id. */
 static bool take_member_id(const struct js_node *root, const char *key, char out[BATCH_ID_MAX])
 {
     size_t n;
@@ -240,7 +240,8 @@ static void free_batch(struct batch *b)
     mem_free(&b);
 }
 
-/* Reads an entry, which must have the id that its file is named after. */
+/* Reads an entry and adds it to the list. *is_good: the entry is valid and has the id that its file
+ * is named after. */
 static struct status take_file(struct batch_store *s, const struct js_node *root, const char *id,
                                bool *is_good)
 {
@@ -287,7 +288,7 @@ static struct status read_entry(struct batch_store *s, const char *name)
     struct js_doc *doc = NULL;
     bool is_good = false;
     const size_t n_id = strlen(name) - (sizeof entry_ending - 1);
-    if (n_id < sizeof id) memcpy(id, name, n_id); /* a longer one is found wrong below */
+    if (n_id < sizeof id) memcpy(id, name, n_id); /* with a longer id the entry is refused below */
     TRY(file_join(s->folder, name, &path));
     struct status st = file_read(path, ENTRY_BYTES_MAX, &text, &n);
     if (!status_failed(&st)) st = js_parse(text, n, path, &doc);
@@ -319,7 +320,7 @@ static struct status read_entries(struct batch_store *s)
     return st.code == STATUS_MEMORY ? st : status_ok();
 }
 
-/* Makes the folder, and claims the name "server" in it, so that one server alone has the folder. */
+/* Makes the folder, and claims the name "server" in it, so that no other server uses the folder. */
 static struct status make_folder(const char *folder, struct file_claims *claims)
 {
     struct stat info;
@@ -375,7 +376,7 @@ struct batch *batch_store_batch(const struct batch_store *s, const char *id)
     return b;
 }
 
-/* Makes an id with 96 random bits, so that no other server's entry is likely to have it either. */
+/* Makes an id with 96 random bits, so that an entry of another server hardly has the same. */
 static struct status make_id(const char *kind, char id[BATCH_ID_MAX])
 {
     uint64_t random[2];
@@ -427,7 +428,7 @@ struct status batch_store_add_file(struct batch_store *s, const char *name, cons
     return st;
 }
 
-/* Removes the file of an entry with this ending, unless another server has taken the folder. */
+/* Removes an entry's file with this ending, unless another server has taken the folder. */
 static void remove_path(const struct batch_store *s, const char *id, const char *ending)
 {
     char *path = NULL;

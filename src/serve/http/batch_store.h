@@ -24,7 +24,7 @@ enum {
 };
 
 /* An uploaded file, or the output of a batch. An id has letters, digits, '-' and '_'; the other
- * texts are UTF-8 (utf8_copy), so that an entry is read back as it was written. */
+ * texts are UTF-8 (utf8_copy), which JSON stores unchanged. */
 struct batch_file {
     char id[BATCH_ID_MAX];
     char name[BATCH_NAME_MAX], purpose[BATCH_ID_MAX];
@@ -50,14 +50,14 @@ struct batch {
     char error[BATCH_ERROR_MAX]; /* why it failed; "": it did not */
     int64_t created_s, ended_s;
     uint64_t n_lines, n_completed, n_failed;
-    bool is_postponed; /* it lacked memory, and runs at the server's next start; not stored */
+    bool is_postponed; /* it lacked memory, so it runs at the server's next start; not stored */
     struct batch *next;
 };
 
 struct batch_store {
     char *folder; /* owned; NULL: there is no --batch-dir */
-    struct file_claims
-        *claims;              /* borrowed; once the one on the folder is lost nothing is written */
+    /* borrowed; once the claim on the folder is lost, nothing is written */
+    struct file_claims *claims;
     struct batch_file *files; /* lists, the newest first; owned */
     struct batch *batches;
 };
@@ -70,7 +70,7 @@ struct status batch_store_open(struct batch_store *s, const char *folder,
                                struct file_claims *claims);
 void batch_store_close(struct batch_store *s);
 
-/* Local. Find an entry; NULL: there is none. */
+/* Local. Return the entry with this id; NULL: none. */
 struct batch_file *batch_store_file(const struct batch_store *s, const char *id);
 struct batch *batch_store_batch(const struct batch_store *s, const char *id);
 
@@ -79,21 +79,21 @@ struct batch *batch_store_batch(const struct batch_store *s, const char *id);
 struct status batch_store_path(const struct batch_store *s, const char *id, const char *ending,
                                char **out);
 
-/* Local. Writes n bytes as a new file, durably; *out is its entry. Errors: STATUS_IO,
+/* Local. Writes n bytes as a new file, durably, and adds its entry (*out). Errors: STATUS_IO,
  * STATUS_MEMORY. */
 struct status batch_store_add_file(struct batch_store *s, const char *name, const char *purpose,
                                    const char *bytes, size_t n, struct batch_file **out);
 
-/* Local. Adds the entry of a file that is there already, with this id. Errors: STATUS_IO,
- * STATUS_MEMORY. */
+/* Local. Adds the entry (*out) for the file that already exists in the folder under this id.
+ * Errors: STATUS_IO, STATUS_MEMORY. */
 struct status batch_store_enter_file(struct batch_store *s, const char *id, const char *name,
                                      const char *purpose, struct batch_file **out);
 
 /* Local. Removes a file and its entry; ignores errors. */
 void batch_store_remove_file(struct batch_store *s, const char *id);
 
-/* Local. Adds a batch: *out has a new id, a new output id, and the time; everything else is the
- * caller's to fill in before batch_store_save. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Adds a batch. *out has a new id, a new output id and the time; the caller fills in
+ * everything else and then calls batch_store_save. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status batch_store_add_batch(struct batch_store *s, struct batch **out);
 
 /* Local. Removes and frees a batch that batch_store_add_batch has made; ignores errors. */

@@ -24,13 +24,15 @@ struct batches {
     char *settings; /* owned */
     const char *const *endpoints;
     struct batch *running; /* NULL: none */
-    struct batch_run *run; /* its files, while they are open; owned. `lock` guards the pointer, */
+    struct batch_run *run; /* open files of the running batch; owned; NULL: none. `lock` guards
+                              the pointer, */
     pthread_mutex_t lock;  /* because the watchdog's thread may save the run at any time */
-    struct status failure; /* why the running batch fails; its requests are being ended */
+    struct status failure; /* why the running batch fails; set while its requests are being
+                              cancelled */
     bool is_stopped;
 };
 
-/* Replaces the open run, and closes the one before. */
+/* Closes the open run and replaces it by `run`. */
 static void set_run(struct batches *b, struct batch_run *run)
 {
     pthread_mutex_lock(&b->lock);
@@ -72,7 +74,7 @@ static bool is_open(const struct batch *b)
     return b->status == BATCH_RUNNING || b->status == BATCH_CANCELLING;
 }
 
-/* Returns the oldest batch that is to run, NULL if there is none; the list has the newest first. */
+/* Returns the oldest batch that waits to run, NULL if none does; the list has the newest first. */
 static struct batch *next_batch(const struct batches *b)
 {
     struct batch *found = NULL;
@@ -86,7 +88,8 @@ bool batches_has_work(const struct batches *b)
     return !b->is_stopped && (b->running != NULL || next_batch(b) != NULL);
 }
 
-/* Records how the running batch ended. If that cannot be written, a later server resumes it. */
+/* Records how the running batch ended. If its entry cannot be written, a later server resumes the
+ * batch. */
 static void record_end(struct batches *b, enum batch_status status)
 {
     struct batch *at = b->running;
@@ -111,7 +114,7 @@ static struct status enter_output(struct batches *b)
     return batch_store_enter_file(&b->store, b->running->output, name, "batch_output", &output);
 }
 
-/* Leaves the running batch, which lacks memory, as it is on the disk. */
+/* Stops the running batch, which lacks memory; its entry and journal stay for the next start. */
 static void postpone(struct batches *b, const struct status *why)
 {
     log_line(LOG_ERROR, "batch %s: %s; it stays in progress, and the next start goes on with it",
@@ -226,7 +229,7 @@ static void refuse_batch(struct answer *a, enum http_status status, const char *
     http_error(status, error_code_of(status), message, &a->body);
 }
 
-/* Whether st is ok; otherwise refuses the call with its text. */
+/* True when st is ok; otherwise refuses the call with the text of st. */
 static bool is_good(struct answer *a, const struct status *st)
 {
     const enum http_status status = st->code == STATUS_MEMORY  ? HTTP_UNAVAILABLE
@@ -321,7 +324,8 @@ static bool send_file(struct batches *b, struct exchange *x, const char *id, str
     return true;
 }
 
-/* Errors: STATUS_INPUT names the endpoints of this server. */
+/* Errors: STATUS_INPUT if a batch may not name this endpoint; the sentence lists those that it may.
+ */
 static struct status check_endpoint(const struct batches *all, const char *endpoint)
 {
     const char *const *e = all->endpoints;
@@ -349,8 +353,8 @@ static struct status read_batch(const struct batches *all, const struct js_node 
     return status_ok();
 }
 
-/* Counts the lines in about the first COUNTED_BYTES of a file, before compression; a call must not
- * take long. Errors: STATUS_INPUT (no lines of text, damaged), STATUS_IO, STATUS_MEMORY. */
+/* Counts the lines in about the first COUNTED_BYTES of a file (decompressed), because a call must
+ * not take long. Errors: STATUS_INPUT (no lines of text, damaged), STATUS_IO, STATUS_MEMORY. */
 static struct status count_lines(const struct batches *b, const char *id, uint64_t *n)
 {
     char *path = NULL;
@@ -384,7 +388,7 @@ static struct status read_metadata(const struct js_node *root, struct batch *b)
                        BATCH_METADATA_MAX, n);
 }
 
-/* Adds the batch that was asked for; takes its metadata. */
+/* Adds the batch that a call asked for; takes ownership of asked->metadata. */
 static struct status begin_batch(struct batches *b, struct batch *asked, struct batch **out)
 {
     struct batch *made;
@@ -414,7 +418,8 @@ static void add_batch(struct batches *b, struct exchange *x, struct answer *a)
     if (!status_failed(&st)) st = begin_batch(b, &asked, &made);
     if (is_good(a, &st)) {
         batch_write(made, &a->body);
-        st = strbuf_status(&a->body); /* the client must learn its id */
+        st = strbuf_status(&a->body); /* without an answer the client would not know the batch's
+                                         id */
         if (status_failed(&st)) batch_store_remove_batch(&b->store, made);
     }
     mem_free(&asked.metadata);
@@ -428,7 +433,7 @@ static void cancel_batch(struct batches *b, struct batch *at, struct answer *a)
         const struct status st = batch_store_save(&b->store, at);
         if (status_failed(&st)) at->status = BATCH_RUNNING;
         if (!is_good(a, &st)) return;
-        at->is_postponed = false; /* to cancel may need less memory than to run */
+        at->is_postponed = false; /* cancelling may need less memory than running */
     }
     batch_write(at, &a->body);
 }
@@ -466,7 +471,8 @@ static void answer_batch(struct batches *b, struct exchange *x, struct answer *a
     }
 }
 
-/* Makes the answer to a call. Returns whether the call has ended already. */
+/* Makes the answer to a call, except for a file's bytes, which are sent at once. Returns whether
+ * the call has ended. */
 static bool answer_call(struct batches *b, struct exchange *x, struct answer *a)
 {
     const enum http_endpoint e = exchange_endpoint(x);

@@ -9,29 +9,28 @@
 struct batches;
 struct file_claims;
 
-/* Local. Claims the folder and finds the batches that an earlier server left. settings: all flags
- * that change a row's bytes; copied. folder NULL: every call is refused. endpoints: those that a
- * batch may name, NULL at the end. claims (NULL: none) and endpoints are borrowed. Errors: those of
+/* Local. Claims the folder and finds the batches that an earlier server left. folder NULL: every
+ * call is refused. settings: all flags that change a row's bytes; copied. endpoints: those that a
+ * batch may name, NULL at the end; borrowed. claims: borrowed; NULL: none. Errors: those of
  * batch_store_open. */
 struct status batches_create(const char *folder, const char *settings, const char *const *endpoints,
                              struct file_claims *claims, struct batches **out);
 
-/* Local. Call it once the lead has no requests any more. Accepts NULL. */
+/* Local. Closes everything; call it once the lead has no requests any more. Accepts NULL. */
 void batches_destroy(struct batches **b);
 
-/* Local. Whether a call of this endpoint is meant for batches_call. */
+/* Local. True when calls of this endpoint go to batches_call. */
 bool batches_has(enum http_endpoint endpoint);
 
 /* Local. Answers and ends a call. Errors: STATUS_MEMORY. */
 struct status batches_call(struct batches *b, struct exchange *x);
 
-/* Local. Whether a batch runs or is to run; false after batches_stop. */
+/* Local. True when a batch runs or waits to run; false after batches_stop. */
 bool batches_has_work(const struct batches *b);
 
-/* Local. Goes on with the batch that runs, or begins the next one. A batch that cannot go on fails,
- * and the server goes on; one that lacks memory stays as it is until the server's next start.
- * Errors: STATUS_IO (another server has taken the folder over), and those of lead_take and
- * lead_cancel. */
+/* Local. Goes on with the running batch, or begins the next one. A batch that cannot go on fails,
+ * and the server goes on; a batch that lacks memory waits for the server's next start. Errors:
+ * STATUS_IO (another server has taken over the folder), and those of lead_take and lead_cancel. */
 struct status batches_read(struct batches *b, struct lead *l);
 
 /* Local. Takes the answer to a line of a batch. */

@@ -35,7 +35,7 @@ static const struct route {
     [HTTP_BATCH_CANCEL] = {"/v1/batches/*/cancel", "POST", "POST", false},
 };
 
-/* Whether the path is that of a route; copies its item: letters, digits, '-' and '_'. */
+/* True when the path matches a route. Copies its item, which has letters, digits, '-' and '_'. */
 static bool matches(const char *path, const char *route, char item[HTTP_ITEM_MAX])
 {
     const char *star = strchr(route, '*');
@@ -151,7 +151,7 @@ void http_keys_fini(struct http_keys *k)
     k->n = 0;
 }
 
-/* Always compares all bytes, so that the time does not tell how many are right. */
+/* Compares all bytes in any case, so that the time does not show how many are right. */
 static bool is_key(const char key[HTTP_KEY_MAX], const char given[HTTP_KEY_MAX])
 {
     volatile unsigned char differs = 0;

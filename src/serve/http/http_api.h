@@ -39,7 +39,7 @@ enum http_status {
     HTTP_CONFLICT = 409,
     HTTP_TOO_LARGE = 413,
     HTTP_TOO_MANY = 429,
-    HTTP_CLIENT_GONE = 499, /* its client will not read it */
+    HTTP_CLIENT_GONE = 499, /* the client has gone and will not read the answer */
     HTTP_INTERNAL = 500,
     HTTP_UNAVAILABLE = 503,
 };
@@ -51,14 +51,14 @@ enum http_status {
 
 enum { HTTP_ITEM_MAX = 48 };
 
-/* Local. Finds the endpoint of a call. `item` = the part of the path that names a file or a batch,
- * "" if there is none or the call is not HTTP_OK. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or
- * HTTP_BAD_METHOD (*out = an endpoint of the path). */
+/* Local. Finds the endpoint of a call. `item` becomes the part of the path that names a file or a
+ * batch; "" if no part does or the result is not HTTP_OK. Returns HTTP_OK, HTTP_NOT_FOUND (*out
+ * stays), or HTTP_BAD_METHOD (*out = an endpoint of the path). */
 enum http_status http_route(const char *method, const char *path, enum http_endpoint *out,
                             char item[HTTP_ITEM_MAX]);
 
-/* Local. Return the methods that the path of an endpoint has ("GET, POST"), and tell whether it
- * needs no key. */
+/* Local. http_methods_of returns the methods that the path of an endpoint has ("GET, POST");
+ * http_is_open returns whether the endpoint needs no key. */
 const char *http_methods_of(enum http_endpoint endpoint);
 bool http_is_open(enum http_endpoint endpoint);
 

@@ -1,5 +1,5 @@
-/* The flags of the server (options/flags.h explains the rows). --task says which command's answers
- * the server gives; no other flag changes the bytes of an answer. */
+/* The flags of the server (options/flags.h explains the rows). --task chooses the command whose
+ * answers the server gives; no other flag here changes the bytes of an answer. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_FLAGS_H
 #define SHOAL_SERVE_HTTP_HTTP_FLAGS_H
 

@@ -16,9 +16,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The most calls, and bytes of their bodies, that are read before a step; the most memory of all
- * requests, as in a job of lines (one may always run). How long an idle lead waits for a call
- * before it looks for signals; how often it looks for clients that have gone; how long sending the
+/* The most calls, and bytes of their bodies, that are read before a step, and the most memory of
+ * all requests (one request may always run). Below: how long an idle lead waits for a call before
+ * it looks for signals, how often it looks for clients that have gone, and how long sending the
  * last answers may take. */
 enum { CALLS_PER_STEP = 256, BYTES_PER_STEP = 8 << 20, REQUESTS_BYTES_MAX = 256 << 20 };
 static const uint64_t idle_ns = 200000000u, look_ns = 250000000u, flush_ns = 1000000000u;
@@ -39,11 +39,11 @@ struct http_port {
     struct http_server *server;
     struct batches *batches;
     char *model_name;   /* owned */
-    const char **names; /* owned: the model's name, those of the adapters, NULL */
+    const char **names; /* owned: the model's name, the adapters' names, NULL */
     uint32_t drain_s;
     uint64_t drain_until_ns; /* 0: not asked to drain */
     uint64_t looked_ns;
-    uint64_t n_calls; /* calls that were given a number */
+    uint64_t n_calls; /* numbers given to calls so far */
     uint64_t n_rows, n_error_rows;
     struct http_ends ends;
     struct call *calls; /* a list; owned */
@@ -174,7 +174,8 @@ static enum request_format request_format_of(enum http_endpoint endpoint)
     return endpoint == HTTP_CHAT ? REQUEST_OPENAI_CHAT : REQUEST_OPENAI;
 }
 
-/* Says what the server's model does if that is not what the endpoint asks for; NULL: it is. */
+/* NULL if the server's model does what the endpoint asks for; otherwise a sentence that says what
+ * it does. */
 static const char *refusal_of(const struct request_rules *rules, enum http_endpoint endpoint)
 {
     const bool embeds = rules->embed != NULL, ranks = embeds && rules->embed->rank.head != NULL;
@@ -305,7 +306,7 @@ static struct status send_piece(void *user, struct request *r)
 {
     const struct pieces *all = user;
     const struct request *line = r->parent != NULL ? r->parent : r;
-    if (line->call == NULL) return status_ok(); /* of a batch */
+    if (line->call == NULL) return status_ok(); /* a line of a batch */
     const struct call *c = exchange_state(line->call);
     if (c->streams == NULL || line->search != NULL) return status_ok();
     strbuf_clear(&all->p->scratch);
@@ -327,7 +328,7 @@ static struct status port_commit(void *user, struct lead *l, int32_t group)
 static bool port_is_at_end(const void *user)
 {
     (void)user;
-    return false; /* a server ends only when it is asked to */
+    return false; /* a server runs until it is asked to end */
 }
 
 static bool port_may_stop(void *user, struct lead *l)
@@ -350,8 +351,8 @@ static struct call *next_to_cut(const struct http_port *p)
     return c;
 }
 
-/* Cancels all calls. A request that waits for an equal one begins to run when that one is
- * cancelled; the next round cancels it too. */
+/* Cancels all calls. When a request is cancelled, a request that waited for its result may begin to
+ * run; the next round cancels that one. */
 static struct status port_drain(void *user, struct lead *l)
 {
     struct http_port *p = user;

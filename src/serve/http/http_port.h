@@ -10,26 +10,25 @@
 struct http_port;
 struct file_claims;
 
-/* Everything is borrowed; claims outlives the port. */
+/* Everything is borrowed. adapters, batch_endpoints and claims outlive the port. */
 struct http_port_options {
     const struct http_flags *flags;
     const char *model_path;
-    const struct request_adapter *adapters; /* [n_adapters], which calls may name as their model */
+    const struct request_adapter *adapters; /* [n_adapters]; a call may name one as its model */
     size_t n_adapters;
-    const char *settings;               /* of the journals of batches */
-    const char *const *batch_endpoints; /* that a batch may name, NULL at the end */
+    const char *settings;               /* all flags that change the bytes of an answer, for the
+                                           journals of batches */
+    const char *const *batch_endpoints; /* the endpoints that a batch may name, NULL at the end */
     struct file_claims *claims;
 };
 
-/* Local. Binds the address; nothing is served before http_port_start. The model is named after its
- * file, without ".h5". settings: all flags that change the bytes of an answer, for the journals of
- * batches; copied. claims: borrowed; takes one on --batch-dir. Errors: http_server_create's,
- * batches_create's. */
+/* Local. Binds the address and claims --batch-dir; nothing is served before http_port_start. The
+ * model is named after its file, without ".h5". Errors: http_server_create's, batches_create's. */
 struct status http_port_create(const struct http_port_options *o, struct http_port **out);
 
 /* Local. Begins to serve; call it after lead_start. The HTTP thread may run on all cores of the
- * team (NULL: where the caller runs), even if each thread of the team is bound to one core. Errors:
- * STATUS_IO, STATUS_MEMORY. */
+ * team, even if each thread of the team is bound to one core; team NULL: on the caller's cores.
+ * Errors: STATUS_IO, STATUS_MEMORY. */
 struct status http_port_start(struct http_port *p, struct team *team);
 
 /* Local. Destroys the port; call it after lead_destroy. Accepts NULL. */

@@ -1,4 +1,4 @@
-/* Binds, starts and stops the server; libmicrohttpd's callbacks. */
+/* Binds, starts and stops the server; has the callbacks for libmicrohttpd. */
 #include "serve/http/http_server.h"
 
 #include "base/clock.h"
@@ -17,9 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ALL_BODIES_MAX bounds the sum of all bodies that have not been freed; a body may exceed it while
- * it is the only one. A body that is too long is read, and dropped, up to DROPPED_LIMITS times the
- * limit. */
+/* ALL_BODIES_MAX bounds the sum of all bodies in memory; a single body may exceed it. A body over
+ * the limit (--max-body-mib) is read and dropped, until it is DROPPED_LIMITS times as long. */
 enum {
     HEADER_BYTES_MAX = 32 << 10,
     STREAM_BLOCK_BYTES = 16 << 10,
@@ -35,8 +34,8 @@ static void add_header(struct MHD_Response *r, const char *name, const char *val
     (void)MHD_add_response_header(r, name, value);
 }
 
-/* Returns after how many seconds, at most 60, a refused client should try again: a call ends about
- * every mean_end_ns. */
+/* Returns after how many seconds (1 to 60) a refused client should try again: about the time in
+ * which one call ends. */
 static unsigned retry_after_s(const struct http_server *s)
 {
     const uint64_t seconds = s->mean_end_ns / 1000000000u + 1;
@@ -106,8 +105,8 @@ static void take_request_id(struct exchange *x)
     strcpy(x->id, id);
 }
 
-/* Judges the length that the call announces. True: the answer need not wait for the body, because
- * the client asks before it sends it, or the body is far too long to be read. */
+/* Checks the length that the call announces. True: the answer need not wait for the body, because
+ * the client asked before sending it, or because it is far too long to be read. */
 static bool judge_length(struct exchange *x)
 {
     const uint64_t limit = x->server->flags.max_body_bytes;
@@ -118,8 +117,8 @@ static bool judge_length(struct exchange *x)
     return n > DROPPED_LIMITS * limit || header_value(x, MHD_HTTP_HEADER_EXPECT) != NULL;
 }
 
-/* Decides by method, path and key whether the call is refused. Its body is read anyway, because a
- * client that is still writing might not see the answer. */
+/* Decides by method, path and key whether the call is refused. The body of a refused call is read
+ * anyway, because a client that is still writing might not see the answer. */
 static void judge(struct exchange *x, const char *method, const char *path)
 {
     const enum http_status found = http_route(method, path, &x->endpoint, x->item);
@@ -224,9 +223,9 @@ static enum MHD_Result answer_health(struct exchange *x)
     return reply(x);
 }
 
-/* Posts the call, or refuses it and says why. While there is memory, only calls that run the
- * model are refused; the others are answered between two steps, even by a server that is full or
- * draining. */
+/* Posts the call, or refuses it and says why. A call that does not run the model is refused only
+ * for lack of memory, not by a full or draining server, because it is answered between two steps.
+ */
 static enum MHD_Result post_exchange(struct exchange *x)
 {
     struct http_server *s = x->server;
@@ -394,8 +393,8 @@ struct status http_server_start(struct http_server *s)
     return status_ok();
 }
 
-/* Ends the posted calls that the lead never took or did not end: they hold suspended connections,
- * which libmicrohttpd cannot close. */
+/* Ends the posted calls that the lead did not take or did not end. Their connections are suspended,
+ * so libmicrohttpd could not close them. */
 static void end_rest(struct http_server *s)
 {
     for (;;) {

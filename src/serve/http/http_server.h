@@ -1,6 +1,6 @@
 /* Handles connections: reads calls, hands them to the lead, and sends answers, whole or in pieces.
- * A thread of libmicrohttpd serves all connections; it answers some calls itself (health, models,
- * and all that it refuses) and posts the others, which the lead's thread takes and ends. Knows
+ * A thread of libmicrohttpd serves all connections. It answers some calls itself (health, models,
+ * and all that it refuses) and posts the others; the lead's thread takes and ends these. Knows
  * HTTP, not requests. Called by http_port.c and batches.c. */
 #ifndef SHOAL_SERVE_HTTP_HTTP_SERVER_H
 #define SHOAL_SERVE_HTTP_HTTP_SERVER_H
@@ -25,22 +25,22 @@ uint16_t http_server_port(const struct http_server *s);
 /* Local. Begins to serve, and logs the address. Errors: STATUS_IO. */
 struct status http_server_start(struct http_server *s);
 
-/* Local. Ends all connections and all calls, with an error if the lead did not end them; the lead
+/* Local. Ends all connections, and with an error all calls that the lead has not ended; the lead
  * may not use them afterwards. Accepts NULL. */
 void http_server_destroy(struct http_server **s);
 
 /* ---- the lead's side; Local, any thread ---- */
 
-/* Returns the next posted call in order of arrival; waits for one at most wait_ns. NULL: there is
- * none. The caller must end the call. */
+/* Returns the next posted call in order of arrival; waits for one at most wait_ns. NULL: none came.
+ * The caller must end the call. */
 struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns);
 
-/* Finds the clients that have closed their side; libmicrohttpd does not notice while their calls
- * wait. */
+/* Finds the clients that have closed their connections. libmicrohttpd does not notice it while
+ * their calls wait. */
 void http_server_look(struct http_server *s);
 
-/* Returns a call that has not ended, has a state (exchange_keep), and whose client is known to have
- * gone; returns each such call once. NULL: none. */
+/* Returns a call whose client is known to have gone, which has not ended, and which has a state
+ * (exchange_keep). Returns each call once. NULL: none. */
 struct exchange *http_server_take_gone(struct http_server *s);
 
 /* Makes the server refuse calls that run the model with 503 from now on; /health then also answers
@@ -54,22 +54,22 @@ size_t http_server_n_open(struct http_server *s);
  * wait_ns. */
 void http_server_flush(struct http_server *s, uint64_t wait_ns);
 
-/* Ends every posted call with an error, even in the middle of a stream; for a process that is about
- * to end. Drops what the lead writes to them afterwards. */
+/* Ends every posted call with an error, even in the middle of a stream, because the process is
+ * about to end. Drops what the lead writes afterwards. */
 void http_server_fail_all(struct http_server *s, const char *message);
 
-/* Return the parts of a taken call. id: the X-Request-Id header, "" if there was
+/* Return the parts of a taken call. exchange_id returns the X-Request-Id header; "" if the call has
  * none, or one of 128 bytes or more, or one that is not printable. */
 enum http_endpoint exchange_endpoint(const struct exchange *x);
 const char *exchange_id(const struct exchange *x);
-const char *exchange_item(const struct exchange *x);         /* of the path (http_route) */
+const char *exchange_item(const struct exchange *x);         /* the item of the path (http_route) */
 const char *exchange_content_type(const struct exchange *x); /* "": none, or 256 bytes or more */
 const char *exchange_body(const struct exchange *x, size_t *n);
 
 /* Frees the body; call it once the body has been read. */
 void exchange_forget_body(struct exchange *x);
 
-/* Store and return what the lead keeps with a call; NULL at first. */
+/* Store and return a pointer that the lead keeps with a call; NULL at first. */
 void exchange_keep(struct exchange *x, void *state);
 void *exchange_state(const struct exchange *x);
 
@@ -78,12 +78,13 @@ void *exchange_state(const struct exchange *x);
 void exchange_answer(struct exchange *x, enum http_status status, const char *type,
                      struct strbuf *body);
 
-/* As exchange_answer, with n_bytes of the open file fd as the body; the file is closed once they
- * are sent. */
+/* As exchange_answer, with the first n_bytes of the open file fd as the body. Closes the file once
+ * they are sent. */
 void exchange_answer_file(struct exchange *x, int fd, uint64_t n_bytes);
 
-/* Send an answer in pieces (server-sent events): begin, any number of writes, which take the bytes
- * of `events`, and end, after which the caller may not use x. */
+/* Send an answer in pieces (server-sent events): exchange_begin, any number of exchange_write,
+ * which take the bytes of `events`, and exchange_end. The caller may not use x after exchange_end.
+ */
 void exchange_begin(struct exchange *x);
 bool exchange_has_begun(const struct exchange *x);
 void exchange_write(struct exchange *x, struct strbuf *events);

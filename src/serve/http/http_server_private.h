@@ -10,29 +10,32 @@
 
 enum { HTTP_ID_MAX = 128, HTTP_TYPE_MAX = 256 };
 
-/* A call. The connection holds it until libmicrohttpd reports that the call is over; the lead holds
- * it from its posting until the lead ends it. It is freed when neither holds it. */
+/* A call. Two owners hold it: the connection, until libmicrohttpd reports that the call is over;
+ * and the lead, from the call's posting until the lead ends it. It is freed when neither holds it.
+ */
 struct exchange {
     struct http_server *server;
-    /* the HTTP thread's until the call is posted; then constant, but the lead may free the body */
+    /* written by the HTTP thread until the call is posted; then constant, but the lead may free the
+     * body */
     enum http_endpoint endpoint;
     char id[HTTP_ID_MAX], item[HTTP_ITEM_MAX], content_type[HTTP_TYPE_MAX];
     struct strbuf body;
     uint64_t n_received;      /* bytes of the body so far */
-    enum http_status refusal; /* HTTP_OK: none; otherwise the body's next bytes are dropped */
+    enum http_status refusal; /* HTTP_OK: not refused; otherwise further bytes of the body are
+                                 dropped */
     int fd;
-    /* the lead's */
+    /* used by the lead's thread alone */
     void *state;
-    /* under the server's lock */
-    struct MHD_Connection *connection; /* NULL: it has ended */
+    /* used under the server's lock */
+    struct MHD_Connection *connection; /* NULL: the connection has ended */
     struct strbuf out;                 /* the answer's bytes; [0, n_sent) have been taken */
     size_t n_sent;
-    int file; /* whose first n_file bytes are the answer; -1: none */
+    int file; /* the first n_file bytes of this file are the answer; -1: none */
     uint64_t n_file;
     enum http_status status;
     const char *type; /* Content-Type; NULL: the answer has not begun */
     bool is_stream, has_ended, is_suspended, is_gone, is_gone_told;
-    bool was_posted, is_posted;   /* is_posted: it is in the queue, or the lead has it */
+    bool was_posted, is_posted;   /* is_posted: the call is in the queue, or the lead has it */
     struct exchange *prev, *next; /* in the server's list of posted calls */
     struct exchange *next_waiting;
 };
@@ -45,10 +48,11 @@ struct http_server {
     struct MHD_Daemon *daemon;
     pthread_mutex_t lock;
     pthread_cond_t arrived, sent;
-    struct exchange *first;                        /* of the posted calls */
-    struct exchange *first_waiting, *last_waiting; /* of those that the lead has not taken */
-    size_t n_open;                                 /* posted, and not ended by the lead */
-    size_t n_connected;                            /* posted, and still connected */
+    struct exchange *first;                        /* list of the posted calls */
+    struct exchange *first_waiting, *last_waiting; /* list of the posted calls that the lead has
+                                                      not taken */
+    size_t n_open;                                 /* calls posted and not ended by the lead */
+    size_t n_connected;                            /* calls posted and still connected */
     size_t body_bytes; /* bytes of all bodies that have not been freed */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
@@ -67,14 +71,15 @@ void exchange_drop_body(struct exchange *x);
 /* Marks the connection as ended; may free x. */
 void exchange_lose_connection(struct exchange *x);
 
-/* exchange.c. Local. Set the whole answer of a call; for a posted one, with the lock held. */
+/* exchange.c. Local. Set the whole answer of a call. If the call is posted, the caller holds the
+ * server's lock. */
 void exchange_set(struct exchange *x, enum http_status status, const char *type,
                   struct strbuf *body);
 void exchange_set_error(struct exchange *x, enum http_status status, const char *code,
                         const char *message);
 
-/* exchange.c. Local, without the lock. Takes up to n bytes of the answer; suspends the connection
- * if there are none yet (libmicrohttpd's content reader). */
+/* exchange.c. Local, without the lock; libmicrohttpd's content reader. Copies up to n bytes of the
+ * answer; suspends the connection if none are ready. */
 ssize_t exchange_read(void *x, uint64_t pos, char *bytes, size_t n);
 
 #endif

@@ -13,7 +13,7 @@ static struct status fail(enum http_status *status, const char *code, const char
     return strbuf_status(out);
 }
 
-/* Whether the body has "messages". A body that is not JSON counts as that of a completion, whose
+/* *out: whether the body has "messages". A body that is not JSON counts as a completion's, whose
  * parser reports the error. */
 static struct status is_chat(const char *body, size_t n, bool *out)
 {
@@ -58,7 +58,7 @@ struct status http_tokenize(const struct request_rules *rules, const char *body,
     return st;
 }
 
-/* Appends the text of a list of ids. *ok = whether it is a list of the model's ids. */
+/* Appends the text of a list of ids. *ok: whether `ids` is a list of the model's ids. */
 static struct status decode_ids(const struct request_rules *rules, const struct js_node *ids,
                                 bool *ok, struct strbuf *text)
 {

@@ -1,12 +1,12 @@
-/* A body is border CRLF headers CRLF CRLF data CRLF border .. border "--". A border counts only at
- * the beginning of a line, with CRLF or "--" behind it. Of the headers only Content-Disposition
- * counts. */
+/* A body is: border CRLF headers CRLF CRLF data CRLF border .. border "--". A border is valid only
+ * at the beginning of a line and before CRLF or "--". Only the header Content-Disposition is read.
+ */
 #include "serve/http/multipart.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* Finds `what` in text [n]; NULL: it is not there. */
+/* Finds `what` in text [n]; NULL: not found. */
 static const char *find_bytes(const char *text, size_t n, const char *what, size_t n_what)
 {
     for (size_t i = 0; n_what <= n && i <= n - n_what; i++) {
@@ -52,7 +52,7 @@ static const char *parameter_value(const char *line, size_t n, const char *key, 
     return NULL;
 }
 
-/* Reads the headers of a part [n]. False: it has no name. */
+/* Reads the headers [n] of a part. False: the part has no name. */
 static bool read_headers(const char *headers, size_t n, struct multipart_part *part)
 {
     static const char wanted[] = "Content-Disposition:";
@@ -68,8 +68,9 @@ static bool read_headers(const char *headers, size_t n, struct multipart_part *p
     return part->name != NULL;
 }
 
-/* Finds the next border at or after `from`: at the beginning of the body or of a line, and with
- * CRLF or "--" behind it, perhaps after blanks. *after = what follows the border. NULL: none. */
+/* Finds the next border at or after `from`. It stands at the beginning of the body or of a line,
+ * before "--", or before CRLF with blanks allowed between. *after: the byte behind border and
+ * blanks. NULL: none. */
 static const char *find_border(const struct multipart *m, const char *from, const char **after)
 {
     const char *end = m->body + m->n;
@@ -97,7 +98,9 @@ bool multipart_next(const struct multipart *m, size_t *at, struct multipart_part
     part->data = blank + 4;
     const char *next = find_border(m, part->data, &after);
     if (next == NULL) return false;
-    if (next > part->data) part->n = (size_t)(next - 2 - part->data); /* CRLF is the border's */
+    if (next > part->data)
+        part->n = (size_t)(next - 2 - part->data); /* the CRLF before the
+                                                      border is not data */
     *at = (size_t)(next - m->body);
     return read_headers(headers, (size_t)(blank - headers), part);
 }

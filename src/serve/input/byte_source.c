@@ -1,4 +1,4 @@
-/* Reads with read(2), and decompresses if the first bytes are those of a compressed format. */
+/* Reads with read(2). Decompresses if the first bytes are those of a compressed format. */
 #include "serve/input/byte_source.h"
 
 #include "base/mem.h"
@@ -108,7 +108,7 @@ static struct status read_file(struct byte_source *s, bool may_block, void *to, 
     return status_ok();
 }
 
-/* Appends more bytes to those of `raw` that have not been used. */
+/* Moves the unused bytes to the start of `raw`, and reads more after them. */
 static struct status fill_raw(struct byte_source *s, bool may_block, struct source_read *out)
 {
     memmove(s->raw, s->raw + s->begin, s->end - s->begin);
@@ -119,8 +119,8 @@ static struct status fill_raw(struct byte_source *s, bool may_block, struct sour
     return status_ok();
 }
 
-/* Reads until the first bytes tell whether a decoder is needed. out->kind is SOURCE_WAIT if they
- * cannot be read yet. */
+/* Reads until the first bytes show whether a decoder is needed. out->kind is SOURCE_WAIT if these
+ * bytes cannot be read yet. */
 static struct status find_format(struct byte_source *s, bool may_block, struct source_read *out)
 {
     *out = (struct source_read){SOURCE_BYTES, 0};

@@ -128,7 +128,7 @@ void dataset_lines_close(struct dataset_lines **lines)
     mem_free(lines);
 }
 
-/* Returns the string of row i, [*n], which may have no NUL. */
+/* Returns the string of row i: *n bytes, without a NUL at its end. */
 static const char *string_at(const struct dataset_lines *d, const char *rows, size_t i, size_t *n)
 {
     const char *text = rows + i * d->item_bytes;

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Local. Whether `path` names a dataset: FILE.h5:/PATH or FILE.hdf5:/PATH. *n_file = the length of
- * FILE.h5; it may change even if `path` names no dataset. */
+/* Local. True when `path` names a dataset: FILE.h5:/PATH or FILE.hdf5:/PATH. Then *n_file is the
+ * length of FILE.h5; otherwise *n_file is undefined. */
 bool dataset_lines_split(const char *path, size_t *n_file);
 
 struct dataset_lines;
@@ -26,7 +26,7 @@ void dataset_lines_close(struct dataset_lines **d);
  * STATUS_MEMORY. */
 struct status dataset_lines_read(struct dataset_lines *d, void *to, size_t n_most, size_t *n);
 
-/* Local. Returns about the fraction of the rows that have been read from the file. */
+/* Local. Returns about which fraction of the rows has been read from the file. */
 double dataset_lines_done(const struct dataset_lines *d);
 
 #endif

@@ -1,4 +1,5 @@
-/* A table with a row for each format, which runs its library's streaming decoder. */
+/* A table with a row for each format; a row's functions call the streaming decoder of its library.
+ */
 #include "serve/input/decoder.h"
 
 #include "base/mem.h"
@@ -134,7 +135,7 @@ static void xz_stop(struct decoder *d)
 static const struct decoder_format formats[] = {
     {"gzip", "\x1F\x8B", 2, gzip_start, gzip_run, gzip_stop},
     {"zstd", "\x28\xB5\x2F\xFD", 4, zstd_start, zstd_run, zstd_stop},
-    {"xz", "\xFD\x37zXZ", 6, xz_start, xz_run, xz_stop}, /* with the string's own NUL */
+    {"xz", "\xFD\x37zXZ", 6, xz_start, xz_run, xz_stop}, /* the sixth byte is the string's NUL */
 };
 
 struct status decoder_create(const uint8_t *bytes, size_t n, struct decoder **out)

@@ -11,8 +11,8 @@
 
 enum { DECODER_MAGIC_MAX = 6 };
 
-/* Compressed bytes `in` become bytes `out`; decoder_run moves both pointers and reduces both
- * counts. */
+/* decoder_run reads compressed bytes at `in` and writes bytes to `out`. It advances both pointers
+ * and reduces both counts. */
 struct decoder_io {
     const uint8_t *in;
     size_t n_in;
@@ -23,9 +23,9 @@ struct decoder_io {
 
 struct decoder;
 
-/* Local. Makes the decoder for data that begin with these n bytes; *out is NULL if they are not
- * compressed. n is at least DECODER_MAGIC_MAX unless the input is shorter. Errors:
- * STATUS_MEMORY. */
+/* Local. Makes the decoder for data that begin with these n bytes; *out is NULL if the data are not
+ * compressed. n is at least DECODER_MAGIC_MAX, unless the input is shorter. Errors: STATUS_MEMORY.
+ */
 struct status decoder_create(const uint8_t *bytes, size_t n, struct decoder **out);
 void decoder_destroy(struct decoder **d);
 
@@ -34,8 +34,8 @@ void decoder_destroy(struct decoder **d);
  * and reason), STATUS_MEMORY. */
 struct status decoder_run(struct decoder *d, struct decoder_io *io);
 
-/* Local. Whether the bytes so far form whole members, frames or streams, so that the input may end
- * here. */
+/* Local. True when the bytes so far form whole members, frames or streams, so that the input may
+ * end here. */
 bool decoder_is_whole(const struct decoder *d);
 
 /* Local. Returns "gzip", "zstd" or "xz". */

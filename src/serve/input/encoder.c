@@ -1,4 +1,5 @@
-/* A table with a row for each format, which runs its library's encoder over all bytes at once. */
+/* A table with a row for each format; a row's function calls its library's encoder for all bytes at
+ * once. */
 #include "serve/input/encoder.h"
 
 #include "base/mem.h"
@@ -11,8 +12,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
-/* Levels: gzip's and zstd's usual ones, which take 0.06 and 0.02 s for a frame of 1 MiB of rows.
- * xz's usual level takes 0.9 s of the lead's time; level 1 takes 0.2 s, for frames 10 % larger. */
+/* Compression levels. For gzip and zstd the usual ones, which take 0.06 and 0.02 s for a frame of 1
+ * MiB of rows. xz's usual level takes 0.9 s of the lead's time; level 1 takes 0.2 s and makes
+ * frames 10 % larger. */
 enum { GZIP_LEVEL = 6, ZSTD_LEVEL = 3, XZ_LEVEL = 1, PIECE_BYTES = 64 << 10 };
 
 struct encoder_row {

@@ -1,6 +1,6 @@
 /* Compresses bytes to whole gzip members (RFC 1952), zstd frames (RFC 8878) or xz streams (the .xz
- * file format 1.1), each with a checksum; decoder.h reads them. Writes no files. Called by
- * serve/output and merge, and by the job to check a name. */
+ * file format 1.1), each with a checksum, which decoder.h reads. Writes no files. Called by
+ * serve/output and merge, and by the job to check an output's name. */
 #ifndef SHOAL_SERVE_INPUT_ENCODER_H
 #define SHOAL_SERVE_INPUT_ENCODER_H
 
@@ -22,8 +22,8 @@ enum encoder_format encoder_format_of(const char *path);
  * .parquet. flag: the flag that names the path. Errors: STATUS_USAGE. */
 struct status encoder_check_name(const char *flag, const char *path);
 
-/* Local. Appends n bytes (0 or more) to `out` as one member, frame or stream; the same bytes always
- * give the same ones with the same version of the library. ENCODER_PLAIN appends them as they are.
+/* Local. Appends n bytes (0 or more) to `out` as one member, frame or stream; ENCODER_PLAIN appends
+ * them unchanged. The same bytes always give the same result with one version of the library.
  * Errors: STATUS_MEMORY. */
 struct status encoder_run(enum encoder_format format, const char *bytes, size_t n,
                           struct strbuf *out);

@@ -96,7 +96,7 @@ bool input_files_is_stored(const char *given)
     return input_files_stat(given, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Refuses one of several inputs unless it is a regular file. *info = its stat(2). */
+/* Refuses one of several inputs unless it is a regular file. *info: the result of its stat(2). */
 static struct status check_file(const char *path, struct stat *info)
 {
     if (strcmp(path, "-") == 0)

@@ -44,16 +44,16 @@ uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n)
 struct scan {
     const struct input_files *files;
     size_t at_file;
-    uint64_t n_before_file; /* lines before it */
+    uint64_t n_before_file; /* lines before file at_file */
     struct byte_source *source;
-    bool in_line; /* the line of the byte before `offset` has not ended */
+    bool in_line; /* the byte before `offset` belongs to a line that has not ended */
     char *buf;
     size_t n, at;
-    uint64_t offset; /* of buf[at] */
+    uint64_t offset; /* offset of buf[at] in the input */
     uint64_t n_lines;
 };
 
-/* Opens the next file. A line that the last file did not end ends here. */
+/* Opens the next file. The end of a file ends its last line. */
 static struct status scan_next_file(struct scan *s, bool *ends_line)
 {
     byte_source_close(&s->source);
@@ -64,8 +64,8 @@ static struct status scan_next_file(struct scan *s, bool *ends_line)
     return byte_source_open(s->files->paths[++s->at_file], &s->source);
 }
 
-/* Reads the next buffer if this one is used up. s->n is 0 at the end of the input. *ends_line: the
- * buffer is of another file, and the end of the last one ended a line. */
+/* Reads the next buffer if this one is used up; s->n is then 0 at the end of the input. *ends_line:
+ * the buffer is from another file, and the file before it ended without a line end. */
 static struct status input_part_fill(struct scan *s, bool *ends_line)
 {
     struct source_read got;

@@ -19,36 +19,39 @@
 enum { INPUT_PARTS_MAX = 1000000 };
 
 struct input_part {
-    uint32_t index, n;   /* part `index` of `n`, from 1; n 0: the whole input */
-    uint64_t begin, end; /* decompressed bytes; each at the start of a line or at the input's end */
-    uint64_t n_before;   /* lines before `begin` */
-    uint64_t n_before_file; /* lines before the file with `begin`, if that is inside a file */
-    uint64_t size;          /* of the input, decompressed bytes */
+    uint32_t index, n;      /* part `index` of `n`, from 1; n 0: the whole input */
+    uint64_t begin, end;    /* offsets in the decompressed bytes; each is the start of a line or the
+                               input's end */
+    uint64_t n_before;      /* lines before `begin` */
+    uint64_t n_before_file; /* lines before the file that contains `begin`; set if `begin` is
+                               inside a file */
+    uint64_t size;          /* decompressed bytes of the whole input */
 };
 
 /* Local. Parses "K/N", 1 <= K <= N <= INPUT_PARTS_MAX, and sets only index and n. False for any
  * other text. */
 bool input_part_parse(const char *text, struct input_part *out);
 
-/* Local. Sets the other members. Reads the files up to `end` to count lines; first reads compressed
- * files to their ends to learn their sizes. Errors: STATUS_USAGE (not a regular file),
+/* Local. Sets the other members. Reads the files up to `end` to count lines; before that, reads
+ * compressed files to their ends to learn their sizes. Errors: STATUS_USAGE (not a regular file),
  * STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status input_part_find(const struct input_files *files, struct input_part *part);
 
-/* Local. *out = the number of decompressed bytes of all files. Errors: as byte_source_length. */
+/* Local. Sets *out to the number of decompressed bytes of all files. Errors: as byte_source_length.
+ */
 struct status input_part_size(const struct input_files *files, uint64_t *out);
 
-/* Local. Returns the first byte of part `index`, before it is moved to the next start of a line.
- * index counts from 1; n + 1 gives the end of the last part. */
+/* Local. Returns the offset at which part `index` begins before the cut is moved to the next start
+ * of a line. index counts from 1; n + 1 gives the end of the last part. */
 uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
 
-/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. The setting
- * includes the byte range, so that no job resumes with another cut. */
+/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. It has the byte
+ * range too, so that a job with another cut does not resume. */
 void input_part_setting(const struct input_part *part, struct strbuf *out);
 
-/* Local. Reads a part's index and n, not its range, back from a journal's settings; false if they
- * name no part. *at, *n_bytes: the position and length of its line in `settings`, with the newline.
- */
+/* Local. Reads a part's index and n, but not its range, from a journal's settings; false if they
+ * name no part. *at and *n_bytes: the position and length of the setting's line in `settings`, with
+ * the newline. */
 bool input_part_of_settings(const char *settings, struct input_part *out, size_t *at,
                             size_t *n_bytes);
 

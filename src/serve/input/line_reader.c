@@ -12,12 +12,12 @@ enum { READ_BYTES = 64 << 10, SKIPPED_MAX = 64 << 20 };
  * line end. The bytes of a line over the limit are counted in n_skipped and dropped. */
 struct line_reader {
     const struct input_files *files;
-    struct input_files one_file; /* of line_reader_create */
-    char *path;                  /* its path; owned */
+    struct input_files one_file; /* the list that line_reader_create makes */
+    char *path;                  /* the path in one_file; owned */
     size_t at_file;              /* the file that `source` reads; those before it are closed */
     uint64_t *n_lines_before;    /* [files.n] lines before each file that has been opened; owned */
-    uint64_t n_bytes_before;     /* bytes on the disk of the files before at_file */
-    uint64_t n_bytes;            /* of all files, if there are several */
+    uint64_t n_bytes_before;     /* bytes on the disk of the files before file at_file */
+    uint64_t n_bytes;            /* bytes on the disk of all files; used if there are several */
     struct byte_source *source;
     bool is_stdin, at_end, skipping, started;
     char *data;
@@ -123,8 +123,8 @@ void line_reader_destroy(struct line_reader **reader)
     mem_free(reader);
 }
 
-/* Closes the file, which has been read to its end or is passed over, and opens the next one, which
- * has n_lines lines before it. */
+/* Closes the file, which was read to its end or is skipped, and opens the next one. n_lines: lines
+ * before the next file. */
 static struct status open_next(struct line_reader *r, uint64_t n_lines)
 {
     r->n_bytes_before += byte_source_file_size(r->source);
@@ -182,7 +182,7 @@ bool line_reader_is_file(const struct line_reader *r, const char *path)
            (r->files->n > 1 && input_files_find(r->files, path) != NULL);
 }
 
-/* Whether another file follows, and the part, if any, goes on there. */
+/* True when another file follows and the part, if one is set, goes on in it. */
 static bool has_next(const struct line_reader *r)
 {
     const bool is_inside = r->end_offset == 0 || r->offset < r->end_offset;
@@ -260,8 +260,8 @@ static void skip_byte_order_mark(struct line_reader *r)
     r->offset += 3;
 }
 
-/* Whether skipping has taken too long: an endless line from a device, a pipe or a small compressed
- * file must not keep the caller from draining. */
+/* True when skipping a line has taken too long: an endless line from a device, a pipe or a small
+ * compressed file must not keep the caller from draining. */
 static bool skips_for_long(const struct line_reader *r, uint64_t since)
 {
     const bool is_bounded =

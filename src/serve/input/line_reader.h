@@ -1,7 +1,7 @@
 /* Reads a file, a FIFO or stdin, or several files one after the other, compressed or not
- * (byte_source.h), line by line in bounded memory. A file's last line ends with the file.
- * Does not parse JSON. Skips and reports a line over the limit; this is not an error. Called by the
- * lead, batch runs, audit, merge, the journal, `shoal plan`, `shoal status` and the calibration. */
+ * (byte_source.h), line by line in bounded memory. The end of a file ends its last line. Skips and
+ * reports a line over the limit, which is not an error. Does not parse JSON. Called by the other
+ * rooms of serve, the job and the commands. */
 #ifndef SHOAL_SERVE_INPUT_LINE_READER_H
 #define SHOAL_SERVE_INPUT_LINE_READER_H
 
@@ -38,8 +38,8 @@ struct line {
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out);
 void line_reader_destroy(struct line_reader **r);
 
-/* Local. Does the same for all of `files`, which are borrowed. Lines are numbered throughout.
- * Errors: as line_reader_create. */
+/* Local. As line_reader_create, for all of `files`, which are borrowed. Lines are numbered over all
+ * files. Errors: as line_reader_create. */
 struct status line_reader_create_all(const struct input_files *files, size_t max_bytes,
                                      struct line_reader **out);
 
@@ -48,10 +48,10 @@ struct status line_reader_create_all(const struct input_files *files, size_t max
 struct status line_reader_set_part(struct line_reader *r, const struct input_part *part);
 
 /* Local. Reads the next line. A last line without a line end counts; an empty input has no line.
- * LINE_WAIT when nothing can be read now, or after 64 MiB of a line over the limit in a pipe or
- * in compressed data. may_block: waits for up to a fifth of a second first, so that an idle caller
- * neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY, STATUS_INPUT (damaged or
- * truncated compressed data, or a next file that cannot be opened). */
+ * Gives LINE_WAIT when nothing can be read now, and after every 64 MiB of a line over the limit in
+ * a pipe or in compressed data. may_block: first waits for up to a fifth of a second, so that an
+ * idle caller neither spins nor misses a signal. Errors: STATUS_IO, STATUS_MEMORY, STATUS_INPUT
+ * (damaged or truncated compressed data, or a next file that cannot be opened). */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
 /* A line's place in its own file. */
@@ -60,21 +60,20 @@ struct line_place {
     uint64_t number;  /* from 1 */
 };
 
-/* Local. Returns the place of a line that has been read, by its number in the whole input; of a
- * later line the place that it would have in the last file that was opened. */
+/* Local. Returns the place of a line that has been read, by its number in the whole input. For a
+ * line not yet read, returns the place that it would have in the file opened last. */
 struct line_place line_reader_place(const struct line_reader *r, uint64_t number);
 
 /* Local. Checks the first bytes of each regular file. Errors: STATUS_INPUT if they are those of
  * bzip2, UTF-16, Parquet or HDF5, where every line would become an error row. */
 struct status line_reader_check(const struct line_reader *r);
 
-/* Local. Returns the number of decompressed bytes of the lines so far, counted from the start of
- * the part. */
+/* Local. Returns the number of decompressed bytes of the lines read so far, counted from the start
+ * of the part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 
-/* Local. Return how far the reader is: `done` of `size` bytes. Both count the file's bytes as they
- * are stored; when the reader is restricted to a part, they count decompressed bytes. size is 0 if
- * the input is not a regular file. */
+/* Local. Return how far the reader is: done of size bytes. They are bytes as stored on the disk;
+ * with line_reader_set_part, decompressed bytes. size is 0 if the input is not a regular file. */
 uint64_t line_reader_size(const struct line_reader *r);
 uint64_t line_reader_done(const struct line_reader *r);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The largest table in memory as long as ids may go to a file: 16 MiB. */
+/* The largest table in memory, 16 MiB, while ids may move to a file. */
 enum { SLOTS_MAX = 1 << 20 };
 
 static bool is_free(struct id_hash h)
@@ -106,8 +106,7 @@ static struct status id_set_enter(struct id_set *s, struct id_hash h, bool *fres
     return status_ok();
 }
 
-/* Returns the line number that the id spells in decimal, as printf writes it; 0 for any other
- * id. */
+/* Returns the line number that the id spells as printf would in decimal; 0 for any other id. */
 static uint64_t number_of(const char *id, size_t n)
 {
     uint64_t number = 0;
@@ -168,7 +167,7 @@ struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX])
     for (unsigned k = 0; !fresh; k++) {
         const size_t n = write_name(s->n_lines + 1, k, name);
         TRY(id_set_add(s, name, n, &fresh));
-        s->n_lines--; /* the same line, until a name is free */
+        s->n_lines--; /* tries further names for the same line until one is free */
     }
     s->n_lines++;
     return status_ok();

@@ -1,9 +1,8 @@
-/* The custom_ids of the lines so far: finds duplicates, and gives each line without an id a name
- * that no earlier line has. An id that is its line's own number costs one or two bits. Of the other
- * ids, up to 786,432 are kept in memory as 128-bit hashes, which take 21 to 43 bytes each; when
- * there are more, they move to a file (id_spill.h) and cost 1.3 bytes of memory each. Without
- * id_set_spill_beside all stay in memory. Called by the lead, audit, merge and batch
- * runs. */
+/* The custom_ids of the lines so far. Finds duplicates, and gives each line without an id a name
+ * that no earlier line has. An id that is the number of its own line costs one or two bits. Of the
+ * other ids, up to 786,432 stay in memory as 128-bit hashes of 21 to 43 bytes each; beyond that
+ * they move to a file (id_spill.h) and cost 1.3 bytes of memory each. Without id_set_spill_beside
+ * all stay in memory. Called by the lead, audit, merge and batch runs. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 
@@ -15,14 +14,14 @@ struct id_set {
     size_t n_slots, n;
     uint64_t *own_number; /* bit l: line l's id is its number; [n_words], owned */
     size_t n_words;
-    uint64_t n_lines;       /* ids added so far: one for each line, in order */
-    const char *spill_path; /* borrowed; NULL: all stay in memory */
+    uint64_t n_lines;       /* lines added so far; each line has one id */
+    const char *spill_path; /* borrowed; NULL: all ids stay in memory */
     struct id_spill *spill; /* owned; NULL: nothing has been spilled yet */
 };
 
-/* Local. Allows the set to spill: once there are many ids, it makes a file without a name beside
- * `path`, which is borrowed. Call this before adding the first id. If the file cannot be written,
- * ids stay in memory and a warning says so. */
+/* Local. Allows the set to move ids to a file, which it makes beside `path` (borrowed) once it has
+ * many ids; the file has no name. Call this before adding the first id. If the file cannot be
+ * written, a warning says so and ids stay in memory. */
 void id_set_spill_beside(struct id_set *s, const char *path);
 
 /* Local. Adds the next line's id, of n bytes. *fresh is false when an earlier line has it. Two
@@ -32,20 +31,20 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
 
 enum { ID_NAME_MAX = 48 };
 
-/* Local. Adds the next line, which has no custom_id, and writes its name and a NUL: its number,
- * such as "12", or, if an earlier line has that as its id, the first free one of "line 12", "line
- * 12 (2)", "line 12 (3)". A later line with this name as its id is a duplicate. Errors: as
- * id_set_add. */
+/* Local. Adds the next line, which has no custom_id, and writes its name, NUL-terminated. The name
+ * is the line's number, such as "12". If an earlier line has that as its id, it is the first free
+ * one of "line 12", "line 12 (2)", "line 12 (3)". A later line with this name as its id is a
+ * duplicate. Errors: as id_set_add. */
 struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX]);
 
-/* Local. Whether id_set_add_line might give line `line` this name. */
+/* Local. True when id_set_add_line might give line `line` the name `id`. */
 bool id_set_may_name(uint64_t line, const char *id, size_t n);
 
 /* Local. Returns the hash of an id; never ID_HASH_NONE. */
 struct id_hash id_hash_of(const char *id, size_t n);
 
-/* Local. Adds the next line by the hash of its id, which may repeat an earlier one; ID_HASH_NONE is
- * a line without a custom_id. Errors: as id_set_add. */
+/* Local. Adds the next line by the hash of its id, which an earlier line may have too.
+ * ID_HASH_NONE: the line has no custom_id. Errors: as id_set_add. */
 struct status id_set_add_hash(struct id_set *s, struct id_hash h);
 void id_set_fini(struct id_set *s);
 

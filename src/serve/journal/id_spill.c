@@ -117,8 +117,8 @@ struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n)
     return st;
 }
 
-/* Reads the page of a run that would contain h; *found = whether it does. Leaves *found alone if h
- * is below the run's first id. */
+/* Reads the page of a run that would contain h. *found: whether it does; unchanged if h is below
+ * the run's first id. */
 static struct status search(const struct id_spill *s, const struct id_run *r, struct id_hash h,
                             bool *found)
 {

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* XXH3-128 of an id. No id has {0, 0}, which marks a free slot, or a line without a custom_id. */
+/* XXH3-128 of an id. No id has {0, 0}: it marks a free slot, or a line without a custom_id. */
 struct id_hash {
     uint64_t low, high;
 };
@@ -43,7 +43,7 @@ void id_spill_fini(struct id_spill *s);
  * and the new one has not been added. Errors: STATUS_IO (such as a full disk), STATUS_MEMORY. */
 struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n);
 
-/* Local. *found = whether some run has h. Errors: STATUS_IO. */
+/* Local. *found: whether a run has h. Errors: STATUS_IO. */
 struct status id_spill_find(const struct id_spill *s, struct id_hash h, bool *found);
 
 #endif

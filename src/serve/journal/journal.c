@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* COMMIT_SHARE: commits that are due by time take at most 1 / COMMIT_SHARE of it. */
+/* COMMIT_SHARE: commits that are due by time take at most 1 / COMMIT_SHARE of the time. */
 enum {
     COMMIT_BYTES = 1 << 20,
     COMMIT_MS = 200,
@@ -36,9 +36,9 @@ struct journal {
     char *path;                  /* as given, for error sentences; owned */
     char *target;                /* the file to which `path` leads; owned */
     struct journal_facts facts;  /* of the journal when it was opened */
-    struct journal_index *index; /* of the bytes that it had then */
+    struct journal_index *index; /* of the records that it had then */
     struct strbuf gathered;      /* records waiting for their commit */
-    uint64_t end, durable;       /* bytes of the file; those that a commit made durable */
+    uint64_t end, durable;       /* bytes of the file; how many of them are durable */
     uint64_t last_commit_ns, commit_ns, n_commits;
     uint64_t n_read, n_read_bytes; /* at the last commit */
     size_t commit_bytes;
@@ -46,7 +46,7 @@ struct journal {
     struct failpoint *failpoint;
 };
 
-/* A new file that will replace the journal. */
+/* A new file that replaces the journal when it is whole. */
 struct journal_rewrite {
     int fd;
     char *path;
@@ -78,7 +78,7 @@ static int write_at(int fd, const char *bytes, size_t n, uint64_t offset)
     return 0;
 }
 
-/* Writes `bytes` to fd at `offset` and fdatasyncs it; passes the journal's failpoints. */
+/* Writes `bytes` to fd at `offset` and calls fdatasync; passes the journal's failpoints. */
 static struct status write_durably(struct journal *j, int fd, const struct strbuf *bytes,
                                    uint64_t offset)
 {
@@ -129,8 +129,8 @@ static struct status rewrite_begin(struct journal *j, const char *settings,
     return journal_record_add(&r->rows, &header, JOURNAL_MAGIC_BYTES);
 }
 
-/* Keeps an unfinished answer for the end of the file, after all rows. Its offset, and thus its
- * checksum, is known only then. */
+/* Keeps an unfinished answer for the end of the file, after all rows: the checksum needs the
+ * record's offset, which is known only then. */
 static struct status keep_part(struct journal_rewrite *r, uint64_t line,
                                const struct journal_hit *hit, size_t number)
 {
@@ -147,7 +147,8 @@ static struct status keep_part(struct journal_rewrite *r, uint64_t line,
     return strbuf_status(&r->rest);
 }
 
-/* Copies the journal's records of a line, unless the line's row is an error row. */
+/* Copies a line's records to the new file: the saved tokens of an unfinished line, or its row,
+ * unless that is an error row. */
 static struct status rewrite_line(struct journal *j, struct journal_rewrite *r, uint64_t line,
                                   const struct journal_hit *hit)
 {
@@ -201,8 +202,8 @@ static void rewrite_fini(struct journal_rewrite *r)
 
 /* ---- opening ---- */
 
-/* Locks the journal; tries for a moment, because `shoal status` locks a journal too, to see whether
- * its job runs. */
+/* Locks the journal. Tries for a moment, because `shoal status` also locks a journal for a short
+ * time, to see whether its job runs. */
 static struct status journal_lock(const struct journal *j)
 {
     const struct timespec pause = {.tv_nsec = 20000000};
@@ -443,7 +444,7 @@ struct status journal_save(struct journal *j)
 {
     pthread_mutex_lock(&j->mutex);
     const struct status st = commit(j, j->n_read, j->n_read_bytes);
-    j->failed = true; /* the process ends now, so no later commit may begin */
+    j->failed = true; /* the process ends now; no commit may follow */
     pthread_mutex_unlock(&j->mutex);
     return st;
 }

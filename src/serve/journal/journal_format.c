@@ -53,7 +53,8 @@ struct journal_row journal_row_unpack(const uint64_t values[5])
     return row;
 }
 
-/* Returns the checksum of a frame whose field `checksum` is 0, and of the bytes after it. */
+/* Returns the checksum of a frame, with its field `checksum` 0, and of the n_bytes bytes after it.
+ */
 static uint64_t checksum_of(const struct frame *f, const char *bytes, uint64_t offset)
 {
     const uint64_t head = XXH3_64bits_withSeed(f, sizeof *f, offset);
@@ -79,8 +80,8 @@ struct status journal_record_add(struct strbuf *out, const struct journal_record
     return strbuf_status(out);
 }
 
-/* Moves the buffer's start to c->at and makes room for n bytes. Keeps the bytes from c->at on that
- * it already holds. */
+/* Makes the buffer begin at byte c->at of the file, with room for n bytes. Keeps bytes that it
+ * already has. */
 static struct status buffer_move(struct journal_cursor *c, size_t n)
 {
     size_t kept = 0;
@@ -99,7 +100,7 @@ static struct status buffer_move(struct journal_cursor *c, size_t n)
     return status_ok();
 }
 
-/* Reads until the n bytes at c->at are in the buffer; *there is false if the file ends before. */
+/* Reads until the n bytes at c->at are in the buffer. *there: whether the file has them. */
 static struct status need(struct journal_cursor *c, size_t n, bool *there)
 {
     *there = c->end - c->at >= n;
@@ -294,8 +295,8 @@ static struct part shown(struct part p)
     return (struct part){p.at, p.n < SHOWN_BYTES ? p.n : SHOWN_BYTES};
 }
 
-/* Returns the first line of `was` whose name is missing in `is`. If none is missing, only the order
- * differs. */
+/* Returns the first line of `was` whose name is missing in `is`; if none is missing, a text that
+ * says that only the order differs. */
 static struct part first_without(const char *was, const char *is)
 {
     for (const char *at = was; *at != '\0';) {

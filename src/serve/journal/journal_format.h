@@ -1,6 +1,6 @@
 /* The journal's file format: its records, one pass over a whole file (facts), and its settings.
  * Knows lines, rows and tokens as bytes and numbers, not what they mean. Called by journal.c,
- * journal_index.c, the lead, audit, merge and `shoal status`.
+ * journal_index.c, receipt.c, the lead, batch runs, audit, merge and `shoal status`.
  *
  *   file    magic "SHOALJ1\n", then records:
  *
@@ -11,9 +11,9 @@
  *
  *   record  u32 type, u32 n_bytes, u64 checksum | u64 line, digest[2], values[5] | n_bytes bytes
  *
- * Little-endian. The checksum is XXH3-64 over the n_bytes bytes, seeded with XXH3-64 over the 80
- * bytes before them (with checksum 0), which is seeded with the record's offset in the file: an old
- * record's bytes are not valid at another place. */
+ * Little-endian. The checksum is XXH3-64 over the n_bytes bytes. Its seed is the XXH3-64 of the 80
+ * bytes before them (with checksum 0), whose seed is the record's offset in the file, so that a
+ * record's bytes are valid only at their own offset. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
 
@@ -50,8 +50,8 @@ struct line_digest {
     uint64_t low, high;
 };
 
-/* Local. Returns a line's digest. For a line that is too long to be read, it holds the length
- * instead. */
+/* Local. Returns a line's digest. For a line that is too long to be read (LINE_TOO_LONG), the
+ * digest holds the line's length instead. */
 struct line_digest line_digest_of(const struct line *line);
 
 struct journal_record {
@@ -76,13 +76,13 @@ struct journal_row {
 void journal_row_pack(const struct journal_row *row, uint64_t values[5]);
 struct journal_row journal_row_unpack(const uint64_t values[5]);
 
-/* Local. Appends the record's bytes to out. offset: their place in the file. Errors: STATUS_MEMORY;
- * STATUS_REQUEST when n_bytes is 4 GiB or more. */
+/* Local. Appends the record's bytes to out. offset: where they will stand in the file. Errors:
+ * STATUS_MEMORY; STATUS_REQUEST when n_bytes is 4 GiB or more. */
 struct status journal_record_add(struct strbuf *out, const struct journal_record *r,
                                  uint64_t offset);
 
-/* Reads records from the bytes [at, end) of fd. Set fd, path, at and end, zero the rest; buf is
- * owned. */
+/* Reads records from the bytes [at, end) of fd. The caller sets fd, path, at and end, and zeroes
+ * the rest. buf is owned. */
 struct journal_cursor {
     int fd;
     const char *path; /* borrowed, for errors */
@@ -93,8 +93,8 @@ struct journal_cursor {
     uint64_t buf_offset; /* of buf[0] in the file */
 };
 
-/* Local. Reads the next record, borrowed until the next call. *found is false at the end, and
- * before the first record that is torn or damaged (`at` then stays below `end`). Errors: STATUS_IO,
+/* Local. Reads the next record, which is borrowed until the next call. *found is false at the end,
+ * and at the first torn or damaged record; in that case `at` stays below `end`. Errors: STATUS_IO,
  * STATUS_MEMORY. */
 struct status journal_cursor_next(struct journal_cursor *c, struct journal_record *out,
                                   bool *found);
@@ -102,7 +102,7 @@ void journal_cursor_fini(struct journal_cursor *c);
 
 /* ---- facts ---- */
 
-/* The sums over a whole journal. */
+/* Facts about a whole journal. */
 struct journal_facts {
     uint64_t file_bytes;           /* size of the file */
     uint64_t good_bytes;           /* bytes from the start to the end of the last whole record */
@@ -114,7 +114,7 @@ struct journal_facts {
     uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
     bool is_complete;               /* the journal ends with END */
     uint64_t end_lines, end_bytes;  /* END's values */
-    /* sessions; times are unix nanoseconds */
+    /* sessions; times are in nanoseconds since 1970 */
     uint64_t n_sessions;
     uint64_t session_ns, input_bytes;         /* of the last session */
     uint64_t session_rows, session_generated; /* finished in the last session */
@@ -127,15 +127,16 @@ struct journal_facts {
 struct status journal_facts_read(int fd, const char *path, struct journal_facts *out);
 void journal_facts_fini(struct journal_facts *f);
 
-/* Local. Sets *out to the path of an output's journal, in new memory (mem_free): beside the output,
- * or in `folder` under the output's name; folder NULL: none. Errors: STATUS_MEMORY. */
+/* Local. Sets *out to the path of an output's journal, in new memory (mem_free). The journal is
+ * beside the output (folder NULL), or in `folder` under the output's name. Errors: STATUS_MEMORY.
+ */
 struct status journal_path_of(const char *output, const char *folder, char **out);
 
 /* ---- settings: "name=value" lines, one for each setting that changes a row's bytes ---- */
 
-/* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's; `remedy` ends
- * the sentence ("resume with the same"). Errors: they name the first setting that differs:
- * STATUS_USAGE for a flag, STATUS_INPUT for anything else (the checkpoint), or for a setting that
+/* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's. `remedy` ends
+ * the error's sentence ("resume with the same"). Errors name the first setting that differs:
+ * STATUS_USAGE for a flag; STATUS_INPUT for anything else (the checkpoint), and for a setting that
  * this version of shoal does not know. */
 struct status journal_settings_check(const char *path, const char *was, const char *is,
                                      const char *remedy);

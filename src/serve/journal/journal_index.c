@@ -10,14 +10,14 @@
 #include <assert.h>
 #include <string.h>
 
-/* Slots at first. If a record is SPAN_MAX lines or more ahead of the requested line, the journal is
- * damaged. */
+/* The number of slots at first; and the number of lines by which a record may be ahead of the
+ * requested line before the journal counts as damaged. */
 enum { SLOTS_FIRST = 1024, SPAN_MAX = 1 << 22 };
 
-/* Holds what is known of the requested line or a later one; free if line is 0. */
+/* The records found so far of one line, the requested one or a later one; line 0: a free slot. */
 struct slot {
     uint64_t line;
-    uint64_t row_at; /* offset of the record of its row; 0: none */
+    uint64_t row_at; /* offset of the row's record in the file; 0: no row */
     struct line_digest digest;
     struct journal_part *parts; /* [n_parts], owned, and so are their bytes */
     size_t n_parts;
@@ -88,8 +88,8 @@ static struct status journal_index_grow(struct journal_index *x)
     return status_ok();
 }
 
-/* Finds or takes the slot of `line`, which is at least x->line. Lines in [x->line, x->line +
- * n_slots) never collide. */
+/* Returns the slot of `line`, which is at least x->line; takes a free one if the line has none.
+ * Lines in [x->line, x->line + n_slots) never collide. */
 static struct status journal_index_slot_of(struct journal_index *x, uint64_t line,
                                            struct slot **out)
 {
@@ -106,8 +106,8 @@ static struct status journal_index_slot_of(struct journal_index *x, uint64_t lin
     return status_ok();
 }
 
-/* Finds or makes the answer to which a record belongs; NULL if the record continues an answer above
- * all that began. */
+/* Returns the answer to which a record belongs, and makes it if the record begins it; NULL if the
+ * record continues an answer that never began. */
 static struct status journal_index_part_of(struct slot *s, size_t number, bool begins,
                                            struct journal_part **out)
 {
@@ -122,7 +122,7 @@ static struct status journal_index_part_of(struct slot *s, size_t number, bool b
 }
 
 /* Appends a record's items to its answer, or replaces the answer. Ignores a record that does not
- * continue where the last one ended. */
+ * continue the items so far. */
 static struct status take_partial(struct slot *s, const struct journal_record *r)
 {
     struct journal_part *p = NULL;
@@ -206,8 +206,8 @@ static void move_to(struct journal_index *x, uint64_t line)
     x->line = line;
 }
 
-/* Reads the tail until it finds the line's row, or to the end, by when all saved tokens are
- * known. */
+/* Reads the tail until it finds the line's row, or to its end, where all saved tokens of the line
+ * are known. */
 static struct status hit_in_tail(struct journal_index *x, uint64_t line)
 {
     const struct slot *s = &x->slots[line & (x->n_slots - 1)];
@@ -216,7 +216,7 @@ static struct status hit_in_tail(struct journal_index *x, uint64_t line)
         s = &x->slots[line & (x->n_slots - 1)]; /* reading may have grown the ring */
     }
     if (s->line != line) return status_ok();
-    if (s->row_at != 0) { /* if it was read just now, x->hit has it */
+    if (s->row_at != 0) { /* if this call read the row, x->hit already has it */
         return x->hit.kind == JOURNAL_HIT_NONE ? read_row(x, s->row_at, &x->hit) : status_ok();
     }
     if (s->n_parts > 0) {
@@ -247,8 +247,8 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     return status_ok();
 }
 
-/* Needs only the slots and the base cursor: when journal_index_find finds no row, it has read the
- * tail to its end. */
+/* Looks only at the slots and the base cursor: a journal_index_find without a row has read the tail
+ * to its end. */
 uint64_t journal_index_next(const struct journal_index *x)
 {
     const uint64_t next = x->base_has ? x->base_next.line : UINT64_MAX;

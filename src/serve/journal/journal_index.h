@@ -1,7 +1,7 @@
-/* Finds the journal's records of each line. Lines are requested in ascending order, and rows finish
- * nearly in that order, so one pass and the memory of about one window suffice. An index sees the
- * bytes that its facts cover, not those appended later. Called by journal.c,
- * when a job resumes and to rewrite a journal, and by audit.c and merge.c. */
+/* Finds a journal's records of each line. Lines are requested in ascending order, and rows finish
+ * nearly in that order, so one pass over the file and the memory of about one window suffice. An
+ * index sees the bytes that its facts cover, not those appended later. Called by journal.c, when a
+ * job resumes and when a journal is rewritten, and by audit.c and merge.c. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 
@@ -30,8 +30,8 @@ struct journal_hit {
     size_t n_parts;
 };
 
-/* Local. Makes an index. fd, which must stay open, and path are borrowed as long as the index is
- * used. facts: those of the same file; not kept. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Makes an index. fd and path are borrowed until journal_index_destroy; fd stays open until
+ * then. facts: those of the same file; not kept. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);
@@ -43,8 +43,8 @@ void journal_index_destroy(struct journal_index **x);
  * (damage). */
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
 
-/* Local. After a find that hit nothing, returns the next line that may have a record; UINT64_MAX if
- * there is none. */
+/* Local. After journal_index_find has found nothing, returns the next line that may have a record;
+ * UINT64_MAX: none. */
 uint64_t journal_index_next(const struct journal_index *x);
 
 #endif

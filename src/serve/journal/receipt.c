@@ -19,7 +19,7 @@ enum { ROW_BYTES_MAX = 1 << 30, RECEIPT_BYTES_MAX = 1 << 20 };
 
 /* ---- hashes ---- */
 
-/* A line of the job's input, as it is hashed. */
+/* A line of the job's input, in the form that is hashed. */
 struct receipt_line {
     uint64_t number, low, high;
 };
@@ -31,8 +31,9 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Fills lines [n], n at most `capacity`, from the records of finished rows. A line with several
- * records is there several times. Errors: STATUS_INPUT if there are more than `capacity` rows. */
+/* Fills lines [n], with n at most `capacity`, from the records of finished rows. A line with
+ * several records appears several times. Errors: STATUS_INPUT if the journal has more than
+ * `capacity` rows. */
 static struct status read_receipt_lines(struct journal_cursor *c, struct receipt_line *lines,
                                         size_t capacity, size_t *n)
 {
@@ -117,8 +118,8 @@ static struct status hash_rows(const char *path, struct rows *rows, XXH128_hash_
 
 /* ---- text ---- */
 
-/* True for settings that change no row, or whose lines are hashed instead: paths of inputs, and the
- * flags of a file beside the rows. */
+/* True for settings that a receipt leaves out: the paths of inputs, whose lines are hashed instead,
+ * and the flags of the file of log-probabilities, which change no row. */
 static bool is_beside(const char *setting)
 {
     static const char *const begins[] = {"--input (", "--save-logprobs"};

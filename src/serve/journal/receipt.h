@@ -1,7 +1,7 @@
 /* A receipt: a short text that says which job made an output: model, settings, lines, and a hash of
- * the rows. Two sites compare receipts instead of files. All of it is a function of the job and its
- * rows: layout, hosts, times, paths, compression and interruptions do not enter, so the same job
- * has the same receipt, byte for byte. Reads a finished journal and the output; does not compute
+ * the rows. Two sites compare receipts instead of files. The same job has the same receipt, byte
+ * for byte: layout, hosts, times, paths, compression and interruptions do not change it. Reads a
+ * finished journal and the output; does not compute
  * rows again (--audit does). Called by `shoal receipt`. Page: docs/receipts.md.
  *
  *   {
@@ -11,9 +11,8 @@
  *   ...
  *   "lines": 16,
  *   "lines_xxh128": "...",                XXH3-128 over {u64 number, u64 low, u64 high} of each
- * line in order, little-endian; low, high: struct line_digest "error_rows": 0, "prompt_tokens": 96,
- *   "generated_tokens": 310,
- *   "rows_bytes": 8123,                   of the rows, decompressed
+ * line, in order, little-endian; low, high: struct line_digest "error_rows": 0, "prompt_tokens":
+ * 96, "generated_tokens": 310, "rows_bytes": 8123,                   of the rows, decompressed
  *   "rows_xxh128": "..."                  XXH3-128 over these bytes
  *   }
  *
@@ -29,9 +28,9 @@
  * the output has other rows than the journal counts, or is damaged), STATUS_IO, STATUS_MEMORY. */
 struct status receipt_make(const char *output, const char *journal, struct strbuf *out);
 
-/* Local. Compares this job's receipt with the one in the file `path`. Errors: STATUS_ROWS when they
- * differ: the sentence names the first member that does, and says whether the jobs differ or only
- * their rows. STATUS_INPUT when the file is no receipt of this version. STATUS_MEMORY. */
+/* Local. Compares this job's receipt with the receipt in the file `path`. Errors: STATUS_ROWS when
+ * they differ; the sentence names the first member that differs, and says whether the jobs differ
+ * or only their rows. STATUS_INPUT when the file is no receipt of this version. STATUS_MEMORY. */
 struct status receipt_check(const char *receipt, const char *path);
 
 #endif

@@ -47,8 +47,8 @@ static bool repeats_an_id(const struct line *row)
     return memmem(row->text, row->n, code, sizeof code - 1) != NULL;
 }
 
-/* Returns the place in the sample for candidate k, from 0: a new place while the sample is not
- * full, then a random place; NULL if the candidate is not chosen. */
+/* Returns the place in the sample for candidate k (from 0): a new place while the sample is not
+ * full, later a random one; NULL if the candidate is not chosen. */
 static struct audit_row *audit_place_of(struct audit *a, uint64_t k)
 {
     if (a->result.n_chosen < a->o.n_rows) return &a->rows[a->result.n_chosen];

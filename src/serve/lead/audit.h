@@ -13,7 +13,7 @@ struct audit;
 /* All pointers are borrowed; the paths outlive the audit. */
 struct audit_options {
     const char *input_path, *output_path;
-    const char *journal_path; /* NULL, or no such file: lines and settings are not checked */
+    const char *journal_path; /* NULL, or a missing file: lines and settings are not checked */
     const char *settings;     /* of this run, in a journal's form */
     uint64_t n_lines_before;  /* lines of the whole input before the output's first row */
     uint64_t n_rows;          /* rows to choose; all rows when the output has fewer */
@@ -28,19 +28,20 @@ struct audit_result {
 };
 
 /* Local. Reads the whole output and keeps a sample in which each row is equally likely (Vitter's
- * algorithm R, with hashes of seed and row). The output's job may still run: a torn last row is
+ * algorithm R, with hashes of seed and row). The job may still be running: a torn last row is
  * ignored. Errors: STATUS_USAGE or STATUS_INPUT (see journal_settings_check), STATUS_INPUT (no
  * output, no row that may be chosen, no journal of this version), STATUS_IO, STATUS_MEMORY. */
 struct status audit_create(const struct audit_options *options, struct audit **out);
 void audit_destroy(struct audit **audit);
 
-/* Local. *is_chosen = whether the row of `line`, the input's next line, was chosen. Errors:
- * STATUS_INPUT (a chosen line is not the one that the journal recorded), STATUS_IO,
- * STATUS_MEMORY. */
+/* Local. Takes `line`, the input's next line. *is_chosen: whether its row was chosen. Errors:
+ * STATUS_INPUT (a chosen line is not the one that the journal recorded), STATUS_IO, STATUS_MEMORY.
+ */
 struct status audit_take_line(struct audit *a, const struct line *line, bool *is_chosen);
 
-/* Local. Writes the name that the output's row has for a chosen line without a custom_id; if the
- * line cannot have that name, writes its number, so that the rows differ. Errors: STATUS_MEMORY. */
+/* Local. For a chosen line without a custom_id, writes the name that its row has in the output. If
+ * the line cannot have that name, writes the line's number, so that the rows differ. Errors:
+ * STATUS_MEMORY. */
 struct status audit_name_line(const struct audit *a, uint64_t line, char name[ID_NAME_MAX]);
 
 /* Local. True when every chosen line has been read. */

@@ -100,7 +100,7 @@ void lead_destroy(struct lead **lead)
     result_cache_destroy(&l->results);
     for (size_t i = 0; i < l->window.n; i++) request_destroy(&l->window.requests[i]);
     mem_free(&l->window.requests);
-    while (l->parents.head != NULL) { /* last: the requests above borrow from them */
+    while (l->parents.head != NULL) { /* after the requests above, which borrow from these */
         struct request *p = l->parents.head;
         request_list_take(&l->parents, p);
         beam_destroy(&p->search);

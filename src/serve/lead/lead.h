@@ -25,14 +25,14 @@ struct lead_port;
 /* Zero means the default if one is named. All pointers are borrowed and outlive the lead. */
 struct lead_options {
     enum lead_mode mode;
-    const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file, to
-                                     which the paths, the part, the journal and the audit below
-                                     belong */
+    const struct lead_port *port; /* where requests come from; copied. NULL: the lines of a file;
+                                     only then the paths, the part, the journal and the audit
+                                     below are used */
     const char *input_path;       /* JSONL; "-" is stdin; the name of several inputs */
-    const struct input_files *inputs; /* several inputs; NULL: the file input_path */
+    const struct input_files *inputs; /* several inputs; NULL: input_path is the only one */
     const char *output_path;          /* JSONL; "-" is stdout */
-    const struct input_part
-        *part; /* the part of the input, with its byte range (input_part_find); NULL: all of it */
+    /* the part of the input, with its byte range (input_part_find); NULL: the whole input */
+    const struct input_part *part;
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` become error rows */
     const char *chat_missing; /* the message of these error rows; NULL: a general one */
@@ -44,14 +44,14 @@ struct lead_options {
     size_t n_end_ids;
     const struct request_adapter *adapters; /* [n_adapters] */
     size_t n_adapters;
-    int32_t prefix_id;         /* as in request_rules */
+    int32_t prefix_id;         /* as in request_rules (serve/request/request.h) */
     int32_t vocab_size;        /* the model's: ids in [0, vocab_size) are accepted */
     int32_t max_model_len;     /* the most tokens that a context may have */
     int32_t n_replicas;        /* dp */
     int32_t n_groups;          /* pp: microbatch groups in flight */
-    int32_t n_blocks;          /* KV blocks of each replica's pool, ids [0, n_blocks); 0: unknown
-                                  until lead_start */
-    struct plan_tables tables; /* of a sequence's KV blocks; all zeros: one full table */
+    int32_t n_blocks;          /* KV blocks of each replica's pool; their ids are [0, n_blocks).
+                                  0: unknown until lead_start */
+    struct plan_tables tables; /* block tables of a sequence; all zeros: one full table */
     struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
     struct lead_flags flags; /* result_cache: used by LEAD_GENERATE only; must be off if a row
                                 depends on the batch */
@@ -60,27 +60,27 @@ struct lead_options {
     drafter_fn *drafter;
     void *drafter_user;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
-    size_t window_bytes;    /* their memory; 0: 256 MiB, with `save` 1 GiB. One row may always be
-                               read */
+    size_t window_bytes;    /* the most memory of these rows; 0: 256 MiB, with `save` 1 GiB. One
+                               row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
-    logits_sink_fn *logits; /* when scoring only; NULL: no logits are wanted */
+    logits_sink_fn *logits; /* only when scoring; NULL: no logits are wanted */
     void *logits_user;
-    bool is_dry_run; /* tokens are made up, and every row except error rows says so */
+    bool is_dry_run; /* tokens are made up; every row, except error rows, says so */
 
     /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
     const char *journal_path;
-    const char *settings;        /* "name=value" lines of all that changes a row's bytes */
+    const char *settings;        /* "name=value" lines of everything that changes a row's bytes */
     const char *session;         /* who runs, for `shoal status` */
     size_t commit_bytes;         /* a commit is due once this many are gathered; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
-    struct file_claims *claims;  /* claims on the files; after one is lost nothing is written. NULL:
-                                    none */
+    struct file_claims *claims;  /* claims on the files; after a claim is lost nothing is
+                                    written. NULL: none */
 
     const struct logprobs_options *save; /* log-probabilities that are saved beside the output, when
                                             generating; NULL: none */
 
-    /* With an audit, only the lines that it chose are run, and their rows are compared instead of
-     * written; the audit itself reads output_path and journal_path. NULL: a job. */
+    /* An audit runs only the lines that it chose, and compares their rows instead of writing them;
+     * it reads output_path and journal_path itself. NULL: a job. */
     struct audit *audit;
 };
 
@@ -92,9 +92,9 @@ struct lead_pools {
     struct scheduler_store store; /* blocks of other jobs */
 };
 
-/* Local. Opens input, output and any journal, and takes over the rows of earlier runs: compares the
- * input's lines and the output's rows with those in the journal. Errors: STATUS_USAGE (a pool that
- * cannot hold one full context, a size out of range, input and output the same file, an output
+/* Local. Opens input, output and any journal, and takes over the rows of earlier runs, after
+ * comparing the input's lines and the output's rows with the journal. Errors: STATUS_USAGE (a pool
+ * that cannot hold one full context, a size out of range, input and output the same file, an output
  * without its journal, and the journal's), STATUS_INPUT (the input cannot be opened or has changed;
  * no new row was written), STATUS_IO, STATUS_MEMORY. */
 struct status lead_create(const struct lead_options *options, struct lead **out);
@@ -111,51 +111,51 @@ struct status lead_start(struct lead *lead, const struct lead_pools *pools);
 /* Local. Takes new requests, as many as the port reads before a step, admits requests, and plans
  * step `step` of group `group` into *plan (initialized by the caller for n_replicas; cleared here).
  * The results of the group's previous plan must have been committed. The plan may be empty while
- * other groups are in flight, or while no request comes. *done is true when no request will come
- * and all have finished (lead_finish writes the rows that are not yet written); then *plan is
- * PLAN_STOP, and the plans still in flight are empty. Waits for requests only when no sequence
- * runs, and at most a fifth of a second. Errors: STATUS_INPUT (the input is not the one that an
- * earlier run saw, or its compressed data are damaged), and the port's; a bad line is an error row,
- * not an error. */
+ * other groups are in flight, or while no request comes. *done becomes true when no request will
+ * come and all have finished; *plan is then PLAN_STOP, the plans still in flight are empty, and
+ * lead_finish writes the last rows. Waits for requests only when no sequence runs, and at most a
+ * fifth of a second. A bad line is an error row, not an error. Errors: STATUS_INPUT (the input is
+ * not the one that an earlier run saw, or its compressed data are damaged), and the port's. */
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 
-/* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas.
- * For an empty plan or an idle replica, a result without sequences is accepted but not required.
- * Errors: STATUS_BUG when the result does not match the plan, and the port's. */
+/* Local. Takes one replica's result for the last plan of `group`; the order of replicas does not
+ * matter. For an empty plan or an idle replica, a result without sequences is accepted but not
+ * required. Errors: STATUS_BUG when the result does not match the plan, and the port's. */
 struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
 
-/* Local. Called before each step once the job has been asked to drain. True when no more steps are
- * to be planned: at once for a file of lines; a server first gives running answers some time to
- * end. */
+/* Local. Call it before each step once the job has been asked to drain. True when no more steps are
+ * to be planned: at once for a file of lines; for a server, once running answers have ended or
+ * their time is over. */
 bool lead_may_stop(struct lead *lead);
 
 /* Local. Saves or ends the unfinished requests, because the run ends early: a journal keeps their
  * sampled tokens, a server tells their clients. No plan may be in flight. Errors: the port's. */
 struct status lead_drain(struct lead *lead);
 
-/* Local, any thread, at any moment. Writes finished rows to the journal, or tells clients, just
- * before the process ends. */
+/* Local, any thread, at any moment. Saves finished rows in the journal, or tells a server's
+ * clients, just before the process ends. */
 void lead_save(struct lead *lead);
 
 /* Local. Returns how many seconds before a time limit the job must be asked to drain, so that
- * lead_may_stop and lead_drain have the time that they need. */
+ * lead_drain ends in time. */
 double lead_end_s(const struct lead *lead);
 
 /* Local. Copies the counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
 
-/* Local. Returns lead_summary's counts without the port's and wall_s; borrowed. */
+/* Local. Returns the same counts without the port's and without wall_s; borrowed. */
 const struct serve_summary *lead_stats(const struct lead *lead);
 
-/* Local. Returns the numbers of requests that run and wait now, and of KV blocks. Call it after
+/* Local. Returns how many requests run and wait now, and the numbers of KV blocks. Call it after
  * lead_start. */
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display and fills *summary. After the last
- * row it makes the output durable and marks the journal complete. May be called before `done` (a
- * drained run, an error): then rows after an unfinished one are in the journal only. Warns with the
- * first errors when every row of the run was an error row. Errors: STATUS_IO, STATUS_MEMORY. */
+ * row it makes the output durable and marks the journal complete. May be called before `done`
+ * (after a drain or an error); rows after an unfinished one are then in the journal only. When
+ * every row of the run was an error row, warns with the first errors. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
 struct status lead_finish(struct lead *lead, struct serve_summary *summary);
 
 #endif

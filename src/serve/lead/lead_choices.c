@@ -5,7 +5,7 @@
 #include "serve/request/beam.h"
 #include "serve/request/request_choice.h"
 
-/* Makes answer i to p and passes it on to the result cache and the scheduler. */
+/* Makes the request for answer i of p and passes it on to the result cache and the scheduler. */
 static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
                                 const struct journal_hit *hit)
 {
@@ -43,7 +43,9 @@ struct status lead_open_choices(struct lead *l, struct request *p, const struct 
         return run_probes(l, p);
     }
     p->n_open = (int32_t)n;
-    for (uint32_t i = 0; i < n; i++) TRY(run_choice(l, p, i, hit)); /* the last one may destroy p */
+    for (uint32_t i = 0; i < n; i++)
+        TRY(run_choice(l, p, i, hit)); /* the last call may destroy
+                                          p */
     return status_ok();
 }
 
@@ -52,8 +54,8 @@ static void drop_choices(struct request *p)
     for (size_t i = 0; i < p->choices_capacity; i++) request_destroy(&p->choices[i]);
 }
 
-/* Advances the search by a step, once all probes of the step are back; makes the answers after the
- * last step. */
+/* Advances the beam search by a step, once all probes of the step are back. After the last step,
+ * makes the answers. */
 static struct status lead_choices_advance(struct lead *l, struct request *p)
 {
     TRY(beam_advance(p->search, p->choices));

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 
-/* How much is read before a step: lines while the scheduler wants more, lines when it does not,
- * bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05 s)
- * and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a limit, so
- * a step or a signal waits for at most one large line. */
+/* The most that is read before a step: lines while the scheduler wants more, lines when it does
+ * not, bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05
+ * s) and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a limit,
+ * so a step or a signal waits for at most one large line. */
 enum {
     LINES_PER_STEP = 1024,
     LINES_AHEAD = 64,
@@ -49,8 +49,8 @@ static struct status lead_input_take_row(struct lead *l, uint64_t line,
     return result_writer_put(l->lines.writer, index, &row);
 }
 
-/* Makes r an error row if an earlier line has its custom_id, and names a line without one. An audit
- * has not seen the earlier lines, so it takes the name from the output's row. */
+/* Makes r an error row if an earlier line has its custom_id, and gives a line without one a name.
+ * An audit has not seen the earlier lines, so it takes the name from the output's row. */
 static struct status take_id(struct lead *l, struct request *r)
 {
     char name[ID_NAME_MAX];
@@ -69,7 +69,7 @@ static struct status take_id(struct lead *l, struct request *r)
     return request_rename(r, name);
 }
 
-/* Opens a row for a line that has no finished one, and makes its request or error row. */
+/* Opens a row for a line that has no finished row, and makes the line's request or error row. */
 static struct status take_request(struct lead *l, const struct line *line,
                                   const struct line_digest *digest, const struct journal_hit *hit)
 {
@@ -159,7 +159,7 @@ struct status lead_read_lines(struct lead *l)
         is_enough =
             n_bytes >= BYTES_PER_STEP || work_steps(l) - n_steps_before >= WORK_STEPS_PER_STEP;
     }
-    /* do not wait for a full window if no more can be read now, or if nothing would run
+    /* does not wait for a full window if no more lines can be read now, or if nothing would run
      * meanwhile */
     if (waits || l->lines.all_read || !result_writer_has_room(l->lines.writer) ||
         (is_enough && scheduler_is_idle(l->scheduler)))

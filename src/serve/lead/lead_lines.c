@@ -1,5 +1,6 @@
-/* The lines of a file as the lead's port: opens input, output and journal, writes rows to the last
- * two, and closes them. lead_input.c reads the lines, lead_partial.c saves unfinished rows. */
+/* The lines of a file as the lead's port: opens input, output and journal, writes rows to output
+ * and journal, and closes all three. lead_input.c reads the lines, lead_partial.c saves unfinished
+ * rows. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -66,7 +67,7 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
     return result_writer_put(l->lines.writer, r->index, &row);
 }
 
-/* Makes the rows that were put so far durable, after their log-probabilities. */
+/* Makes the rows so far durable in the journal, after their log-probabilities. */
 static struct status commit_rows(struct lead *l)
 {
     if (l->lines.part != NULL && journal_is_dirty(l->lines.journal))
@@ -127,7 +128,8 @@ static struct result_writer_options writer_options(const struct lead_options *o)
                                           .failpoint = o->failpoint};
 }
 
-/* Opens the log-probabilities that earlier runs saved. A complete job has only the file. */
+/* Opens the part with the log-probabilities that earlier runs saved. A complete job has only the
+ * finished file. */
 static struct status open_part(struct lead *l)
 {
     const struct logprobs_options *save = l->o.save;
@@ -172,7 +174,8 @@ static struct status open_files(struct lead *l)
     TRY(line_reader_check(l->lines.reader));
     if (o->part != NULL) {
         TRY(line_reader_set_part(l->lines.reader, o->part));
-        l->lines.ids.n_lines = o->part->n_before; /* ids count lines of the whole input */
+        l->lines.ids.n_lines = o->part->n_before; /* the set of ids counts lines of the whole
+                                                     input */
     }
     if (o->audit != NULL) return result_writer_create(&wo, &l->lines.writer);
     if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->lines.reader, o->output_path)) {
@@ -211,7 +214,7 @@ static struct status lines_commit(void *user, struct lead *l, int32_t group)
     return lead_flush(l, false);
 }
 
-/* Always true: a drain waits for no answer; a journal keeps the unfinished ones. */
+/* Always true: a drain does not wait for answers; the journal keeps the unfinished ones. */
 static bool lines_may_stop(void *user, struct lead *l)
 {
     (void)user;
@@ -260,7 +263,8 @@ static bool all_rows_are_written(const struct lead *l)
     return l->lines.all_read && result_writer_n_open(l->lines.writer) == 0;
 }
 
-/* Makes the file of log-probabilities, before the journal says that the job is complete. */
+/* Makes the file of log-probabilities. Must come before end_journal, which marks the job complete.
+ */
 static struct status end_saved(struct lead *l)
 {
     return l->lines.part != NULL ? logprobs_part_finish(l->lines.part) : status_ok();
@@ -273,8 +277,8 @@ static struct status close_without_journal(struct lead *l)
     return all_written ? end_saved(l) : status_ok();
 }
 
-/* Removes the part of a complete job. If there are error rows it stays, because --retry-errors
- * makes the file again, with their records. */
+/* Removes the part with the log-probabilities of a complete job. Keeps it while the job has error
+ * rows, because --retry-errors makes the file again from it. */
 static void drop_part(const struct lead *l)
 {
     if (l->o.save == NULL || l->o.audit != NULL) return;
@@ -286,7 +290,7 @@ static struct status close_files(struct lead *l)
 {
     TRY(file_claims_check(l->o.claims));
     if (l->lines.journal == NULL) return close_without_journal(l);
-    if (l->lines.failed) { /* if the output failed, finished rows can still go to the journal */
+    if (l->lines.failed) { /* finished rows can still go to the journal when the output failed */
         return commit_rows(l);
     }
     TRY(lead_flush(l, true));

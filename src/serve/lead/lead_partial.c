@@ -1,8 +1,8 @@
 /* Saves unfinished rows in the journal and restores them.
  *
- *   answer   one part of its row; one item for each sampled token:
+ *   answer   one part of its line's record; one item for each sampled token:
  *            i32 token | f32 log-probability | n x { i32 id, f32 log-probability }   (if asked for)
- *   search   one part; its whole state, written anew each time
+ *   search   one part: the whole state of a beam search, written anew each time
  *
  * Little-endian. The state of a search is in beam_pack's format. */
 #include "serve/lead/lead_private.h"
@@ -121,7 +121,8 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 {
     const struct journal_part *part = lead_partial_part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
-    /* the prompt's log-probabilities are not saved, so r must run for at least one token */
+    /* if the prompt's log-probabilities are wanted, which are not saved, r must run for at least
+     * one token */
     const size_t n_most = part->n_items - (r->ask->n_prompt_tops >= 0);
     for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
         TRY(take_item(l, r, part->bytes + i * part->item_bytes));

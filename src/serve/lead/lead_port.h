@@ -1,4 +1,4 @@
-/* Where the lead's requests come from, and where their answers go. There are two ports: the lines
+/* A port: where the lead's requests come from, and where their answers go. There are two: the lines
  * of a file with their output and journal (lead_lines.c), and the server (serve/http). The lead's
  * loop is the same for both. */
 #ifndef SHOAL_SERVE_LEAD_LEAD_PORT_H
@@ -14,9 +14,9 @@ struct request_rules;
 struct progress_view; /* serve/output/progress.h */
 struct serve_summary; /* serve/schedule/stats.h */
 
-/* All functions are Local and called by the lead's thread, except save; `user` is the port's.
- * Errors, unless more is said: STATUS_IO, STATUS_MEMORY, STATUS_DRAINED (the output is a pipe whose
- * reader has gone); they end the run. */
+/* All functions are Local; the lead's thread calls them, except save. `user` is the port's. Errors,
+ * unless more is said: STATUS_IO, STATUS_MEMORY, STATUS_DRAINED (the output is a pipe whose reader
+ * has gone); they end the run. */
 struct lead_port {
     void *user;
 
@@ -34,19 +34,20 @@ struct lead_port {
     /* Called each time a replica's result for a step of `group` has been committed. */
     struct status (*commit)(void *user, struct lead *l, int32_t group);
 
-    /* Called before each step once the job has been asked to drain, until it returns true, which
-     * means that no more steps are to be planned. */
+    /* Called before each step once the job has been asked to drain, until it returns true: no more
+     * steps are to be planned. */
     bool (*may_stop)(void *user, struct lead *l);
 
-    /* The run ends early, and no plan is in flight: saves or ends unfinished requests. */
+    /* Called when the run ends early and no plan is in flight. Saves or ends unfinished requests.
+     */
     struct status (*drain)(void *user, struct lead *l);
 
-    /* Saves what it can, because the process is about to end after the loss of another rank. Any
-     * thread, at any moment, while the lead's thread may go on. The process ends after two seconds
-     * at the latest. */
+    /* Called when the process is about to end after the loss of another rank. Saves what it can.
+     * Runs on any thread, at any moment, while the lead's thread may go on; the process ends after
+     * two seconds at the latest. */
     void (*save)(void *user);
 
-    /* How many seconds before a time limit the drain must begin. */
+    /* Returns how many seconds before a time limit the drain must begin. */
     double (*end_s)(const void *user);
 
     /* Called after the last step: completes and closes what the port has open. */
@@ -57,19 +58,19 @@ struct lead_port {
     void (*sum)(const void *user, struct serve_summary *s);
 };
 
-/* Takes ownership of the new request r, which may already have an error: runs r, or ends it. The
- * port's put gets r when it is finished, possibly before this function returns. Errors:
- * STATUS_MEMORY, and those of put. */
+/* Takes ownership of the new request r, and runs it, or ends it if it has an error. The port's put
+ * gets r when it is finished, possibly before this function returns. Errors: STATUS_MEMORY, and
+ * those of put. */
 struct status lead_take(struct lead *l, struct request *r);
 
 /* Sorts the requests taken since the last call (--order) and hands them to the scheduler. lead_take
- * calls it too: once a quarter of the window is full, or each time with --order input. Errors:
+ * calls it when a quarter of the window is full; with --order input, each time. Errors:
  * STATUS_MEMORY. */
 struct status lead_order(struct lead *l);
 
-/* Ends the request r, whose put has not been called, as an error row with this code (a constant)
- * and message; put gets it at once, or with the result of its step in flight. A request that waits
- * for an equal one is not cancelled. Errors: as lead_take. */
+/* Ends the request r, which put has not yet been given, as an error row with this code (a constant)
+ * and message. put gets r at once or, if a step with r is in flight, with that step's result. Does
+ * not cancel a request that waits for an equal one. Errors: as lead_take. */
 struct status lead_cancel(struct lead *l, const struct request *r, const char *code,
                           const char *message);
 
@@ -79,8 +80,8 @@ bool lead_is_idle(const struct lead *l);
 /* True while more waiting requests would be useful. */
 bool lead_wants_more(const struct lead *l);
 
-/* Calls visit for each request that runs in `group`; requests with several answers are visited
- * answer by answer. */
+/* Calls visit for each request that runs in `group`; for a request with several answers, once for
+ * each answer. Returns visit's first error. */
 struct status lead_visit(struct lead *l, int32_t group,
                          struct status (*visit)(void *user, struct request *r), void *user);
 

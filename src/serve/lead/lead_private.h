@@ -14,11 +14,11 @@
 #include "serve/output/result_writer.h"
 #include "serve/request/request_list.h"
 
-/* Requests that were read and not yet ordered. They go to the scheduler a quarter of the writer's
- * window at a time, so that later quarters run alongside the last rows of an earlier one. */
+/* Requests that were read and not yet ordered. They go to the scheduler in batches of a quarter of
+ * the writer's window, so that a later batch runs alongside the last rows of the one before. */
 struct order_window {
     struct request **requests; /* [n] of capacity; the array and the requests are owned */
-    size_t n, capacity, bytes; /* bytes: a bound on their memory */
+    size_t n, capacity, bytes; /* bytes: bounds the memory of the requests */
 };
 
 enum { LEAD_ERRORS_SHOWN = 3 };
@@ -32,7 +32,7 @@ struct lead_rows {
 /* The port of a file of lines. */
 struct lead_lines {
     const struct input_files *input;
-    struct input_files one_input; /* what `input` points to if the options name one file */
+    struct input_files one_input; /* `input` points to it if the options name one file */
     struct line_reader *reader;
     struct result_writer *writer;
     struct journal *journal;    /* NULL: none */
@@ -43,7 +43,7 @@ struct lead_lines {
     uint64_t n_template_steps; /* steps of the chat templates of all lines read */
     bool all_read;
     bool failed;      /* journal or output could not be written */
-    bool is_complete; /* by an earlier run */
+    bool is_complete; /* an earlier run finished the job */
 };
 
 struct lead {
@@ -71,13 +71,12 @@ struct lead {
 /* Gives the finished request r to the port. */
 struct status lead_put(struct lead *l, const struct request *r);
 
-/* As lead_take (lead_port.h), for a request whose tokens an earlier run may have saved (hit; NULL:
- * none). */
+/* As lead_take (lead_port.h). hit: the tokens that an earlier run saved for r; NULL: none. */
 struct status lead_take_new(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Adds a request to the window of those that wait to be ordered; calls lead_order if that is full,
- * or for each request with --order input. The request must be unfinished, and no equal request may
- * be running. */
+/* Adds a request to the window of requests that wait to be ordered. Calls lead_order when the
+ * window is full; with --order input, each time. The request must be unfinished, and no equal
+ * request may be running. */
 struct status lead_add_request(struct lead *l, struct request *r);
 
 /* Takes ownership of r. If r has several answers, calls lead_open_choices. Otherwise restores saved
@@ -95,9 +94,9 @@ void lead_lines_close(struct lead *l);
 /* If all rows of the run are error rows, logs the first errors; never in an audit. */
 void lead_lines_report(const struct lead *l);
 
-/* Commits the journal if a commit is due, or `now`, then writes the committed rows to the output. A
- * row that a reader has seen in the output is therefore never lost. Without a journal, writes the
- * rows. Errors: also STATUS_DRAINED (result_writer_flush). */
+/* Commits the journal if a commit is due or `now` is true, then writes the committed rows to the
+ * output. So a row that a reader has seen in the output is never lost. Without a journal, only
+ * writes the rows. Errors: also STATUS_DRAINED (result_writer_flush). */
 struct status lead_flush(struct lead *l, bool now);
 
 /* --- lead_choices.c --- */
@@ -106,8 +105,9 @@ struct status lead_flush(struct lead *l, bool now);
  * search. hit: the tokens that an earlier run saved; NULL: none. The lead owns p. */
 struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit);
 
-/* Takes ownership of the finished request r, and gives it to the port. An answer of several is
- * stored; the last one advances the line's beam search, or gives the line to the port. */
+/* Takes ownership of the finished request r and gives it to the port. If r is one of several
+ * answers, stores it instead; the last one advances the line's beam search, or gives the line's
+ * request to the port. */
 struct status lead_end_request(struct lead *l, struct request *r);
 
 /* --- lead_partial.c: saves unfinished rows in the journal and restores them; does nothing without
@@ -123,12 +123,12 @@ struct status lead_save_search(struct lead *l, struct request *p, size_t n_least
 /* Saves all unfinished requests and searches. */
 struct status lead_save_all(struct lead *l);
 
-/* Gives r the tokens that an earlier run saved (hit; NULL: none). If they do not belong to r, it
- * starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary,
- * STATUS_MEMORY. */
+/* Gives r the tokens that an earlier run saved (hit; NULL: none). If they do not belong to r, r
+ * starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary, STATUS_MEMORY.
+ */
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Does the same for the beam search of p, which has just been made. */
+/* As lead_take_tokens, for the beam search of p, which has just been made. */
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* --- lead_input.c --- */
@@ -138,8 +138,8 @@ struct status lead_take_search(struct lead *l, struct request *p, const struct j
  * data are damaged), STATUS_IO, STATUS_MEMORY. */
 struct status lead_read_lines(struct lead *l);
 
-/* Hands the rows of earlier runs, up to the first missing one, to the writer, which adds those that
- * the output lacks. */
+/* Hands to the writer the rows that earlier runs finished, up to the first missing one. The writer
+ * adds those that the output lacks. */
 struct status lead_take_finished_rows(struct lead *l);
 
 #endif

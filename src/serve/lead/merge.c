@@ -63,7 +63,7 @@ static struct status merge_open_journal(const char *path, int *fd)
                        path, strerror(errno));
 }
 
-/* Refuses two parts whose settings differ in another line than that of --input-part. */
+/* Refuses two parts whose settings differ in any line but that of --input-part. */
 static struct status compare_settings(const struct part *a, const struct part *b)
 {
     const char *x = a->facts.settings, *y = b->facts.settings;
@@ -86,7 +86,8 @@ static struct status compare_settings(const struct part *a, const struct part *b
     return status_ok();
 }
 
-/* Returns the path of the first part that was given. There must be at least one. */
+/* Returns the path of the given part with the lowest number. At least one part must have been
+ * given. */
 static const char *first_path(const struct merge *m)
 {
     uint32_t i = 0;
@@ -94,8 +95,8 @@ static const char *first_path(const struct merge *m)
     return m->parts[i].path;
 }
 
-/* Finds the place of the part that a journal's settings name; refuses a part that is already there.
- * The first part determines the number of parts. */
+/* Finds the entry in m->parts of the part that a journal's settings name; refuses a part that was
+ * given before. The first part given sets the number of parts. */
 static struct status merge_place_of(struct merge *m, const char *path, const char *settings,
                                     struct part **out)
 {
@@ -190,7 +191,7 @@ static struct status read_merged_rows(struct merge *m, char *to, size_t n, size_
     return status_ok();
 }
 
-/* Closes a part; refuses one with left-over rows, or with bytes that belong to no line. */
+/* Closes a part. Refuses a part whose output has more rows than lines, or bytes after its rows. */
 static struct status end_part(struct merge *m)
 {
     if (m->at == 0) return status_ok();
@@ -241,8 +242,8 @@ static struct status compare_row(struct merge *m, const struct line *line,
         now(m)->path, (unsigned long long)line->number);
 }
 
-/* True when the row's line ran: it is not an error row, or its error arose while it ran. Searching
- * the text is safe, because quotes inside a row's strings are escaped. */
+/* True when the row's line ran: the row is not an error row, or its error arose during the run.
+ * Searching the text is safe, because quotes inside a row's strings are escaped. */
 static bool has_run(const struct journal_hit *hit)
 {
     static const char *const late[] = {"\"error\":{\"code\":\"" REQUEST_NUMERIC_CODE "\"",
@@ -273,7 +274,8 @@ static struct status mend_row(struct merge *m, char *id, size_t n_id, struct jou
     return status_ok();
 }
 
-/* Gives the row of a line without a custom_id the name that a single job would have given it. */
+/* Gives the row of a line without a custom_id the name that a single job would have given the line.
+ */
 static struct status name_row(struct merge *m, const struct line *line, const char *id, size_t n_id,
                               struct journal_hit *hit)
 {

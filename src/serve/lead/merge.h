@@ -1,8 +1,8 @@
 /* Joins the outputs of a job array (generate or score with --input-part) into the file that one job
  * over the whole input would have written. Checks that every part was given once and is complete,
- * that all had the same settings, and that every line of the input has exactly one row: the one
- * that the part's journal recorded for these bytes of the line. Serial. Memory grows with the input
- * only by the set of custom_ids. Called by cmd_merge.c. */
+ * that all parts had the same settings, and that every line of the input has exactly one row, the
+ * one that the part's journal recorded for the line's bytes. Runs in one process. Memory grows with
+ * the input only by the set of custom_ids. Called by cmd_merge.c. */
 #ifndef SHOAL_SERVE_LEAD_MERGE_H
 #define SHOAL_SERVE_LEAD_MERGE_H
 
@@ -15,7 +15,8 @@
 /* Everything is borrowed. */
 struct merge_options {
     const struct input_files *input; /* the input of the whole array */
-    const char *output_path;         /* replaced once all checks have passed, else left alone */
+    const char *output_path;         /* replaced once all checks have passed, otherwise left
+                                        alone */
     size_t frame_bytes;         /* rows in a frame of a compressed output; 0: ROW_FRAMES_BYTES */
     const char *journal_folder; /* the parts' --journal; NULL: beside each part */
     const char *const *parts;   /* [n_parts] the array's outputs, in any order */

@@ -24,27 +24,28 @@ _Static_assert((int)LOGPROBS_K_MAX == (int)PLAN_TOPS_MAX, "a plan can ask for al
 
 static const char part_magic[8] = "SHOALP1\n";
 
-/* Before each record. */
+/* The head of a record. */
 struct part_head {
     char magic[8];
     uint64_t line, digest[2];
-    uint32_t k, type;             /* of the job */
+    uint32_t k, type;             /* from the job's logprobs_shape */
     uint64_t n_answers, n_tokens; /* of all answers together */
-    uint64_t n_bytes;             /* that follow */
-    uint64_t checksum;            /* XXH3-64 of these, seeded with that of the head before it */
+    uint64_t n_bytes;             /* bytes that follow the head */
+    uint64_t checksum;            /* XXH3-64 of these bytes, seeded with the XXH3-64 of the
+                                     head's other members */
 };
 
 struct logprobs_part {
     struct logprobs_options o;
-    char *path;       /* FILE.h5.part; owned */
-    int fd, index;    /* index: a file without a name; u64 number `line`: the offset of the line's
-                         record + 1, or 0 */
-    uint64_t n;       /* bytes of whole records */
-    uint64_t n_lines; /* above the highest line of a record */
+    char *path;          /* FILE.h5.part; owned */
+    int fd, index;       /* index: a file without a name; its u64 number `line` is 1 + the offset of
+                            the line's record, or 0 */
+    uint64_t n;          /* bytes of whole records */
+    uint64_t n_lines;    /* 1 + the highest line that has a record */
     atomic_bool is_lost; /* a sync has failed */
     struct strbuf record;
     float *numbers; /* [k] scratch */
-    char *bytes;    /* a record that is read */
+    char *bytes;    /* scratch: the record read last */
     size_t bytes_capacity;
 };
 
@@ -65,7 +66,7 @@ static struct status write_all(const char *path, int fd, const void *bytes, size
     return status_ok();
 }
 
-/* Reads at most n bytes, fewer only at the end of the file. */
+/* Reads n bytes; fewer only at the end of the file. */
 static struct status read_some(const char *path, int fd, void *bytes, size_t n, uint64_t at,
                                size_t *n_read)
 {
@@ -114,7 +115,7 @@ static struct status index_set(struct logprobs_part *p, uint64_t line, uint64_t 
     return write_all(p->path, p->index, &entry, sizeof entry, line * sizeof entry);
 }
 
-/* Reads entries [n] from that of `line` on; those behind the end are 0. */
+/* Reads the n entries from that of `line` on; entries behind the file's end are 0. */
 static struct status index_get(const struct logprobs_part *p, uint64_t line, uint64_t *entries,
                                size_t n)
 {
@@ -126,8 +127,8 @@ static struct status index_get(const struct logprobs_part *p, uint64_t line, uin
 
 /* ---- reading records ---- */
 
-/* Reads the record at `at` into p->bytes. *found is false if it is torn, damaged or another job's.
- */
+/* Reads the record at byte `at` into p->bytes. *found is false if the record is torn, damaged or
+ * another job's. */
 static struct status read_record(struct logprobs_part *p, uint64_t at, struct part_head *head,
                                  bool *found)
 {
@@ -204,7 +205,8 @@ struct status logprobs_part_open(const struct logprobs_options *options, bool re
     TRY_GOTO(st, path_of_part(options->path, &p->path), fail);
     TRY_GOTO(st, mem_alloc(&p->numbers, options->shape.k, sizeof *p->numbers, "log-probabilities"),
              fail);
-    TRY_GOTO(st, file_target_regular(options->path, &target), fail); /* now, not hours later */
+    TRY_GOTO(st, file_target_regular(options->path, &target), fail); /* refuses a bad path now,
+                                                                        not when the job ends */
     mem_free(&target);
     p->fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (p->fd < 0 || (!resumes && ftruncate(p->fd, 0) != 0)) {
@@ -250,8 +252,8 @@ static void add_padding(struct strbuf *s)
     strbuf_add(s, zeros, (WORD_BYTES - s->n % WORD_BYTES) % WORD_BYTES);
 }
 
-/* Appends the k candidates of one token; with_codes: their log-probabilities, else their ids. tops
- * NULL: none. */
+/* Appends the k likely tokens of one position: with_codes their log-probabilities, otherwise their
+ * ids. tops NULL: there are none, so all ids are -1. */
 static void add_tops(struct logprobs_part *p, const struct plan_top *tops, size_t n_tops,
                      bool with_codes)
 {
@@ -267,7 +269,7 @@ static void add_tops(struct logprobs_part *p, const struct plan_top *tops, size_
     strbuf_add(&p->record, (const char *)codes, k * logprobs_bytes(p->o.shape.type));
 }
 
-/* Returns the candidates of token i of c. Those of a prompt's tokens are in `first`, the first
+/* Returns the likely tokens at token i of c. Those at prompt tokens are kept in `first`, the first
  * answer to the prompt. */
 static const struct plan_top *tops_of(const struct request *c, const struct request *first,
                                       size_t i, size_t *n)
@@ -368,7 +370,7 @@ struct status logprobs_part_sync(struct logprobs_part *p)
 
 /* ---- the HDF5 file ---- */
 
-/* Calls visit for the records of all lines, in their order. */
+/* Calls visit for each line's record, in the order of the lines. */
 static struct status each_line(struct logprobs_part *p, void *user,
                                struct status (*visit)(struct logprobs_part *p, uint64_t at,
                                                       void *user))
@@ -404,8 +406,8 @@ static size_t arrays_bytes(const struct logprobs_shape *shape, size_t n)
     return n * (2 + shape->k) * WORD_BYTES + padded(n * shape->k * logprobs_bytes(shape->type));
 }
 
-/* Writes the answer at *at of the n_bytes in p->bytes as a row, and moves *at behind it. *fits is
- * false if it does not end within them. */
+/* Adds to the HDF5 file the answer that begins at *at of the n_bytes in p->bytes, and moves *at
+ * behind it. *fits is false if the answer does not end within these bytes. */
 static struct status copy_answer(struct logprobs_part *p, struct logprobs_file *f, size_t n_bytes,
                                  size_t *at, bool *fits)
 {

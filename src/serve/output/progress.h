@@ -10,7 +10,7 @@ struct progress {
     bool quiet, is_terminal, drawn;
     uint64_t start_ns, last_ns;
     uint64_t last_prompt, last_generated; /* token counts when last shown */
-    uint64_t first_ns;                    /* time of the first view; 0: there was none */
+    uint64_t first_ns;                    /* time of the first view; 0: no view so far */
     double first_fraction; /* the fraction of the job that was done at the first view; negative:
                               unknown */
     double left_s;         /* estimated time left when last shown; 0: unknown */
@@ -35,12 +35,12 @@ void progress_update(struct progress *p, const struct progress_view *v);
 /* Local. Shows the view one last time, with the rates of the whole run, and ends the bar's line. */
 void progress_end(struct progress *p, const struct progress_view *v);
 
-/* Local. Estimates the time left from the part of the job done since the first view. Called before
- * a view is shown; public for tests. */
+/* Local. Sets p->left_s from the part of the job done since the first view. Called before a view is
+ * shown; public for tests. */
 void progress_estimate(struct progress *p, const struct progress_view *v, uint64_t now_ns);
 
-/* Local. Appends the text of a view; public for tests. The rates are over `seconds`, the time since
- * the previous view, whose token counts p has. bar: begins with a bar of '#'. */
+/* Local. Appends the text of a view; public for tests. Rates are over `seconds`, the time since the
+ * view whose token counts p has. bar: the text begins with a bar of '#'. */
 void progress_text(const struct progress *p, const struct progress_view *v, double seconds,
                    bool bar, struct strbuf *out);
 

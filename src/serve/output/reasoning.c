@@ -17,7 +17,8 @@ static size_t skip_blanks(const char *text, size_t at, size_t n)
     return at;
 }
 
-/* Returns the length of the longest ending of text [n] that is a beginning of the closing tag. */
+/* Returns the length of the longest suffix of text [n] that is a proper prefix of the closing tag.
+ */
 static size_t begun_tag(const char *text, size_t n)
 {
     size_t k = n < CLOSE_BYTES - 1 ? n : CLOSE_BYTES - 1;

@@ -1,6 +1,6 @@
-/* Divides the text of an answer to a chat into the model's thoughts and its content. Depends on
- * nothing else than the text and what the request says about thoughts. Called by tool_calls.c,
- * result_row.c and result_stream.c. */
+/* Divides the text of an answer to a chat into the model's thoughts and its content. Depends only
+ * on the text and on the request's `thoughts`. Called by tool_calls.c, result_row.c and
+ * result_stream.c. */
 #ifndef SHOAL_SERVE_OUTPUT_REASONING_H
 #define SHOAL_SERVE_OUTPUT_REASONING_H
 
@@ -9,12 +9,12 @@
 /* Places in the text of an answer. Blanks around the thoughts and before the content belong to
  * neither. */
 struct reasoning {
-    size_t begin, end; /* the thoughts; empty: there are none */
-    size_t content;    /* where the content begins, which goes on to the end of the text */
+    size_t begin, end; /* the thoughts; empty if the answer has none */
+    size_t content;    /* where the content begins; it ends with the text */
 };
 
-/* Local. Finds the parts of the answer c. If c is not finished, the thoughts and the content end
- * where text that follows could still change them; later calls only extend both. */
+/* Local. Finds the thoughts and the content of the answer c. While c is unfinished, they end before
+ * text that later tokens could still move; later calls only extend them. */
 struct reasoning reasoning_of(const struct request *c);
 
 /* Local. Appends the member "reasoning_content": bytes [begin, end) of c's text. Errors stay in

@@ -11,8 +11,8 @@
 /* ENTRY_BYTES: memory of an entry without its tokens, including the allocator's overhead. */
 enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 
-/* Everything that determines a request's tokens, except the prompt and what ends the answer. It
- * must have no padding, because it is hashed and compared as bytes. */
+/* Everything that determines a request's tokens, except the prompt and the rules that end the
+ * answer. Must have no padding, because it is hashed and compared as bytes. */
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
@@ -23,14 +23,15 @@ struct sampling {
     uint64_t keeps_ends;                     /* ignore_eos, if there is a grammar constraint */
 };
 
-/* tokens set: a result is known. leader set: a request that computes it runs. Both: the leader
- * computes a longer result. */
+/* If tokens is set, a result is known. If leader is set, a request that computes the result runs.
+ * If both are set, the leader computes a longer result. */
 struct result_entry {
     uint64_t hash;
     struct sampling sampling;
     size_t n_prompt, n_tokens;
     int32_t *tokens;                      /* [n_tokens], prompt and answer; owned */
-    const struct request *leader;         /* has the same prompt; NULL: none runs */
+    const struct request *leader;         /* the running request; its prompt is the entry's;
+                                             NULL: none runs */
     struct request_list waiting;          /* for the leader's result, in order of asking */
     struct result_entry *next;            /* in its bucket */
     struct result_entry *younger, *older; /* in the order of last use, while no leader runs */
@@ -232,7 +233,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
     return status_ok();
 }
 
-/* Stores r's tokens in the entry if there are more of them than it has. */
+/* Stores r's tokens in the entry if r has more tokens than the entry. */
 static struct status result_cache_keep(struct result_entry *e, const struct request *r)
 {
     if (r->error_code != NULL || r->n_tokens <= e->n_tokens) return status_ok();
@@ -262,7 +263,7 @@ struct status result_cache_end(struct result_cache *c, struct request *r)
         return status_ok();
     }
     link_youngest(c, e);
-    /* the newest result stays, however large: the released requests need it */
+    /* keeps the newest result, however large, because the released requests need it */
     while (c->bytes > c->max_bytes && c->oldest != c->youngest) {
         struct result_entry *oldest = c->oldest;
         unlink_use(c, oldest);

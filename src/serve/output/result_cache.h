@@ -1,8 +1,8 @@
-/* Keeps the tokens of finished requests for requests that must get the same tokens: those with
- * equal prompts, sampling values and random keys (greedy ones need no key). While one of two equal
- * requests runs, the other waits for it. This is exact, because tokens depend on nothing else; the
- * cache must be off if they depend on the batch. Memory is bounded; the least recently used results
- * are evicted first, and the newest stays, however large. Called by the lead. */
+/* Keeps the tokens of finished requests for later requests that must get the same tokens: those
+ * with equal prompts, sampling values and random keys (greedy requests need no equal key). While
+ * one of two equal requests runs, the other waits for it. This is exact, because tokens depend on
+ * nothing else; the cache must be off if they depend on the batch. Memory is bounded: the least
+ * recently used results are evicted first; the newest stays, however large. Called by the lead. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_CACHE_H
 #define SHOAL_SERVE_OUTPUT_RESULT_CACHE_H
 
@@ -25,17 +25,18 @@ enum result_answer {
 };
 
 /* Local. Looks up r, which has no error and is not finished, and copies the known tokens into it.
- * If r allows more tokens than the known answer has, r continues after them. r does not wait for an
- * equal request with a larger priority number, which would run later. Errors: STATUS_MEMORY. */
+ * If r allows more tokens than the known answer has, r goes on after them. r does not wait for an
+ * equal request that has a larger priority number, because that runs later. Errors: STATUS_MEMORY.
+ */
 struct status result_cache_ask(struct result_cache *c, const struct request_rules *rules,
                                struct request *r, enum result_answer *answer);
 
-/* Local. Keeps the tokens of r, which got RESULT_RUN and is finished, unless it is an error row.
- * Releases the requests that waited for it. Errors: STATUS_MEMORY. */
+/* Local. For a finished r that got RESULT_RUN: keeps its tokens, unless it is an error row, and
+ * releases the requests that waited for it. Errors: STATUS_MEMORY. */
 struct status result_cache_end(struct result_cache *c, struct request *r);
 
-/* Local. Returns the next released request, or NULL if there is none; those that waited for one
- * result come in the order of asking. The caller owns it. */
+/* Local. Returns the next released request, which the caller then owns; NULL: none. Requests that
+ * waited for the same result come in the order of asking. */
 struct request *result_cache_take(struct result_cache *c);
 
 #endif

@@ -159,7 +159,7 @@ struct status result_embed_ranked(const struct request *r, const struct embed_ru
 {
     const int32_t n = r->ask->n_choices;
     struct ranked *all = NULL;
-    float score[2]; /* of a yes or no, the second is not used */
+    float score[2]; /* score[1] is not used; a model that scores yes or no has two classes */
     TRY(mem_alloc(&all, (size_t)n, sizeof *all, "scores"));
     for (int32_t i = 0; i < n; i++) {
         (void)request_scores(result_row_choice(r, i), rules, score);

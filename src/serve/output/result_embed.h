@@ -1,23 +1,23 @@
 /* Writes vectors and scores into result lines: "embedding", "embeddings" or "scores" of a plain
  * line, and the bodies of /v1/embeddings and /v1/rerank of a batch line or call. Called by
- * result_row.c.
- * Circle: a row has the vectors of its answers, which result_row_choice finds. */
+ * result_row.c. The two files include each other: a row has the vectors of its answers, which
+ * result_row_choice finds. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 #define SHOAL_SERVE_OUTPUT_RESULT_EMBED_H
 
 #include "serve/request/request.h"
 
-/* Local. Append the members of r's plain result row, or the body of its batch result, for a
- * finished r without an error. model_name: "model" of the body; NULL: the request's own. Errors:
+/* Local. For a finished r without an error, append the members of its plain result row, or the body
+ * of its batch result. model_name: the body's "model"; NULL: the request's own. Errors:
  * STATUS_MEMORY. */
 struct status result_embed_plain(const struct request *r, const struct embed_rules *rules,
                                  struct strbuf *out);
 struct status result_embed_body(const struct request *r, const struct embed_rules *rules,
                                 const char *model_name, struct strbuf *out);
 
-/* Local. Appends the members of a finished rerank's body that follow its head (result_row_head): a
- * result for each document, the highest score first, equal ones in the order of the documents; and
- * the usage. Errors: STATUS_MEMORY. */
+/* Local. For a finished rerank, appends the members of the body that follow its head
+ * (result_row_head): a result for each document, the highest score first, equal scores in the order
+ * of the documents; then the usage. Errors: STATUS_MEMORY. */
 struct status result_embed_ranked(const struct request *r, const struct embed_rules *rules,
                                   struct strbuf *out);
 

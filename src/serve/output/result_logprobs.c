@@ -69,7 +69,7 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "]");
 }
 
-/* Returns a token's bytes; without a tokenizer, or for an id without bytes, a substitute made in
+/* Returns a token's bytes. Without a tokenizer, or for an id without bytes, makes a substitute in
  * `scratch`. */
 static const char *result_logprobs_bytes_of(const struct request_rules *rules, int32_t id,
                                             char scratch[32], size_t *n)
@@ -148,8 +148,8 @@ static size_t string_characters(const struct request_rules *rules, int32_t id)
     return n_characters;
 }
 
-/* Whether one of the first k ids in tops has the same bytes as `id`; the keys of a JSON object
- * should differ. */
+/* True when one of the first k ids in tops has the same bytes as `id`: a JSON object should not
+ * have a key twice. */
 static bool repeats(const struct request_rules *rules, const struct plan_top *tops, size_t k,
                     int32_t id)
 {
@@ -194,8 +194,8 @@ static struct scored_token answer_token(const struct answer_tokens *a, size_t i)
     return prompt_token(a->echo, i);
 }
 
-/* Appends the log-probability of token i, or with is_map its most likely tokens; null for the first
- * token of an echoed prompt. */
+/* Appends the log-probability of token i or, with is_map, its most likely tokens; null for the
+ * first token of an echoed prompt. */
 static void add_logprob(const struct answer_tokens *a, size_t i, bool is_map,
                         const struct request_rules *rules, struct strbuf *out)
 {

@@ -5,8 +5,8 @@
 
 #include "serve/request/request.h"
 
-/* All functions are Local and append a JSON value, without its key, to `out`, which also keeps
- * errors. */
+/* All functions are Local and append a JSON value, without its key, to `out`. Errors stay in `out`.
+ */
 
 /* Appends r's sampled tokens: [{"id","logprob","top":[[id,logprob],..]},..]. */
 void result_logprobs_plain(const struct request *r, struct strbuf *out);
@@ -16,18 +16,18 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out);
 
 /* The next two append the sampled tokens from number `from` on; 0: all of them. */
 
-/* As in OpenAI chat completions: {"content":[{"token","logprob","bytes","top_logprobs"}],
- * "refusal":null}. A token that holds part of a character has U+FFFD in "token"; "bytes" are
- * exact. */
+/* Appends the form of OpenAI chat completions: {"content":[{"token","logprob","bytes",
+ * "top_logprobs"}],"refusal":null}. A token that is a part of a character has U+FFFD in "token";
+ * "bytes" are exact. */
 void result_logprobs_chat(const struct request *r, const struct request_rules *rules, size_t from,
                           struct strbuf *out);
 
-/* As in OpenAI completions: {"tokens","token_logprobs","top_logprobs","text_offset"}. A token that
- * holds part of a character is written "bytes:\xe2\x80". top_logprobs include the token itself;
- * they are null if no likely tokens are wanted.
- * Offsets count characters of the strings in "tokens". With an echo the prompt's tokens come first,
- * with their log-probabilities from `echo`, the first answer to the same prompt; the first token
- * has none (null). echo NULL: only the sampled tokens. */
+/* Appends the form of OpenAI completions: {"tokens","token_logprobs","top_logprobs","text_offset"}.
+ * A token that is a part of a character is written "bytes:\xe2\x80". top_logprobs include the token
+ * itself; they are null if the request wants no likely tokens. Offsets count characters of the
+ * strings in "tokens". With an echo the prompt's tokens come first; their log-probabilities are
+ * those of `echo`, the first answer to the same prompt, and the first token has none (null). echo
+ * NULL: only the sampled tokens. */
 void result_logprobs_completion(const struct request *r, const struct request *echo,
                                 const struct request_rules *rules, size_t from, struct strbuf *out);
 

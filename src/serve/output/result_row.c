@@ -87,7 +87,8 @@ size_t result_row_n_generated(const struct request *r)
     return n;
 }
 
-/* Appends the log-probabilities of c's scored tokens, and returns the sum of what was written. */
+/* Appends the log-probabilities of c's scored tokens, and returns the sum of the numbers as
+ * written. */
 static double write_token_scores(struct strbuf *out, const struct request *c, const char *comma)
 {
     double sum = 0;
@@ -118,8 +119,8 @@ static bool is_greedy(const struct request *c)
     return true;
 }
 
-/* Appends the scored tokens of a continuation, or of all windows of a text, their
- * log-probabilities, and the sum of these, which is the log-likelihood. */
+/* Appends the scored tokens of a continuation, or of all windows of a text; their
+ * log-probabilities; and the sum of these, the log-likelihood. */
 static void add_likelihood(struct strbuf *out, const struct request *r)
 {
     double sum = 0;
@@ -181,7 +182,7 @@ void result_row_usage(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "}");
 }
 
-/* Appends the log-probabilities of the (first) prompt, which the first answer has. */
+/* Appends the log-probabilities of the line's first prompt, which are in the first answer. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
     if (r->ask->n_prompt_logprobs < 0 || r->ask->echo) return;
@@ -228,7 +229,7 @@ static void write_message(struct strbuf *out, const struct request *c,
     strbuf_puts(out, "}");
 }
 
-/* Appends the text of an answer to a completion, after that of its prompt if it is echoed. */
+/* Appends the text of an answer to a completion; with an echo, the prompt's text before it. */
 static struct status write_answer_text(struct strbuf *out, const struct request *line,
                                        const struct request *c)
 {
@@ -272,8 +273,8 @@ static struct status add_openai_choice(struct strbuf *out, const struct request 
     return st;
 }
 
-/* Returns a hash of the custom_id, from which the ids of a batch result are made (those of tool
- * calls by tool_calls.c), so that all runs write the same bytes. */
+/* Returns a hash of the custom_id. The ids in a batch result are made from it (those of tool calls:
+ * tool_calls.c), so that all runs write the same bytes. */
 static unsigned long long id_of(const struct request *r)
 {
     return XXH3_64bits(r->custom_id.bytes, r->custom_id.n);

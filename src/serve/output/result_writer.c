@@ -19,11 +19,13 @@
 enum { FLUSH_BYTES = 64 << 10, COMPARE_BYTES = 16 << 10 };
 static const uint64_t show_ns = 10000000000u;
 
-/* The rows behind the last whole frame, as a frame behind `offset` that the next one replaces. */
+/* The rows after the last whole frame, as a short frame behind `offset`, which the next frame
+ * overwrites. */
 struct short_frame {
     bool is_written;
-    size_t n_rows_bytes; /* of its rows */
-    uint64_t end;        /* of the frame in the file; at most `offset`: there is none */
+    size_t n_rows_bytes; /* bytes of its rows */
+    uint64_t end;        /* where the short frame ends in the file; at most `offset`: the file
+                            has none */
     uint64_t written_ns;
     struct strbuf bytes; /* scratch */
 };
@@ -56,8 +58,8 @@ struct result_writer {
 };
 
 /* Locks the file until it is closed. Claims (base/file_claims.h) already refuse a file that another
- * job writes, and name that job. The lock also works where claims cannot: if the other job uses
- * another hard link, or if no lease could be made. */
+ * job writes, and name that job. The lock also helps where claims cannot: when the other job uses
+ * another hard link, or when no lease could be made. */
 static struct status result_writer_lock(const struct result_writer *w)
 {
     if (!w->is_regular) return status_ok();
@@ -173,9 +175,9 @@ static struct status result_writer_cut(struct result_writer *w)
     return status_ok();
 }
 
-/* Skips those of the bytes that the file already has at `offset`; *n_same is their number. Of
- * compressed bytes, which must be one frame, all or none are skipped. Ends the comparison at the
- * first difference. */
+/* Skips the bytes that the file already has at `offset`; *n_same is their number. Of compressed
+ * bytes, which must be one frame, skips all or none. Ends the comparison at the first difference.
+ */
 static struct status result_writer_compare(struct result_writer *w, const char *bytes, size_t n,
                                            size_t *n_same)
 {
@@ -290,7 +292,8 @@ struct status result_writer_show(struct result_writer *w)
     return w->is_regular && w->frames.format != ENCODER_PLAIN ? write_short_frame(w) : status_ok();
 }
 
-/* Compares the short frame with the end of the file; leaves it there, or writes it. */
+/* Compares the short frame with the end of the file; leaves an equal one there, otherwise writes
+ * it. */
 static struct status settle_short_frame(struct result_writer *w)
 {
     const uint64_t begin = w->offset;
@@ -355,7 +358,7 @@ struct status result_writer_put(struct result_writer *w, uint64_t index,
     return status_ok();
 }
 
-/* Writes what is left of the rows; `offset` is then the end of the file. */
+/* Writes the remaining rows; `offset` is then the end of the file. */
 static struct status end_file(struct result_writer *w)
 {
     TRY(write_buffer(w));

@@ -23,7 +23,7 @@ struct result_row {
     const char *text; /* borrowed for the call, with its newline */
     size_t n;
     bool is_error;
-    double sum_logprob; /* added in input order, for the perplexity */
+    double sum_logprob; /* summed in input order, for the perplexity */
     uint64_t n_scored;
 };
 
@@ -35,28 +35,29 @@ struct result_totals {
 
 /* Everything is borrowed; path and failpoint outlive the writer. */
 struct result_writer_options {
-    const char *path;            /* "-" is stdout; its ending names the compression */
+    const char *path;            /* "-" is stdout; the ending of the name chooses the compression */
     size_t window_rows;          /* rows that may be open at once, at least 1 */
-    size_t window_bytes;         /* memory above which no more rows are opened */
+    size_t window_bytes;         /* above this memory no further row is opened */
     size_t frame_bytes;          /* rows in a compressed frame, in bytes; 0: ROW_FRAMES_BYTES */
     struct failpoint *failpoint; /* NULL: none */
 };
 
-/* Local. Creates or truncates the file. Locks it before it changes it. Errors: STATUS_USAGE
- * (another process has it locked), STATUS_IO, STATUS_MEMORY. */
+/* Local. Creates the file, or locks and then empties an existing one. Errors: STATUS_USAGE (another
+ * process has it locked), STATUS_IO, STATUS_MEMORY. */
 struct status result_writer_create(const struct result_writer_options *options,
                                    struct result_writer **out);
 
 /* Local. Makes a writer for a job with a journal; does not empty the file. Until
  * result_writer_settle, the writer compares flushed rows with the file's bytes, and rewrites the
- * file from the first difference on (a compressed file from the frame with it). After that, rows
- * reach the file only in result_writer_flush, _show and _close, so that the caller can first make
- * them durable in the journal. Errors: as result_writer_create. */
+ * file from the first difference on (a compressed file: from the frame with the difference on).
+ * After that, rows reach the file only in result_writer_flush, _show and _close, so that the caller
+ * can first make them durable in the journal. Errors: as result_writer_create. */
 struct status result_writer_resume(const struct result_writer_options *options,
                                    struct result_writer **out);
 
-/* Local. Flushes, and truncates the file after the rows so far. *n_bytes = its size; *was_equal =
- * whether the file already held exactly these rows. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Ends the comparison: flushes, and truncates the file after the rows so far. *n_bytes: the
+ * file's size. *was_equal: the file already held exactly these rows. Errors: STATUS_IO,
+ * STATUS_MEMORY. */
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal);
 
 /* Local. Closes without flushing; NULL is accepted. */
@@ -69,31 +70,31 @@ bool result_writer_has_room(const struct result_writer *w);
  * put; then its length counts. *index counts up from 0. There must be room for a row (assert). */
 void result_writer_open(struct result_writer *w, size_t cost_bytes, uint64_t *index);
 
-/* Local. Sets the text of an open row; call it once per row. The row goes to the buffer once all
- * earlier rows have gone there, followed by the rows that waited for it. Errors: STATUS_MEMORY, and
- * those of result_writer_flush. */
+/* Local. Sets the text of an open row; call it once per row. Moves the row to the buffer when all
+ * earlier rows are there, and with it the rows that waited for it. Errors: STATUS_MEMORY, and those
+ * of result_writer_flush. */
 struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
 
 /* Local. Writes the buffer to the file. Rows that do not fill a compressed frame go to a regular
- * file at most every ten seconds, in a short frame that the next one replaces. Errors: STATUS_IO
- * (file, byte, reason), STATUS_MEMORY; STATUS_DRAINED when the output is a pipe whose reader has
- * gone, as with `| head`. */
+ * file at most every ten seconds, in a short frame, which the next frame replaces. Errors:
+ * STATUS_IO (names file, byte and reason), STATUS_MEMORY; STATUS_DRAINED when the output is a pipe
+ * whose reader has gone, as with `| head`. */
 struct status result_writer_flush(struct result_writer *w);
 
-/* Local. Flushes, and writes the short frame now. Errors: as flush. */
+/* Local. As result_writer_flush, but writes the short frame at once. Errors: as flush. */
 struct status result_writer_show(struct result_writer *w);
 
-/* Local. Flushes, writes the last frame, fsyncs (once; a failed fsync is not retried) and closes.
- * Errors: as flush. */
+/* Local. Flushes, writes the last frame, calls fsync once (a failed fsync is not tried again) and
+ * closes the file. Errors: as flush. */
 struct status result_writer_close(struct result_writer *w);
 
 /* Local. Returns the number of bytes written to the file, without a short frame; after
  * result_writer_close, all of them. */
 uint64_t result_writer_offset(const struct result_writer *w);
 
-/* Local. Return the number of open rows; the number of those that are done and wait for an earlier
- * row; the sums over all written rows. */
+/* Local. Return the number of open rows; the number of open rows that are done and wait for an
+ * earlier row; and the sums over all written rows. */
 size_t result_writer_n_open(const struct result_writer *w);
 size_t result_writer_n_waiting(const struct result_writer *w);
 struct result_totals result_writer_totals(const struct result_writer *w);

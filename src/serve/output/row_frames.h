@@ -13,12 +13,12 @@
 
 enum { ROW_FRAMES_BYTES = 1 << 20 };
 
-/* The caller's memory. */
+/* The state; the caller's memory. */
 struct row_frames {
     enum encoder_format format;
-    size_t frame_bytes; /* of rows; 0: ROW_FRAMES_BYTES */
+    size_t frame_bytes; /* bytes of rows that fill a frame; 0: ROW_FRAMES_BYTES */
     bool has_frame;     /* at least one frame was filled */
-    struct strbuf rows; /* those of the frame that is not full; empty if the format is plain */
+    struct strbuf rows; /* rows of the frame that is not full; empty if the format is plain */
 };
 
 /* All are Local. Errors: STATUS_MEMORY. */
@@ -30,8 +30,9 @@ void row_frames_fini(struct row_frames *f);
  * is plain. */
 struct status row_frames_add(struct row_frames *f, const char *row, size_t n, struct strbuf *out);
 
-/* Appends to `out` a frame of the rows that have none yet; f stays as it is. Without any rows the
- * output is one empty frame. Nothing if the format is plain or full frames have all rows. */
+/* Appends to `out` a frame of the rows that are in no frame yet; f stays as it is. An output
+ * without any rows is one empty frame. Appends nothing if the format is plain or full frames hold
+ * all rows. */
 struct status row_frames_last(const struct row_frames *f, struct strbuf *out);
 
 #endif

@@ -29,7 +29,7 @@ static struct piece trimmed(struct piece p)
     return p;
 }
 
-/* Whether the request names this tool. In its list, each name is followed by a NUL. */
+/* True when the request names this tool. In the request's list each name ends with a NUL. */
 static bool is_known_tool(const struct request *c, const char *name, size_t n)
 {
     const struct request_bytes *all = &c->ask->tools;
@@ -38,7 +38,7 @@ static bool is_known_tool(const struct request *c, const char *name, size_t n)
     return false;
 }
 
-/* Adds the call that a JSON object holds. *ok = whether it holds one. */
+/* Adds the call that a JSON object holds. *ok: it holds a call. */
 static struct status add_call(const struct request *c, const struct js_node *node,
                               struct tool_calls *out, bool *ok)
 {
@@ -59,8 +59,8 @@ static struct status add_call(const struct request *c, const struct js_node *nod
     return mem_strndup(&call->arguments, "{}", 2);
 }
 
-/* Adds the call, or the list of calls, that a text holds as JSON. *ok = whether it holds only
- * calls. */
+/* Adds the call, or the list of calls, that a text holds as JSON. *ok: it holds nothing but calls.
+ */
 static struct status keep_text(const struct request *c, struct piece p, struct tool_calls *out,
                                bool *ok)
 {
@@ -106,7 +106,7 @@ static struct status find_tagged(const struct request *c, struct piece all, stru
 }
 
 /* Returns the length of the JSON object or list at the beginning of a text, found by its brackets;
- * that of the whole text if they do not close. */
+ * the length of the whole text if they do not close. */
 static size_t value_length(struct piece p)
 {
     int depth = 0;
@@ -175,8 +175,8 @@ void tool_calls_fini(struct tool_calls *t)
     t->n = 0;
 }
 
-/* Returns the number of bytes before the first opening tag, or before an ending of the text that
- * may become one, without the blanks before it. */
+/* Returns the number of bytes before the first opening tag, or before a suffix of the text that may
+ * become an opening tag, without the blanks before it. */
 static size_t n_sure_tagged(struct piece all)
 {
     const char *at = find_mark(all, open_tag);
@@ -250,7 +250,8 @@ static void move(struct piece *p, size_t n, struct strbuf *out)
     p->n -= n;
 }
 
-/* No string of JSON has {" and a letter: a quote in it has a backslash before it. */
+/* The starts of answers and calls do not occur inside a JSON string, because a quote in a string
+ * has a backslash before it. */
 void tool_calls_rename(const char *text, size_t n, const char *custom_id, struct strbuf *out)
 {
     struct piece p = {text, n};

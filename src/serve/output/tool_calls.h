@@ -23,27 +23,28 @@ struct tool_call {
 struct tool_calls {
     struct tool_call *calls; /* [n], owned */
     size_t n;                /* 0: the whole content is text */
-    size_t content;          /* where the content begins: behind the thoughts */
-    size_t n_content;        /* its bytes before the first call, without trailing blanks */
+    size_t content;          /* where the content begins, after the thoughts */
+    size_t n_content;        /* bytes of the content before the first call, without trailing
+                                blanks */
 };
 
-/* Local. Finds the calls in the content of the finished answer c; none if any call cannot be read
- * or names a tool that the request does not name. Errors: STATUS_MEMORY. */
+/* Local. Finds the calls in the content of the finished answer c. Finds none if any call cannot be
+ * read, or names a tool that the request does not name. Errors: STATUS_MEMORY. */
 struct status tool_calls_find(const struct request *c, struct tool_calls *out);
 void tool_calls_fini(struct tool_calls *t);
 
-/* Local. Returns how many bytes of the content of the unfinished answer c, which begins at byte
- * `content` of its text, are no call, whatever follows; all of them if the request names no tools.
- */
+/* Local. Returns how many bytes of the content of the unfinished answer c cannot become a part of a
+ * call, whatever follows; all if the request names no tools. content: where the content begins in
+ * c's text. */
 size_t tool_calls_n_sure(const struct request *c, size_t content);
 
 /* Local. Appends the member "tool_calls" as OpenAI writes it, with ids made from the line's
- * custom_id. With `indexed` each has its "index", as in streams. Errors stay in `out`. */
+ * custom_id. indexed: each call has its "index", as in streams. Errors stay in `out`. */
 void tool_calls_write(const struct tool_calls *t, const struct request *c, bool indexed,
                       struct strbuf *out);
 
-/* Local. Appends text [n], a part of a chat's result row that has its "choices", with the ids of
- * tool calls that tool_calls_write makes from this custom_id. Errors stay in `out`. */
+/* Local. Appends text [n], the part of a chat's result row that holds its "choices", with the tool
+ * calls' ids replaced by those for this custom_id. Errors stay in `out`. */
 void tool_calls_rename(const char *text, size_t n, const char *custom_id, struct strbuf *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* Keeps hypotheses as token lists. Copying them at each step costs little compared with the
- * model. */
+/* Keeps each hypothesis as a list of tokens. Copying the lists at each step costs little compared
+ * with the model. */
 #include "serve/request/beam.h"
 
 #include "base/mem.h"
@@ -231,8 +231,8 @@ static size_t list_candidates(struct beam_search *b, struct request *const *prob
     return n;
 }
 
-/* Returns length^penalty, exact for a penalty of 1, by products, square roots and a division, which
- * IEEE 754 rounds the same everywhere. Uses the first 24 bits of the penalty's fraction. */
+/* Returns length^penalty by products, square roots and a division, which IEEE 754 rounds the same
+ * everywhere; exact for a penalty of 1. Uses the first 24 bits of the penalty's fraction. */
 static double length_factor(size_t length, double penalty)
 {
     const double size = fabs(penalty);
@@ -258,7 +258,7 @@ static struct status beam_extend(const struct hypothesis *h, int32_t token, stru
     return status_ok();
 }
 
-/* Keeps an ended hypothesis if it is among the best `width`; among equal ones the earlier wins. */
+/* Keeps an ended hypothesis if it is among the best `width`; of equal ones the earlier wins. */
 static struct status beam_end(struct beam_search *b, const struct candidate *c)
 {
     const struct hypothesis *from = &b->running[c->from];
@@ -316,7 +316,7 @@ struct status beam_make_answer(const struct beam_search *b, int32_t i, struct re
     TRY(request_create_choice(b->r, (uint32_t)i, out));
     struct request *a = *out;
     struct status st = status_ok();
-    /* if the vocabulary allows fewer answers than requested, the last one repeats */
+    /* repeats the last answer if the vocabulary allows fewer answers than requested */
     const struct hypothesis *h = &b->ended[i < b->n_ended ? i : b->n_ended - 1];
     for (size_t k = 0; b->n_ended > 0 && k < h->n && a->finish == REQUEST_UNFINISHED; k++) {
         st = request_take_token(a, b->rules, h->tokens[k]);

@@ -4,12 +4,12 @@
  * lead_choices.c runs the probes.
  *
  * The search is that of transformers' generate (num_beams, length_penalty, early_stopping, versions
- * 4.50 to 5.2), with no logits processor but that of min_tokens: candidates rank by the sum of
- * log-probabilities of their tokens; those among the first `width` that end compete for the `width`
- * answers, scored by that sum over length^length_penalty, where length counts sampled tokens, the
- * end token too; the best `width` that do not end go on. Two rules are shoal's own: sums are in
- * double, and equal candidates rank by token id, then by the rank of their hypothesis (transformers
- * leaves ties open). */
+ * 4.50 to 5.2), with min_tokens as its only logits processor. Candidates rank by the sum of their
+ * tokens' log-probabilities. Of the first `width` candidates those that end compete for the `width`
+ * answers; their score is the sum over length^length_penalty, where length counts sampled tokens
+ * with the end token. The best `width` candidates that do not end go on. Two rules are shoal's own:
+ * sums are in double, and equal candidates rank by token id, then by the rank of their hypothesis
+ * (transformers leaves ties open). */
 #ifndef SHOAL_SERVE_REQUEST_BEAM_H
 #define SHOAL_SERVE_REQUEST_BEAM_H
 
@@ -23,8 +23,8 @@ struct status beam_create(struct request *r, const struct request_rules *rules,
                           struct beam_search **out);
 void beam_destroy(struct beam_search **b);
 
-/* Local. Returns how many of the most likely tokens a step needs, at most PLAN_TOPS_MAX: one for
- * each hypothesis that may go on, plus all end tokens. */
+/* Local. Returns how many of the most likely tokens a step needs at each hypothesis, at most
+ * PLAN_TOPS_MAX: as many as there are hypotheses that may go on, plus all end tokens. */
 int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
 
 /* Local. Returns the number of running hypotheses; each needs a probe. 0: the search has ended. */
@@ -42,14 +42,14 @@ struct status beam_advance(struct beam_search *b, struct request *const *probes)
  * hypothesis; 0 once the search has ended. */
 size_t beam_n_steps(const struct beam_search *b);
 
-/* Local. beam_pack appends the search's state after one or more steps to `out`; beam_unpack
- * restores it into a newly made search. *taken is false if the bytes are not the state of such a
- * search; then destroy the search. Little-endian. Errors: STATUS_MEMORY. */
+/* Local. beam_pack appends the search's state after one or more steps to `out`, little-endian;
+ * beam_unpack restores it into a newly made search. *taken is false if the bytes are no such state;
+ * the caller must then destroy the search. Errors: STATUS_MEMORY. */
 void beam_pack(const struct beam_search *b, struct strbuf *out);
 struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
 
-/* Local. After the search: makes the answer of rank i (0: the best) as a finished request; i is
- * below the request's n_choices. Stop strings end its text here; they do not guide the search.
+/* Local. After the search, makes the answer of rank i (0: the best; i is below the request's
+ * n_choices) as a finished request. Stop strings end its text here; they do not guide the search.
  * Errors: STATUS_MEMORY. */
 struct status beam_make_answer(const struct beam_search *b, int32_t i, struct request **out);
 

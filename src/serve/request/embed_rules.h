@@ -1,6 +1,6 @@
-/* How the texts of a line become vectors (shoal embed) or scores (shoal rank): what a checkpoint's
- * files and the flags say. Made by job_embed.c and job_rank.c, read by the files of requests and of
- * result rows. */
+/* How the texts of a line become vectors (shoal embed) or scores (shoal rank), according to the
+ * checkpoint's files and the flags. Made by job_embed.c and job_rank.c, read by the files of
+ * requests and of result rows. */
 #ifndef SHOAL_SERVE_REQUEST_EMBED_RULES_H
 #define SHOAL_SERVE_REQUEST_EMBED_RULES_H
 
@@ -26,36 +26,37 @@ enum embed_encoding {
 
 enum { EMBED_INPUTS_MAX = 2048 }; /* texts of one line, as many as OpenAI allows */
 
-/* What becomes of the scores of a text. */
+/* How a text's logits become its scores. */
 enum rank_activation {
-    RANK_NONE,    /* nothing: they are logits */
-    RANK_SIGMOID, /* each by itself becomes a probability */
-    RANK_SOFTMAX, /* all together become the probabilities of the classes */
+    RANK_NONE,    /* scores are the logits */
+    RANK_SIGMOID, /* each logit by itself becomes a probability */
+    RANK_SOFTMAX, /* all logits together become the probabilities of the classes */
 };
 
 /* How texts are scored. All borrowed. */
 struct rank_rules {
     const float *head; /* [n_labels, D]; NULL: vectors are wanted */
-    size_t n_labels;   /* classes; each gives a score of a text, unless is_yes_no */
-    bool is_yes_no;    /* the rows are those of the tokens no and yes: one score, yes minus no */
+    size_t n_labels;   /* rows of head: classes, each of which gives a score, unless is_yes_no */
+    bool is_yes_no;    /* head has the rows of the tokens no and yes: one score, yes minus no */
     double scale;      /* multiplies the scores */
     enum rank_activation activation;
     float (*exponential)(float);
     const char *pair_template; /* with {query}, {document} and {instruction}; NULL: no pairs */
     bool adds_special;         /* the tokenizer adds its tokens around a pair */
-    const char *instruction;   /* of a pair whose line has none */
+    const char *instruction;   /* the instruction of a pair whose line has none */
 };
 
 struct embed_rules {
     enum request_pool pool;
     bool normalizes;               /* vectors have length 1 */
     int32_t width;                 /* D */
-    int32_t dimensions;            /* of a vector whose line does not say, 1 to D */
-    enum embed_encoding encoding;  /* likewise */
-    const struct js_node *prompts; /* an object: texts by their names; NULL: there are none */
+    int32_t dimensions;            /* the dimensions of a vector when its line does not set them,
+                                      1 to D */
+    enum embed_encoding encoding;  /* the encoding when the line does not set it */
+    const struct js_node *prompts; /* an object with texts by their names; NULL: none */
     struct rank_rules rank;
-    const char *prompt; /* name of the text before each input whose line does not say; NULL: none.
-                           All borrowed */
+    const char *prompt; /* name of the text before each input when its line does not set it;
+                           NULL: none. All pointers are borrowed */
 };
 
 #endif

@@ -54,11 +54,11 @@ struct guide {
     struct guides *owner;
     struct spec spec; /* without its node */
     size_t n_users;
-    char *error;        /* owned: why the grammar cannot be compiled; NULL: it could be */
+    char *error;        /* owned: why the grammar could not be compiled; NULL: it was compiled */
     struct dfa *dfa;    /* owned */
     struct mask *masks; /* [dfa->n_states], owned */
     struct mask first;  /* for an answer's first token */
-    struct guide *next; /* the one used most recently before this one */
+    struct guide *next; /* the guide used most recently before this one */
 };
 
 struct guides {
@@ -199,7 +199,7 @@ static struct status guide_fill(struct guide *p)
     struct grammar_work work = {.n_bytes = p->spec.n_key - 1};
     const struct status st = guide_compile(&p->spec, &work, &p->dfa);
     p->owner->n_steps += work.n_steps;
-    p->spec.node = NULL; /* the node is freed with its line */
+    p->spec.node = NULL; /* the caller frees the node with its line */
     if (st.code == STATUS_REQUEST) return mem_strndup(&p->error, st.text, strlen(st.text));
     TRY(st);
     return mem_alloc(&p->masks, p->dfa->n_states, sizeof *p->masks, "guide");
@@ -234,7 +234,7 @@ struct status guides_get(struct guides *g, enum guide_kind kind, const struct js
     TRY(spec_init(&spec, kind, node));
     while (*link != NULL && !spec_equals(&(*link)->spec, &spec)) link = &(*link)->next;
     struct status st = status_ok();
-    if (*link != NULL) { /* the most recently used stands first */
+    if (*link != NULL) { /* moves the guide to the front of the list */
         struct guide *p = *link;
         *link = p->next;
         p->next = g->head;

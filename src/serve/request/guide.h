@@ -22,14 +22,14 @@ enum guide_kind { GUIDE_REGEX, GUIDE_CHOICE, GUIDE_OBJECT, GUIDE_SCHEMA };
 struct status guides_create(const struct tokenizer *t, int32_t vocab_size, struct guides **out);
 void guides_destroy(struct guides **guides);
 
-/* Local. *out = the guide of a pattern (node is a string), a choice (a list of strings), any JSON
- * object (node is not read) or a schema. Release it with guide_release. Errors: STATUS_REQUEST
+/* Local. Sets *out to the guide of a pattern (node is a string), a choice (a list of strings), any
+ * JSON object (node is not read) or a schema. Release it with guide_release. Errors: STATUS_REQUEST
  * names the unsupported keyword, or the bound that the grammar exceeds; STATUS_MEMORY. */
 struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
                          struct guide **out);
 
-/* Local. Returns the work done so far: the steps of compiling (text/grammar/automaton.h), and for
- * each mask one step for each token. */
+/* Local. Returns the work done so far in steps: those of compiling (text/grammar/automaton.h), and
+ * one for each token of each mask. */
 uint64_t guides_steps(const struct guides *g);
 
 /* Local. guide_share adds a user and returns the guide. guide_release removes a user and sets the
@@ -48,13 +48,13 @@ uint64_t guide_hash(const struct guide *guide);
 enum { GUIDE_START = 1, GUIDE_LOST = 0 };
 uint16_t guide_next(const struct guide *guide, uint16_t state, int32_t token, bool begins);
 
-/* Local. Whether the text may end in this state; whether it may continue. */
+/* Local. True when the text may end in this state; true when it may continue. */
 bool guide_accepts(const struct guide *guide, uint16_t state);
 bool guide_goes_on(const struct guide *guide, uint16_t state);
 
-/* Local. *mask [ceil(vocab_size / 32)] = a bit for each token that the grammar allows next;
- * borrowed until the next call for any guide. *n_tokens = the number of these tokens. Errors:
- * STATUS_MEMORY. */
+/* Local. Sets *mask [ceil(vocab_size / 32)] to a bit for each token, 1 if the grammar allows it
+ * next; borrowed until the next call for any guide. *n_tokens: the number of allowed tokens.
+ * Errors: STATUS_MEMORY. */
 struct status guide_mask(struct guide *guide, uint16_t state, bool begins, const uint32_t **mask,
                          size_t *n_tokens);
 

@@ -208,8 +208,8 @@ bool request_is_replayable(const struct request *r)
            r->ask->n_prompt_tops < 0 && r->ask->max_tokens > 0;
 }
 
-/* Returns the bytes for a token's log-probability and those of its most likely tokens: n_row of
- * them as numbers and as text, n_kept as numbers, twice when they are saved. */
+/* Returns the bytes that one token's log-probabilities take: n_row likely tokens as text and
+ * numbers; of the n_kept, those beyond n_row as numbers, twice, because they are also saved. */
 static size_t logprob_bytes(int32_t n_row, int32_t n_kept)
 {
     const size_t text = n_row < 0 ? 0 : (1 + (size_t)n_row) * 64;
@@ -230,7 +230,8 @@ static size_t words_bytes(const struct request_words *w)
     return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
 }
 
-/* Returns the bytes of the tokens, which a list has twice, and of vectors and their decimals. */
+/* Returns the bytes of the tokens (each also copied to its answer), of the vectors, and of their
+ * decimals. */
 static size_t embed_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t digit_bytes = 16, n = (size_t)r->ask->n_choices;
@@ -245,7 +246,7 @@ static size_t most_sampled(const struct request *r, const struct request_rules *
 {
     const size_t n = (size_t)r->ask->max_tokens, n_context = (size_t)rules->max_model_len;
     if (rules->score) return 0;
-    /* of several prompts each may be short */
+    /* with several prompts, any of them may be short */
     const size_t n_left = r->ask->n_prompts > 1 ? n_context : n_context - r->n_prompt;
     return n < n_left ? n : n_left;
 }

@@ -53,8 +53,9 @@ struct request_warnings {
     size_t n;
 };
 
-/* How the prompt is made from a line that is no request; one of the two is set. Other members of
- * the line have their effect if they are fields of a request, except those that hold a prompt. */
+/* How the prompt is made from a line that is not a request. One of the two members is set. Other
+ * members of the line take effect if they are fields of a request, except those that hold a prompt.
+ */
 struct request_form {
     const char *field;          /* the member that is the prompt */
     const struct chat *made_by; /* a template of the line's members that makes the prompt */
@@ -80,19 +81,21 @@ struct request_rules {
     size_t n_end_ids;
     int32_t vocab_size;    /* token ids are in [0, vocab_size) */
     int32_t max_model_len; /* the most tokens that a context may have */
-    const struct request_adapter
-        *adapters; /* [n_adapters] low-rank adapters that a line may name */
+    /* [n_adapters] low-rank adapters that a line may name */
+    const struct request_adapter *adapters;
     size_t n_adapters;
     bool score;        /* prompts are scored, nothing is generated */
     bool takes_pairs;  /* with score: lines may have a context and its continuation, or a text */
-    int32_t prefix_id; /* stands before a continuation without a context, and before a text; -1:
-                          the model has no such token */
-    const struct embed_rules *embed;   /* prompts become vectors, nothing is generated; NULL: not */
+    int32_t prefix_id; /* the token before a continuation without a context, and before a text;
+                          -1: the model has none */
+    const struct embed_rules *embed;   /* prompts become vectors or scores, nothing is generated;
+                                          NULL: text is generated or scored */
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
     struct request_warnings *warnings; /* NULL: no warnings */
-    int32_t n_saved_tops;              /* keep so many of the most likely tokens of every token, for
-                                          --save-logprobs; 0: only those that a line asks for */
+    int32_t n_saved_tops;              /* how many of the most likely tokens are kept at every
+                                          token, for --save-logprobs; 0: as many as a line asks
+                                          for */
 };
 
 /* allowed_token_ids and bad_words (request_answer.h). */
@@ -104,7 +107,7 @@ struct request_words {
     size_t n_banned, banned_capacity;
 };
 
-/* REQUEST_RERANK: the body of /v1/rerank; all other bodies of shoal embed are REQUEST_OPENAI. */
+/* REQUEST_RERANK: a body of /v1/rerank. A body of /v1/embeddings is REQUEST_OPENAI. */
 enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT, REQUEST_RERANK };
 enum request_finish {
     REQUEST_UNFINISHED,
@@ -120,7 +123,7 @@ struct request_bytes {
     size_t n;
 };
 
-/* When a beam search that has `width` ended hypotheses stops. */
+/* When a beam search stops that has `width` ended hypotheses. */
 enum beam_early {
     BEAM_NOT_EARLY, /* when no running hypothesis scores better at its present length */
     BEAM_EARLY,     /* at once */
@@ -133,18 +136,19 @@ struct request_beam {
     double length_penalty;
 };
 
-/* How the row of a scored line is written, and of which tokens it has log-probabilities. */
+/* How the row of a scored line is written, and which tokens have log-probabilities. */
 enum request_score {
-    REQUEST_SCORE_PROMPT, /* of all tokens but the first */
-    REQUEST_SCORE_PAIR,   /* of those of a continuation */
-    REQUEST_SCORE_TEXT    /* of all tokens of a text, in windows that fit the context */
+    REQUEST_SCORE_PROMPT, /* all tokens but the first */
+    REQUEST_SCORE_PAIR,   /* the tokens of a continuation */
+    REQUEST_SCORE_TEXT    /* all tokens of a text, which is scored in windows that fit the
+                             context */
 };
 
 /* Whether the thoughts in a chat's answer are divided from its content, and where they begin. */
 enum request_thoughts {
     THOUGHTS_STAY,   /* they are content */
     THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT begins with thoughts */
-    THOUGHTS_BEGUN,  /* it begins with thoughts, because the prompt ends with the tag */
+    THOUGHTS_BEGUN,  /* the answer begins with thoughts, because the prompt ends with the tag */
 };
 
 /* The checked values of a line: const once the line is parsed, except for request_run_last. Each
@@ -153,9 +157,9 @@ struct request_ask {
     enum request_format format;
     struct request_bytes model; /* batch lines and calls: the body's "model"; may be empty */
     uint32_t adapter;           /* 1 + its number among the rules' adapters; 0: none */
-    int32_t priority;           /* a smaller one runs first; 0 unless the line sets it */
+    int32_t priority;           /* smaller numbers run first; 0 unless the line sets it */
 
-    /* the draw */
+    /* how tokens are drawn */
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2];
@@ -166,7 +170,7 @@ struct request_ask {
     struct request_words words; /* owned */
     struct guide *guide;        /* shared; NULL: the text may be anything */
 
-    /* the end */
+    /* how the answer ends */
     int32_t max_tokens;
     int32_t min_tokens; /* before this many tokens no end token and no stop string ends the
                            answer */
@@ -187,27 +191,28 @@ struct request_ask {
                               n_logprobs, or rules->n_saved_tops if it is more; -1: none */
     int32_t n_prompt_tops; /* the same, for each prompt token */
     int32_t n_prompts;     /* prompts of the line */
-    int32_t n_choices;     /* answers, to all prompts: the first ones to the first prompt */
+    int32_t n_choices;     /* answers to all prompts together; the first ones belong to the first
+                              prompt */
     bool echo;     /* the answer and its log-probabilities begin with those of the prompt; of a
-                      rerank: the results have their documents */
+                      rerank: the results include the documents */
     int32_t top_n; /* of a rerank: the most results */
     enum request_score score; /* when scoring */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
                                       a NUL; empty: an answer is text */
-    enum chat_tool_form tool_form; /* and how the model writes calls */
+    enum chat_tool_form tool_form; /* how the model writes calls */
     enum request_thoughts thoughts;
     bool streams;      /* a call's "stream": the answer is sent in pieces */
     bool stream_usage; /* the last piece has the usage: stream_options.include_usage */
 };
 
-/* One of a line's prompts: its tokens end at `end` of the line's tokens, and begin where the prompt
- * before ends. */
+/* One of a line's prompts. Its tokens end at `end` of the line's tokens, and begin at the end of
+ * the prompt before. */
 struct request_prompt {
     size_t end;
     size_t score_from;
-    struct request_bytes echo; /* owned; its text, or a rerank's document, if
-                                   the ask echoes it */
+    struct request_bytes echo; /* owned; the prompt's text, or a rerank's document, if the answer
+                                  repeats it */
 };
 
 /* A line and its answer so far, or one of a line's answers. */
@@ -216,12 +221,12 @@ struct request {
     uint64_t index;                 /* place in the order of reading, from 0 */
     uint64_t order;                 /* place in the order of running within its priority; unique */
     uint64_t line_digest[2];        /* the line's digest for the journal */
-    struct request_bytes custom_id; /* without one, the line's number until request_rename */
+    struct request_bytes custom_id; /* without one: the line's number, until request_rename */
     bool is_named;                  /* the line gives a custom_id */
     uint64_t n_template_steps;      /* steps that the chat template took for the prompt */
     const struct request_ask *ask;  /* owned; an answer's ask borrows its lists */
     struct request *parent;         /* the line to which this is an answer, and whose lists its
-                                       ask borrows; NULL: this is the line itself */
+                                       ask borrows; NULL: this is the line */
     uint32_t choice;                /* which of the line's answers this is */
 
     /* tokens and text; owned */
@@ -238,26 +243,26 @@ struct request {
     uint32_t *allowed; /* [ceil(vocab_size / 32)] scratch of request_allows_none, which makes it */
 
     /* log-probabilities, natural; owned */
-    float *scores;     /* score and n_prompt_tops: [n_prompt], those before score_from are
-                          unused; NULL: not wanted */
-    size_t score_from; /* above 0 if there are scores */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; as scores */
+    float *scores;     /* [n_prompt], with score and with n_prompt_tops; those before score_from
+                          are unused; NULL: not wanted */
+    size_t score_from; /* the first token with a score; above 0 if scores is set */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; set and unused as `scores` is */
     float *logprobs;              /* of sampled tokens, [logprobs_capacity] */
-    struct plan_top *tops;        /* the most likely tokens in their places, [logprobs_capacity,
-                                     n_tops] */
+    struct plan_top *tops;        /* [logprobs_capacity, n_tops] the most likely tokens at
+                                     sampled tokens */
     size_t logprobs_capacity;
 
     /* the vector; owned */
     int64_t *pooled; /* [D] the sum of the rows pooled so far (plan/step_plan.h); NULL: none */
-    size_t n_pooled; /* the rows of the first n_pooled tokens have been pooled, or are not to be */
+    size_t n_pooled; /* of the first n_pooled tokens the rows have been pooled, or are not wanted */
 
-    /* how it stands */
+    /* the state */
     enum request_finish finish;
     const char *error_code;                 /* NULL: no error. A constant */
     char *error_message;                    /* owned */
-    uint64_t first_token_ns, last_token_ns; /* when they were taken; 0: not yet */
+    uint64_t first_token_ns, last_token_ns; /* when these tokens were taken; 0: not yet */
     size_t n_resumed;   /* sampled tokens that came from the journal or the result cache */
-    size_t n_saved;     /* sampled tokens that the journal has by now; for a beam search, steps */
+    size_t n_saved;     /* sampled tokens that the journal already has; for a beam search, steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
 
     /* a line with several answers */
@@ -267,10 +272,10 @@ struct request {
     int32_t n_open;             /* answers that are not finished */
     struct beam_search *search; /* owned by the lead (lead_choices.c); NULL: none */
 
-    struct exchange *call; /* the server's call, borrowed; NULL: a line, or an answer, whose parent
-                              has the call */
+    struct exchange *call; /* the server's call, borrowed; NULL: a line of a file, or an answer
+                              (its parent has the call) */
 
-    struct result_entry *shared; /* the result cache's entry, while r computes its tokens */
+    struct result_entry *shared; /* the result cache's entry while r computes its tokens */
     struct request *prev, *next; /* links of the list that holds r (request_list.h) */
 };
 
@@ -278,7 +283,7 @@ struct request {
 struct request_ahead {
     const int32_t *tokens; /* [n] */
     size_t n;              /* above 0 */
-    uint16_t guide_state;  /* state after them, if the request has a guide */
+    uint16_t guide_state;  /* the guide's state after these tokens, if the request has a guide */
 };
 
 /* request_parse.c. Local. Makes the request of one line (n bytes, borrowed for the call). For a
@@ -287,28 +292,28 @@ struct request_ahead {
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);
 
-/* A call to the server: what would be the body of a batch line, without the line around it. */
+/* A call to the server: the body of a batch line, without the line around it. */
 struct request_call {
     enum request_format format; /* not REQUEST_PLAIN */
-    uint64_t number;            /* from 1, instead of a line's */
-    const char *id;             /* instead of a custom_id, NUL-terminated; NULL: none */
+    uint64_t number;            /* the call's number, from 1, in place of a line's */
+    const char *id;             /* in place of a custom_id, NUL-terminated; NULL: none */
     const char *body;           /* JSON */
     size_t n_body;
 };
 
-/* request_parse.c. Local. Makes the request of a call, with the same fields, values and errors as
- * in the body of a batch line with this custom_id, and also "stream" and "stream_options". The call
- * is borrowed until the function returns. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+/* request_parse.c. Local. Makes the request of a call. Fields, values and errors are those of the
+ * body of a batch line with this custom_id, and also "stream" and "stream_options". The call is
+ * borrowed until the function returns. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create_call(const struct request_rules *rules,
                                   const struct request_call *call, struct request **out);
 
-/* request_parse.c. Local. Makes the request of a line that was not read because it is too long: an
- * error row from the start. `code` is a constant. Errors: STATUS_MEMORY. */
+/* request_parse.c. Local. Makes the request of a line that was too long to be read: an error row
+ * from the start. `code` is a constant. Errors: STATUS_MEMORY. */
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
                                     struct request **out);
 
-/* Local. Makes a request without a prompt, whose custom_id is its line number. *ask is its ask, to
- * be filled in. Errors: STATUS_MEMORY. */
+/* Local. Makes a request without a prompt, whose custom_id is its line number. The caller fills in
+ * *ask, the request's ask. Errors: STATUS_MEMORY. */
 struct status request_create_bare(uint64_t line_number, struct request **out,
                                   struct request_ask **ask);
 
@@ -322,26 +327,26 @@ void request_destroy(struct request **r);
 /* The error of a request whose client has gone, or whose batch was cancelled. */
 #define REQUEST_CANCELLED_CODE "cancelled"
 
-/* Errors of a line that ran. All other errors of a line, except cancellation, are found before it
- * runs, among them a repeated custom_id. */
+/* Errors that arise while a line runs. All other errors of a line, except cancellation, are found
+ * before it runs, even a repeated custom_id. */
 #define REQUEST_NUMERIC_CODE  "numeric_error"
 #define REQUEST_GUIDE_CODE    "guide_error"
 #define REQUEST_NO_TOKEN_CODE "no_token_left"
 
-/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied.
+/* Local. Makes r an error row, unless it is one already. `code` is a constant, `message` is copied.
  * Errors: STATUS_MEMORY. */
 struct status request_fail(struct request *r, const char *code, const char *message);
 
-/* Local. Names a request that has no custom_id; a key that it already has does not change. Errors:
- * STATUS_MEMORY. */
+/* Local. Gives a request without a custom_id a name. Does not change a key that the request already
+ * has. Errors: STATUS_MEMORY. */
 struct status request_rename(struct request *r, const char *name);
 
 /* Local. Makes r run after all requests of any other priority; for a server's batch lines. */
 void request_run_last(struct request *r);
 
 /* request_answer.c. Local. Takes a sampled token: appends it, extends the text, and sets r->finish
- * when the token ends the request: an end id, a stop string or a complete grammar ("stop"),
- * max_tokens or a full context ("length"). Makes r an error row when no token may follow. Errors:
+ * when the token ends the request: "stop" for an end id, a stop string or a complete grammar,
+ * "length" for max_tokens or a full context. Makes r an error row when no token may follow. Errors:
  * STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
@@ -350,8 +355,8 @@ struct status request_take_token(struct request *r, const struct request_rules *
  * tokens. Errors: STATUS_MEMORY. */
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
 
-/* Local. True when r's row depends only on r's tokens, so that these can be taken from another run
- * or request. */
+/* Local. True when r's row depends only on r's tokens, so that the tokens may come from another run
+ * or an equal request. */
 bool request_is_replayable(const struct request *r);
 
 /* Local. Estimates the bytes that r takes until its result line is written, if its answers are as
@@ -359,8 +364,8 @@ bool request_is_replayable(const struct request *r);
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
 
 /* Local. request_key_of_seed sets the key of a line with a seed: the seed's low and high words.
- * request_key_of_id sets that of a line without one: XXH3-64 of the custom_id's bytes, seeded with
- * --seed. */
+ * request_key_of_id sets the key of a line without one: the XXH3-64 of the custom_id's bytes,
+ * seeded with --seed. */
 void request_key_of_seed(int64_t seed, uint32_t key[2]);
 void request_key_of_id(uint64_t seed, const char *id, size_t n, uint32_t key[2]);
 

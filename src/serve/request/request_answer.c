@@ -27,13 +27,13 @@ static void forbid(const struct request_rules *rules, int32_t id, uint32_t *allo
     if (id >= 0 && id < rules->vocab_size) allowed[id / 32] &= ~((uint32_t)1 << (id % 32));
 }
 
-/* Returns token i of the sequence of r's tokens and then the drafts. */
+/* Returns token i of r's tokens followed by the drafts. */
 static int32_t token_at(const struct request *r, const struct request_ahead *ahead, size_t i)
 {
     return i < r->n_tokens ? r->tokens[i] : ahead->tokens[i - r->n_tokens];
 }
 
-/* Whether the n tokens of `word` stand directly before position `end`. */
+/* True when the n tokens of `word` stand directly before position `end`. */
 static bool stands_before(const struct request *r, const struct request_ahead *ahead, size_t end,
                           const int32_t *word, size_t n)
 {
@@ -55,7 +55,9 @@ static void request_answer_narrow(const struct request *r, const struct request_
         if (n_before > n_sampled || !stands_before(r, ahead, n_tokens, word, n_before)) continue;
         forbid(rules, word[n_before], allowed);
     }
-    if (n_sampled >= (size_t)r->ask->min_tokens) return; /* end tokens are still forbidden */
+    if (n_sampled >= (size_t)r->ask->min_tokens)
+        return; /* before min_tokens, end tokens are
+                   forbidden */
     for (size_t i = 0; i < rules->n_end_ids; i++) forbid(rules, rules->end_ids[i], allowed);
     for (size_t i = 0; i < r->ask->n_stop_ids; i++) forbid(rules, r->ask->stop_ids[i], allowed);
 }
@@ -80,8 +82,8 @@ struct status request_allow(const struct request *r, const struct request_rules 
     return status_ok();
 }
 
-/* Checks r after a token that did not end it. If no token may follow, sets *is_done if r's guide
- * accepts the text; otherwise r becomes an error row. */
+/* Checks r after a token that did not end it. If no token may follow, sets *is_done when r's guide
+ * accepts the text; otherwise makes r an error row. */
 static struct status check_left(struct request *r, const struct request_rules *rules, bool *is_done)
 {
     *is_done = false;
@@ -107,7 +109,8 @@ uint64_t request_words_hash(const struct request *r)
 
 /* ---- taking a token ---- */
 
-/* Adds `piece`, which the detokenizer gave, to the text, up to a stop string. */
+/* Appends to the text `piece`, which comes from the detokenizer, up to a stop string. *stopped: it
+ * has one. */
 static struct status add_text(struct request *r, const struct strbuf *piece, bool *stopped)
 {
     *stopped = false;

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Copies r's prompt, or the part of it that is c's own input, and makes room for its scores. */
+/* Copies r's prompt (if r has several, the one to which c is an answer), and makes room for its
+ * scores. */
 static struct status copy_prompt(const struct request *r, struct request *c)
 {
     const int32_t n_tops = c->ask->n_prompt_tops;

@@ -1,22 +1,22 @@
-/* Makes a request of its own for each of several answers to a line: it runs, waits and is preempted
- * like any other, and shares its prompt's KV blocks, except the last one, through the prefix cache.
- * Called by the lead and by beam.c.
+/* Makes a request of its own for each of several answers to a line. It runs, waits and is preempted
+ * like any other request. Through the prefix cache the answers share their prompt's KV blocks,
+ * except the last block. Called by the lead and by beam.c.
  *
- * Why no copy-on-write: each answer computes the rows of the prompt's last block, at most 64,
- * again. Copying would need a new kind of plan for all ranks and layers, and bookkeeping for blocks
- * with several writers; the bytes would be the same. */
+ * Why the last block is not copied: each answer computes its rows, at most 64, again. Copying would
+ * need a new kind of plan for all ranks and layers, and bookkeeping for blocks with several
+ * writers; the bytes would be the same. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
 #define SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
 
 #include "serve/request/request.h"
 
 /* Local. Creates the request for answer number `choice` to r. It borrows r's lists, so r must
- * outlive it, and draws random numbers of its own. Only the first answer to a prompt has the
- * prompt's log-probabilities. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+ * outlive it. It draws its own random numbers. Only the first answer to a prompt has the prompt's
+ * log-probabilities. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status request_create_choice(struct request *r, uint32_t choice, struct request **out);
 
-/* Local. As request_create_choice, but with the values of `ask`, a changed copy of r's ask. Copies
- * `ask`. Errors: STATUS_MEMORY. */
+/* Local. As request_create_choice, but with the values of `ask`, a changed copy of r's ask, which
+ * is copied. Errors: STATUS_MEMORY. */
 struct status request_create_variant(struct request *r, uint32_t choice,
                                      const struct request_ask *ask, struct request **out);
 

@@ -25,8 +25,8 @@ struct status request_add_part(struct request_parser *p, const char *what, const
     return request_add_tokens(p, ids, n);
 }
 
-/* Appends the tokens of a text with `before` in front of it: the prompt that the line or the job
- * names; NULL: none. */
+/* Appends the tokens of a text, with the text `before` (the prompt of prompt_name; NULL: none) in
+ * front of it. */
 static struct status take_text(struct request_parser *p, const char *what,
                                const struct js_node *node, const struct js_node *before)
 {
@@ -74,8 +74,8 @@ static struct status add_input(struct request_parser *p, const char *what,
                        what, request_type_name(node));
 }
 
-/* Reads "input". A list that begins with an integer is one input; each element of any other list is
- * one. */
+/* Reads "input". A list that begins with an integer is a single input; in any other list each
+ * element is an input. */
 static struct status read_inputs(struct request_parser *p, const struct js_node *input,
                                  const struct js_node *before)
 {
@@ -95,7 +95,7 @@ static struct status read_inputs(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* Finds the text that goes before each input: NULL for none. */
+/* Finds the text before each input, which prompt_name or the job names. *out is NULL for none. */
 static struct status find_prompt(struct request_parser *p, const struct js_node *fields,
                                  const struct js_node **out)
 {

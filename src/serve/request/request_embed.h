@@ -5,11 +5,12 @@
 
 #include "serve/request/request.h"
 
-/* Local. Adds sums [width] of pooled rows (plan/step_plan.h) to r's. Errors: STATUS_MEMORY. */
+/* Local. Adds sums [width] of pooled rows (plan/step_plan.h) to r's own sums. Errors:
+ * STATUS_MEMORY. */
 struct status request_take_pool(struct request *r, const int64_t *sums, size_t width);
 
-/* Local. Writes the vector of one finished text: out [r->ask->dimensions]. Each value is rounded
- * once, from a double; the sum of squares adds the dimensions in ascending order. */
+/* Local. Writes the vector of one finished text to out [r->ask->dimensions]. Rounds each value
+ * once, from a double. The sum of squares for the length adds the dimensions in ascending order. */
 void request_vector(const struct request *r, const struct embed_rules *rules, float *out);
 
 /* Local. Writes the scores of one finished text to out [rules->rank.n_labels]. Returns their

@@ -1,5 +1,5 @@
 /* The fields that a line may have. A field is read, or has no effect, or is refused unless its
- * value changes nothing. A batch line's body has no other fields; a plain line may carry any. Warns
+ * value changes nothing. The body of a batch line may have no other fields; a plain line may. Warns
  * once of each name that is close to a field's name. */
 #include "serve/request/request_parse.h"
 
@@ -12,8 +12,9 @@
 /* A field that would change the output and is not implemented. */
 struct refused_field {
     const char *key;
-    double neutral;  /* the number or boolean that changes nothing; NAN: none does */
-    const char *use; /* what to use instead; NULL: there is nothing */
+    double neutral;  /* the number or boolean that changes nothing; NAN: every value changes
+                        something */
+    const char *use; /* the field to use instead; NULL: none */
 };
 
 static const struct refused_field not_implemented[] = {
@@ -44,8 +45,8 @@ static const struct refused_field not_implemented[] = {
     {"continue_final_message", 0, "prompt, with the template applied"},
 };
 
-/* Fields that are refused only in the body of a batch line or a call (which may have "stream"); in
- * a plain line they are notes. */
+/* Fields that are refused only in the body of a batch line or a call (a call may have "stream"). In
+ * a plain line they have no effect. */
 static const struct refused_field not_in_body[] = {
     {"stream", 0, NULL},      {"audio", 0, NULL},
     {"prediction", 0, NULL},  {"reasoning_effort", NAN, "chat_template_kwargs"},
@@ -106,7 +107,7 @@ static const char *const inert_in_body[] = {
     "stream_options",   "tool_choice",       "user",
 };
 
-/* Names that other libraries give to fields that are known here. */
+/* Other libraries' names of fields in `known`. */
 static const struct {
     const char *key, *meant;
 } foreign[] = {
@@ -189,8 +190,9 @@ static size_t edits(const char *a, size_t n, const char *b, size_t m)
     return table[n][m];
 }
 
-/* Whether `key` equals `name` except for case, '_', '-' and blanks, or is one or two edits away
- * from a name that is long enough. Never true for a key of fewer than 3 letters. */
+/* True when `key` equals `name` except for case, '_', '-' and blanks, or when one edit (two for a
+ * name of 10 letters or more, none below 5) makes them equal. Never true for a key of fewer than 3
+ * letters. */
 static bool is_close(const char *key, const char *name)
 {
     char a[NAME_MAX_BYTES], b[NAME_MAX_BYTES];
@@ -214,8 +216,8 @@ const char *request_field_meant(const char *key)
     return is_close(key, "custom_id") ? "custom_id" : NULL;
 }
 
-/* Warns once for each name, and of at most REQUEST_WARNINGS_MAX names: `problem` says what is
- * wrong, `field` what to write instead. */
+/* Logs a warning that a line has the field `key`; once for each name, and for at most
+ * REQUEST_WARNINGS_MAX names. problem: why it is wrong. field: what to write instead. */
 static void warn(const struct request_parser *p, const char *key, const char *problem,
                  const char *field)
 {
@@ -241,7 +243,7 @@ static bool is_neutral(const struct js_node *node, double neutral)
     return js_count(node) == 0;
 }
 
-/* Makes an error row that names the field and the one to use instead, unless the value is
+/* Makes an error row that names the field, and the field to use instead, unless the value is
  * neutral. */
 static struct status request_fields_refuse(struct request_parser *p, const struct js_node *fields,
                                            const struct refused_field *f)
@@ -316,7 +318,7 @@ static void warn_of_notes(const struct request_parser *p, const struct js_node *
     }
 }
 
-/* Whether this kind of line takes a field that other kinds refuse. */
+/* True when this kind of line takes a field that other kinds refuse. */
 static bool takes_field(const struct request_parser *p, const char *key)
 {
     if (strcmp(key, "echo") == 0) return p->ask->format == REQUEST_OPENAI;

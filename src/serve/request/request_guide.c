@@ -9,10 +9,10 @@
 
 /* The grammar constraint of a line. `node` may belong to `doc`. */
 struct asked {
-    const char *name; /* of the field; NULL: no constraint */
+    const char *name; /* the field's name; NULL: no constraint */
     enum guide_kind kind;
     const struct js_node *node;
-    struct js_doc *doc; /* owned: a schema that was given as a string */
+    struct js_doc *doc; /* owned: a schema given as a string, parsed; else NULL */
 };
 
 static bool request_guide_is_empty(const struct js_node *node)

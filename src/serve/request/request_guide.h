@@ -5,9 +5,9 @@
 
 #include "serve/request/request.h"
 
-/* Local. r must have a guide. allowed [ceil(vocab_size / 32)] = a bit for each token that may come
- * next, after the draft tokens `ahead` (NULL: none); end tokens are among them where the text may
- * end. Errors: STATUS_MEMORY. */
+/* Local. r must have a guide. Sets allowed [ceil(vocab_size / 32)] to a bit for each token, 1 if it
+ * may come next, after the draft tokens `ahead` (NULL: none). End tokens may come where the text
+ * may end. Errors: STATUS_MEMORY. */
 struct status request_guide_allow(const struct request *r, const struct request_rules *rules,
                                   const struct request_ahead *ahead, uint32_t *allowed);
 

@@ -47,8 +47,8 @@ static inline void request_list_clear(struct request_list *l)
     }
 }
 
-/* Local. Insert r at its place in the order; one searches for it from the head, one from the
- * tail. */
+/* Local. Insert r at its place in the running order (request_is_before). One function searches from
+ * the head, the other from the tail. */
 static inline void request_list_put_from_head(struct request_list *l, struct request *r)
 {
     struct request *next = l->head;

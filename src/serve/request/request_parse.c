@@ -142,7 +142,7 @@ static struct status read_model(struct request_parser *p, const struct js_node *
     return model != NULL ? copy_bytes(&p->ask->model, model, n) : status_ok();
 }
 
-/* Returns 1 + the number of the adapter with this name; 0: there is none. */
+/* Returns 1 + the number of the adapter with this name; 0: none has it. */
 static uint32_t adapter_number(const struct request_rules *rules, const char *name, size_t n)
 {
     for (size_t i = 0; i < rules->n_adapters; i++) {
@@ -152,8 +152,8 @@ static uint32_t adapter_number(const struct request_rules *rules, const char *na
     return 0;
 }
 
-/* Reads "adapter"; without it, a body's "model" may be an adapter's name. Where lines are data and
- * no adapter is loaded, the member means something else. */
+/* Reads "adapter"; without it, a body's "model" may be an adapter's name. If prompts are made from
+ * data lines (struct request_form) and no adapter is loaded, a member "adapter" is data. */
 static struct status read_adapter(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *node = js_get(fields, "adapter");
@@ -203,10 +203,9 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     return read_model(p, body);
 }
 
-/* Refuses a line with a number beyond 64 bits if the line goes through a template (a chat's or a
- * prompt's) or has a grammar constraint, which may read the number unchecked. In other lines a
- * field refuses such a number when it reads it, and a field that is not read, such as a note, may
- * hold one. */
+/* Refuses a line with a number beyond 64 bits if a template (a chat's or a prompt's) or a grammar
+ * constraint reads it, because these may read the number unchecked. In other lines the field itself
+ * refuses the number when it is read, and a field that is not read may hold one. */
 static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
     const struct request_form *form = p->rules->form;
@@ -242,7 +241,7 @@ static struct status read_values(struct request_parser *p, const struct js_node 
     TRY(is_formed ? request_read_form(p, fields) : request_read_prompt(p, fields));
     if (p->ask->n_prompt_tops < 0) return status_ok();
     if (p->r->score_from == 0) p->r->score_from = 1;
-    if (p->ask->n_choices > 1) return status_ok(); /* each answer has its own */
+    if (p->ask->n_choices > 1) return status_ok(); /* each answer allocates its own scores */
     if (p->ask->n_prompt_tops > 0) {
         const size_t n_tops = p->r->n_prompt * (size_t)p->ask->n_prompt_tops;
         TRY(mem_alloc(&p->r->prompt_tops, n_tops, sizeof *p->r->prompt_tops, "request scores"));
@@ -306,8 +305,8 @@ static struct status request_parse_parse(struct request_parser *p, const char *t
     return st;
 }
 
-/* Parses into p->r, which becomes an error row if the text cannot be served. Destroys it on any
- * other error. */
+/* Parses the text into p->r and sets *out to it. A text that cannot be served makes p->r an error
+ * row; any other error destroys it. */
 static struct status parse_into(struct request_parser *p, const char *text, size_t n,
                                 struct request **out)
 {

@@ -41,13 +41,13 @@ const char *request_field_meant(const char *key);
 /* request_prompt.c: makes the prompt's tokens from prompt, prompt_token_ids or messages. */
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields);
 
-/* request_score.c: reads a context and its continuation, or a text, whose tokens are scored.
- * *is_read: the line has one of them. */
+/* request_score.c: reads a context and its continuation, or a text; their tokens are scored.
+ * *is_read: the line has one of the two. */
 struct status request_read_scored(struct request_parser *p, const struct js_node *fields,
                                   bool *is_read);
 
-/* request_prompt.c, for request_score.c too. request_read_ids appends a list of token ids to `out`,
- * request_encode the tokens of a text, in which special tokens are recognized.
+/* request_prompt.c; used by request_score.c too. request_read_ids appends a list of token ids to
+ * `out`; request_encode appends the tokens of a text, in which special tokens are recognized.
  * request_add_tokens appends tokens to the line's prompt. */
 struct status request_read_ids(struct request_parser *p, const struct js_node *list,
                                const char *key, struct token_list *out);
@@ -65,17 +65,18 @@ struct status request_read_embed(struct request_parser *p, const struct js_node 
  * "return_documents". */
 struct status request_read_rank(struct request_parser *p, const struct js_node *fields);
 
-/* request_embed.c. request_open_parts makes the line one with a list of n inputs. request_add_part
- * appends the tokens of one, whose prompt's end the caller sets; `what` names it in errors. */
+/* request_embed.c. request_open_parts prepares the line for a list of n inputs. request_add_part
+ * appends the tokens of one input; the caller then sets the end of its prompt. `what` names the
+ * input in errors. */
 struct status request_open_parts(struct request_parser *p, size_t n);
 struct status request_add_part(struct request_parser *p, const char *what, const int32_t *ids,
                                size_t n);
 
-/* request_prompt.c: checks that a prompt of n tokens is not empty and that the context holds it
- * and, if there will be an answer, one more. */
+/* request_prompt.c: checks that a prompt of n tokens is not empty and fits the context; if an
+ * answer follows, with room for one more token. */
 struct status request_check_length(struct request_parser *p, size_t n);
 
-/* request_prompt.c: makes the prompt's tokens of a line that is no request (p->rules->form). */
+/* request_prompt.c: makes the prompt's tokens of a line that is not a request (p->rules->form). */
 struct status request_read_form(struct request_parser *p, const struct js_node *fields);
 
 /* request_sampling.c: reads how tokens are drawn, when a text ends, and how many answers there
@@ -101,8 +102,8 @@ struct status request_read_tools(struct request_parser *p, const struct js_node 
 struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Returns the type of a found value, for an error sentence: "a boolean", "a number beyond 64
- * bits". */
+/* Returns the type of a value that was found, for an error's sentence: "a boolean", "a number
+ * beyond 64 bits". */
 const char *request_type_name(const struct js_node *node);
 
 /* request_read_id reads an element of the list `key` as a token id; request_check_id checks that
@@ -111,8 +112,8 @@ struct status request_read_id(struct request_parser *p, const char *key, const s
                               int32_t *id);
 struct status request_check_id(struct request_parser *p, const char *key, int64_t id);
 
-/* *value = the field `key` if it is present and not null; otherwise *value stays. They refuse
- * another type, and a number below low or above high (reals: `range` says in words what is
+/* Set *value to the field `key` if it is present and not null; otherwise leave *value alone. Refuse
+ * another type, and a number below low or above high (for reals `range` says in words what is
  * allowed). */
 struct status request_read_int(struct request_parser *p, const struct js_node *fields,
                                const char *key, int64_t low, int64_t high, int64_t *value);

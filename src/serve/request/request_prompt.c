@@ -70,7 +70,9 @@ struct status request_add_tokens(struct request_parser *p, const int32_t *ids, s
     }
     if (r->n_tokens + n > r->tokens_capacity) {
         size_t grown = r->n_tokens + n;
-        if (r->n_tokens > 0) grown += grown / 2; /* one of several prompts */
+        if (r->n_tokens > 0)
+            grown += grown / 2; /* with several prompts, leaves room for the
+                                   next ones */
         TRY(mem_grow(&r->tokens, r->n_tokens, grown, sizeof *r->tokens, "request tokens"));
         r->tokens_capacity = grown;
     }
@@ -104,7 +106,7 @@ static struct status read_one(struct request_parser *p, const struct js_node *pr
     return st;
 }
 
-/* Sets the text that a prompt is echoed as: the line's text, or that of its token ids. */
+/* Sets the text with which a prompt is echoed: the line's text, or the text of its token ids. */
 static struct status keep_echo(struct request_parser *p, const struct js_node *prompt,
                                struct request_prompt *to)
 {
@@ -131,7 +133,7 @@ static struct status keep_echo(struct request_parser *p, const struct js_node *p
     return st;
 }
 
-/* Reads the n prompts of a line. Multiplies n_choices, so far the answers to each, by n. */
+/* Reads the n prompts of a line. Multiplies n_choices, so far the answers to one prompt, by n. */
 static struct status read_prompts(struct request_parser *p, const char *key,
                                   const struct js_node *const *prompts, size_t n)
 {
@@ -286,8 +288,8 @@ static struct status join_parts(struct request_parser *p, const struct js_node *
     return st;
 }
 
-/* Handles contents that are lists of parts, as OpenAI writes them: *messages stays if the template
- * accepts lists; otherwise it becomes the root of *doc. */
+/* Handles contents that are lists of parts, as in OpenAI's interface. If the template accepts
+ * lists, *messages stays; otherwise it becomes the root of *doc, a copy with strings. */
 static struct status take_parts(struct request_parser *p, const struct js_node **messages,
                                 struct js_doc **doc)
 {
@@ -322,8 +324,8 @@ static struct status check_messages(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* Tells what becomes of the thoughts in the answer. A grammar constraint is the whole answer's, so
- * a prompt that has begun thoughts does not count. */
+/* Returns how the answer's thoughts are handled. With a grammar constraint, thoughts that the
+ * prompt has begun are ignored, because the constraint holds for the whole answer. */
 static enum request_thoughts thoughts_of(const struct request_parser *p,
                                          const struct chat_text *text)
 {
@@ -333,8 +335,9 @@ static enum request_thoughts thoughts_of(const struct request_parser *p,
                                                                     : THOUGHTS_TAGGED;
 }
 
-/* Encodes a conversation through the model's chat template; adds nothing around it. Only text that
- * the template wrote can become special tokens; text of users never does. */
+/* Encodes a conversation through the model's chat template, without the tokens that the tokenizer
+ * adds around a text. Only text that the template wrote can become special tokens; text of users
+ * never does. */
 static struct status encode_messages(struct request_parser *p, const struct js_node *messages,
                                      const struct chat_options *options)
 {
@@ -419,8 +422,8 @@ struct status request_read_prompt(struct request_parser *p, const struct js_node
                                                    : read_prompts(p, keys[0], &nodes[0], 1);
 }
 
-/* Encodes what a template made of the line's members. As in a chat, only the template's own text
- * can become special tokens. */
+/* Encodes the text that a template makes from the line's members. As in a chat, only the template's
+ * own text can become special tokens. */
 static struct status encode_made(struct request_parser *p, const struct js_node *fields)
 {
     struct chat_text text = {0};

@@ -15,7 +15,8 @@ struct pair_text {
 
 /* The texts that go into a template. */
 struct pair {
-    const struct js_node *query, *document, *instruction; /* instruction null: the job's */
+    const struct js_node *query, *document, *instruction; /* instruction JS_NULL: the job's is
+                                                             used */
 };
 
 static struct status append_span(struct pair_text *t, const char *bytes, size_t n, bool is_user)
@@ -31,8 +32,8 @@ static struct status append_span(struct pair_text *t, const char *bytes, size_t 
     return strbuf_status(&t->text);
 }
 
-/* Appends the text for the name at the beginning of `at`, such as {query}. *n = the length of the
- * name; 0: there is none. */
+/* If `at` begins with a name such as {query}, appends the text for it. *n: the name's length; 0: no
+ * name. */
 static struct status add_named(const struct rank_rules *rank, const struct pair *pair,
                                const char *at, struct pair_text *out, size_t *n)
 {
@@ -54,7 +55,7 @@ static struct status add_named(const struct rank_rules *rank, const struct pair 
     return status_ok();
 }
 
-/* Fills the template; a brace without a known name stays. */
+/* Fills the template; a brace that begins no known name stays. */
 static struct status fill_template(const struct rank_rules *rank, const struct pair *pair,
                                    struct pair_text *out)
 {
@@ -88,7 +89,7 @@ static struct status take_ranked_pair(struct request_parser *p, const char *what
     return st;
 }
 
-/* Refuses unknown fields of a body. A plain line may carry any. */
+/* Refuses unknown fields of a body. (A plain line may have any.) */
 static struct status check_rank_fields(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const known[] = {"query", "documents",        "instruction", "priority",
@@ -105,7 +106,7 @@ static struct status check_rank_fields(struct request_parser *p, const struct js
     return status_ok();
 }
 
-/* Reads the fields that only a body has, and checks that its model gives one score a text. */
+/* Reads the fields that only a body has, and checks that the model gives one score for a text. */
 static struct status read_body(struct request_parser *p, const struct js_node *fields)
 {
     const struct rank_rules *rank = &p->rules->embed->rank;
@@ -146,7 +147,7 @@ static struct status check_pairs(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* Copies a document that the answer repeats. */
+/* Copies a document if the answer repeats documents. */
 static struct status keep_document(const struct request_parser *p, const struct js_node *document,
                                    struct request_prompt *to)
 {
@@ -158,8 +159,8 @@ static struct status keep_document(const struct request_parser *p, const struct 
     return status_ok();
 }
 
-/* Adds each document as a part of the line. In a body a document may be {"text": ..}, as in Jina's
- * interface. */
+/* Adds each document, with the query, as a part of the line. In a body a document may be {"text":
+ * ..}, as in Jina's interface. */
 static struct status add_documents(struct request_parser *p, const struct js_node *documents,
                                    struct pair *pair)
 {

@@ -47,7 +47,7 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* Whether the row shows the prompt or its log-probabilities, so that it needs no answer. */
+/* True when the row shows the prompt or its log-probabilities, so that it may have no answer. */
 static bool wants_prompt(const struct request_parser *p, const struct js_node *fields)
 {
     return p->ask->echo || js_type(js_get(fields, "prompt_logprobs")) != JS_NULL;
@@ -92,7 +92,8 @@ static struct status check_stop(struct request_parser *p, const struct js_node *
                        REQUEST_STOP_BYTES_MAX, *n);
 }
 
-/* Reads the stop strings. A line's replace those of the flags; an empty list means none. */
+/* Reads the stop strings. A line's stop strings replace those of the flags; an empty list means
+ * none. */
 static struct status read_stops(struct request_parser *p, const struct js_node *fields)
 {
     const char *texts[REQUEST_STOPS_MAX];
@@ -202,9 +203,9 @@ static struct status read_biases(struct request_parser *p, const struct js_node 
     return status_ok();
 }
 
-/* Reads the fields of log-probabilities. `logprobs` is a number of likely tokens or a switch. The
- * number 0 means no log-probabilities, except in /v1/completions, where it means only those of the
- * sampled tokens; the switch goes with top_logprobs. */
+/* Reads the fields of log-probabilities. `logprobs` is a number of likely tokens, or a boolean that
+ * goes with top_logprobs. The number 0 means no log-probabilities; in /v1/completions it means
+ * those of the sampled tokens alone. */
 static struct status read_logprobs(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *node = js_get(fields, "logprobs");
@@ -303,7 +304,7 @@ static struct status read_width(struct request_parser *p, const struct js_node *
                                "%s: expected one way of asking for beam search", names[i]);
         }
         TRY(request_read_int(p, fields, names[i], 1, REQUEST_BEAMS_MAX, width));
-        if (*width == 1 && !is_used) *width = 0; /* one beam is no search */
+        if (*width == 1 && !is_used) *width = 0; /* one beam means no beam search */
     }
     if (!is_used || *width > 0) return status_ok();
     TRY(request_read_int(p, fields, "n", 1, REQUEST_BEAMS_MAX, width));
@@ -312,7 +313,8 @@ static struct status read_width(struct request_parser *p, const struct js_node *
     return request_bad(p, "invalid_request", "use_beam_search: expected a width, as best_of");
 }
 
-/* Sets how many likely tokens are computed: those of the row, or more if they are saved. */
+/* Sets how many likely tokens are computed: as many as the row has, or as are saved if that is
+ * more. */
 static void settle_tops(struct request_parser *p)
 {
     const int32_t vocab = p->rules->vocab_size, n = p->rules->n_saved_tops;
@@ -322,8 +324,8 @@ static void settle_tops(struct request_parser *p)
         p->ask->n_prompt_logprobs > n_saved ? p->ask->n_prompt_logprobs : n_saved;
 }
 
-/* Refuses fields that beam search does not support. Where the values come from flags, beam search
- * ignores them. */
+/* Refuses fields that beam search does not support. Values that come from flags instead are
+ * ignored. */
 static struct status check_beam(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const refused[] = {"logprobs",          "prompt_logprobs",

@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-/* A scored line: what it gives, and the tokens found so far. */
+/* A scored line: its texts, and the tokens found so far. */
 struct scored {
-    const char *context; /* texts; NULL: the line gives token ids */
+    const char *context; /* texts, this and the next; NULL: the line gives token ids */
     const char *continuation;
     size_t n_context, n_continuation;
     bool adds_special;
     int32_t prefix_id;
-    struct token_list before, after; /* tokens without and with log-probabilities */
+    struct token_list before, after; /* tokens without log-probabilities; tokens with them */
 };
 
 /* Returns the length of the white space at the end of a text, as Python's str.rstrip finds it. */
@@ -56,7 +56,7 @@ static struct status append_ids(struct token_list *list, const int32_t *ids, siz
     return status_ok();
 }
 
-/* Appends a text's tokens. Those of the tokenizer's post-processor are among them if the line wants
+/* Appends a text's tokens, with those that the tokenizer's post-processor adds if the line wants
  * them and the text does not itself begin with the prefix token. */
 static struct status encode_scored(struct request_parser *p, const struct scored *s,
                                    const char *text, size_t n, struct token_list *out)
@@ -68,9 +68,9 @@ static struct status encode_scored(struct request_parser *p, const struct scored
     return request_encode(p, text, n, flags, out);
 }
 
-/* Encodes the context alone, and both together. If the context alone has n tokens, those of the
- * whole after the first n are the continuation's. White space at the end of the context belongs to
- * the continuation. */
+/* Encodes the context alone, then context and continuation together. If the context alone has n
+ * tokens, the tokens after the first n belong to the continuation. White space at the end of the
+ * context belongs to the continuation. */
 static struct status encode_pair(struct request_parser *p, struct scored *s)
 {
     struct token_list whole = {0};
@@ -90,8 +90,8 @@ static struct status encode_pair(struct request_parser *p, struct scored *s)
     return st;
 }
 
-/* Makes the prefix token the context of a continuation that has none. A continuation that begins
- * with that token gives it up to the context. */
+/* Makes the prefix token the context of a continuation that has none. If the continuation itself
+ * begins with that token, its first token becomes the context. */
 static struct status begin_with_prefix(struct request_parser *p, struct scored *s)
 {
     TRY(need_prefix(p, s));
@@ -135,7 +135,7 @@ static struct status read_pair(struct request_parser *p, struct scored *s,
     }
     if (is_text && s->n_context > 0) {
         TRY(encode_pair(p, s));
-    } else if (is_text) { /* the prefix token stands for all special tokens */
+    } else if (is_text) { /* the prefix token takes the place of all special tokens */
         TRY(request_encode(p, s->continuation, s->n_continuation, 0, &s->after));
     } else {
         TRY(request_read_ids(p, context, "context", &s->before));
@@ -143,8 +143,8 @@ static struct status read_pair(struct request_parser *p, struct scored *s,
     }
     if (s->before.n == 0) TRY(begin_with_prefix(p, s));
     p->ask->score = REQUEST_SCORE_PAIR;
-    p->ask->n_prompt_logprobs = p->ask->n_prompt_tops =
-        1; /* tells whether a token is the most likely one */
+    /* the most likely token tells whether a scored token is greedy */
+    p->ask->n_prompt_logprobs = p->ask->n_prompt_tops = 1;
     return take_pair(p, s);
 }
 
@@ -216,7 +216,7 @@ struct status request_read_scored(struct request_parser *p, const struct js_node
     const bool is_text = js_type(text) != JS_NULL;
     struct scored s = {0};
     *is_read = is_pair || is_text;
-    for (int i = 0; i < 3; i++) /* beside a prompt these fields are notes */
+    for (int i = 0; i < 3; i++) /* in a line with a prompt these fields have no effect */
         *is_read = *is_read && js_type(js_get(fields, others[i])) == JS_NULL;
     if (!*is_read) return status_ok();
     if (is_pair && is_text) {

@@ -42,9 +42,9 @@ static struct status add_tokens(struct request_parser *p, const struct token_lis
     return status_ok();
 }
 
-/* Adds the word. Also adds the word with a blank before it, if that has the same number of tokens
- * and another first token: this is how the word is spelled inside a text. Otherwise the blank
- * is likely to be a token of its own. */
+/* Bans the word. Also bans it with a blank before it if that has the same number of tokens and
+ * another first token, because then it is the word's spelling inside a text. Otherwise the blank is
+ * likely a token of its own. */
 static struct status add_word(struct request_parser *p, const char *text, size_t n)
 {
     char spaced[REQUEST_STOP_BYTES_MAX + 1] = " ";

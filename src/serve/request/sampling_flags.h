@@ -1,6 +1,5 @@
-/* The sampling flags. A line's own fields override them, and they override the model's
- * generation_config.json (options/flags.h explains the rows). A journal keeps them all, in this
- * order. */
+/* The sampling flags (options/flags.h explains the rows). A line's own fields override them, and
+ * they override the model's generation_config.json. A journal keeps them all, in this order. */
 #ifndef SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 #define SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 

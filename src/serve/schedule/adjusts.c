@@ -40,7 +40,7 @@ static void merge(struct adjusts *a)
     for (size_t i = 0; i < a->n; i++) {
         if (n > 0 && e[n - 1].id == e[i].id) {
             e[n - 1].flags |= e[i].flags;
-            e[n - 1].bias += e[i].bias; /* only one of them has a bias */
+            e[n - 1].bias += e[i].bias; /* at most one of the two has a bias */
         } else {
             e[n++] = e[i];
         }
@@ -75,7 +75,7 @@ static struct status adjusts_begin(struct adjusts *a, const struct request *r,
     return status_ok();
 }
 
-/* Counts a sampled token in its entry; makes the entry if there is none. */
+/* Counts a sampled token in its entry, which it makes if needed. */
 static struct status adjusts_count(struct adjusts *a, int32_t id)
 {
     size_t low = 0, high = a->n;

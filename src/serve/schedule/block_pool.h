@@ -17,11 +17,11 @@ struct block_pool {
 struct status block_pool_init(struct block_pool *p, int32_t n_blocks);
 void block_pool_fini(struct block_pool *p);
 
-/* Local. Takes the block that was freed last; -1 if none is free. */
+/* Local. Takes the free block that was given back last, and returns its id; -1 if none is free. */
 int32_t block_pool_take(struct block_pool *p);
 
-/* Local. Gives n blocks back, the last one first, so that a returned table is handed out again in
- * its order. Each block must be taken (assert). */
+/* Local. Gives n blocks back, the last one first, so that a table's blocks are handed out again in
+ * the table's order. Each block must be taken (assert). */
 void block_pool_give(struct block_pool *p, const int32_t *ids, int32_t n);
 
 #endif

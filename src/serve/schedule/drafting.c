@@ -10,16 +10,16 @@ enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
 
 static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 
-/* The probabilities before the first trial. A draft token that gets no row is a trial too, and
- * costs nothing. first_odds count as FIRST_WEIGHT trials; all trials together count as at most
- * MOST_WEIGHT. */
+/* The probabilities before the first trial. They count as FIRST_WEIGHT trials; all trials together
+ * count as at most MOST_WEIGHT. A draft token that gets no row is a trial too, and costs nothing.
+ */
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 
 /* The same for a guess of a prediction layer. */
 static const float first_predicted = 0.7f;
 
-/* Where the times of steps are known, a draft token with a lower probability is not tried, even if
+/* When the times of steps are known, a draft token with a lower probability is not tried, even if
  * its row costs nothing: it would save little, and nothing at the end of a job. */
 static const float least_odds = 0.6f;
 
@@ -50,7 +50,7 @@ void drafting_fini(struct drafting *d)
     *d = (struct drafting){0};
 }
 
-/* Makes a larger, empty table; the text will be read again. */
+/* Makes a larger, empty table; drafting_look then reads the text again. */
 static struct status drafting_grow(struct drafting *d, size_t n_slots)
 {
     int32_t *followers = NULL;
@@ -87,7 +87,7 @@ struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n)
     return status_ok();
 }
 
-/* Returns the index in odds of a token after a match of n_same tokens. */
+/* Returns the index in odds for a draft token after a match of n_same tokens. */
 static size_t odds_of(size_t n_same)
 {
     size_t i = 0;
@@ -128,7 +128,7 @@ int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int
         n_good += odds;
         const float rate = n_good / time_of(step, n_rows + i + 1);
         if (rate <= best)
-            continue; /* more drafts may still pay: an expert is read once for all rows */
+            continue; /* more drafts may still pay, because an expert is read once for all rows */
         best = rate;
         step->n_good = n_good;
         n = i + 1;

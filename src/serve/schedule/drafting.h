@@ -19,41 +19,43 @@
 
 enum {
     DRAFTING_LENGTHS = 3, /* lengths of a match: 2, 4 and 8 tokens */
-    DRAFTING_ROWS = 32,   /* rows of a step, beyond which no draft tokens are added */
+    DRAFTING_ROWS = 32,   /* draft tokens are added only to steps with fewer rows */
 };
 
 /* The drafts of one text. All zeros before its first use. Takes 16 to 32 bytes for each token of
- * the text, at least 1 KiB and at most 1 MiB; later places may overwrite earlier ones. */
+ * the text, at least 1 KiB and at most 1 MiB; an entry may overwrite one of an earlier place. */
 struct drafting {
     int32_t *followers; /* [n_slots], owned: by a hash of 2, 4 or 8 tokens, the position after their
                            last place in the text; 0: none */
     size_t n_slots;     /* a power of 2 */
-    size_t n_seen;      /* positions below are listed as followers */
+    size_t n_seen;      /* positions below this one are listed as followers */
     float odds[DRAFTING_LENGTHS];      /* probability that a draft is right, by length of match */
-    uint8_t n_tried[DRAFTING_LENGTHS]; /* trials behind odds; stops growing at a limit */
+    uint8_t n_tried[DRAFTING_LENGTHS]; /* trials on which odds rests; stops growing at a limit */
     size_t from;                       /* position of the first draft token in the text */
     size_t n_same;                     /* length of the match before `from`; 0: no drafts */
     float predicted_odds; /* probability that a guess of the prediction layer is right */
-    uint8_t n_predicted;  /* trials behind predicted_odds, like n_tried */
+    uint8_t n_predicted;  /* trials on which predicted_odds rests; limited like n_tried */
 };
 
-/* How the time of a step depends on its rows, in units of the time of a step of one row. All zeros:
- * unknown, and rows count as free. */
+/* How the time of a step depends on its rows. The unit of time is a step of one row. All zeros:
+ * unknown; more rows then cost nothing. */
 struct drafting_cost {
     float row;         /* arithmetic of one more row */
-    int32_t full_rows; /* rows that fill a step: more rows take time in proportion; 0: never full */
+    int32_t full_rows; /* rows that fill a step: with more rows, time grows in proportion to the
+                          rows; 0: never full */
     float experts;     /* fraction of the bytes read in a step of one row that are routed experts */
     float chosen;      /* fraction of all experts to which one row goes; 0: no experts */
     float predict;     /* time of the prediction layer and its head, as a fraction of the step's */
 };
 
-/* One step, while drafts are added to it. The replicas of a step wait for each other, so the one
- * with the most rows sets its time. */
+/* One step while drafts are added to it. Replicas of a step wait for each other, so the replica
+ * with the most rows sets the step's time. */
 struct drafting_step {
-    /* By number of rows. All zeros: all drafts are checked, however improbable. */
+    /* the step's time by its number of rows. All zeros: all drafts are checked, however improbable
+     */
     float times[DRAFTING_ROWS + 1];
     int32_t most_rows; /* the most of any replica */
-    float n_good;      /* expected number of rows, over all replicas, whose tokens are kept */
+    float n_good;      /* expected number of tokens that the step gives, over all replicas */
 };
 
 void drafting_fini(struct drafting *d);
@@ -61,17 +63,17 @@ void drafting_fini(struct drafting *d);
 /* Local. Returns the most memory that a text of n tokens takes, in bytes. */
 size_t drafting_bytes(size_t n);
 
-/* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. Since the last call the
- * text may only have grown. Takes constant time for each new token, and for all tokens each time
- * that the table grows, as the text doubles. Errors: STATUS_MEMORY. */
+/* Local. Looks for drafts after tokens [n]: sets d->from and d->n_same. The text may only have
+ * grown since the last call. Takes constant time for each new token; each time that the text has
+ * doubled, the table grows and takes in all tokens again. Errors: STATUS_MEMORY. */
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n);
 
 /* Local. Sets times [DRAFTING_ROWS + 1] to the times of steps with this cost. */
 void drafting_times(const struct drafting_cost *cost, float *times);
 
-/* Local. Returns how many draft tokens, at most n_most, give the most kept tokens per unit of the
- * step's time, in a replica that has n_rows so far. n_rows + n_most is at most DRAFTING_ROWS. Adds
- * them to *step. If step->times are all zeros, returns n_most. */
+/* Local. Returns how many draft tokens, at most n_most, give the most tokens per unit of the step's
+ * time, in a replica that has n_rows so far, and adds them to *step. n_rows + n_most is at most
+ * DRAFTING_ROWS. If step->times are all zeros, returns n_most. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
@@ -84,17 +86,17 @@ float drafting_predicted_odds(const struct drafting *d);
  * probability `odds`. */
 bool drafting_is_worth(float odds, struct drafting_step *step, int32_t n_rows);
 
-/* Local. Whether guesses that are right with probability `odds` save more than the prediction layer
- * and their rows cost, in steps of n_rows decoding sequences. times: as in drafting_step. */
+/* Local. True when guesses that are right with probability `odds` save more than the prediction
+ * layer and their rows cost, in steps of n_rows decoding sequences. times: as in drafting_step. */
 bool drafting_pays(const struct drafting_cost *cost, const float *times, float odds,
                    int32_t n_rows);
 
-/* Local. Updates predicted_odds with the outcome of one guess: whether it equals the sampled token,
- * which can be known even if no row of the step checked it. */
+/* Local. Updates predicted_odds with the outcome of one guess: whether it equals the sampled token.
+ * This can be known even if no row of the step checked the guess. */
 void drafting_learn_predicted(struct drafting *d, bool is_right);
 
 /* Local. Updates odds: n_tried of the last drafts were compared with the sampled tokens, and the
- * first n_right were equal. The first draft can be compared even if no row checked it. */
+ * first n_right of them were equal. The first draft can be compared even if no row checked it. */
 void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right);
 
 #endif

@@ -1,6 +1,6 @@
 /* Latencies in bounded memory: a log-spaced histogram of nanoseconds with 64 buckets per power of
- * two. A percentile is the middle of its bucket, off by at most 1/128 (0.8 %) of the sample; count,
- * minimum, maximum and mean are exact. Takes 30 KiB, however many samples there are. Fed by the
+ * two. A percentile is the middle of a bucket, off by at most 1/128 (0.8 %) of the value; count,
+ * minimum, maximum and mean are exact. Takes 30 KiB for any number of samples. Called by the
  * scheduler and the bench. */
 #ifndef SHOAL_SERVE_SCHEDULE_LATENCY_H
 #define SHOAL_SERVE_SCHEDULE_LATENCY_H
@@ -28,8 +28,8 @@ void latency_add(struct latency *l, uint64_t ns);
 double latency_percentile_s(const struct latency *l, double p);
 double latency_mean_s(const struct latency *l);
 
-/* Local. Returns the number of samples below the bucket of `seconds`: samples that are less than
- * 1/64 smaller than that value may be left out. */
+/* Local. Returns the number of samples below the bucket that holds `seconds`. Samples that are less
+ * than 1/64 smaller than `seconds` may be in that bucket, and then do not count. */
 uint64_t latency_n_below(const struct latency *l, double seconds);
 
 #endif

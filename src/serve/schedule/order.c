@@ -42,7 +42,7 @@ static int compare_tokens(const void *left, const void *right)
 /* Requests that stay together: [first, first + n) of the sorted ones. */
 struct unit {
     size_t first, n;
-    uint64_t order;         /* of its first request */
+    uint64_t order;         /* the order number of its first request */
     double prefill, decode; /* tokens to compute */
 };
 
@@ -60,8 +60,8 @@ static int compare_sizes(const void *left, const void *right)
     return compare_numbers(a->order, b->order);
 }
 
-/* Returns the number of full blocks that both requests have at their start and that r could
- * therefore take from the prefix cache. */
+/* Returns the number of full blocks with which both requests begin, and which r could therefore
+ * take from the prefix cache. */
 static size_t n_shared_blocks(const struct request *before, const struct request *r)
 {
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;
@@ -82,12 +82,12 @@ struct mix {
     struct request **requests;
     struct request **sorted;      /* scratch, [n] */
     struct unit *units, *scratch; /* scratch, [n] */
-    size_t *n_shared;             /* scratch, [n]: blocks shared with the one before */
+    size_t *n_shared;             /* scratch, [n]: blocks shared with the request before */
     size_t n, n_units;
 };
 
-/* Sets n_shared, and returns the number of different blocks that two or more requests of the window
- * share: in order of tokens, each increase of n_shared adds that many. */
+/* Sets m->n_shared, and returns the number of different blocks that two or more requests of the
+ * window share: in order of tokens, an increase of n_shared by k means k more such blocks. */
 static size_t count_mixed(struct mix *m)
 {
     size_t sum = 0;
@@ -113,7 +113,7 @@ static void make_units(struct mix *m, bool single)
     }
 }
 
-/* Units [from, to) of one kind, from which the largest and the smallest are dealt alternately. */
+/* Units [from, to) of one kind, from which the largest and the smallest are taken alternately. */
 struct deck {
     const struct unit *from, *to;
     bool small;

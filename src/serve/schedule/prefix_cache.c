@@ -165,7 +165,8 @@ int32_t prefix_cache_n_idle(const struct prefix_cache *c)
            c->lists[PREFIX_IDLE_WINDOWS].n * c->tables.n_windowed;
 }
 
-/* Takes a node's windowed blocks, which nobody holds. */
+/* Evicts a node's windowed blocks, which have no holder, and writes them to `out`. Returns their
+ * number. */
 static int32_t evict_windows(struct prefix_cache *c, int32_t id, int32_t *out)
 {
     if (!c->nodes[id].has_windows) return 0;
@@ -179,7 +180,8 @@ static int32_t evict_windows(struct prefix_cache *c, int32_t id, int32_t *out)
 static int32_t evict_node(struct prefix_cache *c, int32_t id, int32_t *out)
 {
     struct prefix_node *node = &c->nodes[id];
-    assert(node->n_children == 0); /* children would be older, see prefix_cache_hold */
+    assert(node->n_children == 0); /* children were used no later, so they were evicted before
+                                      (prefix_cache_hold) */
     int32_t n = evict_windows(c, id, out);
     leave_list(c, id, PREFIX_IDLE);
     memcpy(out + n, prefix_cache_blocks(c, id), (size_t)c->tables.n_full * sizeof *out);
@@ -209,7 +211,7 @@ static enum prefix_list older_list(const struct prefix_cache *c)
 int32_t prefix_cache_evict(struct prefix_cache *c, int32_t *out)
 {
     int32_t n = 0;
-    while (n == 0) { /* evicting a node without blocks frees none: go on */
+    while (n == 0) { /* a node may have no blocks of its own; then goes on */
         const enum prefix_list which = older_list(c);
         if (which == PREFIX_LISTS) return 0;
         const int32_t node = c->lists[which].oldest;
@@ -225,7 +227,7 @@ struct prefix_victim prefix_cache_victim(const struct prefix_cache *c)
     if (which == PREFIX_LISTS) return v;
     const int32_t node = c->lists[which].oldest;
     const struct prefix_node *at = &c->nodes[node];
-    /* the idle windowed blocks of a held node lie before all windows */
+    /* a held node's idle windowed blocks lie before its holders' windows, so they are not wanted */
     if (at->n_wanted == 0 || at->n_refs > 0) return v;
     v.node = node;
     v.table_begin = which == PREFIX_IDLE ? 0 : c->tables.n_full;

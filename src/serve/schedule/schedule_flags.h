@@ -6,8 +6,8 @@
 #include "serve/schedule/order.h"
 #include "serve/schedule/sequence.h"
 
-/* Values of --speculate below 0: drafts come from both the prediction layer and the text, or from
- * one. */
+/* Values of --speculate below 0: where drafts come from: both the prediction layer and the text,
+ * the prediction layer alone, or the text alone. */
 enum { SCHEDULE_DRAFTS_AUTO = -1, SCHEDULE_DRAFTS_MTP = -2, SCHEDULE_DRAFTS_NGRAM = -3 };
 
 #define SCHEDULE_FLAGS(FLAG)                                                                       \

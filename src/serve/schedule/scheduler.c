@@ -1,6 +1,6 @@
-/* Plans steps. All sequences have one order (sequence_is_before); "older" means earlier in it. The
- * oldest sequence of a replica is never preempted, and the pool holds a full context, so the oldest
- * always advances. */
+/* Plans steps. All sequences are in one order (sequence_is_before); "older" means earlier in it.
+ * The oldest sequence of a replica is never preempted, and the pool holds a full context, so the
+ * oldest sequence always advances. */
 #include "serve/schedule/scheduler.h"
 
 #include "base/mem.h"
@@ -204,13 +204,13 @@ void scheduler_wait_again(struct scheduler *s, struct sequence *q)
     sequence_list_put_from_head(&s->waiting, q);
 }
 
-/* Makes a sequence wait again. It may be in flight in another group. That is safe: its step was
- * planned before any plan that reuses its blocks or its slot, so every rank has used them by then,
- * and its token is still valid. Recurrent states are computed again from the first token. */
+/* Makes a sequence wait again, even one that is in flight in another group. That is safe: its step
+ * was planned before any plan that reuses its blocks or its slot, so every rank has used them by
+ * then, and its token is still valid. Recurrent states are computed again from the first token. */
 static void preempt(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
-    if (!q->in_flight) { /* the step that is being planned may have given it rows */
+    if (!q->in_flight) { /* the step being planned may have given it rows */
         replica->groups[q->group].n_rows -= q->n_rows;
         q->n_rows = 0;
     }
@@ -233,8 +233,8 @@ static struct sequence *youngest(const struct scheduler *s, const struct replica
 }
 
 /* Gets the blocks of a running request: in full tables for all its tokens, in windowed tables up to
- * its next n_rows. While too few are free, preempts the youngest request; if that is q itself, q
- * waits again and q->state is not SEQUENCE_RUNNING. */
+ * its next n_rows. While too few blocks are free, preempts the youngest request. If that is q
+ * itself, q waits again, and q->state is not SEQUENCE_RUNNING. */
 static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t n_rows)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -248,10 +248,9 @@ static struct status hold_blocks(struct scheduler *s, struct sequence *q, size_t
     return scheduler_take_blocks(s, q, n_full, n_window);
 }
 
-/* Returns the number of q's next rows that may be computed in one step. Either all rows of a
- * sequence in a step give log-probabilities or none does, and rows that give none need no logits.
- * Therefore, where log-probabilities begin late in a prompt, a step ends before the first of
- * them. */
+/* Returns the number of q's next rows that may be computed in one step. In a step either all rows
+ * of a sequence give log-probabilities or none does; rows that give none need no logits. So when
+ * log-probabilities begin late in a prompt, a step ends before the first of them. */
 static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q)
 {
     const size_t n_least = PLAN_BLOCK_TOKENS; /* fewer rows are not worth a step of their own */
@@ -261,8 +260,8 @@ static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q
     return first >= q->n_computed + n_least ? first - q->n_computed : n_left;
 }
 
-/* Gives q rows for its tokens that are not computed yet, within the chunk and the step's budget,
- * and their blocks. */
+/* Gives q rows for tokens that are not computed yet, within the chunk and the step's budget, and
+ * the blocks for these rows. */
 static struct status give_rows(struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
     size_t n = n_in_one_chunk(s, q);
@@ -276,8 +275,8 @@ static struct status give_rows(struct scheduler *s, struct microbatch *m, struct
     return status_ok();
 }
 
-/* Returns the sequence to look at after q, whose predecessor was prev; q or younger sequences may
- * have been preempted meanwhile. */
+/* Returns the sequence to look at after q. prev: q's predecessor before q was looked at; q or
+ * younger sequences may have been preempted since. */
 static struct sequence *after(const struct microbatch *m, struct sequence *q, struct sequence *prev)
 {
     if (q->state == SEQUENCE_RUNNING) return q->next;
@@ -308,8 +307,8 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
 }
 
 /* Returns the number of sequences that a group of a replica may run: an even share of all
- * sequences, so that every group in flight has work, but no more than its share of the batch
- * limit. */
+ * sequences, so that every group in flight has work, but no more than an even share of --max-batch.
+ */
 static size_t group_share(const struct scheduler *s)
 {
     const size_t n_groups = (size_t)s->o.n_groups;
@@ -322,9 +321,9 @@ static size_t group_share(const struct scheduler *s)
     return share;
 }
 
-/* Whether q can start in this group of this replica. There must be free blocks for all its tokens
- * except those that it shares, plus a hundredth of the pool and the blocks kept because of
- * preemptions; and a group may use at most its part of the pool. Neither rule holds back the only
+/* True when q can start in this group of this replica. The replica must have free blocks for all
+ * tokens of q that it does not share, plus a hundredth of the pool and the blocks kept because of
+ * preemptions. A group may use at most its part of the pool. Neither rule holds back the only
  * sequence of a replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
                  const struct microbatch *m, const struct sequence *q,
@@ -342,9 +341,9 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     return replica_n_free(replica) - match->n_idle >= n_needed + spare;
 }
 
-/* Chooses among the replicas where q fits: the one that has or computes most of its prefix, then
- * the one with the fewest running sequences, then the one with the most free blocks. Each replica
- * gets at most an even share (fits), so that a common prefix does not leave replicas idle. */
+/* Chooses a replica in which q fits: the one that has or computes most of q's prefix, then the one
+ * with the fewest running sequences, then the one with the most free blocks. Because of `fits` each
+ * replica gets at most an even share, so a common prefix does not leave replicas idle. */
 static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct sequence *q)
 {
     struct replica *best = NULL;
@@ -365,8 +364,8 @@ static struct replica *choose_replica(struct scheduler *s, int32_t group, const 
     return best;
 }
 
-/* Starts waiting requests in order. A request that was preempted while in flight first waits for
- * its token. */
+/* Starts waiting requests in order. Stops at a request that was preempted while in flight, until
+ * its token has come. */
 static struct status admit(struct scheduler *s, int32_t group)
 {
     for (;;) {
@@ -398,7 +397,7 @@ static struct status admit(struct scheduler *s, int32_t group)
     }
 }
 
-/* Keeps fewer blocks free, the longer no sequence has been preempted. */
+/* Keeps fewer blocks free after CALM_PLANS plans without a preemption. */
 static void calm_down(struct replica *replica)
 {
     if (replica->n_kept == 0 || ++replica->n_calm < CALM_PLANS) return;

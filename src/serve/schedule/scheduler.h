@@ -17,12 +17,12 @@
 #include "serve/schedule/stats.h"
 
 enum {
-    SCHEDULER_STEP_LEAST = 64, /* the least budget of rows, however long steps take, unless
-                                  step_tokens is smaller */
+    SCHEDULER_STEP_LEAST = 64, /* the smallest budget of rows, however long steps take;
+                                  step_tokens, if that is smaller */
 };
 
-/* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
- * borrowed. After a preemption the same rows may come again, with the same values. */
+/* Receives rows [row0, row0 + n_rows) of the logits of the request of line `line`: rows [n_rows,
+ * vocab] f32, borrowed. After a preemption the same rows may come again, with the same values. */
 typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, const float *rows,
                                      int32_t n_rows, int32_t vocab);
 
@@ -32,31 +32,32 @@ typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, 
 /* KV blocks that other jobs have computed, by the hash of all their tokens
  * (attention/kv_store.h). */
 struct scheduler_store {
-    bool (*has)(void *user, const uint64_t *key); /* key [2]; NULL: there is no store */
+    bool (*has)(void *user, const uint64_t *key); /* true when the store has the block of `key`
+                                                     [2]; NULL: there is no store */
     void (*key)(const uint64_t *before, const int32_t *tokens, uint64_t *key);
     void *user;
-    uint64_t root[2]; /* the key before the first block: a hash of all that K and V depend on,
-                         except tokens */
+    uint64_t root[2]; /* the key before the first block: a hash of everything on which K and V
+                         depend, except tokens */
 };
 
 struct scheduler_options {
     const struct request_rules *rules; /* borrowed */
     int32_t n_replicas;
     int32_t n_groups;          /* microbatch groups in flight (pp) */
-    int32_t n_blocks;          /* of each replica's pool, for all block tables */
-    struct plan_tables tables; /* of a sequence; all zeros: one full table */
+    int32_t n_blocks;          /* KV blocks of each replica's pool, for all block tables */
+    struct plan_tables tables; /* block tables of a sequence; all zeros: one full table */
     int32_t n_state_slots; /* recurrent states that each replica holds, one per running sequence; 0:
                               the model has none. If there are any, the caller must turn
                               prefix_cache and drafts off */
     int32_t n_tier_slots;  /* slots of each replica's files for KV blocks of preempted requests; 0:
                               none. Needs the prefix cache */
     struct scheduler_store store;    /* needs the prefix cache, and one full table */
-    struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
-                                        SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 if a
-                                        row depends on the batch */
+    struct schedule_flags flags;     /* the caller has settled them: step_tokens is 1 or more;
+                                        n_drafts is 0 to SEQUENCE_DRAFTS_MAX; prefix_cache is off
+                                        and n_drafts 0 if a row depends on the batch */
     struct drafting_cost draft_cost; /* all zeros: all drafts are checked, however improbable */
     bool predicts;   /* the model has a prediction layer, whose guesses are drafts too */
-    bool no_repeats; /* these guesses are the only drafts: none come from the request's own text */
+    bool no_repeats; /* its guesses are the only drafts; none come from the request's own text */
     drafter_fn *drafter; /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: no logits are wanted */
@@ -68,7 +69,8 @@ struct scheduler;
 /* Counts for the progress display. */
 struct scheduler_load {
     size_t n_waiting, n_running;
-    int64_t n_free_blocks, n_blocks; /* of all replicas; cached blocks without a holder are free */
+    int64_t n_free_blocks, n_blocks; /* of all replicas; cached blocks without a holder count as
+                                        free */
 };
 
 /* Local. Makes a scheduler that adds counts and latencies to *stats (borrowed). Errors:
@@ -81,7 +83,8 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
 void scheduler_destroy(struct scheduler **s);
 
 /* Local. Takes ownership of a checked request without an error, until scheduler_take_finished gives
- * it back; no two may have the same order. Errors: STATUS_MEMORY, and r is destroyed. */
+ * it back. No two requests may have the same order number. Errors: STATUS_MEMORY; r is then
+ * destroyed. */
 struct status scheduler_submit(struct scheduler *s, struct request *r);
 
 /* Local. True while more waiting requests would be useful; true for an empty scheduler. */
@@ -93,14 +96,14 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
 
 /* Local. Plans step `step` of `group` into *plan, which is cleared first. Rows are given out in
  * this order:
- *   1. the next token of each running sequence; where blocks run out, the youngest sequences of the
- *      replica are preempted, wait again and are recomputed;
+ *   1. the next token of each running sequence; when blocks run out, the youngest sequences of the
+ *      replica are preempted: they wait again, and their tokens are recomputed;
  *   2. prefill chunks, within the budget of rows;
  *   3. new requests for which blocks are free;
  *   4. draft tokens, while the step has few rows.
- * After a preemption a replica keeps more blocks free when it admits requests, and fewer again
- * after steps without preemptions. The budget shrinks while steps take longer than flags.step_ns,
- * and grows when full steps take less than half of it. Errors: STATUS_BUG when the group's last
+ * After a preemption a replica keeps more blocks free when it admits requests; after steps without
+ * preemptions it keeps fewer again. The budget shrinks while steps take longer than flags.step_ns,
+ * and grows when full steps take less than half of that. Errors: STATUS_BUG when the group's last
  * plan has not been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
@@ -110,14 +113,14 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
 struct status scheduler_commit(struct scheduler *s, int32_t group,
                                const struct step_result *result);
 
-/* Local. Calls visit for each running request of `group`; with group -1 for all that run or wait.
- * Ends at the first error, which it returns. */
+/* Local. Calls visit for each running request of `group`; with group -1, for all that run or wait.
+ * Stops at visit's first error and returns it. */
 struct status scheduler_visit(struct scheduler *s, int32_t group,
                               struct status (*visit)(void *user, struct request *r), void *user);
 
-/* Local. Ends r and every answer to r that run or wait here, as error rows with this code (a
- * constant) and message. They finish at once, or with the result of their step in flight. Errors:
- * STATUS_MEMORY. */
+/* Local. Ends r and all answers to r that run or wait here, as error rows with this code (a
+ * constant) and message. They finish at once or, if a step with them is in flight, with its result.
+ * Errors: STATUS_MEMORY. */
 struct status scheduler_cancel(struct scheduler *s, const struct request *r, const char *code,
                                const char *message);
 

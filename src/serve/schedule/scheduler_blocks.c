@@ -1,6 +1,6 @@
-/* The blocks of running sequences: taking them from the replica's pool, giving them back, and their
- * tables in plans. A sequence has a table for each group of layers (plan_tables); windowed tables
- * hold only the blocks that a row can still see. */
+/* The blocks of running sequences: takes them from the replica's pool, gives them back, and lists
+ * their tables for plans. A sequence has a table for each group of layers (plan_tables); windowed
+ * tables hold only the blocks that a row can still see. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
@@ -40,7 +40,7 @@ int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens)
     return t->n_full * all + t->n_windowed * (seen < all ? seen : all);
 }
 
-/* Takes a free block, of which the replica must have one. */
+/* Takes a free block, or evicts cached ones to get it; the replica must have one of either. */
 static int32_t take_block(struct scheduler *s, int32_t replica_index)
 {
     struct replica *replica = &s->replicas[replica_index];
@@ -127,7 +127,7 @@ void scheduler_release_blocks(struct scheduler *s, struct sequence *q)
     for (; q->n_blocks > q->n_cached; q->n_blocks--) scheduler_give_full(s, q, q->n_blocks - 1);
     while (q->n_cached > 0)
         prefix_cache_release(&s->replicas[q->replica].cache, q->nodes[--q->n_cached]);
-    /* n_own still counts blocks that q had taken when they entered the cache */
+    /* n_own still counts blocks that q took from the pool and that are now in the cache */
     s->replicas[q->replica].groups[q->group].n_blocks -= q->n_own;
     q->n_blocks = q->window_begin = q->window_end = 0;
     q->n_own = 0;

@@ -1,4 +1,4 @@
-/* Takes results: gives tokens, scores and logits to their requests; finished requests leave. */
+/* Takes results: gives tokens, scores and logits to their requests, and ends finished requests. */
 #include "base/clock.h"
 #include "serve/request/request_embed.h"
 #include "serve/schedule/scheduler_private.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Where the next sequence's scores, logits, likely tokens and pooled rows are in a result. */
+/* Positions in a result of the next sequence's scores, logits, likely tokens and pooled rows. */
 struct cursor {
     const struct step_result *result;
     size_t score, logit_row, top, pool;
@@ -29,8 +29,8 @@ static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
     }
 }
 
-/* Ends the sequences of r and of its answers in a list. Those in flight end with their result,
- * because later plans may reuse their blocks only then. */
+/* Ends the sequences of r and of its answers in a list. A sequence in flight ends with its result,
+ * because later plans may reuse its blocks only after that. */
 static struct status cancel_in(struct scheduler *s, struct sequence_list *list,
                                const struct request *r, const char *code, const char *message)
 {
@@ -107,8 +107,8 @@ static struct status take_scores(struct scheduler *s, struct sequence *q,
     return status_ok();
 }
 
-/* Takes the most likely tokens: n_prompt_tops of each scored prompt token, then n_tops of
- * the sampled one. */
+/* Takes the most likely tokens: n_prompt_tops for each scored prompt token, then n_tops for the
+ * sampled token. */
 static struct status take_tops(const struct scheduler *s, struct sequence *q,
                                const struct result_seq *seq, const struct cursor *c)
 {
@@ -133,7 +133,7 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
     return request_take_logprob(q->r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
 }
 
-/* Takes the sum of a text's rows. The text is finished when its last row is computed. */
+/* Takes the sum of a text's pooled rows. The text is finished when its last row is computed. */
 static struct status take_pool(struct sequence *q, const struct result_seq *seq,
                                const struct cursor *c)
 {
@@ -201,7 +201,7 @@ static struct status scheduler_commit_check_id(const struct microbatch *m, const
                        (unsigned long long)m->step, q->id, seq->id);
 }
 
-/* Counts the drafts of q, up to the first wrong one, that equal the tokens sampled in their
+/* Returns how many drafts of q, up to the first wrong one, equal the tokens sampled in their
  * places. */
 static int32_t count_right(const struct sequence *q, const struct result_seq *seqs)
 {
@@ -239,7 +239,7 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
     return status_ok();
 }
 
-/* Adapts the budget of rows to the time that the step took from its plan to its result. */
+/* Adapts the budget of rows to the time that the step took, from its plan to its result. */
 static void adapt_budget(struct scheduler *s, const struct microbatch *m)
 {
     const uint64_t target = s->o.flags.step_ns;
@@ -249,7 +249,7 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
     const uint64_t took = clock_ns() - m->plan_ns;
     int32_t rows = s->step_rows;
     if (took > target && m->n_rows > least) {
-        /* halved at most, because one slow step proves little */
+        /* at most halves the budget, because one slow step proves little */
         const double part = took > 2 * target ? 0.5 : (double)target / (double)took;
         if (rows > (int32_t)(part * m->n_rows)) rows = (int32_t)(part * m->n_rows);
     } else if (took < target / 2 && m->n_rows >= s->step_rows) {
@@ -260,8 +260,7 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
         s->stats->n_least_step_rows = (uint64_t)s->step_rows;
 }
 
-/* Measures how long a row takes if many are computed together, as they are when tokens are
- * recomputed. */
+/* Measures how long a row takes in a step of many rows, as when tokens are recomputed. */
 static void measure_step_rows(struct scheduler *s, const struct microbatch *m)
 {
     enum { ROWS_LEAST = 64 };

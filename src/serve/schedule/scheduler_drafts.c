@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* Returns the most drafts that q can use, given that one more token is drawn after the last. */
+/* Returns the most drafts that q can use; one more token is drawn after the last draft. */
 static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
@@ -22,8 +22,8 @@ static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* Returns n, or fewer if q does not have blocks for so many rows and cannot take free blocks that
- * are not kept for others. */
+/* Returns n, or fewer if q lacks blocks for so many rows; it may take free blocks that are not kept
+ * for others. */
 static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
     const struct replica *replica = &s->replicas[q->replica];
@@ -34,8 +34,8 @@ static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int
     return n < most ? n : (int32_t)most;
 }
 
-/* Returns how many of q's n drafts its guide allows; ends before a draft after which no token can
- * follow. */
+/* Returns how many of q's n drafts, from the first on, its guide allows; stops before a draft after
+ * which no token can follow. */
 static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
     const struct request *r = q->r;
@@ -49,8 +49,8 @@ static int32_t n_fitting(const struct sequence *q, int32_t n)
     return n;
 }
 
-/* Returns the probability that the prediction layer's guess of q's next token is right; 0: there is
- * no guess. */
+/* Returns the probability that the prediction layer's guess of q's next token is right; 0: no
+ * guess. */
 static float odds_of_guess(const struct scheduler *s, const struct sequence *q)
 {
     const bool has_one = s->o.predicts && q->n_before == q->r->n_tokens;
@@ -79,14 +79,15 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
     }
     *n = drafting_worth(d, step, n_rows, n_most);
     for (int32_t i = 0; i < *n; i++) {
-        const size_t at = d->from + (size_t)i; /* may continue into the drafts themselves */
+        const size_t at = d->from + (size_t)i; /* a repeated text may go on into the drafts
+                                                  themselves */
         q->drafts[i] = at < r->n_tokens ? r->tokens[at] : q->drafts[at - r->n_tokens];
     }
     return status_ok();
 }
 
-/* Adds draft tokens to one microbatch whose other rows are planned. Its sequences share the
- * remaining rows evenly. */
+/* Adds draft tokens to a microbatch whose other rows are planned. Its sequences share the remaining
+ * rows evenly. */
 static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
 {
     int32_t left = DRAFTING_ROWS < s->step_rows ? DRAFTING_ROWS : s->step_rows, n_open = 0;
@@ -129,7 +130,7 @@ struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
     return status_ok();
 }
 
-/* If guesses do not pay now, raises their estimated probability a little, so that they are tried
+/* When guesses do not pay, raises their estimated probability a little, so that they are tried
  * again from time to time. */
 bool scheduler_predicts(struct scheduler *s, int32_t group)
 {
@@ -164,7 +165,7 @@ void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t
     struct drafting *d = &q->drafting;
     int32_t n_tried = q->is_predicted ? 0 : q->n_drafts;
     if (n_tried == 0) n_right = 0;
-    if (n_tried == 0 && d->n_same > 0) { /* the draft got no row */
+    if (n_tried == 0 && d->n_same > 0) { /* the first draft got no row, but can be compared */
         n_tried = 1;
         n_right = first->token == q->r->tokens[d->from];
     }

@@ -9,8 +9,8 @@
 
 #include <assert.h>
 
-/* The changes to the logits of a draw, made from the tokens of its sequence and the drafts before
- * it. */
+/* The changes to the logits of a draw; they depend on the sequence's tokens and on the drafts
+ * before the draw. */
 struct draw {
     const struct adjusts *adjusts;
     const uint32_t *allowed;
@@ -46,7 +46,8 @@ static struct status make_draw(struct scheduler *s, const struct request *r,
     return status_ok();
 }
 
-/* Whether q's rows up to `end` give log-probabilities, or logits, which come with them. */
+/* True when q's rows up to `end` give log-probabilities of prompt tokens (also when logits are
+ * wanted, which come with them). */
 static bool gives_scores(const struct scheduler *s, const struct sequence *q, size_t end)
 {
     const struct request *r = q->r;
@@ -54,8 +55,8 @@ static bool gives_scores(const struct scheduler *s, const struct sequence *q, si
     return r->ask->n_prompt_tops >= 0 && q->n_computed + 1 < r->n_prompt && end >= r->score_from;
 }
 
-/* Asks for the sum of those rows [n_computed, end) of a text that its vector is made of and that
- * have not been added yet; after a preemption, rows that were added are computed again. */
+/* Asks for the sum of the rows in [n_computed, end) that belong to the text's vector and have not
+ * been added yet. After a preemption, rows that were already added are computed again. */
 static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq)
 {
     const struct request *r = q->r;
@@ -65,7 +66,7 @@ static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq
     const size_t from = first > r->n_pooled ? first : r->n_pooled;
     const size_t to = end < last ? end : last;
     if (from >= to) return;
-    assert(from >= q->n_computed); /* no row that is to be pooled comes from the prefix cache */
+    assert(from >= q->n_computed); /* the prefix cache gives no row that is to be pooled */
     seq->want |= PLAN_POOL;
     seq->pool_from = (int32_t)(from - q->n_computed);
     seq->n_pool = (int32_t)(to - from);
@@ -105,8 +106,8 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
     return step_plan_add(plan, q->replica, &seq, &lists);
 }
 
-/* Adds the plan's entry for draft i: one row, as if q had drawn the drafts before it, which `ahead`
- * has. */
+/* Adds the plan's entry for the next draft: one row, as if q had drawn the drafts before it. Adds
+ * this draft to `ahead`, which has the earlier ones. */
 static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
                                 const struct sequence *q, struct request_ahead *ahead)
 {

@@ -1,7 +1,7 @@
 /* Shares blocks between requests that begin alike. The first q->n_cached blocks of a running
- * request are in its replica's prefix cache, held by it; the others are its own. A block enters the
- * cache once the step that computed its last row has been committed without a bad row, so that
- * every request that relies on it would have computed the same rows itself. */
+ * request are in its replica's prefix cache and held by the request; the others are its own. A
+ * block enters the cache once the step that computed its last row has been committed without a bad
+ * row, so that a request that takes the block would have computed the same rows. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
@@ -9,8 +9,8 @@
 
 static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
-/* Returns the key before block b of q. Blocks of another adapter hold other keys and values, so
- * each adapter has a key before the first block. */
+/* Returns the key before block b of q. With another adapter the same tokens have other keys and
+ * values, so each adapter has its own key before the first block. */
 static uint64_t key_before(const struct scheduler *s, const struct sequence *q, size_t b)
 {
     if (b > 0) return q->block_keys[b - 1];
@@ -34,7 +34,7 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
     return status_ok();
 }
 
-/* Finds block b of q in the cache, after node `parent`; -1: it is not there. */
+/* Finds block b of q in the cache, after node `parent`; -1: not cached. */
 static int32_t scheduler_prefix_find(const struct replica *replica, const struct sequence *q,
                                      size_t b, int32_t parent)
 {
@@ -42,9 +42,9 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
                              q->r->tokens + b * block_tokens);
 }
 
-/* Returns the number of blocks that q may take from others: those before the first row that must
- * be computed. That is the first row that is pooled, or gives a log-probability of the prompt, if
- * either is wanted, and otherwise the row of the last token, from which the next token is drawn. */
+/* Returns the number of q's first blocks that it may take from others: those before the first row
+ * that q must compute. If rows are pooled or log-probabilities of the prompt are wanted, that is
+ * the first such row; otherwise it is the last token's row, from which the next token is drawn. */
 size_t scheduler_prefix_sharable(const struct sequence *q)
 {
     const struct request *r = q->r;
@@ -56,17 +56,17 @@ size_t scheduler_prefix_sharable(const struct sequence *q)
 
 /* How far q can continue with cached blocks. */
 struct prefix_way {
-    size_t n;     /* number of first blocks; no block that the row after them can see is missing */
-    int32_t last; /* the node of the last of these */
+    size_t n;     /* number of q's first blocks; none that the row after them can see is missing */
+    int32_t last; /* the node of the last of these blocks */
 };
 
-/* Follows the cached nodes of q's tokens from block `begin` on, whose preceding node is `parent`. q
- * already holds all earlier blocks that a row can see. */
+/* Follows the cached nodes of q's tokens from block `begin` on. parent: the node before that block.
+ * q already holds all earlier blocks that a row can see. */
 static struct prefix_way find_way(const struct scheduler *s, const struct replica *replica,
                                   const struct sequence *q, size_t begin, int32_t parent)
 {
     struct prefix_way way = {begin, parent};
-    size_t complete_from = begin; /* from here on no windowed block is missing */
+    size_t complete_from = begin; /* from this block on no windowed block is missing */
     for (size_t b = begin; b < scheduler_prefix_sharable(q); b++) {
         parent = scheduler_prefix_find(replica, q, b, parent);
         if (parent < 0) break;
@@ -81,7 +81,7 @@ static struct prefix_way find_way(const struct scheduler *s, const struct replic
     return way;
 }
 
-/* Counts the blocks that a waiting q would share if it took this way. */
+/* Counts the blocks that a waiting q would share if it continued after way->n blocks. */
 static void count_shared(const struct scheduler *s, const struct replica *replica,
                          const struct sequence *q, const struct prefix_way *way,
                          struct prefix_match *m)
@@ -100,8 +100,8 @@ static void count_shared(const struct scheduler *s, const struct replica *replic
     (void)q;
 }
 
-/* Whether `other` has the key of q's block b, so the same tokens up to there, and has not computed
- * that block yet. */
+/* True when `other` will compute q's block b: it has the same key, so the same tokens up to the
+ * block's end, and has not computed the block yet. */
 static bool will_have(const struct sequence *other, const struct sequence *q, size_t b)
 {
     return other != q && b < other->n_block_keys && other->n_computed < (b + 1) * block_tokens &&
@@ -143,8 +143,8 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
     return false;
 }
 
-/* Replaces q's blocks of full tables at place b by those of the cached node `id`, which q holds
- * from now on, without its windowed blocks. */
+/* Replaces q's blocks of full tables at place b by those of the cached node `id`. From now on q
+ * holds the node, but not its windowed blocks. */
 static void take_full(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -169,8 +169,8 @@ static void take_window_blocks(struct scheduler *s, struct sequence *q, size_t b
            (size_t)s->o.tables.n_windowed * sizeof *q->blocks);
 }
 
-/* Makes a running or starting q go on after its first `end` blocks, the last of which is node
- * `last`. */
+/* Makes a running or starting q continue after its first `end` blocks. last: the node of the last
+ * of these. */
 static void go_on_after(struct scheduler *s, struct sequence *q, size_t end, int32_t last)
 {
     const struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -219,8 +219,8 @@ void scheduler_count_jump(struct scheduler *s, struct sequence *q)
     if (q->n_computed > q->n_high) q->n_high = q->n_computed;
 }
 
-/* Enters q's windowed blocks at place b into its node, which was already in the cache, or exchanges
- * them for those of the node. */
+/* Puts q's windowed blocks at place b into q's node for b, which was already in the cache; if the
+ * node has windowed blocks, gives up q's and takes the node's. */
 static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct prefix_cache *cache = &s->replicas[q->replica].cache;
@@ -234,14 +234,14 @@ static void publish_windows(struct scheduler *s, struct sequence *q, size_t b)
     }
 }
 
-/* Enters q's block b into the cache, or exchanges it for an equal one there. False: the cache has
- * no room. */
+/* Enters q's block b into the cache; if an equal block is there, gives up q's and takes that one.
+ * False: the cache has no room. */
 static bool publish_block(struct scheduler *s, struct sequence *q, size_t b)
 {
     struct replica *replica = &s->replicas[q->replica];
     const int32_t parent = b > 0 ? q->nodes[b - 1] : -1;
     const int32_t id = scheduler_prefix_find(replica, q, b, parent);
-    if (id >= 0) { /* another sequence was faster; one copy suffices */
+    if (id >= 0) { /* another sequence has entered the same block; one copy suffices */
         take_full(s, q, b, id);
         if (s->o.tables.n_windowed > 0) publish_windows(s, q, b);
         return true;

@@ -14,11 +14,12 @@
 /* The sequences of one group in one replica. */
 struct microbatch {
     struct sequence_list running; /* oldest first */
-    int32_t n_blocks;             /* blocks that these took from the pool */
-    int32_t n_rows;               /* planned so far in the step being planned, or in flight */
+    int32_t n_blocks;             /* blocks that these sequences took from the pool */
+    int32_t n_rows;               /* rows planned so far in the step being planned, or rows in
+                                     flight */
     uint64_t step, plan_ns;       /* number and time of the last plan; plan_ns 0: not needed */
-    struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
-                                    preempted one stays until its result comes */
+    struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in
+                                     order; a preempted sequence stays until its result comes */
     size_t n_flight, flight_capacity;
     size_t n_entries; /* entries of the plan: one for each sequence in flight, and one for each of
                          their drafts */
@@ -27,16 +28,16 @@ struct microbatch {
 /* A read from --kv-tier or --prefix-store that has not ended. */
 struct tier_read {
     struct sequence *q; /* NULL: the sequence has left */
-    size_t block;       /* its place in q */
+    size_t block;       /* the block's place in q */
     bool is_stored;     /* from the prefix store */
 };
 
 struct replica {
     struct block_pool pool;
-    struct block_pool slots;   /* of recurrent states; empty if the model has none */
+    struct block_pool slots;   /* slots of recurrent states; empty if the model has none */
     struct prefix_cache cache; /* empty when o.flags.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
-    size_t n_running;          /* over all groups */
+    size_t n_running;          /* running sequences of all groups */
     int32_t n_kept; /* blocks kept free for running sequences, because some were preempted */
     struct tier_index tier;  /* the blocks on disk; empty without --kv-tier */
     struct tier_read *reads; /* [reads_capacity] a ring, owned: [n_reads_ended, n_reads) */
@@ -55,11 +56,12 @@ struct scheduler {
     uint64_t n_submitted;
     int32_t step_rows;    /* the budget of rows of a replica in one step: step_tokens or less */
     float predicted_odds; /* recent probability that a guess of the prediction layer is right */
-    struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while drafts are
+    struct adjusts draft_adjusts; /* for a sequence and its drafts so far, while its drafts are
                                      planned */
     struct step_plan *plan;       /* the plan that is being made */
     double row_s;               /* seconds that a row took in recent large steps; 0: not measured */
-    uint64_t rate_in, rate_out; /* measured, in blocks per 1000 s; 0: not yet */
+    uint64_t rate_in, rate_out; /* measured rates of moving blocks, per 1000 s; 0: not measured
+                                   yet */
     uint64_t n_not_worth;
     int32_t *table; /* [table_capacity] the block tables of the entry being planned */
     size_t table_capacity;
@@ -67,7 +69,7 @@ struct scheduler {
                           being planned */
 };
 
-/* Returns the number of entries of a table for n_tokens. */
+/* Returns the number of entries that a block table for n_tokens has. */
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
 {
     return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
@@ -87,7 +89,7 @@ static inline int32_t replica_n_free(const struct replica *r)
     return r->pool.n_free + prefix_cache_n_idle(&r->cache);
 }
 
-/* Whether tokens are sampled for r: not if its prompt or its vector alone is wanted. */
+/* True when tokens are sampled for r; false if only its prompt's scores or its vector is wanted. */
 static inline bool scheduler_samples(const struct scheduler *s, const struct request *r)
 {
     return !s->o.rules->score && r->ask->pool == POOL_NONE && r->ask->max_tokens > 0;
@@ -113,25 +115,25 @@ int64_t scheduler_blocks_lacking(const struct scheduler *s, const struct sequenc
 /* Returns the most blocks, over all tables, that a sequence of n_tokens holds at a time. */
 int64_t scheduler_blocks_held(const struct scheduler *s, size_t n_tokens);
 
-/* Give up q's own blocks at place b: those of the full tables, and those of the windowed ones if it
- * has any there. */
+/* scheduler_give_full gives up q's own blocks of the full tables at place b; scheduler_give_windows
+ * those of the windowed tables, if q has any there. */
 void scheduler_give_full(struct scheduler *s, struct sequence *q, size_t b);
 void scheduler_give_windows(struct scheduler *s, struct sequence *q, size_t b);
 
-/* Gives the cache n blocks that q took from the pool; the cache will return them. */
+/* Counts n blocks that q took from the pool as the cache's. */
 void scheduler_disown(struct scheduler *s, struct sequence *q, int32_t n);
 
-/* Gives up the blocks that have left the window, now that the next row is at q->n_computed. */
+/* Gives up the windowed blocks that no row from q->n_computed on can see. */
 void scheduler_release_window(struct scheduler *s, struct sequence *q);
 
-/* Gives up the windowed blocks before place `begin`, where q goes on. */
+/* Gives up the windowed blocks before place `begin`, because q continues at that place. */
 void scheduler_skip_windows(struct scheduler *s, struct sequence *q, size_t begin);
 
 /* Gives up all of q's blocks. */
 void scheduler_release_blocks(struct scheduler *s, struct sequence *q);
 
-/* Lists the block tables of q's plan entry that ends before position `end`; borrowed until the next
- * call. Sets n_blocks and first_block. Errors: STATUS_MEMORY. */
+/* Lists the block tables of the plan's entry for q that ends before position `end`; borrowed until
+ * the next call. Sets n_blocks and first_block of seq. Errors: STATUS_MEMORY. */
 struct status scheduler_list_blocks(struct scheduler *s, const struct sequence *q, size_t end,
                                     struct plan_seq *seq, const int32_t **blocks);
 
@@ -140,8 +142,8 @@ struct status scheduler_list_blocks(struct scheduler *s, const struct sequence *
 void scheduler_leave(struct scheduler *s, struct sequence *q);
 
 /* scheduler_blocks.c. Local. Takes blocks until q's full tables have n_full entries and the
- * windowed ones end at n_window; its replica must have them. Takes cached blocks without a holder
- * if no others are left. Errors: STATUS_MEMORY. */
+ * windowed tables end at n_window; q's replica must have these blocks. Takes cached blocks without
+ * a holder when no others are left. Errors: STATUS_MEMORY. */
 struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_full,
                                     size_t n_window);
 
@@ -149,75 +151,76 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
 void scheduler_wait_again(struct scheduler *s, struct sequence *q);
 
 /* scheduler_emit.c. Local. Adds to the plan of step `step` the entries of the group's sequences in
- * replica i: all that have rows, each with its drafts. Errors: STATUS_MEMORY. */
+ * replica i that have rows, each with its drafts. Errors: STATUS_MEMORY. */
 struct status scheduler_emit(struct scheduler *s, int32_t i, int32_t group, uint64_t step,
                              struct step_plan *plan);
 
 /* scheduler_tier.c; all Local, and all but scheduler_tier_grow do nothing if neither --kv-tier nor
  * --prefix-store is given. */
 
-/* Notes that q, about to be preempted, will want its cached blocks again. */
+/* Notes that q, which is about to be preempted, will want its cached blocks again. */
 void scheduler_tier_want(struct scheduler *s, struct sequence *q);
 
-/* Orders the blocks that the cache of a replica evicts next to be copied to disk, if they are
+/* Adds to the plan copies to disk of the blocks that the replica's cache evicts next, if they are
  * wanted. */
 void scheduler_tier_save(struct scheduler *s, int32_t replica);
 
-/* For a starting q that has taken what the cache has: takes blocks for those on disk that come
- * next, and orders them to be read. scheduler_tier_grow makes room for more reads. Errors:
- * STATUS_MEMORY. */
+/* For a starting q that has taken all it can from the cache: finds the next blocks on disk, takes
+ * blocks for them, and adds reads to the plan. scheduler_tier_grow makes room for more reads.
+ * Errors: STATUS_MEMORY. */
 struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q);
 struct status scheduler_tier_grow(struct replica *replica);
 
-/* Called when q has taken its blocks [begin, end) from the cache, so that several requests begin
- * with them: orders those of its prompt to be written to the prefix store. Errors:
+/* Called when q has taken its blocks [begin, end) from the cache, so that at least two requests
+ * begin with them. Adds to the plan writes of the prompt's blocks to the prefix store. Errors:
  * STATUS_MEMORY. */
 struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size_t begin,
                                    size_t end);
 
-/* Detaches the reads of q, which leaves. */
+/* Detaches the reads under way from q, which leaves its group. */
 void scheduler_tier_leave(struct scheduler *s, struct sequence *q);
 
-/* Takes the report of a replica's ranks on their reads. Errors: STATUS_BUG, STATUS_MEMORY. */
+/* Takes what a replica's ranks report about their reads. Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status scheduler_tier_take(struct scheduler *s, const struct step_result *result);
 
-/* Ends the plan by asking the replicas with reads under way for a report, unless the plan is empty
- * and a step is in flight. Errors: STATUS_MEMORY. */
+/* Adds to the plan a request for a report to each replica with reads under way, unless the plan is
+ * empty and a step is in flight. Errors: STATUS_MEMORY. */
 struct status scheduler_tier_ask(struct scheduler *s);
 
-/* scheduler_drafts.c. Local. Gives drafts to the group's decoding requests in all replicas, and
- * blocks for them, if they are worth their rows. Called after all other rows of the step have been
- * given out. Errors: STATUS_MEMORY. */
+/* scheduler_drafts.c. Local. Gives drafts, with their blocks, to the group's decoding requests in
+ * all replicas, as far as the drafts are worth their rows. Called after all other rows of the step
+ * have been given out. Errors: STATUS_MEMORY. */
 struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
 
-/* scheduler_drafts.c. Local. Whether the prediction layer is to guess in this step of the group,
+/* scheduler_drafts.c. Local. True when the prediction layer shall guess in this step of the group,
  * whose rows are planned. */
 bool scheduler_predicts(struct scheduler *s, int32_t group);
 
-/* scheduler_drafts.c. Local. Updates the probabilities of drafts from the text, given the result
- * `first` of q's own entry; n_right of its drafts were right. Called before q takes the results'
- * tokens. */
+/* scheduler_drafts.c. Local. Updates the probabilities of q's drafts from the text. first: the
+ * result of q's own entry; n_right: how many of its drafts were right. Called before q takes the
+ * results' tokens. */
 void scheduler_learn(struct sequence *q, const struct result_seq *first, int32_t n_right);
 
-/* scheduler_drafts.c. Local. Updates the probability of the prediction layer's guesses: compares
- * the last one with `token`, before q takes it; -1: none was sampled. */
+/* scheduler_drafts.c. Local. Updates the probability of the prediction layer's guesses by comparing
+ * the last guess with `token`, before q takes it; token -1: none was sampled. */
 void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t token);
 
 /* How many of a sequence's first blocks a replica has. */
 struct prefix_match {
-    size_t n_blocks;  /* in its cache, with all windowed blocks that the row after them sees */
+    size_t n_blocks;  /* in its cache, with all windowed blocks that the next row sees */
     int64_t n_shared; /* blocks over all tables that q would hold with others */
     int64_t n_idle;   /* those of n_shared without a holder */
-    size_t n_coming;  /* n_blocks, plus the following ones that a running request will compute */
+    size_t n_coming;  /* n_blocks plus the next blocks that a running request will compute */
 };
 
 /* scheduler_prefix.c; all Local. When the prefix cache is off, no keys are made, nothing matches
  * and nothing enters the cache. */
 
-/* Counts the prompt tokens up to q->n_computed that q has without computing them. */
+/* Adds to the statistics the prompt tokens up to q->n_computed that q has without computing them.
+ */
 void scheduler_count_jump(struct scheduler *s, struct sequence *q);
 
-/* Returns how many of its first blocks q may take from others. */
+/* Returns how many of q's first blocks it may take from others. */
 size_t scheduler_prefix_sharable(const struct sequence *q);
 
 /* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:
@@ -226,17 +229,17 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
                                            const struct sequence *q);
 
-/* Whether an older running request is going to compute the next block of running q, so that waiting
- * is cheaper. The oldest never waits. */
+/* True when an older running request will compute the next block of running q, so that waiting is
+ * cheaper than computing it. The oldest request never waits. */
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q);
 
-/* Makes q, which is not in flight and has room in its table, continue after the cached blocks that
- * come next; its own blocks in their places return to the pool. Errors: STATUS_MEMORY. */
+/* Makes q continue after the cached blocks that come next; q's own blocks in their places return to
+ * the pool. q is not in flight and has room in its table. Errors: STATUS_MEMORY. */
 struct status scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
 
 /* Enters the full blocks that running q has computed into the cache, or exchanges them for equal
- * ones there. Called only after a result without a bad row, or when all of q's reads from disk have
- * ended well. Errors: STATUS_MEMORY. */
+ * ones in the cache. Called only after a result without a bad row, or when all of q's reads from
+ * disk have succeeded. Errors: STATUS_MEMORY. */
 struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q);
 
 #endif

@@ -1,9 +1,9 @@
 /* KV blocks on disk: --kv-tier and --prefix-store. The full blocks of a preempted sequence stay in
  * the prefix cache until their space is needed; then they are copied to the ranks' files instead of
- * being dropped, and before the sequence runs again they are read back and enter the cache like
- * computed ones. Blocks with which several prompts begin are also written to the prefix store, for
- * other jobs. Whether a block is moved or computed again depends on measured rates; its bytes do
- * not. */
+ * being dropped. Before the sequence runs again they are read back and enter the cache like
+ * computed blocks. Blocks with which several prompts begin are also written to the prefix store,
+ * for other jobs. Measured rates decide whether a block is moved or computed again; its bytes are
+ * the same. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
@@ -11,11 +11,12 @@
 #include <assert.h>
 
 enum {
-    TRIED_PART = 16, /* of the blocks not worth moving, one in so many is moved nevertheless */
+    TRIED_PART = 16, /* one in this many blocks that are not worth moving is moved all the same,
+                        to measure the rate */
     READS_ON_WAY_MOST = 8192 /* with more reads under way, a replica orders none */
 };
 
-/* Returns the seconds for moving one block of each table; 0: not measured yet. */
+/* Returns the seconds for moving one block of each table at `rate`; 0: not measured yet. */
 static double move_s(const struct scheduler *s, uint64_t rate)
 {
     return rate == 0 ? 0 : 1e3 * plan_tables_count(&s->o.tables) / (double)rate;
@@ -59,14 +60,15 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
         tier_index_get(x, node->key, before, prefix_cache_tokens(&replica->cache, v.node));
     if (entry < 0) return;
     for (int32_t t = v.table_begin; t < v.table_end; t++) {
-        if (x->entries[entry].slots[t] >= 0) continue; /* it is there already */
+        if (x->entries[entry].slots[t] >= 0) continue; /* the slot already has the block */
         const struct plan_move move = {.kind = PLAN_MOVE_OUT,
                                        .replica = replica_index,
                                        .block = prefix_cache_blocks(&replica->cache, v.node)[t],
                                        .slot = tier_index_place(x, entry, t)};
         struct status st = status_ok();
         if (move.slot >= 0) st = step_plan_add_move(s->plan, &move);
-        if (move.slot < 0 || status_failed(&st)) { /* then it will be computed again */
+        if (move.slot < 0 || status_failed(&st)) { /* without a copy the block will be computed
+                                                      again */
             tier_index_forget(x, entry);
             return;
         }
@@ -77,7 +79,7 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
 /* Where a block can be read. */
 enum tier_source { SOURCE_NONE, SOURCE_FILE, SOURCE_STORE };
 
-/* Where block b of q is: its entry in the file, and its key in the store. */
+/* Where a block of a sequence is: its entry in the file, and its key in the store. */
 struct tier_find {
     enum tier_source source;
     int32_t entry;
@@ -85,8 +87,8 @@ struct tier_find {
     bool has_windows;
 };
 
-/* Finds out where block b of q can be read. key: that of the block before; becomes that of block
- * b. */
+/* Finds where block b of q can be read. key: the store's key of the block before b; becomes that of
+ * block b. */
 static struct tier_find find_block(const struct scheduler *s, const struct sequence *q, size_t b,
                                    uint64_t *key)
 {
@@ -111,7 +113,7 @@ static struct tier_find find_block(const struct scheduler *s, const struct seque
     return f;
 }
 
-/* Sets key to that of q's blocks before block b. */
+/* Sets key to the store's key of the block before block b of q. */
 static void start_key(const struct scheduler *s, const struct sequence *q, size_t b, uint64_t *key)
 {
     const uint32_t adapter = q->r->ask->adapter;
@@ -123,7 +125,7 @@ static void start_key(const struct scheduler *s, const struct sequence *q, size_
         s->o.store.key(key, q->r->tokens + i * PLAN_BLOCK_TOKENS, key);
 }
 
-/* Returns the end of the blocks that can be read back after q's cached ones. */
+/* Returns the end of the run of blocks after q's cached ones that can be read back. */
 static size_t blocks_to_find(const struct scheduler *s, const struct sequence *q)
 {
     const struct plan_tables *t = &s->o.tables;
@@ -146,7 +148,7 @@ static void set_key(struct plan_move *m, const uint64_t *key)
     for (int i = 0; i < 4; i++) m->key[i] = (uint32_t)(key[i / 2] >> (i % 2 * 32));
 }
 
-/* Orders a read for block b of q. */
+/* Adds to the plan a read for block b of q. */
 static struct status order_read(struct scheduler *s, struct sequence *q, size_t b,
                                 const struct plan_move *move)
 {
@@ -164,7 +166,8 @@ static struct status order_read(struct scheduler *s, struct sequence *q, size_t 
     return status_ok();
 }
 
-/* Orders block b of q to be read from where it is. */
+/* Adds to the plan the reads of block b of q, for the full tables and, with `windows`, the windowed
+ * ones. */
 static struct status order_block(struct scheduler *s, struct sequence *q, size_t b,
                                  const struct tier_find *f, bool windows)
 {
@@ -231,7 +234,8 @@ struct status scheduler_tier_fetch(struct scheduler *s, struct sequence *q)
     if (s->o.tables.n_windowed > 0) {
         windows_from = scheduler_window_begin(s, end * PLAN_BLOCK_TOKENS);
         if (windows_from < q->window_end) windows_from = q->window_end;
-        /* q will not need the windowed blocks that it shares now, but admission counted on them */
+        /* q will give up windowed blocks that it shares now, but admission counted on sharing them
+         */
         const size_t n_full = (size_t)scheduler_blocks_for(q->r->n_tokens) - q->n_blocks;
         if (replica_n_free(replica) < (int64_t)n_full * s->o.tables.n_full +
                                           (int64_t)(end - windows_from) * s->o.tables.n_windowed)
@@ -263,13 +267,14 @@ void scheduler_tier_leave(struct scheduler *s, struct sequence *q)
     q->n_stored = 0;
 }
 
-/* Lets q continue: all its blocks have been read. */
+/* Lets q continue, because all its blocks have been read. */
 static struct status arrive(struct scheduler *s, struct sequence *q)
 {
     const size_t n_before = q->n_computed;
     q->n_computed = q->n_back * PLAN_BLOCK_TOKENS;
     q->n_back = 0;
-    const size_t n_stored = q->n_stored * PLAN_BLOCK_TOKENS; /* there is one table */
+    const size_t n_stored = q->n_stored * PLAN_BLOCK_TOKENS; /* with a store, a sequence has one
+                                                                table */
     s->stats->n_store_tokens += n_stored;
     s->stats->n_tier_tokens += q->n_computed - n_before - n_stored;
     q->n_stored = 0;
@@ -335,7 +340,7 @@ struct status scheduler_tier_ask(struct scheduler *s)
     for (int32_t i = 0; i < s->o.n_replicas; i++)
         for (int32_t g = 0; g < s->o.n_groups; g++)
             in_flight = in_flight || s->replicas[i].groups[g].n_flight > 0;
-    /* a plan without rows is made only if nothing else is going on, to wait for the reads */
+    /* an empty plan is sent, to wait for the reads, only if no step is in flight */
     if (s->plan->n_seqs == 0 && s->plan->n_moves == 0 && in_flight) return status_ok();
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         const struct replica *replica = &s->replicas[i];

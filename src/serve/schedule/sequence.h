@@ -1,7 +1,6 @@
 /* A request while the scheduler has it: where it runs, which of its tokens are computed, which KV
  * blocks hold them, and the draft tokens of its step in flight. Only results and cancellation
- * change the request itself (its values and its answer); planning never does. Called by
- * scheduler*.c. */
+ * change the request itself; planning never does. Called by scheduler*.c. */
 #ifndef SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 #define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 
@@ -16,51 +15,54 @@ enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
 
 struct sequence {
     struct request *r; /* owned until scheduler_take_finished returns it */
-    int32_t id;        /* identifies it in plans */
+    int32_t id;        /* identifies the sequence in plans */
     enum sequence_state state;
-    int32_t replica, group; /* where it runs, or ran last */
+    int32_t replica, group; /* where the sequence runs, or ran last */
 
-    /* its tokens, which r has */
+    /* its tokens, which are in r */
     size_t n_computed; /* tokens whose KV rows are in its blocks */
     size_t n_high;     /* the largest value that n_computed has had */
-    size_t pos0;       /* its rows in the step being planned or in flight: [pos0, pos0 + n_rows) */
+    size_t pos0;       /* rows in the step being planned or in flight: [pos0, pos0 + n_rows) */
     int32_t n_rows;
-    bool in_flight; /* the results of a planned step of it have not been committed */
+    bool in_flight; /* the result of its last planned step has not been committed */
     bool is_scored; /* that step gives log-probabilities of prompt tokens */
 
-    /* its KV blocks. The first n_cached are in nodes of the prefix cache and may have other
-     * holders. Full tables have the blocks [0, n_blocks), windowed ones [window_begin,
+    /* its KV blocks. The first n_cached are in nodes of the prefix cache, and other sequences may
+     * hold them too. Full tables have the blocks [0, n_blocks), windowed tables [window_begin,
      * window_end). */
     int32_t *blocks; /* [blocks_capacity, tables], owned memory */
     int32_t *nodes;  /* [n_cached] of blocks_capacity, owned memory */
     size_t n_blocks, blocks_capacity;
     size_t window_begin, window_end;
     size_t n_cached;
-    int32_t n_own;        /* blocks of all tables that were taken from the pool for this sequence */
-    uint64_t *block_keys; /* [n_block_keys] of its full blocks (prefix_cache.h); owned */
+    int32_t n_own;        /* blocks of all tables taken from the pool for this sequence */
+    uint64_t *block_keys; /* [n_block_keys] keys of its full blocks (prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
 
-    /* its next draw, and the draft tokens [n_drafts] after r's that the step in flight checks */
+    /* its next draw, and the n_drafts draft tokens after r's that the step in flight checks */
     struct adjusts adjusts;
     struct drafting drafting; /* while it runs */
     int32_t *drafts;          /* [SEQUENCE_DRAFTS_MAX], owned; NULL before the first ones */
     int32_t n_drafts;
-    bool may_draft;    /* it may get drafts in the step being planned */
-    bool is_predicted; /* the draft of the step comes from the prediction layer */
-    int32_t predicted; /* the layer's guess of the token after the first n_before; */
-    size_t n_before;   /* 0: there is no guess */
+    bool may_draft;    /* the sequence may get drafts in the step being planned */
+    bool is_predicted; /* the step's draft is the prediction layer's guess */
+    int32_t predicted; /* the layer's guess of the token after the first n_before tokens; */
+    size_t n_before;   /* n_before 0: no guess */
 
     /* its blocks on disk (scheduler_tier.c) */
-    size_t n_wanted; /* number of first blocks that the cache counts as wanted while it waits */
-    size_t n_back; /* number of first blocks that it will have once all reads have ended; 0: none */
-    bool store_failed;  /* a read from the prefix store failed, so it uses the store no more */
-    size_t n_stored;    /* those of the n_back blocks that come from the prefix store */
-    int32_t n_arriving; /* reads that have not ended; meanwhile it gets no rows */
+    size_t n_wanted;   /* how many of its first blocks the cache counts as wanted while the
+                          sequence waits */
+    size_t n_back;     /* how many of its first blocks it will have once all reads have ended; 0: no
+                          reads */
+    bool store_failed; /* a read from the prefix store failed, so the sequence uses the store no
+                          more */
+    size_t n_stored;   /* how many of the n_back blocks come from the prefix store */
+    int32_t n_arriving; /* reads that have not ended; the sequence gets no rows until they have */
 
-    int32_t slot; /* of its recurrent states while it runs; -1: none */
+    int32_t slot; /* the slot of its recurrent states while it runs; -1: none */
 
     uint64_t first_plan_ns;       /* when its first step was planned; 0: not yet */
-    struct sequence *prev, *next; /* in the list of its state */
+    struct sequence *prev, *next; /* links of the list of sequences in the same state */
 };
 
 /* Local. Makes a waiting sequence of r and takes ownership of r. Errors: STATUS_MEMORY (r stays the
@@ -77,7 +79,7 @@ static inline bool sequence_is_before(const struct sequence *a, const struct seq
     return request_is_before(a->r, b->r);
 }
 
-/* A doubly linked list of sequences in the order in which they run. Empty when zero-initialised. */
+/* A doubly linked list of sequences in the order in which they run. Zero-initialised: empty. */
 struct sequence_list {
     struct sequence *head, *tail; /* the first and the last to run */
     size_t n;
@@ -87,8 +89,8 @@ struct sequence_list {
 void sequence_list_put(struct sequence_list *l, struct sequence *q, struct sequence *next);
 void sequence_list_take(struct sequence_list *l, struct sequence *q);
 
-/* Local. Insert q at its place in the order; one searches for it from the head, one from the
- * tail. */
+/* Local. Insert q at its place in the running order. One function searches from the head, the other
+ * from the tail. */
 void sequence_list_put_from_head(struct sequence_list *l, struct sequence *q);
 void sequence_list_put_from_tail(struct sequence_list *l, struct sequence *q);
 

@@ -12,13 +12,14 @@
 struct serve_summary {
     uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
-    uint64_t n_resumed_rows;     /* those of n_rows taken over from the journal */
-    uint64_t n_resumed_tokens;   /* sampled tokens of unfinished requests, taken over likewise */
-    uint64_t n_commits;          /* of the journal */
-    double commit_s;             /* seconds that a slow commit takes (journal_commit_s) */
-    uint64_t n_prompt_tokens;    /* prompt tokens of requests that ran; each counted once, cached or
-                                    computed */
-    uint64_t n_generated_tokens; /* sampled tokens kept */
+    uint64_t n_resumed_rows;      /* those of n_rows taken over from the journal */
+    uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests, also taken over from
+                                     the journal */
+    uint64_t n_commits;           /* commits of the journal */
+    double commit_s;              /* seconds that a slow commit takes (journal_commit_s) */
+    uint64_t n_prompt_tokens;     /* prompt tokens of requests that ran, each counted once, cached
+                                     or computed */
+    uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows recomputed after preemptions */
     uint64_t n_prefix_hits;       /* times that a request continued after cached blocks */
     uint64_t n_prefix_hit_tokens; /* rows not computed because of prefix hits, including after
@@ -26,10 +27,10 @@ struct serve_summary {
     uint64_t n_prompt_rows; /* rows of prompts that were computed, including after preemptions */
     uint64_t n_admissions;  /* times that a request began to run, including after preemptions */
     uint64_t n_result_hits; /* answers that came whole from the result cache */
-    uint64_t n_result_hit_tokens; /* sampled tokens that came from it, including those of continued
-                                     answers */
+    uint64_t n_result_hit_tokens; /* sampled tokens from the result cache, with those of answers
+                                     that then went on */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
-    uint64_t n_right_drafts;      /* those equal to the sampled token, so each saved a step */
+    uint64_t n_right_drafts;      /* draft tokens equal to the sampled token; each saved a step */
     uint64_t n_guesses;           /* guesses of the prediction layer that were compared */
     uint64_t n_right_guesses;
     uint64_t n_preemptions;
@@ -37,27 +38,28 @@ struct serve_summary {
     uint64_t n_tier_tokens;         /* rows not recomputed because they were read from --kv-tier */
     uint64_t n_store_out, n_store_in; /* KV blocks ordered to and from --prefix-store */
     uint64_t n_store_tokens;    /* rows not computed because they were read from --prefix-store */
-    uint64_t n_tier_failed;     /* reads from either that failed on a rank */
+    uint64_t n_tier_failed;     /* reads from --kv-tier or --prefix-store that failed on a rank */
     uint64_t n_peak_batch;      /* the most sequences that ran together in one replica */
     uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
     uint64_t n_steps;           /* plans with at least one sequence */
-    uint64_t n_least_step_rows; /* the smallest budget of a step so far; 0: it was not adapted */
+    uint64_t n_least_step_rows; /* the smallest budget of rows so far; 0: the budget was not
+                                   adapted */
     uint64_t n_blocks; /* of all replicas' KV pools; cached blocks without a holder count as
                           free */
     uint64_t n_peak_used_blocks;
     uint64_t sum_used_blocks; /* one sample a step */
     double wall_s;            /* from lead_start to lead_finish */
-    struct latency ttft;      /* time to first token: from a request's first step being planned to
-                                 its first token being committed */
+    struct latency ttft;      /* time to first token: from the plan of a request's first step to
+                                 the commit of its first token */
     struct latency tpot;      /* time per output token after the first, one sample per request */
     struct latency itl;       /* between two tokens of a request, one sample per token */
-    struct latency e2e;       /* from a request's first step being planned to its end */
+    struct latency e2e;       /* from the plan of a request's first step to its end */
     uint64_t n_scored;        /* score: tokens with a log-probability */
     double sum_logprob;       /* score: summed per request, then over requests in input order */
     double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
-/* Local. Returns n_prefix_hit_tokens as a fraction, 0 to 1, of these and n_prompt_rows. */
+/* Local. Returns n_prefix_hit_tokens / (n_prefix_hit_tokens + n_prompt_rows), 0 to 1. */
 double serve_summary_hit_rate(const struct serve_summary *s);
 
 /* Local. Prints the summary as lines of text for people. */

@@ -31,8 +31,8 @@ size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_
     return n_tokens;
 }
 
-/* Returns the first token in [low, high) whose byte at `depth` is at least `byte`. All of these
- * tokens share the bytes before depth, and tokens that end at depth come first. */
+/* Returns the first token in [low, high) whose byte at `depth` is at least `byte`. The tokens in
+ * [low, high) share the bytes before depth, and tokens that end at depth come first. */
 static size_t lower_bound(const struct added_set *s, size_t low, size_t high, size_t depth,
                           int byte)
 {
@@ -104,8 +104,8 @@ static size_t blanks_before(const char *text, size_t floor, size_t end)
     return end;
 }
 
-/* Returns the end of the run of blanks that starts at `start`. The last run is remembered;
- * otherwise each token that consists of blanks would scan its run again. */
+/* Returns the end of the run of blanks that starts at `start`. Remembers the last run; otherwise
+ * each of many tokens made of blanks would scan its run again. */
 static size_t blanks_behind(struct added_walk *w, size_t start)
 {
     if (start >= w->run_start && start < w->run_end) return w->run_end;
@@ -123,8 +123,9 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
     *w = (struct added_walk){.text = text, .n = n, .token_id = -1, .parse_special = parse_special};
 }
 
-/* Finds the next token that counts; false when there is none. As in the reference library, a token
- * that does not count still hides the tokens inside it. */
+/* Finds the next token that counts (a special one may not, or one beside a word character); false:
+ * none. As in the reference library, a token that does not count still hides the tokens inside it.
+ */
 static bool added_find(const struct added_set *s, struct added_walk *w,
                        const struct added_token **token, size_t *start, size_t *end)
 {
@@ -171,7 +172,7 @@ bool added_next(const struct added_set *s, struct added_walk *w, struct added_pi
         if (!found) return false;
     }
     *out = (struct added_piece){.id = w->token_id};
-    w->emitted = w->token_end; /* may be before blanks that an earlier token included */
+    w->emitted = w->token_end; /* may move back over blanks that an earlier token included */
     w->token_id = -1;
     return true;
 }

@@ -1,5 +1,5 @@
-/* Finds added tokens: fixed strings that become one id before the text is normalized and split.
- * Neither normalizes nor encodes the text between them. Called by the tokenizer. */
+/* Finds added tokens: fixed strings, each of which becomes one id before the text is normalized and
+ * split. Leaves the text between them to the caller. Called by the tokenizer. */
 #ifndef SHOAL_TEXT_TOKENIZER_ADDED_H
 #define SHOAL_TEXT_TOKENIZER_ADDED_H
 
@@ -12,11 +12,11 @@ struct added_token {
     const char *content; /* borrowed: the bytes to find (already normalized if `normalized`) */
     size_t n;
     int32_t id;
-    bool special;     /* plain text unless the walk parses special tokens */
+    bool special;     /* a special token; it is plain text unless the walk parses special tokens */
     bool single_word; /* found only where no word character is next to it */
     bool lstrip;      /* includes the blanks before it */
     bool rstrip;      /* includes the blanks after it */
-    bool normalized;  /* searched for, normalized, in the normalized text */
+    bool normalized;  /* searched for in the normalized text, in normalized form */
 };
 
 /* Tokens that are searched for at the same time. */
@@ -41,19 +41,20 @@ struct added_walk {
     size_t n;
     size_t search_at;          /* where the next search starts */
     size_t emitted;            /* the text before this offset has been returned */
-    size_t run_start, run_end; /* the last run of blanks that a token included */
+    size_t run_start, run_end; /* the last run of blanks that blanks_behind found */
     size_t token_end;          /* where the token to return next ends */
     int32_t token_id;          /* the token to return after the plain text before it; -1: none */
     bool parse_special;
-    const unsigned char *user; /* borrowed, [n], set after init: a special token that contains a
-                                  byte marked 1 is plain text; NULL: no byte is marked */
+    const unsigned char *user; /* borrowed, [n], set after init: 1 marks a byte that comes from a
+                                  user. A special token that contains a marked byte is plain
+                                  text; NULL: no byte is marked */
 };
 
 /* Local. Starts a walk over n bytes. parse_special false: special tokens are plain text. */
 void added_walk_init(struct added_walk *w, const char *text, size_t n, bool parse_special);
 
-/* Local. Finds the next piece in the order of the text, never empty; false at the end. Of several
- * tokens the leftmost wins, then the longest. */
+/* Local. Finds the next piece in the order of the text, never an empty one; false at the end. Of
+ * overlapping tokens the leftmost wins, then the longest. */
 bool added_next(const struct added_set *s, struct added_walk *w, struct added_piece *out);
 
 #endif

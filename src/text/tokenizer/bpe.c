@@ -48,7 +48,7 @@ static uint64_t bpe_pair_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Returns the slot of a pair, or the empty slot where it belongs. */
+/* Returns the hash table's slot of a pair, or the empty slot where the pair would go. */
 static struct bpe_merge *find_pair(const struct bpe *b, uint64_t pair)
 {
     uint64_t h = pair * 0x9E3779B97F4A7C15u;
@@ -189,8 +189,8 @@ static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Merges pairs in the order of the heap. An entry may be stale: as in the reference library it
- * still counts if the pair that is now at its position makes the same token, even by a merge of
+/* Merges pairs in the order of the heap. An entry of the heap may be stale. As in the reference
+ * library it still counts if the pair now at its position makes the same token, even by a merge of
  * another rank. */
 static void merge_all(const struct bpe *b, size_t n_symbols)
 {

@@ -32,9 +32,11 @@ struct bpe_cached {
 };
 
 struct bpe {
-    int32_t byte_id[256];  /* the id of a byte (by_char: for byte_fallback); -1: none */
-    int32_t unk_id;        /* the id of bytes or characters without one; -1: they are left out */
-    bool fuse_unk;         /* a run of unk_id becomes one */
+    int32_t byte_id[256];  /* the id of a byte (with by_char, used for byte_fallback only); -1:
+                              none */
+    int32_t unk_id;        /* the id for bytes or characters that have none; -1: they are left
+                              out */
+    bool fuse_unk;         /* a run of unk_id becomes a single one */
     bool by_char;          /* a piece starts as characters, not as bytes */
     bool byte_fallback;    /* a character without an id becomes its bytes if all have an id */
     int32_t ascii_id[128]; /* by_char: ids of ASCII characters, -1: none */
@@ -56,9 +58,9 @@ struct bpe {
 struct status bpe_init(struct bpe *b);
 void bpe_fini(struct bpe *b);
 
-/* Local. Makes room for n_merges; called once, before the first merge is added. by_result: the rank
- * of a merge is the id that it makes, so all merges that make one token are equal and the leftmost
- * goes first, as in tiktoken. Errors: STATUS_MEMORY. */
+/* Local. Makes room for n_merges; called once, before the first merge is added. by_result: a
+ * merge's rank is the id that it makes, so all merges that make the same token are equal, and the
+ * leftmost pair merges first, as in tiktoken. Errors: STATUS_MEMORY. */
 struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
 
 /* Local. Adds a merge, up to n_merges in all. Its rank is the number of merges before it, or

@@ -171,8 +171,8 @@ static int decoder_hex_digit(char c)
 static int fallback_byte(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
-    const int high =
-        token[3] == '+' ? 0 : decoder_hex_digit(token[3]); /* as the reference library reads it */
+    /* the reference library accepts a '+' too */
+    const int high = token[3] == '+' ? 0 : decoder_hex_digit(token[3]);
     const int low = decoder_hex_digit(token[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }

@@ -1,5 +1,5 @@
 /* Turns tokens into text by the rules of tokenizer.json's "decoder". Rules for single tokens are
- * applied when a file is loaded; text/tokenizer/detokenizer.h applies those that depend on earlier
+ * applied once, when a tokenizer is loaded; detokenizer.h applies the rules that depend on earlier
  * tokens. Called by the tokenizer, the detokenizer and token_order.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_DECODER_H
 #define SHOAL_TEXT_TOKENIZER_DECODER_H
@@ -36,7 +36,8 @@ struct decoder {
     enum decoder_kind kind;
     struct decoder_step steps[DECODER_STEPS_MAX]; /* applied to each token by itself */
     size_t n_steps;
-    bool byte_fallback; /* <0xE9> is a byte; a run of them is UTF-8 text, or one U+FFFD each */
+    bool byte_fallback; /* a token like <0xE9> is a byte; a run of such tokens becomes UTF-8
+                           text, or one U+FFFD for each byte */
     bool fused;
     struct decoder_strip front; /* applied to the whole text */
     char blank[4];              /* METASPACE: the character, [n_blank] */
@@ -50,12 +51,12 @@ struct status decoder_init(struct decoder *d, const struct js_node *node, const 
 void decoder_fini(struct decoder *d);
 
 /* Local. Appends the text of a single token of n bytes; not for BYTE_LEVEL. *byte: the byte that
- * ByteFallback reads in the token, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+ * the token means to ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 
-/* Local. Returns how many of the n bytes the strip removes from the front, given that it has
- * removed *taken characters before; adds the characters removed now to *taken. */
+/* Local. Returns how many of the n bytes the strip removes from the front. *taken: the characters
+ * that it has removed before; grows by those removed now. */
 size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n,
                            size_t *taken);
 

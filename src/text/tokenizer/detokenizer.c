@@ -130,8 +130,8 @@ const char *detokenizer_pending(const struct detokenizer *d, const struct tokeni
 struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t,
                                 struct strbuf *out)
 {
-    if (d->n_held > 0)
-        strbuf_puts(out, REPLACEMENT); /* the held bytes begin one sequence: one U+FFFD */
+    /* the held bytes begin a single sequence, so they become one U+FFFD */
+    if (d->n_held > 0) strbuf_puts(out, REPLACEMENT);
     put_run(d, t, out);
     d->n_held = 0;
     d->n_stripped = 0;

@@ -1,6 +1,6 @@
-/* Turns token ids into text, piece by piece, in whole UTF-8 sequences. The pieces together are the
- * text that the tokenizers library decodes from the same ids, with or without special tokens.
- * Called by serve/request, on the lead, for every running request. */
+/* Turns token ids into text, piece by piece, in whole UTF-8 sequences. The pieces joined are the
+ * text that Hugging Face's tokenizers library decodes from the same ids, with or without special
+ * tokens. Called by serve/request, on the lead, for every running request. */
 #ifndef SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 
@@ -16,8 +16,10 @@ struct detokenizer {
     bool run_broken;      /* the run cannot become UTF-8, whatever follows */
     unsigned char n_held; /* byte level: 0..3 bytes that may still become a UTF-8 sequence */
     char held[4];         /* [n_held]; each ill-formed maximal part becomes one U+FFFD */
-    size_t n_stripped;    /* characters stripped from the front; the maximum once text has come */
-    struct strbuf run;    /* owned: bytes of byte-fallback tokens; text, or one U+FFFD for each */
+    size_t n_stripped;    /* characters stripped from the front; the decoder's maximum once other
+                             text has come */
+    struct strbuf run;    /* owned: bytes of a run of byte-fallback tokens, which become text, or
+                             one U+FFFD for each */
     size_t n_run_valid;   /* how many of the run's first bytes are whole sequences */
 };
 
@@ -30,14 +32,14 @@ void detokenizer_fini(struct detokenizer *d);
 struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t, int32_t id,
                                struct strbuf *out);
 
-/* Local. Returns the bytes [*n] of the current run of byte-fallback tokens, as a flush would append
- * them, if they are whole UTF-8 sequences; otherwise *n is 0. Borrowed. Only later tokens decide
- * whether they are text, but a stop string may already end in them. Until a token completes text,
- * each result that is not empty begins with all results before it. */
+/* Local. Returns the current run of byte-fallback tokens, *n bytes, as a flush would append them,
+ * if they are whole UTF-8 sequences; otherwise *n is 0. Borrowed. Later tokens decide whether the
+ * run becomes text, but a stop string may already end in it. Until a token completes text, each
+ * result that is not empty begins with all results before it. */
 const char *detokenizer_pending(const struct detokenizer *d, const struct tokenizer *t, size_t *n);
 
-/* Local. Ends the text: appends the held bytes, as text or U+FFFD. The state is then fresh. Errors:
- * STATUS_MEMORY. */
+/* Local. Ends the text: appends the held bytes, as text or as U+FFFD, and makes the state fresh
+ * again. Errors: STATUS_MEMORY. */
 struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t,
                                 struct strbuf *out);
 

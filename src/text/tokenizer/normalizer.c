@@ -43,10 +43,10 @@ static bool any_user(const struct work *w, size_t start, size_t end)
     return w->in->user != NULL && end > start && memchr(w->in->user + start, 1, end - start);
 }
 
-/* Returns the end of the piece that starts at `from`: a run of ASCII that ends before another ASCII
- * character, or at most one ASCII character and the others after it, which may compose with it. An
- * ASCII character composes with nothing before it, so pieces can be normalized separately. Without
- * users' marks a piece may be long. */
+/* Returns the end of a piece that starts at `from` and can be normalized by itself. An ASCII
+ * character composes with nothing before it, so a piece may end before any ASCII character. Without
+ * users' marks, pieces are long. With them, a piece is a run of ASCII, or one ASCII character (or
+ * none) with the other characters after it, which may compose with it. */
 static size_t form_piece(const struct normal_text *in, size_t from)
 {
     size_t to = from;

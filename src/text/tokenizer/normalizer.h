@@ -42,7 +42,7 @@ struct normal_text {
     const char *bytes;         /* borrowed: the caller's, then the normalizer's scratch */
     const unsigned char *user; /* [n]: 1 where the byte comes from a user; NULL: not tracked */
     size_t n;
-    bool at_start; /* the text begins with what the whole text's first character became */
+    bool at_start; /* the text begins with the normalized first character of the whole text */
 };
 
 /* Local. Reads the JSON node (NULL or null: no steps); `what` names the file in errors. Errors:
@@ -50,10 +50,10 @@ struct normal_text {
 struct status normalizer_init(struct normalizer *z, const struct js_node *node, const char *what);
 void normalizer_fini(struct normalizer *z);
 
-/* Local. Replaces *text by its normal form, as the tokenizers library makes it; the input must be
- * well-formed UTF-8. A character made from bytes of both the template and a user counts as the
- * user's. The result is valid until the next call. Errors: STATUS_MEMORY; STATUS_REQUEST when a
- * pattern's match limit is reached. */
+/* Local. Replaces *text by its normal form, as Hugging Face's tokenizers library makes it; the
+ * input must be well-formed UTF-8. A character made from bytes of both the template and a user
+ * counts as the user's. The result is valid until the next call. Errors: STATUS_MEMORY;
+ * STATUS_REQUEST when a pattern's match limit is reached. */
 struct status normalizer_run(struct normalizer *z, struct normal_text *text);
 
 #endif

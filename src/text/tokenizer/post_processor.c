@@ -21,7 +21,7 @@ static struct status post_processor_push(struct token_list *l, int32_t id)
     return status_ok();
 }
 
-/* Appends the ids for which {"SpecialToken": {"id": name}} stands in a template. */
+/* Appends the ids that a template's {"SpecialToken": {"id": name}} stands for. */
 static struct status special_ids(const struct tokenizer *t, const struct js_node *template,
                                  const struct js_node *piece, struct token_list *out)
 {
@@ -45,7 +45,7 @@ static struct status special_ids(const struct tokenizer *t, const struct js_node
     return status_ok();
 }
 
-/* Nests templates: `prefix` goes before the existing prefix, `suffix` after the existing suffix. */
+/* Puts `prefix` before the prefix so far, and `suffix` after the suffix so far. */
 static struct status wrap(struct tokenizer *t, const struct token_list *prefix,
                           const struct token_list *suffix)
 {
@@ -100,7 +100,7 @@ static struct status load_template(struct tokenizer *t, const struct js_node *no
     return st;
 }
 
-/* Appends the id in ["</s>", 2], a field of BertProcessing and RobertaProcessing. */
+/* Appends the id of a field such as ["</s>", 2] of BertProcessing and RobertaProcessing. */
 static struct status post_processor_push_pair(const struct tokenizer *t, const struct js_node *node,
                                               const char *key, struct token_list *out)
 {

@@ -140,7 +140,7 @@ struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t 
         p->spans = p->before;
         p->before = in;
         p->spans.n = 0;
-        if (p->steps[i].kind != PRETOKEN_SPLIT) { /* at most one step is of this kind */
+        if (p->steps[i].kind != PRETOKEN_SPLIT) { /* at most one step rewrites the text */
             strbuf_clear(&p->text);
             TRY(rewrite(&p->steps[i], *cut, at_start, &in, &p->text, &p->spans));
             *cut = p->text.data != NULL ? p->text.data : text;

@@ -1,4 +1,4 @@
-/* Splits normalized text into the pieces that are encoded one by one. Built from tokenizer.json's
+/* Splits normalized text into the pieces that are encoded separately. Built from tokenizer.json's
  * "pre_tokenizer"; knows no vocabulary. Called by the tokenizer. */
 #ifndef SHOAL_TEXT_TOKENIZER_PRETOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_PRETOKENIZER_H
@@ -24,7 +24,8 @@ enum split_behavior {
 enum pretoken_kind {
     PRETOKEN_SPLIT,
     PRETOKEN_BLANK,     /* puts a blank before pieces that do not begin with one */
-    PRETOKEN_METASPACE, /* one character stands for the blank, and is also put before pieces */
+    PRETOKEN_METASPACE, /* replaces each blank by one character, and puts that character before
+                           pieces */
 };
 
 struct pretoken_step {
@@ -64,9 +65,9 @@ struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *no
                                 const char *what);
 void pretokenizer_fini(struct pretokenizer *p);
 
-/* Local. Splits n bytes of well-formed UTF-8. at_start: they begin the whole text. The pieces are
- * p->spans over *cut, which is the text or scratch memory of p; they are valid until the next call,
- * and none is empty. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+/* Local. Splits n bytes of well-formed UTF-8. at_start: the whole text begins with them. The pieces
+ * are p->spans in *cut, which is the text or scratch memory of p. They are valid until the next
+ * call, and none is empty. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
                                const char **cut);
 

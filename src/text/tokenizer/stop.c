@@ -11,8 +11,8 @@ struct stop_string {
     char *bytes;       /* owned */
     uint32_t *borders; /* owned, [n]: length of the longest proper border of bytes[0..i] */
     size_t n;
-    size_t matched; /* how many of its first bytes the text ends with */
-    size_t peeked;  /* the same number, with the peeked bytes after the text */
+    size_t matched; /* how many of the string's first bytes the text ends with */
+    size_t peeked;  /* the same for the text followed by the peeked bytes */
 };
 
 struct stop_matcher {
@@ -20,7 +20,7 @@ struct stop_matcher {
     size_t n_strings;
     struct strbuf held; /* owned: text that may begin a stop string */
     size_t n_peeked;    /* bytes peeked at since the last stop_feed */
-    bool sees_stop;     /* a stop string ends in the peeked bytes, or ended the text before */
+    bool sees_stop;     /* a stop string ends in the peeked bytes, or has ended the text */
     bool stopped;
 };
 
@@ -93,8 +93,8 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
-/* Returns how many of the first bytes of s the text ends with after one more byte; `matched`, below
- * s->n, is that number before it. */
+/* Returns how many first bytes of s the text ends with after one more byte. matched, below s->n:
+ * that number before the byte. */
 static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 {
     assert(matched < s->n);
@@ -102,8 +102,9 @@ static size_t match_next(const struct stop_string *s, size_t matched, char byte)
     return s->bytes[matched] == byte ? matched + 1 : matched;
 }
 
-/* Advances every string by one byte of text. Returns the length of the longest string that ends
- * here (0: none). *n_keep: how many bytes at the text's end may begin a stop string. */
+/* Advances the match of every string by one byte of text. Returns the length of the longest string
+ * that ends at this byte (0: none). *n_keep: how many bytes at the text's end may begin a stop
+ * string. */
 static size_t stop_advance(struct stop_matcher *m, char byte, size_t *n_keep)
 {
     size_t n_match = 0;

@@ -20,17 +20,17 @@ void stop_destroy(struct stop_matcher **m);
  * Errors: STATUS_MEMORY. */
 struct status stop_copy(const struct stop_matcher *m, struct stop_matcher **out);
 
-/* Local. Takes n more bytes of text; appends to `out` the text that can no longer belong to a stop
- * string. At a match *stopped is true and `out` has the text before it; later calls append nothing.
- * Of several matches the one that ends first counts, and of those that end together the longest. If
- * the input comes in whole UTF-8 sequences, so does the output. Takes time n times the number of
- * strings. Errors: STATUS_MEMORY. */
+/* Local. Takes n more bytes of text. Appends to `out` the text that can no longer belong to a stop
+ * string. At a match *stopped is true, and `out` has the text before it; later calls append
+ * nothing. Of several matches the one that ends first counts; of those that end together, the
+ * longest. If the input comes in whole UTF-8 sequences, so does the output. Takes time n times the
+ * number of strings. Errors: STATUS_MEMORY. */
 struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, struct strbuf *out,
                         bool *stopped);
 
-/* Local. True when a stop string would end in these n bytes if they followed the text. Until the
- * next stop_feed each call must pass the bytes of the call before, to which it may add; only added
- * bytes are searched. After a match of stop_feed, always true. */
+/* Local. True when a stop string would end in these n bytes if they followed the text, and always
+ * after a match of stop_feed. Until the next stop_feed each call must pass the bytes of the call
+ * before, perhaps with more bytes after them; only the new bytes are searched. */
 bool stop_peek(struct stop_matcher *m, const char *text, size_t n);
 
 /* Local. Ends the text: appends the text that was held back, unless there was a match. Errors:

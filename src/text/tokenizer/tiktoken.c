@@ -61,8 +61,8 @@ static struct status next_token_rank(struct rank_walk *w, uint64_t *rank, bool *
     return strbuf_status(&w->bytes);
 }
 
-/* Writes the vocabulary, an object {token: rank}, and sets *n_ranks. Refuses ranks unless the
- * highest is their number less 1; the loader refuses repeated ones. */
+/* Writes the vocabulary, an object {token: rank}, and sets *n_ranks. Refuses ranks whose maximum is
+ * not *n_ranks - 1; the loader refuses repeated ranks. */
 static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
                                         uint64_t *n_ranks)
 {

@@ -1,4 +1,4 @@
-/* Writes a tokenizer.json from a tiktoken.model, which Kimi-K2 publishes in its place. Reads no
+/* Writes a tokenizer.json from a tiktoken.model, the file that Kimi-K2 publishes instead. Reads no
  * file. Called by the converter (checkpoint). */
 #ifndef SHOAL_TEXT_TOKENIZER_TIKTOKEN_H
 #define SHOAL_TEXT_TOKENIZER_TIKTOKEN_H

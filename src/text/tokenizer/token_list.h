@@ -1,4 +1,4 @@
-/* A growing list of token ids: the output of every encoder in this folder. */
+/* A growing list of token ids: the output of every encoder in this room. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKEN_LIST_H
 #define SHOAL_TEXT_TOKENIZER_TOKEN_LIST_H
 

@@ -11,7 +11,7 @@
 struct entry {
     const char *bytes; /* borrowed from the tokenizer, or from `fallback` */
     uint32_t n;
-    uint32_t n_common; /* how many first bytes it shares with the entry before */
+    uint32_t n_common; /* how many first bytes the entry shares with the entry before */
     int32_t id;
 };
 
@@ -43,8 +43,8 @@ const char *token_order_text(const struct token_order *o, int32_t id, bool begin
     if (d->kind == DECODER_METASPACE) {
         if (d->keeps_first) return bytes;
         for (; *n > 0 && *bytes == ' '; bytes++) --*n;
-        if (*n > 0 && memchr(bytes, ' ', *n) != NULL)
-            *n = 0; /* the decoder would remove these bytes too */
+        /* the decoder would remove the blanks inside too, so the token has no text here */
+        if (*n > 0 && memchr(bytes, ' ', *n) != NULL) *n = 0;
         return bytes;
     }
     size_t taken = 0;

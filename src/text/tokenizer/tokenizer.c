@@ -163,9 +163,9 @@ static void scratch_clear(struct strbuf *s)
     strbuf_clear(s);
 }
 
-/* Encodes the text between the added tokens that were found in raw text: normalizes it, then looks
- * for the added tokens of normalized text. `user` is NULL or marks the bytes in which special
- * tokens are plain text. */
+/* Encodes text between the added tokens that were found in raw text: normalizes it, then looks for
+ * the added tokens of normalized text. text.user is NULL, or marks bytes in which special tokens
+ * are plain text. */
 static struct status encode_raw(struct tokenizer *t, struct normal_text text, bool parse_special,
                                 struct token_list *out)
 {

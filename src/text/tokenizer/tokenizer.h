@@ -32,17 +32,17 @@ struct status tokenizer_create(const char *json, size_t n, const char *what,
                                struct tokenizer **out);
 void tokenizer_destroy(struct tokenizer **t);
 
-/* Local. Appends the ids of n_bytes of text to `out`. The ids are those of the Hugging Face
- * tokenizers library for the same file (0.23). Bytes that are not UTF-8 count as one U+FFFD per
- * maximal ill-formed part. Without TOKENIZER_PARSE_SPECIAL, text that spells a special token is
- * plain text; added tokens that are not special are found either way. Takes time n log n, or what a
- * pattern's match limit allows. After an error `out` has its old length. Errors: STATUS_MEMORY;
+/* Local. Appends the ids of n_bytes of text to `out`: those of Hugging Face's tokenizers library
+ * (0.23) with the same file. Each maximal ill-formed part of bytes that are not UTF-8 counts as one
+ * U+FFFD. Without TOKENIZER_PARSE_SPECIAL, text that spells a special token is plain text; added
+ * tokens that are not special are found in any case. Takes time n log n, or as long as a pattern's
+ * match limit allows. After an error `out` has its old length. Errors: STATUS_MEMORY;
  * STATUS_REQUEST when a pattern of the file exceeds its match limit, a piece is too long, or a
  * Unigram vocabulary lacks a character and has no unk_id. */
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 
-/* A part of a text that comes either from the template or from a user. */
+/* A part of a text; it comes either from the template or from a user. */
 struct text_span {
     size_t begin, end; /* bytes [begin, end) */
     bool is_user;
@@ -60,16 +60,16 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
 /* Local. Returns one more than the largest id. Ids below it may be unused. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* Local. Returns the bytes to which a token decodes by itself, which may end inside a UTF-8
- * sequence: for a special token its content, for a byte-fallback token its name ("<0xE9>").
- * Borrowed from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out of range. */
+/* Local. Returns the bytes to which a token decodes by itself; they may end inside a UTF-8
+ * sequence. A special token gives its content, a byte-fallback token its name ("<0xE9>"). Borrowed
+ * from t, not NUL-terminated. NULL and *n = 0 for an id that is unused or out of range. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
-/* Local. True for added tokens that the file calls special. */
+/* Local. True for an added token that the file marks as special. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* Local. Returns the id of a token by its content as the file writes it (byte-level characters for
- * ordinary tokens, plain text for added ones), or -1. */
+/* Local. Returns the id of a token from its content as the file writes it (an ordinary token in
+ * byte-level characters, an added token as plain text), or -1. */
 int32_t tokenizer_token_id(const struct tokenizer *t, const char *content, size_t n);
 
 #endif

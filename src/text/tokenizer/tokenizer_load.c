@@ -13,7 +13,7 @@ enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30, RANKED_BYTES_MAX =
 /* The sizes that the vocabulary and the added tokens need, counted before anything is stored. */
 struct sizes {
     size_t n_vocab, n_added;
-    size_t key_bytes; /* of the vocabulary and the added tokens together */
+    size_t key_bytes; /* bytes of the tokens in the vocabulary and of the added tokens */
     int64_t id_max;
 };
 
@@ -25,8 +25,8 @@ struct vocab_walk {
     int64_t n;
 };
 
-/* Reads the next token. *id is -1 when the file's id is no integer from 0 on; *key is NULL when the
- * list's element has no token. False at the end. */
+/* Reads the next token; false at the end. *id is -1 when the file's id is no integer of at least 0.
+ * *key is NULL when an element of the list has no token. */
 static bool vocab_next(struct vocab_walk *w, const char **key, size_t *n, int64_t *id)
 {
     const struct js_node *value;
@@ -99,7 +99,7 @@ static struct status tokenizer_load_measure(const struct js_node *vocab,
     return status_ok();
 }
 
-/* Allocates memory for what *s counted: tokens, added tokens, keys and their bytes. */
+/* Allocates the memory that *s counted: for tokens, added tokens, keys and their bytes. */
 static struct status tokenizer_load_make_room(struct tokenizer *t, const struct sizes *s)
 {
     t->n_tokens = (size_t)s->id_max + 1;
@@ -115,8 +115,8 @@ static struct status tokenizer_load_make_room(struct tokenizer *t, const struct 
     return status_ok();
 }
 
-/* Writes the bytes that a key stands for into to[n] and makes them the token's: decoded when the
- * whole key is byte-level, else unchanged. Returns whether they were decoded. */
+/* Sets the token's bytes: writes to `to` [n] the bytes that the key stands for, or the key itself
+ * if not all of it is byte-level. Returns whether the key is byte-level. */
 static bool set_bytes(const struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                       char *to)
 {
@@ -137,7 +137,8 @@ static void store_bytes(struct tokenizer *t, struct token_info *info, const char
     if (info->n == 1) t->bpe.byte_id[(unsigned char)info->bytes[0]] = id;
 }
 
-/* At the character level: enters single characters, from which BPE starts, into the model. */
+/* At the character level: enters a token of a single character into the model; BPE starts from
+ * these. */
 static void store_char(struct tokenizer *t, const char *key, size_t n, int32_t id)
 {
     size_t step;
@@ -441,7 +442,7 @@ struct status tokenizer_load_ranks(struct tokenizer *t, const char *what)
     return status_ok();
 }
 
-/* Reads one added token. *next_id is the id that a token new to the vocabulary must have. */
+/* Reads one added token. *next_id: the id that the next token new to the vocabulary must have. */
 static struct status read_added(struct tokenizer *t, const struct js_node *node,
                                 struct added_token *token, int64_t *next_id)
 {
@@ -470,8 +471,8 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
     return status_ok();
 }
 
-/* Sets the normalized content, which is searched for in normalized text, with room for as many
- * bytes after it. */
+/* Sets the normalized content of a token that is searched for in normalized text, with room for as
+ * many bytes after it. */
 static struct status normalize_added(struct tokenizer *t, struct added_token *token)
 {
     struct normal_text text = {.bytes = token->content, .n = token->n};
@@ -508,7 +509,8 @@ static struct status finish_added(struct tokenizer *t, struct added_token *token
     return status_ok();
 }
 
-/* Moves the tokens that are searched for in raw text to the front. Returns their number. */
+/* Moves tokens that are searched for in raw text before those for normalized text. Returns the
+ * number of the former. */
 static size_t raw_first(struct added_token *tokens, size_t n)
 {
     size_t n_raw = 0;

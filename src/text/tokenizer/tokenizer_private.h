@@ -16,8 +16,9 @@ struct token_info {
     const char *bytes; /* the token's text, borrowed from the tokenizer; NULL: no such id */
     uint32_t n;
     uint32_t n_key;
-    const char *key; /* the token as the file writes it; added tokens normalized; borrowed */
-    int16_t byte;    /* the byte that it means to a decoder with ByteFallback, or -1 */
+    const char *key; /* the token as the file writes it, or an added token's normalized content;
+                        borrowed */
+    int16_t byte;    /* the byte that the token means to a decoder with ByteFallback, or -1 */
     bool in_model;   /* the model's vocabulary has this id */
     bool added;      /* an added token has this id */
     bool special;
@@ -51,15 +52,17 @@ struct tokenizer {
     struct strbuf marks;              /* owned scratch: which bytes of the text come from a user */
 };
 
-/* Local. The steps of loading, in the order in which they run. All fill a zeroed tokenizer, which
- * tokenizer_destroy frees even half filled. Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. The steps of loading, in the order in which they run. Each fills a part of a zeroed
+ * tokenizer. tokenizer_destroy frees it even after a failed step. Errors: STATUS_INPUT,
+ * STATUS_MEMORY. */
 struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *model,
                                    const struct js_node *added, const char *what);
 struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
                                      const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
-/* Adds merges for all ways to make a token from two, ranked by its id, as tiktoken merges. */
+/* Adds a merge for each way to make a token from two others, ranked by the token's id, as in
+ * tiktoken. */
 struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);

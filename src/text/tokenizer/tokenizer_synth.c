@@ -16,10 +16,11 @@ struct family {
     const char *normalizer;
     const char *pre_tokenizer;
     bool ignore_merges;
-    bool add_bos; /* used when the file does not say */
+    bool add_bos; /* used when the file has no add_bos_token */
 };
 
-/* SentencePiece's BPE: blanks become U+2581; BLANK_BEFORE also puts one before the text. */
+/* Normalizers of SentencePiece's BPE: both replace blanks by U+2581; BLANK_BEFORE also puts one
+ * before the text. */
 #define BLANKS_OUT                                                                                 \
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}"
 #define BLANK_BEFORE                                                                               \
@@ -49,7 +50,8 @@ static const struct family SPM_BARE = {"", BLANKS_OUT, "null", false, true};
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern                                        \
     "\"},\"behavior\":\"Isolated\",\"invert\":false}"
 
-/* Letters that may begin a word, letters that may follow, and English endings (o200k, Kimi-K2). */
+/* Parts of patterns (o200k, Kimi-K2): the letters that may begin a word, the letters that may
+ * follow, an optional character before a word, and English endings. */
 #define UPPER        "\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}"
 #define LOWER        "\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}"
 #define BEFORE_WORD  "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?"
@@ -230,7 +232,7 @@ struct spm_merge {
     float score;
     uint32_t token;
     uint32_t n_left;                /* bytes */
-    uint32_t left_chars, all_chars; /* of equal scores, the longer left part merges first */
+    uint32_t left_chars, all_chars; /* with equal scores the longer left part merges first */
 };
 
 static int compare_merges(const void *a, const void *b)
@@ -307,7 +309,7 @@ done:
     return st;
 }
 
-/* Returns an error unless a beginning or end token is a token in use. */
+/* Returns an error unless the id of a beginning or end token belongs to a token in use. */
 static struct status check_special(const struct gguf_vocab *v, int64_t id, const char *key)
 {
     if (id >= 0 && (uint64_t)id < v->n_tokens &&

@@ -24,7 +24,7 @@ enum gguf_token_type {
     GGUF_TOKEN_BYTE = 6,
 };
 
-/* The metadata keys tokenizer.ggml.*; everything is borrowed. */
+/* The values of the metadata keys tokenizer.ggml.*; everything is borrowed. */
 struct gguf_vocab {
     const char *model; /* "model": "gpt2", byte-level BPE, or "llama", SentencePiece's BPE */
     const char *pre;   /* "pre", for gpt2: "gpt-2", "smollm", "llama-bpe", "qwen2", ... */
@@ -41,11 +41,11 @@ struct gguf_vocab {
     int add_blank;       /* "add_space_prefix", for llama: 0 or 1; -1 when absent: yes */
 };
 
-/* Local. Appends the JSON text to `out` (initialised by the caller, who owns it). Control and
- * unknown tokens become special added tokens, user-defined ones plain added tokens; unused ones are
- * left out (their ids stay unused). For llama the merges are all splits of the ordinary tokens into
- * two tokens, by falling score. Errors: STATUS_INPUT names the model, pre, token or merge that is
- * not understood; STATUS_MEMORY. */
+/* Local. Appends the JSON text to `out` (initialised and owned by the caller). Control and unknown
+ * tokens become special added tokens, user-defined tokens become plain added tokens. Unused tokens
+ * are left out, and their ids stay unused. For llama the merges are all splits of ordinary tokens
+ * into two tokens, by falling score. Errors: STATUS_INPUT names the model, pre, token or merge that
+ * is not understood; STATUS_MEMORY. */
 struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf *out);
 
 /* Local. Returns the pre_tokenizer of Kimi-K2, as JSON for tokenizer.json. */

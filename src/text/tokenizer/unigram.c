@@ -1,5 +1,5 @@
-/* Viterbi over a trie in a hash table. Sums and ties are the reference library's: scores are added
- * left to right in double precision, and of equal paths the one found first stays. */
+/* Viterbi over a trie in a hash table. Sums and ties follow the reference library: scores are added
+ * left to right in double precision, and of equal paths the first one found stays. */
 #include "text/tokenizer/unigram.h"
 
 #include "base/mem.h"
@@ -105,8 +105,8 @@ static bool improve(struct unigram_end *end, size_t from, int32_t id, double sco
     return true;
 }
 
-/* Extends the best path to `at` by every token that starts there, and by the unknown token when no
- * token is just the next character, which has n_char bytes. */
+/* Extends the best path to `at` by every token that starts there. If no token is exactly the next
+ * character (n_char bytes), extends it by the unknown token too. */
 static struct status unigram_extend(struct unigram *u, const char *piece, size_t n, size_t at,
                                     size_t n_char)
 {
@@ -132,8 +132,8 @@ static struct status unigram_extend(struct unigram *u, const char *piece, size_t
     return status_ok();
 }
 
-/* Appends a part of unknown characters: the token that spells it, or its bytes' tokens, or the
- * unknown token. */
+/* Appends the ids of a run of unknown characters: the token that spells the run, or the tokens of
+ * its bytes, or the unknown token. */
 static struct status put_unknown(const struct unigram *u, const char *part, size_t n,
                                  struct token_list *out)
 {
@@ -161,7 +161,7 @@ static void turn_path(struct unigram *u, size_t n)
     u->ends[0].from = behind;
 }
 
-/* Appends the tokens of the reversed path; neighbouring unknown tokens are one part. */
+/* Appends the tokens of the reversed path; joins neighbouring unknown characters to one run. */
 static struct status put_path(struct unigram *u, const char *piece, size_t n,
                               struct token_list *out)
 {

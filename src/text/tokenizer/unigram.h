@@ -20,7 +20,7 @@ struct unigram_edge {
 /* The best path that ends at a byte. */
 struct unigram_end {
     double score;
-    int32_t from; /* where the path's last token starts; -1: no path ends here yet */
+    int32_t from; /* where the path's last token starts; -1: no path ends at this byte yet */
     int32_t id;
 };
 

@@ -123,7 +123,8 @@ bool unicode_is_word(uint32_t c)
 
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n)
 {
-    /* the lead byte of U+0300 (NFC), or the least byte beyond ASCII */
+    /* the lead byte of U+0300, the first code point that NFC may change; other forms: the first
+     * byte beyond ASCII */
     const unsigned char from = form == UNICODE_NFC ? 0xCC : 0x80;
     for (size_t i = 0; i < n; i++) {
         if ((unsigned char)text[i] >= from) return false;
@@ -245,7 +246,7 @@ bool unicode_is_mark(uint32_t c)
 
 size_t unicode_lowercase(uint32_t c, uint32_t out[2])
 {
-    if (c == 0x130) { /* the one character whose lower case is two */
+    if (c == 0x130) { /* the only character whose lower case has two code points */
         out[0] = 'i';
         out[1] = 0x307;
         return 2;
@@ -290,7 +291,7 @@ static void sort_marks(int32_t *points, size_t n, int32_t *scratch)
     }
 }
 
-/* Decomposes text into points (room for capacity); returns their number. */
+/* Decomposes text into points [capacity]; returns their number. */
 static size_t decompose(const char *text, size_t n, bool compatible, int32_t *points,
                         size_t capacity)
 {
@@ -322,7 +323,8 @@ static void put_points(const int32_t *points, size_t n, struct strbuf *out)
 /* Composes n ordered points canonically and appends them as UTF-8. */
 static void compose(int32_t *points, size_t n, struct strbuf *out)
 {
-    for (size_t i = 0, end; i < n; i = end) { /* a newer point never joins the points before it */
+    for (size_t i = 0, end; i < n; i = end) { /* a character newer than Unicode 9 never composes
+                                                 with those before it */
         end = i + 1;
         while (end < n && !is_newer((uint32_t)points[end])) end++;
         const utf8proc_ssize_t n_composed = utf8proc_normalize_utf32(

@@ -1,5 +1,5 @@
 /* Unicode properties that tokenizers depend on: blanks, word characters, categories, case, normal
- * forms. They follow Unicode 16, except where the tokenizers library differs from it. Knows no
+ * forms. They follow Unicode 16, except where Hugging Face's tokenizers library differs. Knows no
  * patterns and no tokens. */
 #ifndef SHOAL_TEXT_UNICODE_UNICODE_H
 #define SHOAL_TEXT_UNICODE_UNICODE_H
@@ -29,20 +29,20 @@ bool unicode_is_space(uint32_t c);
 bool unicode_is_word(uint32_t c);
 
 /* Local. Appends the inside of a PCRE2 class for a general category ("L", "Lu", ...) or the script
- * Han; with a PCRE2 that knows Unicode 14 to 16 it means the same as in Unicode 16. False, and
- * nothing appended, for C, Cn, Co, Cs and any other name. */
+ * Han. A PCRE2 that knows Unicode 14, 15 or 16 then matches as with Unicode 16. False, and nothing
+ * appended, for C, Cn, Co, Cs and any other name. */
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out);
 
 /* The normalization forms of UAX 15. */
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
-/* Local. Appends the normal form of n bytes of well-formed UTF-8, by Unicode 9 as the tokenizers
- * library does. Time: linear. Errors: STATUS_MEMORY. */
+/* Local. Appends the normal form of n bytes of well-formed UTF-8, by Unicode 9, as Hugging Face's
+ * tokenizers library does. Time: linear. Errors: STATUS_MEMORY. */
 struct status unicode_normalize(enum unicode_form form, const char *text, size_t n,
                                 struct strbuf *out);
 
-/* Local. True when the text is certainly its own normal form: no byte begins a code point that the
- * form could change. False: it may or may not be. */
+/* Local. True when the text certainly is its own normal form, because no byte begins a code point
+ * that the form could change. False: it may be or not. */
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n);
 
 /* Local. True for a combining mark (general category M) of Unicode 9. */
