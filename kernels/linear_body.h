@@ -14,6 +14,8 @@
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
  *     PIECE, SHORT_PIECE                             inputs of a K-slice of MANY_PANELS panels
+ *     BLOCK_ROWS                                     rows that share a converted K-slice
+ *     GROUP_TILES                                    linear_walk.h
  *     struct v16, v16_zero, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
  *     fp8_large, fp8_scales, fp8_enlarged, fp8_quad  fp8.h
@@ -35,7 +37,6 @@
 #endif
 
 enum {
-    BLOCK_ROWS = 256,   /* rows that share a converted K-slice */
     FEW_ROWS = 6,       /* most rows for which weights are converted in registers */
     FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
                            memory delivers two streams faster than one or four */
@@ -283,43 +284,7 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s)
     }
 }
 
-/* Returns the most inputs of a K-slice of n_panels panels; the scratch memory holds PIECE inputs of
- * MANY_PANELS panels. */
-ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
-{
-    const bool is_short = n_rows > FEW_ROWS && n_rows < MANY_ROWS;
-    return (size_t)(is_short ? SHORT_PIECE : PIECE) * MANY_PANELS / n_panels;
-}
-
-/* A K-slice: inputs [k, k + n_k) of the panels from `panel` on. A K-slice never crosses the end of
- * a leaf. */
-struct piece {
-    size_t panel, k, n_k;
-    bool begins, ends; /* whether the leaf begins with it, ends with it */
-};
-
-ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_panels,
-                                    size_t panel, size_t k)
-{
-    const struct packed *w = s->w;
-    if (w->n_in == 0) return (struct piece){panel, 0, 0, true, true};
-    const size_t leaf = leaf_length(w, leafy), at = k % leaf;
-    const size_t left = min_size(leaf - at, w->n_in - k);
-    const size_t n_k = min_size(left, piece_length(n_panels, s->n_rows));
-    return (struct piece){panel, k, n_k, at == 0, n_k == left};
-}
-
-/* Returns the K-slice after p: of the same panels, or of the next ones. After the last one, an
- * empty slice. */
-ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t n_panels,
-                                       const struct piece *p)
-{
-    const size_t k = p->k + p->n_k, next = p->panel + n_panels, panel1 = s->panel1;
-    if (next > panel1) return *p;
-    if (k < s->w->n_in) return piece_at(s, leafy, n_panels, p->panel, k);
-    if (next + n_panels > panel1) return (struct piece){.panel = panel1};
-    return piece_at(s, leafy, n_panels, next, 0);
-}
+#include "kernels/linear_walk.h"
 
 /* The number of vectors in struct sums16. The vectors are copied one by one, because a compiler
  * would copy the whole struct in smaller pieces, and loads that follow would stall. */
@@ -332,6 +297,8 @@ struct block {
     size_t n_panels;
     const struct slice *s;
     struct grid grid;
+    const float *x; /* [n_rows, x_stride] inputs of the K-slice */
+    size_t x_stride;
     struct v16 *c;         /* [n_rows, n_panels] chains */
     struct sums16 *sums;   /* [n_rows, n_panels] */
     int64_t *n_bad;        /* [n_rows] */
@@ -463,8 +430,8 @@ ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct pi
     const struct slice *s = b->s;
     const size_t n_bytes = input_bytes(b->t), panel_bytes = panel_bytes_of(b->t, s->w);
     const size_t lines = (behind->n_k * n_bytes + LINE_BYTES - 1) / LINE_BYTES;
-    struct tile_work o = {.x = s->x + p->k,
-                          .x_stride = s->x_stride,
+    struct tile_work o = {.x = b->x,
+                          .x_stride = b->x_stride,
                           .w = now,
                           .n_k = p->n_k,
                           .begins = p->begins,
@@ -502,7 +469,7 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     const char *ahead_end = o.ahead + behind->n_k * input_bytes(b->t);
     for (size_t r = 0, i = 0, n; i < n_tiles; r += n, i++, o.x = o.next) {
         n = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
-        o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : s->x + next->k;
+        o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : COPIES ? b->x : s->x + next->k;
         if (p->k + p->n_k == s->w->n_in) fetch_outputs(b, p, r, n);
         tile(n, &o, b->c + r * b->n_panels);
         if (o.n_ahead > 0) {
@@ -521,43 +488,58 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     const struct packed *w = s->w;
     const size_t panel1 = s->panel1;
     float scratch[2][MANY_PANELS * PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
-    struct v16 c[MANY_PANELS * BLOCK_ROWS];
-    struct sums16 sums[MANY_PANELS * BLOCK_ROWS];
+    float inputs[COPIES ? BLOCK_ROWS * COPY_STRIDE : 1] __attribute__((aligned(64)));
+    struct v16 c[GROUP_TILES * MANY_PANELS * BLOCK_ROWS];
+    struct sums16 sums[GROUP_TILES * MANY_PANELS * BLOCK_ROWS];
     int64_t n_bad[BLOCK_ROWS] = {0};
     struct fp8_piece fp8;
     if (panel + n_panels > panel1) return panel;
-    const struct block b = {t, quantized, leafy, n_panels, s, grid_of(w), c, sums, n_bad, &fp8};
-    struct piece p = piece_at(s, leafy, n_panels, panel, 0);
+    struct block b = {.t = t,
+                      .quantized = quantized,
+                      .leafy = leafy,
+                      .n_panels = n_panels,
+                      .s = s,
+                      .grid = grid_of(w),
+                      .x_stride = COPIES ? COPY_STRIDE : s->x_stride,
+                      .n_bad = n_bad,
+                      .fp8 = &fp8};
+    struct piece p = piece_at(s, leafy, n_panels, (struct place){panel, panel, 0});
     struct piece next = piece_after(s, leafy, n_panels, &p);
     float *now = scratch[0], *then = scratch[1];
     for (bool whole = true; p.panel + n_panels <= panel1; whole = quantized) {
         const struct piece behind = piece_after(s, leafy, n_panels, &next);
+        const size_t at = (p.panel - p.group) * s->n_rows;
+        if (COPIES && p.panel == p.group) copy_inputs(s, &p, inputs);
+        b.x = COPIES ? inputs : s->x + p.k;
+        b.c = c + at;
+        b.sums = sums + at;
         if (whole) piece_whole(&b, &p, now);
         piece_rows(&b, &p, &next, &behind, now, then);
         float *free = now;
         now = then;
         then = free;
-        panel = p.panel + n_panels;
         p = next;
         next = behind;
     }
     for (size_t r = 0; leafy && r < s->n_rows; r++) count_bad(s, r, n_bad[r]);
-    return panel;
+    return panel + (panel1 - panel) / n_panels * n_panels;
 }
 
-/* Computes a slice in blocks of at most BLOCK_ROWS rows. */
+/* Computes a slice in blocks of about equal size, of at most BLOCK_ROWS rows. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
                           const struct linear_slice *whole)
 {
     const struct linear_group *g = &a->groups[whole->group];
     const size_t row1 = whole->row1;
-    for (size_t row = whole->row0; row < row1; row += BLOCK_ROWS) {
+    size_t n_blocks = (row1 - whole->row0 + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    for (size_t row = whole->row0, n; row < row1; row += n, n_blocks--) {
         const size_t at = g->row0 + row;
+        n = (row1 - row + n_blocks - 1) / n_blocks;
         struct slice s = {.w = g->w,
                           .x = a->x + at * a->x_stride,
                           .x_stride = a->x_stride,
                           .y_stride = a->y_stride,
-                          .n_rows = min_size(row1 - row, BLOCK_ROWS),
+                          .n_rows = n,
                           .panel0 = whole->panel0,
                           .panel1 = whole->panel1};
         if (leafy && a->sums != NULL) {
