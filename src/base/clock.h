@@ -5,6 +5,14 @@
 #include <stdint.h>
 #include <time.h>
 
+/* Local. Returns the nanoseconds that the calling thread has computed. */
+static inline uint64_t clock_thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Local. Returns nanoseconds since an arbitrary start. */
 static inline uint64_t clock_ns(void)
 {

@@ -156,6 +156,7 @@ static void put_expert_rows(const struct expert_stream_stats *e, struct strbuf *
     job_metrics_put(s, "disk_bytes", e->n_bytes);
     job_metrics_put(s, "disk_reads", e->n_reads);
     put_real(s, "disk_wait_s", (double)e->wait_ns * 1e-9);
+    put_real(s, "disk_cpu_s", (double)e->cpu_ns * 1e-9);
     job_metrics_put(s, "passes", e->n_needed);
     job_metrics_put(s, "passes_in_memory", e->n_held);
     put_real(s, "rows_per_pass", e->n_needed > 0 ? (double)e->n_rows / (double)e->n_needed : 0);

@@ -42,6 +42,7 @@ struct expert_stream_stats {
     uint64_t n_rows;           /* rows of these experts */
     uint64_t n_blocks;         /* calls of begin with at least one need */
     uint64_t wait_ns;          /* that the caller waited for the disk */
+    uint64_t cpu_ns;           /* that the reader computed: reads, and checksums */
     uint64_t held_bytes;       /* memory for experts */
 };
 

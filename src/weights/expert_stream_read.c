@@ -2,6 +2,8 @@
  * verifies. */
 #include "weights/expert_stream_private.h"
 
+#include "base/clock.h"
+
 #include <string.h>
 
 /* A read that is in flight, or has arrived and waits to be verified. */
@@ -163,6 +165,7 @@ static void take_read(struct reader *r)
     pthread_mutex_lock(&s->lock);
     r->first = (r->first + 1) % STREAM_DEPTH;
     r->n--;
+    s->stats.cpu_ns = clock_thread_ns();
     s->stats.n_reads++;
     s->stats.n_bytes += f.place.n_bytes;
     s->entries[f.entry].state = STREAM_READY;

@@ -1,12 +1,12 @@
 /* Keeps the timeline in a ring. */
 #include "parallel/record/trace.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 struct trace {
     _Atomic uint64_t n_added; /* written by the one writer; read by a thread that copies events */
@@ -60,9 +60,7 @@ void trace_add_comm(struct trace *t, const struct flight *f)
 
 uint64_t trace_cpu_ns(const struct trace *t)
 {
-    struct timespec now = {0};
-    if (t != NULL) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return t != NULL ? clock_thread_ns() : 0;
 }
 
 size_t trace_capacity(const struct trace *t)
