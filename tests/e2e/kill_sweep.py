@@ -247,8 +247,7 @@ class JournalTest:
         self.journal = self.work / "out.jsonl.journal"
         self.draw, self.draw_weights = random.Random(args.seed), random.Random(args.seed + 1)
         self.inputs = [self.input]
-        write_lines(self.input, [{**line, "custom_id": line["custom_id"] + "+" * i}
-                                 for i in range(self.copies) for line in job_lines(i == 0)])
+        write_lines(self.input, self.lines())
         whole = self.work / "whole.jsonl"
         since = time.monotonic()
         self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", whole,
@@ -260,6 +259,10 @@ class JournalTest:
         n_errors = sum("error" in row for row in rows)
         expect((len(rows), n_errors) == (N_LINES * self.copies, 2 * self.copies), f"{len(rows)} rows, {n_errors} error rows")
         print(f"uninterrupted, one rank, no journal: {self.whole_s:.1f} s, sha256 {self.sha}")
+
+    def lines(self):
+        return [{**line, "custom_id": line["custom_id"] + "+" * i}
+                for i in range(self.copies) for line in job_lines(i == 0)]
 
     def begin(self):
         self.output.unlink(missing_ok=True)
@@ -311,6 +314,8 @@ class JournalTest:
 class Sweep(JournalTest):
     """Runs the sweep and counts the kinds of kills."""
 
+    points = FAILPOINTS
+
     def __init__(self, args):
         super().__init__(args)
         lines = self.input.read_bytes()
@@ -323,7 +328,7 @@ class Sweep(JournalTest):
 
     def kill_by_failpoint(self, name, is_sure):
         layout, flags, env = self.random_layout()
-        most = max(1, min(self.n_rows(), N_LINES)) if name == "resume" else FAILPOINTS[name]
+        most = max(1, min(self.n_rows(), N_LINES)) if name == "resume" else self.points[name]
         n_pass = 1 if is_sure else self.draw.randint(1, most)
         job = Started(self, layout, *flags, "--failpoint", f"{name}:{n_pass}", env=env)
         if name == "drain":
