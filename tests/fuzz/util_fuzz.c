@@ -1,7 +1,7 @@
 /* Seeds, scratch files and sentences for the driver and the targets. */
 #include "fuzz/fuzz.h"
 
-#include <dirent.h>
+#include <ftw.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,12 @@ const char *__lsan_default_suppressions(void)
     X(wire_ints)                                                                                   \
     X(compressed)                                                                                  \
     X(embed)                                                                                       \
-    X(mail_blocks)
+    X(mail_blocks)                                                                                 \
+    X(kv_store)                                                                                    \
+    X(kv_store_summed)                                                                             \
+    X(kv_tier)                                                                                     \
+    X(experts)                                                                                     \
+    X(experts_summed)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
 TARGET_LIST(X)
@@ -156,17 +161,19 @@ void fuzz_write(const char *path, const char *bytes, size_t n)
     FUZZ_CHECK(fclose(f) == 0, "%s: a failed write", path);
 }
 
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info;
+    (void)kind;
+    (void)at;
+    remove(path);
+    return 0;
+}
+
 void fuzz_scratch_clear(void)
 {
     if (folder_of != getpid()) return;
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] != '.') remove(path);
-    }
-    if (d != NULL) closedir(d);
-    rmdir(folder);
+    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     folder_of = 0;
 }
 
