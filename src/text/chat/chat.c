@@ -17,7 +17,7 @@ struct chat {
     struct jinja *template; /* owned */
     char *tokens[N_TOKENS]; /* owned; NULL: not set */
     size_t n_tokens[N_TOKENS];
-    struct jinja_date date; /* the default */
+    struct jinja_date date; /* the date for options without one */
     enum chat_tool_form tool_form;
     bool has_thoughts;
 };
@@ -86,7 +86,7 @@ void chat_destroy(struct chat **c)
     mem_free(c);
 }
 
-/* Whether the text has this shape, in which 0 stands for any digit. */
+/* True when the text has this shape; a 0 in the shape stands for any digit. */
 static bool is_shaped(const char *text, const char *shape)
 {
     for (; *shape != '\0'; text++, shape++) {
@@ -147,8 +147,8 @@ static void add_json(struct vars *vars, const char *name, const struct js_node *
     };
 }
 
-/* Adds the user's variables. The model's variables are added after these, and the last one of equal
- * names wins. */
+/* Adds the user's variables. The model's variables are added later; of equal names the last one
+ * counts. */
 static struct status add_extra(struct vars *vars, const struct js_node *extra)
 {
     const void *it = NULL;
@@ -244,7 +244,7 @@ struct status chat_render_members(const struct chat *c, const struct js_node *ob
     return st;
 }
 
-/* Runs the template over messages in JSON; sets *ok to whether it ran without a failure. */
+/* Runs the template over messages in JSON. *ok: it ran without a failure. */
 static struct status render_text(const struct chat *c, const char *json, struct chat_text *out,
                                  bool *ok)
 {

@@ -14,9 +14,9 @@
 
 struct chat; /* only chat_set_token changes it */
 
-/* Local. Parses n bytes of a Jinja template; `what` names them in errors. tokens:
- * tokenizer_config.json (or NULL), from which bos_token, eos_token and the other special tokens are
- * taken: strings, or objects with "content". Owner of *out: the caller, chat_destroy. Errors:
+/* Local. Parses n bytes of a Jinja template; `what` names the template in errors. tokens:
+ * tokenizer_config.json (or NULL), which gives bos_token, eos_token and the other special tokens as
+ * strings, or as objects with "content". Owner of *out: the caller, chat_destroy. Errors:
  * STATUS_INPUT with the line, STATUS_MEMORY. */
 struct status chat_create(const char *source, size_t n, const struct js_node *tokens,
                           const char *what, struct chat **out);
@@ -33,14 +33,15 @@ enum chat_tool_form {
     CHAT_TOOLS_TAGGED, /* JSON between <tool_call> and </tool_call> */
 };
 
-/* Local. Tells the form from the template's text: tagged if the text contains <tool_call>. */
+/* Local. Returns the form, judged by the template's text: tagged if the text contains <tool_call>.
+ */
 enum chat_tool_form chat_tool_form(const struct chat *c);
 
 /* The tags around a model's thoughts. */
 #define CHAT_OPEN_THOUGHT  "<think>"
 #define CHAT_CLOSE_THOUGHT "</think>"
 
-/* Local. Tells whether the template's text has the closing tag of thoughts. */
+/* Local. True when the template's text has the closing tag of thoughts. */
 bool chat_has_thoughts(const struct chat *c);
 
 /* Zero-initialise it. Nodes are borrowed and may be NULL. */
@@ -49,7 +50,7 @@ struct chat_options {
     const struct js_node *tools;     /* array, as OpenAI writes it */
     const struct js_node *documents; /* array */
     const struct js_node *extra;     /* object: further variables (chat_template_kwargs) */
-    struct jinja_date date;          /* for strftime_now; year 0: CHAT_DATE_DEFAULT */
+    struct jinja_date date;          /* the time for strftime_now; year 0: CHAT_DATE_DEFAULT */
     struct jinja_limits limits;
 };
 
@@ -63,32 +64,33 @@ struct status chat_date_parse(const char *text, struct jinja_date *out);
 struct chat_text {
     char *bytes; /* owned, [n]; not NUL-terminated */
     size_t n;
-    struct text_span *spans; /* owned, [n_spans]: they cover [0, n) in order, kinds alternate */
+    struct text_span *spans; /* owned, [n_spans]: they cover [0, n) in order; spans of the
+                                template and of users alternate */
     size_t n_spans;
     uint64_t n_steps; /* steps that the template took, even if it failed */
 };
 
-/* Local. Runs the template over an array of messages, all of whose strings come from a user.
+/* Local. Runs the template over an array of messages, all of whose strings count as a user's.
  * Errors: STATUS_REQUEST for messages, tools, documents or extra of the wrong shape, and those of
  * jinja_render; STATUS_MEMORY. */
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
 
-/* Local. Tells whether the template has opened the thoughts of the answer: the template's own text
- * at the end of the conversation has the opening tag, and no closing tag behind it. */
+/* Local. True when the template has opened the thoughts of the answer: after the last byte of a
+ * user, the template's own text has the opening tag, and no closing tag behind it. */
 bool chat_text_begins_thoughts(const struct chat_text *t);
 
-/* Local. Runs the template over the members of an object, all of which come from a user; each is a
- * variable, and `line` is the whole object unless it has a member of that name. A member that is
- * null counts as missing. date as in chat_options. Errors: those of jinja_render, also for a
+/* Local. Runs the template over the members of an object, which all count as a user's. Each member
+ * is a variable; `line` is the whole object, unless the object has a member of that name. A member
+ * that is null counts as missing. date: as in chat_options. Errors: those of jinja_render, and a
  * missing member that is printed; STATUS_MEMORY. */
 struct status chat_render_members(const struct chat *c, const struct js_node *object,
                                   const struct jinja_date *date, struct chat_text *out);
 
-/* Local. Sets *takes to whether a message's content may stay a list of OpenAI's text parts: the
- * template writes a list of one part exactly as it writes that part's text as a string. Runs the
- * template on one message in both forms. Errors: STATUS_MEMORY. */
+/* Local. *takes: a message's content may stay a list of OpenAI's text parts, because the template
+ * writes a list of one part exactly as it writes that part's text as a string. Runs the template on
+ * one message in both forms. Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);
 
 /* Local. Appends the token ids of a rendered conversation. Special tokens are recognized only in

@@ -23,7 +23,7 @@ enum jinja_var_kind {
     JINJA_VAR_NONE,
     JINJA_VAR_BOOL,
     JINJA_VAR_TEXT, /* from the model: trusted */
-    JINJA_VAR_JSON, /* from a user: every byte of its printed form is marked */
+    JINJA_VAR_JSON, /* from a user: every byte that is printed of it is marked */
 };
 
 struct jinja_var {
@@ -41,13 +41,14 @@ struct jinja_date {
     int hour, minute, second;
 };
 
-/* Bounds the work of a template, because a job answers signals only between two lines. Templates
+/* The default bound on a template's work: a job answers signals only between two lines. Templates
  * that look at all later messages for each message need millions of steps for long chats. */
 enum { JINJA_STEPS_MAX = 1 << 24 };
 
 /* A zero means the default. */
 struct jinja_limits {
-    uint64_t max_steps;      /* JINJA_STEPS_MAX; one per node, and one per 1 to 16 bytes touched */
+    uint64_t max_steps;      /* JINJA_STEPS_MAX; a step is a node that is run, or 1 to 16 bytes
+                                that are touched */
     size_t max_memory_bytes; /* 256 MiB for all values together */
     size_t max_output_bytes; /* 64 MiB, for the output and for each text that is built */
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
@@ -64,7 +65,7 @@ struct jinja_output {
 };
 
 /* Local. Runs a template. Errors: STATUS_REQUEST, whose sentence is that of raise_exception, or
- * names the template's mistake and its line, the field of a wrong type, or the limit;
+ * names the template's mistake and its line, the field of the wrong type, or the limit reached;
  * STATUS_MEMORY. */
 struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, size_t n_vars,
                            const struct jinja_date *now, const struct jinja_limits *limits,

@@ -79,7 +79,7 @@ static const struct jfunction *method_of(const struct jvalue *v, const struct jt
     return jfunction_find(JINJA_METHODS, name->p, name->n, type);
 }
 
-/* Sets *out to a method of v, as a value. False: v has no such method, or a failure. */
+/* Sets *out to a method of v, as a value. False: v has no such method, or memory ran out. */
 static bool bind_method(struct jrun *r, const struct jvalue *v, const struct jtext *name,
                         struct jvalue *out)
 {
@@ -106,7 +106,8 @@ bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, str
     return !status_failed(&r->st);
 }
 
-/* Sets *out to the position of index i; negative ones count from the end. False: outside [0, n). */
+/* Sets *out to the position of index i in n elements; a negative index counts from the end. False:
+ * outside [0, n). */
 static bool place(int64_t i, size_t n, size_t *out)
 {
     if (i < 0) i += (int64_t)n;
@@ -166,7 +167,7 @@ static int64_t jinja_access_clamp(int64_t i, int64_t low, int64_t high)
     return i < low ? low : i > high ? high : i;
 }
 
-/* Sets *out by Python's rules for the bounds of a slice of n elements. */
+/* Sets *out to the bounds of a slice of n elements, by Python's rules. */
 static bool slice_bounds(struct jrun *r, const struct jvalue part[3], int64_t n, struct slice *out)
 {
     int64_t value[3] = {0, 0, 1};

@@ -104,7 +104,7 @@ static bool number_binary(struct jrun *r, int op, const struct jvalue *a, const 
     return true;
 }
 
-/* Appends the text, with HTML's special characters escaped unless `safe`. */
+/* Appends the text of v, with HTML's special characters escaped unless `safe`. */
 static bool add_escaped(struct jbuild *b, const struct jvalue *v, bool safe)
 {
     const struct jtext *t = v->u.text;
@@ -173,8 +173,8 @@ static bool repeatable(const struct jvalue *v)
 }
 
 /* Always false: fails because the operands' types do not fit the operator. For '+' the sentence
- * names the request's field that an operand came from, if one did; it prefers the operand that is
- * not a string. */
+ * names the request's field from which an operand came, if one did, preferably of the operand that
+ * is not a string. */
 static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
                        const struct jvalue *b)
 {

@@ -161,7 +161,7 @@ static int day_of_year(const struct jinja_date *d)
     return BEFORE[d->month - 1] + d->day + (leap && d->month > 2);
 }
 
-/* Writes the name of the month or weekday, its first three letters, or AM or PM. False: no such
+/* Writes the name of the month or weekday, or its first three letters, or AM or PM. False: another
  * directive. */
 static bool date_name(char letter, const struct jinja_date *d, char out[16])
 {
@@ -179,8 +179,8 @@ static bool date_name(char letter, const struct jinja_date *d, char out[16])
     return true;
 }
 
-/* Writes one directive of strftime in the C locale; `bare` (%-d) drops the padding. False: an
- * unknown one. */
+/* Writes the result of one strftime directive in the C locale; `bare` (%-d) drops the padding.
+ * False: an unknown directive. */
 static bool date_part(char letter, bool bare, const struct jinja_date *d, char out[16])
 {
     int value, width = 2;
@@ -243,7 +243,7 @@ static bool add_expanded(struct jbuild *b, const char *format)
     return jtext_literal(b->r, format, &text) && add_formatted(b, text.u.text);
 }
 
-/* Appends one directive. letter '\0': the format ends after its %. */
+/* Appends the result of one directive. letter '\0': the format ends after its %. */
 static bool add_directive(struct jbuild *b, char letter, bool bare, bool user)
 {
     char part[16] = "";

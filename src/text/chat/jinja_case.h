@@ -1,5 +1,5 @@
-/* Upper, lower and title case like Python's str methods: full mappings, from one character to as
- * many as three. Called by jinja_string.c and jinja_test.c. */
+/* Upper, lower and title case as in Python's str methods. Full mappings: one character may become
+ * up to three. Called by jinja_string.c and jinja_test.c. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_CASE_H
 #define SHOAL_TEXT_CHAT_JINJA_CASE_H
 
@@ -10,8 +10,8 @@
 enum { JINJA_CASE_MAX = 3 };
 enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
 
-/* Local. Writes c in another case (SpecialCasing.txt without its conditions) to `to`; returns the
- * number of characters. */
+/* Local. Writes c in another case to `to`; returns the number of characters. Follows
+ * SpecialCasing.txt without its conditions. */
 size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
 
 /* Local. True when c has the property Cased (jinja_cased) or Case_Ignorable (jinja_case_ignorable)

@@ -1,6 +1,6 @@
 /* Finds the field of a request from which a template's value came. Each value carries the number
- * that jfrom_json gave it. After a failure, and only then, the JSON is walked again in the same
- * order to find the path of that number. */
+ * that jfrom_json gave it. Only after a failure the JSON is walked again, in the same order, to
+ * find the path of that number. */
 #include "text/chat/jinja_run.h"
 
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static void append(struct walk *w, const char *format, ...)
     if (n > 0) w->n += (size_t)n < left ? (size_t)n : left - 1;
 }
 
-/* True when the wanted value is this node or lies inside it; w->path is then its path. */
+/* True when the wanted value is this node or inside it; w->path is then its path. */
 static bool jinja_field_find(struct walk *w, const struct js_node *node)
 {
     const size_t n = w->n;
@@ -61,8 +61,8 @@ static bool find_in_vars(const struct jrun *r, struct walk *w)
     return false;
 }
 
-/* Returns a value's JSON type for a sentence (undefined: "nothing"); NULL if JSON has no such
- * type. */
+/* Returns the name of a value's JSON type, for a sentence ("nothing" for undefined); NULL if JSON
+ * has no such type. */
 static const char *json_type(const struct jvalue *v)
 {
     switch ((enum jvalue_type)v->type) {

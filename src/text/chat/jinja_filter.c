@@ -135,9 +135,9 @@ FILTER(filter_default)
     return a[0].type != JV_ABSENT || jtext_literal(r, "", out);
 }
 
-/* Copies the text without surrounding blanks and without single underscores inside it. False: it is
- * empty or over 127 bytes long, has a NUL or a character of strtod's notations that Python lacks,
- * or a failure. */
+/* Copies the text without surrounding blanks and without single underscores inside it. False: the
+ * text is empty or over 127 bytes long, or has a NUL or a character that strtod would read and
+ * Python would not; or a failure. */
 static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
 {
     struct jvalue bare;

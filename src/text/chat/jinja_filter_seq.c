@@ -126,10 +126,10 @@ FILTER(filter_items)
     return true;
 }
 
-/* How `map` changes each item: by a filter with arguments, or to one of its attributes, with a
- * default. */
+/* How `map` changes each item: by a filter with arguments, or into one of its attributes, which may
+ * have a default. */
 struct mapping {
-    const struct jfunction *filter; /* NULL: the attribute */
+    const struct jfunction *filter; /* NULL: take the attribute */
     struct jargs rest;
     struct jvalue attribute, absent;
 };
@@ -166,9 +166,8 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     struct jvalue *to;
     size_t n;
     struct mapping m;
-    if (!jtruth(self))
-        return jseq_new(r, JV_ITERATOR, 0, &to, out); /* false values of any type
-                                                         give an empty iterator */
+    /* a false value of any type gives an empty iterator */
+    if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out);
     if (!mapping_read(r, args, &m)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
     for (size_t i = 0; i < n; i++) {
@@ -179,10 +178,10 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     return true;
 }
 
-/* How to decide on an item or its attribute: by a test, or by its truthiness. */
+/* How to decide on an item, or on one of its attributes: by a test, or by its truth value. */
 struct verdict {
     const struct jvalue *attribute; /* NULL: the item itself */
-    const struct jfunction *test;   /* NULL: truthiness */
+    const struct jfunction *test;   /* NULL: the truth value decides */
     struct jargs rest;              /* the test's further arguments */
 };
 
@@ -217,8 +216,8 @@ static bool verdict_on(struct jrun *r, const struct verdict *k, const struct jva
     return true;
 }
 
-/* The filters select, reject, selectattr and rejectattr: keep or drop the items that pass the test
- * (without a test: that are true). */
+/* The filters select, reject, selectattr and rejectattr: keep or drop the items that pass a test
+ * (without a test: the items that are true). */
 static bool jinja_filter_seq_choose(struct jrun *r, const struct jvalue *self,
                                     const struct jargs *args, bool attr, bool keep,
                                     struct jvalue *out)
@@ -227,9 +226,8 @@ static bool jinja_filter_seq_choose(struct jrun *r, const struct jvalue *self,
     struct jvalue *to;
     size_t n, n_kept = 0;
     struct verdict k;
-    if (!jtruth(self))
-        return jseq_new(r, JV_ITERATOR, 0, &to, out); /* false values of any type
-                                                         give an empty iterator */
+    /* a false value of any type gives an empty iterator */
+    if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out);
     if (!verdict_read(r, args, attr, &k)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
     for (size_t i = 0; i < n; i++) {

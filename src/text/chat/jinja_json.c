@@ -89,7 +89,7 @@ bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out)
 struct dump {
     struct jbuild b;
     bool ascii, sorted, lines;
-    const struct jtext *indent; /* the indentation of one level; used with `lines` */
+    const struct jtext *indent; /* the indentation of one level; used if `lines` */
     const struct jtext *comma, *colon;
     int level;
 };

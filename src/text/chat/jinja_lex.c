@@ -11,7 +11,7 @@ struct lexer {
     struct jparse *p;
     const char *s; /* [n] */
     size_t n, at;
-    size_t line_at; /* `line` is the number of the line at this position */
+    size_t line_at; /* the position for which `line` is the line number */
     int line;
     bool line_starting; /* a line begins at `at` */
     size_t capacity;
@@ -71,8 +71,8 @@ static char sign_at(const struct lexer *x, size_t *at)
     return '\0';
 }
 
-/* Emits the data up to `end`, where an opening delimiter with this sign begins, less the whitespace
- * that it removes. */
+/* Emits the data up to `end`, without the whitespace that the opening delimiter at `end` removes.
+ * sign: the delimiter's whitespace sign. */
 static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
 {
     size_t to = end;
@@ -129,7 +129,8 @@ static bool lex_comment(struct lexer *x, size_t at)
     return fail_at(x, at, "a comment that does not end");
 }
 
-/* If `{% name %}` is at `at`, returns the offset after it, before it trims blanks; else 0. */
+/* If the tag `{% name %}` is at `at`, returns the offset after it (not yet after the blanks that it
+ * removes); else 0. */
 static size_t word_tag(const struct lexer *x, size_t at, const char *name, char *open, char *close)
 {
     if (!starts(x, at, "{%")) return 0;
@@ -179,7 +180,7 @@ static size_t skip_digits_at(const struct lexer *x, size_t at)
     return at;
 }
 
-/* Returns the end of the float that starts at x->at; x->at if there is none. */
+/* Returns the end of the float that starts at x->at; x->at if it is no float. */
 static size_t float_end(const struct lexer *x)
 {
     if (x->at > 0 && x->s[x->at - 1] == '.') return x->at;

@@ -15,7 +15,7 @@ static bool given(const struct jvalue *a)
     return a->type != JV_ABSENT && a->type != JV_NONE;
 }
 
-/* Takes an argument that must be a string. *out is NULL if it is absent or none. */
+/* Takes an argument that must be a string, if given. *out is NULL if it is absent or none. */
 static bool text_arg(struct jrun *r, const char *method, const struct jvalue *a,
                      const struct jtext **out)
 {
@@ -258,7 +258,7 @@ static bool split_words(struct pieces *p, const struct jtext *t, int64_t max, bo
     size_t at = back ? run_start(t, t->n, true) : run_end(t, 0, true);
     while (back ? at > 0 : at < t->n) {
         size_t from = at, to = at;
-        if (max == 0) { /* the rest keeps its blanks, even at the far end */
+        if (max == 0) { /* the rest keeps its blanks, at its far end too */
             return jinja_method_add_piece(p, t, back ? 0 : at, back ? at : t->n);
         }
         if (back) {
@@ -350,8 +350,8 @@ METHOD(text_join)
     return jbuild_end(&b, out);
 }
 
-/* Sets *out to whether there is at least one character and all are blanks (with `blanks`) or in the
- * given categories (without). */
+/* *out: the text has at least one character and all are blanks (with `blanks`) or are in the given
+ * categories (without). */
 static bool all_chars(struct jrun *r, const struct jtext *t, unsigned categories, bool blanks,
                       struct jvalue *out)
 {

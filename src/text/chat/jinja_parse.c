@@ -1,4 +1,4 @@
-/* Parses the statements of a template; also has the functions that the whole parser shares. */
+/* Parses the statements of a template. Also has the functions that both parser files share. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/mem.h"
@@ -291,8 +291,9 @@ static bool parse_filter_block(struct jparse *p, struct jnode *node)
 static bool parse_generation(struct jparse *p, struct jnode *node)
 {
     const int loops = p->loops;
-    p->loops = 0; /* loops around the block do not count: transformers compiles its body as a
-                     separate function */
+    /* loops around the block do not count, because transformers compiles its body as a separate
+     * function */
+    p->loops = 0;
     const bool ok = body_to(p, "endgeneration", &node->list);
     p->loops = loops;
     return ok;
@@ -365,8 +366,8 @@ static struct jnode *body_part(struct jparse *p)
     return node;
 }
 
-/* Parses until a tag with one of these names; the current token is then that name. Without names,
- * until the end. */
+/* Parses up to a tag with one of these names, which becomes the current token; without names, up to
+ * the end. */
 static bool body(struct jparse *p, const char *const ends[], struct jnode **out)
 {
     struct jlist list = {0};

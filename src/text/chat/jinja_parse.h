@@ -1,7 +1,7 @@
-/* Tokens and nodes of a template. Included only by jinja*.c and jinja_run.h. Nodes and names are
- * allocated in the template's arena and constant once parsed; tokens live as long as the parser.
- * All functions are Local. They return false (or NULL) after a failure; jparse.st keeps the first:
- * STATUS_INPUT names template and line, or STATUS_MEMORY. */
+/* Tokens and nodes of a template. Included only by jinja*.c and jinja_run.h. Nodes and names are in
+ * the template's arena and never change once parsed; tokens live as long as the parser. All
+ * functions are Local. They return false (or NULL) after a failure, and jparse.st keeps the first
+ * one: STATUS_INPUT, which names template and line, or STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_PARSE_H
 #define SHOAL_TEXT_CHAT_JINJA_PARSE_H
 
@@ -17,7 +17,7 @@ enum jtoken_type {
     JT_STRING,
     JT_INTEGER,
     JT_FLOAT,
-    JT_OPERATOR, /* op tells which */
+    JT_OPERATOR, /* which one: op */
     JT_EOF,
 };
 
@@ -33,7 +33,7 @@ struct jtoken {
 };
 
 struct jname {
-    struct jtext text; /* one object per spelling, so pointers can be compared */
+    struct jtext text; /* there is one object per spelling, so pointers can be compared */
     char *z;           /* the same text, NUL-terminated */
     struct jname *next;
 };
@@ -68,7 +68,7 @@ enum jnode_kind {
     JN_PRINT,        /* a */
     JN_IF,           /* list of JN_BRANCH */
     JN_BRANCH,       /* a (NULL: else), list */
-    JN_FOR,          /* target a in b if c: list; d's list if no pass completes */
+    JN_FOR,          /* for target a in b if c: list; else d's list (runs if no pass completes) */
     JN_SET,          /* target a = b */
     JN_SET_BLOCK,    /* target a = b over JN_CAPTURED, list */
     JN_MACRO,        /* name, params c's list, body list */
@@ -154,10 +154,11 @@ void jlist_add(struct jlist *l, struct jnode *node);
 
 /* Local. Each parses one construct and returns NULL on failure. */
 struct jnode *jparse_expression(struct jparse *p);
-/* Parses an expression, or a tuple without parentheses; `cond` allows `x if y`. */
+/* Parses an expression, or a tuple without parentheses. cond: allows `x if y`. */
 struct jnode *jparse_tuple(struct jparse *p, bool cond);
 struct jnode *jparse_target(struct jparse *p, bool with_attr);
-/* Parses the filters after a `|` and applies them to node. `first`: the first filter has no bar. */
+/* Parses filters, each after a `|`, and applies them to node. first: the first filter has no bar
+ * before it. */
 struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first);
 
 #endif

@@ -14,7 +14,7 @@ static struct jnode *constant(struct jparse *p, struct jvalue value)
     return n;
 }
 
-/* Returns a node for `op` with two operands, on the line of the first. */
+/* Returns a node with two operands and the line of the first one. */
 static struct jnode *pair(struct jparse *p, enum jnode_kind kind, int op, struct jnode *a,
                           struct jnode *b)
 {
@@ -102,8 +102,8 @@ static bool is_tuple_end(const struct jparse *p)
     return type == JT_VARIABLE_END || type == JT_BLOCK_END || jtok_is_op(p, ')');
 }
 
-/* Parses elements separated by commas, each by `parse`. A single element without a comma is
- * returned itself, anything else as a JN_TUPLE. Returns NULL on failure. */
+/* Parses elements separated by commas, each by `parse`. Returns a single element without a comma as
+ * it is, anything else as a JN_TUPLE; NULL on failure. */
 static struct jnode *elements(struct jparse *p, struct jnode *(*parse)(struct jparse *p, bool flag),
                               bool flag, bool may_be_empty)
 {

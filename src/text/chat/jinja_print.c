@@ -9,8 +9,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Writes the digits of the shortest decimal that reads back as f > 0, without the point. *exponent
- * is the power of ten of the first digit. */
+/* Writes the digits, without the point, of the shortest decimal that reads back as f > 0.
+ * *exponent: the power of ten of the first digit. */
 static void shortest_digits(double f, char digits[24], int *exponent)
 {
     char text[40];

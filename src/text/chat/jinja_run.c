@@ -94,7 +94,8 @@ static bool filter_captured(struct jrun *r, struct jscope *s, const struct jnode
     if (inner == NULL) return false;
     inner->first = jget(r, 1, sizeof *inner->first);
     if (inner->first == NULL) return false;
-    *inner->first = (struct jbinding){.name = NULL, .value = *caught}; /* JN_CAPTURED's */
+    *inner->first = (struct jbinding){.name = NULL, .value = *caught}; /* the binding that
+                                                                          JN_CAPTURED reads */
     return jeval(r, inner, filters, out);
 }
 
@@ -151,7 +152,7 @@ static enum flow run_for(struct jrun *r, struct jscope *s, const struct jnode *n
     *loop = (struct jloop){.v = items, .n = n_items};
     const struct jvalue handle = {.type = JV_LOOP, .u.loop = loop};
     const struct jname *name = jname_find(r->tpl, "loop", 4);
-    bool completed = false; /* true once the body has run to its end; decides whether `else` runs */
+    bool completed = false; /* true once a pass has run to its end; otherwise `else` runs */
     for (; loop->index0 < n_items; loop->index0++) {
         struct jscope *inner = jscope_new(r, s);
         if (inner == NULL || !jsteps(r, 1)) return FLOW_FAILED;
@@ -238,8 +239,8 @@ static enum flow run_list(struct jrun *r, struct jscope *s, const struct jnode *
     return flow;
 }
 
-/* Binds a macro's parameter to the argument given by position or by name, else to its default, else
- * to undefined. */
+/* Binds a macro's parameter to its argument, given by position or by name; without one, to its
+ * default; without a default, to undefined. */
 static bool bind_param(struct jrun *r, struct jscope *s, const struct jnode *param, size_t i,
                        const struct jargs *args, size_t *n_named)
 {

@@ -1,5 +1,5 @@
-/* Scopes, and running the nodes of a template. Included only by jinja*.c. Functions fail as in
- * jinja_value.h. */
+/* Scopes, and the functions that run the nodes of a template. Included only by jinja*.c. Functions
+ * fail as in jinja_value.h. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_RUN_H
 #define SHOAL_TEXT_CHAT_JINJA_RUN_H
 
@@ -22,8 +22,8 @@ struct jmacro {
     struct jscope *scope; /* where the macro was defined */
 };
 
-/* Local. jscope_new returns a new scope, NULL on failure; jscope_set binds a name in this scope;
- * jscope_get also searches the parents, and returns NULL when none binds the name. */
+/* Local. jscope_new returns a new scope; NULL on failure. jscope_set binds a name in this scope.
+ * jscope_get also searches the parents; NULL: no scope binds the name. */
 struct jscope *jscope_new(struct jrun *r, struct jscope *parent);
 bool jscope_set(struct jrun *r, struct jscope *s, const struct jname *name,
                 const struct jvalue *value);

@@ -1,5 +1,5 @@
-/* Python's string operations: characters, case, blanks, finding, replacing. Each keeps the marks
- * that say which bytes came from a user. */
+/* Python's string operations: characters, case, blanks, finding, replacing. Each keeps the marks of
+ * the bytes that came from a user. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -39,7 +39,7 @@ size_t jfind(const struct jtext *t, size_t from, const struct jtext *part)
     return p == NULL ? SIZE_MAX : (size_t)(p - t->p);
 }
 
-/* Adds the characters to which c maps, with the mark of the byte from which they come. */
+/* Adds the characters that c becomes, marked like c's bytes. */
 static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
 {
     uint32_t to[JINJA_CASE_MAX];
@@ -55,8 +55,8 @@ static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
     return jbuild_add(b, bytes, user ? ONES : NULL, at);
 }
 
-/* Whether a sigma is final: a cased letter comes before it and none after it; case-ignorable
- * characters are skipped (Unicode, table 3-17). Characters before `low` do not count. */
+/* True when a sigma is final: a cased letter comes before it and none after it, not counting
+ * case-ignorable characters (Unicode, table 3-17) and characters before `low`. */
 static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end)
 {
     size_t step, i = at;
@@ -136,7 +136,7 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
 }
 
 /* Replaces the empty string: inserts `new` before each character and at the end, at most `count`
- * times (below 0: no limit). */
+ * times (negative: no limit). */
 static bool weave(struct jbuild *b, const struct jtext *t, const struct jtext *new, int64_t count)
 {
     size_t at = 0;
@@ -170,7 +170,7 @@ bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
     return jbuild_cut(&b, t, at, t->n) && jbuild_end(&b, out);
 }
 
-/* Returns the length of the line end at `at`; 0 if there is none. */
+/* Returns the length of the line end at `at`; 0: no line end. */
 static size_t line_end(const struct jtext *t, size_t at)
 {
     size_t step;

@@ -1,4 +1,4 @@
-/* The escapes of string literals in a template: Python's, except \N. */
+/* Decodes the escapes of string literals in a template: Python's, except \N. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/utf8.h"
@@ -29,8 +29,8 @@ static char simple_escape(char c)
     return p == NULL ? '\0' : TO[p - FROM];
 }
 
-/* Decodes the escape at s, which starts with a backslash, into out. Returns the escape's length, or
- * 0 after a failure; for an unknown escape 1, the backslash that is kept. */
+/* Decodes the escape at s, which starts with a backslash, into out. Returns the escape's length; 0
+ * after a failure; 1 for an unknown escape, whose backslash is kept. */
 static size_t unescape_one(const char *s, size_t n, char out[4], size_t *n_out)
 {
     const char c = n > 1 ? s[1] : '\0';

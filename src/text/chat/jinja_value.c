@@ -29,8 +29,8 @@ void *jarena_get(struct jarena *a, size_t n_bytes)
         const struct status st = mem_alloc(&fresh, 1, sizeof *fresh + n, "template values");
         if (status_failed(&st)) return NULL;
         fresh->n = n;
-        const bool alone = c != NULL && n == want; /* one large value gets a chunk of its own; the
-                                                      old chunk is filled further */
+        /* a large value gets a chunk of its own, and the old chunk is filled further */
+        const bool alone = c != NULL && n == want;
         fresh->next = alone ? c->next : c;
         if (alone) {
             c->next = fresh;
@@ -254,7 +254,7 @@ bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jv
     return true;
 }
 
-/* Returns the pair of a key, or NULL: there is none, or a failure, which the run records. */
+/* Returns the pair of a key; NULL for a missing key, and after a failure, which the run records. */
 static struct jpair *jinja_value_pair_of(struct jrun *r, const struct jdict *d,
                                          const struct jvalue *key)
 {

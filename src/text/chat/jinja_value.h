@@ -1,5 +1,5 @@
 /* The values of a running template, their memory and operations. Included only by jinja*.c and
- * jinja*.h. Values live in the arena of the run and never change, except namespaces, loops and
+ * jinja*.h. Values are in the arena of the run and never change, except namespaces, loops and
  * iterators. All functions are Local. They return false (or NULL) after a failure, and run->st
  * keeps the first one: STATUS_REQUEST for a template's mistake or a limit that is reached,
  * STATUS_MEMORY. */
@@ -17,7 +17,7 @@ struct jarena {
     size_t used, limit;    /* bytes */
 };
 
-/* Local. Returns n zeroed bytes, 16-byte aligned and freed with the arena; NULL beyond the limit or
+/* Local. Returns n zeroed bytes, 16-byte aligned, which jarena_fini frees; NULL beyond the limit or
  * without memory. */
 void *jarena_get(struct jarena *a, size_t n_bytes);
 void jarena_fini(struct jarena *a);
@@ -54,8 +54,8 @@ struct jvalue {
     uint8_t type;  /* enum jvalue_type */
     bool user;     /* NONE, BOOL, INT, FLOAT: came from a user */
     bool markup;   /* TEXT: marked safe; + escapes a text that is joined to it */
-    uint32_t json; /* the number of the request's JSON value (jfrom_json) from which this came
-                      or, for UNDEFINED, that lacks the member; 0: none */
+    uint32_t json; /* the number (jfrom_json) of the request's JSON value from which this came
+                      or, for UNDEFINED, which lacks the member; 0: none */
     union {
         bool b;
         int64_t i;
@@ -107,7 +107,7 @@ enum { JFUNCTION_PARAMS = 5 };
 struct jfunction {
     const char *name;
     bool (*fn)(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
-               struct jvalue *out); /* a[JFUNCTION_PARAMS], ABSENT where not given */
+               struct jvalue *out); /* a[JFUNCTION_PARAMS]; arguments not given are ABSENT */
     bool (*raw)(struct jrun *r, const struct jvalue *self, const struct jargs *args,
                 struct jvalue *out);
     const char *params[JFUNCTION_PARAMS];
@@ -175,20 +175,21 @@ struct jvalue jbool(bool b);
 struct jvalue jint(int64_t i);
 struct jvalue jfloat(double f);
 
-/* Local. Texts. A literal must outlive the run; jtext_cut shares the bytes of [from, to). */
+/* Local. jtext_literal makes a text of a literal, which must outlive the run. jtext_cut makes a
+ * text that shares the bytes [from, to) of t. */
 bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
 bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
 bool jtext_is(const struct jvalue *v, const char *text);
 bool jtext_same(const struct jtext *a, const struct jtext *b);
-/* Returns n ones, to mark texts that came from a user; NULL after a failure. */
+/* Returns n ones, as marks of a text that came from a user; NULL after a failure. */
 const unsigned char *jones(struct jrun *r, size_t n);
 static inline bool jtext_user(const struct jtext *t, size_t i)
 {
     return t->user != NULL && t->user[i] != 0;
 }
 
-/* Local. Builds texts. The run records failures, and jbuild_end reports them. In jbuild_add `user`
- * is [n], or NULL: no byte is a user's. */
+/* Local. Build a text. Failures are recorded in the run and reported by jbuild_end too. jbuild_add:
+ * user [n] marks the user's bytes; NULL: no byte is a user's. */
 void jbuild_init(struct jbuild *b, struct jrun *r);
 bool jbuild_add(struct jbuild *b, const char *p, const unsigned char *user, size_t n);
 bool jbuild_puts(struct jbuild *b, const char *text, bool user);
@@ -204,8 +205,8 @@ static inline bool jis_seq(const struct jvalue *v)
     return v->type == JV_LIST || v->type == JV_TUPLE || v->type == JV_RANGE;
 }
 
-/* Local. Dictionaries. jdict_put replaces the value of an existing key; jdict_get returns NULL if
- * there is no such key, or after a failure. */
+/* Local. Dictionaries. jdict_put replaces the value of an existing key. jdict_get returns NULL for
+ * a missing key, and after a failure. */
 bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jvalue *out);
 bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
                const struct jvalue *value);
@@ -227,8 +228,8 @@ bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **item
 
 /* ---- jinja_print.c ---- */
 
-/* Local. Append str(v), which for an undefined value is empty, or a failure if limits.is_strict;
- * and repr(v). jas_text: a text's own bytes, or str(v). */
+/* Local. jprint appends str(v): for an undefined value nothing, or a failure if limits.is_strict.
+ * jrepr appends repr(v). jas_text sets *out to a text's own bytes, or to str(v). */
 bool jprint(struct jbuild *b, const struct jvalue *v);
 bool jrepr(struct jbuild *b, const struct jvalue *v);
 bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
@@ -240,19 +241,19 @@ bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v,
 
 /* ---- jinja_json.c ---- */
 
-/* Local. Sets *out to the value of a JSON node. That value and the values inside it are numbered in
+/* Local. Sets *out to the value of a JSON node. This value and the values inside it get numbers in
  * the order of the JSON text. */
 bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 
 /* ---- jinja_field.c ---- */
 
-/* Local. Call it when v is not of the type that the template needs, that of `other`. If v came
- * with the request, records a failure that names v's field and returns true. Returns false and
- * records nothing if it did not, if JSON has no name for either type, or if `other` is none or
- * undefined. */
+/* Local. Call it when v has another type than the template needs, which is the type of `other`. If
+ * v came from the request, records a failure that names v's field and returns true. Returns false
+ * and records nothing if v did not come from it, if JSON has no name for one of the types, or if
+ * `other` is none or undefined. */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
 
-/* Local. True when this name occurs in the template; only then is its variable set. */
+/* Local. True when this name occurs in the template; otherwise its variable is not set. */
 bool jhas_var(const struct jrun *r, const char *name);
 
 /* ---- jinja_string.c: characters as Python sees them ---- */
@@ -287,7 +288,7 @@ bool jslice(struct jrun *r, const struct jvalue *v, const struct jvalue part[3],
 
 /* ---- jinja_call.c ---- */
 
-/* Local. Binds the arguments and calls. `self` NULL for global functions. */
+/* Local. Binds the arguments to fn's parameters and calls fn. self NULL: a global function. */
 bool jcall_function(struct jrun *r, const struct jfunction *fn, const struct jvalue *self,
                     const struct jargs *args, struct jvalue *out);
 /* Local. Calls any value that can be called. */
