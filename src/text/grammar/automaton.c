@@ -1,6 +1,5 @@
-/* Subset construction: a set of graph states becomes one state of the automaton. Only graph states
- * that can reach the end are kept in sets, so every set that is not empty leads to an accepted
- * text. */
+/* Subset construction: a set of graph states becomes one state of the automaton. The sets hold only
+ * graph states that can reach the end, so every set that is not empty leads to an accepted text. */
 #include "text/grammar/automaton.h"
 
 #include "base/mem.h"
@@ -24,13 +23,14 @@ struct builder {
     struct nfa_edge *sorted; /* by `from`; low and high are classes of bytes */
     size_t *edges_of; /* [n_states + 1]: the edges of s are sorted[edges_of[s], edges_of[s + 1]) */
     bool *lives;      /* [n_states] whether the end can be reached from the state */
-    uint32_t *seen;   /* [n_states] the last round in which the state was reached */
+    uint32_t *seen;   /* [n_states] the round in which the state was last reached */
     uint32_t *stack;  /* [n_states] */
     uint32_t round;
     uint32_t *set; /* [n_states] the set being made */
     size_t n_set;
     const struct nfa_edge **begun;  /* [n_edges] edges of the current state, by their first class */
-    const struct nfa_edge **active; /* [n_edges] those that take the current class */
+    const struct nfa_edge **active; /* [n_edges] edges of the current state that take the current
+                                       class */
     uint32_t *pool;                 /* sets of all states; grows */
     size_t n_pool, pool_capacity;
     struct made *states; /* [capacity] */
@@ -39,8 +39,9 @@ struct builder {
     struct dfa *d;
 };
 
-/* Sorts the edges by one of their ends into `out`; sets starts [n_states + 1] to where the edges of
- * each state begin. Leaves out edges to states that do not live (lives NULL: all do). */
+/* Sorts the edges into `out` by their first state (by_from) or their last one. starts [n_states +
+ * 1]: where the edges of each state begin. Leaves out edges to states that do not live (lives NULL:
+ * keeps all). */
 static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, size_t *starts,
                        struct nfa_edge *out)
 {
@@ -55,7 +56,7 @@ static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, siz
         const struct nfa_edge *e = &n->edges[i];
         if (lives == NULL || lives[e->to]) out[--starts[(by_from ? e->from : e->to) + 1]] = *e;
     }
-    /* starts[s + 1] is now where the edges of s begin */
+    /* starts[s + 1] is now where the edges of s begin; moves it to starts[s] */
     memmove(starts, starts + 1, n->n_states * sizeof *starts);
     starts[n->n_states] = n_sorted;
 }
@@ -85,7 +86,7 @@ static void automaton_push(struct builder *b, uint32_t s, size_t *n_stack)
     b->stack[(*n_stack)++] = s;
 }
 
-/* Adds to the set those states that are reachable from s by empty edges (s too) and that accept or
+/* Adds to the set the states that can be reached from s by empty edges (s too), if they accept or
  * have edges with bytes. */
 static void add_closure(struct builder *b, uint32_t s)
 {
@@ -131,7 +132,7 @@ static struct status automaton_reserve(struct builder *b)
     return status_ok();
 }
 
-/* Sorts the set, unless it is sorted already, as many sets are. */
+/* Sorts the set. Many sets are sorted already, so checks that first. */
 static void sort_set(struct builder *b)
 {
     size_t n_ordered = 1, n_levels = 1;
@@ -143,8 +144,8 @@ static void sort_set(struct builder *b)
     nfa_spend(b->n, b->n_set * n_levels);
 }
 
-/* Sets *out to the automaton's state for the set, which is not empty. Makes the state if there is
- * none. */
+/* Sets *out to the automaton's state for the set, which is not empty; makes the state if it does
+ * not exist. */
 static struct status state_of_set(struct builder *b, uint16_t *out)
 {
     struct dfa *d = b->d;
@@ -172,7 +173,7 @@ static struct status state_of_set(struct builder *b, uint16_t *out)
     return status_ok();
 }
 
-/* Puts bytes that no edge tells apart into one class. Classes ascend with their bytes. */
+/* Puts bytes that all edges treat alike into one class. Classes ascend with their bytes. */
 static void make_classes(const struct nfa *n, struct dfa *d)
 {
     bool begins[257] = {true};
@@ -186,7 +187,8 @@ static void make_classes(const struct nfa *n, struct dfa *d)
     }
 }
 
-/* A pass over the byte classes, ascending, for the non-empty edges that leave one state's set. */
+/* A pass over the byte classes, in ascending order, for the edges with bytes that leave one state's
+ * set. */
 struct sweep {
     size_t end[256]; /* begun[end[c - 1], end[c]) are the edges whose first class is c */
     bool ends[256];  /* whether c is the last class of an edge */
@@ -225,7 +227,8 @@ static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
     nfa_spend(b->n, b->d->n_classes + n_set + n_edges);
 }
 
-/* Makes the set of states that follow by class c; b->active holds the edges of the class before. */
+/* Makes the set of states that follow by a byte of class c. b->active holds the edges for the class
+ * before. */
 static void make_state_set(struct builder *b, struct sweep *w, size_t c)
 {
     size_t n = 0;
@@ -241,7 +244,7 @@ static void make_state_set(struct builder *b, struct sweep *w, size_t c)
 }
 
 /* Makes the next states of `state` for all classes. If no edge begins at a class and none ends at
- * the class before it, both lead to the same state. */
+ * the class before, both classes lead to the same state. */
 static struct status make_row(struct builder *b, size_t state)
 {
     struct dfa *d = b->d;
@@ -351,13 +354,13 @@ uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t 
     return state;
 }
 
-/* The product of two automata: the pairs of states that one and the same text reaches. */
+/* The product of two automata: the pairs of states that the same text reaches. */
 struct pairs {
     struct nfa *n;
     const struct dfa *a, *b;
-    int run[257]; /* [n_runs + 1] both treat the bytes [run[i], run[i + 1]) alike */
+    int run[257]; /* [n_runs + 1] both automata treat the bytes [run[i], run[i + 1]) alike */
     int n_runs;
-    uint32_t *state; /* [a's states, b's states] of n; 0: not reached yet */
+    uint32_t *state; /* [a's states, b's states] the state of n for a pair; 0: not reached yet */
     uint32_t *met;   /* [n_met] the pairs, in the order in which they were reached */
     size_t n_met, capacity;
 };
@@ -387,7 +390,8 @@ static struct status state_of_pair(struct pairs *p, uint16_t a, uint16_t b, uint
     return status_ok();
 }
 
-/* Adds the edges of a pair: one edge for neighbouring bytes that lead to the same pair. */
+/* Adds the edges of a pair: one edge for each run of neighbouring bytes that lead to the same pair.
+ */
 static struct status add_pair(struct pairs *p, uint32_t pair, uint32_t end)
 {
     const uint16_t a = (uint16_t)(pair / p->b->n_states), b = (uint16_t)(pair % p->b->n_states);

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 enum {
-    GRAMMAR_STEPS_MAX = 1 << 25, /* for one grammar, over all its graphs and automata */
+    GRAMMAR_STEPS_MAX = 1 << 25, /* steps for one grammar, over all its graphs and automata */
     NFA_EDGES_MAX = 1 << 19,
     DFA_STATES_MAX = UINT16_MAX,
     DFA_PAIRS_MAX = 1 << 24,
@@ -20,22 +20,22 @@ enum {
     DFA_START = 1,
 };
 
-/* The work of compiling one grammar. A step is a unit of work that costs about the same everywhere:
- * an edge added, an edge or a state visited, a byte read again. The number of steps depends on the
- * grammar alone. The struct is the caller's memory, zero except for n_bytes. */
+/* The work of compiling one grammar, in steps. A step is an edge added, an edge or a state visited,
+ * or a byte read again; all steps take about the same time. The number of steps depends on the
+ * grammar alone. The caller's memory, zero except for n_bytes. */
 struct grammar_work {
     size_t n_bytes; /* the grammar's size, which errors name */
     uint64_t n_steps;
 };
 
-/* Local. Returns STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as
- * "edges". */
+/* Local. Returns a STATUS_REQUEST that says that the grammar needs more than `most` of `unit`, a
+ * plural such as "edges". */
 struct status grammar_too_large(const struct grammar_work *work, int most, const char *unit);
 
 struct nfa_edge {
     uint32_t from, to;
     uint8_t low, high; /* the bytes [low, high] */
-    bool is_empty;     /* no byte at all */
+    bool is_empty;     /* the edge takes no byte */
 };
 
 /* In the caller's memory. The first error stays in `status`; later calls then add no edges. */
@@ -57,16 +57,18 @@ struct char_range {
 void nfa_init(struct nfa *n, struct grammar_work *work);
 void nfa_fini(struct nfa *n);
 
-/* Local. The first error: STATUS_REQUEST when the grammar is too large, or STATUS_MEMORY. */
+/* Local. Returns the first error: STATUS_REQUEST when the grammar is too large, or STATUS_MEMORY.
+ */
 struct status nfa_status(const struct nfa *n);
 
-/* Local. Adds n_steps to the work; beyond GRAMMAR_STEPS_MAX n keeps an error. */
+/* Local. Adds n_steps to the work; beyond GRAMMAR_STEPS_MAX sets n->status. */
 void nfa_spend(struct nfa *n, uint64_t n_steps);
 
 /* Local. Adds a state without edges and returns it. */
 uint32_t nfa_state(struct nfa *n);
 
-/* Local. Adds an edge that takes one byte of [low, high], or (nfa_empty) no byte. */
+/* Local. nfa_bytes adds an edge that takes one byte of [low, high]; nfa_empty adds an edge that
+ * takes no byte. */
 void nfa_bytes(struct nfa *n, uint32_t from, uint8_t low, uint8_t high, uint32_t to);
 void nfa_empty(struct nfa *n, uint32_t from, uint32_t to);
 
@@ -86,12 +88,12 @@ struct nfa_run {
 /* Local. Adds paths from `from` to `to` for all sequences of the run. */
 void nfa_sequences(struct nfa *n, uint32_t from, const struct nfa_run *run, uint32_t to);
 
-/* Local. Adds paths for one code point of ranges [n_ranges], as UTF-8 and without surrogates;
+/* Local. Adds paths for any code point in ranges [n_ranges], as UTF-8 and without surrogates;
  * returns the state in which they end. */
 uint32_t nfa_chars(struct nfa *n, uint32_t from, const struct char_range *ranges, size_t n_ranges);
 
-/* Bits of a state's flags: the text may end here; another byte may follow. From every state except
- * DFA_DEAD an accepting state can be reached. */
+/* Bits of a state's flags: the text may end in this state; another byte may follow. An accepting
+ * state can be reached from every state except DFA_DEAD. */
 enum { DFA_ACCEPTS = 1, DFA_GOES_ON = 2 };
 
 struct dfa {
@@ -106,7 +108,7 @@ struct dfa {
  * large; STATUS_MEMORY. */
 struct status dfa_create(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
-/* Local. As dfa_create, but when no text is accepted *out is NULL and the status OK. */
+/* Local. As dfa_create, but when no text is accepted, sets *out to NULL and returns OK. */
 struct status dfa_create_any(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
 /* Local. Accepts NULL. */

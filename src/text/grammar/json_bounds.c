@@ -1,5 +1,5 @@
-/* Numbers between bounds: the digits of a text are compared with those of the bounds, from the
- * left. A state knows the position and which bounds agree with all digits so far. */
+/* Numbers between bounds. The digits of a text are compared with those of the bounds, from the
+ * left. A state stands for a position, and for which bounds agree with all digits so far. */
 #include "text/grammar/json_schema_private.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 enum { N = JSON_BOUND_DIGITS, DIGITS = 2 * N, SHORTEST_MAX = 17, MAGNITUDE_STEPS = 512 };
 
 /* A bound without its sign: N digits before the point and N after it. is_cut: the bound has further
- * digits, not all zeros. is_out: the bound itself is excluded. */
+ * digits that are not all zeros. is_out: the bound itself is excluded. */
 struct magnitude {
     uint8_t digit[DIGITS];
     bool is_cut, is_out;
@@ -69,8 +69,9 @@ static void join(struct nfa *n, uint32_t from, int first, int last, uint32_t to)
     if (first <= last) nfa_bytes(n, from, (uint8_t)('0' + first), (uint8_t)('0' + last), to);
 }
 
-/* Adds the edges for the digit at position p. at: whether the low and the high bound agree so far;
- * next[low][high]: the states that follow, by which bounds still agree. */
+/* Adds the edges for the digit at position p. at[0], at[1]: the digits so far agree with the low,
+ * the high bound. next[low][high]: the states that follow, by which bounds still agree; 0: not made
+ * yet. */
 static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], int least,
                       uint32_t next[2][2])
 {
@@ -113,7 +114,9 @@ static void json_bounds_add_whole(struct digits *d, uint32_t from, int n_whole)
         for (int k = 0; k < 4; k++) {
             const bool agrees[2] = {k & 1, k >> 1};
             uint32_t s = at[agrees[0]][agrees[1]];
-            if (s == 0 || (p > N && k == 0)) continue; /* k = 0: state_of_rest has added these */
+            if (s == 0 || (p > N && k == 0))
+                continue; /* with k = 0 no bound agrees, and
+                             state_of_rest has added the digits */
             if (p == N) s = json_word(d->n, s, ".");
             add_digit(d, s, p, agrees, p == begin && n_whole > 1, next);
         }
@@ -124,7 +127,7 @@ static void json_bounds_add_whole(struct digits *d, uint32_t from, int n_whole)
     }
 }
 
-/* Adds the numbers from low to high; no text has a sign. */
+/* Adds the numbers from low to high, written without a sign. */
 static void add_between(struct nfa *n, uint32_t from, const struct magnitude *low,
                         const struct magnitude *high, uint32_t to)
 {
@@ -144,7 +147,7 @@ struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bound
     const struct magnitude low = magnitude_of(b->low, b->low_is_out);
     const struct magnitude high = magnitude_of(b->high, b->high_is_out);
     const struct magnitude zero = {0}, above_zero = {.is_out = true};
-    const uint32_t start = nfa_state(n); /* never 0, which says "no state" */
+    const uint32_t start = nfa_state(n); /* never state 0, because 0 means "no state" below */
     nfa_spend(n, 2 * MAGNITUDE_STEPS);
     *end = nfa_state(n);
     nfa_empty(n, from, start);

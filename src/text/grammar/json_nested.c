@@ -18,8 +18,8 @@ static bool is_property(const struct json_parts *all, size_t n, const char *name
     return false;
 }
 
-/* Fills `names` with the names in one part's "required", sorted. False when it is no list of names,
- * or a name is no property of any part or comes twice. */
+/* Fills `names` with the names in one part's "required", sorted. False when it is not a list of
+ * names, or when a name is not a property of any part or comes twice. */
 static bool list_part(const struct json_parts *all, const struct js_node *list, const char **names)
 {
     const size_t n = js_count(list);
@@ -69,7 +69,7 @@ static struct status json_nested_add_member(struct json_walk *w, uint32_t from,
         if (one == NULL && all->n > 1) one = js_get(all->part[i], "additionalProperties");
         if (one == NULL) continue;
         *end = nfa_state(n);
-        if (js_bool(one, &allows) && !allows) return nfa_status(n); /* no such member */
+        if (js_bool(one, &allows) && !allows) return nfa_status(n); /* a part forbids this member */
         schema[n_schemas++] = one;
     }
     strbuf_init(&quoted);
@@ -81,7 +81,7 @@ static struct status json_nested_add_member(struct json_walk *w, uint32_t from,
     return json_add_all(w, json_mark(n, from, ":"), schema, n_schemas, end);
 }
 
-/* The states between members: `first` before any member, `later` after one. */
+/* The states between an object's members: `first` before any member, `later` after one. */
 struct between {
     uint32_t first, later;
 };
@@ -128,8 +128,8 @@ static struct status add_members(struct json_walk *w, uint32_t from, const struc
     return nfa_status(n);
 }
 
-/* Adds objects with any member names, whose values all schemas of `more` [n_more] accept; NULL:
- * only the empty object. */
+/* Adds objects with any member names. All schemas of `more` [n_more] must accept each value; more
+ * NULL: only the empty object. */
 static struct status add_map(struct json_walk *w, uint32_t from, const struct js_node *const *more,
                              size_t n_more, uint32_t *end)
 {
@@ -169,8 +169,8 @@ struct status json_add_object(struct json_walk *w, uint32_t from, const struct j
     return add_map(w, from, more, n_more, end);
 }
 
-/* The number of items of an array: least to most (most -1: no limit); n_prefix of them have a
- * schema in prefixItems. Where there are prefixItems without "items", no others follow. */
+/* The number of items of an array: least to most (most -1: no limit). The first n_prefix have a
+ * schema in prefixItems. With prefixItems but without "items", no further items follow. */
 struct item_counts {
     int64_t least, most, n_prefix;
 };
@@ -199,7 +199,7 @@ static struct status count_items(const struct json_parts *all, struct item_count
     return status_ok();
 }
 
-/* Adds paths for values of the i-th item (from 0) that all parts accept. */
+/* Adds paths for values of the i-th item (from 0): values that all parts accept. */
 static struct status add_item(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               size_t i, uint32_t *end)
 {

@@ -13,7 +13,8 @@
 struct status json_known_fields(const struct js_node *object, const char *where,
                                 const char *const *known);
 
-/* Local. Reads a boolean field; `absent` when it is missing or null. Errors: STATUS_INPUT. */
+/* Local. Reads a boolean field; *out is `absent` when the field is missing or null. Errors:
+ * STATUS_INPUT. */
 struct status json_bool_field(const struct js_node *object, const char *key, const char *where,
                               bool absent, bool *out);
 
@@ -34,7 +35,7 @@ enum json_prepend { JSON_PREPEND_ALWAYS, JSON_PREPEND_FIRST, JSON_PREPEND_NEVER 
 struct json_metaspace {
     char blank[4]; /* [n_blank] the character that replaces a blank */
     size_t n_blank;
-    enum json_prepend prepend; /* before which pieces `blank` is put */
+    enum json_prepend prepend; /* before which pieces the character is put */
     bool split;
 };
 

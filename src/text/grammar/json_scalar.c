@@ -69,8 +69,8 @@ static struct status read_rules(const struct json_parts *all, struct string_rule
     return status_ok();
 }
 
-/* Adds paths for the strings that the i-th pattern matches; i = n_patterns: for the strings of an
- * allowed number of characters. */
+/* Adds paths for the strings that fulfil the i-th rule: the i-th pattern or, with i = n_patterns,
+ * the number of characters. */
 static struct status add_rule(struct nfa *n, uint32_t from, const struct string_rules *r, size_t i,
                               uint32_t *end)
 {
@@ -82,7 +82,7 @@ static struct status add_rule(struct nfa *n, uint32_t from, const struct string_
     return nfa_status(n);
 }
 
-/* Sets *out to an automaton of the strings that fulfil the i-th rule; NULL: there are none. */
+/* Sets *out to an automaton of the strings that fulfil the i-th rule; NULL: no string does. */
 static struct status compile_rule(struct grammar_work *work, const struct string_rules *r, size_t i,
                                   struct dfa **out)
 {
@@ -96,8 +96,8 @@ static struct status compile_rule(struct grammar_work *work, const struct string
     return st;
 }
 
-/* Replaces *both by an automaton of the strings that it accepts and that fulfil the i-th rule;
- * NULL: there are none. */
+/* Replaces *both by an automaton of those of its strings that fulfil the i-th rule too; NULL: no
+ * string does. */
 static struct status json_scalar_narrow(struct grammar_work *work, const struct string_rules *r,
                                         size_t i, struct dfa **both)
 {
@@ -150,8 +150,8 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
     return nfa_status(n);
 }
 
-/* Narrows *bound, a lower (sign 1) or an upper bound (sign -1), to the tightest value that the
- * parts give for the keyword. */
+/* Tightens *bound, a lower bound (sign 1) or an upper bound (sign -1), to the tightest value that
+ * the parts give for the keyword. */
 static struct status read_limit(const struct json_parts *all, const char *key, bool is_out,
                                 int sign, double *bound, bool *bound_is_out)
 {
@@ -172,7 +172,7 @@ static struct status read_limit(const struct json_parts *all, const char *key, b
 static struct status add_integer(struct nfa *n, uint32_t from, const struct json_parts *all,
                                  const struct json_bounds *b, uint32_t *end)
 {
-    const double exact = 9007199254740992.0; /* 2^53: larger doubles are not exact */
+    const double exact = 9007199254740992.0; /* 2^53: above it doubles skip integers */
     if ((fabs(b->low) > exact && !isinf(b->low)) || (fabs(b->high) > exact && !isinf(b->high)))
         return status_make(STATUS_REQUEST, "bounds of integers: expected numbers of 53 bits");
     int64_t low = INT64_MIN, high = INT64_MAX;

@@ -1,5 +1,5 @@
-/* Walks a schema and adds paths for its keywords. A schema is walked again for each place that
- * refers to it. At each place, all schemas that must hold there are gathered first ("parts"). */
+/* Walks a schema and adds paths for its keywords. Walks a schema again for each place that refers
+ * to it. At each place, first gathers all schemas that must hold there ("parts"). */
 #include "text/grammar/json_schema.h"
 
 #include "base/mem.h"
@@ -10,9 +10,9 @@
 #include <string.h>
 
 enum {
-    DEPTH_MAX = 64,   /* nested places */
-    OPEN_MAX = 1024,  /* parts of all nested places */
-    WAYS_MAX = 50000, /* places and choices */
+    DEPTH_MAX = 64,   /* the most nested places */
+    OPEN_MAX = 1024,  /* the most parts of all nested places together */
+    WAYS_MAX = 50000, /* the most places and choices of a whole walk */
     SORT_STEPS = 16,  /* steps to find a value in a sorted list, or for work without a loop */
 };
 
@@ -22,7 +22,7 @@ struct json_walk {
     const struct js_node *open[OPEN_MAX]; /* [n_open] the parts that are being walked */
     size_t n_open;
     int depth;
-    long *n_ways; /* for the whole walk */
+    long *n_ways; /* places and choices so far, of the whole walk */
 };
 
 struct nfa *json_walk_nfa(struct json_walk *w)
@@ -122,8 +122,8 @@ static struct status read_part_types(const struct js_node *part, int *types)
     return status_ok();
 }
 
-/* Sets *types to the types that all parts allow. Without any "type" they follow from the keywords;
- * -1 when these tell nothing either. */
+/* Sets *types to the types that all parts allow. If no part has a "type", the keywords decide; -1
+ * when they do not either. */
 static struct status read_types(const struct json_parts *all, int *types)
 {
     *types = -1;
@@ -273,13 +273,14 @@ static struct status value_texts_init(struct value_texts *v, struct nfa *n,
     return status_ok();
 }
 
-/* Selects those values of one list that all parts accept: the values that are in every other list
- * and that the types and all other keywords accept. */
+/* Selects the values of one list (an enum or const) that all parts accept: those that are in every
+ * other list, and that the types and all other keywords accept. */
 struct value_filter {
     struct value_texts others[2 * JSON_PARTS_MAX - 1];
     size_t n_others;
     int types;        /* as bits; -1: any */
-    struct dfa *rest; /* accepts what the other keywords accept; NULL: there are none. Owned */
+    struct dfa *rest; /* the values that the other keywords accept; NULL: no other keywords.
+                         Owned */
 };
 
 static bool takes_value(const struct value_filter *f, const struct js_node *value, const char *text,
@@ -307,7 +308,8 @@ static struct status add_value(struct nfa *n, uint32_t from, const struct value_
     return nfa_status(n);
 }
 
-/* Sets *rest to an automaton of what all keywords accept, except enum and const; NULL: no text. */
+/* Sets *rest to an automaton of the texts that all keywords accept, except enum and const; NULL: no
+ * text. */
 static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
                                   struct dfa **rest)
 {
@@ -323,8 +325,7 @@ static struct status compile_rest(const struct json_walk *w, const struct json_p
     return st;
 }
 
-/* Reads enum and const of all parts: *first becomes the first of them, the others go to the filter.
- */
+/* Reads enum and const of all parts. *first becomes the first one; the others go to the filter. */
 static struct status read_lists(struct json_walk *w, const struct json_parts *all,
                                 struct value_filter *f, const struct js_node **first,
                                 bool *first_is_one)
@@ -398,8 +399,8 @@ static struct status open_schema_part(struct json_walk *w, const struct js_node 
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all);
 
-/* Adds the schema of $ref. A schema may refer to itself JSON_ANY_DEPTH times; one level deeper it
- * accepts no text, so only texts that need no deeper level are left. */
+/* Adds the schema to which $ref points. A schema may refer to itself JSON_ANY_DEPTH times. One
+ * level deeper it accepts no text, so only texts that need no deeper level remain. */
 static struct status gather_ref(struct json_walk *w, const struct js_node *schema, uint32_t chain,
                                 struct json_parts *all)
 {
@@ -437,9 +438,9 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
     return status_ok();
 }
 
-/* Appends the schema and those that its $ref and allOf add. A schema that is in the list is not
- * added again; one that leads to itself through $ref and allOf alone accepts no text. chain: the
- * parts that led here, as bits. */
+/* Appends the schema and those that its $ref and allOf add; lists its anyOf and oneOf as choices.
+ * Does not add a schema again that is in the list. A schema that leads to itself through $ref and
+ * allOf alone accepts no text. chain: the parts that led here, as bits. */
 static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
                                         uint32_t chain, struct json_parts *all)
 {
@@ -467,7 +468,7 @@ static struct status json_schema_gather(struct json_walk *w, const struct js_nod
 static struct status json_schema_add_parts(struct json_walk *w, uint32_t from,
                                            struct json_parts *all, uint32_t *end);
 
-/* Adds the texts that all parts and one schema of the last choice accept. */
+/* Adds the texts that all parts and at least one schema of the last choice accept. */
 static struct status json_schema_add_choices(struct json_walk *w, uint32_t from,
                                              const struct json_parts *all, uint32_t *end)
 {

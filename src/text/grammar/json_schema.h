@@ -19,9 +19,10 @@ enum { JSON_ANY_DEPTH = 4 };
  * Arrays: items, prefixItems (only items may follow them), minItems, maxItems.
  * Strings: minLength, maxLength, pattern, format (date, time, date-time, uuid; others are ignored).
  * Numbers: minimum, maximum, exclusiveMinimum, exclusiveMaximum.
- * All keywords of a schema and of the members of its allOf must hold; an object then has the
- * properties of all of them. Members come in the order of the schema; no others are allowed. One
- * blank or none may follow a comma or colon. Errors: STATUS_REQUEST names the keyword; n's. */
+ * All keywords of a schema and of its allOf's schemas must hold; an object then has the properties
+ * of all these schemas. An object's members come in the order of the schema, and no others are
+ * allowed. One blank or none may follow a comma or colon. Errors: STATUS_REQUEST names the keyword;
+ * and those of nfa_status. */
 struct status json_schema_add(struct nfa *n, uint32_t from, const struct js_node *schema,
                               uint32_t *end);
 

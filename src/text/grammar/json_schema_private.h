@@ -36,7 +36,8 @@ struct status json_any_array(struct nfa *n, uint32_t from, int depth, uint32_t *
 
 /* --- json_bounds.c --- */
 
-/* Bounds on numbers; infinite where none is given. low_is_out: low itself is excluded. */
+/* Bounds on numbers; a missing bound is infinite. low_is_out, high_is_out: the bound itself is
+ * excluded. */
 struct json_bounds {
     double low, high;
     bool low_is_out, high_is_out;
@@ -89,15 +90,15 @@ struct status json_add_number(struct nfa *n, uint32_t from, const struct json_pa
 /* Local. True when any part has the keyword. */
 bool json_has(const struct json_parts *all, const char *key);
 
-/* Local. Raises *out to the largest value that any part gives for the keyword (is_least), or lowers
- * it to the smallest; *out < 0 means that there is none yet. Errors: STATUS_REQUEST for a value
- * that is no count. */
+/* Local. With is_least raises *out to the largest value that any part gives for the keyword;
+ * otherwise lowers it to the smallest. *out below 0: no value yet. Errors: STATUS_REQUEST for a
+ * value that is not a count. */
 struct status json_read_count(const struct json_parts *all, const char *key, bool is_least,
                               int64_t *out);
 
-/* Local. Call it when no value fulfils the parts. A single part contradicts itself: STATUS_REQUEST
- * with the sentence. Several parts: OK and no path, because another choice of anyOf may be
- * possible. */
+/* Local. Call it when no value fulfils the parts. If a single part contradicts itself:
+ * STATUS_REQUEST with the sentence. With several parts: OK and no path, because another choice of
+ * anyOf may be possible. */
 struct status json_contradiction(struct nfa *n, const struct json_parts *all, const char *sentence,
                                  uint32_t *end);
 

@@ -1,5 +1,5 @@
-/* Adds paths for JSON values. Digits and levels are bounded, so no answer consists of digits or
- * brackets without end, and every number reads back as a finite double. */
+/* Adds paths for JSON values. The numbers of digits and levels are bounded, so an answer cannot
+ * consist of digits or brackets without end, and every number reads back as a finite double. */
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
 
@@ -26,7 +26,7 @@ static void hex_digits(struct nfa *n, uint32_t from, uint32_t to)
     nfa_bytes(n, from, 'a', 'f', to);
 }
 
-/* Adds paths for the four digits after \u that are no surrogate. */
+/* Adds paths for the four hexadecimal digits after \u, except those of surrogates. */
 static void add_unicode(struct nfa *n, uint32_t from, uint32_t to)
 {
     const uint32_t second = nfa_state(n), low_second = nfa_state(n);

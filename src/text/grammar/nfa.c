@@ -39,7 +39,8 @@ void nfa_spend(struct nfa *n, uint64_t n_steps)
 
 uint32_t nfa_state(struct nfa *n)
 {
-    return n->n_states++; /* never many more than edges */
+    return n->n_states++; /* the bound on edges bounds the states too: a graph has few states
+                             without an edge */
 }
 
 static void nfa_add(struct nfa *n, struct nfa_edge edge)

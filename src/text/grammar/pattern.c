@@ -40,7 +40,7 @@ static struct status pattern_compile(struct pattern *p, const char *text, size_t
     return status_ok();
 }
 
-/* Makes room for a match, sets the limits, and compiles for the JIT where there is one. */
+/* Makes room for a match, sets the limits, and compiles for the JIT if the machine has one. */
 static struct status pattern_prepare(struct pattern *p)
 {
     p->data = pcre2_match_data_create(1, NULL);

@@ -1,7 +1,7 @@
 /* A compiled pattern that finds matches one after another, as pre-tokenizers need. tokenizer.json
- * uses Oniguruma's notation. A pattern is handed to PCRE2 only when both read it alike; other
- * constructs are refused by name. Called by the pre-tokenizer and, for the normalizer and the
- * decoder, by the replacer. */
+ * uses Oniguruma's notation, and matches are found by PCRE2. Constructs that the two libraries do
+ * not read alike are translated, or refused by name. Called by the pre-tokenizer and, for the
+ * normalizer and the decoder, by the replacer. */
 #ifndef SHOAL_TEXT_GRAMMAR_PATTERN_H
 #define SHOAL_TEXT_GRAMMAR_PATTERN_H
 
@@ -13,9 +13,9 @@
 
 struct pattern;
 
-/* Local. Compiles a pattern of n bytes (1 to 65,536). With `literal` the bytes are the text to
- * find, not a pattern. Sentences about the pattern begin with `what`. Owner of *out: the caller,
- * pattern_destroy. Errors: STATUS_INPUT names the construct; STATUS_MEMORY. */
+/* Local. Compiles a pattern of n bytes (1 to 65,536). literal: the bytes are the text to find, not
+ * a pattern. `what` begins the errors' sentences. Owner of *out: the caller, pattern_destroy.
+ * Errors: STATUS_INPUT names the construct; STATUS_MEMORY. */
 struct status pattern_create(const char *notation, size_t n, bool literal, const char *what,
                              struct pattern **out);
 void pattern_destroy(struct pattern **p);
@@ -36,9 +36,9 @@ struct pattern_walk {
 /* Local. Starts a walk. */
 void pattern_walk_init(struct pattern_walk *w, const char *text, size_t n);
 
-/* Local. Finds the next match, text[*start, *end); *found is false when there is none. An empty
- * match directly after the last match is skipped. Errors: STATUS_REQUEST when the search reaches
- * its limit of steps or memory. */
+/* Local. Finds the next match, text[*start, *end); *found is false when no match is left. Skips an
+ * empty match directly after the last match. Errors: STATUS_REQUEST when the search reaches its
+ * limit of steps or memory. */
 struct status pattern_next(struct pattern *p, struct pattern_walk *w, size_t *start, size_t *end,
                            bool *found);
 

@@ -17,8 +17,8 @@ struct translation {
     const char *what;
     struct strbuf *out;
     int depth;        /* open groups */
-    int caseless_at;  /* depth of the outermost open (?i: group; 0 when there is none */
-    char last_letter; /* the literal just before, in lower case; only in a (?i: group */
+    int caseless_at;  /* depth of the outermost open (?i: group; 0: no such group is open */
+    char last_letter; /* the literal just before, in lower case; set only in a (?i: group */
     bool in_intersection;
 };
 
@@ -39,7 +39,7 @@ static void pattern_translate_copy(struct translation *t, size_t n)
     t->at += n;
 }
 
-/* Appends the inside of a class, with brackets unless a class is open already. */
+/* Appends the inside of a class, in brackets unless a class is already open. */
 static void emit_class(struct translation *t, const char *inside, bool in_class, bool negated)
 {
     if (!in_class) strbuf_puts(t->out, negated ? "[^" : "[");
@@ -104,7 +104,7 @@ static struct status escape(struct translation *t, bool in_class)
     case 'x':
     case 'u':
         return code_point(t);
-    case 'v': /* to PCRE2 any vertical blank, here only the vertical tab */
+    case 'v': /* Oniguruma: the vertical tab alone; PCRE2: any vertical blank */
         strbuf_puts(t->out, "\\x{b}");
         break;
     case 'n':
@@ -214,8 +214,8 @@ static struct status group_open(struct translation *t)
     return pattern_translate_refuse(t, "a group of an unknown kind");
 }
 
-/* Translates {n}, {n,} or {n,m}, greedy or lazy. Refuses possessive ones and {n}?, which Oniguruma
- * and PCRE2 read differently. */
+/* Translates {n}, {n,} or {n,m}, greedy or lazy. Refuses possessive intervals and {n}?, which
+ * Oniguruma and PCRE2 read differently. */
 static struct status interval(struct translation *t)
 {
     size_t i = 1;
@@ -232,9 +232,9 @@ static struct status interval(struct translation *t)
     return status_ok();
 }
 
-/* Translates a literal in a (?i: group. Oniguruma also matches ligatures and other one-to-many
- * folds there, so pairs of ASCII letters that have one, and all letters beyond ASCII, are
- * refused. */
+/* Translates a literal in a (?i: group. There Oniguruma also matches ligatures and other
+ * one-to-many folds. So refuses pairs of ASCII letters that have a ligature, and all letters beyond
+ * ASCII. */
 static struct status caseless_literal(struct translation *t, char c)
 {
     static const char *const FOLDS[] = {"ff", "fi", "fl", "ss", "st"};

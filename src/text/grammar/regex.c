@@ -1,5 +1,5 @@
-/* Parses a regular expression, adding edges as it reads; a repeated part is parsed once per
- * copy. */
+/* Parses a regular expression and adds edges as it reads. A part that is repeated n times is parsed
+ * n times. */
 #include "text/grammar/regex.h"
 
 #include "base/utf8.h"
@@ -158,8 +158,8 @@ static struct status read_char(struct parser *p, uint32_t *out)
     return status_ok();
 }
 
-/* Reads an escape from after its backslash: either a set such as \d (is_kind), which is added to s,
- * or one character, *out. */
+/* Reads an escape, starting after its backslash. It is a set such as \d (is_kind), which is added
+ * to s, or one character, *out. */
 static struct status read_escape(struct parser *p, struct set *s, bool *is_kind, uint32_t *out)
 {
     static const char NAMES[] = "nrtfv0", MEANT[] = "\n\r\t\f\v";
@@ -275,7 +275,7 @@ static struct status regex_read_count(struct parser *p, int32_t *out)
     return p->at > at ? status_ok() : regex_bad(p, "expected a count, as in {2,5}");
 }
 
-/* Reads how often the atom may come: least to most times (most -1: no limit). */
+/* Reads how often the atom before may come: least to most times (most -1: no limit). */
 static struct status read_quantifier(struct parser *p, int32_t *least, int32_t *most)
 {
     *least = *most = 1;
@@ -330,7 +330,7 @@ static struct status add_repeated(struct parser *p, uint32_t from, uint32_t *end
     return nfa_status(p->n);
 }
 
-/* Reads atoms with their quantifiers until | or ), or the end. */
+/* Reads atoms with their quantifiers up to a | or ), or to the end. */
 static struct status add_branch(struct parser *p, uint32_t from, uint32_t *end)
 {
     const bool is_whole = p->depth == 0;

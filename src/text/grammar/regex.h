@@ -8,9 +8,9 @@
 #include "text/grammar/automaton.h"
 
 struct regex_options {
-    bool in_string; /* the text is inside a JSON string: characters that need an escape there are
-                       left out */
-    bool searches;  /* any text may come before and after the match, except where ^ or $ is */
+    bool in_string; /* the text is inside a JSON string, so characters that need an escape in it
+                       are left out */
+    bool searches;  /* any text may come before and after the match, except at a ^ or $ */
 };
 
 /* Local. Adds paths from `from` to *end for the texts that match the pattern [n_bytes]. Each
