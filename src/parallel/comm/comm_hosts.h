@@ -11,7 +11,7 @@
 /* Hosts are numbered in the order of their first ranks. A rank that cannot share memory with the
  * others of its machine counts as a host of its own. */
 struct comm_hosts {
-    int n_ranks;        /* of the axis */
+    int n_ranks;        /* ranks of the axis */
     int n_hosts, host;  /* host: this rank's */
     int n_local, local; /* ranks on this host; this rank's number among them, in the axis's order */
     int n_least;        /* the smallest n_local of all hosts */

@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum {
-    TAG_MAIL = 16,    /* of the first mail; the second one has the next tag */
+    TAG_MAIL = 16,    /* tag of the first mail; the second mail has the next one */
     LINE = 64,        /* messages in shared memory begin at multiples of this many bytes */
     POLL_NS = 100000, /* the shortest time between two polls of a rank at work */
     POLL_REST = 32,   /* after a poll, none follows for this many times its duration */
@@ -31,7 +31,7 @@ struct own_memory {
 struct comm_mail {
     struct comm *c;
     enum comm_axis axis;
-    int number;                 /* below COMM_MAILS */
+    int number;                 /* the mail's number, below COMM_MAILS */
     const struct comm_hosts *h; /* borrowed */
     struct own_memory own[COMM_LANES];
     struct own_memory *messages; /* [n_hosts] received, on a host of one rank */

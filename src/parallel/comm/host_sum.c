@@ -21,7 +21,7 @@ enum {
     SLOTS = 2,         /* windows under way */
     STEP = 1024,       /* values added at a time; they stay in the first-level cache */
     TAKES_WORTH_WAKING = 32,
-    TAG_INTS = 1, /* tags on the axis's communicator; its only other messages are those of mails */
+    TAG_INTS = 1, /* tags on the axis's communicator, on which only mails send other messages */
     TAG_WORDS,
 };
 

@@ -25,8 +25,8 @@ enum host_sum_way {
 /* Local. Returns how n sums of the axis are added, the same on all its ranks. */
 enum host_sum_way host_sum_way_of(const struct comm *c, enum comm_axis axis, size_t n);
 
-/* **Collective (axis)**. Adds s->sums over the ranks; the way is not HOST_SUM_FLAT. word_bytes: the
- * size of what s->convert makes and s->take receives, 4 or 8. Returns the bytes that this rank sent
+/* **Collective (axis)**. Adds s->sums over the ranks. way: not HOST_SUM_FLAT. word_bytes: bytes of
+ * a word that s->convert makes and s->take receives, 4 or 8. Returns the bytes that this rank sent
  * to other hosts. Failures end the job. */
 size_t host_sum(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
                 enum host_sum_way way, size_t word_bytes);

@@ -7,10 +7,10 @@
 
 #include <stdbool.h>
 
-enum { LINK_BYTES = 4 << 20 }; /* of a large message */
+enum { LINK_BYTES = 4 << 20 }; /* bytes of a large message */
 
 struct link_speed {
-    double latency_s; /* of a message of one byte, one way */
+    double latency_s; /* time of a message of one byte, one way */
     double bytes_s;   /* bytes per second of large messages, without their latency */
 };
 

@@ -25,7 +25,7 @@ static uint8_t nearest(const struct expert_copies *c, uint32_t e)
 /* The copies of an expert among which its rows are divided, and the rows of their parts. */
 struct candidates {
     const struct expert_copies *c;
-    uint32_t begin, end; /* in `place` */
+    uint32_t begin, end; /* the copies are place[begin] to place[end - 1] */
     uint8_t distance;
     const int64_t *part_rows;
 };

@@ -24,8 +24,8 @@ struct expert_places {
 };
 
 enum {
-    EXPERT_LOAD_MAX = 1 << 30 /* of one expert; a layer with larger counts is scaled down
-                                 until all fit */
+    EXPERT_LOAD_MAX = 1 << 30 /* the largest load of an expert; a layer with larger counts is
+                                 scaled down until all fit */
 };
 
 /* Local. Reads the load of each expert from a file that --metrics wrote: *out [L, E], which the

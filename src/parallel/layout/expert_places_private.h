@@ -14,7 +14,7 @@ struct item {
 struct deal {
     const struct layout *l;
     const int64_t *load;     /* [E] */
-    uint32_t n_hosts;        /* of the parts */
+    uint32_t n_hosts;        /* hosts that the parts are on */
     const uint32_t *host_of; /* [ep] the host of each part; hosts are numbered from 0 */
     uint32_t *n_copies;      /* [E] */
     struct item *items;      /* [n_items], with room for P; they are dealt in this order */
@@ -35,10 +35,11 @@ enum deal_way {
                          the fullest part has above the mean, as far as the emptiest part with room
                          can take it. Copies of heavy experts fill the other places, so that their
                          hosts need not ask other hosts for these experts */
-    DEAL_NEAR,          /* the same, but a copy stays on the fullest part's host where that helps */
+    DEAL_NEAR,          /* as DEAL_OVERFLOW, but a copy stays on the fullest part's host where
+                           that helps */
     DEAL_OVERFLOW_ONLY, /* as DEAL_OVERFLOW, but the other places repeat an expert of their part
                            and get no rows */
-    DEAL_NEAR_ONLY,     /* the same for DEAL_NEAR */
+    DEAL_NEAR_ONLY,     /* as DEAL_NEAR, with the other places as in DEAL_OVERFLOW_ONLY */
     DEAL_WAY_COUNT
 };
 

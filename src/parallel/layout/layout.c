@@ -280,9 +280,10 @@ static uint64_t smallest_cap(const uint64_t *cost, uint32_t n_layers, uint32_t p
     return low;
 }
 
-/* Finds, among the partitions under `cap`, the one with the smallest sum of squared stage costs (so
- * that the other stages are balanced too), by dynamic programming over (stages, layers); on equal
- * sums earlier stages get more layers. best: [(pp + 1) * (n_layers + 1)] sums; from: same shape. */
+/* Finds the partition with the smallest sum of squared stage costs among those whose stages cost at
+ * most `cap`, so that the other stages are balanced too. Uses dynamic programming over (stages,
+ * layers); on equal sums earlier stages get more layers. best: [(pp + 1) * (n_layers + 1)] sums;
+ * from: same shape. */
 static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint64_t cap,
                       uint64_t *best, uint16_t *from, uint32_t *stage_begin)
 {

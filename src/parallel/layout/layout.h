@@ -39,7 +39,7 @@ enum {
 struct layout_weight {
     uint32_t group, group_bytes;
     enum quant_kind kind; /* read, like dtype, by the cost model alone */
-    enum dtype dtype;     /* of plain elements */
+    enum dtype dtype;     /* type of plain elements */
 };
 
 /* The model that is laid out: its description, and how a checkpoint stores it. Leaves are in
@@ -49,7 +49,7 @@ struct layout_model {
     char name[64];
     uint32_t o_leaf; /* a multiple of value_dim */
     uint32_t ffn_leaf, expert_leaf, shared_leaf;
-    uint32_t delta_leaf; /* of the gated delta rule's output projection, in whole key heads */
+    uint32_t delta_leaf; /* leaf of the gated delta rule's output projection, in whole key heads */
     /* when o_proj and the down projections are cut by outputs, ranks divide their inputs in this
      * unit: the longest quantization group; 0: in leaves */
     uint32_t inner_unit;
@@ -59,8 +59,8 @@ struct layout_model {
     bool on_device;             /* ranks compute on GPUs */
     uint32_t expert_code_group; /* the experts' gate and up read int8 values in groups of this
                                    size, that of the last layer with experts; 0: they read floats */
-    uint32_t expert_fp8_group;  /* what expert_code_group becomes with --fp8-activations int8 when
-                                   the experts are fp8; 0: they are not fp8 */
+    uint32_t expert_fp8_group;  /* the value for expert_code_group with --fp8-activations int8,
+                                   when the experts are fp8; 0: they are not fp8 */
     bool keeps_windows; /* layers with a window keep all their KV blocks (kv_groups.h): on devices,
                            and where no context is longer than the window */
 };
@@ -166,8 +166,9 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 /* Bytes that a rank needs: weights as packed for the kernels, KV per block of 64 tokens. */
 struct layout_memory {
     uint64_t weights_bytes;
-    uint64_t kv_block_bytes;  /* of the layers of one group (parallel/layout/kv_groups.h) */
-    uint64_t state_bytes;     /* of one sequence's recurrent states; 0: the model has none */
+    uint64_t kv_block_bytes;  /* bytes of a KV block: the layers of one group
+                                 (parallel/layout/kv_groups.h) */
+    uint64_t state_bytes;     /* bytes of one sequence's recurrent states; 0: the model has none */
     uint64_t workspace_bytes; /* a stage's arrays (parallel/layout/workspace.h) */
     uint64_t exchange_bytes;  /* largest buffers for data to and from other ranks */
     /* for streamed experts: the least memory through which they can pass; and the bytes of all
@@ -232,7 +233,7 @@ struct layout_budget {
                                memory */
     uint64_t device_bytes;  /* GPU memory of the rank with the smallest share, of which nine tenths
                                may be used instead of the host's memory; 0: ranks compute on CPUs */
-    double network_bytes_s; /* of a host; 0: 100 Gbit/s */
+    double network_bytes_s; /* bandwidth of a host's network; 0: 100 Gbit/s */
     const struct layout_estimate *estimate; /* borrowed; NULL: round numbers (layout_cost.c) */
 };
 

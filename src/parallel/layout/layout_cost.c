@@ -161,7 +161,7 @@ struct stage_load {
     const struct layout *l;
     struct rates rates;
     struct group tp, experts;
-    double rows; /* of one replica's microbatch */
+    double rows; /* rows of one replica's microbatch */
     uint32_t kv_bytes;
     bool etp_crosses; /* the ranks of an expert are on several hosts */
 };
@@ -304,7 +304,8 @@ static double exposed(double travels, double computes)
 static bool halves_pay(struct stage_load s, const struct weights_cut *cut, uint64_t parts)
 {
     static const double halves_win = 1.05;
-    static const double second_half_s = 1e-4; /* to start each op and message of a layer again */
+    static const double second_half_s = 1e-4; /* time to start each op and message of a layer a
+                                                 second time */
     const struct layer_times whole = layer_times_of(&s, cut, parts);
     s.rows /= 2;
     const struct layer_times half = layer_times_of(&s, cut, parts);

@@ -10,10 +10,11 @@
  * the same size. */
 struct layout_fit {
     bool fits;
-    uint32_t worst_rank;    /* of the reordered world */
+    uint32_t worst_rank;    /* its number in the reordered world */
     uint64_t budget_bytes;  /* memory that each rank may use: as the budget says, or the smallest
                                share of a host or GPU */
-    uint64_t needed_bytes;  /* of worst_rank, with one full context and one sequence's states */
+    uint64_t needed_bytes;  /* bytes that worst_rank needs, with one full context and one
+                               sequence's states */
     uint32_t n_state_slots; /* slots of recurrent states that fit on every rank */
     uint64_t n_kv_blocks;   /* KV blocks that fit on every rank besides all else */
 };
@@ -21,7 +22,7 @@ struct layout_fit {
 /* How far apart the ranks of a group stand. */
 enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 
-/* Local. Compares what the ranks need with the budget. Needs l->expert_hosts. */
+/* Local. Compares the memory that the ranks need with the budget. Needs l->expert_hosts. */
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget);
 

@@ -14,7 +14,8 @@ struct pipe_replay {
     const uint64_t *stage_ns; /* [n_steps, pp]: how long each stage computes each step */
     const uint64_t *lead_ns;  /* [n_steps]: the lead's time to commit step s - pp and plan step
                                  s, on stage 0's core before stage 0 computes step s; NULL: 0 */
-    uint64_t message_ns;      /* from a stage to the next, and from the last to the lead */
+    uint64_t message_ns;      /* time of a message from a stage to the next, and from the last
+                                 stage to the lead */
     uint64_t first_step;      /* earlier steps fill the pipe and are not counted */
 };
 

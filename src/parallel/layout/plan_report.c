@@ -213,7 +213,7 @@ static void add_layout(const struct layout *l, struct strbuf *out)
     }
 }
 
-/* --- who holds what ----------------------------------------------------------------------- */
+/* --- the parts that ranks hold ------------------------------------------------------------ */
 
 /* The parts that the ranks of one line hold. */
 struct holding {

@@ -1,5 +1,5 @@
-/* The text of `shoal plan`: the machine, the layout and why, who holds what, memory, and the
- * pipeline's timeline. Formats only; decides nothing. */
+/* The text of `shoal plan`: the machine, the layout and the reasons for it, the parts that each
+ * rank holds, memory, and the pipeline's timeline. Formats only; decides nothing. */
 #ifndef SHOAL_PARALLEL_LAYOUT_PLAN_REPORT_H
 #define SHOAL_PARALLEL_LAYOUT_PLAN_REPORT_H
 

@@ -6,7 +6,7 @@
 
 #include "parallel/layout/layout.h"
 
-/* One slab: of the whole tensor [n_outer, n_rows, n_cols], the ranges that a place holds. */
+/* One slab: the ranges of the whole tensor [n_outer, n_rows, n_cols] that a place holds. */
 struct weight_spec {
     char name[128];
     enum weight_role role;
@@ -27,7 +27,7 @@ struct weights_cut {
     struct range axis[AXIS_COUNT], experts;
 };
 
-/* Local. Computes what a place holds of each axis. */
+/* Local. Computes the range of each axis that a place holds. */
 struct weights_cut weights_cut_of(const struct layout *l, struct layout_place place);
 
 /* Local. Returns the slab of a tensor, without its name and layer. A place that holds nothing of

@@ -40,7 +40,7 @@ struct trace_event {
     uint64_t step;             /* FLIGHT_NO_STEP: none */
     uint64_t counts[TRACE_COUNTS];
     uint8_t kind, op, axis; /* enum trace_kind; of COMM: enum flight_op, enum comm_axis */
-    int32_t layer;          /* of COMM; FLIGHT_NO_LAYER: none */
+    int32_t layer;          /* layer of a COMM event; FLIGHT_NO_LAYER: none */
 };
 
 struct trace; /* one per rank */

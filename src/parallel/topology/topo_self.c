@@ -227,8 +227,9 @@ warn:
     if (status_failed(&st)) log_line(LOG_WARN, "threads stay unbound: %s", st.text);
 }
 
-/* Binds the calling thread to those of the launcher's processing units that lie in NUMA node
- * `numa`, and its memory to that node. */
+/* Binds the calling thread to the processing units that the launcher gave and that lie in NUMA node
+ * `numa`, and binds its memory to that node. *moved: whether the thread may now run on fewer units.
+ */
 static struct status bind_near(hwloc_topology_t h, hwloc_const_cpuset_t given, int32_t numa,
                                bool *moved)
 {

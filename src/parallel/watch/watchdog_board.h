@@ -23,7 +23,7 @@ enum board_state { BOARD_EMPTY, BOARD_ALIVE, BOARD_LEFT };
 struct board_slot {
     _Alignas(64) _Atomic uint64_t beats;
     _Atomic uint32_t state; /* enum board_state */
-    uint32_t rank;          /* of the world; rank, pid and started are written before state leaves
+    uint32_t rank;          /* world rank; rank, pid and started are written before state leaves
                                BOARD_EMPTY */
     int32_t pid;
     uint64_t started;       /* when the process started (/proc), because pids are reused */
@@ -44,8 +44,8 @@ struct board {
 size_t board_open(struct comm *c, struct board **out, bool *shared);
 void board_close(struct board **b, size_t n_bytes);
 
-/* Local. sign_process writes this process's identity into its slot, once; sign_thread marks the
- * calling thread as the one that beats. */
+/* Local. board_sign_process writes this process's identity into its slot, once. board_sign_thread
+ * records the calling thread as the one whose heartbeats count. */
 void board_sign_process(struct board_slot *mine);
 void board_sign_thread(struct board_slot *mine);
 

@@ -1,6 +1,6 @@
 /* Heartbeats between hosts. Every rank that does not share the lead's board exchanges UDP packets
- * with the lead. These ranks and the lead have one socket each. A random key tells the job's
- * packets from those of other jobs. Never blocks. Private to watchdog. */
+ * with the lead. These ranks and the lead have one socket each. A random key distinguishes this
+ * job's packets from other jobs' packets. Never blocks. Private to watchdog. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 

@@ -6,7 +6,7 @@
 
 enum {
     LINE = 64,
-    TOKEN_PARTS = 6, /* of a token block, each filled up to a line */
+    TOKEN_PARTS = 6, /* parts of a token block, each padded to whole lines */
 };
 
 static size_t lines(size_t n_bytes)

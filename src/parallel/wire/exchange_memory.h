@@ -8,7 +8,7 @@
 
 /* The numbers on which the sizes depend, for one rank and one call. */
 struct exchange_shape {
-    struct token_format format; /* of the rows that travel to experts */
+    struct token_format format; /* format of the rows that travel to experts */
     size_t n_hosts, n_chosen;   /* hosts of the ep ranks; K */
     size_t n_runs;              /* threads that pack the sums */
     size_t n_routed;            /* tokens that this rank routes and sends */
@@ -25,7 +25,8 @@ enum exchange_array {
     EXCHANGE_ROW_OF,      /* [routed, hosts] the row of a token in the block for a host */
     EXCHANGE_TOKENS_OUT,  /* the blocks of tokens for all hosts */
     EXCHANGE_HOST_SLOTS,  /* [came, K] the places of the choices computed on this host */
-    EXCHANGE_TO_SLOTS,    /* [came, K] the same choices' rows among those of this rank's experts */
+    EXCHANGE_TO_SLOTS,    /* [came, K] the same choices' places among the rows of this rank's
+                             experts */
     EXCHANGE_ROW_WEIGHTS, /* [came] pointers to the rows' weights */
     EXCHANGE_GROUP_SUMS,  /* [came, groups] the sum of each group's int8 values */
     EXCHANGE_OUTPUTS,     /* [in, D + 1] the experts' outputs, with their counters */

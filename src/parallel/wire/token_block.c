@@ -58,7 +58,7 @@ void token_block_write_head(const struct token_block *b, void *at)
     memcpy(at, &head, sizeof head);
 }
 
-/* True when the rows' choices add up to those of the block. */
+/* True when the rows' numbers of choices add up to the block's n_choices. */
 static bool counts_fit(const struct token_block *b)
 {
     size_t n = 0;

@@ -5,7 +5,7 @@
 #include "parallel/wire/result_block.h"
 #include "parallel/wire/wire_ints.h"
 
-enum { MANY_ROWS = 1 << 12 /* of a block, so that its head and padding hardly count */ };
+enum { MANY_ROWS = 1 << 12 /* rows of a block so large that its head and padding hardly count */ };
 
 static double choose(uint32_t n, uint32_t k)
 {
@@ -27,8 +27,8 @@ static double none_chosen(uint32_t n, uint32_t held, uint32_t k)
     return p;
 }
 
-/* Returns the probability that a token has no expert among the `held` of a host. The host's experts
- * are those of `mine` router groups, in equal parts. */
+/* Returns the probability that a token chooses none of the `held` experts of a host. They belong to
+ * `mine` router groups, in equal parts. */
 static double none_on_host(const struct wire_shape *s, uint32_t held)
 {
     const uint32_t groups = s->router.n_groups, chosen = s->router.n_groups_chosen;

@@ -27,9 +27,9 @@ static inline size_t wire_ints_bound(size_t n)
  * after the message. Returns the message's length in bytes, at most wire_ints_bound(n). */
 size_t wire_ints_pack(const int64_t *values, size_t n, void *to);
 
-/* Local. Reads n values of a message from `from`, which has n_bytes, and nothing after them. unpack
- * stores them in values [n]; add adds them there, wrapping as MPI's sums do. Returns the message's
- * length; or WIRE_INTS_BAD, which leaves `values` undefined. */
+/* Local. Read n values of a message from `from` [n_bytes], and nothing after them. wire_ints_unpack
+ * stores them in values [n]; wire_ints_add adds them to values [n], wrapping as MPI's sums do.
+ * Return the message's length, or WIRE_INTS_BAD, which leaves `values` undefined. */
 size_t wire_ints_unpack(const void *from, size_t n_bytes, int64_t *values, size_t n);
 size_t wire_ints_add(const void *from, size_t n_bytes, int64_t *values, size_t n);
 

@@ -36,7 +36,7 @@ struct batch_run {
     char *input_path, *output_path, *journal_path; /* owned */
     struct file_claims *claims;                    /* borrowed */
     uint64_t n_read;
-    uint64_t n_template_steps; /* of all lines read */
+    uint64_t n_template_steps; /* template steps of all lines read */
     bool resumes, all_read, is_cancelled;
     const struct request **open; /* [n_open] requests that the lead has; the array is owned */
     size_t n_open, open_capacity;

@@ -35,7 +35,7 @@ struct batch_file {
 /* The values of a batch's status in OpenAI's interface. */
 enum batch_status {
     BATCH_RUNNING,    /* "in_progress": it runs, or waits for earlier ones */
-    BATCH_CANCELLING, /* its requests are being ended */
+    BATCH_CANCELLING, /* its requests are being cancelled */
     BATCH_COMPLETED,
     BATCH_FAILED,
     BATCH_CANCELLED,
@@ -50,7 +50,8 @@ struct batch {
     char error[BATCH_ERROR_MAX]; /* why it failed; "": it did not */
     int64_t created_s, ended_s;
     uint64_t n_lines, n_completed, n_failed;
-    bool is_postponed; /* it lacked memory, so it runs at the server's next start; not stored */
+    bool is_postponed; /* memory ran out, so the batch waits for the server's next start; not
+                          stored */
     struct batch *next;
 };
 

@@ -101,7 +101,7 @@ static void count_end(struct http_port *p, const struct request *r)
     } else if (result_row_choice(r, 0)->finish == REQUEST_LENGTH) {
         p->ends.n_length++;
     } else {
-        p->ends.n_stop++; /* also a vector or a score */
+        p->ends.n_stop++; /* a vector or a score counts as "stop" too */
     }
 }
 
@@ -140,7 +140,7 @@ static struct status port_put(void *user, struct lead *l, const struct request *
 
 /* ---- calls ---- */
 
-/* Records what the port keeps for the request r of the call x until port_put. */
+/* Records the state that the port keeps for the request r of the call x until port_put. */
 static struct status keep(struct http_port *p, struct exchange *x, struct request *r,
                           size_t cost_bytes)
 {
@@ -463,8 +463,8 @@ struct status http_port_create(const struct http_port_options *o, struct http_po
     return st;
 }
 
-/* Widens the caller's CPU set for a moment, because threads inherit that of the thread that starts
- * them. */
+/* Widens the caller's CPU set for a moment, because a new thread inherits the CPU set of the thread
+ * that starts it. */
 struct status http_port_start(struct http_port *p, struct team *team)
 {
     cpu_set_t mine, all;

@@ -21,7 +21,7 @@ struct byte_source {
     char *path;
     uint8_t *raw;
     size_t begin, end;
-    uint64_t n_read, size; /* of the file */
+    uint64_t n_read, size; /* bytes of the file: read so far; in all */
     dev_t device;
     ino_t inode;
     struct decoder *decoder;

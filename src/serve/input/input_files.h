@@ -40,7 +40,7 @@ bool input_files_is_stored(const char *given);
 /* Local. Calls stat(2) for a path; if it names a dataset, for the dataset's file. */
 int input_files_stat(const char *path, struct stat *info);
 
-/* Local. Appends to `out` the journal's settings for several inputs, their names. Appends nothing
+/* Local. Appends the names of several inputs to `out`, as settings of a journal. Appends nothing
  * for one input, which may be renamed. */
 void input_files_settings(const struct input_files *f, struct strbuf *out);
 

@@ -24,7 +24,7 @@ struct line_reader {
     size_t capacity, begin, scanned, end, max_bytes;
     size_t n_skipped;
     uint64_t n_lines, offset;
-    uint64_t begin_offset, end_offset; /* of the part; end_offset 0: to the end */
+    uint64_t begin_offset, end_offset; /* byte range of the part; end_offset 0: to the end */
     bool is_empty;                     /* the part has no lines */
 };
 

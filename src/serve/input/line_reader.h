@@ -30,7 +30,7 @@ struct line {
     const char *text; /* borrowed until the next call; may hold NULs, not NUL-terminated */
     size_t n;         /* bytes */
     uint64_t number;  /* from 1 */
-    uint64_t offset;  /* of its first byte in the decompressed input */
+    uint64_t offset;  /* offset of the line's first byte in the decompressed input */
 };
 
 /* Local. Opens `path`; "-" is stdin. max_bytes: length of the longest line; 0: LINE_BYTES_MAX.

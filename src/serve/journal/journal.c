@@ -35,7 +35,7 @@ struct journal {
     int fd;
     char *path;                  /* as given, for error sentences; owned */
     char *target;                /* the file to which `path` leads; owned */
-    struct journal_facts facts;  /* of the journal when it was opened */
+    struct journal_facts facts;  /* facts of the journal when it was opened */
     struct journal_index *index; /* of the records that it had then */
     struct strbuf gathered;      /* records waiting for their commit */
     uint64_t end, durable;       /* bytes of the file; how many of them are durable */
@@ -194,7 +194,7 @@ static struct status rewrite_end(struct journal *j, struct journal_rewrite *r)
 static void rewrite_fini(struct journal_rewrite *r)
 {
     if (r->fd >= 0) close(r->fd);
-    if (r->path != NULL) unlink(r->path); /* it has not been renamed */
+    if (r->path != NULL) unlink(r->path); /* the new file has not been renamed */
     mem_free(&r->path);
     strbuf_fini(&r->rows);
     strbuf_fini(&r->rest);

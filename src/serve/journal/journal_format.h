@@ -90,7 +90,7 @@ struct journal_cursor {
     char *buf;
     size_t capacity, n;  /* bytes of buf that are valid */
     size_t read_bytes;   /* reads at least this many at once; 0: 256 KiB */
-    uint64_t buf_offset; /* of buf[0] in the file */
+    uint64_t buf_offset; /* offset of buf[0] in the file */
 };
 
 /* Local. Reads the next record, which is borrowed until the next call. *found is false at the end,
@@ -110,15 +110,15 @@ struct journal_facts {
     char *settings;                /* owned, NUL-terminated; NULL: no header was found */
     uint64_t n_rows, n_error_rows; /* finished */
     uint64_t n_partial_records;
-    uint64_t n_prompt_tokens, n_generated_tokens; /* of finished rows */
+    uint64_t n_prompt_tokens, n_generated_tokens; /* tokens of finished rows */
     uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
     bool is_complete;               /* the journal ends with END */
     uint64_t end_lines, end_bytes;  /* END's values */
     /* sessions; times are in nanoseconds since 1970 */
     uint64_t n_sessions;
-    uint64_t session_ns, input_bytes;         /* of the last session */
+    uint64_t session_ns, input_bytes;         /* start of the last session; bytes of its input */
     uint64_t session_rows, session_generated; /* finished in the last session */
-    uint64_t last_ns;                         /* of the last commit or session */
+    uint64_t last_ns;                         /* time of the last commit or session start */
     uint64_t n_read, n_read_bytes; /* lines and bytes of the input read in the last session */
 };
 

@@ -23,7 +23,7 @@ static const size_t ROW_BYTES_MAX = (size_t)1 << 30;
 enum { DIFFERENCES_SHOWN = 10, SHOWN_BEFORE = 16, SHOWN_BYTES = 48 };
 
 struct audit_row {
-    uint64_t line; /* of the input */
+    uint64_t line; /* its line in the input */
     char *text;    /* [n] without its newline; owned */
     size_t n;
 };

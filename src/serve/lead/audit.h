@@ -14,7 +14,7 @@ struct audit;
 struct audit_options {
     const char *input_path, *output_path;
     const char *journal_path; /* NULL, or a missing file: lines and settings are not checked */
-    const char *settings;     /* of this run, in a journal's form */
+    const char *settings;     /* settings of this run, in a journal's form */
     uint64_t n_lines_before;  /* lines of the whole input before the output's first row */
     uint64_t n_rows;          /* rows to choose; all rows when the output has fewer */
     uint64_t seed;            /* decides which rows are chosen */

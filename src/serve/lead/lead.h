@@ -39,7 +39,7 @@ struct lead_options {
     struct jinja_date date;   /* the time that templates see */
     const struct embed_rules *embed;  /* LEAD_EMBED, LEAD_RANK; else NULL */
     const struct request_form *form;  /* makes prompts of lines; NULL: lines are requests */
-    struct request_defaults defaults; /* from the flags, then generation_config.json */
+    struct request_defaults defaults; /* values of the flags, then of generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
     const struct request_adapter *adapters; /* [n_adapters] */
@@ -52,11 +52,11 @@ struct lead_options {
     int32_t n_blocks;          /* KV blocks of each replica's pool; their ids are [0, n_blocks).
                                   0: unknown until lead_start */
     struct plan_tables tables; /* block tables of a sequence; all zeros: one full table */
-    struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
+    struct schedule_flags schedule; /* settled as serve/schedule/scheduler.h requires */
     struct lead_flags flags; /* result_cache: used by LEAD_GENERATE only; must be off if a row
                                 depends on the batch */
     struct drafting_cost draft_cost;
-    bool predicts, no_repeats; /* of serve/schedule/scheduler.h */
+    bool predicts, no_repeats; /* as in struct scheduler_options (serve/schedule/scheduler.h) */
     drafter_fn *drafter;
     void *drafter_user;
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
@@ -70,7 +70,7 @@ struct lead_options {
     /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
     const char *journal_path;
     const char *settings;        /* "name=value" lines of everything that changes a row's bytes */
-    const char *session;         /* who runs, for `shoal status` */
+    const char *session;         /* describes this run, for `shoal status` */
     size_t commit_bytes;         /* a commit is due once this many are gathered; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
     struct file_claims *claims;  /* claims on the files; after a claim is lost nothing is
@@ -84,7 +84,7 @@ struct lead_options {
     struct audit *audit;
 };
 
-/* What the ranks have room for, in each replica. */
+/* The sizes of the ranks' pools, in each replica. */
 struct lead_pools {
     int32_t n_blocks;             /* KV blocks */
     int32_t n_state_slots;        /* slots of recurrent states; 0: the model has none */

@@ -21,7 +21,7 @@
 
 /* A part of the array, filled by the first pass. */
 struct part {
-    const char *path; /* of its output; NULL: not given yet */
+    const char *path; /* path of its output; NULL: not given yet */
     char *journal;    /* path; owned */
     struct journal_facts facts;
 };
@@ -34,7 +34,7 @@ struct merge {
     bool is_score;
     struct line_reader *input;
     FILE *out;
-    struct row_frames frames; /* of the output */
+    struct row_frames frames; /* frames of the output */
     struct strbuf framed;     /* bytes that are written next */
     struct id_set ids;
     /* the part that is being read */

@@ -26,7 +26,7 @@ struct merge_options {
 struct merge_result {
     uint64_t n_rows, n_error_rows;
     uint64_t n_duplicates; /* rows that became errors because an earlier part has the custom_id */
-    double sum_logprob;    /* of a score job; added in input order */
+    double sum_logprob;    /* of a score job: the sum over the rows, in input order */
     uint64_t n_scored;
 };
 

@@ -29,7 +29,7 @@ struct part_head {
     char magic[8];
     uint64_t line, digest[2];
     uint32_t k, type;             /* from the job's logprobs_shape */
-    uint64_t n_answers, n_tokens; /* of all answers together */
+    uint64_t n_answers, n_tokens; /* answers of the line; tokens of all answers together */
     uint64_t n_bytes;             /* bytes that follow the head */
     uint64_t checksum;            /* XXH3-64 of these bytes, seeded with the XXH3-64 of the
                                      head's other members */

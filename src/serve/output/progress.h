@@ -20,7 +20,8 @@ struct progress_view {
     uint64_t n_done, n_read; /* rows written, and read */
     uint64_t n_waiting;      /* finished rows that wait until an earlier row is written */
     bool all_read;
-    double read_fraction; /* of the input's bytes; negative if its size is unknown */
+    double read_fraction; /* fraction of the input's bytes that has been read; negative if the
+                             size is unknown */
     uint64_t n_prompt_tokens, n_generated_tokens;
     struct scheduler_load load;
 };

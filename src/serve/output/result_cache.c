@@ -32,9 +32,11 @@ struct result_entry {
     int32_t *tokens;                      /* [n_tokens], prompt and answer; owned */
     const struct request *leader;         /* the running request; its prompt is the entry's;
                                              NULL: none runs */
-    struct request_list waiting;          /* for the leader's result, in order of asking */
-    struct result_entry *next;            /* in its bucket */
-    struct result_entry *younger, *older; /* in the order of last use, while no leader runs */
+    struct request_list waiting;          /* requests that wait for the leader's result, in order
+                                             of asking */
+    struct result_entry *next;            /* the next entry in its bucket */
+    struct result_entry *younger, *older; /* neighbours in the order of last use, while no leader
+                                             runs */
 };
 
 struct result_cache {

@@ -181,7 +181,7 @@ static void add_top_map(const struct request_rules *rules, const struct scored_t
     strbuf_puts(out, "}");
 }
 
-/* The tokens of an answer to a completion, after those of its prompt if it is echoed. */
+/* The tokens of an answer to a completion; with an echo, the prompt's tokens before them. */
 struct answer_tokens {
     const struct request *r, *echo; /* echo NULL: none */
     size_t n_echo, n;

@@ -21,7 +21,7 @@ enum request_pool {
 /* The encodings of a vector in a result row. */
 enum embed_encoding {
     EMBED_FLOATS,
-    EMBED_BASE64, /* of little-endian f32, as OpenAI's "encoding_format": "base64" */
+    EMBED_BASE64, /* base64 of little-endian f32, as OpenAI's "encoding_format": "base64" */
 };
 
 enum { EMBED_INPUTS_MAX = 2048 }; /* texts of one line, as many as OpenAI allows */

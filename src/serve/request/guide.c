@@ -20,7 +20,7 @@ struct spec {
     const struct js_node *node; /* NULL: GUIDE_OBJECT */
     char *key;                  /* owned, [n_key]: the kind, and the node as compact JSON */
     size_t n_key;
-    uint64_t hash; /* of the key */
+    uint64_t hash; /* hash of the key */
 };
 
 static struct status spec_init(struct spec *s, enum guide_kind kind, const struct js_node *node)
@@ -52,12 +52,12 @@ struct mask {
 
 struct guide {
     struct guides *owner;
-    struct spec spec; /* without its node */
+    struct spec spec; /* its source, without the node */
     size_t n_users;
     char *error;        /* owned: why the grammar could not be compiled; NULL: it was compiled */
     struct dfa *dfa;    /* owned */
     struct mask *masks; /* [dfa->n_states], owned */
-    struct mask first;  /* for an answer's first token */
+    struct mask first;  /* mask for an answer's first token */
     struct guide *next; /* the guide used most recently before this one */
 };
 

@@ -235,7 +235,9 @@ static size_t words_bytes(const struct request_words *w)
 static size_t embed_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t digit_bytes = 16, n = (size_t)r->ask->n_choices;
-    const size_t vector_bytes = sizeof(int64_t) * (size_t)rules->embed->width; /* before the cut */
+    const size_t vector_bytes = sizeof(int64_t) * (size_t)rules->embed->width; /* before it is
+                                                                                  cut to
+                                                                                  `dimensions` */
     return 2 * r->n_prompt * sizeof(int32_t) + prompts_bytes(r) +
            n * (sizeof *r + sizeof *r->ask + vector_bytes +
                 digit_bytes * (size_t)r->ask->dimensions);

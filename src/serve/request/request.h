@@ -64,8 +64,8 @@ struct request_form {
 /* A low-rank adapter (weights/adapters.h). */
 struct request_adapter {
     const char *name;   /* borrowed */
-    uint64_t digest[2]; /* of its weights */
-    uint64_t key;       /* a hash of them, not 0 */
+    uint64_t digest[2]; /* digest of its weights */
+    uint64_t key;       /* a hash of its weights, not 0 */
 };
 
 /* The model and the flags, against which lines are checked. Everything is borrowed. */
@@ -146,7 +146,7 @@ enum request_score {
 
 /* Whether the thoughts in a chat's answer are divided from its content, and where they begin. */
 enum request_thoughts {
-    THOUGHTS_STAY,   /* they are content */
+    THOUGHTS_STAY,   /* thoughts are content */
     THOUGHTS_TAGGED, /* an answer that begins with CHAT_OPEN_THOUGHT begins with thoughts */
     THOUGHTS_BEGUN,  /* the answer begins with thoughts, because the prompt ends with the tag */
 };
@@ -180,7 +180,7 @@ struct request_ask {
 
     /* a vector instead of an answer (embed_rules.h) */
     enum request_pool pool;
-    int32_t dimensions; /* of the vector */
+    int32_t dimensions; /* dimensions of the vector */
     enum embed_encoding encoding;
     bool is_list; /* the line has a list of inputs; each gets one of the n_choices */
 
@@ -195,7 +195,7 @@ struct request_ask {
                               prompt */
     bool echo;     /* the answer and its log-probabilities begin with those of the prompt; of a
                       rerank: the results include the documents */
-    int32_t top_n; /* of a rerank: the most results */
+    int32_t top_n; /* the most results of a rerank */
     enum request_score score; /* when scoring */
     struct request_beam beam;
     struct request_bytes tools;    /* owned: names that a chat's answers may call, each followed by
@@ -247,7 +247,7 @@ struct request {
                           are unused; NULL: not wanted */
     size_t score_from; /* the first token with a score; above 0 if scores is set */
     struct plan_top *prompt_tops; /* [n_prompt, n_prompt_tops]; set and unused as `scores` is */
-    float *logprobs;              /* of sampled tokens, [logprobs_capacity] */
+    float *logprobs;              /* [logprobs_capacity] log-probabilities of sampled tokens */
     struct plan_top *tops;        /* [logprobs_capacity, n_tops] the most likely tokens at
                                      sampled tokens */
     size_t logprobs_capacity;

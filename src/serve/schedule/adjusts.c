@@ -1,4 +1,4 @@
-/* One entry for each token whose logit is changed, by ascending id. */
+/* Keeps one entry for each token whose logit is changed, by ascending id. */
 #include "serve/schedule/adjusts.h"
 
 #include "base/mem.h"

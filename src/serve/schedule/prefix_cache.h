@@ -24,7 +24,7 @@ struct prefix_link {
 struct prefix_node {
     uint64_t key;
     int32_t parent; /* the node of the 64 tokens before; -1: this node begins a prompt */
-    int32_t next;   /* in its bucket, or among the free nodes; -1: none */
+    int32_t next;   /* the next node in its bucket, or in the list of free nodes; -1: none */
     struct prefix_link links[PREFIX_LISTS];
     int32_t n_refs;        /* sequences that hold the node; 0: idle */
     int32_t n_window_refs; /* sequences that hold its windowed blocks too */

@@ -209,7 +209,7 @@ void scheduler_learn_guess(struct scheduler *s, struct sequence *q, int32_t toke
 struct prefix_match {
     size_t n_blocks;  /* in its cache, with all windowed blocks that the next row sees */
     int64_t n_shared; /* blocks over all tables that q would hold with others */
-    int64_t n_idle;   /* those of n_shared without a holder */
+    int64_t n_idle;   /* how many of n_shared have no holder */
     size_t n_coming;  /* n_blocks plus the next blocks that a running request will compute */
 };
 

@@ -25,7 +25,7 @@ struct sequence {
     size_t pos0;       /* rows in the step being planned or in flight: [pos0, pos0 + n_rows) */
     int32_t n_rows;
     bool in_flight; /* the result of its last planned step has not been committed */
-    bool is_scored; /* that step gives log-probabilities of prompt tokens */
+    bool is_scored; /* its last planned step gives log-probabilities of prompt tokens */
 
     /* its KV blocks. The first n_cached are in nodes of the prefix cache, and other sequences may
      * hold them too. Full tables have the blocks [0, n_blocks), windowed tables [window_begin,

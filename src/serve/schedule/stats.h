@@ -12,7 +12,7 @@
 struct serve_summary {
     uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
-    uint64_t n_resumed_rows;      /* those of n_rows taken over from the journal */
+    uint64_t n_resumed_rows;      /* how many of n_rows were taken over from the journal */
     uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests, also taken over from
                                      the journal */
     uint64_t n_commits;           /* commits of the journal */
@@ -44,11 +44,11 @@ struct serve_summary {
     uint64_t n_steps;           /* plans with at least one sequence */
     uint64_t n_least_step_rows; /* the smallest budget of rows so far; 0: the budget was not
                                    adapted */
-    uint64_t n_blocks; /* of all replicas' KV pools; cached blocks without a holder count as
-                          free */
+    uint64_t n_blocks; /* blocks of all replicas' KV pools; cached blocks without a holder count
+                          as free */
     uint64_t n_peak_used_blocks;
-    uint64_t sum_used_blocks; /* one sample a step */
-    double wall_s;            /* from lead_start to lead_finish */
+    uint64_t sum_used_blocks; /* sum of the used blocks, sampled once per step */
+    double wall_s;            /* seconds from lead_start to lead_finish */
     struct latency ttft;      /* time to first token: from the plan of a request's first step to
                                  the commit of its first token */
     struct latency tpot;      /* time per output token after the first, one sample per request */

@@ -10,7 +10,8 @@
 /* An entry: 64 tokens after a given prefix. */
 struct tier_entry {
     uint64_t key, before; /* prefix_key of these tokens, and of the 64 tokens before */
-    int32_t next;         /* in its bucket, or among the free ones; -1: none */
+    int32_t next;         /* the next entry in its bucket, or in the list of free entries; -1:
+                             none */
     int32_t younger, older;
     int32_t slots[PLAN_TABLES_MAX]; /* slot of each block table; -1: not in the file */
     int32_t tokens[PLAN_BLOCK_TOKENS];

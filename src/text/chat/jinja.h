@@ -22,8 +22,9 @@ void jinja_destroy(struct jinja **t);
 enum jinja_var_kind {
     JINJA_VAR_NONE,
     JINJA_VAR_BOOL,
-    JINJA_VAR_TEXT, /* from the model: trusted */
-    JINJA_VAR_JSON, /* from a user: every byte that is printed of it is marked */
+    JINJA_VAR_TEXT, /* a text of the model, which is trusted */
+    JINJA_VAR_JSON, /* a value from a user: each byte that is printed of it is marked as the
+                       user's */
 };
 
 struct jinja_var {

@@ -100,7 +100,7 @@ struct jinja {
     struct jarena arena;
     char *source; /* line ends normalized */
     size_t n_source;
-    struct jname *names[JNAME_BUCKETS]; /* by hash */
+    struct jname *names[JNAME_BUCKETS]; /* buckets by hash */
     struct jnode *body;
 };
 
@@ -109,7 +109,7 @@ struct jparse {
     struct jinja *t;
     const char *what;
     struct status st;
-    struct jarena scratch; /* for the tokens */
+    struct jarena scratch; /* memory for the tokens */
     struct jtoken *tokens; /* [n_tokens], the last is JT_EOF */
     size_t n_tokens;
     size_t at; /* the current token */

@@ -86,7 +86,7 @@ static enum flow capture(struct jrun *r, struct jscope *s, const struct jnode *f
     return flow;
 }
 
-/* Applies a block's filters to what the block printed. */
+/* Applies a block's filters to the text that the block printed. */
 static bool filter_captured(struct jrun *r, struct jscope *s, const struct jnode *filters,
                             const struct jvalue *caught, struct jvalue *out)
 {

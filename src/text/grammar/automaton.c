@@ -20,7 +20,7 @@ struct made {
 struct builder {
     struct nfa *n;
     uint32_t accept;
-    struct nfa_edge *sorted; /* by `from`; low and high are classes of bytes */
+    struct nfa_edge *sorted; /* edges sorted by `from`; low and high are classes of bytes */
     size_t *edges_of; /* [n_states + 1]: the edges of s are sorted[edges_of[s], edges_of[s + 1]) */
     bool *lives;      /* [n_states] whether the end can be reached from the state */
     uint32_t *seen;   /* [n_states] the round in which the state was last reached */

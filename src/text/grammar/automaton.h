@@ -38,7 +38,8 @@ struct nfa_edge {
     bool is_empty;     /* the edge takes no byte */
 };
 
-/* In the caller's memory. The first error stays in `status`; later calls then add no edges. */
+/* A graph, in the caller's memory. The first error stays in `status`; later calls then add no
+ * edges. */
 struct nfa {
     struct nfa_edge *edges; /* owned, [n_edges] */
     size_t n_edges, capacity;

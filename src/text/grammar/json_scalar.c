@@ -96,8 +96,8 @@ static struct status compile_rule(struct grammar_work *work, const struct string
     return st;
 }
 
-/* Replaces *both by an automaton of those of its strings that fulfil the i-th rule too; NULL: no
- * string does. */
+/* Replaces *both by an automaton of the strings that it accepts and that also fulfil the i-th rule;
+ * NULL: no string does. */
 static struct status json_scalar_narrow(struct grammar_work *work, const struct string_rules *r,
                                         size_t i, struct dfa **both)
 {

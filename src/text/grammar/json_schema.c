@@ -278,7 +278,7 @@ static struct status value_texts_init(struct value_texts *v, struct nfa *n,
 struct value_filter {
     struct value_texts others[2 * JSON_PARTS_MAX - 1];
     size_t n_others;
-    int types;        /* as bits; -1: any */
+    int types;        /* allowed types, as bits; -1: any */
     struct dfa *rest; /* the values that the other keywords accept; NULL: no other keywords.
                          Owned */
 };
