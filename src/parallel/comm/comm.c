@@ -1,6 +1,6 @@
 /* Makes and ends the axes (MPI communicators and host groups), and records and counts operations.
  * The operations are in comm_collective.c, comm_message.c and comm_mail.c. */
-#define COMM_INSIDE /* functions are defined here, not wrapped */
+#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

@@ -1,6 +1,6 @@
 /* Collectives over an axis: in shared memory if all its ranks are on one host, else by MPI. Sums
  * over several hosts use both (host_sum.h). */
-#define COMM_INSIDE /* functions are defined here, not wrapped */
+#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

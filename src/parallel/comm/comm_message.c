@@ -1,5 +1,5 @@
 /* Point-to-point messages, such as those between the stages of a pipeline. */
-#define COMM_INSIDE /* functions are defined here, not wrapped */
+#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

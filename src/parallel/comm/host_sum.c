@@ -1,6 +1,6 @@
 /* A sum runs window by window: while the messages of one window travel, the next one is added,
  * packed and sent. */
-#define COMM_INSIDE /* functions are defined here, not wrapped */
+#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
 #include "parallel/comm/host_sum.h"
 
 #include "base/add.h"

@@ -14,8 +14,8 @@
 
 enum { NAME_MAX_BYTES = 64 };
 
-/* Creates a file whose space is fully allocated (a full /dev/shm would otherwise be a SIGBUS
- * later). Returns its descriptor, or -1. */
+/* Creates a file whose space is fully allocated; otherwise a full /dev/shm would mean a SIGBUS
+ * later. Returns its descriptor, or -1. */
 static int watchdog_board_make_file(char name[NAME_MAX_BYTES], size_t n_bytes)
 {
     uint64_t random = 0;

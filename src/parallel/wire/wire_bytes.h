@@ -20,8 +20,8 @@ struct wire_bytes {
                         its own */
     double dispatch; /* bytes of its rows, with ids and weights, in messages of many rows */
     double combine;  /* bytes of the sums that come back, with 4 bytes for each sum */
-    double rows;     /* bytes in each direction if f32 rows were sent once for each choice on
-                        another host, as by the plain all-to-all */
+    double rows;     /* bytes in each direction if an f32 row were sent for each choice on
+                        another host, as the plain all-to-all does */
 };
 
 /* Local. Computes the bytes for a router that chooses at random. */

@@ -58,8 +58,9 @@ bool byte_source_is_compressed(const struct byte_source *s);
 /* Local. True when the input is the regular file `path` (by device and inode). */
 bool byte_source_is_file(const struct byte_source *s, const char *path);
 
-/* Local. Copies up to n first bytes of a regular file, as they are on the disk. Returns how many it
- * copied: 0 for a dataset, a file that is not regular, or one that cannot be read. */
+/* Local. Copies the first n bytes of a regular file, as they are on the disk, or all its bytes
+ * if it has fewer. Returns the number of bytes copied: 0 for a dataset, a file that is not regular,
+ * or one that cannot be read. */
 size_t byte_source_head(const struct byte_source *s, void *to, size_t n);
 
 #endif

@@ -27,8 +27,8 @@ struct serve_summary {
     uint64_t n_prompt_rows; /* rows of prompts that were computed, including after preemptions */
     uint64_t n_admissions;  /* times that a request began to run, including after preemptions */
     uint64_t n_result_hits; /* answers that came whole from the result cache */
-    uint64_t n_result_hit_tokens; /* sampled tokens from the result cache, with those of answers
-                                     that then went on */
+    uint64_t n_result_hit_tokens; /* sampled tokens from the result cache: of whole answers, and
+                                     of answers' beginnings that the stages continued */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
     uint64_t n_right_drafts;      /* draft tokens equal to the sampled token; each saved a step */
     uint64_t n_guesses;           /* guesses of the prediction layer that were compared */

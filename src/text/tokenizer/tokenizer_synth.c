@@ -231,8 +231,8 @@ static struct status put_merges(const struct gguf_vocab *v, struct strbuf *out)
 struct spm_merge {
     float score;
     uint32_t token;
-    uint32_t n_left;                /* bytes */
-    uint32_t left_chars, all_chars; /* with equal scores the longer left part merges first */
+    uint32_t n_left;                /* bytes of the left part */
+    uint32_t left_chars, all_chars; /* characters of the left part, and of the whole token */
 };
 
 static int compare_merges(const void *a, const void *b)
