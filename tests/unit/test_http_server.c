@@ -58,7 +58,21 @@ static void answer(struct bench *b, struct exchange *x)
     strbuf_fini(&s);
 }
 
-/* Calls that begin with 'w' wait until their clients have gone. */
+/* Sends the body as the first piece of a stream that goes on. */
+static void begin_answer(struct bench *b, struct exchange *x)
+{
+    struct strbuf s;
+    size_t n;
+    const char *body = exchange_body(x, &n);
+    strbuf_init(&s);
+    strbuf_add(&s, body, n);
+    exchange_begin(x);
+    exchange_write(x, &s);
+    http_server_send(b->server);
+    strbuf_fini(&s);
+}
+
+/* Calls that begin with 'w' or 'p' wait until their clients have gone. */
 static void end_gone(struct bench *b)
 {
     struct strbuf s;
@@ -81,8 +95,9 @@ static void *lead(void *user)
         size_t n;
         const char *body = exchange_body(x, &n);
         atomic_fetch_add(&b->n_taken, 1);
-        if (n > 0 && body[0] == 'w') {
+        if (n > 0 && (body[0] == 'w' || body[0] == 'p')) {
             exchange_keep(x, b);
+            if (body[0] == 'p') begin_answer(b, x);
         } else {
             answer(b, x);
         }
@@ -214,6 +229,31 @@ static void clients_get_their_own_answers(void)
     stop(&b);
 }
 
+/* The client reads the first piece of a stream that never ends, and leaves. */
+static void a_piece_comes_before_the_end(void)
+{
+    const struct http_flags f = {.max_requests = 1};
+    const struct timeval limit = {.tv_sec = 60};
+    struct bench b;
+    char found[1024] = "";
+    size_t n = 0;
+    start(&b, &f);
+    const int fd = connect_to(&b);
+    CU_ASSERT_FATAL(fd >= 0 && send_call(fd, "piece of a stream", ""));
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    for (ssize_t got = 1; got > 0 && strstr(found, "piece of a stream") == NULL;) {
+        got = recv(fd, found + n, sizeof found - 1 - n, 0);
+        if (got > 0) n += (size_t)got;
+        found[n] = '\0';
+    }
+    CU_ASSERT_PTR_NOT_NULL(strstr(found, "piece of a stream"));
+    close(fd);
+    const uint64_t until = clock_ns() + 20000000000u;
+    while (http_server_n_open(b.server) > 0 && clock_ns() < until) usleep(1000);
+    CU_ASSERT_EQUAL(atomic_load(&b.n_gone), 1);
+    stop(&b);
+}
+
 /* Waits until the lead has taken n calls. */
 static void await_taken(const struct bench *b, int n)
 {
@@ -334,6 +374,7 @@ void suite_http_server(CU_pSuite suite);
 void suite_http_server(CU_pSuite suite)
 {
     CU_add_test(suite, "clients get their own answers", clients_get_their_own_answers);
+    CU_add_test(suite, "a piece comes before the end", a_piece_comes_before_the_end);
     CU_add_test(suite, "bounds and refusals hold", bounds_and_refusals_hold);
     CU_add_test(suite, "long bodies are refused", long_bodies_are_refused);
     CU_add_test(suite, "a body without memory is refused", a_body_without_memory_is_refused);

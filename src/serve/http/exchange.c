@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { LOOK_AT_ONCE = 128 }; /* connections that one poll() looks at */
+
 const char http_json[] = "application/json";
 
 void exchange_drop_body(struct exchange *x)
@@ -225,8 +227,17 @@ void exchange_write(struct exchange *x, struct strbuf *events)
     pthread_mutex_lock(&s->lock);
     if (!x->has_ended && events->n > 0) {
         move_bytes(&x->out, events);
-        wake(x);
+        s->has_unsent = true;
     }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void http_server_send(struct http_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (struct exchange *x = s->has_unsent ? s->first : NULL; x != NULL; x = x->next)
+        if (x->is_stream && x->out.n > x->n_sent) wake(x);
+    s->has_unsent = false;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -262,14 +273,28 @@ struct exchange *http_server_take(struct http_server *s, uint64_t wait_ns)
     return x;
 }
 
+/* Marks those of n waiting calls whose clients have closed their side. */
+static void mark_gone(struct exchange *const *calls, size_t n)
+{
+    struct pollfd p[LOOK_AT_ONCE];
+    for (size_t i = 0; i < n; i++) p[i] = (struct pollfd){.fd = calls[i]->fd, .events = POLLRDHUP};
+    if (n == 0 || poll(p, (nfds_t)n, 0) < 1) return;
+    for (size_t i = 0; i < n; i++)
+        calls[i]->is_gone = (p[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 void http_server_look(struct http_server *s)
 {
+    struct exchange *calls[LOOK_AT_ONCE];
+    size_t n = 0;
     pthread_mutex_lock(&s->lock);
     for (struct exchange *x = s->first; x != NULL; x = x->next) {
-        struct pollfd p = {.fd = x->fd, .events = POLLRDHUP};
-        if (!x->is_suspended || x->is_gone || poll(&p, 1, 0) != 1) continue;
-        x->is_gone = (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+        if (!x->is_suspended || x->is_gone) continue;
+        calls[n++] = x;
+        if (n == LOOK_AT_ONCE) mark_gone(calls, n);
+        if (n == LOOK_AT_ONCE) n = 0;
     }
+    mark_gone(calls, n);
     pthread_mutex_unlock(&s->lock);
 }
 

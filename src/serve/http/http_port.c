@@ -301,8 +301,8 @@ struct pieces {
     const struct request_rules *rules;
 };
 
-/* Sends the new part of the running answer r. */
-static struct status send_piece(void *user, struct request *r)
+/* Writes the new part of the running answer r. */
+static struct status write_piece(void *user, struct request *r)
 {
     const struct pieces *all = user;
     const struct request *line = r->parent != NULL ? r->parent : r;
@@ -320,7 +320,10 @@ static struct status port_commit(void *user, struct lead *l, int32_t group)
     struct http_port *p = user;
     struct pieces all = {p, lead_rules(l)};
     batches_commit(p->batches);
-    return p->n_streams > 0 ? lead_visit(l, group, send_piece, &all) : status_ok();
+    if (p->n_streams == 0) return status_ok();
+    const struct status st = lead_visit(l, group, write_piece, &all);
+    http_server_send(p->server);
+    return st;
 }
 
 /* ---- the end ---- */

@@ -84,10 +84,15 @@ void exchange_answer_file(struct exchange *x, int fd, uint64_t n_bytes);
 
 /* Send an answer in pieces (server-sent events): exchange_begin, any number of exchange_write,
  * which take the bytes of `events`, and exchange_end. The caller may not use x after exchange_end.
- */
+ * A written piece may wait for http_server_send or exchange_end. */
 void exchange_begin(struct exchange *x);
 bool exchange_has_begun(const struct exchange *x);
 void exchange_write(struct exchange *x, struct strbuf *events);
 void exchange_end(struct exchange *x);
+
+/* Sends what has been written to all streams; call it once behind the pieces of a step. A call for
+ * each piece would wake the HTTP thread each time, and it walks all waiting connections when it
+ * wakes. */
+void http_server_send(struct http_server *s);
 
 #endif

@@ -54,6 +54,7 @@ struct http_server {
     size_t n_open;                                 /* calls posted and not ended by the lead */
     size_t n_connected;                            /* calls posted and still connected */
     size_t body_bytes; /* bytes of all bodies that have not been freed */
+    bool has_unsent; /* exchange_write has added bytes since the last http_server_send */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
 };
