@@ -11,9 +11,9 @@ the same lines; a stream whose pieces join to another text is counted as wrong, 
   streams  opens all --streams at once and reads all to their ends
   rate     calls at --rate a second, at even times, for --seconds; then the same at 70 % of what `queue` reached
   queue    the time of all lines with as many calls open as there are lines, beside generate's time for the same lines
-Prints for each part: calls, lost, wrong, tokens a second, time to the first piece (mean, p50, p99, worst), and the
-server's memory before and after. The client is one process of Python on the same cores, so its own work is part of
-every figure.
+Prints for each part: calls, lost, wrong, tokens a second, time to the first piece (mean, p50, p99, worst), the
+server's memory before and after, and the CPU time for 1,000 tokens of the server, of this client and of generate. The
+client is one process of Python on the same cores, so its own work is part of every figure but the CPU times.
 """
 import argparse
 import asyncio
@@ -35,6 +35,11 @@ STARTS_S = 60
 SAME = ["--result-cache", "off"]  # each part computes its lines anew
 
 
+def cpu_of(who):
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
 class Server:
     def __init__(self, o, folder):
         self.log = folder / "server.log"
@@ -53,17 +58,23 @@ class Server:
             time.sleep(0.05)
         sys.exit(f"no server:\n{self.log.read_text(errors='replace')}")
 
-    def resident_mib(self):
-        """Memory of all of its processes."""
-        total, session = 0, os.getsid(self.process.pid)
-        for path in pathlib.Path("/proc").glob("[0-9]*/status"):
+    def texts_of(self, name):
+        """/proc/PID/NAME of all of its processes."""
+        texts, session = [], os.getsid(self.process.pid)
+        for path in pathlib.Path("/proc").glob(f"[0-9]*/{name}"):
             try:
-                if os.getsid(int(path.parent.name)) != session:
-                    continue
-                total += sum(int(n) for n in re.findall(r"VmRSS:\s+(\d+) kB", path.read_text()))
+                if os.getsid(int(path.parent.name)) == session:
+                    texts.append(path.read_text())
             except (OSError, ProcessLookupError):
                 pass
-        return total / 1024
+        return texts
+
+    def resident_mib(self):
+        return sum(int(n) for text in self.texts_of("status") for n in re.findall(r"VmRSS:\s+(\d+) kB", text)) / 1024
+
+    def cpu_s(self):
+        fields = [text.rsplit(")", 1)[1].split() for text in self.texts_of("stat")]
+        return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
 
     def end(self):
         os.killpg(self.process.pid, signal.SIGTERM)
@@ -137,36 +148,45 @@ class Load:
         self.o, self.folder, self.results = o, folder, []
         self.lines = [{"prompt": f"Act {i % 5 + 1}, scene {i % 7 + 1}. Enter number {i}.", "max_tokens": o.tokens,
                        "seed": i, "temperature": 0.8} for i in range(o.streams)]
-        self.rows, self.generate_s = self.generate()
+        self.rows, self.generate_s, self.generate_cpu_s = self.generate()
         self.server = Server(o, folder)
 
     def generate(self):
-        """The text of each line, and the seconds of computing."""
+        """The text of each line, the seconds of computing, and the CPU seconds for 1,000 tokens."""
         source, output, report = (self.folder / name for name in ("in.jsonl", "out.jsonl", "metrics.json"))
         source.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        before = cpu_of(resource.RUSAGE_CHILDREN)
         subprocess.run([*shlex.split(self.o.launcher), self.o.shoal, "generate", "--quiet", "--no-journal", "--model",
                         self.o.model, "--input", source, "--output", output, "--metrics", report,
                         *SAME, *shlex.split(self.o.flags)], check=True)
-        rows = [json.loads(row)["text"] for row in output.read_text().splitlines()]
-        return rows, json.loads(report.read_text())["wall_s"]
+        cpu_s = cpu_of(resource.RUSAGE_CHILDREN) - before
+        rows = [json.loads(row) for row in output.read_text().splitlines()]
+        n_tokens = sum(row["usage"]["completion_tokens"] for row in rows)
+        return [row["text"] for row in rows], json.loads(report.read_text())["wall_s"], 1000 * cpu_s / n_tokens
 
     def part(self, name, n, rate):
         calls = [Call(self.lines[i % len(self.lines)]) for i in range(n)]
-        before = self.server.resident_mib()
+        before, cpu, mine = self.server.resident_mib(), self.server.cpu_s(), cpu_of(resource.RUSAGE_SELF)
         seconds = asyncio.run(call_all(self.server.port, calls, rate))
+        cpu, mine = self.server.cpu_s() - cpu, cpu_of(resource.RUSAGE_SELF) - mine
         done = [c for c in calls if c.text is not None]
+        thousands = max(1, sum(c.n_tokens for c in done)) / 1000
         first = sorted(c.first_s for c in done if c.first_s is not None) or [0]
         found = {"part": name, "calls": n, "lost": n - len(done),
                  "wrong": sum(c.text != self.rows[c.line["seed"]] for c in done), "seconds": seconds,
                  "calls_per_s": len(done) / seconds, "tokens_per_s": sum(c.n_tokens for c in done) / seconds,
                  "first_mean_s": statistics.mean(first), "first_p50_s": first[len(first) // 2],
                  "first_p99_s": first[(len(first) * 99) // 100], "first_worst_s": first[-1],
-                 "memory_before_mib": before, "memory_after_mib": self.server.resident_mib()}
+                 "memory_before_mib": before, "memory_after_mib": self.server.resident_mib(),
+                 "server_cpu_s_per_1000": cpu / thousands, "client_cpu_s_per_1000": mine / thousands,
+                 "generate_cpu_s_per_1000": self.generate_cpu_s}
         self.results.append(found)
         print(f"{name}: {n} calls in {seconds:.1f} s, {found['lost']} lost, {found['wrong']} wrong; "
               f"{found['calls_per_s']:.1f} calls/s, {found['tokens_per_s']:.0f} tokens/s; first piece "
               f"{found['first_mean_s']:.3f} s mean, {found['first_p50_s']:.3f} p50, {found['first_p99_s']:.3f} p99, "
-              f"{found['first_worst_s']:.3f} worst; {before:.0f} to {found['memory_after_mib']:.0f} MiB", flush=True)
+              f"{found['first_worst_s']:.3f} worst; {before:.0f} to {found['memory_after_mib']:.0f} MiB; "
+              f"CPU s per 1000 tokens: server {cpu / thousands:.3f}, client {mine / thousands:.3f}, "
+              f"generate {self.generate_cpu_s:.3f}", flush=True)
         return found
 
     def run(self):
