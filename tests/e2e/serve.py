@@ -227,6 +227,25 @@ class Joined:
                     into["logprobs"][name] += values
 
 
+def expect_joined(name, events, whole, is_chat):
+    """A stream's events join to the choices of the whole answer; returns them joined."""
+    joined = Joined(events, is_chat)
+    expect(all(e["id"] == whole["id"] and e["model"] == whole["model"] for e in events),
+           f"{name}: another id or model than {whole['id']}")
+    for choice in whole["choices"]:
+        got = joined.choices[choice["index"]]
+        text = (choice["message"]["content"] or "") if is_chat else choice["text"]
+        calls = choice.get("message", {}).get("tool_calls", [])
+        expect(got["tool_calls"] == calls, f"{name}: {got}\n{choice}")
+        thoughts = choice.get("message", {}).get("reasoning_content", "")
+        expect(got["reasoning"] == thoughts, f"{name}: {got}\n{choice}")
+        expect(got["text"] == text, f"{name}: {got['text']!r}, whole: {text!r}")
+        expect(got["finish_reason"] == choice["finish_reason"], f"{name}: {got}")
+        expect(got["logprobs"] == choice["logprobs"], f"{name}: {got}\n{choice}")
+        expect(not is_chat or got["role"] == "assistant", f"{name}: {got}")
+    return joined
+
+
 class ServeTest:
     RANKS = {"one": 1, "many": 4}  # of each case
 
@@ -298,27 +317,13 @@ class ServeTest:
             answers = list(pool.map(stream, good))
         for i, (status, _, data) in zip(good, answers):
             expect(status == 200, f"stream {i}: {status} {data}")
-            is_chat, whole = CALLS[i][0] == CHAT, json.loads(rows[i][1])
-            events = events_of(data)
-            joined = Joined(events, is_chat)
+            whole, events = json.loads(rows[i][1]), events_of(data)
+            joined = expect_joined(f"stream {i}", events, whole, CALLS[i][0] == CHAT)
             n_pieces += joined.n_pieces
             expect(joined.usage == whole["usage"] and events[-1]["choices"] == [],
                    f"stream {i}: {events[-1]}")
-            expect(all(e["id"] == whole["id"] and e["model"] == whole["model"] for e in events),
-                   f"stream {i}: another id or model than {whole['id']}")
-            for choice in whole["choices"]:
-                got = joined.choices[choice["index"]]
-                text = (choice["message"]["content"] or "") if is_chat else choice["text"]
-                calls = choice.get("message", {}).get("tool_calls", [])
-                expect(got["tool_calls"] == calls, f"stream {i}: {got}\n{choice}")
-                thoughts = choice.get("message", {}).get("reasoning_content", "")
-                expect(got["reasoning"] == thoughts, f"stream {i}: {got}\n{choice}")
-                n_thoughts += thoughts == "Let me < see."
-                n_calls += len(calls)
-                expect(got["text"] == text, f"stream {i}: {got['text']!r}, whole: {text!r}")
-                expect(got["finish_reason"] == choice["finish_reason"], f"stream {i}: {got}")
-                expect(got["logprobs"] == choice["logprobs"], f"stream {i}: {got}\n{choice}")
-                expect(not is_chat or got["role"] == "assistant", f"stream {i}: {got}")
+            n_thoughts += sum(got["reasoning"] == "Let me < see." for got in joined.choices.values())
+            n_calls += sum(len(got["tool_calls"]) for got in joined.choices.values())
         expect(n_pieces > 100, f"only {n_pieces} pieces")
         expect(n_calls == 1 and n_thoughts == 1, f"{n_calls} tool calls, {n_thoughts} thoughts")
         status, _, data = server.call("POST", COMPLETIONS, {"stream": True})
