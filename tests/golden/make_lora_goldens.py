@@ -36,6 +36,19 @@ ADAPTERS = {
         alpha_pattern={"o_proj": 3})),
     "all-linears": dict(model="llama-gqa", dtype=torch.bfloat16, n_tokens=16, config=dict(
         r=8, lora_alpha=5, use_rslora=True, target_modules=LINEARS, layers_to_transform=[1, 3])),
+    # six more of the same model, so that a batch can have eight different ones
+    "query": dict(model="llama-gqa", dtype=torch.float16, n_tokens=5, config=dict(
+        r=1, lora_alpha=3, target_modules=["q_proj", "v_proj"])),
+    "key-value": dict(model="llama-gqa", dtype=torch.bfloat16, n_tokens=6, config=dict(
+        r=3, lora_alpha=6, target_modules=["k_proj", "v_proj"], layers_to_transform=[0, 2])),
+    "output": dict(model="llama-gqa", dtype=torch.float16, n_tokens=4, config=dict(
+        r=2, lora_alpha=4, target_modules=["o_proj"])),
+    "gate-up": dict(model="llama-gqa", dtype=torch.float16, n_tokens=7, config=dict(
+        r=2, lora_alpha=3, target_modules=["gate_proj", "up_proj"])),
+    "down": dict(model="llama-gqa", dtype=torch.bfloat16, n_tokens=3, config=dict(
+        r=2, lora_alpha=2, target_modules=["down_proj"])),
+    "one-layer": dict(model="llama-gqa", dtype=torch.float16, n_tokens=5, config=dict(
+        r=5, lora_alpha=5, use_rslora=True, target_modules=LINEARS, layers_to_transform=[2])),
     # q and k whose rows convert reorders, and heads that are rotated in part
     "pairs": dict(model="glm4", dtype=torch.float32, n_tokens=10, config=dict(
         r=2, lora_alpha=4, target_modules=["q_proj", "k_proj", "v_proj"])),
