@@ -36,12 +36,18 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct adapter_file *)a)->name, ((const struct adapter_file *)b)->name);
 }
 
-/* Sets *out to the adapter as request lines may name it. Its key is a hash of the file's digest. */
-static struct status read_digest(const struct adapter_file *file, struct request_adapter *out)
+/* Sets *out to the adapter as request lines may name it, and adds the bytes of the file's matrices
+ * to *n_bytes. The adapter's key is a hash of the file's digest. */
+static struct status read_digest(const struct adapter_file *file, struct request_adapter *out,
+                                 uint64_t *n_bytes)
 {
     struct ckpt *c = NULL;
     TRY(status_wrap(ckpt_open(file->path, &c), "--adapter %s", file->name));
     const struct ckpt_digest digest = ckpt_digest(c);
+    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
+        *n_bytes += t->n_rows * t->n_cols * sizeof(float);
+    }
     const uint64_t key = XXH3_64bits(&digest, sizeof digest);
     ckpt_close(&c);
     *out = (struct request_adapter){
@@ -57,7 +63,7 @@ static struct status read_adapter_files(struct job_adapters *a, const struct fla
     for (size_t i = 0; i < flags->n; i++) {
         if (i > 0 && strcmp(a->files[i - 1].name, a->files[i].name) == 0)
             return status_make(STATUS_USAGE, "--adapter: two are named \"%s\"", a->files[i].name);
-        TRY(read_digest(&a->files[i], &a->rules[i]));
+        TRY(read_digest(&a->files[i], &a->rules[i], &a->n_bytes));
     }
     a->n = flags->n;
     return status_ok();

@@ -16,6 +16,7 @@ struct job_adapters {
     char *text;                    /* owned: the names and paths, each NUL-terminated */
     struct adapter_file *files;    /* [n] owned */
     struct request_adapter *rules; /* [n] owned: the adapters as lines may name them */
+    uint64_t n_bytes;              /* of all their matrices in memory, f32 */
     struct adapters *loaded;       /* NULL: not yet, or a dry run */
 };
 

@@ -46,6 +46,7 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .min_kv_blocks = (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
         .n_state_slots = layout_slots_wanted(&j->model, j->o->schedule.max_batch),
         .rank_bytes = rank_bytes,
+        .adapter_bytes = j->adapters.n_bytes,
         .device_bytes = j->device_bytes,
         .network_bytes_s = j->o->layout.network.gbit_s * 1e9 / 8,
         .estimate = job_forecast_estimate(j)};
@@ -76,10 +77,11 @@ static struct status refuse_bound(const struct job *j)
     return status_make(
         STATUS_USAGE,
         "--memory: a rank needs at least %.0f MiB, found %.0f MiB: program %.0f, weights that stay "
-        "in memory %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context of %u tokens "
+        "in memory %.0f, adapters %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context of %u tokens "
         "%.0f; give more, more ranks, or a smaller --max-model-len or --step-tokens",
         mib(fit.needed_bytes + uncounted_bytes(j)) + 1, mib(j->o->weights.memory_bytes),
         mib(uncounted_bytes(j)), mib(m.weights_bytes),
+        mib(layout_adapter_bytes(j->layout, place.pp, &budget)),
         m.stream_bytes > 0 ? "the least for streamed experts " : "streamed experts ",
         mib(m.stream_bytes), budget.step_tokens, mib(m.workspace_bytes + m.exchange_bytes),
         j->o->model.max_model_len, mib(kv_groups_context(j->layout, &budget) * m.kv_block_bytes));

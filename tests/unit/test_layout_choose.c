@@ -306,6 +306,30 @@ static void fit_speaks_for_every_rank(void)
     }
 }
 
+/* Adapters for which one rank has no room are divided among stages. */
+static void adapters_need_room(void)
+{
+    const struct layout_flags one = {.pp = 1}, two = {.pp = 2}, none = {0};
+    struct choice c;
+    choice_init(&c, MODEL_QWEN3, "pack:2 core:12 pu:1", 2, (struct layout_flags){.pp = 1});
+    c.budget.rank_bytes = layout_fit_of(&c.l, c.t, &c.budget).needed_bytes;
+    c.st = layout_choose(&c.model, c.t, &one, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT(c.fits);
+    const uint64_t n_layers = c.model.arch->n_layers, n_bytes = 100 * n_layers;
+    c.budget.adapter_bytes = n_bytes;
+    c.st = layout_choose(&c.model, c.t, &one, &c.budget, &c.l, c.order, &c.fits);
+    const struct layout_fit fit = layout_fit_of(&c.l, c.t, &c.budget);
+    CU_ASSERT(!c.fits && fit.needed_bytes == c.budget.rank_bytes + n_bytes);
+    CU_ASSERT_EQUAL(layout_adapter_bytes(&c.l, 0, &c.budget), n_bytes);
+    c.st = layout_choose(&c.model, c.t, &two, &c.budget, &c.l, c.order, &c.fits);
+    const uint64_t first = layout_adapter_bytes(&c.l, 0, &c.budget);
+    CU_ASSERT(first > 0 && first < n_bytes);
+    CU_ASSERT_EQUAL(first + layout_adapter_bytes(&c.l, 1, &c.budget), n_bytes);
+    c.st = layout_choose(&c.model, c.t, &none, &c.budget, &c.l, c.order, &c.fits);
+    CU_ASSERT(c.fits == (layout_fit_of(&c.l, c.t, &c.budget).needed_bytes <= c.budget.rank_bytes));
+    choice_fini(&c);
+}
+
 /* For every combination of flags, the layout has the values of the flags, or is refused where
  * layout_build refuses it too. */
 static void flags_are_kept(void)
@@ -553,6 +577,7 @@ void suite_layout_choose(CU_pSuite suite)
                 halves_pay_for_many_rows_over_a_slow_link);
     CU_add_test(suite, "what does not fit", what_does_not_fit_is_returned_with_its_lack);
     CU_add_test(suite, "fit speaks for every rank", fit_speaks_for_every_rank);
+    CU_add_test(suite, "adapters need room", adapters_need_room);
     CU_add_test(suite, "flags are kept", flags_are_kept);
     CU_add_test(suite, "--ep alone is --tp", ep_alone_is_tp);
     CU_add_test(suite, "a full product spreads experts",

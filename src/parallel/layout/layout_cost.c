@@ -37,11 +37,19 @@ static uint64_t budget_bytes(const struct layout_budget *b, const struct topo *t
     return b->device_bytes > 0 ? b->device_bytes / 10 * 9 : rank_budget_bytes(t);
 }
 
+/* Bytes of the least KV blocks and recurrent states. */
 static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b,
                        uint64_t context_blocks)
 {
-    return layout_fixed_bytes(m) + context_blocks * m->kv_block_bytes +
-           (b->n_state_slots > 0 ? m->state_bytes : 0);
+    return context_blocks * m->kv_block_bytes + (b->n_state_slots > 0 ? m->state_bytes : 0);
+}
+
+uint64_t layout_adapter_bytes(const struct layout *l, uint32_t pp,
+                              const struct layout_budget *budget)
+{
+    const uint64_t n_layers = l->model.arch->n_layers;
+    const uint64_t layer_bytes = (budget->adapter_bytes + n_layers - 1) / n_layers;
+    return layer_bytes * range_count(layout_layers(l, pp));
 }
 
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
@@ -57,9 +65,9 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
             const uint32_t rank = layout_rank_of(l, 0, pp, tp);
             const struct layout_memory m =
                 layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
-            const uint64_t fixed = layout_fixed_bytes(&m);
-            if (needed(&m, budget, context_blocks) > fit.needed_bytes) {
-                fit.needed_bytes = needed(&m, budget, context_blocks);
+            const uint64_t fixed = layout_fixed_bytes(&m) + layout_adapter_bytes(l, pp, budget);
+            if (fixed + needed(&m, budget, context_blocks) > fit.needed_bytes) {
+                fit.needed_bytes = fixed + needed(&m, budget, context_blocks);
                 fit.worst_rank = rank;
             }
             uint64_t blocks = fixed > fit.budget_bytes ? 0 : UINT64_MAX;

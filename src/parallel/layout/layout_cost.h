@@ -26,6 +26,10 @@ enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
                                 const struct layout_budget *budget);
 
+/* Local. Returns how many of budget->adapter_bytes a rank of stage pp is taken to hold. */
+uint64_t layout_adapter_bytes(const struct layout *l, uint32_t pp,
+                              const struct layout_budget *budget);
+
 /* Local. Returns the slowest kind of link inside any group of n consecutive ranks; groups start at
  * multiples of n. order [n_ranks]: as in layout_choose. */
 enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
