@@ -31,12 +31,19 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* Sets the highest bit of each byte whose number is NaN or has exponent 0. */
-ALWAYS_INLINE __m256i fp8_rare(__m256i b)
+/* Returns twice each byte plus 2, without a carry, so that the sign falls out: 0 for NaN, 2 to 16
+ * for exponent 0, more for all other numbers. */
+ALWAYS_INLINE __m256i fp8_rank(__m256i b)
 {
-    const __m256i size = _mm256_and_si256(b, _mm256_set1_epi8(0x7F));
-    return _mm256_or_si256(_mm256_sub_epi8(size, _mm256_set1_epi8(8)),
-                           _mm256_add_epi8(size, _mm256_set1_epi8(1)));
+    return _mm256_add_epi8(b, _mm256_add_epi8(b, _mm256_set1_epi8(2)));
+}
+
+/* Returns a bit for each place where a number of a or of b is NaN or has exponent 0. */
+ALWAYS_INLINE int fp8_rare(__m256i a, __m256i b)
+{
+    const __m256i least = _mm256_min_epu8(fp8_rank(a), fp8_rank(b));
+    return _mm256_movemask_epi8(
+        _mm256_cmpeq_epi8(_mm256_min_epu8(least, _mm256_set1_epi8(16)), least));
 }
 
 /* Does what fp8_quad does, for any values and scales. */
@@ -76,8 +83,7 @@ ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 scale, fp8_large la
 {
     const __m256i a = _mm256_loadu_si256((const void *)codes);
     const __m256i b = _mm256_loadu_si256((const void *)(codes + 8 * QUANT_QUAD));
-    const int rare = _mm256_movemask_epi8(_mm256_or_si256(fp8_rare(a), fp8_rare(b)));
-    if (__builtin_expect((rare | large) != 0, 0)) {
+    if (__builtin_expect((fp8_rare(a, b) | large) != 0, 0)) {
         fp8_any_quad(a, b, scale, large, w);
         return;
     }
