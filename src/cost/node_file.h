@@ -43,7 +43,7 @@ struct node {
     double memory_bytes;         /* of the host */
     double cache_bytes;          /* of all last-level caches of the host */
     struct curve read;           /* bytes per second that n threads read; x: threads of the host */
-    struct curve flops;          /* f32 operations per second of n threads; x likewise */
+    struct curve flops;          /* f32 operations per second of n threads; x: the same */
     struct node_linear linear[NODE_FORMAT_COUNT];
     /* seconds for one element of a query head and one position that it sees; x: positions. `one`:
      * one row for each sequence; `many`: a chunk of a prompt */
