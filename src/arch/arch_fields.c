@@ -352,6 +352,7 @@ static const struct field fields[] = {
     {.key = "use_cache", .type = FIELD_INERT},
     {.key = "cache_implementation", .type = FIELD_INERT},
     {.key = "initializer_range", .type = FIELD_INERT},
+    {.key = "embedding_initializer_range", .type = FIELD_INERT},
     {.key = "initial_context_length",
      .type = FIELD_INERT}, /* of the training; rope_scaling has it too */
     {.key = "attention_dropout", .type = FIELD_INERT},

@@ -87,6 +87,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "glm5-published": "model.layers.0.self_attn.indexer.k_norm.bias",
            "longcat_flash": "model.layers.1.self_attn.0.kv_b_proj.weight",
            "longcat-flash-zero": "model.layers.0.mlp.router.classifier.weight",
+           "youtu": "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
+           "youtu-yarn": "model.layers.2.mlp.up_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 # Models whose tensors convert renames, also where they are published in fp8 blocks.
 FP8_TWINS = {"longcat-flash"}

@@ -2,11 +2,28 @@
 import torch
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM,
                           Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM, LongcatFlashConfig, LongcatFlashForCausalLM,
-                          Mistral4Config, Mistral4ForCausalLM)
+                          Mistral4Config, Mistral4ForCausalLM, YoutuConfig, YoutuForCausalLM)
 
-from golden_common import COMMON, SHORTER, SHORTEST
+from golden_common import COMMON, LONG_CONTEXT, SHORTER, SHORTEST
 
 MODELS = {
+    # latent attention in a dense model, as published: q through a latent, tied
+    "youtu": dict(
+        cls=YoutuForCausalLM, dtype=torch.bfloat16, prompts=(70, 668), generated=True, tokenizer="qwen3-next", every=11,
+        config=lambda: YoutuConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=192, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=4, q_lora_rank=48, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16,
+            v_head_dim=32, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1.6e6),
+            tie_word_embeddings=True, **LONG_CONTEXT)),
+    # q in one step, heads of q and v unlike, YaRN over halves, untied
+    "youtu-yarn": dict(
+        cls=YoutuForCausalLM, dtype=torch.float32, prompts=(70, 668), generated=True, tokenizer="qwen3-next", every=11,
+        config=lambda: YoutuConfig(
+            vocab_size=272, hidden_size=40, intermediate_size=72, num_hidden_layers=4, num_attention_heads=3,
+            num_key_value_heads=3, q_lora_rank=None, kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=16,
+            v_head_dim=24, rms_norm_eps=1e-5, rope_interleave=False, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32, beta_slow=1, mscale=1.0,
+                                 mscale_all_dim=0.8, original_max_position_embeddings=128), **LONG_CONTEXT)),
     # latent attention with q in one step, softmax without groups, YaRN with mscale
     "deepseek-v2-lite": dict(
         cls=DeepseekV2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
