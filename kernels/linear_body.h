@@ -14,7 +14,8 @@
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
  *     PIECE, SHORT_PIECE                             inputs of a K-slice of MANY_PANELS panels
- *     BLOCK_ROWS                                     rows that share a converted K-slice
+ *     BLOCK_ROWS, COPY_ROWS                          rows that share a converted K-slice; if their
+ *                                                    inputs are copied
  *     GROUP_TILES                                    linear_walk.h
  *     struct v16, v16_zero, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
@@ -454,6 +455,7 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     piece_tile_fn *tile = b->n_panels == 1   ? piece_tile_1
                           : b->n_panels == 2 ? piece_tile_2
                                              : piece_tile_4;
+    const bool copies = copies_inputs(s->x_stride);
     const size_t most = min_size(TILE / b->n_panels, MOST_ROWS);
     const size_t n_tiles = (s->n_rows + most - 1) / most;
     const size_t lines = (p->n_k + LINE_FLOATS - 1) / LINE_FLOATS, n_times = n_tiles * lines;
@@ -469,7 +471,7 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     const char *ahead_end = o.ahead + behind->n_k * input_bytes(b->t);
     for (size_t r = 0, i = 0, n; i < n_tiles; r += n, i++, o.x = o.next) {
         n = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
-        o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : COPIES ? b->x : s->x + next->k;
+        o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : copies ? b->x : s->x + next->k;
         if (p->k + p->n_k == s->w->n_in) fetch_outputs(b, p, r, n);
         tile(n, &o, b->c + r * b->n_panels);
         if (o.n_ahead > 0) {
@@ -488,9 +490,10 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     const struct packed *w = s->w;
     const size_t panel1 = s->panel1;
     float scratch[2][MANY_PANELS * PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
-    float inputs[COPIES ? BLOCK_ROWS * COPY_STRIDE : 1] __attribute__((aligned(64)));
-    struct v16 c[GROUP_TILES * MANY_PANELS * BLOCK_ROWS];
-    struct sums16 sums[GROUP_TILES * MANY_PANELS * BLOCK_ROWS];
+    const bool copies = copies_inputs(s->x_stride);
+    float inputs[COPY_FLOATS] __attribute__((aligned(64)));
+    struct v16 c[MOST_CHAINS];
+    struct sums16 sums[MOST_CHAINS];
     int64_t n_bad[BLOCK_ROWS] = {0};
     struct fp8_piece fp8;
     if (panel + n_panels > panel1) return panel;
@@ -500,7 +503,7 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
                       .n_panels = n_panels,
                       .s = s,
                       .grid = grid_of(w),
-                      .x_stride = COPIES ? COPY_STRIDE : s->x_stride,
+                      .x_stride = copies ? COPY_STRIDE : s->x_stride,
                       .n_bad = n_bad,
                       .fp8 = &fp8};
     struct piece p = piece_at(s, leafy, n_panels, (struct place){panel, panel, 0});
@@ -509,8 +512,8 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     for (bool whole = true; p.panel + n_panels <= panel1; whole = quantized) {
         const struct piece behind = piece_after(s, leafy, n_panels, &next);
         const size_t at = (p.panel - p.group) * s->n_rows;
-        if (COPIES && p.panel == p.group) copy_inputs(s, &p, inputs);
-        b.x = COPIES ? inputs : s->x + p.k;
+        if (copies && p.panel == p.group) copy_inputs(s, &p, inputs);
+        b.x = copies ? inputs : s->x + p.k;
         b.c = c + at;
         b.sums = sums + at;
         if (whole) piece_whole(&b, &p, now);
@@ -525,13 +528,14 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     return panel + (panel1 - panel) / n_panels * n_panels;
 }
 
-/* Computes a slice in blocks of about equal size, of at most BLOCK_ROWS rows. */
+/* Computes a slice in blocks of about equal size. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
                           const struct linear_slice *whole)
 {
     const struct linear_group *g = &a->groups[whole->group];
     const size_t row1 = whole->row1;
-    size_t n_blocks = (row1 - whole->row0 + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const size_t most = copies_inputs(a->x_stride) ? COPY_ROWS : BLOCK_ROWS;
+    size_t n_blocks = (row1 - whole->row0 + most - 1) / most;
     for (size_t row = whole->row0, n; row < row1; row += n, n_blocks--) {
         const size_t at = g->row0 + row;
         n = (row1 - row + n_blocks - 1) / n_blocks;

@@ -5,12 +5,20 @@
 
 /* Rows whose inputs lie a multiple of 4 KiB apart push each other out of the first-level cache,
  * which costs an eighth of a prompt's speed on Zen 3. So with GROUP_TILES > 1 a K-slice's inputs
- * are copied once for each group of panels (packed tiles), to rows that are a cache line further
- * apart than they are long. The row that is copied next but two is prefetched. */
+ * are then copied once for each group of panels (packed tiles), to rows that are a cache line
+ * further apart than they are long. The row that is copied next but two is prefetched. */
 enum {
-    COPIES = GROUP_TILES > 1,
+    APART_FLOATS = 1024, /* inputs of 4 KiB */
     COPY_STRIDE = PIECE * MANY_PANELS + LINE_FLOATS,
+    COPY_FLOATS = GROUP_TILES > 1 ? COPY_ROWS *COPY_STRIDE : 1,
+    GROUP_ROWS = GROUP_TILES * COPY_ROWS,
+    MOST_CHAINS = MANY_PANELS * (GROUP_ROWS > BLOCK_ROWS ? GROUP_ROWS : BLOCK_ROWS),
 };
+
+ALWAYS_INLINE bool copies_inputs(size_t x_stride)
+{
+    return GROUP_TILES > 1 && x_stride % APART_FLOATS == 0;
+}
 
 /* Returns the most inputs of a K-slice of n_panels panels; the scratch memory holds PIECE inputs of
  * MANY_PANELS panels. */
@@ -26,8 +34,9 @@ struct place {
 };
 
 /* A K-slice: inputs [k, k + n_k) of the n_panels panels from `panel` on. A K-slice never crosses
- * the end of a leaf (K-block). Panels are walked in groups of GROUP_TILES * n_panels: the same
- * inputs of all its panels, then the next inputs, to the end of K; then the next group.
+ * the end of a leaf (K-block). Panels are walked in groups of GROUP_TILES * n_panels (n_panels
+ * if inputs are not copied): the same inputs of all its panels, then the next inputs, to the end
+ * of K; then the next group.
  *
  *              group 0    group 1      numbers: the order of the K-slices
  *     k 0      0  1  2    6  7
@@ -53,7 +62,8 @@ ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t
                                        const struct piece *p)
 {
     const size_t next = p->panel + n_panels, k = p->k + p->n_k, panel1 = s->panel1;
-    const size_t group1 = min_size(p->group + GROUP_TILES * n_panels, panel1);
+    const size_t n_tiles = copies_inputs(s->x_stride) ? GROUP_TILES : 1;
+    const size_t group1 = min_size(p->group + n_tiles * n_panels, panel1);
     struct place at = {next, next, 0};
     if (next > panel1) return *p;
     if (next + n_panels <= group1)

@@ -11,8 +11,9 @@ enum {
     SOME_PANELS = 1,     /* panels of a tile for the panels that MANY_PANELS leaves over */
     PIECE = 256,         /* inputs of a K-slice: 16 KiB per panel, as f32 */
     SHORT_PIECE = PIECE, /* inputs of a K-slice with 7 to 39 rows */
-    BLOCK_ROWS = 128,    /* rows that share a converted K-slice; their inputs in it, chains and sums
-                            fill 330 KB of the second-level cache */
+    BLOCK_ROWS = 256,    /* rows that share a converted K-slice */
+    COPY_ROWS = 128,     /* if inputs are copied; they, chains and sums fill 330 KB of the
+                            second-level cache */
     GROUP_TILES = 8,     /* panels that share the rows' copied inputs */
 };
 

@@ -12,7 +12,8 @@ enum {
     PIECE = 128,      /* inputs of a K-slice: 8 KiB per panel, as f32 */
     SHORT_PIECE = 64, /* with 7 to 39 rows, whose few tiles each fetch more of the next K-slice */
     BLOCK_ROWS = 256, /* rows that share a converted K-slice */
-    GROUP_TILES = 1,  /* the rows' inputs are not copied */
+    COPY_ROWS = 1,
+    GROUP_TILES = 1, /* the rows' inputs are not copied */
 };
 
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)

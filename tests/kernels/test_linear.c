@@ -21,7 +21,7 @@ struct problem {
 static struct problem problem_make(struct rng *r, enum dtype t, size_t n_rows, size_t n_out,
                                    size_t n_in, size_t leaf, size_t every)
 {
-    struct problem p = {.n_rows = n_rows, .x_stride = n_in + 3, .y_stride = n_out + 5};
+    struct problem p = {.n_rows = n_rows, .x_stride = rng_stride(r, n_in), .y_stride = n_out + 5};
     p.w = random_packed(r, t, n_out, n_in, leaf, 32, every);
     p.x = test_floats(n_rows * p.x_stride);
     rng_floats(r, p.x, n_rows * p.x_stride, 2.0f);

@@ -22,7 +22,7 @@ static struct problem problem_make(struct rng *r, struct quant_format f, size_t 
                                    size_t n_out, size_t n_in, size_t leaf, size_t every)
 {
     const struct kern_table ref = table_ref();
-    struct problem p = {.n_rows = n_rows, .x_stride = n_in + 3, .y_stride = n_out + 5};
+    struct problem p = {.n_rows = n_rows, .x_stride = rng_stride(r, n_in), .y_stride = n_out + 5};
     p.q = quant_weight_make(r, f, n_out, n_in, leaf, every);
     p.xq = quant_rows_make(n_rows, n_in, f);
     p.x = test_floats(n_rows * p.x_stride);

@@ -24,6 +24,11 @@ size_t rng_below(struct rng *r, size_t n)
     return (size_t)(rng_next(r) % n);
 }
 
+size_t rng_stride(struct rng *r, size_t n)
+{
+    return rng_below(r, 2) == 0 ? n + 3 : (n / 1024 + 1) * 1024;
+}
+
 float rng_float(struct rng *r, float magnitude)
 {
     const int32_t i = (int32_t)(rng_next(r) >> 40) - (1 << 23);

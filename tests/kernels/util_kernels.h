@@ -11,6 +11,11 @@ struct rng {
 };
 
 uint64_t rng_next(struct rng *r);
+
+/* Returns a distance between rows of n floats: n + 3, or a multiple of 4 KiB, which kernels treat
+ * in a way of its own. */
+size_t rng_stride(struct rng *r, size_t n);
+
 size_t rng_below(struct rng *r, size_t n);       /* in [0, n), n >= 1 */
 float rng_float(struct rng *r, float magnitude); /* in (-magnitude, magnitude) */
 void rng_floats(struct rng *r, float *x, size_t n, float magnitude);
