@@ -77,8 +77,8 @@ static struct status refuse_bound(const struct job *j)
     return status_make(
         STATUS_USAGE,
         "--memory: a rank needs at least %.0f MiB, found %.0f MiB: program %.0f, weights that stay "
-        "in memory %.0f, adapters %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context of %u tokens "
-        "%.0f; give more, more ranks, or a smaller --max-model-len or --step-tokens",
+        "in memory %.0f, adapters %.0f, %s%.0f, workspace of %u rows a step %.0f, one full context "
+        "of %u tokens %.0f; give more, more ranks, or a smaller --max-model-len or --step-tokens",
         mib(fit.needed_bytes + uncounted_bytes(j)) + 1, mib(j->o->weights.memory_bytes),
         mib(uncounted_bytes(j)), mib(m.weights_bytes),
         mib(layout_adapter_bytes(j->layout, place.pp, &budget)),

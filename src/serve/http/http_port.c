@@ -302,7 +302,7 @@ struct pieces {
 };
 
 /* Writes the new part of the running answer r. */
-static struct status write_piece(void *user, struct request *r)
+static struct status write_new_part(void *user, struct request *r)
 {
     const struct pieces *all = user;
     const struct request *line = r->parent != NULL ? r->parent : r;
@@ -321,7 +321,7 @@ static struct status port_commit(void *user, struct lead *l, int32_t group)
     struct pieces all = {p, lead_rules(l)};
     batches_commit(p->batches);
     if (p->n_streams == 0) return status_ok();
-    const struct status st = lead_visit(l, group, write_piece, &all);
+    const struct status st = lead_visit(l, group, write_new_part, &all);
     http_server_send(p->server);
     return st;
 }
