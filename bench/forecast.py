@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares forecasts with runs, on loads that the node's curves were not measured with.
 
-usage: forecast.py --shoal build/release/shoal --models DIR --out OUT [--mpirun "mpirun -n"] [--rounds N]
+usage: forecast.py --shoal build/release/shoal --models DIR --out OUT [--mpirun "mpirun -n"] [--rounds N] [--keep] [--wall]
 
 DIR holds .h5 files, such as bench/models.py and shoal convert make. For each round: measures the node with one rank of
 one thread and with two ranks of one thread, then runs every load on every model on one rank and on two (tp 2, dp 2, pp 2),
@@ -63,7 +63,7 @@ def one_case(a, model, node, ranks, layout, load):
     write_load(single, 1, 1, 1, 0)
     common = ["--model", str(model), "--nodes", str(node), "--threads", "1", "--speculate", "off", "--max-batch", str(batch),
               "--max-model-len", "2048", "--output", str(out), "--restart", "--no-journal"] + layout
-    _, idle = run(a, ranks, ["generate", "--input", str(single)] + common)
+    idle = run(a, ranks, ["generate", "--input", str(single)] + common)[1] if not a.wall else 0
     log, cpu = run(a, ranks, ["generate", "--input", str(source)] + common)
     found = re.search(r"forecast: ([\d.]+) s predicted, ([\d.]+) s measured(.*)", log)
     return {"model": model.stem, "layout": " ".join(layout) or "1 rank", "load": name,
@@ -93,6 +93,8 @@ def main():
     p.add_argument("--mpirun", default=f"{pathlib.Path(__file__).parents[1]}/tests/mpirun.sh")
     p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--ranks", type=int, default=2, help="1: only runs of one rank")
+    p.add_argument("--keep", action="store_true", help="take OUT/node1.json and node2.json as they are, if they exist")
+    p.add_argument("--wall", action="store_true", help="for a quiet machine: the CPU times keep start and loading, which saves half of the runs")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     cases = []
@@ -100,7 +102,8 @@ def main():
     for _ in range(a.rounds):
         for ranks in range(1, a.ranks + 1):
             node = a.out / f"node{ranks}.json"
-            measure(a, ranks, node)
+            if not node.exists() or not a.keep:
+                measure(a, ranks, node)
             for model in sorted(a.models.glob("*.h5")):
                 for layout, load in [(layout, load) for n, layout in LAYOUTS if n == ranks for load in LOADS]:
                     cases.append(one_case(a, model, node, ranks, layout, load))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the models of the benchmark: random weights in files that shoal reads, and llama.cpp where it can.
 
-usage: models.py FOLDER [--shapes A,B,C,D] [--types F16,Q8_0,Q4_0] [--layers N] [--experts N]
+usage: models.py FOLDER [--shapes A,B,C,D] [--types F16,Q8_0,Q4_0] [--layers N] [--experts N] [--context N]
 
 Writes FOLDER/<shape>.<type>.gguf; for the types fp8 and int4 a Hugging Face folder FOLDER/<shape>.<type>. What exists is
 kept. Shapes A to D take F16, Q8_0, Q4_0, E Q8_0 and Q4_0, G MXFP4, F and H fp8, int4 and Q4_0 (F in fp8 takes 13 GB, H
@@ -149,7 +149,9 @@ def main():
     p.add_argument("--types", default="F16,Q8_0,Q4_0")
     p.add_argument("--layers", type=int)
     p.add_argument("--experts", type=int)
+    p.add_argument("--context", type=int, default=models_gguf.CONTEXT, help="tokens of the longest context")
     a = p.parse_args()
+    models_gguf.CONTEXT = models_hf.CONTEXT = a.context
     for shape in SHAPES.values():
         shape["layers"] = a.layers or shape["layers"]
         if "experts" in shape:
