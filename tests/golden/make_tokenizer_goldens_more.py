@@ -26,7 +26,7 @@ from make_tokenizer_goldens import byte_level, encode, fnv, split
 HERE = Path(__file__).resolve().parent / "tokenizer"
 N_LINES = 5000
 BYTE_LEVEL = ["deepseek3", "o200k", "kimi", "tekken", "glm4", "olmo", "minimax"]
-SMALL = ["tekken", "glm4", "olmo", "legacy", "first", "minimax"]
+SMALL = ["tekken", "glm4", "olmo", "legacy", "first", "minimax", "bert", "bert_cased"]
 N_LINES_SMALL = 2000
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -152,6 +152,22 @@ def char_family(t, name):
     return [AddedToken("<|endoftext|>", **PLAIN)]
 
 
+def train_wordpiece(name, lines):
+    """BERT's tokenizer, uncased and cased."""
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100 if name == "bert" else 12))
+    t.normalizer = normalizers.BertNormalizer(lowercase=name == "bert", handle_chinese_chars=name == "bert")
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece(prefix="##", cleanup=name == "bert")
+    t.train_from_iterator(lines, trainers.WordPieceTrainer(
+        vocab_size=900, show_progress=False, limit_alphabet=300,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    t.post_processor = (processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+                                                      special_tokens=ends)
+                        if name == "bert" else processors.BertProcessing(ends[1], ends[0]))
+    return json.loads(t.to_str())
+
+
 def train_bytes(name, lines):
     t = Tokenizer(models.BPE())
     added = byte_family(t, name)
@@ -239,7 +255,8 @@ def train(name, lines):
         file, arrays = spm(lines)
         (HERE / "spm_gguf.json").write_text(json.dumps(arrays, ensure_ascii=False, separators=(",", ":")) + "\n")
     else:
-        file = (train_bytes if name in BYTE_LEVEL else train_chars)(name, lines)
+        kind = train_bytes if name in BYTE_LEVEL else train_wordpiece if "bert" in name else train_chars
+        file = kind(name, lines)
     (HERE / f"{name}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 

@@ -73,6 +73,20 @@ static struct status decoder_load_sequence(struct decoder *d, const struct js_no
     return status_ok();
 }
 
+static struct status load_wordpiece(struct decoder *d, const struct js_node *node)
+{
+    static const char *const KNOWN[] = {"type", "prefix", "cleanup", NULL};
+    const char *prefix;
+    TRY(json_known_fields(node, WHERE, KNOWN));
+    TRY(json_string_field(node, "prefix", WHERE, &prefix, &d->n_joint));
+    TRY(json_bool_field(node, "cleanup", WHERE, true, &d->cleans));
+    if (d->n_joint == 0 || d->n_joint > sizeof d->joint)
+        return decoder_refuse("WordPiece", "with such a prefix");
+    memcpy(d->joint, prefix, d->n_joint);
+    d->front = (struct decoder_strip){.bytes = " ", .n_bytes = 1, .n_max = 1};
+    return status_ok();
+}
+
 static struct status load_chained(struct decoder *d, const struct js_node *node, const char *type)
 {
     static const char *const KNOWN[] = {"type", NULL};
@@ -94,8 +108,8 @@ static struct status load_chained(struct decoder *d, const struct js_node *node,
         return json_known_fields(node, WHERE, KNOWN);
     }
     return status_make(STATUS_INPUT,
-                       "%s: '%.40s' is not supported; expected ByteLevel, Metaspace, Replace, "
-                       "ByteFallback, Fuse, Strip or Sequence",
+                       "%s: '%.40s' is not supported; expected ByteLevel, Metaspace, WordPiece, "
+                       "Replace, ByteFallback, Fuse, Strip or Sequence",
                        WHERE, type);
 }
 
@@ -105,9 +119,12 @@ static struct status decoder_load_step(struct decoder *d, const struct js_node *
     TRY(json_type_field(node, WHERE, &type));
     if (strcmp(type, "Sequence") == 0) return decoder_load_sequence(d, node, depth);
     const bool byte_level = strcmp(type, "ByteLevel") == 0;
-    if (!byte_level && strcmp(type, "Metaspace") != 0) return load_chained(d, node, type);
+    const bool wordpiece = strcmp(type, "WordPiece") == 0;
+    if (!byte_level && !wordpiece && strcmp(type, "Metaspace") != 0)
+        return load_chained(d, node, type);
     if (d->n_steps > 0 || d->byte_fallback || d->fused)
         return decoder_refuse(type, "behind others");
+    if (wordpiece) return load_wordpiece(d, node);
     if (!byte_level) return decoder_load_metaspace(d, node);
     d->kind = DECODER_BYTE_LEVEL;
     return status_ok();
@@ -188,6 +205,49 @@ static struct status decoder_run_step(struct decoder_step *s, const char *in, si
     return strbuf_status(out);
 }
 
+/* Appends `text` with each `from` in it replaced. */
+static void replace_text(const char *text, size_t n, const char *from, const char *to,
+                         struct strbuf *out)
+{
+    const size_t length = strlen(from);
+    for (size_t at = 0; at < n;) {
+        const bool is_there = n - at >= length && memcmp(text + at, from, length) == 0;
+        if (is_there)
+            strbuf_puts(out, to);
+        else
+            strbuf_add(out, text + at, 1);
+        at += is_there ? length : 1;
+    }
+}
+
+/* Appends a token of WordPiece, as the reference cleans it up: token by token. */
+static struct status put_wordpiece(const struct decoder *d, const char *token, size_t n,
+                                   struct strbuf *out)
+{
+    static const char *const cleaned[][2] = {
+        {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    const bool continues = n >= d->n_joint && memcmp(token, d->joint, d->n_joint) == 0;
+    const size_t from = continues ? d->n_joint : 0;
+    struct strbuf turn[2];
+    for (int i = 0; i < 2; i++) strbuf_init(&turn[i]);
+    struct strbuf *now = &turn[0], *next = &turn[1];
+    if (!continues) strbuf_puts(now, " ");
+    strbuf_add(now, token + from, n - from);
+    for (size_t i = 0; d->cleans && i < sizeof cleaned / sizeof cleaned[0]; i++) {
+        struct strbuf *const old = now;
+        strbuf_clear(next);
+        replace_text(now->data, now->n, cleaned[i][0], cleaned[i][1], next);
+        now = next;
+        next = old;
+    }
+    const bool failed = turn[0].failed || turn[1].failed;
+    if (!failed) strbuf_add(out, now->data, now->n);
+    for (int i = 0; i < 2; i++) strbuf_fini(&turn[i]);
+    return failed ? status_make(STATUS_MEMORY, "the text of a token") : strbuf_status(out);
+}
+
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte)
 {
@@ -199,6 +259,10 @@ struct status decoder_token(struct decoder *d, const char *token, size_t n, stru
             .find = d->blank, .n_find = d->n_blank, .content = space, .n_content = 1};
         *byte = -1;
         return replace_all(&blank, token, n, out);
+    }
+    if (d->n_joint > 0) {
+        *byte = -1;
+        return put_wordpiece(d, token, n, out);
     }
     struct strbuf turn[2];
     struct status st = status_ok();

@@ -40,7 +40,11 @@ struct decoder {
                            text, or one U+FFFD for each byte */
     bool fused;
     struct decoder_strip front; /* applied to the whole text */
-    char blank[4];              /* METASPACE: the character, [n_blank] */
+    char joint[16];             /* CHAIN of WordPiece: the prefix of tokens that continue a word,
+                                   [n_joint]; the others get a blank, but for the first one */
+    size_t n_joint;
+    bool cleans;   /* WordPiece: no blanks before punctuation */
+    char blank[4]; /* METASPACE: the character, [n_blank] */
     size_t n_blank;
     bool keeps_first; /* METASPACE: the encoder adds no blank before the first token */
 };

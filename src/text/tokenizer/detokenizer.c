@@ -110,6 +110,9 @@ struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t,
         }
     } else if (info->byte >= 0) {
         return feed_run(d, (char)info->byte);
+    } else if (first && t->decoder.n_joint > 0 && info->n_key >= t->decoder.n_joint &&
+               memcmp(info->key, t->decoder.joint, t->decoder.n_joint) == 0) {
+        detokenizer_put(d, t, info->key, info->n_key, out); /* the first token keeps its prefix */
     } else {
         put_run(d, t, out);
         detokenizer_put(d, t, bytes, n, out);

@@ -126,6 +126,34 @@ static void run_strip_accents(struct work *w)
     normalizer_copy(w, kept_from, w->in->n);
 }
 
+/* Appends the character at [at, end) as the step changes it. */
+static void put_bert(struct work *w, enum normalizer_kind kind, size_t at, size_t end)
+{
+    size_t step;
+    const uint32_t c = utf8_decode(w->in->bytes + at, end - at, &step);
+    const bool user = any_user(w, at, end);
+    const bool drops = kind == NORMALIZER_BERT_CLEAN     ? unicode_bert_drops(c)
+                       : kind == NORMALIZER_BERT_ACCENTS ? unicode_bert_is_accent(c)
+                                                         : false;
+    const bool isolates = kind == NORMALIZER_BERT_IDEOGRAPHS && unicode_bert_is_ideograph(c);
+    if (drops && at == 0) w->at_start = false;
+    if (drops) return;
+    if (isolates) normalizer_put(w, " ", 1, user);
+    if (kind == NORMALIZER_BERT_CLEAN && unicode_is_space(c))
+        normalizer_put(w, " ", 1, user);
+    else
+        normalizer_copy(w, at, end);
+    if (isolates) normalizer_put(w, " ", 1, user);
+}
+
+static void run_bert(struct work *w, enum normalizer_kind kind)
+{
+    for (size_t at = 0, step; at < w->in->n; at += step) {
+        utf8_decode(w->in->bytes + at, w->in->n - at, &step);
+        put_bert(w, kind, at, at + step);
+    }
+}
+
 static struct status run_replace(struct work *w, struct replacer *r)
 {
     struct pattern_walk walk;
@@ -157,6 +185,11 @@ static struct status normalizer_run_step(struct work *w, struct normalizer_step 
         return status_ok();
     case NORMALIZER_STRIP_ACCENTS:
         run_strip_accents(w);
+        return status_ok();
+    case NORMALIZER_BERT_CLEAN:
+    case NORMALIZER_BERT_ACCENTS:
+    case NORMALIZER_BERT_IDEOGRAPHS:
+        run_bert(w, s->kind);
         return status_ok();
     case NORMALIZER_REPLACE:
         return run_replace(w, &s->replacer);

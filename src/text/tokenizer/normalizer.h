@@ -20,6 +20,9 @@ enum normalizer_kind {
     NORMALIZER_STRIP_ACCENTS,
     NORMALIZER_REPLACE,
     NORMALIZER_PREPEND,
+    NORMALIZER_BERT_CLEAN,      /* drops control characters; blanks become U+0020 */
+    NORMALIZER_BERT_ACCENTS,    /* drops accents, behind NFD */
+    NORMALIZER_BERT_IDEOGRAPHS, /* puts blanks around ideographs */
 };
 
 struct normalizer_step {

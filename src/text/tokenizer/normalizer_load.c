@@ -53,6 +53,32 @@ static struct status load_replace(struct normalizer *z, const struct js_node *no
     return normalizer_load_step_add(z, step);
 }
 
+/* BERT's normalizer is four steps, each with a switch. */
+static struct status load_bert_steps(struct normalizer *z, const struct js_node *node)
+{
+    static const char *const KNOWN[] = {"type",          "clean_text", "handle_chinese_chars",
+                                        "strip_accents", "lowercase",  NULL};
+    bool cleans, isolates, lowers, strips;
+    TRY(json_known_fields(node, WHERE, KNOWN));
+    TRY(json_bool_field(node, "clean_text", WHERE, true, &cleans));
+    TRY(json_bool_field(node, "handle_chinese_chars", WHERE, true, &isolates));
+    TRY(json_bool_field(node, "lowercase", WHERE, true, &lowers));
+    strips = lowers; /* unless the field says otherwise */
+    if (js_type(js_get(node, "strip_accents")) != JS_NULL)
+        TRY(json_bool_field(node, "strip_accents", WHERE, lowers, &strips));
+    const struct {
+        bool is_on;
+        struct normalizer_step step;
+    } steps[] = {{cleans, {.kind = NORMALIZER_BERT_CLEAN}},
+                 {isolates, {.kind = NORMALIZER_BERT_IDEOGRAPHS}},
+                 {strips, {.kind = NORMALIZER_FORM, .form = UNICODE_NFD}},
+                 {strips, {.kind = NORMALIZER_BERT_ACCENTS}},
+                 {lowers, {.kind = NORMALIZER_LOWERCASE}}};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        if (steps[i].is_on) TRY(normalizer_load_step_add(z, steps[i].step));
+    return status_ok();
+}
+
 /* The steps that have no fields. */
 static const struct {
     const char *type;
@@ -94,6 +120,7 @@ static struct status normalizer_load_step(struct normalizer *z, const struct js_
     if (strcmp(type, "Strip") == 0) return normalizer_load_strip(z, node);
     if (strcmp(type, "Prepend") == 0) return load_prepend(z, node);
     if (strcmp(type, "Replace") == 0) return load_replace(z, node);
+    if (strcmp(type, "BertNormalizer") == 0) return load_bert_steps(z, node);
     for (size_t i = 0; i < sizeof PLAIN / sizeof PLAIN[0]; i++) {
         if (strcmp(PLAIN[i].type, type) != 0) continue;
         TRY(json_known_fields(node, WHERE, KNOWN));
@@ -101,7 +128,7 @@ static struct status normalizer_load_step(struct normalizer *z, const struct js_
     }
     return status_make(STATUS_INPUT,
                        "%s: '%.40s' is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, "
-                       "Strip, StripAccents, Replace, Prepend or Sequence",
+                       "Strip, StripAccents, Replace, Prepend, BertNormalizer or Sequence",
                        WHERE, type);
 }
 

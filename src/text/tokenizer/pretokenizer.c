@@ -2,6 +2,8 @@
 #include "text/tokenizer/pretokenizer.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
 
@@ -83,6 +85,21 @@ static struct status split_span(struct pretoken_step *step, const char *text, st
     return close_piece(&s);
 }
 
+/* Cuts a span as BERT does: words between blanks, and each punctuation character by itself. */
+static struct status split_bert(const char *text, struct span in, struct span_list *out)
+{
+    size_t from = in.start, step;
+    for (size_t at = in.start; at < in.start + in.n; at += step) {
+        const uint32_t c = utf8_decode(text + at, in.start + in.n - at, &step);
+        const bool is_mark = unicode_bert_is_punctuation(c);
+        if (!is_mark && !unicode_is_space(c)) continue;
+        TRY(span_add(out, from, at));
+        if (is_mark) TRY(span_add(out, at, at + step));
+        from = at + step;
+    }
+    return span_add(out, from, in.start + in.n);
+}
+
 /* Copies a span with its blanks replaced. */
 static void replace_blanks(const char *text, size_t n, const struct json_metaspace *m,
                            struct strbuf *to)
@@ -140,14 +157,17 @@ struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t 
         p->spans = p->before;
         p->before = in;
         p->spans.n = 0;
-        if (p->steps[i].kind != PRETOKEN_SPLIT) { /* at most one step rewrites the text */
+        const enum pretoken_kind kind = p->steps[i].kind;
+        const bool rewrites = kind == PRETOKEN_BLANK || kind == PRETOKEN_METASPACE;
+        if (rewrites) { /* at most one step rewrites the text */
             strbuf_clear(&p->text);
             TRY(rewrite(&p->steps[i], *cut, at_start, &in, &p->text, &p->spans));
             *cut = p->text.data != NULL ? p->text.data : text;
             continue;
         }
         for (size_t k = 0; k < in.n; k++) {
-            TRY(split_span(&p->steps[i], *cut, in.spans[k], &p->spans));
+            TRY(kind == PRETOKEN_BERT ? split_bert(*cut, in.spans[k], &p->spans)
+                                      : split_span(&p->steps[i], *cut, in.spans[k], &p->spans));
         }
     }
     return status_ok();

@@ -24,6 +24,7 @@ enum split_behavior {
 enum pretoken_kind {
     PRETOKEN_SPLIT,
     PRETOKEN_BLANK,     /* puts a blank before pieces that do not begin with one */
+    PRETOKEN_BERT,      /* cuts at blanks, which it removes, and around punctuation */
     PRETOKEN_METASPACE, /* replaces each blank by one character, and puts that character before
                            pieces */
 };

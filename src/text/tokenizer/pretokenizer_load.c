@@ -19,13 +19,14 @@ static const char DIGITS_PATTERN[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x
 static struct status pretokenizer_load_step_add(struct pretokenizer *p, struct pretoken_step step,
                                                 const char *where)
 {
-    if (p->n_steps == PRETOKEN_STEPS_MAX || (step.kind != PRETOKEN_SPLIT && p->rewrites)) {
+    const bool rewrites = step.kind == PRETOKEN_BLANK || step.kind == PRETOKEN_METASPACE;
+    if (p->n_steps == PRETOKEN_STEPS_MAX || (rewrites && p->rewrites)) {
         pattern_destroy(&step.pattern);
         return status_make(STATUS_INPUT,
                            "%s: more than %d pre-tokenizer steps, or two that put blanks", where,
                            (int)PRETOKEN_STEPS_MAX);
     }
-    if (step.kind != PRETOKEN_SPLIT) p->rewrites = true;
+    if (rewrites) p->rewrites = true;
     p->steps[p->n_steps++] = step;
     return status_ok();
 }
@@ -131,6 +132,14 @@ static struct status load_whitespace_split(struct pretokenizer *p, const struct 
     return pretokenizer_load_step_add(p, step, where);
 }
 
+static struct status load_bert_split(struct pretokenizer *p, const struct js_node *node,
+                                     const char *where)
+{
+    static const char *const KNOWN[] = {"type", NULL};
+    TRY(json_known_fields(node, where, KNOWN));
+    return pretokenizer_load_step_add(p, (struct pretoken_step){.kind = PRETOKEN_BERT}, where);
+}
+
 static struct status pretokenizer_load_step(struct pretokenizer *p, const struct js_node *node,
                                             const char *where, int depth);
 
@@ -164,10 +173,11 @@ static struct status pretokenizer_load_step(struct pretokenizer *p, const struct
     if (strcmp(type, "Digits") == 0) return load_digits(p, node, where);
     if (strcmp(type, "Split") == 0) return load_split(p, node, where);
     if (strcmp(type, "Metaspace") == 0) return pretokenizer_load_metaspace(p, node, where);
+    if (strcmp(type, "BertPreTokenizer") == 0) return load_bert_split(p, node, where);
     if (strcmp(type, "WhitespaceSplit") == 0) return load_whitespace_split(p, node, where);
     return status_make(STATUS_INPUT,
                        "%s: '%.40s' is not supported; expected ByteLevel, Metaspace, Split, "
-                       "Digits, WhitespaceSplit or Sequence",
+                       "Digits, WhitespaceSplit, BertPreTokenizer or Sequence",
                        where, type);
 }
 

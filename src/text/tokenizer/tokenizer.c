@@ -46,6 +46,7 @@ struct status tokenizer_create(const char *json, size_t n, const char *what, str
     strbuf_init(&t->valid);
     strbuf_init(&t->marks);
     strbuf_init(&t->spoken);
+    strbuf_init(&t->wordpiece.key);
     byte_alphabet_init(&t->alphabet);
     st = tokenizer_load(t, js_root(doc), what);
 done:
@@ -68,6 +69,7 @@ void tokenizer_destroy(struct tokenizer **t)
     normalizer_fini(&p->normalizer);
     decoder_fini(&p->decoder);
     strbuf_fini(&p->spoken);
+    strbuf_fini(&p->wordpiece.key);
     pretokenizer_fini(&p->pretokenizer);
     for (size_t i = 0; p->normal_contents != NULL && i < p->n_added; i++) {
         mem_free(&p->normal_contents[i]);
@@ -112,6 +114,7 @@ static struct status tokenizer_load(struct tokenizer *t, const struct js_node *r
     const struct js_node *model = js_get(root, "model");
     const char *type = js_string(js_get(model, "type"), NULL);
     t->is_unigram = type != NULL && strcmp(type, "Unigram") == 0;
+    t->is_wordpiece = type != NULL && strcmp(type, "WordPiece") == 0;
     t->is_tiktoken = type != NULL && strcmp(type, "Tiktoken") == 0;
     TRY(normalizer_init(&t->normalizer, js_get(root, "normalizer"), what));
     TRY(decoder_init(&t->decoder, js_get(root, "decoder"), what));
@@ -120,9 +123,10 @@ static struct status tokenizer_load(struct tokenizer *t, const struct js_node *r
     t->byte_level = t->pretokenizer.byte_level;
     TRY(check_level(t, what));
     TRY(tokenizer_load_vocab(t, model, added, what));
-    TRY(t->is_unigram    ? tokenizer_load_unigram(t, model, what)
-        : t->is_tiktoken ? tokenizer_load_ranks(t, what)
-                         : tokenizer_load_merges(t, model, what));
+    TRY(t->is_unigram     ? tokenizer_load_unigram(t, model, what)
+        : t->is_wordpiece ? tokenizer_load_wordpiece(t, model, what)
+        : t->is_tiktoken  ? tokenizer_load_ranks(t, what)
+                          : tokenizer_load_merges(t, model, what));
     TRY(tokenizer_load_added(t, added, what));
     if (!t->byte_level) TRY(tokenizer_load_spoken(t, what));
     return tokenizer_load_post_processor(t, js_get(root, "post_processor"), what);
@@ -132,6 +136,7 @@ static struct status encode_piece(struct tokenizer *t, const char *piece, size_t
                                   struct token_list *out)
 {
     if (t->is_unigram) return unigram_encode(&t->unigram, piece, n, out);
+    if (t->is_wordpiece) return wordpiece_encode(&t->wordpiece, &t->keys, piece, n, out);
     if (t->ignore_merges) {
         const int32_t id =
             t->byte_level ? str_map_get(&t->bytes, piece, n) : tokenizer_model_id(t, piece, n);

@@ -110,7 +110,8 @@ static struct status tokenizer_load_make_room(struct tokenizer *t, const struct 
     TRY(mem_alloc(&t->added, s->n_added, sizeof t->added[0], "added tokens"));
     TRY(mem_alloc(&t->normal_contents, s->n_added, sizeof t->normal_contents[0], "added tokens"));
     TRY(str_map_init(&t->keys, s->n_vocab + s->n_added));
-    if (!t->byte_level && !t->is_unigram) TRY(str_map_init(&t->bpe.chars, s->n_vocab));
+    if (!t->byte_level && !t->is_unigram && !t->is_wordpiece)
+        TRY(str_map_init(&t->bpe.chars, s->n_vocab));
     if (t->byte_level && t->ignore_merges) TRY(str_map_init(&t->bytes, s->n_vocab));
     return status_ok();
 }
@@ -142,7 +143,8 @@ static void store_bytes(struct tokenizer *t, struct token_info *info, const char
 static void store_char(struct tokenizer *t, const char *key, size_t n, int32_t id)
 {
     size_t step;
-    if (t->is_unigram || n == 0 || !utf8_sequence(key, n, &step) || step != n) return;
+    if (t->is_unigram || t->is_wordpiece || n == 0 || !utf8_sequence(key, n, &step) || step != n)
+        return;
     if (n == 1) {
         t->bpe.ascii_id[(unsigned char)key[0]] = id;
     } else {
@@ -234,6 +236,18 @@ static struct status check_unigram(const struct js_node *model, const char *what
     return status_make(STATUS_INPUT, "%s: the Unigram model has no list 'vocab'", what);
 }
 
+/* Checks the fields of a WordPiece model. */
+static struct status check_wordpiece(const struct tokenizer *t, const struct js_node *model,
+                                     const char *what)
+{
+    static const char *const KNOWN[] = {
+        "type",  "unk_token", "continuing_subword_prefix", "max_input_chars_per_word",
+        "vocab", NULL};
+    TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
+    if (!t->byte_level && js_type(js_get(model, "vocab")) == JS_OBJECT) return status_ok();
+    return status_make(STATUS_INPUT, "%s: WordPiece without vocab, or with ByteLevel", what);
+}
+
 /* Fills byte_id with the ids of <0x00> to <0xFF>, -1 for those that the vocabulary lacks. */
 static void load_fallback_bytes(const struct tokenizer *t, int32_t byte_id[256])
 {
@@ -292,9 +306,10 @@ struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *mo
                                    const struct js_node *added, const char *what)
 {
     struct sizes sizes;
-    TRY(t->is_tiktoken  ? check_tiktoken(t, model, what)
-        : t->is_unigram ? check_unigram(model, what)
-                        : check_bpe(model, what));
+    TRY(t->is_tiktoken    ? check_tiktoken(t, model, what)
+        : t->is_unigram   ? check_unigram(model, what)
+        : t->is_wordpiece ? check_wordpiece(t, model, what)
+                          : check_bpe(model, what));
     TRY(status_wrap(
         json_bool_field(model, "ignore_merges", "model", t->is_tiktoken, &t->ignore_merges), "%s",
         what));
@@ -302,7 +317,7 @@ struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *mo
     TRY(tokenizer_load_measure(js_get(model, "vocab"), added, &sizes, what));
     TRY(tokenizer_load_make_room(t, &sizes));
     TRY(store_vocab(t, js_get(model, "vocab"), what));
-    return t->is_unigram ? status_ok() : load_unknown(t, model, what);
+    return t->is_unigram || t->is_wordpiece ? status_ok() : load_unknown(t, model, what);
 }
 
 struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
@@ -335,6 +350,32 @@ struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *
         }
         unigram_add(u, info->key, info->n_key, (int32_t)i, score);
     }
+    return status_ok();
+}
+
+struct status tokenizer_load_wordpiece(struct tokenizer *t, const struct js_node *model,
+                                       const char *what)
+{
+    struct wordpiece *w = &t->wordpiece;
+    const struct js_node *most = js_get(model, "max_input_chars_per_word");
+    size_t n_unk = 0, n_prefix = 0;
+    int64_t n_chars = 100;
+    const char *unk = js_string(js_get(model, "unk_token"), &n_unk);
+    const char *prefix = js_string(js_get(model, "continuing_subword_prefix"), &n_prefix);
+    w->unk_id = unk != NULL ? str_map_get(&t->keys, unk, n_unk) : -1;
+    if (w->unk_id < 0 || prefix == NULL || n_prefix > sizeof w->prefix)
+        return status_make(STATUS_INPUT,
+                           "%s: WordPiece: expected an unk_token of the vocabulary, and a "
+                           "continuing_subword_prefix of at most %zu bytes",
+                           what, sizeof w->prefix);
+    if (most != NULL && (!js_int(most, &n_chars) || n_chars < 1 || n_chars > 1 << 16))
+        return status_make(STATUS_INPUT, "%s: max_input_chars_per_word: expected 1 to %d", what,
+                           1 << 16);
+    memcpy(w->prefix, prefix, n_prefix);
+    w->n_prefix = n_prefix;
+    w->n_chars_max = (size_t)n_chars;
+    for (size_t i = 0; i < t->n_tokens; i++)
+        if (t->tokens[i].n_key > w->n_key_max) w->n_key_max = t->tokens[i].n_key;
     return status_ok();
 }
 

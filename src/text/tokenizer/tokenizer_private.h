@@ -11,6 +11,7 @@
 #include "text/tokenizer/pretokenizer.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/unigram.h"
+#include "text/tokenizer/wordpiece.h"
 
 struct token_info {
     const char *bytes; /* the token's text, borrowed from the tokenizer; NULL: no such id */
@@ -38,7 +39,9 @@ struct tokenizer {
     bool is_unigram;      /* Unigram instead of BPE */
     bool is_tiktoken;     /* BPE at the byte level, with merges that follow from the ids */
     struct bpe bpe;
+    bool is_wordpiece;
     struct unigram unigram;
+    struct wordpiece wordpiece;
     struct normalizer normalizer;
     struct decoder decoder;
     struct strbuf spoken; /* owned: the texts that tokens decode to, when not at the byte level */
@@ -59,6 +62,8 @@ struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *mo
                                    const struct js_node *added, const char *what);
 struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
                                      const char *what);
+struct status tokenizer_load_wordpiece(struct tokenizer *t, const struct js_node *model,
+                                       const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
 /* Adds a merge for each way to make a token from two others, ranked by the token's id, as in

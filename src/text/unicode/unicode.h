@@ -52,4 +52,12 @@ bool unicode_is_mark(uint32_t c);
  * their number. */
 size_t unicode_lowercase(uint32_t c, uint32_t out[2]);
 
+/* Local. The classes of BERT's normalizer and pre-tokenizer, by the tokenizers library: characters
+ * that it drops (controls, formats, private use, U+FFFD), accents (after NFD), punctuation, and
+ * ideographs, which are words of their own. */
+bool unicode_bert_drops(uint32_t c);
+bool unicode_bert_is_accent(uint32_t c);
+bool unicode_bert_is_punctuation(uint32_t c);
+bool unicode_bert_is_ideograph(uint32_t c);
+
 #endif
