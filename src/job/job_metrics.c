@@ -94,12 +94,12 @@ static void put_counts(const struct serve_summary *m, struct strbuf *s)
     job_metrics_put(s, "guesses", m->n_guesses);
     job_metrics_put(s, "right_guesses", m->n_right_guesses);
     job_metrics_put(s, "preemptions", m->n_preemptions);
-    job_metrics_put(s, "tier_blocks_out", m->n_tier_out);
-    job_metrics_put(s, "tier_blocks_in", m->n_tier_in);
-    job_metrics_put(s, "tier_tokens", m->n_tier_tokens);
-    job_metrics_put(s, "store_blocks_out", m->n_store_out);
-    job_metrics_put(s, "store_blocks_in", m->n_store_in);
-    job_metrics_put(s, "store_tokens", m->n_store_tokens);
+    job_metrics_put(s, "tier_blocks_out", m->tier.n_out);
+    job_metrics_put(s, "tier_blocks_in", m->tier.n_in);
+    job_metrics_put(s, "tier_tokens", m->tier.n_tokens);
+    job_metrics_put(s, "store_blocks_out", m->store.n_out);
+    job_metrics_put(s, "store_blocks_in", m->store.n_in);
+    job_metrics_put(s, "store_tokens", m->store.n_tokens);
     job_metrics_put(s, "tier_failed", m->n_tier_failed);
     job_metrics_put(s, "admissions", m->n_admissions);
     job_metrics_put(s, "peak_batch", m->n_peak_batch);

@@ -330,7 +330,7 @@ struct outcome scenario_run(struct scenario *c)
     out.wrong = engine.wrong;
     out.n_preemptions = stats.n_preemptions;
     out.n_recomputed = stats.n_recomputed_tokens;
-    out.n_back = stats.n_tier_tokens;
+    out.n_back = stats.tier.n_tokens;
     out.n_reads_failed = stats.n_tier_failed;
     out.n_rows = engine.n_rows;
     out.n_steps = stats.n_steps;

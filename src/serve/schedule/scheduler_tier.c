@@ -72,7 +72,7 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
             tier_index_forget(x, entry);
             return;
         }
-        s->stats->n_tier_out++;
+        s->stats->tier.n_out++;
     }
 }
 
@@ -160,8 +160,8 @@ static struct status order_read(struct scheduler *s, struct sequence *q, size_t 
     replica->reads[replica->n_reads++ % replica->reads_capacity] =
         (struct tier_read){.q = q, .block = b, .is_stored = is_stored};
     q->n_arriving++;
-    s->stats->n_tier_in += !is_stored;
-    s->stats->n_store_in += is_stored;
+    s->stats->tier.n_in += !is_stored;
+    s->stats->store.n_in += is_stored;
     q->n_stored += is_stored;
     return status_ok();
 }
@@ -204,7 +204,7 @@ struct status scheduler_store_save(struct scheduler *s, struct sequence *q, size
             .kind = PLAN_MOVE_PUT, .replica = q->replica, .block = sequence_blocks_at(s, q, b)[0]};
         set_key(&move, key);
         TRY(step_plan_add_move(s->plan, &move));
-        s->stats->n_store_out++;
+        s->stats->store.n_out++;
     }
     return status_ok();
 }
@@ -275,8 +275,8 @@ static struct status arrive(struct scheduler *s, struct sequence *q)
     q->n_back = 0;
     const size_t n_stored = q->n_stored * PLAN_BLOCK_TOKENS; /* with a store, a sequence has one
                                                                 table */
-    s->stats->n_store_tokens += n_stored;
-    s->stats->n_tier_tokens += q->n_computed - n_before - n_stored;
+    s->stats->store.n_tokens += n_stored;
+    s->stats->tier.n_tokens += q->n_computed - n_before - n_stored;
     q->n_stored = 0;
     scheduler_count_jump(s, q);
     return scheduler_prefix_publish(s, q);

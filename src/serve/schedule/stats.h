@@ -9,6 +9,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* KV blocks that went to disk and came back, per rank. */
+struct moved_blocks {
+    uint64_t n_out, n_in; /* blocks ordered there and back */
+    uint64_t n_tokens;    /* rows not computed because they were read */
+};
+
 struct serve_summary {
     uint64_t n_rows; /* result lines written, including error rows */
     uint64_t n_error_rows;
@@ -34,11 +40,9 @@ struct serve_summary {
     uint64_t n_guesses;           /* guesses of the prediction layer that were compared */
     uint64_t n_right_guesses;
     uint64_t n_preemptions;
-    uint64_t n_tier_out, n_tier_in; /* blocks ordered to and from --kv-tier, per rank */
-    uint64_t n_tier_tokens;         /* rows not recomputed because they were read from --kv-tier */
-    uint64_t n_store_out, n_store_in; /* KV blocks ordered to and from --prefix-store */
-    uint64_t n_store_tokens;    /* rows not computed because they were read from --prefix-store */
-    uint64_t n_tier_failed;     /* reads from --kv-tier or --prefix-store that failed on a rank */
+    struct moved_blocks tier;   /* KV blocks on --kv-tier */
+    struct moved_blocks store;  /* KV blocks in --prefix-store */
+    uint64_t n_tier_failed;     /* reads from either that failed on a rank */
     uint64_t n_peak_batch;      /* the most sequences that ran together in one replica */
     uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
     uint64_t n_steps;           /* plans with at least one sequence */
