@@ -37,10 +37,10 @@ static void await_sent(struct engine *e, struct comm_request *sent)
 static struct status make_guesses(struct engine *e)
 {
     const size_t t = e->o.max_rows;
-    TRY(mem_alloc(&e->next, t, sizeof *e->next, "engine"));
-    TRY(mem_alloc(&e->guess_rows, t, sizeof *e->guess_rows, "engine"));
-    TRY(mem_alloc(&e->guess_wants, t, sizeof *e->guess_wants, "engine"));
-    return mem_alloc(&e->guesses, t, sizeof *e->guesses, "engine");
+    TRY(mem_alloc(&e->guess.next, t, sizeof *e->guess.next, "engine"));
+    TRY(mem_alloc(&e->guess.rows, t, sizeof *e->guess.rows, "engine"));
+    TRY(mem_alloc(&e->guess.wants, t, sizeof *e->guess.wants, "engine"));
+    return mem_alloc(&e->guess.got, t, sizeof *e->guess.got, "engine");
 }
 
 static struct status make_last_stage(struct engine *e)
@@ -75,8 +75,8 @@ static struct status make_buffers(struct engine *e)
     TRY(step_plan_init(&e->plan, (int32_t)e->o.layout->dp));
     if (e->is_lead) {
         const size_t n = e->o.layout->pp + 1, dp = e->o.layout->dp;
-        TRY(mem_alloc(&e->asked, n * dp, sizeof *e->asked, "engine"));
-        TRY(mem_alloc(&e->n_collected, dp, sizeof *e->n_collected, "engine"));
+        TRY(mem_alloc(&e->moves.asked, n * dp, sizeof *e->moves.asked, "engine"));
+        TRY(mem_alloc(&e->moves.n_collected, dp, sizeof *e->moves.n_collected, "engine"));
         TRY(mem_alloc(&e->outgoing, n, sizeof *e->outgoing, "engine"));
         for (size_t i = 0; i < n; i++) {
             TRY(mem_alloc(&e->outgoing[i].sends, e->o.layout->pp, sizeof *e->outgoing[i].sends,
@@ -156,13 +156,13 @@ void engine_destroy(struct engine **engine)
         comm_wait(e->o.comm, &e->result_sends[i]);
         plan_message_fini(&e->result_messages[i]);
     }
-    comm_wait(e->o.comm, &e->moved_send);
-    kv_tier_destroy(&e->tier);
-    kv_store_destroy(&e->store);
-    mem_free(&e->moved);
-    mem_free(&e->asked);
-    mem_free(&e->n_collected);
-    mem_free(&e->collected);
+    comm_wait(e->o.comm, &e->moves.moved_send);
+    kv_tier_destroy(&e->moves.tier);
+    kv_store_destroy(&e->moves.store);
+    mem_free(&e->moves.moved);
+    mem_free(&e->moves.asked);
+    mem_free(&e->moves.n_collected);
+    mem_free(&e->moves.collected);
     plan_message_fini(&e->incoming);
     plan_message_fini(&e->shared);
     step_plan_fini(&e->plan);
@@ -175,10 +175,10 @@ void engine_destroy(struct engine **engine)
     mem_free(&e->rows);
     mem_free(&e->wants);
     mem_free(&e->got);
-    mem_free(&e->next);
-    mem_free(&e->guess_rows);
-    mem_free(&e->guess_wants);
-    mem_free(&e->guesses);
+    mem_free(&e->guess.next);
+    mem_free(&e->guess.rows);
+    mem_free(&e->guess.wants);
+    mem_free(&e->guess.got);
     mem_ops_free(e->o.kern, &e->normed);
     mem_free(&e->counters);
     mem_free(&e->scores);
@@ -206,13 +206,13 @@ static bool in_halves(const struct engine *e, const struct step_plan *plan)
 static struct status predict(struct engine *e, const struct step_plan *plan, const struct batch *b,
                              const struct hidden *h, size_t n_wants)
 {
-    e->n_guesses = 0;
+    e->guess.n = 0;
     if (!plan->predicts || e->o.model->n_predict == 0) return status_ok();
     engine_list_guesses(e, b, n_wants);
-    TRY(stage_predict(e->stage, e->seqs, b->n_runs, in_halves(e, plan), e->next, h));
-    stage_predicted_norm(e->stage, e->guess_rows, e->n_guesses, e->normed);
-    return vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->guess_wants,
-                              e->n_guesses, e->guesses, &e->result);
+    TRY(stage_predict(e->stage, e->seqs, b->n_runs, in_halves(e, plan), e->guess.next, h));
+    stage_predicted_norm(e->stage, e->guess.rows, e->guess.n, e->normed);
+    return vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->guess.wants, e->guess.n,
+                              e->guess.got, &e->result);
 }
 
 static struct status finish_batch(struct engine *e, const struct step_plan *plan,
@@ -449,7 +449,7 @@ struct engine_stats engine_stats_of(const struct engine *e)
     s.peak_bytes = mem_peak_bytes();
     if (e->o.weights->stream != NULL) s.experts = expert_stream_stats_of(e->o.weights->stream);
     s.moe = stage_moe_traffic(e->stage);
-    if (e->tier != NULL) s.tier = kv_tier_stats_of(e->tier);
+    if (e->moves.tier != NULL) s.tier = kv_tier_stats_of(e->moves.tier);
     s.n_collectives = comm_stats_of_steps(e->o.comm).n_calls - e->n_before_steps;
     return s;
 }

@@ -216,7 +216,7 @@ struct status engine_list_wants(struct engine *e, const struct batch *b, size_t 
 void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants)
 {
     size_t row0 = 0, at = 0; /* at: in wants and got, which are in the order of the rows */
-    e->n_guesses = 0;
+    e->guess.n = 0;
     for (size_t i = 0; i < b->n_seqs; i++) {
         const struct plan_seq *s = &b->seqs[i];
         for (int32_t r = 0; r < s->n_rows; r++) {
@@ -225,11 +225,11 @@ void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants
             const bool is_wanted = at < n_wants && e->rows[at] == row;
             if (is_wanted && (e->wants[at].want & PLAN_SAMPLE) != 0) {
                 next = e->got[at].token;
-                e->guess_rows[e->n_guesses] = row;
-                e->guess_wants[e->n_guesses++] = (struct vocab_want){.want = PLAN_SAMPLE};
+                e->guess.rows[e->guess.n] = row;
+                e->guess.wants[e->guess.n++] = (struct vocab_want){.want = PLAN_SAMPLE};
             }
             at += is_wanted;
-            e->next[row] = next < 0 ? 0 : next; /* 0: no token is known, or the draw failed */
+            e->guess.next[row] = next < 0 ? 0 : next; /* 0: no token is known, or the draw failed */
         }
         row0 += (size_t)s->n_rows;
     }
@@ -259,7 +259,7 @@ struct status engine_write_result(struct engine *e, const struct batch *b, size_
             if ((e->wants[at].want & PLAN_SAMPLE) != 0) {
                 r.token = e->got[at].token;
                 r.logprob = e->got[at].token_logprob;
-                if (guess < e->n_guesses) r.draft = e->guesses[guess++].token;
+                if (guess < e->guess.n) r.draft = e->guess.got[guess++].token;
             }
             if ((e->wants[at].want & PLAN_LOGITS) != 0) r.n_logits++;
             if ((e->wants[at].want & PLAN_SCORE) == 0 || e->wants[at].target < 0) continue;

@@ -20,7 +20,7 @@ static struct status create_store(struct engine *e, const struct engine_tier *o)
                                        .n_halves = shape->latent ? 1 : 2,
                                        .half_bytes = kv_pool_half_bytes(shape)};
     const struct status st =
-        kv_store_create(o->store_dir, o->store_bytes, o->store_sweeps, &part, &e->store);
+        kv_store_create(o->store_dir, o->store_bytes, o->store_sweeps, &part, &e->moves.store);
     mem_free(&layers);
     return st;
 }
@@ -32,15 +32,15 @@ struct status engine_create_tier(struct engine *e, const struct engine_tier *o)
     const struct kv_tier_options options = {.dir = o->dir,
                                             .n_slots = o->n_slots,
                                             .pool = stage_kv_pool(e->stage),
-                                            .store = e->store,
+                                            .store = e->moves.store,
                                             .failpoint = o->failpoint};
-    return kv_tier_create(&options, &e->tier);
+    return kv_tier_create(&options, &e->moves.tier);
 }
 
 bool engine_store_has(void *engine, const uint64_t *key)
 {
     const struct engine *e = engine;
-    return kv_store_has(e->store, (struct kv_store_key){key[0], key[1]});
+    return kv_store_has(e->moves.store, (struct kv_store_key){key[0], key[1]});
 }
 
 void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *key)
@@ -59,19 +59,19 @@ static struct kv_store_key move_key(const struct plan_move *m)
 
 static struct status run_move(struct engine *e, const struct plan_move *m, struct batch *b)
 {
-    if (e->tier == NULL || m->block < 0 || m->slot < 0)
+    if (e->moves.tier == NULL || m->block < 0 || m->slot < 0)
         return status_make(STATUS_BUG, "an order to move block %d and slot %d", m->block, m->slot);
     switch ((enum plan_move_kind)m->kind) {
     case PLAN_MOVE_OUT:
-        return kv_tier_out(e->tier, (uint32_t)m->block, (uint32_t)m->slot);
+        return kv_tier_out(e->moves.tier, (uint32_t)m->block, (uint32_t)m->slot);
     case PLAN_MOVE_IN:
-        e->n_reads++;
-        return kv_tier_in(e->tier, (uint32_t)m->slot, (uint32_t)m->block);
+        e->moves.n_reads++;
+        return kv_tier_in(e->moves.tier, (uint32_t)m->slot, (uint32_t)m->block);
     case PLAN_MOVE_PUT:
-        return kv_tier_put(e->tier, (uint32_t)m->block, move_key(m));
+        return kv_tier_put(e->moves.tier, (uint32_t)m->block, move_key(m));
     case PLAN_MOVE_GET:
-        e->n_reads++;
-        return kv_tier_get(e->tier, move_key(m), (uint32_t)m->block);
+        e->moves.n_reads++;
+        return kv_tier_get(e->moves.tier, move_key(m), (uint32_t)m->block);
     case PLAN_MOVE_ASK:
         b->ask = m;
         return status_ok();
@@ -87,10 +87,12 @@ struct status engine_run_moves(struct engine *e, const struct step_plan *plan, s
     }
     /* A read may still be under way into a block whose sequence has left and which belongs to
      * another sequence by now. */
-    if (e->tier == NULL || kv_tier_n_ended(e->tier, false) == e->n_reads) return status_ok();
+    if (e->moves.tier == NULL || kv_tier_n_ended(e->moves.tier, false) == e->moves.n_reads)
+        return status_ok();
     size_t n_blocks = 0;
     for (size_t i = 0; i < b->n_seqs; i++) n_blocks += (size_t)b->seqs[i].n_blocks;
-    for (size_t i = 0; i < n_blocks; i++) kv_tier_await_block(e->tier, (uint32_t)b->blocks[i]);
+    for (size_t i = 0; i < n_blocks; i++)
+        kv_tier_await_block(e->moves.tier, (uint32_t)b->blocks[i]);
     return status_ok();
 }
 
@@ -104,29 +106,31 @@ static uint64_t rate(uint64_t n_bytes, uint64_t ns)
 struct status engine_report_moves(struct engine *e, const struct batch *b)
 {
     if (b->ask == NULL) return status_ok();
-    const uint64_t from = (uint64_t)b->ask->slot, n = PLAN_MOVED_READS + e->n_reads - from;
-    comm_wait(e->o.comm, &e->moved_send);
-    if (n > e->moved_capacity) {
-        TRY(mem_grow(&e->moved, 0, 2 * n, sizeof *e->moved, "engine"));
-        e->moved_capacity = 2 * n;
+    const uint64_t from = (uint64_t)b->ask->slot, n = PLAN_MOVED_READS + e->moves.n_reads - from;
+    comm_wait(e->o.comm, &e->moves.moved_send);
+    if (n > e->moves.moved_capacity) {
+        TRY(mem_grow(&e->moves.moved, 0, 2 * n, sizeof *e->moves.moved, "engine"));
+        e->moves.moved_capacity = 2 * n;
     }
-    const uint64_t n_ended = kv_tier_n_ended(e->tier, b->ask->block != 0);
-    const struct kv_tier_stats s = kv_tier_stats_of(e->tier);
+    const uint64_t n_ended = kv_tier_n_ended(e->moves.tier, b->ask->block != 0);
+    const struct kv_tier_stats s = kv_tier_stats_of(e->moves.tier);
     const double one = (double)kv_pool_one_bytes(stage_kv_pool(e->stage));
-    e->moved[PLAN_MOVED_FROM] = from;
-    e->moved[PLAN_MOVED_N_ENDED] = n_ended;
-    e->moved[PLAN_MOVED_RATE_IN] = rate(s.in_bytes, s.in_ns);
-    e->moved[PLAN_MOVED_RATE_OUT] = rate(s.out_bytes, s.out_ns);
+    e->moves.moved[PLAN_MOVED_FROM] = from;
+    e->moves.moved[PLAN_MOVED_N_ENDED] = n_ended;
+    e->moves.moved[PLAN_MOVED_RATE_IN] = rate(s.in_bytes, s.in_ns);
+    e->moves.moved[PLAN_MOVED_RATE_OUT] = rate(s.out_bytes, s.out_ns);
     for (int i = PLAN_MOVED_RATE_IN; one > 0 && i <= PLAN_MOVED_RATE_OUT; i++) {
         /* in blocks per 1000 s, because ranks have blocks of different sizes */
-        if (e->moved[i] != UINT64_MAX)
-            e->moved[i] = (uint64_t)((double)e->moved[i] * 1e6 / one) + 1;
+        if (e->moves.moved[i] != UINT64_MAX)
+            e->moves.moved[i] = (uint64_t)((double)e->moves.moved[i] * 1e6 / one) + 1;
     }
-    for (uint64_t i = from; i < e->n_reads; i++)
-        e->moved[PLAN_MOVED_READS + i - from] = i >= n_ended || kv_tier_is_good(e->tier, i);
-    comm_min_u64(e->o.comm, COMM_TP, e->moved, n);
+    for (uint64_t i = from; i < e->moves.n_reads; i++)
+        e->moves.moved[PLAN_MOVED_READS + i - from] =
+            i >= n_ended || kv_tier_is_good(e->moves.tier, i);
+    comm_min_u64(e->o.comm, COMM_TP, e->moves.moved, n);
     if (e->place.tp != 0) return status_ok();
-    comm_send_start(e->o.comm, 0, COMM_TAG_MOVED, e->moved, n * sizeof *e->moved, &e->moved_send);
+    comm_send_start(e->o.comm, 0, COMM_TAG_MOVED, e->moves.moved, n * sizeof *e->moves.moved,
+                    &e->moves.moved_send);
     e->stats.n_sent++;
     return status_ok();
 }
@@ -134,31 +138,32 @@ struct status engine_report_moves(struct engine *e, const struct batch *b)
 void engine_note_asked(struct engine *e, const struct step_plan *plan)
 {
     const size_t dp = e->o.layout->dp, at = (size_t)(e->n_submitted % (e->o.layout->pp + 1)) * dp;
-    for (size_t r = 0; r < dp; r++) e->asked[at + r] = false;
+    for (size_t r = 0; r < dp; r++) e->moves.asked[at + r] = false;
     for (size_t i = 0; i < plan->n_moves; i++) {
         if (plan->moves[i].kind == PLAN_MOVE_ASK)
-            e->asked[at + (size_t)plan->moves[i].replica] = true;
+            e->moves.asked[at + (size_t)plan->moves[i].replica] = true;
     }
 }
 
 struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out)
 {
     const struct layout *l = e->o.layout;
-    const uint64_t n_before = e->n_collected[replica]++;
+    const uint64_t n_before = e->moves.n_collected[replica]++;
     out->n_moved = 0;
-    if (!e->asked[(size_t)(n_before % (l->pp + 1)) * l->dp + (size_t)replica]) return status_ok();
+    if (!e->moves.asked[(size_t)(n_before % (l->pp + 1)) * l->dp + (size_t)replica])
+        return status_ok();
     for (uint32_t s = 0; s < l->pp; s++) {
         const int from = (int)layout_rank_of(l, (uint32_t)replica, s, 0);
         const size_t n_bytes = comm_probe(e->o.comm, from, COMM_TAG_MOVED);
         const size_t n = n_bytes / sizeof(uint64_t);
         if (n < PLAN_MOVED_READS || (s > 0 && n != out->n_moved))
             return status_make(STATUS_BUG, "a report of moved blocks of %zu bytes", n_bytes);
-        if (n > e->collected_capacity) {
-            TRY(mem_grow(&e->collected, 0, 2 * n, sizeof *e->collected, "engine"));
-            e->collected_capacity = 2 * n;
+        if (n > e->moves.collected_capacity) {
+            TRY(mem_grow(&e->moves.collected, 0, 2 * n, sizeof *e->moves.collected, "engine"));
+            e->moves.collected_capacity = 2 * n;
         }
-        comm_recv(e->o.comm, from, COMM_TAG_MOVED, e->collected, n_bytes);
-        TRY(step_result_take_moved(out, e->collected, n));
+        comm_recv(e->o.comm, from, COMM_TAG_MOVED, e->moves.collected, n_bytes);
+        TRY(step_result_take_moved(out, e->moves.collected, n));
     }
     return status_ok();
 }

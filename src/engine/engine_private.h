@@ -15,6 +15,30 @@ struct outgoing_plan {
     struct comm_request *sends; /* [pp] */
 };
 
+/* The guesses of a prediction layer, as the engine's own rows, wants and got of a step;
+ * [max_rows] each; NULL: the model has no prediction layer. */
+struct engine_guesses {
+    int32_t *next; /* the token after each row */
+    size_t *rows;
+    struct vocab_want *wants;
+    struct vocab_got *got;
+    size_t n; /* of the step, in the order of its draws */
+};
+
+/* KV blocks that move to disk and back; NULL and 0 without a tier. */
+struct engine_moves {
+    struct kv_tier *tier;
+    struct kv_store *store;
+    uint64_t n_reads; /* reads ordered so far */
+    uint64_t *moved;  /* [moved_capacity] the report that is being sent */
+    size_t moved_capacity;
+    struct comm_request moved_send;
+    bool *asked;           /* lead: [pp + 1, dp] which replicas report, for each plan in flight */
+    uint64_t *n_collected; /* lead: [dp] results so far */
+    uint64_t *collected;   /* lead: [collected_capacity] a report received */
+    size_t collected_capacity;
+};
+
 struct engine {
     struct stage_options o;
     struct layout_place place;
@@ -49,12 +73,7 @@ struct engine {
     size_t *rows;
     struct vocab_want *wants;
     struct vocab_got *got;
-    /* the same for a prediction layer's guesses; NULL: the model has no such layer */
-    int32_t *next; /* the token after each row */
-    size_t *guess_rows;
-    struct vocab_want *guess_wants;
-    struct vocab_got *guesses;
-    size_t n_guesses;      /* of the step, in the order of its draws */
+    struct engine_guesses guess;
     float *normed;         /* [max_rows, D] */
     float *scores;         /* [max_rows] */
     float *pooled;         /* [max_rows, D] pooled rows in host memory; NULL before the first ones,
@@ -62,17 +81,7 @@ struct engine {
     struct plan_top *tops; /* of the wants, one after another; grows */
     size_t tops_capacity;
 
-    /* blocks on disk: NULL and 0 without a tier */
-    struct kv_tier *tier;
-    struct kv_store *store;
-    uint64_t n_reads; /* reads ordered so far */
-    uint64_t *moved;  /* [moved_capacity] the report that is being sent */
-    size_t moved_capacity;
-    struct comm_request moved_send;
-    bool *asked;           /* lead: [pp + 1, dp] which replicas report, for each plan in flight */
-    uint64_t *n_collected; /* lead: [dp] results so far */
-    uint64_t *collected;   /* lead: [collected_capacity] a report received */
-    size_t collected_capacity;
+    struct engine_moves moves;
 
     uint64_t step;           /* of the last plan */
     uint64_t n_before_steps; /* collectives before the first step */
@@ -117,8 +126,9 @@ struct status engine_collect_moved(struct engine *e, int32_t replica, struct ste
 /* Last stage. Lists the rows that need logits: e->rows and e->wants [*n]. Errors: STATUS_MEMORY. */
 struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n);
 
-/* Last stage. Lists the token after each row, e->next (0: unknown), from the plan and from e->got
- * [n_wants]; and the rows that drew a token, e->guess_rows and e->guess_wants [e->n_guesses]. */
+/* Last stage. Lists the token after each row, e->guess.next (0: unknown), from the plan and from
+ * e->got [n_wants]; and the rows that drew a token, e->guess.rows and e->guess.wants [e->guess.n].
+ */
 void engine_list_guesses(struct engine *e, const struct batch *b, size_t n_wants);
 
 /* Last stage, first tp rank. Adds one result per sequence to e->result, from e->counters of the
