@@ -148,8 +148,7 @@ static struct status derive_rope(struct arch_reading *r)
                            "%s: partial_rotary_factor: expected above 0 to 1, found %g", r->what,
                            part);
     }
-    if (m->family->mla &&
-        m->family->grows) { /* the factor is a part of all elements of a head of q */
+    if (m->family->mla && m->family->grows) { /* a part of all elements of a head of q */
         if ((uint32_t)((r->query_own + m->rotary) * part) == m->rotary) return status_ok();
         return status_make(STATUS_INPUT,
                            "%s: partial_rotary_factor: expected %u of %u elements, as "
@@ -332,8 +331,7 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
     return false;
 }
 
-/* Finds the period of WINDOW_MOST. Some files give a text such as "LLLG" instead of a number; they
- * need "layer_types" beside it. */
+/* Finds the period of WINDOW_MOST; a text ("LLLG") in its place needs "layer_types" beside it. */
 static struct status find_period(const struct arch_reading *r, uint32_t *out)
 {
     int64_t period = r->m.family->window_period > 0 ? r->m.family->window_period : 4;
