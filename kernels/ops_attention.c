@@ -16,7 +16,7 @@ enum {
     QUERY_COST = 8,       /* cost of a query besides its positions, in positions */
     UNITS_PER_THREAD = 4, /* with this many units per thread, tiles are not divided */
     WORTH_TILES = 4,      /* fewest tiles of a row worth dividing */
-    WORTH_SHARING = 2,    /* fewest tiles worth going through together */
+    WORTH_SHARING = 2,    /* sequences with fewer common first blocks are not joined */
 };
 
 struct attention_job {

@@ -1,5 +1,6 @@
-/* The members that an object of config.json about RoPE may have. A rule or a member that is not
- * listed is refused by name, as fields are (arch_fields.c). arch_rope.c interprets the values. */
+/* The members that a RoPE object of config.json (rope_scaling, rope_parameters) may have. A
+ * rope_type that is not listed is refused by name, and so is a member, unless it is off, as in
+ * arch_fields.c. arch_rope.c interprets the values. */
 #include "arch/arch_private.h"
 
 #include <string.h>

@@ -110,7 +110,7 @@ enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step
         step->bytes += cost->kv_token_bytes * seen(cost, s->pos0 + s->n_rows - 1);
         n_rows += s->n_rows;
     }
-    uint32_t n_busy = 0; /* replicas that have rows; other replicas read no weights */
+    uint32_t n_busy = 0; /* replicas that have rows; the others read no dense weights */
     for (int32_t r = 0; r < plan->n_replicas; r++) {
         n_busy += plan->replica_begin[r + 1] > plan->replica_begin[r];
     }

@@ -153,7 +153,8 @@ static void print_traffic(const struct job *j, const struct engine_stats *all)
              (double)(t.dispatch_bytes + t.combine_bytes) / 1e9);
 }
 
-/* Prints the lead's work and the numbers of messages, which may grow with the number of ranks. */
+/* Prints the costs that may grow with the number of ranks: the lead's time for a step, and the most
+ * messages and collectives of a rank in a step. */
 static void print_lead(const struct job *j, const struct engine_stats *all)
 {
     double sent = 0, collectives = 0;

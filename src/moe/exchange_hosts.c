@@ -357,7 +357,8 @@ static void take_own_choices(struct moe *m, struct pass *p)
     }
 }
 
-/* Returns the list by which a block's rows move to this rank's rows. */
+/* Returns the arguments, without rows and outputs, of the scatter that copies a block's rows to the
+ * rows of this rank's experts. row: the block's first row among all rows that came. */
 static struct scatter_args slots_of(const struct moe *m, size_t block, size_t row)
 {
     const size_t k = m->o.model->n_chosen;

@@ -57,8 +57,9 @@ struct ffn_weights {
     float *gate_bias, *up_bias, *down_bias; /* [F], [F], [D], dense, or NULL */
 };
 
-/* Experts have places 0 .. P-1: in the order of their ids, or as `place` says, where an expert may
- * have several. A rank holds a range of places (layout_experts). */
+/* A layer has P places, each for one copy of an expert's weights: place e holds expert e, unless
+ * `place` says otherwise, by which an expert may have several places. A rank holds a range of
+ * places (layout_experts). */
 struct moe_weights {
     struct packed router; /* [E, D]; experts without weights count among E here, and below */
     float *router_bias;   /* [E] added to the router's logits; or NULL */

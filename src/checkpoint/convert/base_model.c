@@ -1,5 +1,6 @@
-/* Translates base models without a head, as embedding models are published: the name of their
- * architecture, and the names of their tensors. */
+/* Translates the architecture and the tensor names of base models without a head ("Qwen3Model"),
+ * as embedding models are published, into those of the ForCausalLM architecture with the same
+ * layers; also the architecture of models with a head for classes. */
 #include "checkpoint/convert/published.h"
 
 #include "base/mem.h"

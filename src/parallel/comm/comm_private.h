@@ -43,8 +43,8 @@ struct comm {
     int site_line;
 };
 
-/* Reductions and broadcasts by MPI go in parts of at most this many elements, sums to words in
- * parts of less than twice as many: some transports fail with 2 GiB or more at once. */
+/* MPI's reductions and broadcasts go in parts of at most this many elements, and comm_sum_words in
+ * parts of fewer than twice as many, because some transports fail with 2 GiB or more at once. */
 enum { ELEMS_AT_ONCE = 1 << 27 };
 
 /* Sums of at least this many elements take two operations, a reduce-scatter and an all-gather. For

@@ -7,7 +7,9 @@
 #include "parallel/wire/token_block.h"
 #include "tensor/router_rule.h"
 
-/* E experts by id on n_hosts hosts, in runs as even as possible, as layout_experts places them. */
+/* The model of what is sent: E experts, in the order of their ids, divided as evenly as possible
+ * among n_hosts hosts. layout_experts divides them in the same way when ep divides E, all hosts
+ * have equally many ep ranks, and no expert has a copy. */
 struct wire_shape {
     struct token_format format;
     uint32_t n_experts, n_chosen; /* E, K */

@@ -1,5 +1,5 @@
 /* The strings of an HDF5 dataset as JSON lines, {"prompt":"..."}, read piece by piece. Called by
- * the files of this room. */
+ * byte_source.c and input_files.c. */
 #ifndef SHOAL_SERVE_INPUT_DATASET_LINES_H
 #define SHOAL_SERVE_INPUT_DATASET_LINES_H
 

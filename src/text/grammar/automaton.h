@@ -20,9 +20,10 @@ enum {
     DFA_START = 1,
 };
 
-/* The work of compiling one grammar, in steps. A step is an edge added, an edge or a state visited,
- * or a byte read again; all steps take about the same time. The number of steps depends on the
- * grammar alone. The caller's memory, zero except for n_bytes. */
+/* The work of compiling one grammar, in steps of about equal time: most are an edge added, an edge
+ * or a state visited, or a byte of a pattern that is parsed again for a repetition. The number of
+ * steps depends on the grammar alone. The caller allocates the struct, sets n_bytes and zeroes the
+ * rest. */
 struct grammar_work {
     size_t n_bytes; /* the grammar's size, which errors name */
     uint64_t n_steps;

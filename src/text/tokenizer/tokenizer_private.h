@@ -75,6 +75,11 @@ struct status tokenizer_load_spoken(struct tokenizer *t, const char *what);
 struct status tokenizer_load_post_processor(struct tokenizer *t, const struct js_node *node,
                                             const char *what);
 
+/* Local. Sets the token's bytes: writes to `to` [n] the bytes that the key stands for, or the key
+ * itself if not all of it is byte-level. Returns whether the key is byte-level. */
+bool tokenizer_set_bytes(const struct tokenizer *t, struct token_info *info, const char *key,
+                         size_t n, char *to);
+
 /* Local. Returns the id of an entry of the model's vocabulary as the file writes it, or -1. */
 int32_t tokenizer_model_id(const struct tokenizer *t, const char *key, size_t n);
 
