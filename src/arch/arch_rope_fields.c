@@ -1,6 +1,6 @@
 /* The members that a RoPE object of config.json (rope_scaling, rope_parameters) may have. A
- * rope_type that is not listed is refused by name, and so is a member, unless it is off, as in
- * arch_fields.c. arch_rope.c interprets the values. */
+ * rope_type that is not listed is refused by name; so is a member that is not listed, unless its
+ * value is false, 0, null or empty (arch_field_is_off). arch_rope.c interprets the values. */
 #include "arch/arch_private.h"
 
 #include <string.h>

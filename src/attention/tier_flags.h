@@ -1,5 +1,5 @@
-/* The flags of KV blocks outside memory (options/flags.h says how a row is read). None changes a
- * byte of a row. */
+/* The flags of KV blocks outside memory (options/flags.h says how to read the list). None of
+ * them changes a byte of the results. */
 #ifndef SHOAL_ATTENTION_TIER_FLAGS_H
 #define SHOAL_ATTENTION_TIER_FLAGS_H
 

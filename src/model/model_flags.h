@@ -1,5 +1,5 @@
 /* The flags that choose the model's arithmetic: each of them changes bytes, so a journal keeps it
- * (options/flags.h says how a row is read). */
+ * (options/flags.h says how to read the list). */
 #ifndef SHOAL_MODEL_MODEL_FLAGS_H
 #define SHOAL_MODEL_MODEL_FLAGS_H
 

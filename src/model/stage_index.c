@@ -68,7 +68,7 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
     op_kv_write(s->o.kern, s->index.k, NULL, &keys, part_seqs(p, layer), p->n_seqs);
 }
 
-/* Chooses the positions of the part's rows: chosen [T, n_chosen]. */
+/* Chooses for each of the part's T rows the positions to which it attends: chosen [T, n_chosen]. */
 static void choose(struct stage *s, const struct layer *layer, const struct attn_args *args,
                    int32_t *chosen)
 {

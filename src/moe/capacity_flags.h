@@ -1,5 +1,5 @@
 /* The flags that limit tokens per expert: they change bytes, so a journal keeps them
- * (options/flags.h says how a row is read). */
+ * (options/flags.h says how to read the list). */
 #ifndef SHOAL_MOE_CAPACITY_FLAGS_H
 #define SHOAL_MOE_CAPACITY_FLAGS_H
 

@@ -1,5 +1,5 @@
-/* The flags that say where weights are kept (options/flags.h says how a row is read). None changes
- * a byte of a row. */
+/* The flags that say where weights are kept (options/flags.h says how to read the list). None of
+ * them changes a byte of the results. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_FLAGS_H
 #define SHOAL_WEIGHTS_WEIGHTS_FLAGS_H
 

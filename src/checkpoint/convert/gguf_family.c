@@ -29,7 +29,7 @@ static const struct gguf_member olmoe[] = {
     {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},
     {0}};
 
-/* llama.cpp's defaults for files of before these keys */
+/* The last column has llama.cpp's defaults, for files written before these keys existed. */
 static const struct gguf_member gemma2[] = {
     {"attention.sliding_window", "sliding_window", GGUF_MEMBER_INT, "4096"},
     {"attn_logit_softcapping", "attn_logit_softcapping", GGUF_MEMBER_FLOAT, "50.0"},

@@ -82,9 +82,9 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
 /* Local. Destroys the scheduler and the requests that it still holds. */
 void scheduler_destroy(struct scheduler **s);
 
-/* Local. Takes ownership of a checked request without an error, until scheduler_take_finished gives
- * it back. No two requests may have the same order number. Errors: STATUS_MEMORY; r is then
- * destroyed. */
+/* Local. Takes ownership of r, which has passed the checks of its line, until
+ * scheduler_take_finished gives it back. No two requests may have the same order number. Errors:
+ * STATUS_MEMORY; r is then destroyed. */
 struct status scheduler_submit(struct scheduler *s, struct request *r);
 
 /* Local. True while more waiting requests would be useful; true for an empty scheduler. */
