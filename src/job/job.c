@@ -44,6 +44,8 @@ static struct status choose_layout(struct job *j)
     TRY(mem_alloc(&j->order, n_ranks, sizeof *j->order, "rank order"));
     const struct layout_flags *flags = &j->o->layout;
     bool fits = true;
+    /* adapters_load compares the ranks' files later; until then all ranks count the largest */
+    comm_max_u64(j->comm, COMM_WORLD, &j->adapters.n_bytes, 1);
     const struct status st = job_fit_layout(j, &fits);
     if (st.code == STATUS_USAGE && n_ranks == 1 && lacks_ranks(j, flags)) {
         return status_make(

@@ -10,18 +10,21 @@ import shutil
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of
 from gguf_file import write_gguf
 
-# Fields that these goldens have and a GGUF file cannot state.
-CONFIGS = {"gemma2": {"query_pre_attn_scalar": 16},
-           "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4}}
-# Golden, architecture, how the file differs from today's converter's.
-CASES = [("gemma2", "gemma2", {}),
-         ("gemma3", "gemma3", {}),
+# Golden, architecture, how the file differs from today's converter's, and fields that the golden has
+# and the file cannot state.
+CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
+         ("gemma3", "gemma3", {},
+          {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4}),
+         ("qwen3-bias", "qwen3", {}),
          ("granite", "granite", {}),
          ("olmoe", "olmoe", {}),
          ("glm4-moe", "glm4moe", {}),
          ("glm4-moe-plain", "glm4moe", {}),
          ("deepseek-v3", "deepseek2", {}),
          ("deepseek-v3", "deepseek2", {"old_latent": True}),
+         ("deepseek-v3", "deepseek2",
+          {"without": ["expert_group_count", "expert_group_used_count"]},
+          {"n_group": 1, "topk_group": 1}),
          ("deepseek-v2", "deepseek2", {}),
          ("deepseek-v2-lite", "deepseek2", {"without": ["expert_gating_func"]})]
 # Golden, architecture, changes, what convert says.
@@ -48,14 +51,14 @@ class GgufTest:
                         "--output", output, "--quiet")
         return output.read_bytes()
 
-    def check(self, name, arch, how):
+    def check(self, name, arch, how, fields={}):
         case, folder = GOLDENS / name, fresh_folder(self.work / "hf")
         gguf = self.work / "model.gguf"
         want, model = self.work / "want.h5", self.work / "model.h5"
         shutil.copytree(case / "hf", folder, dirs_exist_ok=True)
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, **CONFIGS.get(name, {})}))
-        write_gguf(gguf, arch, folder, **how)
+        (folder / "config.json").write_text(json.dumps({**config, **fields}))
+        write_gguf(gguf, arch, case / "hf", **how)
         self.shoal.must("convert", folder, want)
         self.shoal.must("convert", gguf, model)
         expect(self.scores(case, model) == self.scores(case, want),

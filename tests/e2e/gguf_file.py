@@ -194,6 +194,10 @@ def olmoe(*_):
     return {}
 
 
+def qwen3(*_):
+    return {}
+
+
 def routed(c):
     return {"expert_feed_forward_length": (U32, c["moe_intermediate_size"]),
             "expert_shared_count": (U32, c["n_shared_experts"]),
@@ -228,7 +232,7 @@ def deepseek2(c, rope):
     return keys
 
 
-OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, olmoe, glm4moe, deepseek2)}
+OWN_KEYS = {f.__name__: f for f in (gemma2, gemma3, granite, olmoe, qwen3, glm4moe, deepseek2)}
 
 # ---- the file ----
 

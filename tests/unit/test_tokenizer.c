@@ -382,6 +382,29 @@ static void tokens_by_id_and_content(void)
     tokenizer_destroy(&t);
 }
 
+/* An added token that single_word keeps from matching is no piece of a word. */
+static void added_tokens_are_no_pieces(void)
+{
+    static const char json[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":4,\"content\":\"covid\",\"single_word\":"
+        "true,"
+        "\"normalized\":false}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":"
+        "\"BertPreTokenizer\"},\"post_processor\":null,\"decoder\":{\"type\":\"WordPiece\","
+        "\"prefix\":\"##\"},\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\","
+        "\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100,\"vocab\":"
+        "{\"[UNK]\":0,\"##x\":1,\"co\":2,\"##vid\":3}}}";
+    static const int32_t want[] = {2, 3, 1, 4};
+    struct tokenizer *t = NULL;
+    struct token_list ids = {0};
+    struct status st = tokenizer_create(json, strlen(json), "added.json", &t);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    st = tokenizer_encode(t, "covidx covid", 12, 0, &ids);
+    CU_ASSERT(!status_failed(&st) && ids.n == 4);
+    if (ids.n == 4) CU_ASSERT(memcmp(ids.ids, want, sizeof want) == 0);
+    token_list_fini(&ids);
+    tokenizer_destroy(&t);
+}
+
 static void encode_appends(void)
 {
     struct tokenizer *t = open_golden("gpt2");
@@ -431,5 +454,6 @@ void suite_tokenizer(CU_pSuite suite)
     CU_add_test(suite, "cases: ids, broken UTF-8, decodings", cases);
     CU_add_test(suite, "cases of the other vocabularies", more_cases);
     CU_add_test(suite, "tokens by id and content", tokens_by_id_and_content);
+    CU_add_test(suite, "added tokens are no pieces", added_tokens_are_no_pieces);
     CU_add_test(suite, "encode appends", encode_appends);
 }

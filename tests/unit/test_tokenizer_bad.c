@@ -88,6 +88,10 @@ static const struct refusal REFUSALS[] = {
      "]}",
      "behind others"},
     {"\"decoder\":{\"type\":\"ByteLevel\"}",
+     "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"WordPiece\",\"prefix\":\"##\"},"
+     "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}]}",
+     "behind WordPiece"},
+    {"\"decoder\":{\"type\":\"ByteLevel\"}",
      "\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}", "end of a text"},
     {"\"decoder\":{\"type\":\"ByteLevel\"}",
      "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":"

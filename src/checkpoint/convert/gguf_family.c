@@ -67,8 +67,6 @@ static const struct gguf_member deepseek2[] = {
     {"expert_used_count", "num_experts_per_tok", GGUF_MEMBER_INT, NULL},
     {"expert_feed_forward_length", "moe_intermediate_size", GGUF_MEMBER_INT, NULL},
     {"expert_shared_count", "n_shared_experts", GGUF_MEMBER_INT, NULL},
-    {"expert_group_count", "n_group", GGUF_MEMBER_INT, "1"},
-    {"expert_group_used_count", "topk_group", GGUF_MEMBER_INT, "1"},
     {"expert_weights_scale", "routed_scaling_factor", GGUF_MEMBER_FLOAT, "1.0"},
     {"expert_weights_norm", "norm_topk_prob", GGUF_MEMBER_BOOL, "false"},
     {"leading_dense_block_count", "first_k_dense_replace", GGUF_MEMBER_INT, "0"},
@@ -78,7 +76,6 @@ static const struct gguf_member deepseek2[] = {
 
 static const struct gguf_name gpt_oss_names[] = {
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
-    {"attn_output.bias", "self_attn.o_proj.bias"},
     {"attn_sinks.weight", "self_attn.sinks"},
     {0}};
 
@@ -119,6 +116,7 @@ static const struct gguf_name common_names[] = {
     {"attn_k.bias", "self_attn.k_proj.bias"},
     {"attn_v.bias", "self_attn.v_proj.bias"},
     {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},
     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
     {"attn_k_norm.weight", "self_attn.k_norm.weight"},
     {"ffn_gate.weight", "mlp.gate_proj.weight"},

@@ -19,14 +19,16 @@ static struct status shape_check(const struct gguf_model *m, const struct gguf_t
 struct status gguf_latent_find(const struct gguf_model *m, const struct gguf_tensor *t, bool *found,
                                struct gguf_latent *out)
 {
-    static const char end[] = ".attn_k_b.weight";
-    const size_t n = strlen(t->name), n_end = strlen(end);
+    const char *suffix;
     char other[128];
-    *found = m->family->latent && n > n_end && strcmp(t->name + n - n_end, end) == 0;
+    int64_t layer;
+    *found = m->family->latent && gguf_model_layer(m, t->name, &layer, &suffix) &&
+             strcmp(suffix, "attn_k_b.weight") == 0;
     if (!*found) return status_ok();
-    snprintf(other, sizeof other, "%.*s.attn_v_b.weight", (int)(n - n_end), t->name);
+    snprintf(other, sizeof other, "blk.%lld.attn_v_b.weight", (long long)layer);
     *out = (struct gguf_latent){.k = t,
                                 .v = gguf_find(m->file, other),
+                                .layer = layer,
                                 .n_heads = (uint64_t)m->n_heads,
                                 .nope = (uint64_t)(m->head_dim - m->rotary),
                                 .value = (uint64_t)m->value_dim,

@@ -10,6 +10,7 @@
 
 struct gguf_latent {
     const struct gguf_tensor *k, *v; /* borrowed */
+    int64_t layer;
     uint64_t n_heads, nope, value, lora;
 };
 

@@ -74,7 +74,8 @@ static bool key_is_known(const struct gguf_family *f, const char *key)
     };
     static const char *const of_sigmoids[] = {"expert_gating_func", "nextn_predict_layers"};
     static const char *const latent[] = {"attention.key_length_mla", "attention.value_length_mla",
-                                         "rope.scaling.yarn_log_multiplier"};
+                                         "rope.scaling.yarn_log_multiplier", "expert_group_count",
+                                         "expert_group_used_count"};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(key, known[i]) == 0) return true;
     }
@@ -176,8 +177,9 @@ static struct status layers_get(struct gguf_model *m)
     char full[128];
     TRY(size_get(m, "block_count", -1, &m->n_layers));
     key_full(m, "nextn_predict_layers", full);
-    if (!gguf_int(m->file, full, &m->n_predict)) m->n_predict = 0;
-    if (m->n_predict < 0 || m->n_predict >= m->n_layers)
+    m->n_predict = 0;
+    if ((gguf_has(m->file, full) && !gguf_int(m->file, full, &m->n_predict)) || m->n_predict < 0 ||
+        m->n_predict >= m->n_layers)
         return key_bad(m, "nextn_predict_layers", "fewer than the blocks");
     m->n_layers -= m->n_predict;
     return status_ok();
@@ -251,9 +253,8 @@ static bool expert_name(const struct gguf_family *a, const char *suffix, char *o
     return false;
 }
 
-/* Splits "blk.N.suffix". False when the name has another form or N is not a block. */
-static bool layer_split(const struct gguf_model *m, const char *name, int64_t *layer,
-                        const char **suffix)
+bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *layer,
+                      const char **suffix)
 {
     if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9') return false;
     char *end;
@@ -269,7 +270,7 @@ bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor 
     int64_t layer;
     const char *suffix;
     if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) return true; /* it is in the config */
-    if (!layer_split(m, t->name, &layer, &suffix)) return false;
+    if (!gguf_model_layer(m, t->name, &layer, &suffix)) return false;
     return layer >= m->n_layers || (m->family->latent && strcmp(suffix, "attn_v_b.weight") == 0);
 }
 
@@ -301,7 +302,7 @@ struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tens
         snprintf(name, n_max, "%s", outer_names[i].hf);
         return status_ok();
     }
-    if (layer_split(m, t->name, &layer, &suffix)) {
+    if (gguf_model_layer(m, t->name, &layer, &suffix)) {
         inner = gguf_family_name(m->family, suffix);
         if (expert_name(m->family, suffix, expert, sizeof expert)) inner = expert;
     }

@@ -35,6 +35,11 @@ struct status gguf_model_read(const struct gguf *g, struct gguf_model *out);
 struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tensor *t, char *name,
                               size_t n_max, uint32_t *pair_rows);
 
+/* Local. Splits a name "blk.N.suffix"; the suffix is borrowed. False when the name has another form
+ * or N is not a block. */
+bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *layer,
+                      const char **suffix);
+
 /* Local. True for a tensor that becomes none by itself: of a prediction layer, the values' half of
  * a latent's up-projection, or what is in the config. */
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t);

@@ -1,6 +1,7 @@
 /* Writes a GGUF file's metadata as config.json, generation_config.json and tokenizer.json. */
 #include "checkpoint/convert/gguf_model.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "text/tokenizer/tokenizer_synth.h"
 
@@ -35,6 +36,10 @@ static bool member_value(const struct gguf_model *m, const struct gguf_member *o
     double x;
     bool flag;
     snprintf(full, sizeof full, "%s.%s", m->family->gguf, own->key);
+    if (strcmp(own->key, "expert_feed_forward_length") == 0) { /* else feed_forward_length */
+        put_int(out, own->hf, m->expert_ffn);
+        return true;
+    }
     switch (own->kind) {
     case GGUF_MEMBER_INT:
         if (!gguf_int(m->file, full, &i)) break;
@@ -87,7 +92,32 @@ static void put_heads(const struct gguf_model *m, struct strbuf *out)
     }
     put_int(out, "head_dim", m->head_dim);
     if (m->family->partial)
-        put_float(out, "partial_rotary_factor", (double)m->rotary / (double)m->head_dim);
+        strbuf_printf(out, "  \"partial_rotary_factor\": %.17g,\n",
+                      (double)m->rotary / (double)m->head_dim);
+}
+
+/* Appends the groups of latent attention's families. Files written before llama.cpp knew these keys
+ * (2025) lack them, and it then routes without groups; the published models of these sizes are
+ * DeepSeek-V2 and V3. */
+static void put_expert_groups(const struct gguf_model *m, struct strbuf *out)
+{
+    int64_t n_experts = 0, n_groups = 1, n_used = 1;
+    (void)gguf_int(m->file, "deepseek2.expert_count", &n_experts);
+    if (!gguf_has(m->file, "deepseek2.expert_group_count")) {
+        if (n_experts == 160 || n_experts == 256) n_groups = 8;
+        if (n_groups == 8) n_used = n_experts == 160 ? 3 : 4;
+        log_line(LOG_WARN,
+                 "%s: has no key deepseek2.expert_group_count; taken: %lld of %lld groups",
+                 gguf_path(m->file), (long long)n_used, (long long)n_groups);
+    } else {
+        (void)gguf_int(m->file, "deepseek2.expert_group_count", &n_groups);
+        (void)gguf_int(m->file, "deepseek2.expert_group_used_count", &n_used);
+    }
+    put_int(out, "n_group", n_groups);
+    put_int(out, "topk_group", n_used);
+    if (!m->sigmoid)
+        strbuf_printf(out, "  \"topk_method\": \"%s\",\n",
+                      n_groups > 1 ? "group_limited_greedy" : "greedy");
 }
 
 /* Appends what a family derives from its sizes and tensors, not from a key. */
@@ -101,12 +131,7 @@ static void put_derived(const struct gguf_model *m, struct strbuf *out)
         const bool normed = gguf_find(m->file, "blk.0.attn_q_norm.weight") != NULL;
         strbuf_printf(out, "  \"use_qk_norm\": %s,\n", normed ? "true" : "false");
     }
-    if (m->family->latent && !m->sigmoid) {
-        int64_t n_groups = 1;
-        (void)gguf_int(m->file, "deepseek2.expert_group_count", &n_groups);
-        strbuf_printf(out, "  \"topk_method\": \"%s\",\n",
-                      n_groups > 1 ? "group_limited_greedy" : "greedy");
-    }
+    if (m->family->latent) put_expert_groups(m, out);
 }
 
 struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)

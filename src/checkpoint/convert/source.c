@@ -244,8 +244,8 @@ static struct status gguf_latent_add(struct source *s, const struct gguf_latent 
     struct entry *e;
     enum dtype dtype = DTYPE_F16, other;
     const uint64_t head_rows = l->nope + l->value, dims[] = {l->n_heads * head_rows, l->lora};
-    snprintf(name, sizeof name, "model.layers.%ld.self_attn.kv_b_proj.weight",
-             strtol(l->k->name + strlen("blk."), NULL, 10));
+    snprintf(name, sizeof name, "model.layers.%lld.self_attn.kv_b_proj.weight",
+             (long long)l->layer);
     const bool is_float =
         gguf_quant_dtype(l->k->quant, &dtype) && gguf_quant_dtype(l->v->quant, &other);
     if (is_float && other != dtype) dtype = DTYPE_F32;

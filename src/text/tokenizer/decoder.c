@@ -91,6 +91,7 @@ static struct status load_chained(struct decoder *d, const struct js_node *node,
 {
     static const char *const KNOWN[] = {"type", NULL};
     const bool strip = strcmp(type, "Strip") == 0;
+    if (d->n_joint > 0) return decoder_refuse(type, "behind WordPiece");
     if (strip || strcmp(type, "Replace") == 0) {
         if (!d->byte_fallback && !d->fused) return add_step(d, node, strip);
         if (!strip || !d->fused) return decoder_refuse(type, "behind ByteFallback or Fuse");
@@ -122,7 +123,7 @@ static struct status decoder_load_step(struct decoder *d, const struct js_node *
     const bool wordpiece = strcmp(type, "WordPiece") == 0;
     if (!byte_level && !wordpiece && strcmp(type, "Metaspace") != 0)
         return load_chained(d, node, type);
-    if (d->n_steps > 0 || d->byte_fallback || d->fused)
+    if (d->n_steps > 0 || d->byte_fallback || d->fused || d->n_joint > 0)
         return decoder_refuse(type, "behind others");
     if (wordpiece) return load_wordpiece(d, node);
     if (!byte_level) return decoder_load_metaspace(d, node);

@@ -70,6 +70,7 @@ void tokenizer_destroy(struct tokenizer **t)
     decoder_fini(&p->decoder);
     strbuf_fini(&p->spoken);
     strbuf_fini(&p->wordpiece.key);
+    str_map_fini(&p->wordpiece.vocab);
     pretokenizer_fini(&p->pretokenizer);
     for (size_t i = 0; p->normal_contents != NULL && i < p->n_added; i++) {
         mem_free(&p->normal_contents[i]);
@@ -136,7 +137,7 @@ static struct status encode_piece(struct tokenizer *t, const char *piece, size_t
                                   struct token_list *out)
 {
     if (t->is_unigram) return unigram_encode(&t->unigram, piece, n, out);
-    if (t->is_wordpiece) return wordpiece_encode(&t->wordpiece, &t->keys, piece, n, out);
+    if (t->is_wordpiece) return wordpiece_encode(&t->wordpiece, piece, n, out);
     if (t->ignore_merges) {
         const int32_t id =
             t->byte_level ? str_map_get(&t->bytes, piece, n) : tokenizer_model_id(t, piece, n);

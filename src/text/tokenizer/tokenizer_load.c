@@ -204,7 +204,7 @@ static struct status check_bpe(const struct js_node *model, const char *what)
     if (type != NULL && (name == NULL || strcmp(name, "BPE") != 0)) {
         return status_make(STATUS_INPUT,
                            "%s: the model type '%.40s' is not supported; expected "
-                           "BPE or Unigram",
+                           "BPE, Unigram or WordPiece",
                            what, name != NULL ? name : "(no string)");
     }
     TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
@@ -372,8 +372,13 @@ struct status tokenizer_load_wordpiece(struct tokenizer *t, const struct js_node
     memcpy(w->prefix, prefix, n_prefix);
     w->n_prefix = n_prefix;
     w->n_chars_max = (size_t)n_chars;
-    for (size_t i = 0; i < t->n_tokens; i++)
-        if (t->tokens[i].n_key > w->n_key_max) w->n_key_max = t->tokens[i].n_key;
+    TRY(str_map_init(&w->vocab, t->n_vocab));
+    for (size_t i = 0; i < t->n_tokens; i++) {
+        const struct token_info *info = &t->tokens[i];
+        if (!info->in_model) continue;
+        if (info->n_key > w->n_key_max) w->n_key_max = info->n_key;
+        str_map_add(&w->vocab, info->key, info->n_key, (int32_t)i);
+    }
     return status_ok();
 }
 

@@ -12,8 +12,8 @@ static bool has_more_chars(const char *word, size_t n, size_t most)
 }
 
 /* Finds the longest piece at word[at, n); *end = its end. Returns its id, -1 if there is none. */
-static int32_t longest_piece(struct wordpiece *w, const struct str_map *keys, const char *word,
-                             size_t at, size_t n, size_t *end)
+static int32_t longest_piece(struct wordpiece *w, const char *word, size_t at, size_t n,
+                             size_t *end)
 {
     const size_t n_prefix = at > 0 ? w->n_prefix : 0;
     const size_t most = w->n_key_max > n_prefix ? w->n_key_max - n_prefix : 0;
@@ -25,20 +25,20 @@ static int32_t longest_piece(struct wordpiece *w, const struct str_map *keys, co
     for (; length > 0; length--) {
         const bool is_whole = at + length == n || ((unsigned char)word[at + length] & 0xC0) != 0x80;
         if (!is_whole) continue; /* inside a character */
-        const int32_t id = str_map_get(keys, w->key.data, n_prefix + length);
+        const int32_t id = str_map_get(&w->vocab, w->key.data, n_prefix + length);
         *end = at + length;
         if (id >= 0) return id;
     }
     return -1;
 }
 
-struct status wordpiece_encode(struct wordpiece *w, const struct str_map *keys, const char *word,
-                               size_t n, struct token_list *out)
+struct status wordpiece_encode(struct wordpiece *w, const char *word, size_t n,
+                               struct token_list *out)
 {
     const size_t n_before = out->n;
     bool is_unknown = has_more_chars(word, n, w->n_chars_max);
     for (size_t at = 0, end = 0; at < n && !is_unknown; at = end) {
-        const int32_t id = longest_piece(w, keys, word, at, n, &end);
+        const int32_t id = longest_piece(w, word, at, n, &end);
         is_unknown = id < 0;
         if (is_unknown) break;
         TRY(token_list_reserve(out, 1));

@@ -1,7 +1,7 @@
 /* WordPiece (Schuster and Nakajima, 2012; as BERT uses it): a word is cut from left to right into
- * the longest pieces that the vocabulary has; pieces inside a word have a prefix there. Knows the
- * vocabulary as a map from keys to ids. Called by the tokenizer for every piece of a tokenizer.json
- * of the model type WordPiece. */
+ * the longest pieces that the vocabulary has; pieces inside a word have a prefix there. Added
+ * tokens are none of its pieces. Called by the tokenizer for every piece of a tokenizer.json of the
+ * model type WordPiece. */
 #ifndef SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 #define SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 
@@ -13,6 +13,7 @@
 enum { WORDPIECE_PREFIX_MAX = 16 };
 
 struct wordpiece {
+    struct str_map vocab;              /* key -> id of the model's vocabulary; keys are borrowed */
     char prefix[WORDPIECE_PREFIX_MAX]; /* of pieces that continue a word, [n_prefix] */
     size_t n_prefix;
     size_t n_chars_max; /* a longer word is unknown as a whole */
@@ -24,7 +25,7 @@ struct wordpiece {
 /* Local. Appends the ids of one word of well-formed UTF-8, or unk_id if no cut of it is in the
  * vocabulary. Takes time proportional to the word's bytes times the longest key. Errors:
  * STATUS_MEMORY. */
-struct status wordpiece_encode(struct wordpiece *w, const struct str_map *keys, const char *word,
-                               size_t n, struct token_list *out);
+struct status wordpiece_encode(struct wordpiece *w, const char *word, size_t n,
+                               struct token_list *out);
 
 #endif
