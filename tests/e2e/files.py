@@ -101,7 +101,7 @@ class FilesTest:
         done = job("--restart", inputs=["--input", folder / "*.txt"])
         self.refused(3, ["*.txt: no file matches"], done)
         done = job("--restart", inputs=[*inputs, "--input", folder / "a.jsonl"])
-        self.refused(2, ["are one file"], done)
+        self.refused(2, ["a.jsonl was given twice"], done)
         done = job("--restart", inputs=["--input", folder / "*"], to=folder / "z.jsonl")
         self.refused(2, ["expected another file than the input"], done)
         (folder / "c.jsonl").write_text("{}\n\n")

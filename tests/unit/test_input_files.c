@@ -124,7 +124,8 @@ static void wrong_lists_are_refused(void)
     expect_refused(expand("*.json", NULL, &f), STATUS_INPUT, "*.json: no file matches");
     expect_refused(expand("b.jsonl", "missing.jsonl", &f), STATUS_INPUT, "cannot be opened");
     expect_refused(expand("b.jsonl", "", &f), STATUS_INPUT, "found a folder");
-    expect_refused(expand("b.jsonl", "[ab].jsonl", &f), STATUS_USAGE, "are one file");
+    expect_refused(expand("b.jsonl", "[ab].jsonl", &f), STATUS_USAGE, "b.jsonl was given twice");
+    expect_refused(expand("b.jsonl", "./b.jsonl", &f), STATUS_USAGE, "are one file");
     expect_refused(input_files_expand(with_stdin, 2, &f), STATUS_USAGE, "expected stdin alone");
     with_stdin[0] = "/dev/zero";
     expect_refused(input_files_expand(with_stdin, 2, &f), STATUS_INPUT, "a pipe or a device");

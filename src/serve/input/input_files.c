@@ -117,6 +117,14 @@ static const char *dataset_of(const char *path)
     return dataset_lines_split(path, &n) ? path + n : "";
 }
 
+static struct status refuse_twice(const char *first, const char *second)
+{
+    if (strcmp(first, second) == 0)
+        return status_make(STATUS_USAGE, "--input: %s was given twice", first);
+    return status_make(STATUS_USAGE, "--input: %s and %s are one file, expected each once", first,
+                       second);
+}
+
 static struct status check_files(const struct input_files *f)
 {
     struct stat *infos = NULL;
@@ -127,8 +135,7 @@ static struct status check_files(const struct input_files *f)
         for (size_t k = 0; k < i && !status_failed(&st); k++) {
             if (infos[k].st_dev != infos[i].st_dev || infos[k].st_ino != infos[i].st_ino) continue;
             if (strcmp(dataset_of(f->paths[k]), dataset_of(f->paths[i])) != 0) continue;
-            st = status_make(STATUS_USAGE, "--input: %s and %s are one file, expected each once",
-                             f->paths[k], f->paths[i]);
+            st = refuse_twice(f->paths[k], f->paths[i]);
         }
     }
     mem_free(&infos);
