@@ -28,7 +28,7 @@ ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
     return (size_t)(is_short ? SHORT_PIECE : PIECE) * MANY_PANELS / n_panels;
 }
 
-/* Where a K-slice begins: the first panel of its group, its own first panel, its first input. */
+/* The start of a K-slice: the first panel of its group, its own first panel, its first input. */
 struct place {
     size_t group, panel, k;
 };

@@ -6,12 +6,14 @@ usage: gguf.py SHOAL WORK_FOLDER
 """
 import json
 import shutil
+import sys
 
 from program import GOLDENS, Shoal, expect, fresh_folder, main_of
 from gguf_file import write_gguf
 
-# Golden, architecture, how the file differs from today's converter's, and fields that the golden has
-# and the file cannot state.
+GROUPS = ["expert_group_count", "expert_group_used_count"]
+# Golden, architecture, how the file differs from today's converter's, and fields that the golden
+# has and the file cannot state.
 CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
          ("gemma3", "gemma3", {},
           {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 4}),
@@ -22,9 +24,7 @@ CASES = [("gemma2", "gemma2", {}, {"query_pre_attn_scalar": 16}),
          ("glm4-moe-plain", "glm4moe", {}),
          ("deepseek-v3", "deepseek2", {}),
          ("deepseek-v3", "deepseek2", {"old_latent": True}),
-         ("deepseek-v3", "deepseek2",
-          {"without": ["expert_group_count", "expert_group_used_count"]},
-          {"n_group": 1, "topk_group": 1}),
+         ("deepseek-v3", "deepseek2", {"without": GROUPS}, {"n_group": 1, "topk_group": 1}),
          ("deepseek-v2", "deepseek2", {}),
          ("deepseek-v2-lite", "deepseek2", {"without": ["expert_gating_func"]})]
 # Golden, architecture, changes, what convert says.
@@ -36,8 +36,14 @@ REFUSED = [("granite", "granite", {"without": ["logit_scale"]},
             "key glm4moe.nextn_predict_layers: expected fewer than the blocks"),
            ("deepseek-v3", "deepseek2", {"attention__value_length_mla": 31},
             "attn_v_b.weight': expected [4, 31, 32]"),
+           ("deepseek-v3", "deepseek2", {"without": ["expert_group_used_count"]},
+            "expected two integers"),
            ("olmoe", "olmoe", {"rope__freq_base": -1.0},
             "key olmoe.rope.freq_base: expected a number above 0")]
+# The groups of a file without their keys, by its number of experts; convert says them.
+OLD_GROUPS = [("deepseek-v2", 160, "taken: 3 of 8 groups"),
+              ("deepseek-v3", 256, "taken: 4 of 8 groups"),
+              ("deepseek-v3", 12, "taken: 1 of 1 groups")]
 
 
 class GgufTest:
@@ -71,11 +77,20 @@ class GgufTest:
             done = self.shoal("convert", gguf, self.work / "wrong.h5")
             expect(done.status == 3 and says in done.err, f"{name} {how}: {done}")
 
+    def check_old_groups(self):
+        for name, n_experts, says in OLD_GROUPS:
+            gguf = self.work / "old.gguf"
+            write_gguf(gguf, "deepseek2", GOLDENS / name / "hf", without=GROUPS,
+                       expert_count=n_experts)
+            done = self.shoal.must("convert", gguf, self.work / "old.h5")
+            expect(says in done.err, f"{name}, {n_experts} experts: {done}")
+
     def main(self):
         for case in CASES:
             self.check(*case)
         self.check_refusals()
+        self.check_old_groups()
 
 
 if __name__ == "__main__":
-    main_of(GgufTest(*__import__("sys").argv[1:3]).main)
+    main_of(GgufTest(*sys.argv[1:3]).main)

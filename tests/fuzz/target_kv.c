@@ -94,7 +94,7 @@ static bool take_store(const char *bytes, size_t n, unsigned char *got)
     return found;
 }
 
-/* What passes all checksums is what was written. */
+/* Bytes that pass all checksums are the bytes that were written. */
 static bool run_store(const char *bytes, size_t n)
 {
     unsigned char got[PART], want[PART];

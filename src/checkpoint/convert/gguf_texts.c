@@ -99,29 +99,31 @@ static void put_heads(const struct gguf_model *m, struct strbuf *out)
 /* Appends the groups of latent attention's families. Files written before llama.cpp knew these keys
  * (2025) lack them, and it then routes without groups; the published models of these sizes are
  * DeepSeek-V2 and V3. */
-static void put_expert_groups(const struct gguf_model *m, struct strbuf *out)
+static struct status put_expert_groups(const struct gguf_model *m, struct strbuf *out)
 {
+    static const char count[] = "deepseek2.expert_group_count";
+    static const char used[] = "deepseek2.expert_group_used_count";
     int64_t n_experts = 0, n_groups = 1, n_used = 1;
     (void)gguf_int(m->file, "deepseek2.expert_count", &n_experts);
-    if (!gguf_has(m->file, "deepseek2.expert_group_count")) {
+    if (!gguf_has(m->file, count) && !gguf_has(m->file, used)) {
         if (n_experts == 160 || n_experts == 256) n_groups = 8;
         if (n_groups == 8) n_used = n_experts == 160 ? 3 : 4;
-        log_line(LOG_WARN,
-                 "%s: has no key deepseek2.expert_group_count; taken: %lld of %lld groups",
-                 gguf_path(m->file), (long long)n_used, (long long)n_groups);
-    } else {
-        (void)gguf_int(m->file, "deepseek2.expert_group_count", &n_groups);
-        (void)gguf_int(m->file, "deepseek2.expert_group_used_count", &n_used);
+        log_line(LOG_WARN, "%s: has no key %s; taken: %lld of %lld groups", gguf_path(m->file),
+                 count, (long long)n_used, (long long)n_groups);
+    } else if (!gguf_int(m->file, count, &n_groups) || !gguf_int(m->file, used, &n_used)) {
+        return status_make(STATUS_INPUT, "%s: keys %s and %s: expected two integers",
+                           gguf_path(m->file), count, used);
     }
     put_int(out, "n_group", n_groups);
     put_int(out, "topk_group", n_used);
     if (!m->sigmoid)
         strbuf_printf(out, "  \"topk_method\": \"%s\",\n",
                       n_groups > 1 ? "group_limited_greedy" : "greedy");
+    return status_ok();
 }
 
 /* Appends what a family derives from its sizes and tensors, not from a key. */
-static void put_derived(const struct gguf_model *m, struct strbuf *out)
+static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
 {
     /* llama.cpp, too, knows the 27B models by their layers */
     const bool is_27b = m->n_layers == (m->arch == GGUF_GEMMA2 ? 46 : 62);
@@ -131,7 +133,7 @@ static void put_derived(const struct gguf_model *m, struct strbuf *out)
         const bool normed = gguf_find(m->file, "blk.0.attn_q_norm.weight") != NULL;
         strbuf_printf(out, "  \"use_qk_norm\": %s,\n", normed ? "true" : "false");
     }
-    if (m->family->latent) put_expert_groups(m, out);
+    return m->family->latent ? put_expert_groups(m, out) : status_ok();
 }
 
 struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)
@@ -151,7 +153,7 @@ struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)
     put_float(out, "rope_theta", m->rope_theta);
     TRY(gguf_model_rope(m, f->gguf, out));
     TRY(put_members(m, out));
-    put_derived(m, out);
+    TRY(put_derived(m, out));
     gguf_model_put_token(m, out, "bos_token_id", "tokenizer.ggml.bos_token_id");
     gguf_model_put_token(m, out, "eos_token_id", "tokenizer.ggml.eos_token_id");
     if (!f->implies_bias)

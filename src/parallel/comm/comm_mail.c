@@ -45,7 +45,7 @@ struct comm_mail {
     size_t sent_bytes;
 };
 
-/* Where a message that a rank received from a host stands in the rank's COMM_LANE_MAIL. */
+/* The place, in a rank's COMM_LANE_MAIL, of a message that the rank received from another host. */
 struct arrived {
     uint64_t offset, n_bytes;
 };

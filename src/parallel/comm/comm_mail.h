@@ -29,7 +29,7 @@ struct status comm_mail_open(struct comm *c, enum comm_axis axis, int number,
  * ranks of the axis must have started it, and must finish or close it. */
 void comm_mail_close(struct comm_mail **m);
 
-/* Where the ranks of the axis are. The arrays are borrowed from the communicator. */
+/* The host of each rank of the axis. The arrays are borrowed from the communicator. */
 struct comm_mail_places {
     int n_hosts, host;   /* host: this rank's */
     int n_local, local;  /* ranks on this host; this rank's number among them */

@@ -79,7 +79,7 @@ void scheduler_tier_save(struct scheduler *s, int32_t replica_index)
 /* Where a block can be read. */
 enum tier_source { SOURCE_NONE, SOURCE_FILE, SOURCE_STORE };
 
-/* Where a block of a sequence is: its entry in the file, and its key in the store. */
+/* A block of a sequence outside memory: its entry in the tier's file, and its key in the store. */
 struct tier_find {
     enum tier_source source;
     int32_t entry;
