@@ -4,6 +4,8 @@
 # gpu.sh --prebuilt FOLDER: the same with what gpu_bundle.sh packed, where nothing can be built.
 # gpu.sh --emulated BUILD_FOLDER: tries the flow of this script on the tests' emulated GPU; proves nothing else.
 # GPU_QUICK=1 leaves out what takes minutes (law, sanitizers but memcheck, models above 1b).
+# GPU_PARTS="ops models goldens law sanitizers speed" names the parts to run; GPU_WORK is the folder for files
+#   (so that parts can run beside each other); GPU_ROW_S ends a row that takes longer (default 900 s).
 # Exit status: 0 all passed; 1 something failed; 77 no GPU here.
 # shellcheck disable=SC2317 # functions are called through row
 set -u
@@ -14,12 +16,13 @@ case ${1:-} in
     how=${1#--} build=${2:?a folder}
     ;;
 -*)
-    sed -n '2,7s/^# //p' "$0" >&2
+    sed -n '2,9s/^# //p' "$0" >&2
     exit 2
     ;;
 ?*) build=$1 ;;
 esac
 quick=${GPU_QUICK:-0} failed=0
+parts=${GPU_PARTS:-ops models goldens law sanitizers speed} row_s=${GPU_ROW_S:-900}
 if [ "$how" != emulated ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "gpu.sh: no GPU here (nvidia-smi lists none): nothing was run" >&2
     exit 77
@@ -40,7 +43,7 @@ emulated)
     bin=$build/tests/cuda tests=$build/tests/cuda compare=$build/tests/e2e/compare_logits quick=1
     ;;
 esac
-work=$PWD/build/gpu-work
+work=$(realpath -m "${GPU_WORK:-build/gpu-work}")
 table=$work/table
 mkdir -p "$work/bin"
 : >"$table"
@@ -64,19 +67,38 @@ line()
     printf '%-52s %-7s %5s  %s\n' "$@" | tee -a "$table"
 }
 
+# limited COMMAND...: runs it in a process group of its own, which is killed after row_s seconds (status 124), since a
+# kernel that never ends would hold up all rows behind it
+limited()
+{
+    local pid watch status=0
+    set -m
+    "$@" &
+    pid=$!
+    (sleep "$row_s" && kill -KILL -- -"$pid") >/dev/null 2>&1 &
+    watch=$!
+    set +m
+    wait "$pid" || status=$?
+    kill -KILL -- -"$watch" 2>/dev/null
+    wait "$watch" 2>/dev/null
+    [ "$status" -ne 137 ] || status=124
+    return "$status"
+}
+
 # row NAME COMMAND...: runs it, notes how it ended and its last line; its output stays beside the table
 row()
 {
     local name=$1 start=$SECONDS result=passed status=0
     local log=$work/${name//[ \/=,]/_}.log
     shift
-    "$@" >"$log" 2>&1 || status=$?
+    limited "$@" >"$log" 2>&1 || status=$?
+    [ "$status" -ne 124 ] || echo "not over after $row_s s" >>"$log"
     case $status in
     0) ;;
     77) result=skipped ;;
     *) result=FAILED failed=1 ;;
     esac
-    line "$name" $result "$((SECONDS - start)) s" "$(grep -v '^$' "$log" | tail -n 1 | cut -c1-100)"
+    line "$name" "$result" "$((SECONDS - start)) s" "$(grep -v '^$' "$log" | tail -n 1 | cut -c1-100)"
 }
 
 # rows_of DEVICE RANKS MODEL FLAGS...: the file of a run
@@ -128,77 +150,111 @@ sanitize()
         --output "$work/sanitized.jsonl" --max-tokens 3
 }
 
-# --- correctness -------------------------------------------------------------------------------------
+# --- parts -------------------------------------------------------------------------------------------
 
+part_ops()
 {
-    [ "$how" = emulated ] && echo "EMULATED: this tries the script; no GPU was touched"
-    [ "$how" = emulated ] || nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-    "$shoal" --version
-    ldd --version | head -n 1
-} | tee -a "$table"
-[ "$how" = emulated ] || row "the driver, NCCL, one launch" "$tests/open_device"
-kernels=$tests/kernels_gpu
-[ "$how" = emulated ] && kernels=$tests/kernels_emulated
-for suite in tests/cuda/kernels/test_*.c; do
-    suite=$(basename "$suite" .c)
-    [ "$how" != emulated ] && [ "$suite" = test_launches ] && continue # it asks the emulated driver
-    row "kernels against the reference: ${suite#test_}" "$kernels" "${suite#test_}"
-done
-n_gpus=2
-[ "$how" = emulated ] || n_gpus=$(nvidia-smi -L | grep -c GPU)
-models="smollm-tied qwen3-moe-mixed mixtral" formats="int8 int4 fp8 mxfp4"
-[ "$how" = emulated ] && models=smollm-tied formats=int8
-for model in $models; do
-    row "convert $model" "$shoal" convert "tests/golden/models/$model/hf" "$work/$model.h5"
-    row "CPU = GPU $model" same "$model"
-    row "CPU = GPU $model, 2 tokens a step" same "$model" --chunk 2
-    for format in $formats; do
-        row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$model@$format.h5" \
-            --format "$format"
-        row "CPU = GPU $model $format" same "$model@$format"
+    local kernels=$tests/kernels_gpu suite
+    [ "$how" = emulated ] && kernels=$tests/kernels_emulated
+    [ "$how" = emulated ] || row "the driver, NCCL, one launch" "$tests/open_device"
+    for suite in tests/cuda/kernels/test_*.c; do
+        suite=$(basename "$suite" .c)
+        [ "$how" != emulated ] && [ "$suite" = test_launches ] && continue # it asks the emulated driver
+        row "kernels against the reference: ${suite#test_}" "$kernels" "${suite#test_}"
     done
-    row "graphs = launches one by one, $model" replayed "$model"
-    row "2 ranks share the GPU, $model, tp 2" shared "$model" 2 --tp 2
-    [ "$how" = emulated ] || row "4 ranks share the GPU, $model, dp 2 pp 2" shared "$model" 4 --dp 2 --pp 2
-    if [ "$n_gpus" -gt 1 ]; then
-        row "NCCL between 2 GPUs, $model, tp 2" linked "$model" 2 --tp 2
-        row "NCCL between 2 GPUs, $model, pp 2" linked "$model" 2 --pp 2
-    else
-        line "NCCL between 2 GPUs, $model" skipped "0 s" "one GPU here"
+}
+
+part_models()
+{
+    local models="smollm-tied qwen3-moe-mixed mixtral" formats="int8 int4 fp8 mxfp4" n_gpus=2 model format
+    [ "$how" = emulated ] || n_gpus=$(nvidia-smi -L | grep -c GPU)
+    [ "$how" = emulated ] && models=smollm-tied formats=int8
+    for model in $models; do
+        row "convert $model" "$shoal" convert "tests/golden/models/$model/hf" "$work/$model.h5"
+        row "CPU = GPU $model" same "$model"
+        row "CPU = GPU $model, 2 tokens a step" same "$model" --chunk 2
+        for format in $formats; do
+            row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$model@$format.h5" \
+                --format "$format"
+            row "CPU = GPU $model $format" same "$model@$format"
+        done
+        row "graphs = launches one by one, $model" replayed "$model"
+        row "2 ranks share the GPU, $model, tp 2" shared "$model" 2 --tp 2
+        [ "$how" = emulated ] || row "4 ranks share the GPU, $model, dp 2 pp 2" shared "$model" 4 --dp 2 --pp 2
+        if [ "$n_gpus" -gt 1 ]; then
+            row "NCCL between 2 GPUs, $model, tp 2" linked "$model" 2 --tp 2
+            row "NCCL between 2 GPUs, $model, pp 2" linked "$model" 2 --pp 2
+        else
+            line "NCCL between 2 GPUs, $model" skipped "0 s" "one GPU here"
+        fi
+    done
+}
+
+part_goldens()
+{
+    local model
+    [ "$how" = emulated ] && return
+    for model in llama-gqa mixtral qwen3-moe deepseek-v2 glm4-moe gpt-oss qwen2-moe; do
+        row "golden $model" python3 tests/e2e/golden.py "$work/bin/shoal-cuda--exact-across-devices" \
+            "$compare" "$work/golden" "$model"
+    done
+}
+
+part_law()
+{
+    [ "$quick" = 1 ] || row "law: 40 runs over layouts, batches, chunks" python3 tests/e2e/law.py \
+        "$work/bin/shoal-cuda" "$work/law" --runs 40 --jobs 2
+}
+
+part_sanitizers()
+{
+    local model=qwen3-moe-mixed tool
+    if [ "$how" = emulated ] || ! command -v compute-sanitizer >/dev/null; then
+        line compute-sanitizer skipped "0 s" "not here"
+        return
     fi
-done
-goldens="llama-gqa mixtral qwen3-moe deepseek-v2 glm4-moe gpt-oss qwen2-moe"
-[ "$how" = emulated ] && goldens=
-for model in $goldens; do
-    row "golden $model" python3 tests/e2e/golden.py "$work/bin/shoal-cuda--exact-across-devices" \
-        "$compare" "$work/golden" "$model"
-done
-[ "$quick" = 1 ] || row "law: 40 runs over layouts, batches, chunks" python3 tests/e2e/law.py \
-    "$work/bin/shoal-cuda" "$work/law" --runs 40 --jobs 2
-if [ "$how" != emulated ] && command -v compute-sanitizer >/dev/null; then
+    [ -e "$work/$model.h5" ] ||
+        row "convert $model" "$shoal" convert "tests/golden/models/$model/hf" "$work/$model.h5"
     row "compute-sanitizer memcheck" sanitize memcheck
     for tool in racecheck initcheck synccheck; do
-        [ "$quick" = 1 ] || row "compute-sanitizer $tool" sanitize $tool
+        [ "$quick" = 1 ] || row "compute-sanitizer $tool" sanitize "$tool"
     done
-else
-    line compute-sanitizer skipped "0 s" "not here"
-fi
+}
 
 # --- speed -------------------------------------------------------------------------------------------
 
-# bench NAME MODEL WHAT SHAPES ROWS FLAGS...: a rate of shoal bench beside what the GPU gives at most
+# bench MODEL WHAT ROWS SHAPES FLAGS...: a rate of shoal bench beside what the GPU gives at most
 bench()
 {
     local model=$1 what=$2 rows=$3 shapes=$4 json=$work/bench.json
     shift 4
-    "$shoal" bench --model "$work/$model.h5" --device cuda --quiet --json "$json" "$@" || return 1
-    if [ -x "$tests/peaks" ]; then
-        # shellcheck disable=SC2086 # a list of shapes
+    # shellcheck disable=SC2086 # lists of flags and shapes
+    "$shoal" bench --model "$work/$model.h5" --device cuda --quiet --json "$json" $once "$@" || return 1
+    if [ "$how" != emulated ] && [ -x "$tests/peaks" ]; then
+        # shellcheck disable=SC2086
         "$tests/peaks" "$rows" $shapes >"$work/peaks.json" || return 1
     else
         echo '{"copy_gbs":0,"chain_tflops":0}' >"$work/peaks.json"
     fi
     python3 tests/gpu_models.py --ratio "$what" "$json" "$work/peaks.json"
+}
+
+# prefill MODEL SHAPES FLAGS...: a prompt of `long` tokens in one step
+prefill()
+{
+    local model=$1 shapes=$2
+    shift 2
+    bench "$model" prefill "$long" "$shapes" --prompt-lengths "$long" --output-lengths 1 --step-tokens "$long" \
+        --max-model-len $((long + 64)) "$@"
+}
+
+# decode MODEL SHAPES SEQUENCES FLAGS...: answers to prompts of 16 tokens
+decode()
+{
+    local model=$1 shapes=$2 n=$3
+    shift 3
+    bench "$model" decode 64 "$shapes" --prompt-lengths 16 --output-lengths $((n > 1 ? long / 64 : long / 32)) \
+        --concurrency "$n" "$@"
 }
 
 # attention ROWS HEADS KV_HEADS HEAD_DIM: a prompt's attention, beside torch's where there is one
@@ -209,57 +265,60 @@ attention()
     "$program" "$@" "$(python3 tests/gpu_models.py --sdpa "$1" "$2" "$4" 2>/dev/null || echo 0)"
 }
 
-# q, k and v, o, gate and up, down of a layer; the MoE's chosen experts as one dense FFN
-# shellcheck disable=SC2034 # used by name
-shapes_1b="2560x2048 2048x2048 11264x2048 2048x5632"
-# shellcheck disable=SC2034
-shapes_8b="6144x4096 4096x4096 28672x4096 4096x14336"
-shapes_moe="2560x2048 2048x2048 16384x2048 2048x8192"
-once="--repetitions 3 --warmup 1"
-speeds="1b 8b" formats="bf16 int8 int4" long=4096
-[ "$quick" = 1 ] && speeds=1b
-[ "$how" = emulated ] && speeds=tiny formats=bf16 long=128 once="--repetitions 1 --warmup 0"
-for width in 64 128; do
-    row "attention, prefill $long, 32 heads of $width" attention $long 32 8 $width
-done
-for model in $speeds; do
-    shapes=shapes_$model
+# made MODEL FORMAT...: a model of random weights, also in other formats
+made()
+{
+    local model=$1 format
+    shift
     row "random weights $model" python3 tests/gpu_models.py "$work" "$model"
     row "convert $model" "$shoal" convert "$work/$model" "$work/$model.h5"
-    for format in $formats; do
-        file=$model
-        if [ "$format" != bf16 ]; then
-            file=$model@$format
-            row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$file.h5" --format "$format"
-        fi
-        # shellcheck disable=SC2086 # a list of flags
-        row "decode, batch 1, $model $format" bench "$file" decode 64 "${!shapes:-}" $once \
-            --prompt-lengths 16 --output-lengths $((long / 32))
-        # shellcheck disable=SC2086
-        row "decode, batch 64, $model $format" bench "$file" decode 64 "${!shapes:-}" $once \
-            --prompt-lengths 16 --output-lengths $((long / 64)) --concurrency $((long / 64))
-        # shellcheck disable=SC2086
-        row "prefill $long, $model $format" bench "$file" prefill $long "${!shapes:-}" $once \
-            --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64))
+    for format; do
+        row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$model@$format.h5" \
+            --format "$format"
     done
-    # shellcheck disable=SC2086
-    row "decode, batch 1, $model, --no-device-graphs" bench "$model" decode 64 "${!shapes:-}" $once \
-        --prompt-lengths 16 --output-lengths $((long / 32)) --no-device-graphs
-    # shellcheck disable=SC2086
-    row "prefill $long, $model, --fast-reductions" bench "$model" prefill $long "${!shapes:-}" $once \
-        --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64)) \
-        --fast-reductions
-    # shellcheck disable=SC2086
-    row "prefill $long, $model, --exact-across-devices" bench "$model" prefill $long "${!shapes:-}" $once \
-        --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64)) \
-        --exact-across-devices
-done
-if [ "$how" != emulated ]; then
-    row "random weights moe" python3 tests/gpu_models.py "$work" moe
-    row "convert moe" "$shoal" convert "$work/moe" "$work/moe.h5"
-    # shellcheck disable=SC2086
-    row "prefill 4096, 64 experts of 1024, 8 chosen" bench moe prefill 4096 "$shapes_moe" $once \
-        --prompt-lengths 4096 --output-lengths 1 --step-tokens 4096 --max-model-len 4160
-fi
+}
+
+part_speed()
+{
+    # q, k and v, o, gate and up, down of a layer; the MoE's chosen experts as one dense FFN
+    local -A shapes=([tiny]="" [1b]="2560x2048 2048x2048 11264x2048 2048x5632"
+        [8b]="6144x4096 4096x4096 28672x4096 4096x14336" [8b-8]="6144x4096 4096x4096 28672x4096 4096x14336"
+        [moe]="2560x2048 2048x2048 16384x2048 2048x8192")
+    local once="--repetitions 3 --warmup 1" models=${GPU_MODELS:-1b 8b moe} formats="int8 int4" long=4096
+    local width model format file
+    [ "$quick" = 1 ] && models=${GPU_MODELS:-1b moe}
+    [ "$how" = emulated ] && models=tiny formats="" long=128 once="--repetitions 1 --warmup 0"
+    for width in 64 128; do
+        row "attention, prefill $long, 32 heads of $width" attention "$long" 32 8 "$width"
+    done
+    for model in $models; do
+        if [ "$model" = moe ]; then
+            made moe
+            row "prefill $long, 64 experts of 1024, 8 chosen" prefill moe "${shapes[moe]}"
+            continue
+        fi
+        # shellcheck disable=SC2086 # a list
+        made "$model" $formats
+        for format in bf16 $formats; do
+            file=$model@$format
+            [ "$format" = bf16 ] && file=$model
+            row "decode, batch 1, $model $format" decode "$file" "${shapes[$model]}" 1
+            row "decode, batch 64, $model $format" decode "$file" "${shapes[$model]}" $((long / 64))
+            row "prefill $long, $model $format" prefill "$file" "${shapes[$model]}"
+        done
+        row "decode, batch 1, $model, --no-device-graphs" decode "$model" "${shapes[$model]}" 1 --no-device-graphs
+        for format in --fast-reductions --exact-across-devices; do
+            row "prefill $long, $model, $format" prefill "$model" "${shapes[$model]}" "$format"
+        done
+    done
+}
+
+{
+    [ "$how" = emulated ] && echo "EMULATED: this tries the script; no GPU was touched"
+    [ "$how" = emulated ] || nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+    "$shoal" --version
+    ldd --version | head -n 1
+} | tee -a "$table"
+for part in $parts; do "part_$part"; done
 printf '\nthe table stands in %s, each row'"'"'s output beside it\n' "$table"
 exit $failed
