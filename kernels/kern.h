@@ -55,8 +55,11 @@ struct packed {
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
     uint32_t flat; /* 0: panels; else row-major for a device's library (op_place_weight), `flat`
-                      elements from output to output */
+                      elements from output to output, with zeros for the outputs from n_out to the
+                      next multiple of PACKED_FLAT_OUTPUTS */
 };
+
+enum { PACKED_FLAT_OUTPUTS = 8 };
 
 /* The arrays that a quantized weight consists of. */
 enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };

@@ -82,9 +82,10 @@ void op_place_weight(const struct kern_table *k, struct packed *w)
 size_t packed_bytes_of(const struct packed *w)
 {
     if (w->flat == 0) return packed_bytes(w->dtype, w->n_out, w->n_in);
+    const size_t row = (size_t)w->flat * dtype_bytes(w->dtype);
+    const size_t rows = ((size_t)w->n_out + PACKED_FLAT_OUTPUTS - 1) / PACKED_FLAT_OUTPUTS;
     size_t n;
-    return __builtin_mul_overflow((size_t)w->flat * dtype_bytes(w->dtype), w->n_out, &n) ? SIZE_MAX
-                                                                                         : n;
+    return __builtin_mul_overflow(row, rows * PACKED_FLAT_OUTPUTS, &n) ? SIZE_MAX : n;
 }
 
 struct status op_check_weight(const struct kern_table *k, const struct packed *w)

@@ -75,7 +75,8 @@ limited()
     set -m
     "$@" &
     pid=$!
-    (sleep "$row_s" && kill -KILL -- -"$pid") >/dev/null 2>&1 &
+    # shellcheck disable=SC2016 # the inner shell expands; a plain subshell would keep this script's output open
+    bash -c 'sleep "$1" && kill -KILL -- "-$2"' - "$row_s" "$pid" >/dev/null 2>&1 &
     watch=$!
     set +m
     wait "$pid" || status=$?

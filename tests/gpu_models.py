@@ -64,10 +64,13 @@ def tensors(c):
 
 
 def values(draw, n):
-    out = bytearray(2 * n)
-    out[0::2] = draw.randbytes(n)
-    out[1::2] = draw.randbytes(n).translate(HIGH)
-    return out
+    """n random weights, in parts, since randbytes takes fewer than 2^28 bytes."""
+    for at in range(0, n, 1 << 24):
+        part = min(n - at, 1 << 24)
+        out = bytearray(2 * part)
+        out[0::2] = draw.randbytes(part)
+        out[1::2] = draw.randbytes(part).translate(HIGH)
+        yield out
 
 
 def write(folder, shape):
@@ -75,7 +78,7 @@ def write(folder, shape):
     source = GOLDENS / base / "hf"
     config = json.loads((source / "config.json").read_text())
     config.update(changes, dtype="bfloat16")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "generation_config.json"):
         (folder / name).write_bytes((source / name).read_bytes())
     header, at = {}, 0
@@ -91,7 +94,7 @@ def write(folder, shape):
         out.write(struct.pack("<Q", len(text)) + text)
         for entry in header.values():
             begin, end = entry["data_offsets"]
-            out.write(values(draw, (end - begin) // 2))
+            out.writelines(values(draw, (end - begin) // 2))
     (folder / "config.json").write_text(json.dumps(config))  # last: marks a complete folder
     print(f"{folder}: {at / 1e9:.2f} GB")
 

@@ -69,6 +69,8 @@ struct device_algorithm {
     bool batched;
     size_t k;
     uint32_t algorithm; /* CUDA_GEMM_FREE: none passed the trials */
+    uint32_t many; /* for many rows: as `algorithm`, or one of the library's list for many rows that
+                      gives the same bits */
 };
 
 /* Describes the rows that device_gemm.x holds. */

@@ -90,6 +90,16 @@ BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
     return __dp4a((int)a, (int)b, sum);
 }
 
+/* Loads 16 bytes, aligned, that no thread writes during the launch. */
+BLOCK_INLINE void block_load16(uint32_t *to, const void *from)
+{
+    const uint4 v = __ldg((const uint4 *)from);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
+}
+
 /* Copy to shared memory while the thread continues. block_fetch16 starts a copy of 16 bytes; both
  * addresses are multiples of 16. block_fetch_end closes a group of copies. BLOCK_FETCH_WAIT(n)
  * waits until at most n of the thread's groups are still under way. */
@@ -195,6 +205,11 @@ BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
 {
     for (int i = 0; i < 4; i++) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
     return sum;
+}
+
+BLOCK_INLINE void block_load16(uint32_t *to, const void *from)
+{
+    memcpy(to, from, 16);
 }
 
 BLOCK_INLINE void block_fetch16(void *shared, const void *from)

@@ -28,7 +28,8 @@ enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
 /* One product of a library: y[rows, n] (f32) = x[rows, k] * w[n, k]^T, with x and w of `dtype` and
  * sums in f32. It is repeated `batch` times; x_step, w_step and y_step lead from one repetition to
  * the next. Strides and steps are in elements. `algorithm` is an index into the library's list for
- * (dtype, k), which depends on no other size; no algorithm of the list splits a sum.
+ * (dtype, k), which depends on no other size; no algorithm of the list splits a sum. From
+ * CUDA_GEMM_MANY on it is an index into a second such list, which is made for many rows.
  * CUDA_GEMM_FREE: the library's best choice for this shape, which may split sums. */
 struct cuda_gemm {
     enum dtype dtype;
@@ -40,6 +41,7 @@ struct cuda_gemm {
 };
 enum { CUDA_GEMM_NONE = -1 }; /* gemm_run: no such algorithm, or none for this shape */
 #define CUDA_GEMM_FREE UINT32_MAX
+#define CUDA_GEMM_MANY 256u
 
 struct cuda_driver {
     const char *name; /* for --version */

@@ -1,7 +1,8 @@
 /* Dense matrix products by the driver's library. In the arithmetic of the numerics law, one
  * algorithm is chosen for each element type and number of inputs, whatever the numbers of rows and
  * outputs. It is used only if trials on this GPU give the same bits for various numbers of rows and
- * outputs; the shape of each weight is tried once more when it is loaded. */
+ * outputs; the shape of each weight is tried once more when it is loaded. Many rows may use a
+ * second, faster algorithm, if trials give the bits of the first. */
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -14,11 +15,15 @@
 enum {
     ALIGN_ELEMENTS = 8, /* row stride of operands: 16 bytes of the smallest type */
     ALIGN_FLOATS = 4,   /* row stride of results */
+    ALIGN_OUTPUTS = PACKED_FLAT_OUTPUTS, /* with other numbers of outputs, the library has been seen
+                                            to add in another order (cuBLASLt 13.1 on an H200) */
     ALGORITHMS_MAX = 16,
     TRIED_OUTPUTS = 96, /* outputs in the trial of an algorithm */
     TRIED_ROWS = 512,
+    TRIED_MANY_ROWS = 2048,
     TRIED_LEAVES = 3,
     CHECKED_ROWS = 128, /* rows in the trial of a weight's shape at load */
+    MANY_ROWS = 256,    /* rows from which on device_algorithm.many is used */
     W_BYTES = STATES_BYTES / 2,
 };
 
@@ -151,13 +156,30 @@ static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, fl
     return true;
 }
 
+/* Computes the product `all` again with another algorithm, into y, and compares the results. False:
+ * the library has no such product. */
+static bool other_algorithm(struct device *d, const struct cuda_gemm *all, uint32_t algorithm,
+                            float *y)
+{
+    struct cuda_gemm other = *all;
+    other.algorithm = algorithm;
+    other.y = y;
+    if (!device_product(d, &other)) return false;
+    for (size_t i = 0; i < all->batch; i++)
+        compare(d, y + i * all->y_step, all->y + i * all->y_step, all->y_stride, all->y_stride,
+                all->rows, all->n);
+    return true;
+}
+
 /* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched,
- * of several leaves (K-blocks). True: in no trial did the bits depend on other rows or outputs. */
+ * of several leaves (K-blocks). True: in no trial did the bits depend on other rows or outputs, and
+ * they are those of a->many. */
 static bool passes(struct device *d, const struct device_algorithm *a)
 {
     const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
     const size_t stride = rounded_up(leaves * a->k, ALIGN_ELEMENTS), n = TRIED_OUTPUTS;
-    const size_t rows = smaller(TRIED_ROWS, GEMM_X_BYTES / (stride * bytes));
+    const size_t most = a->many == a->algorithm ? TRIED_ROWS : TRIED_MANY_ROWS;
+    const size_t rows = smaller(most, GEMM_X_BYTES / (stride * bytes));
     float *y = d->states + W_BYTES / sizeof *y, *other = y + leaves * rows * n;
     if (n * stride * bytes > W_BYTES || rows == 0) return false;
     const struct cuda_gemm all = {.dtype = a->dtype,
@@ -180,7 +202,21 @@ static bool passes(struct device *d, const struct device_algorithm *a)
     forget_differs(d);
     return device_product(d, &all) && rows_do_not_matter(d, &all, other) &&
            outputs_alone(d, &all, 0, n / 2, other) && outputs_alone(d, &all, n - 8, 8, other) &&
+           (a->many == a->algorithm || other_algorithm(d, &all, a->many, other)) &&
            nothing_differs(d);
+}
+
+/* Returns an algorithm of the library's list for many rows that gives the bits of a->algorithm, or
+ * that one. */
+static uint32_t find_many(struct device *d, const struct device_algorithm *a)
+{
+    struct device_algorithm tried = *a;
+    tried.many = a->algorithm;
+    for (uint32_t i = 0; i < ALGORITHMS_MAX && !device_is_lost(d); i++) {
+        tried.algorithm = CUDA_GEMM_MANY + i;
+        if (passes(d, &tried)) return tried.algorithm;
+    }
+    return a->algorithm;
 }
 
 /* Returns the algorithm for an element type and k inputs; the first call tries them. NULL: none
@@ -196,8 +232,10 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
     }
     if (g->n_algorithms == DEVICE_ALGORITHMS) return NULL;
     *a = (struct device_algorithm){.dtype = t, .k = k, .batched = batched};
-    while (a->algorithm < ALGORITHMS_MAX && !device_is_lost(d) && !passes(d, a)) a->algorithm++;
+    while (a->algorithm < ALGORITHMS_MAX && !device_is_lost(d) && !passes(d, a))
+        a->many = ++a->algorithm;
     if (a->algorithm == ALGORITHMS_MAX) a->algorithm = CUDA_GEMM_FREE;
+    if (a->algorithm != CUDA_GEMM_FREE) a->many = find_many(d, a);
     g->n_algorithms++;
     if (a->algorithm == CUDA_GEMM_FREE) {
         log_line(LOG_INFO,
@@ -206,8 +244,9 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
                  d->index, dtype_name(t), k, g->name);
         return NULL;
     }
-    log_line(LOG_DEBUG, "GPU %d: products of %s with %zu inputs: algorithm %u of %s", d->index,
-             dtype_name(t), k, a->algorithm, g->name);
+    log_line(LOG_DEBUG, "GPU %d: products of %s with %zu inputs: algorithm %u of %s, %s for many rows",
+             d->index, dtype_name(t), k, a->algorithm, g->name,
+             a->many == a->algorithm ? "the same" : "another with the same bits");
     return a;
 }
 
@@ -227,14 +266,14 @@ void place_weight_cuda(struct device *d, struct packed *w)
 /* A part of a flat weight's inputs: `batch` products of k inputs each, from input k0 on. */
 struct gemm_part {
     size_t k0, k, batch;
-    uint32_t algorithm;
+    uint32_t algorithm, many; /* for few rows and for many */
 };
 
 static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *p)
 {
     return (struct cuda_gemm){.dtype = w->dtype,
                               .w = (const char *)w->data + p->k0 * dtype_bytes(w->dtype),
-                              .n = w->n_out,
+                              .n = rounded_up(w->n_out, ALIGN_OUTPUTS),
                               .k = p->k,
                               .w_stride = w->flat,
                               .x_stride = w->flat,
@@ -249,8 +288,8 @@ static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *
 static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
 {
     struct cuda_gemm all = part_of(w, p);
-    const size_t few = smaller(TRIED_OUTPUTS, w->n_out);
-    all.y_stride = rounded_up(w->n_out, ALIGN_FLOATS);
+    const size_t few = smaller(TRIED_OUTPUTS, all.n);
+    all.y_stride = all.n;
     const size_t bytes = all.y_stride * sizeof(float);
     all.batch = smaller(p->batch, TRIED_LEAVES);
     const size_t fit =
@@ -265,7 +304,9 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
     return device_product(d, &all) && rows_alone(d, &all, all.rows - 1, 1, other) &&
            (all.rows < 20 || rows_alone(d, &all, 2, 17, other)) &&
            outputs_alone(d, &all, 0, few, other) &&
-           outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
+           outputs_alone(d, &all, all.n - few, few, other) &&
+           (p->many == p->algorithm || other_algorithm(d, &all, p->many, other)) &&
+           nothing_differs(d);
 }
 
 /* Lists the parts of a weight for which the library has an algorithm, and returns their number, 0
@@ -278,15 +319,15 @@ static size_t list_parts(struct device *d, const struct packed *w, struct gemm_p
     const size_t n_whole = w->n_in / leaf, tail = w->n_in % leaf;
     size_t n = 0;
     if (free) {
-        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE};
+        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE, CUDA_GEMM_FREE};
         return n;
     }
     const struct device_algorithm *a = NULL;
     if (n_whole > 0) a = algorithm_for(d, w->dtype, leaf, w->leaf > 0);
-    if (a != NULL) parts[n++] = (struct gemm_part){0, leaf, n_whole, a->algorithm};
+    if (a != NULL) parts[n++] = (struct gemm_part){0, leaf, n_whole, a->algorithm, a->many};
     if (tail > 0) a = algorithm_for(d, w->dtype, tail, false);
     if (tail > 0 && a != NULL)
-        parts[n++] = (struct gemm_part){n_whole * leaf, tail, 1, a->algorithm};
+        parts[n++] = (struct gemm_part){n_whole * leaf, tail, 1, a->algorithm, a->many};
     return n;
 }
 
@@ -308,7 +349,8 @@ struct status check_weight_cuda(struct device *d, const struct packed *w)
     struct gemm_part parts[2];
     if (d->arithmetic == DEVICE_FREE || was_checked(g, w)) return device_status(d);
     const size_t n = list_parts(d, w, parts);
-    pattern(d, w->dtype, (void *)(uintptr_t)w->data, w->n_out, w->flat, w->n_in, 2);
+    pattern(d, w->dtype, (void *)(uintptr_t)w->data, rounded_up(w->n_out, ALIGN_OUTPUTS), w->flat,
+            w->n_in, 2);
     pattern(d, w->dtype, d->gemm.x, smaller(CHECKED_ROWS, GEMM_X_BYTES / (w->flat * sizeof(float))),
             w->flat, w->n_in, 1);
     for (size_t i = 0; i < n && !device_is_lost(d); i++) {
@@ -378,14 +420,21 @@ static bool run_product(struct device *d, const struct cuda_gemm *g)
     return false;
 }
 
+static struct cuda_gemm rows_of_part(const struct gemm_rows *r, const struct gemm_part *p)
+{
+    struct cuda_gemm g = part_of(r->w, p);
+    g.rows = r->n;
+    if (r->n >= MANY_ROWS) g.algorithm = p->many;
+    return g;
+}
+
 static void run_columns(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
 {
     float *y = r->a->y + r->row0 * r->a->y_stride;
-    const bool aligned =
-        r->a->y_stride % ALIGN_FLOATS == 0 && (uintptr_t)y % (ALIGN_FLOATS * sizeof *y) == 0;
-    struct cuda_gemm g = part_of(r->w, p);
+    const bool aligned = r->w->n_out % ALIGN_OUTPUTS == 0 && r->a->y_stride % ALIGN_FLOATS == 0 &&
+                         (uintptr_t)y % (ALIGN_FLOATS * sizeof *y) == 0;
+    struct cuda_gemm g = rows_of_part(r, p);
     g.x = d->gemm.x;
-    g.rows = r->n;
     g.y = aligned ? y : d->states;
     g.y_stride = aligned ? r->a->y_stride : r->stride;
     if (!run_product(d, &g)) {
@@ -405,11 +454,10 @@ static bool run_leaves(struct device *d, const struct gemm_rows *r, const struct
     const size_t at_once = smaller(p->batch, STATES_BYTES / (step * sizeof(float)));
     assert(at_once > 0);
     for (size_t leaf = 0; leaf < p->batch; leaf += at_once) {
-        struct cuda_gemm g = part_of(r->w, p);
+        struct cuda_gemm g = rows_of_part(r, p);
         g.batch = smaller(at_once, p->batch - leaf);
         g.w = (const char *)g.w + leaf * p->k * bytes;
         g.x = (const char *)d->gemm.x + (p->k0 + leaf * p->k) * bytes;
-        g.rows = r->n;
         g.y = d->states;
         g.y_stride = r->stride;
         g.y_step = step;
@@ -437,14 +485,24 @@ static void run_row_parallel(struct device *d, const struct gemm_rows *r,
     if (k_done < r->w->n_in) run_own(d, r, true, (uint32_t)(k_done / r->w->leaf));
 }
 
+/* Returns the most rows of one product, because no trial had more. */
+static size_t most_rows(const struct device *d, const struct gemm_part *parts, size_t n)
+{
+    if (d->arithmetic != DEVICE_LAW) return SIZE_MAX;
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].many == parts[i].algorithm) return TRIED_ROWS;
+    }
+    return TRIED_MANY_ROWS;
+}
+
 void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy)
 {
     const struct linear_group *group = &a->groups[0];
     const struct packed *w = group->w;
     struct gemm_part parts[2];
-    struct gemm_rows r = {.a = a, .w = w, .stride = rounded_up(w->n_out, ALIGN_FLOATS)};
+    struct gemm_rows r = {.a = a, .w = w, .stride = rounded_up(w->n_out, ALIGN_OUTPUTS)};
     const size_t n_parts = list_parts(d, w, parts);
-    const size_t most = d->arithmetic == DEVICE_LAW ? TRIED_ROWS : SIZE_MAX;
+    const size_t most = most_rows(d, parts, n_parts);
     const size_t fit = smaller(most, smaller(GEMM_X_BYTES / (w->flat * dtype_bytes(w->dtype)),
                                              STATES_BYTES / (r.stride * sizeof(float))));
     assert(fit > 0 && (leafy || n_parts == 1));

@@ -63,6 +63,8 @@
     X(pick, pick_args)                                                                             \
     X(linear_few, linear_work)                                                                     \
     X(linear_few_leaf, linear_work)                                                                \
+    X(linear_groups, linear_work)                                                                  \
+    X(linear_groups_leaf, linear_work)                                                             \
     X(linear_mma, linear_work)                                                                     \
     X(linear_mma_leaf, linear_work)                                                                \
     X(linear_half, linear_work)                                                                    \
@@ -107,12 +109,15 @@ enum cuda_kernel {
 
 enum {
     CUDA_THREADS = 128,                    /* threads of every block */
-    CUDA_LINEAR_ROWS = 8,                  /* rows of a block of linear, linear_quant, linear_few */
+    CUDA_LINEAR_ROWS = 8, /* rows of a block of linear, linear_quant, linear_few, linear_groups */
     CUDA_FEW_OUTPUTS = 32,                 /* linear_few: outputs of a block, */
     CUDA_FEW_BYTES = 4096,                 /* bytes of a panel (packed tile) fetched per step, */
     CUDA_FEW_STAGES = 5,                   /* steps held in shared memory, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* bytes from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
+    CUDA_GROUPS_SLICE = 32,       /* linear_groups: inputs that one thread adds up, */
+    CUDA_GROUPS_SLOTS = 256,      /* slices times rows in shared memory, */
+    CUDA_GROUPS_SHARED = CUDA_GROUPS_SLOTS * PANEL_COLUMNS * 12, /* with their terms */
     CUDA_MMA_ROWS = 32,           /* linear_mma: rows of a block */
     CUDA_MMA_OUTPUTS = 128,       /* and its outputs */
     CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */
@@ -122,6 +127,7 @@ enum {
     CUDA_MANY_ROWS = 128,         /* attention_many: rows times heads, 32 for each warp */
     CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax or score */
     CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
+    CUDA_NORM_MAX = 16 << 10,     /* width up to which rmsnorm holds a row in shared memory */
     CUDA_SHARED_MAX = 99 << 10,   /* shared memory of a block on every architecture from 8.0 on */
     CUDA_SHARED_PLAIN = 48 << 10, /* shared memory that a kernel may use without asking for more */
 };

@@ -96,8 +96,12 @@ static struct choice choose(const struct linear_args *a, bool leafy)
 {
     const enum quant_kind kind = a->groups[0].w->quant.kind;
     const bool floats = kind == QUANT_NONE || kind == QUANT_FP8;
-    const bool fits = a->groups[0].w->n_out < (uint32_t)CUDA_FEW_OUTPUTS * UINT16_MAX;
-    if (rows_of(a) < MMA_ROWS_LEAST * a->n_groups && (floats || a->xq != NULL) && fits)
+    const bool fits = a->groups[0].w->n_out < (uint32_t)PANEL_COLUMNS * UINT16_MAX;
+    const bool few = rows_of(a) < MMA_ROWS_LEAST * a->n_groups && fits;
+    if (few && !floats && a->xq != NULL)
+        return (struct choice){leafy ? CUDA_KERNEL_linear_groups_leaf : CUDA_KERNEL_linear_groups,
+                               CUDA_LINEAR_ROWS, PANEL_COLUMNS, CUDA_GROUPS_SHARED};
+    if (few && floats)
         return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
                                CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED};
     if (!floats && a->xq != NULL)

@@ -1,6 +1,7 @@
-/* Linears of few rows, as in decoding, up to eight to a block. With one chain per output, plain
- * loads of so few threads would not keep memory busy, so all threads copy weights to shared memory
- * in chunks of 16 bytes, some steps ahead. The arithmetic is that of kern.h. */
+/* Linears of few rows, as in decoding, with float or fp8 weights in the CPU's order, up to eight
+ * rows to a block. With one chain per output, plain loads of so few threads would not keep memory
+ * busy, so all threads copy weights to shared memory in chunks of 16 bytes, some steps ahead. The
+ * arithmetic is that of kern.h. */
 #include "kernels/cuda/linear_tile.h"
 
 enum {
@@ -23,8 +24,8 @@ struct few_part {
 /* Returns the bytes of n inputs of a panel. */
 BLOCK_INLINE size_t few_bytes(const struct packed *w, size_t n)
 {
-    if (w->quant.kind == QUANT_NONE) return n * PANEL_COLUMNS * (w->dtype == DTYPE_F32 ? 4 : 2);
-    return n * PANEL_COLUMNS / (quant_is_nibbles(w->quant.kind) ? 2 : 1);
+    if (w->quant.kind != QUANT_NONE) return n * PANEL_COLUMNS;
+    return n * PANEL_COLUMNS * (w->dtype == DTYPE_F32 ? 4 : 2);
 }
 
 BLOCK_INLINE uint8_t *few_stage(const struct few_part *p, uint32_t step, uint32_t panel)
@@ -94,42 +95,14 @@ BLOCK_INLINE float few_fp8(const struct linear_part *p, const float *x, const ui
     return acc;
 }
 
-BLOCK_INLINE float few_codes(enum quant_kind kind, const struct linear_work *a,
-                             const struct linear_part *p, size_t row, const uint8_t *run,
-                             uint32_t k0, uint32_t k1, float acc)
-{
-    const struct quant_rows *q = &a->xq;
-    const uint32_t G = q->group;
-    const uint32_t *words = (const uint32_t *)(const void *)run + p->column;
-    for (uint32_t g = k0 / G; g * G < k1; g++) {
-        const size_t i = row * q->n_groups + g;
-        const uint32_t *x = (const uint32_t *)(const void *)(q->codes + i * G);
-        const int32_t sum =
-            quant_sum(kind, words, g - k0 / G, G, x) + quant_offset(p->w, p->n, g) * q->sums[i];
-        acc = fmaf((float)sum, kern_quant_scale(p->w, p->n, g) * q->scales[i], acc);
-    }
-    return acc;
-}
-
 BLOCK_INLINE float few_step(const struct few_part *f, const struct linear_part *p, size_t row,
                             const uint8_t *run, uint32_t k0, uint32_t k1, float acc)
 {
     const float *x = f->a->x + row * f->a->x_stride + k0;
-    switch (p->w->quant.kind) {
-    case QUANT_NONE:
-        if (p->w->dtype == DTYPE_F16) return few_chain(DTYPE_F16, x, run, p->column, k1 - k0, acc);
-        if (p->w->dtype == DTYPE_BF16)
-            return few_chain(DTYPE_BF16, x, run, p->column, k1 - k0, acc);
-        return few_chain(DTYPE_F32, x, run, p->column, k1 - k0, acc);
-    case QUANT_FP8:
-        return few_fp8(p, x, run, k0, k1, acc);
-    case QUANT_INT8:
-        return few_codes(QUANT_INT8, f->a, p, row, run, k0, k1, acc);
-    case QUANT_INT4:
-        return few_codes(QUANT_INT4, f->a, p, row, run, k0, k1, acc);
-    default:
-        return few_codes(QUANT_MXFP4, f->a, p, row, run, k0, k1, acc);
-    }
+    if (p->w->quant.kind == QUANT_FP8) return few_fp8(p, x, run, k0, k1, acc);
+    if (p->w->dtype == DTYPE_F16) return few_chain(DTYPE_F16, x, run, p->column, k1 - k0, acc);
+    if (p->w->dtype == DTYPE_BF16) return few_chain(DTYPE_BF16, x, run, p->column, k1 - k0, acc);
+    return few_chain(DTYPE_F32, x, run, p->column, k1 - k0, acc);
 }
 
 /* Finds the output of thread t. False: it has none. */

@@ -1,5 +1,5 @@
 /* Linears with quantized weights and quantized activations for many rows, on tensor cores
- * (mma.sync of int8). Its int32 sums are exact, so the bytes are those of linear_few.cu. A packed
+ * (mma.sync of int8). Its int32 sums are exact, so the bytes are those of linear_groups.cu. A packed
  * panel holds four inputs of an output side by side, as mma wants its second operand, so the
  * values go straight from memory to registers; int4 and mxfp4 are unpacked there. A warp computes
  * 32 outputs of 32 rows. */

@@ -1,5 +1,5 @@
 /* Linears with quantized weights as floats: weight-only arithmetic, and fp8 with many rows.
- * Quantized weights times quantized activations are in linear_few.cu and linear_mma.cu. */
+ * Quantized weights times quantized activations are in linear_groups.cu and linear_mma.cu. */
 #include "kernels/cuda/linear_tile.h"
 
 BLOCK_INLINE void quant_floats(const struct linear_work *a, const struct linear_part *p, float *acc)

@@ -125,8 +125,10 @@ static void op_take_words_cuda(struct device *d, const struct take_words_args *a
 
 static void norm_rows(struct device *d, const struct norm_args *a)
 {
-    device_launch(d, CUDA_KERNEL_rmsnorm,
-                  (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (LANES + 2) * sizeof(float)}, a);
+    const size_t n_floats = LANES + 2 + (a->n <= CUDA_NORM_MAX ? a->n : 0);
+    device_launch(
+        d, CUDA_KERNEL_rmsnorm,
+        (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (uint32_t)(n_floats * sizeof(float))}, a);
 }
 
 static void op_rmsnorm_cuda(struct device *d, const struct norm_args *a)

@@ -12,7 +12,8 @@ typedef unsigned __int128 uint128;
  * logits to the smallest id. */
 BLOCK_INLINE uint64_t sample_key(float logit, uint32_t id)
 {
-    return (uint64_t)kern_ordered_bits(logit + 0.0f) << 32 | (uint32_t)~id;
+    const float plain = logit == logit ? logit + 0.0f : logit; /* a GPU's sum changes NaN's bits */
+    return (uint64_t)kern_ordered_bits(plain) << 32 | (uint32_t)~id;
 }
 
 /* Finds the largest key of up to CUDA_ARGMAX_SPAN logits, and counts those that are not finite. */
@@ -34,10 +35,9 @@ BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b,
         uint64_t own = 0;
         int64_t bad = 0;
         for (size_t i = first + t; i < end; i += CUDA_THREADS) {
-            const float l = logits[i] + 0.0f;
-            const uint64_t key = sample_key(l, a->id0 + (uint32_t)i);
+            const uint64_t key = sample_key(logits[i], a->id0 + (uint32_t)i);
             own = key > own ? key : own;
-            bad += (f32_bits(l) & 0x7F800000u) == 0x7F800000u;
+            bad += (f32_bits(logits[i]) & 0x7F800000u) == 0x7F800000u;
         }
         block_max_u64(best, own);
         if (bad > 0) block_add_i64(n_bad, bad);

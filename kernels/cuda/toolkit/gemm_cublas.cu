@@ -45,6 +45,7 @@ struct library {
 enum {
     WORKSPACE_BYTES = 32 << 20,
     LIST_ROWS = 128, /* the shape for which algorithms of the law are listed */
+    LIST_MANY_ROWS = 2048,
     LIST_OUTPUTS = 4096,
     LIST_MAX = 16,
     KNOWN_MAX = 256,
@@ -137,7 +138,7 @@ static struct cuda_gemm listed_shape(const struct cuda_gemm *g)
 {
     struct cuda_gemm of = *g;
     const size_t stride = (g->k + 7) / 8 * 8;
-    of.rows = LIST_ROWS;
+    of.rows = g->algorithm < CUDA_GEMM_MANY ? LIST_ROWS : LIST_MANY_ROWS;
     of.n = LIST_OUTPUTS;
     of.batch = 1;
     of.w_stride = stride;
@@ -192,7 +193,7 @@ static int choose(struct gemm_cublas *b, const struct cuda_gemm *g, cublasLtMatm
     shape_fini(&b->lib, &s);
     if (is_unsupported(st)) return CUDA_GEMM_NONE;
     if (st != CUBLAS_STATUS_SUCCESS) return wrong(st);
-    uint32_t at = 0;
+    uint32_t at = g->algorithm < CUDA_GEMM_MANY ? 0 : CUDA_GEMM_MANY;
     for (int i = 0; i < n; i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
         if (!free && (!is_whole(&b->lib, &found[i].algo) || at++ != g->algorithm)) continue;
