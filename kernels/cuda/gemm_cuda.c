@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum {
-    ALIGN_ELEMENTS = 8, /* row stride of operands: 16 bytes of the smallest type */
-    ALIGN_FLOATS = 4,   /* row stride of results */
+    ALIGN_ELEMENTS = 8,                  /* row stride of operands: 16 bytes of the smallest type */
+    ALIGN_FLOATS = 4,                    /* row stride of results */
     ALIGN_OUTPUTS = PACKED_FLAT_OUTPUTS, /* with other numbers of outputs, the library has been seen
                                             to add in another order (cuBLASLt 13.1 on an H200) */
     ALGORITHMS_MAX = 16,
@@ -244,7 +244,8 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
                  d->index, dtype_name(t), k, g->name);
         return NULL;
     }
-    log_line(LOG_DEBUG, "GPU %d: products of %s with %zu inputs: algorithm %u of %s, %s for many rows",
+    log_line(LOG_DEBUG,
+             "GPU %d: products of %s with %zu inputs: algorithm %u of %s, %s for many rows",
              d->index, dtype_name(t), k, a->algorithm, g->name,
              a->many == a->algorithm ? "the same" : "another with the same bits");
     return a;

@@ -66,7 +66,8 @@
     X(linear_groups, linear_work)                                                                  \
     X(linear_groups_leaf, linear_work)                                                             \
     X(linear_mma, linear_work)                                                                     \
-    X(linear_mma_leaf, linear_work)                                                                \
+    X(linear_mma_mid, linear_work)                                                                 \
+    X(linear_mma_few, linear_work)                                                                 \
     X(linear_half, linear_work)                                                                    \
     X(linear_half_mid, linear_work)                                                                \
     X(linear_half_few, linear_work)                                                                \
@@ -93,10 +94,16 @@
     X(linear_codes_mid, 64, 64, 60 << 10)                                                          \
     X(linear_codes_few, 16, 32, 80 << 10)
 
+/* Linears with quantized weights and rows, from the largest tile to the smallest. */
+#define CUDA_MMA_SHAPES(X)                                                                         \
+    X(linear_mma, 64, 128, 68 << 10)                                                               \
+    X(linear_mma_mid, 64, 64, 54 << 10)                                                            \
+    X(linear_mma_few, 32, 32, 62 << 10)
+
 enum {
 #define X(name, rows, outputs, shared_bytes)                                                       \
     CUDA_ROWS_##name = rows, CUDA_OUTPUTS_##name = outputs, CUDA_SHARED_##name = shared_bytes,
-    CUDA_HALF_SHAPES(X)
+    CUDA_HALF_SHAPES(X) CUDA_MMA_SHAPES(X)
 #undef X
 };
 
@@ -108,18 +115,16 @@ enum cuda_kernel {
 };
 
 enum {
-    CUDA_THREADS = 128,                    /* threads of every block */
-    CUDA_LINEAR_ROWS = 8, /* rows of a block of linear, linear_quant, linear_few, linear_groups */
-    CUDA_FEW_OUTPUTS = 32,                 /* linear_few: outputs of a block, */
-    CUDA_FEW_BYTES = 4096,                 /* bytes of a panel (packed tile) fetched per step, */
-    CUDA_FEW_STAGES = 5,                   /* steps held in shared memory, */
+    CUDA_THREADS = 128,    /* threads of every block */
+    CUDA_LINEAR_ROWS = 8,  /* rows of a block of linear, linear_quant, linear_few, linear_groups */
+    CUDA_FEW_OUTPUTS = 32, /* linear_few: outputs of a block, */
+    CUDA_FEW_BYTES = 4096, /* bytes of a panel (packed tile) fetched per step, */
+    CUDA_FEW_STAGES = 5,   /* steps held in shared memory, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* bytes from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_GROUPS_SLICE = 32,       /* linear_groups: inputs that one thread adds up, */
-    CUDA_GROUPS_SLOTS = 256,      /* slices times rows in shared memory, */
+    CUDA_GROUPS_SLICE = 32,  /* linear_groups: inputs that one thread adds up, */
+    CUDA_GROUPS_SLOTS = 256, /* slices times rows in shared memory, */
     CUDA_GROUPS_SHARED = CUDA_GROUPS_SLOTS * PANEL_COLUMNS * 12, /* with their terms */
-    CUDA_MMA_ROWS = 32,           /* linear_mma: rows of a block */
-    CUDA_MMA_OUTPUTS = 128,       /* and its outputs */
     CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */
     CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
@@ -302,7 +307,7 @@ struct linear_work {
     int64_t *sums;        /* zeroed before the launch */
     const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
-    bool leafy; /* 16-bit operands: writes sums; b.z counts leaves */
+    bool leafy; /* tensor cores: writes sums; b.z counts leaves */
 };
 
 /* to[row] = the n inputs of x[row], rounded to a 16-bit type and ordered for weights of this kind

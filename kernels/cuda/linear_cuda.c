@@ -92,7 +92,27 @@ static size_t rows_of(const struct linear_args *a)
     return n_rows;
 }
 
-static struct choice choose(const struct linear_args *a, bool leafy)
+/* Chooses the shape of a block: the largest that gives every processor work (two blocks of the
+ * largest), or the smallest. */
+static struct choice choose_mma(const struct device *d, const struct linear_args *a)
+{
+#define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
+    static const struct choice shapes[] = {CUDA_MMA_SHAPES(X)};
+#undef X
+    enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+    const size_t n_out = a->groups[0].w->n_out;
+    const size_t rows = rows_of(a) / a->n_groups; /* of a group, on average */
+    for (size_t i = 0; i + 1 < N_SHAPES; i++) {
+        const size_t across = (n_out + shapes[i].n_outputs - 1) / shapes[i].n_outputs;
+        const size_t n_blocks = across * row_tiles(rows, shapes[i].n_rows) * a->n_groups;
+        const size_t enough = (size_t)d->facts.n_processors * (i == 0 ? 2 : 1);
+        const bool fits = n_out <= (size_t)shapes[i + 1].n_outputs * UINT16_MAX;
+        if (!fits || (n_blocks >= enough && rows > shapes[N_SHAPES - 1].n_rows)) return shapes[i];
+    }
+    return shapes[N_SHAPES - 1];
+}
+
+static struct choice choose(const struct device *d, const struct linear_args *a, bool leafy)
 {
     const enum quant_kind kind = a->groups[0].w->quant.kind;
     const bool floats = kind == QUANT_NONE || kind == QUANT_FP8;
@@ -104,9 +124,7 @@ static struct choice choose(const struct linear_args *a, bool leafy)
     if (few && floats)
         return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
                                CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED};
-    if (!floats && a->xq != NULL)
-        return (struct choice){leafy ? CUDA_KERNEL_linear_mma_leaf : CUDA_KERNEL_linear_mma,
-                               CUDA_MMA_ROWS, CUDA_MMA_OUTPUTS, 0};
+    if (!floats && a->xq != NULL) return choose_mma(d, a);
     const enum cuda_kernel plain = leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear;
     const enum cuda_kernel quant = leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant;
     return (struct choice){kind == QUANT_NONE ? plain : quant, CUDA_LINEAR_ROWS, CUDA_THREADS, 0};
@@ -185,7 +203,6 @@ static void run_halves(struct device *d, const struct linear_args *a, bool leafy
                        struct linear_work *w)
 {
     const struct packed *first = a->groups[0].w;
-    w->leafy = leafy;
     w->half_stride = ((size_t)first->n_in + CUDA_HALF_RUN - 1) / CUDA_HALF_RUN * CUDA_HALF_RUN;
     const size_t fit = GEMM_X_BYTES / (w->half_stride > 0 ? w->half_stride * sizeof *w->half : 1);
     const struct choice c = choose_halves(a, fit);
@@ -226,13 +243,14 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
                             .x_stride = a->x_stride,
                             .y = a->y,
                             .y_stride = a->y_stride,
-                            .sums = a->sums};
+                            .sums = a->sums,
+                            .leafy = leafy};
     if (takes_halves(d, a)) {
         run_halves(d, a, leafy, &w);
         return;
     }
     if (a->xq != NULL) w.xq = *a->xq;
-    const struct choice c = choose(a, leafy);
+    const struct choice c = choose(d, a, leafy);
     struct tiles_at at = {0, 0};
     const size_t n_tiles = a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows)
                                             : list_tiles(d, a, c.n_rows, SIZE_MAX, &at, &w);

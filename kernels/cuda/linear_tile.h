@@ -78,43 +78,18 @@ BLOCK_INLINE void linear_store_leaf(const struct linear_work *a, const struct li
 }
 
 /* Returns the doubled values, as signed bytes, of four nibbles (E2M1) in the low halves of a
- * word's bytes. */
+ * word's bytes: 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. */
 BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
 {
-    uint32_t v = 0;
-    BLOCK_UNROLL
-    for (int i = 0; i < 4; i++)
-        v |= (uint32_t)(uint8_t)e2m1_doubled((uint8_t)(nibbles >> 8 * i & 15)) << 8 * i;
-    return v;
+    const uint32_t m = nibbles & 0x07070707u, minus = (nibbles >> 3 & 0x01010101u) * 0xFFu;
+    const uint32_t from5 = (m + 0x03030303u) >> 3 & 0x01010101u;
+    const uint32_t is7 = (m + 0x01010101u) >> 3 & 0x01010101u;
+    const uint32_t size = m + (m & from5 * 3) + is7 * 2;
+    return (0x80808080u + size - 2 * (size & minus)) ^ 0x80808080u; /* 128 keeps bytes apart */
 }
 
-/* Returns the integer sum over group g of the row's quantized values times the weight's (int8: less
- * 128; mxfp4: doubled). */
-BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint32_t g, uint32_t G,
-                               const uint32_t *x)
-{
-    int32_t sum = 0;
-    if (kind == QUANT_INT8) {
-        for (uint32_t i = 0; i < G / 4; i++)
-            sum = block_dot4(words[(size_t)(g * (G / 4) + i) * PANEL_COLUMNS] ^ 0x80808080u, x[i],
-                             sum);
-        return sum;
-    }
-    for (uint32_t i = 0; i < G / 8; i++) {
-        const uint32_t v = words[(size_t)(g * (G / 8) + i) * PANEL_COLUMNS];
-        uint32_t low = v & 0x0F0F0F0Fu, high = v >> 4 & 0x0F0F0F0Fu;
-        if (kind == QUANT_MXFP4) {
-            low = quant_doubled(low);
-            high = quant_doubled(high);
-        }
-        sum = block_dot4(low, x[2 * i], sum);
-        sum = block_dot4(high, x[2 * i + 1], sum);
-    }
-    return sum;
-}
-
-/* Returns the factor with which the sum of the row's quantized values is added to quant_sum, to
- * correct it for the zero point. */
+/* Returns the factor with which the sum of the row's quantized values is added to the sum of
+ * products with the weight's values (int8: less 128), to correct it for the zero point. */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.kind == QUANT_MXFP4) return 0;

@@ -76,6 +76,15 @@ BLOCK_INLINE void block_fetch16_or_zeros(void *shared, const void *from, bool ha
                  : "memory");
 }
 
+/* Does what block_fetch16 does with 4 bytes; both addresses are multiples of 4. */
+BLOCK_INLINE void block_fetch4(void *shared, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from)
+                 : "memory");
+}
+
 /* Returns a * b + c for each half (bf16), rounded once. */
 BLOCK_INLINE uint32_t block_fma2_bf16(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -169,6 +178,11 @@ BLOCK_INLINE void warp_load_turned(struct half_a *out, const void *const *rows)
         for (uint32_t m = 0; m < 4; m++)
             out[lane].v[m] = half_two(rows, m * 8 + i, r, m * 8 + i + 1, r);
     }
+}
+
+BLOCK_INLINE void block_fetch4(void *shared, const void *from)
+{
+    memcpy(shared, from, 4);
 }
 
 BLOCK_INLINE void block_fetch16_or_zeros(void *shared, const void *from, bool has)

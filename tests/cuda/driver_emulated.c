@@ -80,6 +80,7 @@ static void read_environment(void)
                               .stale_graphs = word(text, "stale_graphs="),
                               .no_gemm = word(text, "no_gemm="),
                               .gemm_varies = word(text, "gemm_varies="),
+                              .gemm_many = word(text, "gemm_many="),
                               .gemm_wide = word(text, "gemm_wide="),
                               .faults_from = word(text, "faults_from=")};
 }
@@ -263,7 +264,7 @@ static int emu_gemm_close(void *gemm)
 
 static int emu_gemm_run(void *gemm, const struct cuda_gemm *g)
 {
-    if (g->algorithm != CUDA_GEMM_FREE && g->algorithm >= EMULATED_ALGORITHMS)
+    if (g->algorithm != CUDA_GEMM_FREE && g->algorithm % CUDA_GEMM_MANY >= EMULATED_ALGORITHMS)
         return CUDA_GEMM_NONE;
     assert(g->rows > 0 && g->n > 0 && g->k > 0 && g->batch > 0);
     assert(g->x_stride >= g->k && g->w_stride >= g->k && g->y_stride >= g->n);

@@ -156,6 +156,10 @@ class EmulatedTest:
             expect(self.scores(model, source, *CUDA, *layout, ranks=2)[0] == want,
                    f"{name} {layout}: other rows with the library")
             print(f"  {name} {' '.join(layout)}: the same bytes with the library")
+            expect("another with the same bits for many rows" in said, f"{name}: one algorithm: {said}")
+            for n, words in ((1, "another with the same bits"), (16, "the same for many rows")):
+                rows, said = self.scores(model, source, *CUDA, env=f"gemm_many={n}")
+                expect(words in said and rows == want, f"{name} gemm_many={n}: other rows: {said}")
         source, model = GOLDENS / "smollm-tied", self.work / "smollm-tied.h5"
         f32 = ["--kv-dtype", "f32"]  # whose attention is the CPU's
         cpu, _ = self.scores(model, source, *f32)

@@ -45,6 +45,8 @@ void emulated_gemm(const struct cuda_gemm *g, const struct emulated *e)
     const bool free_choice = g->algorithm == CUDA_GEMM_FREE;
     const bool other = (free_choice && g->rows > 1) ||
                        (g->algorithm < e->gemm_varies && g->rows > VARIES_ABOVE) ||
+                       (!free_choice && g->algorithm >= CUDA_GEMM_MANY &&
+                        g->algorithm - CUDA_GEMM_MANY < e->gemm_many) ||
                        (e->gemm_wide > 0 && g->n > e->gemm_wide);
     for (size_t i = 0; i < g->batch; i++) {
         float *x = floats(g->dtype, g->x, i * g->x_step, g->rows, g->x_stride, g->k);

@@ -127,7 +127,8 @@ static void quantized_linears(void)
  * out. */
 static void grouped_linears(void)
 {
-    static const size_t rows[2][GROUPS_MAX] = {{1, 9, 8, 1, 40}, {3, 1, 66, 17, 2}};
+    static const size_t rows[3][GROUPS_MAX] = {
+        {1, 9, 8, 1, 40}, {3, 1, 66, 17, 2}, {70, 1, 129, 64, 80}};
     struct both b = both_open(23);
     for (size_t i = 0; i < 2 * (1 + QUANT_TEST_FORMATS); i++) {
         const size_t leaf = i % 2 ? 128 : 0, n_in = 200, n_out = 40;
@@ -135,7 +136,7 @@ static void grouped_linears(void)
         struct quant_weight q[5];
         struct job j = {.n_groups = 5, .w = w};
         for (size_t g = 0; g < 5; g++) {
-            j.rows[g] = rows[i % 2][g];
+            j.rows[g] = rows[i % 3][g];
             if (i / 2 == 0) {
                 w[g] = random_packed(&b.rng, DTYPE_BF16, n_out, n_in, leaf, 30, 0);
                 continue;
@@ -147,6 +148,33 @@ static void grouped_linears(void)
         check(&b, &j);
         for (size_t g = 0; g < 5 && i / 2 == 0; g++) free(packed_memory(&w[g]));
         for (size_t g = 0; g < 5 && i / 2 > 0; g++) quant_weight_free(&q[g]);
+    }
+    both_close(&b);
+}
+
+/* Tiles of linear_mma of every shape, full or not, with weights of every format; some last groups
+ * are padded. */
+static void tiles_of_codes(void)
+{
+    static const struct {
+        size_t rows, n_out, n_in;
+    } cases[] = {{12, 17, 200}, {17, 40, 1400}, {64, 130, 200},  {33, 17, 65},
+                 {65, 300, 96}, {300, 130, 33}, {129, 300, 600}, {64, 200, 1400}};
+    enum { N_CASES = sizeof cases / sizeof cases[0] };
+    struct both b = both_open(29);
+    for (size_t i = 0; i < QUANT_TEST_FORMATS * N_CASES; i++) {
+        const struct quant_format f = quant_test_format(i / N_CASES);
+        const size_t c = i % N_CASES;
+        const size_t leaf = (i / N_CASES + c) % 3 == 1 ? 3 * quant_kernel_group(f) : 0;
+        if (f.kind == QUANT_FP8) continue;
+        struct quant_weight w =
+            quant_weight_make(&b.rng, f, cases[c].n_out, cases[c].n_in, leaf, 0);
+        check(&b, &(struct job){.rows = {cases[c].rows},
+                                .n_groups = 1,
+                                .w = &w.w,
+                                .codes = true,
+                                .every = c == 2 ? 300 : 0});
+        quant_weight_free(&w);
     }
     both_close(&b);
 }
@@ -311,6 +339,7 @@ void suite_linears(CU_pSuite suite)
     CU_ADD_TEST(suite, plain_linears);
     CU_ADD_TEST(suite, quantized_linears);
     CU_ADD_TEST(suite, grouped_linears);
+    CU_ADD_TEST(suite, tiles_of_codes);
     CU_ADD_TEST(suite, many_rows);
     CU_ADD_TEST(suite, codes_of_rows);
     CU_ADD_TEST(suite, embeddings);
