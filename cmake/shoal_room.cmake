@@ -8,6 +8,14 @@ set(SHOAL_ISA_FLAGS_avx2 "-mavx2;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_avx512 "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_amx ${SHOAL_ISA_FLAGS_avx512}) # tiles are assembly
 
+# gcc follows each variable through these folders' unrolled bodies for the debugger alone, and that
+# takes up to half of the time to compile them. Lines and functions stay known without it.
+if(CMAKE_C_COMPILER_ID STREQUAL GNU)
+  foreach(isa avx2 avx512 amx)
+    list(APPEND SHOAL_ISA_FLAGS_${isa} -fno-var-tracking)
+  endforeach()
+endif()
+
 # Sanitizers: the undefined-behaviour checks multiply the time to compile these folders' unrolled
 # bodies to minutes; kernels/ref, which has the same arithmetic in plain loops, keeps them.
 if(SHOAL_SANITIZE MATCHES undefined)
@@ -16,7 +24,15 @@ if(SHOAL_SANITIZE MATCHES undefined)
   endforeach()
 endif()
 
-# Nor do they have the copies of kernels/ref for CPUs with FMA (ref.h), without which fmaf is a call and
+# AddressSanitizer's checks, written out at each access, take most of the time to compile those bodies.
+# In a function of more than 100 accesses they are calls, which check the same.
+if(SHOAL_SANITIZE MATCHES address AND CMAKE_C_COMPILER_ID STREQUAL GNU)
+  foreach(isa avx2 avx512 amx)
+    list(APPEND SHOAL_ISA_FLAGS_${isa} --param=asan-instrumentation-with-call-threshold=100)
+  endforeach()
+endif()
+
+# Sanitized builds lack the copies of kernels/ref for CPUs with FMA (ref.h), without which fmaf is a call and
 # the suites take ten times as long. Such a build runs where it is made, so that CPU is asked.
 if(SHOAL_SANITIZE)
   include(CheckCSourceRuns)
