@@ -1,5 +1,6 @@
 /* Converts E4M3 weights to floats on AVX2, four inputs of sixteen outputs at a time; see
- * avx512/fp8.h. */
+ * avx512/fp8.h. Here a zero is no rare number: rounding to a coarser format before may have made
+ * every hundredth weight zero. */
 #ifndef SHOAL_KERNELS_AVX2_FP8_H
 #define SHOAL_KERNELS_AVX2_FP8_H
 
@@ -31,19 +32,18 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* Returns twice each byte plus 2, without a carry, so that the sign falls out: 0 for NaN, 2 to 16
- * for exponent 0, more for all other numbers. */
-ALWAYS_INLINE __m256i fp8_rank(__m256i b)
-{
-    return _mm256_add_epi8(b, _mm256_add_epi8(b, _mm256_set1_epi8(2)));
-}
-
-/* Returns a bit for each place where a number of a or of b is NaN or has exponent 0. */
+/* Returns a bit for each place where a number of a or of b is NaN or subnormal. A number doubled as
+ * a byte loses its sign: 0 for a zero, 2 to 14 for a subnormal number, 254 for NaN. */
 ALWAYS_INLINE int fp8_rare(__m256i a, __m256i b)
 {
-    const __m256i least = _mm256_min_epu8(fp8_rank(a), fp8_rank(b));
-    return _mm256_movemask_epi8(
-        _mm256_cmpeq_epi8(_mm256_min_epu8(least, _mm256_set1_epi8(16)), least));
+    const __m256i lowest = _mm256_set1_epi8(126); /* moves 2 to -128, and 0 far from it */
+    const __m256i twice_a = _mm256_add_epi8(a, a), twice_b = _mm256_add_epi8(b, b);
+    const __m256i least =
+        _mm256_min_epi8(_mm256_add_epi8(twice_a, lowest), _mm256_add_epi8(twice_b, lowest));
+    const __m256i is_small = _mm256_cmpgt_epi8(_mm256_set1_epi8(-115), least);
+    const __m256i is_nan =
+        _mm256_cmpeq_epi8(_mm256_max_epu8(twice_a, twice_b), _mm256_set1_epi8((char)254));
+    return _mm256_movemask_epi8(_mm256_or_si256(is_small, is_nan));
 }
 
 /* Does what fp8_quad does, for any values and scales. */
@@ -62,19 +62,21 @@ ALWAYS_INLINE void fp8_any_quad(__m256i a, __m256i b, struct v16 scale, fp8_larg
 }
 
 /* v[j] = input j of eight outputs times their scale, which is enlarged. `keep` clears the copies of
- * the sign:
+ * the sign, and the other number below:
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     shifted right by 4, the sign following     s ssss eeee mmm ....
- *     the upper half of a float                  s 0000 eeee mmm 0000 */
+ *     the upper half of a float                  s 0000 eeee mmm 0000
+ * The lower byte comes to the same places as a product: 16 times a signed byte. */
 ALWAYS_INLINE void fp8_usual_eight(__m256i b, __m256 scale, __m256 *v)
 {
-    const __m256i keep = _mm256_set1_epi16((short)0x87F0), upper = _mm256_set1_epi32(-0x10000);
-    const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(b, 4), keep);
-    const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(b, 8), 4), keep);
-    v[0] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(even, 16)), scale);
-    v[1] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(odd, 16)), scale);
-    v[2] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(even, upper)), scale);
-    v[3] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(odd, upper)), scale);
+    const __m256i keep = _mm256_set1_epi32((int)0x87F00000);
+    const __m256i even = _mm256_maddubs_epi16(_mm256_set1_epi16(16), b);
+    const __m256i odd = _mm256_srai_epi16(b, 4);
+    const __m256i moved[QUANT_QUAD] = {_mm256_slli_epi32(even, 16), _mm256_slli_epi32(odd, 16),
+                                       even, odd};
+#pragma GCC unroll 4
+    for (size_t j = 0; j < QUANT_QUAD; j++)
+        v[j] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(moved[j], keep)), scale);
 }
 
 /* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged; with
