@@ -25,12 +25,8 @@ static struct status arch_find_family(const struct js_node *root, const char *wh
                                       const struct arch_family **out)
 {
     const char *name = js_string(js_at(js_get(root, "architectures"), 0), NULL);
-    for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
-        if (strcmp(name, arch_family_at(i)->architecture) != 0) continue;
-        *out = arch_family_at(i);
-        return status_ok();
-    }
-    return unknown_family(what, name == NULL ? "(none)" : name);
+    *out = arch_family_find(name);
+    return *out != NULL ? status_ok() : unknown_family(what, name == NULL ? "(none)" : name);
 }
 
 static struct status no_theta(const struct arch_reading *r)
@@ -381,42 +377,13 @@ static struct status derive_window(struct arch_reading *r)
     return status_ok();
 }
 
-/* Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first, or the
- * first "first_k_dense_replace" where the family must give that number. Beside a list it may only
- * repeat the list, because other programs do not read it. */
-static struct status derive_typed_mlps(struct arch_reading *r)
-{
-    struct arch *m = &r->m;
-    const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
-    const uint32_t n_dense = m->family->counts_dense ? r->n_dense_layers : 1;
-    for (uint32_t l = 0; l < m->n_layers; l++) {
-        const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);
-        if (r->mlp_layer_types == NULL) type = l < n_dense ? "dense" : "sparse";
-        const bool is_moe = type != NULL && strcmp(type, "sparse") == 0;
-        if (!is_moe && (type == NULL || strcmp(type, "dense") != 0)) {
-            return status_make(STATUS_INPUT,
-                               "%s: mlp_layer_types[%u]: expected \"dense\" or \"sparse\"", r->what,
-                               l);
-        }
-        if ((has_count && is_moe != (l >= r->n_dense_layers)) || r->moe_every != 1) {
-            return status_make(STATUS_INPUT,
-                               "%s: first_k_dense_replace, moe_layer_freq: layer %u is %s by "
-                               "mlp_layer_types",
-                               r->what, l, type);
-        }
-        m->layer_is_moe[l] = is_moe;
-    }
-    if (m->may_predict) m->layer_is_moe[m->n_layers] = true;
-    return status_ok();
-}
-
 /* Marks the MoE layers: layer l if sparse_step divides l + 1 and moe_every divides l, except
  * mlp_only_layers, the first n_dense_layers and those after moe_last. */
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     if (m->family->mamba_blocks) return status_ok(); /* arch_derive_mamba has marked them */
-    if (m->family->typed_mlps) return derive_typed_mlps(r);
+    if (m->family->typed_mlps) return arch_derive_typed_mlps(r);
     if (r->moe_layers != NULL) return arch_derive_moe_layers(r);
     for (uint32_t l = 0; m->shortcut && l < m->n_layers; l += 2) m->layer_is_moe[l] = true;
     if (m->shortcut) return status_ok();

@@ -38,6 +38,7 @@ enum window_rule {
 /* A family: a row of arch_family.c. */
 struct arch_family {
     const char *architecture; /* config.json "architectures"[0] */
+    const char *alias;        /* the same as other programs spell it; NULL: none */
     const char *title;
     bool qk_norm;        /* per-head RMSNorm of q and k before RoPE */
     bool qk_norm_switch; /* the same, if "use_qk_norm" is true */
@@ -106,6 +107,7 @@ struct arch_family {
     bool own_shared_width; /* F of the shared experts is "shared_expert_intermediate_size" */
     bool counts_shared;    /* or "n_shared_experts" times an expert's F; this field and those of the
                               chosen weights must be given, because defaults differ */
+    bool num_shared;       /* with counts_shared: the field is "num_shared_experts" */
     bool sigmoid_groups;   /* "n_group" must be given, because defaults differ */
     bool moe_range; /* "moe_layer_start_index", "..._interval" and "..._end_index" choose the MoE
                        layers; "moe_k", "moe_num_experts" and "moe_num_shared_experts" are counts */
@@ -116,6 +118,8 @@ struct arch_family {
     bool counts_dense;   /* "first_k_dense_replace" must be given, because defaults differ */
     bool typed_mlps;     /* "mlp_layer_types" lists dense and sparse layers; else the first is
                             dense, or with counts_dense the first ones are */
+    bool moe_flags;      /* with typed_mlps: "is_moe_layer" may repeat the list, and without it the
+                            first "first_k_dense_replace" layers are dense, by default one */
     const struct arch_names *names; /* names of the expert tensors; NULL: none */
     /* some layers have a gated delta rule instead of attention, listed by "layer_types" or
      * "full_attention_interval"; its sizes, the "linear_*" fields, must be given */
@@ -333,6 +337,9 @@ static inline uint32_t arch_delta_layers(const struct arch *m, uint32_t begin, u
 
 /* Local. Returns the i-th family; NULL after the last. */
 const struct arch_family *arch_family_at(size_t i);
+
+/* Local. Returns the family of an architecture's name; NULL: none, or the name is NULL. */
+const struct arch_family *arch_family_find(const char *architecture);
 
 /* Local. Parses n bytes of a config.json; `what` names them in errors. Errors: STATUS_INPUT names
  * the field, what was expected and what was found; STATUS_MEMORY. */

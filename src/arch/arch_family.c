@@ -1,5 +1,7 @@
-/* The table of families, read through arch_family_at. */
+/* The table of families, read through arch_family_at and arch_family_find. */
 #include "arch/arch.h"
+
+#include <string.h>
 
 /* How families name the tensors of their experts. */
 #define EXPERTS_BY_PROJ                                                                            \
@@ -9,6 +11,10 @@ static const struct arch_names mlp = {.router = "mlp.gate",
                                       EXPERTS_BY_PROJ,
                                       .shared = "mlp.shared_experts.",
                                       .select_bias = "mlp.gate.e_score_correction_bias"};
+static const struct arch_names mlp_bias_outside = {.router = "mlp.gate",
+                                                   EXPERTS_BY_PROJ,
+                                                   .shared = "mlp.shared_experts.",
+                                                   .select_bias = "mlp.e_score_correction_bias"};
 static const struct arch_names mlp_mixed = {.router = "mlp.gate",
                                             EXPERTS_BY_PROJ,
                                             .shared = "mlp.shared_expert.",
@@ -444,6 +450,24 @@ static const struct arch_family families[] = {
      .names = &mlp,
      .window_stated = true,
      .counts_dense = true},
+    {.architecture = "ExaoneMoEForCausalLM",
+     .alias = "ExaoneMoeForCausalLM",
+     .title = "K-EXAONE",
+     .qk_norm = true,
+     .window = WINDOW_MOST,
+     .window_pattern = true,
+     .window_stated = true,
+     .unrotated_full = true,
+     .states_base = true,
+     .states_kv = true,
+     .has_experts = true,
+     .sigmoid = true,
+     .own_expert_width = true,
+     .counts_shared = true,
+     .num_shared = true,
+     .typed_mlps = true,
+     .moe_flags = true,
+     .names = &mlp_bias_outside},
     {.architecture = "SolarOpenForCausalLM",
      .title = "Solar-Open",
      .o_unbiased = true,
@@ -468,4 +492,14 @@ static const struct arch_family families[] = {
 const struct arch_family *arch_family_at(size_t i)
 {
     return i < sizeof families / sizeof families[0] ? &families[i] : NULL;
+}
+
+const struct arch_family *arch_family_find(const char *architecture)
+{
+    for (size_t i = 0; architecture != NULL && i < sizeof families / sizeof families[0]; i++) {
+        if (strcmp(families[i].architecture, architecture) == 0 ||
+            (families[i].alias != NULL && strcmp(families[i].alias, architecture) == 0))
+            return &families[i];
+    }
+    return NULL;
 }

@@ -16,7 +16,7 @@ struct arch_reading {
     /* objects, lists and texts; NULL: absent */
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
     const struct js_node *indexer_types, *index_pattern;
-    const struct js_node *no_rope_layers, *mlp_layer_types, *window_pattern;
+    const struct js_node *no_rope_layers, *mlp_layer_types, *is_moe_layer, *window_pattern;
     const struct js_node
         *local_rope; /* RoPE of layers with a window; NULL: plain, with rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
@@ -86,6 +86,12 @@ struct status arch_derive_shortcut(struct arch_reading *r);
  * experts. Errors: STATUS_INPUT. */
 struct status arch_derive_chunks(struct arch_reading *r);
 struct status arch_derive_moe_layers(struct arch_reading *r);
+
+/* Local. Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first, or
+ * the first "first_k_dense_replace" where the family must give that number or has a default for it.
+ * Beside a list that number and "is_moe_layer" may only repeat it, because other programs read one
+ * or the other. Errors: STATUS_INPUT. */
+struct status arch_derive_typed_mlps(struct arch_reading *r);
 
 /* Local. Reads how q grows from "rope_parameters" (struct arch_family, grows). Errors:
  * STATUS_INPUT.

@@ -306,12 +306,9 @@ struct status arch_rope_make_local(const struct js_node *config, struct arch_rop
 {
     const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
     const struct rope r = rope_read(config, true);
+    const struct arch_family *family = arch_family_find(name);
     *out = (struct arch_rope){.attention_factor = 1, .softmax_factor = 1};
-    for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
-        const struct arch_family *f = arch_family_at(i);
-        if (f->local_rope && strcmp(f->architecture, name) == 0) return rope_make(&r, out);
-    }
-    return status_ok();
+    return family != NULL && family->local_rope ? rope_make(&r, out) : status_ok();
 }
 
 bool arch_rope_in_pairs(const struct arch_family *family)

@@ -115,6 +115,47 @@ struct status arch_derive_moe_layers(struct arch_reading *r)
     return status_ok();
 }
 
+/* Refuses an "is_moe_layer" that differs from the marked layers: some programs read only that list.
+ */
+static struct status check_moe_flags(const struct arch_reading *r)
+{
+    for (uint32_t l = 0; r->is_moe_layer != NULL && l < r->m.n_layers; l++) {
+        bool is_moe;
+        if (js_bool(js_at(r->is_moe_layer, l), &is_moe) && is_moe == r->m.layer_is_moe[l]) continue;
+        return status_make(STATUS_INPUT,
+                           "%s: is_moe_layer[%u]: expected %s, as the other fields say", r->what, l,
+                           r->m.layer_is_moe[l] ? "true" : "false");
+    }
+    return status_ok();
+}
+
+struct status arch_derive_typed_mlps(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
+    const bool is_counted = m->family->counts_dense || m->family->moe_flags;
+    const uint32_t n_dense = is_counted ? r->n_dense_layers : 1;
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);
+        if (r->mlp_layer_types == NULL) type = l < n_dense ? "dense" : "sparse";
+        const bool is_moe = type != NULL && strcmp(type, "sparse") == 0;
+        if (!is_moe && (type == NULL || strcmp(type, "dense") != 0)) {
+            return status_make(STATUS_INPUT,
+                               "%s: mlp_layer_types[%u]: expected \"dense\" or \"sparse\"", r->what,
+                               l);
+        }
+        if ((has_count && is_moe != (l >= r->n_dense_layers)) || r->moe_every != 1) {
+            return status_make(STATUS_INPUT,
+                               "%s: first_k_dense_replace, moe_layer_freq: layer %u is %s by "
+                               "mlp_layer_types",
+                               r->what, l, type);
+        }
+        m->layer_is_moe[l] = is_moe;
+    }
+    if (m->may_predict) m->layer_is_moe[m->n_layers] = true;
+    return check_moe_flags(r);
+}
+
 /* Reads a number, or a list with the same number for each layer. */
 static struct status one_number(const struct arch_reading *r, const struct js_node *node,
                                 const char *key, uint32_t *out)

@@ -89,6 +89,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "longcat-flash-zero": "model.layers.0.mlp.router.classifier.weight",
            "youtu": "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
            "youtu-yarn": "model.layers.2.mlp.up_proj.weight",
+           "exaone_moe": "model.layers.2.mlp.shared_experts.up_proj.weight",
+           "k-exaone-list": "model.layers.3.self_attn.k_norm.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 # Models whose tensors convert renames, also where they are published in fp8 blocks.
 FP8_TWINS = {"longcat-flash"}

@@ -31,7 +31,7 @@ LEFT_OUT = {"architectures", "model_type", "transformers_version", "dtype", "tor
 GUESSES = {"sliding_window": [16, None], "max_window_layers": [1], "layer_types": [None], "rope_scaling": [
                {"rope_type": "linear", "factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0}],
            "n_group": [None, 2], "topk_group": [None, 1], "topk_method": ["greedy", "noaux_tc"], "head_dim": [None, 8],
-           "scoring_func": ["softmax", "sigmoid"], "hidden_act": ["gelu", "gelu_pytorch_tanh"], "use_qk_norm": [True],
+           "scoring_func": ["softmax", "sigmoid"], "mlp_layer_types": [None], "hidden_act": ["gelu", "gelu_pytorch_tanh"], "use_qk_norm": [True],
            "rope_theta": [5e4], "logit_scale": [0.5], "attn_logit_softcapping": [5.0], "final_logit_softcapping": [5.0],
            "query_pre_attn_scalar": [64], "partial_rotary_factor": [0.5], "attention_chunk_size": [16],
            "time_step_limit": [[0.3, 0.6], [0.0, 0.5]], "time_step_min": [0.4], "position_embedding_type": ["rope", "nope"],
@@ -133,10 +133,15 @@ def shoal_logits(shoal, folder, work, ids):
     return torch.tensor(data[0]), ""
 
 
+def class_of(architecture):
+    """transformers' class of an architecture, which a publisher may spell with other capitals."""
+    return next(getattr(transformers, name) for name in dir(transformers) if name.lower() == architecture.lower())
+
+
 def try_model(shoal, name):
     golden = HERE / "models" / name
     config = json.loads((golden / "hf" / "config.json").read_text())
-    cls = getattr(transformers, config["architectures"][0])
+    cls = class_of(config["architectures"][0])
     ids = json.loads((golden / "sequences.jsonl").read_text().splitlines()[-1])["prompt_token_ids"][:100]
     defaults = {k: v for k, v in cls.config_class().to_dict().items() if not k.startswith("_")}
     n = {"equal": 0, "refused": 0, "no reference": 0, "different": 0}

@@ -1,7 +1,7 @@
 """The models of the goldens with routed experts, and with attention of keys and values."""
 import torch
-from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Glm4MoeConfig,
-                          Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
+from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, ExaoneMoeConfig,
+                          ExaoneMoeForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
                           GraniteMoeForCausalLM, GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
                           HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, Llama4ForCausalLM, Llama4TextConfig,
                           MiniMaxM2Config, MiniMaxM2ForCausalLM,
@@ -9,7 +9,7 @@ from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ern
                           PhimoeForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                           SolarOpenConfig, SolarOpenForCausalLM)
 
-from golden_common import COMMON, SHORTER, SHORTEST
+from golden_common import COMMON, LONG_CONTEXT, SHORTER, SHORTEST
 
 
 def minimax_fields(n_layers, rotary_dim):
@@ -20,6 +20,32 @@ def minimax_fields(n_layers, rotary_dim):
 
 
 MODELS = {
+    # a window and RoPE in three of four layers, norms of q and k, a dense first layer, groups of experts whose sigmoids
+    # have a bias, a shared expert; the fields of the first published files
+    "k-exaone": dict(
+        cls=ExaoneMoeForCausalLM, dtype=torch.bfloat16, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, floats=("gate.weight", "e_score_correction_bias"),
+        fields=dict(architectures=["ExaoneMoEForCausalLM"], sliding_window_pattern="LLLG", mlp_layer_types=None,
+                    is_moe_layer=[False, True, True, True, True], scoring_func="sigmoid", topk_method="noaux_tc",
+                    first_last_k_dense_replace=1, first_k_dense_replace=None, num_nextn_predict_layers=1),
+        config=lambda: ExaoneMoeConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=5,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_experts=8, num_experts_per_tok=3,
+            num_shared_experts=1, n_group=4, topk_group=2, routed_scaling_factor=2.5, norm_topk_prob=True,
+            sliding_window=128, sliding_window_pattern=4, first_k_dense_replace=1, rms_norm_eps=1e-5,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e6), **LONG_CONTEXT)),
+    # an uneven list of windows and of dense layers, weights not renormalised, two shared experts, YaRN, tied
+    "k-exaone-list": dict(
+        cls=ExaoneMoeForCausalLM, dtype=torch.float32, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, floats=("gate.weight", "e_score_correction_bias"),
+        config=lambda: ExaoneMoeConfig(
+            vocab_size=272, hidden_size=48, intermediate_size=80, moe_intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=6, num_key_value_heads=2, head_dim=24, num_experts=6, num_experts_per_tok=2,
+            num_shared_experts=2, n_group=1, topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=False,
+            sliding_window=50, layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            mlp_layer_types=["dense", "dense", "sparse", "sparse"], first_k_dense_replace=2, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(
+                rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=256), **LONG_CONTEXT)),
     # chunks that end inside tiles, a layer without RoPE whose q grows, pairs rotated and normed, every second
     # layer with one expert that reads weighed rows
     "llama4": dict(

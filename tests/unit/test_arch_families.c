@@ -126,6 +126,56 @@ static void windows_and_rotation_go_together(void)
     refuse(LLAMA ",\"sliding_window_pattern\":2", "sliding_window_pattern");
 }
 
+/* The sizes of K-EXAONE-236B-A23B; fields that change nothing are left out. */
+#define K_EXAONE(name)                                                                             \
+    "\"architectures\":[\"" name "\"],\"head_dim\":128,\"hidden_size\":6144,"                      \
+    "\"intermediate_size\":18432,\"max_position_embeddings\":262144,"                              \
+    "\"moe_intermediate_size\":2048,\"n_group\":1,\"norm_topk_prob\":true,"                        \
+    "\"num_attention_heads\":64,\"num_experts\":128,\"num_experts_per_tok\":8,"                    \
+    "\"num_hidden_layers\":48,\"num_key_value_heads\":8,\"num_nextn_predict_layers\":1,"           \
+    "\"num_shared_experts\":1,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000,"                      \
+    "\"routed_scaling_factor\":2.5,\"sliding_window\":128,\"topk_group\":1,\"vocab_size\":153600"
+#define K_EXAONE_SMALL                                                                             \
+    OF("ExaoneMoeForCausalLM")                                                                     \
+    ",\"rope_theta\":1e6,\"sliding_window\":32,\"num_experts\":4,\"num_experts_per_tok\":2,"       \
+    "\"moe_intermediate_size\":32,\"num_shared_experts\":1,\"norm_topk_prob\":true,"               \
+    "\"routed_scaling_factor\":2.5"
+
+static void k_exaone_has_its_sizes(void)
+{
+    CU_ASSERT_EQUAL_FATAL(parse(K_EXAONE("ExaoneMoEForCausalLM")).code, STATUS_OK);
+    CU_ASSERT(arch_params(&m) > 234e9 && arch_params(&m) < 238e9); /* "236B" */
+    CU_ASSERT(m.qk_norm && m.n_predict == 0 && !m.may_predict && m.window == 128);
+    CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.scale == 2.5f && m.select_bias);
+    for (uint32_t l = 0; l < 48; l++) {
+        CU_ASSERT(m.layer_has_window[l] == (l % 4 != 3) && rotates(l) == (l % 4 != 3));
+        CU_ASSERT(m.layer_is_moe[l] == (l > 0));
+    }
+    CU_ASSERT_EQUAL(parse(K_EXAONE("ExaoneMoeForCausalLM")).code, STATUS_OK);
+    refuse(K_EXAONE("ExaoneMOEForCausalLM"), "ExaoneMOEForCausalLM");
+}
+
+/* The lists and the count of dense layers may repeat each other only. */
+static void k_exaone_agrees_about_its_experts(void)
+{
+    CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"is_moe_layer\":[false,true]").code, STATUS_OK);
+    CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"first_k_dense_replace\":0").code, STATUS_OK);
+    CU_ASSERT(m.layer_is_moe[0] && m.layer_is_moe[1] && m.ffn == 0);
+    CU_ASSERT_EQUAL(parse(K_EXAONE_SMALL ",\"mlp_layer_types\":[\"sparse\",\"dense\"]").code,
+                    STATUS_OK);
+    CU_ASSERT(m.layer_is_moe[0] && !m.layer_is_moe[1]);
+    refuse(K_EXAONE_SMALL ",\"is_moe_layer\":[true,true]", "is_moe_layer[0]");
+    refuse(K_EXAONE_SMALL ",\"is_moe_layer\":[false]", "is_moe_layer[1]");
+    refuse(K_EXAONE_SMALL ",\"mlp_layer_types\":[\"sparse\",\"dense\"],\"first_k_dense_replace\":1",
+           "first_k_dense_replace");
+    refuse(OF("ExaoneMoeForCausalLM") ",\"rope_theta\":1e6,\"sliding_window\":32,\"num_experts\":4,"
+                                      "\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
+                                      "\"n_shared_experts\":1,\"norm_topk_prob\":true,"
+                                      "\"routed_scaling_factor\":2.5",
+           "num_shared_experts");
+    refuse(LLAMA ",\"is_moe_layer\":[true,true]", "is_moe_layer");
+}
+
 /* OLMo-3: layers with a window have a RoPE of their own. */
 static void local_rope_is_found(void)
 {
@@ -321,6 +371,9 @@ void suite_arch_families(CU_pSuite suite)
     CU_add_test(suite, "norms stand where the family has them",
                 norms_stand_where_the_family_has_them);
     CU_add_test(suite, "windows and rotation go together", windows_and_rotation_go_together);
+    CU_add_test(suite, "K-EXAONE has its sizes", k_exaone_has_its_sizes);
+    CU_add_test(suite, "K-EXAONE's fields agree about its experts",
+                k_exaone_agrees_about_its_experts);
     CU_add_test(suite, "a RoPE of layers with a window is found", local_rope_is_found);
     CU_add_test(suite, "dense layers are those of the list", dense_layers_are_those_of_the_list);
     CU_add_test(suite, "Gemma caps scores and scales embeddings",

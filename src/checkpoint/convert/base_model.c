@@ -17,8 +17,7 @@ static bool causal_name(const char *name, char *out, size_t n)
         const size_t length = strlen(name), end = strlen(ends[i]);
         if (length <= end || strcmp(name + length - end, ends[i]) != 0) continue;
         snprintf(out, n, "%.*sForCausalLM", (int)(length - end), name);
-        for (size_t k = 0; arch_family_at(k) != NULL; k++)
-            if (strcmp(arch_family_at(k)->architecture, out) == 0) return true;
+        if (arch_family_find(out) != NULL) return true;
     }
     return false;
 }

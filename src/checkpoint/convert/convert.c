@@ -58,11 +58,7 @@ static int part_compare(const void *a, const void *b)
 /* Returns the family of a config; NULL: shoal has none of that name. */
 static const struct arch_family *family_of(const struct js_node *config)
 {
-    const char *name = js_string(js_at(js_get(config, "architectures"), 0), NULL);
-    for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
-        if (strcmp(arch_family_at(i)->architecture, name) == 0) return arch_family_at(i);
-    }
-    return NULL;
+    return arch_family_find(js_string(js_at(js_get(config, "architectures"), 0), NULL));
 }
 
 /* True when a tensor of the first prediction layer is read: all are, except the copies of the
