@@ -1,5 +1,5 @@
 /* Turns config.json into struct arch: derives values from the fields and checks the fields against
- * each other. arch_fields.c reads the fields, arch_family.c lists the families. */
+ * each other. arch_fields_read.c reads the fields, arch_family.c lists the families. */
 #include "arch/arch_private.h"
 #include "base/strbuf.h"
 #include "tensor/dims.h"

@@ -108,6 +108,7 @@ struct arch_family {
     bool counts_shared;    /* or "n_shared_experts" times an expert's F; this field and those of the
                               chosen weights must be given, because defaults differ */
     bool num_shared;       /* with counts_shared: the field is "num_shared_experts" */
+    bool router_scaling;   /* the scale of chosen weights is "router_scaling_factor"; no groups */
     bool sigmoid_groups;   /* "n_group" must be given, because defaults differ */
     bool moe_range; /* "moe_layer_start_index", "..._interval" and "..._end_index" choose the MoE
                        layers; "moe_k", "moe_num_experts" and "moe_num_shared_experts" are counts */

@@ -1,40 +1,13 @@
 /* The table of config.json's fields. A field without a row is refused by name unless it is off, so
- * that no model runs with arithmetic that differs from its training. */
-#include "arch/arch_private.h"
-
-#include <stdio.h>
-#include <string.h>
-
-enum field_type {
-    FIELD_INERT,  /* changes nothing in a forward pass */
-    FIELD_COUNT,  /* uint32_t: an integer from 1, or from 0 with may_be_zero, to `most` */
-    FIELD_FLOAT,  /* float: above `above`, or 0 with may_be_zero, up to `most` */
-    FIELD_DOUBLE, /* double: as FIELD_FLOAT */
-    FIELD_SWITCH, /* bool */
-    FIELD_WORD,   /* must be `word` */
-    FIELD_TRUE,   /* must be true */
-    FIELD_ONES,   /* must be a list of ones */
-    FIELD_NODE,   /* const struct js_node *, for arch.c to read */
-};
-
-/* One field. A family whose member `only` is false takes no value from it. */
-struct field {
-    const char *key;
-    enum field_type type;
-    bool required, may_be_zero;
-    bool refused_elsewhere; /* if `only` is false, the field is refused, unless it is off, or 1
-                               where `otherwise` is 1 */
-    size_t at;              /* offset in struct arch_reading */
-    double above, most;
-    double otherwise; /* value when the field is absent; 0: the member keeps its value */
-    const char *word;
-    size_t only; /* offset of a bool in struct arch_family; 0: all families */
-};
+ * that no model runs with arithmetic that differs from its training. arch_fields_read.c reads by
+ * it.
+ */
+#include "arch/arch_fields_private.h"
 
 #define AT(member)  .at = offsetof(struct arch_reading, member)
 #define ONLY(trait) .only = offsetof(struct arch_family, trait)
 
-static const struct field fields[] = {
+static const struct arch_field fields[] = {
     /* sizes */
     {"num_hidden_layers", FIELD_COUNT, AT(m.n_layers), .most = ARCH_LAYERS_MAX, ONLY(mamba_blocks)},
     {"num_hidden_layers", FIELD_INERT, ONLY(shortcut)}, /* arch_shortcut.c compares it */
@@ -59,6 +32,7 @@ static const struct field fields[] = {
     {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* for older programs; hidden_activation decides */
     {"hidden_act", FIELD_WORD, .word = "xielu", ONLY(xielu)},
     {"hidden_act", FIELD_WORD, .word = "silu"},
+    {"qk_norm", FIELD_TRUE, ONLY(router_scaling)},
     {"qk_norm", FIELD_TRUE, ONLY(xielu), .refused_elsewhere = true},
     {"lm_head_bias", FIELD_SWITCH, AT(m.head_bias), ONLY(head_bias), .refused_elsewhere = true},
     {"router_jitter_noise", FIELD_FLOAT, AT(jitter), .most = 1, .may_be_zero = true, ONLY(mixer),
@@ -291,6 +265,9 @@ static const struct field fields[] = {
     {"n_shared_experts", FIELD_INERT, ONLY(num_shared)},
     {"n_shared_experts", FIELD_COUNT, AT(n_shared), .most = 256, .may_be_zero = true,
      ONLY(counts_shared), .required = true},
+    /* transformers gives 0 shared experts of Hy3 the width of the dense FFN */
+    {"num_shared_experts", FIELD_COUNT, AT(n_shared), .most = 256, ONLY(router_scaling),
+     .required = true},
     {"num_shared_experts", FIELD_COUNT, AT(n_shared), .most = 256, .may_be_zero = true,
      ONLY(num_shared), .required = true, .refused_elsewhere = true},
     {"intermediate_size_mlp", FIELD_COUNT, AT(ffn_mlp), .most = 1 << 24, ONLY(weighs_inputs),
@@ -311,6 +288,8 @@ static const struct field fields[] = {
     {"mlp_layer_types", FIELD_NODE, AT(mlp_layer_types), ONLY(typed_mlps),
      .refused_elsewhere = true},
     {"moe_layer_freq", FIELD_COUNT, AT(moe_every), .most = 1 << 20},
+    {"n_group", FIELD_COUNT, AT(m.router.n_groups), .most = 1, .may_be_zero = true,
+     ONLY(router_scaling)},
     {"n_group", FIELD_COUNT, AT(m.router.n_groups), .most = ROUTER_GROUPS_MAX, .may_be_zero = true,
      ONLY(sigmoid_groups), .required = true},
     {"n_group", FIELD_COUNT, AT(m.router.n_groups), .most = ROUTER_GROUPS_MAX, .may_be_zero = true,
@@ -320,11 +299,20 @@ static const struct field fields[] = {
     {"topk_method", FIELD_NODE, AT(topk_method), ONLY(has_experts)},
     {"scoring_func", FIELD_NODE, AT(scoring_func), ONLY(has_experts)},
     {"use_routing_bias", FIELD_TRUE, ONLY(sigmoid), .refused_elsewhere = true},
+    {"norm_topk_prob", FIELD_TRUE, ONLY(router_scaling)},
+    {"route_norm", FIELD_TRUE, ONLY(router_scaling), .refused_elsewhere = true},
+    {"moe_router_use_sigmoid", FIELD_TRUE, ONLY(router_scaling), .refused_elsewhere = true},
+    {"moe_router_enable_expert_bias", FIELD_TRUE, ONLY(router_scaling), .refused_elsewhere = true},
+    {"expert_hidden_dim", FIELD_COUNT, AT(expert_width_again), .most = 1 << 24,
+     ONLY(router_scaling), .refused_elsewhere = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(counts_shared), .required = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(states_topk), .required = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(has_experts)},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(shortcut),
      .required = true},
+    {"router_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(router_scaling),
+     .required = true, .refused_elsewhere = true},
+    {"routed_scaling_factor", FIELD_INERT, ONLY(router_scaling)},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(counts_shared),
      .required = true},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(has_experts)},
@@ -356,6 +344,11 @@ static const struct field fields[] = {
     {.key = "transformers.js_config", .type = FIELD_INERT},
     {.key = "quantization_config",
      .type = FIELD_INERT}, /* the checkpoint says how its own tensors are stored */
+    /* precisions of other programs, where shoal has f32 */
+    {"enable_attention_fp32_softmax", FIELD_INERT, ONLY(router_scaling), .refused_elsewhere = true},
+    {"enable_lm_head_fp32", FIELD_INERT, ONLY(router_scaling), .refused_elsewhere = true},
+    {"enable_moe_fp32_combine", FIELD_INERT, ONLY(router_scaling), .refused_elsewhere = true},
+    {"use_grouped_mm", FIELD_INERT, ONLY(router_scaling), .refused_elsewhere = true},
     {.key = "use_cache", .type = FIELD_INERT},
     {.key = "cache_implementation", .type = FIELD_INERT},
     {.key = "initializer_range", .type = FIELD_INERT},
@@ -398,196 +391,8 @@ static const struct field fields[] = {
     {.key = "aux_loss_alpha", .type = FIELD_INERT},
     {.key = "ep_size", .type = FIELD_INERT},
 };
-enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
-bool arch_field_is_off(const struct js_node *node)
+const struct arch_field *arch_field_at(size_t i)
 {
-    bool flag;
-    double number;
-    size_t n;
-    if (js_bool(node, &flag)) return !flag;
-    if (js_number(node, &number)) return number == 0;
-    if (js_string(node, &n) != NULL) return n == 0;
-    return js_count(node) == 0;
-}
-
-static bool applies(const struct field *f, const struct arch_family *family)
-{
-    return f->only == 0 || *((const bool *)family + f->only);
-}
-
-/* Returns the key's row that applies to the family, else any row of the key; NULL: none. */
-static const struct field *field_of(const char *key, const struct arch_family *family)
-{
-    const struct field *found = NULL;
-    for (size_t i = 0; i < N_FIELDS; i++) {
-        if (strcmp(key, fields[i].key) != 0) continue;
-        if (applies(&fields[i], family)) return &fields[i];
-        found = &fields[i];
-    }
-    return found;
-}
-
-static struct status wrong_count(const struct arch_reading *r, const struct field *f,
-                                 const char *found)
-{
-    return status_make(STATUS_INPUT,
-                       "%s: field \"%s\": expected an integer from %d to %.0f, found "
-                       "%s",
-                       r->what, f->key, f->may_be_zero ? 0 : 1, f->most, found);
-}
-
-static struct status field_missing(const struct arch_reading *r, const struct field *f)
-{
-    if (f->type == FIELD_COUNT) return wrong_count(r, f, "nothing");
-    return status_make(STATUS_INPUT, "%s: field \"%s\": expected %s, found nothing", r->what,
-                       f->key, f->type == FIELD_SWITCH ? "true or false" : "a number");
-}
-
-struct status arch_field_missing(const struct arch_reading *r, const char *key)
-{
-    return field_missing(r, field_of(key, r->m.family));
-}
-
-static struct status arch_fields_read_count(struct arch_reading *r, const struct field *f,
-                                            const struct js_node *node, void *to)
-{
-    int64_t value;
-    char found[32];
-    if (!js_int(node, &value)) return wrong_count(r, f, "another type");
-    snprintf(found, sizeof found, "%lld", (long long)value);
-    if (value < (f->may_be_zero ? 0 : 1) || (double)value > f->most)
-        return wrong_count(r, f, found);
-    *(uint32_t *)to = (uint32_t)value;
-    return status_ok();
-}
-
-static struct status arch_fields_read_number(struct arch_reading *r, const struct field *f,
-                                             const struct js_node *node, void *to)
-{
-    double value;
-    if (!js_number(node, &value)) {
-        return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found another type",
-                           r->what, f->key);
-    }
-    if (!(value > f->above && value <= f->most) && !(f->may_be_zero && value == 0)) {
-        return status_make(STATUS_INPUT,
-                           "%s: field \"%s\": expected a number above %g, at most %g, found %g",
-                           r->what, f->key, f->above, f->most, value);
-    }
-    if (f->type == FIELD_FLOAT) *(float *)to = (float)value;
-    if (f->type == FIELD_DOUBLE) *(double *)to = value;
-    return status_ok();
-}
-
-static struct status read_true(const struct arch_reading *r, const struct field *f,
-                               const struct js_node *node)
-{
-    bool is_true;
-    if (js_bool(node, &is_true) && is_true) return status_ok();
-    return status_make(STATUS_INPUT, "%s: %s: expected true for %s, found another value", r->what,
-                       f->key, r->m.family->title);
-}
-
-static struct status read_ones(const struct arch_reading *r, const struct field *f,
-                               const struct js_node *node)
-{
-    if (js_type(node) != JS_ARRAY) {
-        return status_make(STATUS_INPUT, "%s: field \"%s\": expected a list, found another type",
-                           r->what, f->key);
-    }
-    for (size_t i = 0; i < js_count(node); i++) {
-        int64_t value;
-        if (js_int(js_at(node, i), &value) && value == 1) continue;
-        return status_make(STATUS_INPUT, "%s: %s: entry %zu is not 1, which is not implemented",
-                           r->what, f->key, i);
-    }
-    return status_ok();
-}
-
-static struct status read_field(struct arch_reading *r, const struct field *f,
-                                const struct js_node *node)
-{
-    void *to = (char *)r + f->at;
-    switch (f->type) {
-    case FIELD_COUNT:
-        return arch_fields_read_count(r, f, node, to);
-    case FIELD_FLOAT:
-    case FIELD_DOUBLE:
-        return arch_fields_read_number(r, f, node, to);
-    case FIELD_SWITCH:
-        if (js_bool(node, to)) return status_ok();
-        return status_make(STATUS_INPUT,
-                           "%s: field \"%s\": expected true or false, found another type", r->what,
-                           f->key);
-    case FIELD_WORD: {
-        const char *word = js_string(node, NULL);
-        if (word != NULL && strcmp(word, f->word) == 0) return status_ok();
-        return status_make(STATUS_INPUT, "%s: %s \"%s\" is not implemented", r->what, f->key,
-                           word == NULL ? "(no text)" : word);
-    }
-    case FIELD_TRUE:
-        return read_true(r, f, node);
-    case FIELD_ONES:
-        return read_ones(r, f, node);
-    case FIELD_NODE:
-        *(const struct js_node **)to = node;
-        return status_ok();
-    default:
-        return status_ok();
-    }
-}
-
-/* Refuses a field that does not apply to the family, unless it has no effect. */
-static struct status check_elsewhere(const struct arch_reading *r, const struct field *f,
-                                     const struct js_node *node)
-{
-    double value;
-    const bool is_neutral = f->otherwise == 1 && js_number(node, &value) && value == 1;
-    if (!f->refused_elsewhere || arch_field_is_off(node) || is_neutral) return status_ok();
-    return status_make(STATUS_INPUT, "%s: %s is not implemented for %s", r->what, f->key,
-                       r->m.family->title);
-}
-
-static void set_default(struct arch_reading *r, const struct field *f)
-{
-    void *to = (char *)r + f->at;
-    if (f->otherwise == 0) return;
-    if (f->type == FIELD_COUNT) *(uint32_t *)to = (uint32_t)f->otherwise;
-    if (f->type == FIELD_FLOAT) *(float *)to = (float)f->otherwise;
-    if (f->type == FIELD_DOUBLE) *(double *)to = f->otherwise;
-}
-
-static struct status read_member(struct arch_reading *r, const char *key,
-                                 const struct js_node *node)
-{
-    const struct field *f = field_of(key, r->m.family);
-    if (js_type(node) == JS_NULL || key[0] == '_') return status_ok();
-    if (f == NULL && !arch_field_is_off(node)) {
-        return status_make(STATUS_INPUT,
-                           "%s: field \"%s\" is set, and shoal does not know whether it changes "
-                           "the arithmetic; it is not implemented",
-                           r->what, key);
-    }
-    if (f == NULL) return status_ok();
-    return applies(f, r->m.family) ? read_field(r, f, node) : check_elsewhere(r, f, node);
-}
-
-struct status arch_fields_read(struct arch_reading *r)
-{
-    const void *it = NULL;
-    const char *key;
-    const struct js_node *value;
-    for (size_t i = 0; i < N_FIELDS; i++) {
-        const struct field *f = &fields[i];
-        if (applies(f, r->m.family)) set_default(r, f);
-    }
-    while (js_next(r->root, &it, &key, &value)) TRY(read_member(r, key, value));
-    for (size_t i = 0; i < N_FIELDS; i++) {
-        const struct field *f = &fields[i];
-        if (f->required && field_of(f->key, r->m.family) == f && applies(f, r->m.family) &&
-            js_type(js_get(r->root, f->key)) == JS_NULL)
-            return field_missing(r, f);
-    }
-    return status_ok();
+    return i < sizeof fields / sizeof fields[0] ? &fields[i] : NULL;
 }

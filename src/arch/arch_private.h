@@ -1,6 +1,6 @@
 /* The state while a config.json is read, shared by arch.c (derives values from the fields),
- * arch_fields.c (the table of fields), arch_rope_fields.c and the files with the derivations of
- * some families only. Private to this folder. */
+ * arch_fields.c (the table of fields) and arch_fields_read.c, arch_rope_fields.c and the files with
+ * the derivations of some families only. Private to this folder. */
 #ifndef SHOAL_ARCH_ARCH_PRIVATE_H
 #define SHOAL_ARCH_ARCH_PRIVATE_H
 
@@ -20,13 +20,14 @@ struct arch_reading {
     const struct js_node
         *local_rope; /* RoPE of layers with a window; NULL: plain, with rope_theta */
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
-    double rotary_part;      /* rotated fraction of a head */
-    uint32_t rotary_dim;     /* the rotated part as a number of elements; 0: absent */
-    uint32_t query_own;      /* latent attention: elements of a head of q that are not rotated */
-    uint32_t n_shared;       /* shared experts, of expert_ffn columns each */
-    uint32_t sparse_step;    /* one layer in sparse_step has experts */
-    uint32_t n_dense_layers; /* the first layers, which have no experts */
-    uint32_t moe_every;      /* only layers 0, moe_every, 2 moe_every, ... have experts */
+    double rotary_part;  /* rotated fraction of a head */
+    uint32_t rotary_dim; /* the rotated part as a number of elements; 0: absent */
+    uint32_t query_own;  /* latent attention: elements of a head of q that are not rotated */
+    uint32_t n_shared;   /* shared experts, of expert_ffn columns each */
+    uint32_t expert_width_again; /* a second field for expert_ffn; 0: absent */
+    uint32_t sparse_step;        /* one layer in sparse_step has experts */
+    uint32_t n_dense_layers;     /* the first layers, which have no experts */
+    uint32_t moe_every;          /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t window, window_from;
     uint32_t chunk;           /* 0: absent, or null */
     uint32_t full_every;      /* one layer in this many has attention; 0: absent */

@@ -194,6 +194,11 @@ struct status arch_derive_experts(struct arch_reading *r)
     if (f->weighs_inputs && m->n_chosen != 1)
         return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 1 for %s, found %u",
                            r->what, f->title, m->n_chosen);
+    if (r->expert_width_again > 0 && r->expert_width_again != m->expert_ffn)
+        return status_make(STATUS_INPUT,
+                           "%s: expert_hidden_dim: expected %u, as moe_intermediate_size says, "
+                           "found %u",
+                           r->what, m->expert_ffn, r->expert_width_again);
     if (f->mixer && m->n_chosen != 2)
         return status_make(STATUS_INPUT, "%s: num_experts_per_tok: expected 2 for %s, found %u",
                            r->what, f->title, m->n_chosen);

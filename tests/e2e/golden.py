@@ -91,6 +91,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "youtu-yarn": "model.layers.2.mlp.up_proj.weight",
            "exaone_moe": "model.layers.2.mlp.shared_experts.up_proj.weight",
            "k-exaone-list": "model.layers.3.self_attn.k_norm.weight",
+           "hy_v3": "model.layers.1.mlp.router.gate.weight",
+           "hy3-bias": "model.layers.2.mlp.shared_mlp.down_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 # Models whose tensors convert renames, also where they are published in fp8 blocks.
 FP8_TWINS = {"longcat-flash"}

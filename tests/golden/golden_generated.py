@@ -17,7 +17,7 @@ DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 def spread_by(name, shape, spread_of, tied, less_one):
     if name.endswith("A_log"):  # states that last for a few to some hundred tokens
         return -2.2, 0.8
-    if name.endswith("e_score_correction_bias"):
+    if name.endswith(("e_score_correction_bias", "expert_bias")):
         return 0, 0.1
     return spread_of(name, shape, tied, less_one)
 

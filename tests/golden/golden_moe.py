@@ -3,7 +3,7 @@ import torch
 from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, ExaoneMoeConfig,
                           ExaoneMoeForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
                           GraniteMoeForCausalLM, GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
-                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, Llama4ForCausalLM, Llama4TextConfig,
+                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, HYV3Config, HYV3ForCausalLM, Llama4ForCausalLM, Llama4TextConfig,
                           MiniMaxM2Config, MiniMaxM2ForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, PhimoeConfig,
                           PhimoeForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
@@ -20,6 +20,30 @@ def minimax_fields(n_layers, rotary_dim):
 
 
 MODELS = {
+    # a dense first layer, norms of q and k, sigmoids with a bias, always renormalised and scaled, a shared expert; the
+    # fields of the published file
+    "hy3": dict(
+        cls=HYV3ForCausalLM, dtype=torch.bfloat16, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, floats=("gate.weight", "expert_bias"),
+        fields=dict(mlp_layer_types=None, first_k_dense_replace=1, expert_hidden_dim=32, qk_norm=True, route_norm=True,
+                    moe_router_use_sigmoid=True, moe_router_enable_expert_bias=True, enable_attention_fp32_softmax=True,
+                    enable_lm_head_fp32=True, use_grouped_mm=True, num_nextn_predict_layers=1),
+        config=lambda: HYV3Config(
+            vocab_size=272, hidden_size=64, intermediate_size=128, moe_intermediate_size=32, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_experts=8, num_experts_per_tok=3,
+            num_shared_experts=1, router_scaling_factor=2.826, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=11158840.0), **LONG_CONTEXT)),
+    # biases in attention, listed dense layers, two shared experts, linear scaling, tied
+    "hy3-bias": dict(
+        cls=HYV3ForCausalLM, dtype=torch.float32, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, floats=("gate.weight", "expert_bias"),
+        config=lambda: HYV3Config(
+            vocab_size=272, hidden_size=40, intermediate_size=72, moe_intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=5, num_key_value_heads=1, head_dim=24, num_experts=7, num_experts_per_tok=2,
+            num_shared_experts=2, router_scaling_factor=1.0, attention_bias=True, rms_norm_eps=1e-6,
+            mlp_layer_types=["sparse", "dense", "sparse", "sparse"], tie_word_embeddings=True,
+            enable_moe_fp32_combine=False,
+            rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0), **LONG_CONTEXT)),
     # a window and RoPE in three of four layers, norms of q and k, a dense first layer, groups of experts whose sigmoids
     # have a bias, a shared expert; the fields of the first published files
     "k-exaone": dict(

@@ -176,6 +176,31 @@ static void k_exaone_agrees_about_its_experts(void)
     refuse(LLAMA ",\"is_moe_layer\":[true,true]", "is_moe_layer");
 }
 
+/* The sizes of Hy3-preview. */
+#define HY3(more)                                                                                  \
+    "\"architectures\":[\"HYV3ForCausalLM\"],\"head_dim\":128,\"hidden_size\":4096,"               \
+    "\"expert_hidden_dim\":1536,\"first_k_dense_replace\":1,\"intermediate_size\":13312,"          \
+    "\"max_position_embeddings\":262144,\"moe_intermediate_size\":1536,"                           \
+    "\"moe_router_use_sigmoid\":true,\"num_attention_heads\":64,\"num_experts\":192,"              \
+    "\"num_experts_per_tok\":8,\"num_hidden_layers\":80,\"num_key_value_heads\":8,"                \
+    "\"qk_norm\":true,\"rms_norm_eps\":1e-05,\"rope_theta\":11158840.0,\"route_norm\":true,"       \
+    "\"router_scaling_factor\":2.826,\"vocab_size\":120832" more
+
+static void hy3_has_its_sizes(void)
+{
+    CU_ASSERT_EQUAL_FATAL(parse(HY3(",\"num_shared_experts\":1")).code, STATUS_OK);
+    CU_ASSERT(arch_params(&m) > 293e9 && arch_params(&m) < 297e9); /* "295B" */
+    CU_ASSERT(m.router.kind == ROUTER_SIGMOID_RENORM && m.router.scale == 2.826f && m.select_bias);
+    CU_ASSERT(m.qk_norm && m.shared_ffn == 1536 && !m.layer_is_moe[0] && m.layer_is_moe[1]);
+    refuse(HY3(""), "num_shared_experts");
+    refuse(HY3(",\"num_shared_experts\":0"), "num_shared_experts");
+    refuse(HY3(",\"num_shared_experts\":1,\"n_group\":2,\"topk_group\":1"), "n_group");
+    refuse(HY3(",\"num_shared_experts\":1,\"norm_topk_prob\":false"), "norm_topk_prob");
+    refuse(HY3(",\"num_shared_experts\":1,\"mlp_bias\":true"), "mlp_bias");
+    refuse(HY3(",\"num_shared_experts\":1,\"expert_hidden_dim\":768"), "expert_hidden_dim");
+    refuse(LLAMA ",\"router_scaling_factor\":2", "router_scaling_factor");
+}
+
 /* OLMo-3: layers with a window have a RoPE of their own. */
 static void local_rope_is_found(void)
 {
@@ -374,6 +399,7 @@ void suite_arch_families(CU_pSuite suite)
     CU_add_test(suite, "K-EXAONE has its sizes", k_exaone_has_its_sizes);
     CU_add_test(suite, "K-EXAONE's fields agree about its experts",
                 k_exaone_agrees_about_its_experts);
+    CU_add_test(suite, "Hy3 has its sizes", hy3_has_its_sizes);
     CU_add_test(suite, "a RoPE of layers with a window is found", local_rope_is_found);
     CU_add_test(suite, "dense layers are those of the list", dense_layers_are_those_of_the_list);
     CU_add_test(suite, "Gemma caps scores and scales embeddings",
