@@ -74,6 +74,7 @@ static struct status find_local_rope(struct arch_reading *r)
     r->m.local_rope = true;
     if (r->rope_parameters == NULL) {
         if (!js_number(js_get(r->root, "rope_theta"), &theta)) return no_theta(r);
+        if (r->m.family->hybrid_kv) return status_ok(); /* arch_derive_hybrid has checked it */
         if (r->m.family->local_theta && r->local_theta == 0)
             return arch_field_missing(r, "rope_local_base_freq");
         if (r->m.family->local_theta) return status_ok();
@@ -230,7 +231,8 @@ static struct status derive_heads(struct arch_reading *r)
                            "%s: hidden_size / num_attention_heads: expected at most %d, found %u",
                            r->what, HEAD_DIM_MAX, m->head_dim);
     }
-    m->query_dim = m->value_dim = m->head_dim;
+    m->query_dim = m->head_dim;
+    if (m->value_dim == 0) m->value_dim = m->head_dim;
     m->head_dim = (m->head_dim + LANES - 1) / LANES * LANES;
     if ((m->family->qk_norm_last || m->l2_norm) && m->head_dim != m->query_dim) {
         return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d for %s, found %u",
@@ -293,7 +295,7 @@ static struct status derive_layer_types(struct arch_reading *r)
         const char *type = js_string(js_at(r->layer_types, l), NULL);
         const bool slides = type != NULL && strcmp(type, word) == 0;
         const bool may = m->family->chunked || rule == WINDOW_UPPER || rule == WINDOW_EVEN ||
-                         rule == WINDOW_MOST || m->family->window_listed;
+                         rule == WINDOW_MOST || rule == WINDOW_INNER || m->family->window_listed;
         if ((!slides && (type == NULL || strcmp(type, "full_attention") != 0)) ||
             (slides && m->window == 0) || (!may && slides != m->layer_has_window[l])) {
             return status_make(STATUS_INPUT,
@@ -321,6 +323,8 @@ static bool rule_has_window(const struct arch_reading *r, uint32_t layer, uint32
         return layer >= (has_from || f->window_from == 0 ? r->window_from : f->window_from);
     case WINDOW_EVEN:
         return layer % 2 == 0;
+    case WINDOW_INNER:
+        return layer > 0 && (layer + 1) % period != 0;
     case WINDOW_MOST:
         return (layer + 1) % period != 0;
     }
@@ -531,6 +535,7 @@ static struct status parse_root(struct arch_reading *r)
     r->m.may_predict = r->n_predict > 0 && r->m.n_layers < ARCH_LAYERS_MAX;
     TRY(arch_derive_blocks(r));
     TRY(arch_derive_shortcut(r));
+    TRY(arch_derive_hybrid(r));
     TRY(derive_rope(r));
     TRY(derive_unrotated(r));
     TRY(derive_heads(r));
@@ -539,6 +544,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(arch_derive_gemma(r));
     TRY(derive_window(r));
     TRY(derive_ffn(r));
+    TRY(arch_check_hybrid(r));
     derive_eos(r);
     return status_ok();
 }

@@ -32,6 +32,7 @@ enum window_rule {
     WINDOW_ALL,
     WINDOW_UPPER, /* from layer "max_window_layers" on */
     WINDOW_EVEN,  /* layers 0, 2, 4, ... */
+    WINDOW_INNER, /* as WINDOW_MOST, but layer 0 has none */
     WINDOW_MOST,  /* all but every n-th: n is "sliding_window_pattern", or else window_period */
 };
 
@@ -50,8 +51,12 @@ struct arch_family {
     bool o_bias_switch;   /* "attention_out_bias" decides for o, "attention_bias" for q, k and v */
     bool clips;           /* "clip_qkv", if given, clamps q, k and v */
     bool sinks; /* attention sinks: the softmax gets a learned score per head that has no value */
-    bool mla;   /* multi-head latent attention; RoPE rotates neighbouring elements, unless
-                   "rope_interleave" is false */
+    bool hybrid_kv; /* MiMo-V2: layers without a window have half as many KV heads as the others, as
+                       "num_key_value_heads" says, and no sinks; heads of v have "v_head_dim"
+                       elements and are multiplied by "attention_value_scale"; the fields of the
+                       published file are checked by arch_hybrid.c */
+    bool mla;       /* multi-head latent attention; RoPE rotates neighbouring elements, unless
+                       "rope_interleave" is false */
     bool partial_rotary; /* only a part of a head may be rotated: "partial_rotary_factor" */
     bool rotary_dim;     /* the rotated part is given as a number of elements: "rotary_dim" */
     bool out_norms;      /* attention and the FFN normalize their outputs, not their inputs */
@@ -180,6 +185,7 @@ struct arch_index {
 /* Multipliers; 1: none. */
 struct arch_scales {
     float attention;               /* multiplies the scores q.k */
+    float values;                  /* multiplies v; 0: nothing does */
     float embed, residual, logits; /* multiply the embeddings, what attention and FFN add to the
                                       residual stream, and the head's input */
 };
@@ -201,6 +207,9 @@ struct arch_swiglu {
 struct arch {
     const struct arch_family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads; /* L, D, H, G */
+    /* KV heads of the layers without a window, a divisor of G; 0: all layers have G. The cache has
+     * G in all layers: each of these heads is there G / n_full_kv_heads times. */
+    uint32_t n_full_kv_heads;
     /* Layer number n_layers may be a prediction layer (multi-token prediction of DeepSeek-V3, arXiv
      * 2412.19437, section 2.2), which gives draft tokens. n_predict: 1 if the layer is loaded; 0,
      * as set by arch_parse, if the checkpoint has none or nothing reads it. */
@@ -210,12 +219,12 @@ struct arch {
                            published head_dim, padded with zeros to a multiple of LANES */
     uint32_t rotary;    /* RoPE rotates the first `rotary` elements of a head */
     uint32_t query_dim; /* elements of a head of q in the weights: the published head_dim */
-    uint32_t
-        value_dim; /* elements of a head of o_proj's input in the weights. Without latent attention,
-                      heads of q, k, v and of o's input all have the published head_dim */
-    uint32_t kv_lora; /* latent attention: width of the latent; Hd = kv_lora + rotary, cached once
-                         per token; 0: none */
-    uint32_t q_lora;  /* latent attention: width of q's latent; 0: q is computed directly */
+    uint32_t value_dim; /* elements of a head of o_proj's input in the weights. Without latent
+                           attention, heads of q, k, v and of o's input all have the published
+                           head_dim, but for MiMo's v; at most Hd */
+    uint32_t kv_lora;   /* latent attention: width of the latent; Hd = kv_lora + rotary, cached once
+                           per token; 0: none */
+    uint32_t q_lora;    /* latent attention: width of q's latent; 0: q is computed directly */
     struct arch_index index;
     bool layer_shares_index[ARCH_LAYERS_MAX]; /* the layer has no index and attends to the
                                                  positions of the layer before it */
@@ -326,6 +335,21 @@ static inline uint64_t arch_mixed_inputs(const struct arch *m)
 static inline bool arch_layer_has_kv(const struct arch *m, uint32_t layer)
 {
     return !m->layer_is_delta[layer] && !m->layer_lacks_mixer[layer];
+}
+
+/* Local. Returns how many KV heads of the cache have the same keys and values, because the layer
+ * computes fewer. */
+static inline uint32_t arch_shares_keys(const struct arch *m, uint32_t layer)
+{
+    const bool fewer = m->n_full_kv_heads > 0 && !m->layer_has_window[layer];
+    return fewer ? m->n_kv_heads / m->n_full_kv_heads : 1;
+}
+
+/* Local. True when heads are computed in other widths or numbers than the cache has them. */
+static inline bool arch_pads_heads(const struct arch *m)
+{
+    return m->kv_lora == 0 &&
+           (m->head_dim != m->query_dim || m->head_dim != m->value_dim || m->n_full_kv_heads > 0);
 }
 
 /* Local. Returns how many layers of [begin, end) are recurrent. */

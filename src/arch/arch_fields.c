@@ -24,6 +24,8 @@ static const struct arch_field fields[] = {
     {"tie_word_embeddings", FIELD_SWITCH, AT(m.tied)},
     {"layer_norm_epsilon", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      ONLY(mamba_blocks), .required = true, .refused_elsewhere = true},
+    {"layernorm_epsilon", FIELD_FLOAT, AT(norm_eps), .most = 1, ONLY(hybrid_kv),
+     .refused_elsewhere = true},
     {"rms_norm_eps", FIELD_INERT, ONLY(mamba_blocks)}, /* of older files; nothing reads it */
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true, .required = true,
      ONLY(states_base)},
@@ -71,6 +73,21 @@ static const struct arch_field fields[] = {
      .refused_elsewhere = true},
     {.key = "attn_type_list", .type = FIELD_ONES}, /* 1: softmax attention; others are linear */
     {"clip_qkv", FIELD_FLOAT, AT(m.clip_qkv), .most = 1e6, .may_be_zero = true, ONLY(clips),
+     .refused_elsewhere = true},
+    {"attention_chunk_size", FIELD_INERT, ONLY(hybrid_kv)}, /* of the publisher's kernels */
+    {"attention_value_scale", FIELD_FLOAT, AT(m.scale.values), .most = 1e3, ONLY(hybrid_kv),
+     .required = true, .refused_elsewhere = true},
+    {"v_head_dim", FIELD_COUNT, AT(m.value_dim), .most = 1024, ONLY(hybrid_kv), .required = true},
+    {"add_swa_attention_sink_bias", FIELD_TRUE, ONLY(hybrid_kv), .refused_elsewhere = true},
+    /* arch_hybrid.c compares these with other fields */
+    {"swa_num_attention_heads", FIELD_INERT, ONLY(hybrid_kv), .refused_elsewhere = true},
+    {"swa_num_key_value_heads", FIELD_INERT, ONLY(hybrid_kv), .refused_elsewhere = true},
+    {"swa_head_dim", FIELD_INERT, ONLY(hybrid_kv), .refused_elsewhere = true},
+    {"swa_v_head_dim", FIELD_INERT, ONLY(hybrid_kv), .refused_elsewhere = true},
+    {"swa_rope_theta", FIELD_INERT, ONLY(hybrid_kv), .refused_elsewhere = true},
+    {"hybrid_layer_pattern", FIELD_INERT, ONLY(hybrid_kv), .refused_elsewhere = true},
+    {"moe_layer_freq", FIELD_INERT, ONLY(hybrid_kv)},
+    {"sliding_window_size", FIELD_COUNT, AT(window_before), .most = (1 << 24) - 1, ONLY(hybrid_kv),
      .refused_elsewhere = true},
     {"attention_chunk_size", FIELD_COUNT, AT(chunk), .most = 1 << 24, ONLY(chunked),
      .refused_elsewhere = true},

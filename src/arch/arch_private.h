@@ -29,6 +29,8 @@ struct arch_reading {
     uint32_t n_dense_layers;     /* the first layers, which have no experts */
     uint32_t moe_every;          /* only layers 0, moe_every, 2 moe_every, ... have experts */
     uint32_t window, window_from;
+    uint32_t window_before;   /* positions of the window before the row's own; 0: absent */
+    float norm_eps;           /* a second field for m.norm_eps; 0: absent */
     uint32_t chunk;           /* 0: absent, or null */
     uint32_t full_every;      /* one layer in this many has attention; 0: absent */
     uint32_t unrotated_every; /* without no_rope_layers: one layer in this many has no RoPE */
@@ -82,6 +84,12 @@ struct status arch_derive_index(struct arch_reading *r);
 /* arch_shortcut.c. Local. For LongCat-Flash: doubles the number of layers, sets the scales of
  * latents, and refuses fields that contradict each other. Errors: STATUS_INPUT. */
 struct status arch_derive_shortcut(struct arch_reading *r);
+
+/* arch_hybrid.c. Local. For MiMo-V2: before the other derivations, sets the KV heads, the window
+ * and what RoPE reads; after them, checks that the published file's own fields say the same.
+ * Errors: STATUS_INPUT. */
+struct status arch_derive_hybrid(struct arch_reading *r);
+struct status arch_check_hybrid(const struct arch_reading *r);
 
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */

@@ -82,6 +82,7 @@ static struct rope rope_read(const struct js_node *config, bool is_local)
     r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
     r.rotated = number_or(config, "qk_rope_head_dim", r.rotated);
     r.theta = number_or(config, "rope_theta", 10000.0);
+    if (is_local) r.theta = number_or(config, "swa_rope_theta", r.theta);
     if (is_local) r.theta = number_or(config, "rope_local_base_freq", r.theta);
     r.theta = number_or(parameters, "rope_theta", r.theta);
     if (!is_plain(parameters, &r.rule)) {

@@ -27,16 +27,21 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_ATTN_OUT_NORM, PART_AFTER_NORMS, "post_self_attn_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_ATTN_NORM, PART_BEFORE_NORMS, "input_layernorm.weight", DIM_D)},
     {VECTOR(WEIGHT_ATTN_OUT_NORM, PART_OUT_NORMS, "post_attention_layernorm.weight", DIM_D)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_ANY_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_HEADS, "self_attn.k_proj.weight", DIM_KV, DIM_D)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_HEADS, "self_attn.v_proj.weight", DIM_KV, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_HEADS, "self_attn.v_proj.weight", DIM_VALUES, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_FULL_HEADS, "self_attn.k_proj.weight", DIM_FULL_KV,
+            DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_FULL_HEADS, "self_attn.v_proj.weight", DIM_FULL_VALUES,
+            DIM_D)},
     {VECTOR(WEIGHT_Q_BIAS, PART_QKV_BIAS, "self_attn.q_proj.bias", DIM_Q)},
     {VECTOR(WEIGHT_K_BIAS, PART_QKV_BIAS, "self_attn.k_proj.bias", DIM_KV)},
-    {VECTOR(WEIGHT_V_BIAS, PART_QKV_BIAS, "self_attn.v_proj.bias", DIM_KV)},
+    {VECTOR(WEIGHT_V_BIAS, PART_QKV_BIAS, "self_attn.v_proj.bias", DIM_VALUES)},
     {VECTOR(WEIGHT_O_BIAS, PART_O_BIAS, "self_attn.o_proj.bias", DIM_D)},
     {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM_WHOLE, "self_attn.q_norm.weight", DIM_Q)},
     {VECTOR(WEIGHT_K_NORM, PART_QK_NORM_WHOLE, "self_attn.k_norm.weight", DIM_KV)},
     {VECTOR(WEIGHT_SINKS, PART_SINKS, "self_attn.sinks", DIM_H)},
+    {VECTOR(WEIGHT_SINKS, PART_SINK_BIAS, "self_attn.attention_sink_bias", DIM_H)},
     {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM, "self_attn.q_norm.weight", DIM_HEAD)},
     {VECTOR(WEIGHT_K_NORM, PART_QK_NORM, "self_attn.k_norm.weight", DIM_HEAD)},
     /* latent attention */
@@ -261,6 +266,9 @@ enum arch_axis arch_dim_axis(enum arch_dim dim)
                                                    [DIM_O] = AXIS_HEADS,
                                                    [DIM_KV_B] = AXIS_HEADS,
                                                    [DIM_KV] = AXIS_KV_HEADS,
+                                                   [DIM_VALUES] = AXIS_KV_HEADS,
+                                                   [DIM_FULL_KV] = AXIS_FULL_KV_HEADS,
+                                                   [DIM_FULL_VALUES] = AXIS_FULL_KV_HEADS,
                                                    [DIM_F] = AXIS_FFN,
                                                    [DIM_SHARED_F] = AXIS_SHARED_FFN,
                                                    [DIM_EXPERT_F] = AXIS_EXPERT_FFN,
@@ -278,7 +286,10 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
     case DIM_Q:
         return m->gated_heads ? 2 * m->query_dim : m->query_dim;
     case DIM_KV:
+    case DIM_FULL_KV:
         return m->query_dim;
+    case DIM_VALUES:
+    case DIM_FULL_VALUES:
     case DIM_O:
         return m->value_dim;
     case DIM_KV_B:
@@ -312,6 +323,9 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_O] = m->n_heads,
                                        [DIM_KV_B] = m->n_heads,
                                        [DIM_KV] = m->n_kv_heads,
+                                       [DIM_VALUES] = m->n_kv_heads,
+                                       [DIM_FULL_KV] = m->n_full_kv_heads,
+                                       [DIM_FULL_VALUES] = m->n_full_kv_heads,
                                        [DIM_Q_LORA] = m->q_lora,
                                        [DIM_KV_LORA] = m->kv_lora,
                                        [DIM_ROTARY] = m->rotary,
@@ -338,9 +352,14 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
     if (m->kv_lora > 0)
         return PART_LATENT | (arch_has_index(m, layer) ? PART_INDEX : 0) |
                (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
-    return PART_HEADS | (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
-           (m->qk_norm ? PART_QK_NORM : 0) | (m->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
-           (m->sinks ? PART_SINKS : 0);
+    const bool is_local = m->layer_has_window[layer];
+    const uint64_t sinks = !m->sinks               ? 0
+                           : !m->family->hybrid_kv ? PART_SINKS
+                           : is_local              ? PART_SINK_BIAS
+                                                   : 0;
+    return (arch_shares_keys(m, layer) > 1 ? PART_FULL_HEADS : PART_HEADS) |
+           (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
+           (m->qk_norm ? PART_QK_NORM : 0) | (m->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) | sinks;
 }
 
 static uint64_t recurrent_parts(const struct arch *m)

@@ -109,6 +109,7 @@ enum arch_axis {
     AXIS_NONE, /* not divided: every rank that holds the tensor holds all of this dimension */
     AXIS_HEADS,
     AXIS_KV_HEADS,
+    AXIS_FULL_KV_HEADS, /* KV heads of the layers without a window, if these have fewer */
     AXIS_FFN,
     AXIS_SHARED_FFN,
     AXIS_EXPERT_FFN,
@@ -122,13 +123,16 @@ enum arch_dim {
     DIM_NONE,
     DIM_ONE,
     DIM_D,
-    DIM_PAIR,     /* 2 D */
-    DIM_V,        /* AXIS_VOCAB */
-    DIM_HEAD,     /* query_dim: one head's elements */
-    DIM_H,        /* one element for each query head */
-    DIM_Q,        /* H query_dim (2 H query_dim with gates): outputs of q */
-    DIM_O,        /* H value_dim: inputs of o */
-    DIM_KV,       /* G query_dim: outputs of k and of v */
+    DIM_PAIR,    /* 2 D */
+    DIM_V,       /* AXIS_VOCAB */
+    DIM_HEAD,    /* query_dim: one head's elements */
+    DIM_H,       /* one element for each query head */
+    DIM_Q,       /* H query_dim (2 H query_dim with gates): outputs of q */
+    DIM_O,       /* H value_dim: inputs of o */
+    DIM_KV,      /* G query_dim: outputs of k */
+    DIM_VALUES,  /* G value_dim: outputs of v */
+    DIM_FULL_KV, /* the same two where layers without a window have fewer KV heads */
+    DIM_FULL_VALUES,
     DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
     DIM_Q_LORA,   /* q's latent */
     DIM_KV_LORA,  /* the latent of keys and values */
@@ -154,20 +158,22 @@ enum arch_dim {
 /* The parts that a model or a layer may have. A tensor exists if its part does. */
 #define ARCH_PARTS(PART)                                                                           \
     PART(EMBED)                                                                                    \
-    PART(PREDICT) /* of a prediction layer only */                                                 \
-    PART(HEADS)   /* attention with its own keys and values */                                     \
+    PART(PREDICT)    /* of a prediction layer only */                                              \
+    PART(HEADS)      /* attention with its own keys and values */                                  \
+    PART(FULL_HEADS) /* HEADS with the KV heads of a layer without a window */                     \
     PART(QKV_BIAS)                                                                                 \
     PART(O_BIAS)                                                                                   \
     PART(QK_NORM)                                                                                  \
     PART(QK_NORM_WHOLE)                                                                            \
     PART(SINKS)                                                                                    \
-    PART(LATENT)  /* latent attention */                                                           \
-    PART(Q_STEPS) /* LATENT with a latent for q */                                                 \
-    PART(Q_STEP)  /* LATENT without a latent for q */                                              \
-    PART(INDEX)   /* an index of LATENT, for sparse attention */                                   \
-    PART(DELTA)   /* a gated delta rule */                                                         \
-    PART(APART)   /* a DELTA with separate projections */                                          \
-    PART(MAMBA)   /* a Mamba-2 scan */                                                             \
+    PART(SINK_BIAS) /* SINKS under MiMo's name */                                                  \
+    PART(LATENT)    /* latent attention */                                                         \
+    PART(Q_STEPS)   /* LATENT with a latent for q */                                               \
+    PART(Q_STEP)    /* LATENT without a latent for q */                                            \
+    PART(INDEX)     /* an index of LATENT, for sparse attention */                                 \
+    PART(DELTA)     /* a gated delta rule */                                                       \
+    PART(APART)     /* a DELTA with separate projections */                                        \
+    PART(MAMBA)     /* a Mamba-2 scan */                                                           \
     PART(CONV_BIAS)                                                                                \
     PART(DENSE)       /* a dense FFN */                                                            \
     PART(UNGATED)     /* DENSE without a gate, with xIELU */                                       \
@@ -207,7 +213,8 @@ enum arch_part {
 #define PART_FLAG(name) PART_##name = 1ll << PART_BIT_##name,
     ARCH_PARTS(PART_FLAG)
 #undef PART_FLAG
-        PART_ATTENTION = PART_HEADS | PART_LATENT, /* any kind of attention */
+        PART_ANY_HEADS = PART_HEADS | PART_FULL_HEADS,
+    PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* any kind of attention */
     PART_RECURRENT = PART_DELTA | PART_APART,
     PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
                     PART_HEAD_BIAS, /* outside layers */

@@ -61,6 +61,12 @@ static struct status check_unquantized(const struct calib *c)
                            c->o->model->delta.is_mamba ? "Mamba-2 scan" : "gated delta rule",
                            c->o->model->family->title);
     }
+    if (c->o->model->n_full_kv_heads > 0) {
+        return status_make(STATUS_USAGE,
+                           "--calibration: not implemented for %s, whose layers without a window "
+                           "have fewer KV heads; rounding (--method rtn without --calibration) is",
+                           c->o->model->family->title);
+    }
     for (uint32_t l = 0; l < c->o->model->n_layers; l++) {
         if (!arch_continues(c->o->model, l)) continue;
         return status_make(STATUS_USAGE,

@@ -80,6 +80,12 @@ static struct status job_device_check_model(const struct arch *m, const char *na
                            "run it with --device cpu",
                            name, m->family->title);
     }
+    if (m->n_full_kv_heads > 0) {
+        return status_make(STATUS_USAGE,
+                           "--device %s: %s has layers with fewer KV heads, which run on CPUs "
+                           "alone; run it with --device cpu",
+                           name, m->family->title);
+    }
     if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
                        (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);

@@ -113,7 +113,7 @@ static void clip(struct stage *s, size_t n_rows)
 
 bool stage_is_padded(const struct stage *s)
 {
-    return s->o.model->kv_lora == 0 && s->o.model->query_dim != s->o.model->head_dim;
+    return arch_pads_heads(s->o.model);
 }
 
 /* Applies RMSNorm with w to each of n heads [query_dim], in place; does nothing if w is NULL. */
@@ -128,28 +128,60 @@ static void norm_narrow(struct stage *s, float *x, const float *w, size_t n)
                                               .y = x});
 }
 
-/* Sets `to` [n, Hd] to the heads of `from` [n, query_dim], padded with zeros. */
-static void widen(struct stage *s, const float *from, size_t n, float *to)
+/* Sets `to` [n, Hd] to the heads of `from` [n, width], padded with zeros. */
+static void widen(struct stage *s, const float *from, size_t width, size_t n, float *to)
 {
     const size_t wide = s->o.model->head_dim;
     mem_ops_fill(s->o.kern, to, 0, n * wide * sizeof *to);
-    op_place_rows(s->o.kern, &(struct place_args){.from = from,
-                                                  .n_rows = n,
-                                                  .width = s->o.model->query_dim,
-                                                  .to_stride = wide,
-                                                  .to = to});
+    op_place_rows(s->o.kern,
+                  &(struct place_args){
+                      .from = from, .n_rows = n, .width = width, .to_stride = wide, .to = to});
+}
+
+/* The heads of k and v that a layer computes, counted in the model. */
+static struct range computed_kv(const struct stage *s, const struct layer *layer)
+{
+    const struct range kv = s->o.weights->kv_heads;
+    const uint32_t share = layer->kv_share, begin = kv.begin / share;
+    return (struct range){begin, kv.begin == kv.end ? begin : (kv.end - 1) / share + 1};
+}
+
+/* Sets `to` [T, G, Hd] to heads of `from` [T, computed, width], padded with zeros. KV head h of the
+ * cache is computed head h / kv_share. */
+static void widen_kv(struct stage *s, const struct layer *layer, const float *from, size_t width,
+                     size_t n_rows, float *to)
+{
+    const struct range kv = s->o.weights->kv_heads, computed = computed_kv(s, layer);
+    const size_t n_kv = range_count(kv), wide = s->o.model->head_dim;
+    if (layer->kv_share == 1) {
+        widen(s, from, width, n_rows * n_kv, to);
+        return;
+    }
+    mem_ops_fill(s->o.kern, to, 0, n_rows * n_kv * wide * sizeof *to);
+    for (uint32_t h = kv.begin; h < kv.end; h++) {
+        const size_t at = h / layer->kv_share - computed.begin;
+        op_place_rows(s->o.kern,
+                      &(struct place_args){.from = from + at * width,
+                                           .n_rows = n_rows,
+                                           .width = width,
+                                           .to_stride = n_kv * wide,
+                                           .to = to + (h - kv.begin) * wide,
+                                           .from_stride = range_count(computed) * width});
+    }
 }
 
 /* Pads the heads to the width in the cache. Norms come first: they are over the elements without
  * padding. */
-static void widen_heads(struct stage *s, const float *q_norm, const float *k_norm, size_t n_rows)
+static void widen_heads(struct stage *s, const struct layer *layer, const float *q_norm,
+                        const float *k_norm, size_t n_rows)
 {
-    const size_t n_q = n_rows * s->attention.n_heads, n_kv = n_rows * s->attention.n_kv_heads;
+    const struct arch *m = s->o.model;
+    const size_t n_q = n_rows * s->attention.n_heads;
     norm_narrow(s, s->q, q_norm, n_q);
-    norm_narrow(s, s->k_narrow, k_norm, n_kv);
-    widen(s, s->q, n_q, s->q_wide);
-    widen(s, s->k_narrow, n_kv, s->k);
-    widen(s, s->v_narrow, n_kv, s->v);
+    norm_narrow(s, s->k_narrow, k_norm, n_rows * s->attention.n_kv_heads);
+    widen(s, s->q, m->query_dim, n_q, s->q_wide);
+    widen_kv(s, layer, s->k_narrow, m->query_dim, n_rows, s->k);
+    widen_kv(s, layer, s->v_narrow, m->value_dim, n_rows, s->v);
 }
 
 /* s->attended [T, H, value_dim] = s->o_wide without the padding of each head. */
@@ -209,7 +241,10 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
                       (size_t)s->attention.n_heads * s->o.model->query_dim, s->q);
     if (whole) norm_whole(s, w, n_rows);
     if (s->o.model->clip_qkv > 0) clip(s, n_rows);
-    if (padded) widen_heads(s, q_norm, k_norm, n_rows);
+    if (s->o.model->scale.values != 0)
+        op_scale(s->o.kern, s->v_narrow, s->o.model->scale.values,
+                 n_rows * range_count(computed_kv(s, layer)) * s->o.model->value_dim);
+    if (padded) widen_heads(s, layer, q_norm, k_norm, n_rows);
     const struct attention_work work = {.q = s->q_wide,
                                         .k = s->k,
                                         .v = s->v,

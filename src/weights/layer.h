@@ -39,7 +39,7 @@ struct delta_weights {
 };
 
 struct attention_weights {
-    struct packed q, k, v;                    /* [heads * query_dim, D] */
+    struct packed q, k, v;                    /* [heads * query_dim, D]; v: value_dim */
     struct packed o;                          /* [D, heads * value_dim], K-blocks */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
     float *q_norm, *k_norm; /* [query_dim], of whole q, k [heads * query_dim]; or NULL */
@@ -100,6 +100,7 @@ struct layer {
     uint32_t window;   /* positions that a row sees, as attn_args has it; 0: all */
     bool is_unrotated; /* q and k stay as they are (NoPE) */
     bool is_local;     /* RoPE with the frequencies of layers with a window */
+    uint32_t kv_share; /* KV heads of the cache with the same keys and values */
     bool is_moe;
     bool starts_shortcut, ends_shortcut; /* the layer has a dense FFN beside its experts, whose
                                             output the next layer adds */

@@ -393,6 +393,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
         }
         if (m->chunked && layer->window > 0) layer->window |= KERN_CHUNKS;
         layer->is_unrotated = m->layer_is_unrotated[layer->index];
+        layer->kv_share = arch_shares_keys(m, layer->index);
         layer->is_local = m->local_rope && layer->window > 0;
         layer->moe.n_experts = range_count(w->experts);
         if (l->expert_places == NULL) continue;

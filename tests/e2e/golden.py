@@ -93,9 +93,11 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "k-exaone-list": "model.layers.3.self_attn.k_norm.weight",
            "hy_v3": "model.layers.1.mlp.router.gate.weight",
            "hy3-bias": "model.layers.2.mlp.shared_mlp.down_proj.weight",
+           "mimo_v2_flash": "model.layers.1.self_attn.attention_sink_bias",
+           "mimo-v2-flash-list": "model.layers.1.self_attn.v_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
-# Models whose tensors convert renames, also where they are published in fp8 blocks.
-FP8_TWINS = {"longcat-flash"}
+# Models that are published in fp8 blocks, although convert renames tensors or layers differ in their KV heads.
+FP8_TWINS = {"longcat-flash", "mimo-v2-flash"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
 

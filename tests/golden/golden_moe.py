@@ -1,15 +1,29 @@
 """The models of the goldens with routed experts, and with attention of keys and values."""
 import torch
 from transformers import (Dots1Config, Dots1ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, ExaoneMoeConfig,
-                          ExaoneMoeForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
+                          ExaoneMoeForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM,
+                          GraniteMoeConfig,
                           GraniteMoeForCausalLM, GraniteMoeSharedConfig, GraniteMoeSharedForCausalLM,
-                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, HYV3Config, HYV3ForCausalLM, Llama4ForCausalLM, Llama4TextConfig,
-                          MiniMaxM2Config, MiniMaxM2ForCausalLM,
+                          HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM, HYV3Config, HYV3ForCausalLM, Llama4ForCausalLM,
+                          Llama4TextConfig,
+                          MiMoV2FlashConfig, MiMoV2FlashForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, PhimoeConfig,
                           PhimoeForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                           SolarOpenConfig, SolarOpenForCausalLM)
 
 from golden_common import COMMON, LONG_CONTEXT, SHORTER, SHORTEST
+
+
+def mimo_fields(n_layers):
+    """The fields of MiMo-V2-Flash's published config.json in place of transformers' own."""
+    full = [i == 0 or (i + 1) % 6 == 0 for i in range(n_layers)]
+    return dict(layer_types=None, mlp_layer_types=None, rope_parameters=None, rms_norm_eps=None,
+                routed_scaling_factor=None, hybrid_layer_pattern=[int(not f) for f in full],
+                moe_layer_freq=[int(i > 0) for i in range(n_layers)],
+                layernorm_epsilon=1e-5, partial_rotary_factor=0.334, rope_theta=5000000, swa_rope_theta=10000,
+                sliding_window_size=127, attention_chunk_size=127, add_swa_attention_sink_bias=True,
+                add_full_attention_sink_bias=False, scoring_func="sigmoid", topk_method="noaux_tc", swa_head_dim=48,
+                swa_v_head_dim=32, swa_num_attention_heads=8, swa_num_key_value_heads=4)
 
 
 def minimax_fields(n_layers, rotary_dim):
@@ -20,6 +34,30 @@ def minimax_fields(n_layers, rotary_dim):
 
 
 MODELS = {
+    # windows with sinks in most layers, half as many KV heads in the others, heads of v narrower than those of q and k
+    # and scaled, a third of a head rotated, two bases; the published file's fields
+    "mimo-v2-flash": dict(
+        cls=MiMoV2FlashForCausalLM, dtype=torch.bfloat16, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, floats=("gate.weight", "e_score_correction_bias"), fields=mimo_fields(6),
+        config=lambda: MiMoV2FlashConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=6,
+            num_attention_heads=8, num_key_value_heads=2, head_dim=48, v_head_dim=32, n_routed_experts=4,
+            num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True, sliding_window=128,
+            attention_value_scale=0.707, rms_norm_eps=1e-5, tie_word_embeddings=False, **LONG_CONTEXT)),
+    # listed windows and dense layers, padded heads, one KV head in the layers without a window, groups, tied
+    "mimo-v2-flash-list": dict(
+        cls=MiMoV2FlashForCausalLM, dtype=torch.float32, prompts=(70, 668), generated=True, tokenizer="qwen3-next",
+        every=11, floats=("gate.weight", "e_score_correction_bias"),
+        config=lambda: MiMoV2FlashConfig(
+            vocab_size=272, hidden_size=40, intermediate_size=72, moe_intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=6, num_key_value_heads=1, head_dim=40, v_head_dim=24, n_routed_experts=6,
+            num_experts_per_tok=2, n_group=2, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.5,
+            sliding_window=40, attention_value_scale=0.5, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+            mlp_layer_types=["dense", "sparse", "dense", "sparse"],
+            rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.6),
+                                 sliding_attention=dict(rope_type="default", rope_theta=5e3, partial_rotary_factor=0.6)),
+            **LONG_CONTEXT)),
     # a dense first layer, norms of q and k, sigmoids with a bias, always renormalised and scaled, a shared expert; the
     # fields of the published file
     "hy3": dict(

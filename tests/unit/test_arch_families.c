@@ -179,7 +179,7 @@ static void k_exaone_agrees_about_its_experts(void)
 /* The sizes of Hy3-preview. */
 #define HY3(more)                                                                                  \
     "\"architectures\":[\"HYV3ForCausalLM\"],\"head_dim\":128,\"hidden_size\":4096,"               \
-    "\"expert_hidden_dim\":1536,\"first_k_dense_replace\":1,\"intermediate_size\":13312,"          \
+    "\"first_k_dense_replace\":1,\"intermediate_size\":13312,"                                     \
     "\"max_position_embeddings\":262144,\"moe_intermediate_size\":1536,"                           \
     "\"moe_router_use_sigmoid\":true,\"num_attention_heads\":64,\"num_experts\":192,"              \
     "\"num_experts_per_tok\":8,\"num_hidden_layers\":80,\"num_key_value_heads\":8,"                \
@@ -197,8 +197,69 @@ static void hy3_has_its_sizes(void)
     refuse(HY3(",\"num_shared_experts\":1,\"n_group\":2,\"topk_group\":1"), "n_group");
     refuse(HY3(",\"num_shared_experts\":1,\"norm_topk_prob\":false"), "norm_topk_prob");
     refuse(HY3(",\"num_shared_experts\":1,\"mlp_bias\":true"), "mlp_bias");
-    refuse(HY3(",\"num_shared_experts\":1,\"expert_hidden_dim\":768"), "expert_hidden_dim");
+    CU_ASSERT_EQUAL(parse(HY3(",\"num_shared_experts\":1,\"expert_hidden_dim\":1536")).code,
+                    STATUS_OK);
+    refuse(HY3(",\"num_shared_experts\":1,\"expert_hidden_dim\":768"), "expected 1536");
     refuse(LLAMA ",\"router_scaling_factor\":2", "router_scaling_factor");
+}
+
+/* MiMo-V2-Flash with its published sizes and names of fields, and six layers. */
+#define MIMO(more)                                                                                 \
+    "\"architectures\":[\"MiMoV2FlashForCausalLM\"],\"head_dim\":192,\"hidden_size\":4096,"        \
+    "\"attention_value_scale\":0.707,\"intermediate_size\":16384,\"layernorm_epsilon\":1e-05,"     \
+    "\"max_position_embeddings\":262144,\"moe_intermediate_size\":2048,"                           \
+    "\"n_routed_experts\":256,\"num_attention_heads\":64,\"num_experts_per_tok\":8,"               \
+    "\"num_hidden_layers\":6,\"num_key_value_heads\":4,\"partial_rotary_factor\":0.334,"           \
+    "\"sliding_window\":128,\"vocab_size\":152576" more
+#define MIMO_V    ",\"v_head_dim\":128"
+#define MIMO_ROPE ",\"rope_theta\":5000000,\"swa_rope_theta\":10000"
+#define MIMO_TOPK MIMO_V MIMO_ROPE ",\"norm_topk_prob\":true,\"sliding_window_size\":128"
+
+static void mimo_has_two_kinds_of_layers(void)
+{
+    CU_ASSERT_EQUAL_FATAL(parse(MIMO(MIMO_TOPK ",\"hybrid_layer_pattern\":[0,1,1,1,1,0],"
+                                               "\"moe_layer_freq\":[0,1,1,1,1,1],"
+                                               "\"swa_num_key_value_heads\":8"))
+                              .code,
+                          STATUS_OK);
+    CU_ASSERT(m.n_kv_heads == 8 && m.n_full_kv_heads == 4 && m.value_dim == 128);
+    CU_ASSERT(m.query_dim == 192 && m.rotary == 64 && m.window == 129 && m.local_rope);
+    CU_ASSERT_STRING_EQUAL(windows(), "011110");
+    CU_ASSERT(m.norm_eps == 1e-5f && m.scale.values == 0.707f);
+    for (uint32_t l = 0; l < 6; l++) {
+        const uint64_t parts = arch_layer_parts(&m, l);
+        const bool is_full = l == 0 || l == 5;
+        CU_ASSERT_EQUAL((parts & PART_FULL_HEADS) != 0, is_full);
+        CU_ASSERT_EQUAL((parts & PART_HEADS) != 0, !is_full);
+        CU_ASSERT_EQUAL((parts & PART_SINK_BIAS) != 0, !is_full);
+        CU_ASSERT(arch_shares_keys(&m, l) == (is_full ? 2 : 1) && (parts & PART_SINKS) == 0);
+    }
+    CU_ASSERT(arch_dim_size(&m, DIM_FULL_KV) == 768 && arch_dim_size(&m, DIM_VALUES) == 1024);
+    CU_ASSERT_EQUAL(parse(MIMO(MIMO_V MIMO_ROPE ",\"norm_topk_prob\":true")).code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.window, 128);
+}
+
+/* Fields that transformers does not read must say what it computes. */
+static void mimo_refuses_what_transformers_ignores(void)
+{
+    refuse(MIMO(MIMO_V MIMO_ROPE), "norm_topk_prob");
+    refuse(MIMO(MIMO_TOPK ",\"hybrid_layer_pattern\":[0,1,1,1,1,1]"), "hybrid_layer_pattern[5]");
+    refuse(MIMO(MIMO_TOPK ",\"moe_layer_freq\":[1,1,1,1,1,1]"), "moe_layer_freq[0]");
+    refuse(MIMO(MIMO_TOPK ",\"moe_layer_freq\":[0]"), "moe_layer_freq[1]");
+    refuse(MIMO(MIMO_TOPK ",\"swa_num_key_value_heads\":4"), "swa_num_key_value_heads");
+    refuse(MIMO(MIMO_TOPK ",\"swa_v_head_dim\":64"), "swa_v_head_dim");
+    refuse(MIMO(MIMO_V ",\"norm_topk_prob\":true,\"rope_theta\":5000000,\"swa_rope_theta\":2e4"),
+           "swa_rope_theta");
+    refuse(MIMO(MIMO_V ",\"norm_topk_prob\":true,\"rope_theta\":5000000"), "swa_rope_theta");
+    refuse(MIMO(MIMO_V ",\"norm_topk_prob\":true,\"rope_theta\":1e4,\"swa_rope_theta\":1e4"),
+           "\"rope_theta\": expected 5e+06");
+    refuse(MIMO(MIMO_TOPK ",\"rms_norm_eps\":1e-6"), "layernorm_epsilon");
+    refuse(MIMO(MIMO_TOPK ",\"attention_bias\":true"), "attention_bias");
+    refuse(MIMO(MIMO_TOPK ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}"), "rope_scaling");
+    refuse(MIMO(MIMO_TOPK ",\"add_full_attention_sink_bias\":true"), "add_full_attention");
+    refuse(MIMO(MIMO_TOPK ",\"add_swa_attention_sink_bias\":false"), "add_swa_attention");
+    refuse(MIMO(MIMO_ROPE ",\"norm_topk_prob\":true,\"v_head_dim\":256"), "at most head_dim 192");
+    refuse(LLAMA ",\"attention_value_scale\":0.5", "attention_value_scale");
 }
 
 /* OLMo-3: layers with a window have a RoPE of their own. */
@@ -400,6 +461,9 @@ void suite_arch_families(CU_pSuite suite)
     CU_add_test(suite, "K-EXAONE's fields agree about its experts",
                 k_exaone_agrees_about_its_experts);
     CU_add_test(suite, "Hy3 has its sizes", hy3_has_its_sizes);
+    CU_add_test(suite, "MiMo-V2-Flash has two kinds of layers", mimo_has_two_kinds_of_layers);
+    CU_add_test(suite, "MiMo-V2-Flash refuses what transformers ignores",
+                mimo_refuses_what_transformers_ignores);
     CU_add_test(suite, "a RoPE of layers with a window is found", local_rope_is_found);
     CU_add_test(suite, "dense layers are those of the list", dense_layers_are_those_of_the_list);
     CU_add_test(suite, "Gemma caps scores and scales embeddings",

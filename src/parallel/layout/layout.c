@@ -113,6 +113,16 @@ struct range layout_kv_heads(const struct layout *l, uint32_t tp)
     return kv_heads_of(&l->model, layout_heads(l, tp));
 }
 
+struct range layout_full_kv_heads(const struct layout *l, uint32_t tp)
+{
+    const struct arch *a = l->model.arch;
+    const struct range kv = layout_kv_heads(l, tp);
+    if (a->n_full_kv_heads == 0) return (struct range){0, 0};
+    const uint32_t share = a->n_kv_heads / a->n_full_kv_heads;
+    const uint32_t begin = kv.begin / share;
+    return (struct range){begin, kv.begin == kv.end ? begin : ceil_div(kv.end, share)};
+}
+
 struct range layout_layers(const struct layout *l, uint32_t pp)
 {
     return (struct range){l->stage_begin[pp], l->stage_begin[pp + 1]};

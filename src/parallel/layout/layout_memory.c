@@ -141,7 +141,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t d = m->width, f = dense_columns(l, place);
     const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->value_dim;
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
-    const bool padded = !latent && m->head_dim != m->query_dim, wide = latent || padded;
+    const bool padded = arch_pads_heads(m), wide = latent || padded;
     const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
     const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
@@ -174,7 +174,7 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_INDEX_MIX] = m->index.n_heads,
                     [WORKSPACE_INDEX_CHOSEN] = m->index.n_chosen,
                     [WORKSPACE_K_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
-                    [WORKSPACE_V_NARROW] = padded ? kv / m->head_dim * m->query_dim : 0,
+                    [WORKSPACE_V_NARROW] = padded ? kv / m->head_dim * m->value_dim : 0,
                     [WORKSPACE_Q_WIDE] = wide ? h * m->head_dim : 0,
                     [WORKSPACE_O_WIDE] = wide ? h * m->head_dim : 0,
                     [WORKSPACE_ATTENDED] = max_u64(n_o, o_delta),
