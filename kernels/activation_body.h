@@ -52,6 +52,20 @@ ALWAYS_INLINE struct v16 v16_xielu(struct v16 x, const float law[4])
     return v16_above(x, v16_zero(), up, down);
 }
 
+/* Computes el_gelu_body. */
+ALWAYS_INLINE struct v16 v16_gelu(struct v16 x)
+{
+    const struct v16 zero = v16_zero(), size = v16_above(zero, x, v16_sub(v16_set1(-0.0f), x), x);
+    const struct v16 z = v16_min(v16_set1(EL_GELU_TOP), size), one = v16_set1(1.0f);
+    const struct v16 t = v16_div(one, v16_madd(v16_set1(EL_GELU_T), z, one));
+    struct v16 p = v16_madd(v16_set1(EL_GELU_P5), t, v16_set1(EL_GELU_P4));
+    p = v16_madd(p, t, v16_set1(EL_GELU_P3));
+    p = v16_madd(p, t, v16_set1(EL_GELU_P2));
+    p = v16_madd(p, t, v16_set1(EL_GELU_P1));
+    const struct v16 e = v16_exp(v16_mul(v16_mul(z, z), v16_set1(-0.5f)));
+    return v16_sub(v16_above(x, zero, x, zero), v16_mul(z, v16_mul(v16_mul(p, t), e)));
+}
+
 /* Loads the last n < 16 values of a row; the other lanes are zeros. */
 ALWAYS_INLINE struct v16 activation_tail(const float *x, size_t n)
 {
@@ -83,6 +97,13 @@ ALWAYS_INLINE void row_xielu(float *x, size_t n, const float law[4])
     size_t i = 0;
     for (; i + 16 <= n; i += 16) v16_store(x + i, v16_xielu(v16_load(DTYPE_F32, x, i), law));
     if (i < n) activation_put_tail(x + i, n - i, v16_xielu(activation_tail(x + i, n - i), law));
+}
+
+ALWAYS_INLINE void row_gelu(float *x, size_t n)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) v16_store(x + i, v16_gelu(v16_load(DTYPE_F32, x, i)));
+    if (i < n) activation_put_tail(x + i, n - i, v16_gelu(activation_tail(x + i, n - i)));
 }
 
 /* Computes kern.h's layer norm. Lanes beyond the row's end add nothing. */

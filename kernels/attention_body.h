@@ -54,7 +54,7 @@ static void block_begin(struct block *b, size_t first, size_t n)
         const bool shared = b->slice->n_shared > 0;
         const size_t at = shared ? seqs[row].row0 : seqs->row0 + row;
         b->query[i].at = (at * b->args->n_heads + head) * hd;
-        b->query[i].position = shared ? seqs[row].pos0 : seqs->pos0 + row;
+        b->query[i].position = shared ? seqs[row].pos0 : kern_last_visible(b->args, seqs, row);
         if (++head < b->slice->head1) continue;
         head = b->slice->head0;
         row++;

@@ -84,6 +84,13 @@ DEVICE_INLINE size_t kern_first_visible(size_t p, uint32_t window)
     return window > 0 && p >= window ? p - window + 1 : 0;
 }
 
+/* Returns the last position that row `row` of a sequence sees. */
+DEVICE_INLINE size_t kern_last_visible(const struct attn_args *a, const struct seq_rows *seq,
+                                       size_t row)
+{
+    return seq->pos0 + (a->ahead ? seq->n_rows - 1 : row);
+}
+
 /* Returns the divisor of a row's output. A sink far above all scores makes it infinite, and the
  * output 0. */
 DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)

@@ -284,6 +284,14 @@ static uint64_t kat_xielu(struct kat_bench *b, enum dtype t)
     return kat_hash(kat_hash(kat_hash_start, b->y, N * sizeof(float)), b->x, N * sizeof(float));
 }
 
+static uint64_t kat_gelu(struct kat_bench *b, enum dtype t)
+{
+    (void)t;
+    kat_fill(27, b->x, N, 6.0f);
+    b->t->gelu(b->x, N);
+    return kat_hash(kat_hash_start, b->x, N * sizeof(float));
+}
+
 static uint64_t kat_sums(struct kat_bench *b, enum dtype t)
 {
     (void)t;
@@ -399,6 +407,8 @@ static const struct {
     {"swiglu, clamped", kat_swiglu_clamped, DTYPE_F32, 0x2BF5898A320B61C4u},
     {"geglu, softcap", kat_geglu, DTYPE_F32, 0x1C6169C6C9CB5012u},
     {"xielu, layernorm", kat_xielu, DTYPE_F32, 0xAA017DB8CA236943u},
+    {"gelu", kat_gelu, DTYPE_F32, 0xF8663D5A69E60382u},
+    {"attention ahead", kat_ahead, DTYPE_F16, 0x0A4D5C07165C217Du},
     {"attention with sinks and a softcap", kat_softcap, DTYPE_BF16, 0x9A6A64607B24FBF5u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"delta_rule", kat_delta, DTYPE_F32, 0x2FEBF7E2F8AD94E2u},

@@ -40,6 +40,7 @@ uint64_t kat_attention(struct kat_bench *b, enum dtype t);
 uint64_t kat_shared(struct kat_bench *b, enum dtype t);
 uint64_t kat_parts(struct kat_bench *b, enum dtype t);
 uint64_t kat_sinks(struct kat_bench *b, enum dtype t);
+uint64_t kat_ahead(struct kat_bench *b, enum dtype t);
 uint64_t kat_softcap(struct kat_bench *b, enum dtype t);
 uint64_t kat_index(struct kat_bench *b, enum dtype t);
 uint64_t kat_delta(struct kat_bench *b, enum dtype t);

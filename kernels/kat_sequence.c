@@ -64,6 +64,18 @@ uint64_t kat_attention(struct kat_bench *b, enum dtype t)
     return h;
 }
 
+/* Rows that see the last row of their sequence. */
+uint64_t kat_ahead(struct kat_bench *b, enum dtype t)
+{
+    static const int32_t blocks[BLOCKS] = {1, 0};
+    enum { T = 17 };
+    const struct seq_rows seq = {0, T, FIRST_POS, blocks, 0};
+    struct attn_args a = attention_of(b, t, &seq, 1);
+    a.ahead = true;
+    b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row1 = T});
+    return kat_hash(kat_hash_start, b->y, T * ROW * sizeof *b->y);
+}
+
 /* Rows of several sequences whose first tile is the same. */
 uint64_t kat_shared(struct kat_bench *b, enum dtype t)
 {

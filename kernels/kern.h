@@ -201,7 +201,8 @@ struct state_run {
 };
 
 /* Causal attention over the cache (the rows' own K and V are already written there). For each row
- * at position p and head h with kv head g = kv_of_head[h]:
+ * at position p and head h with kv head g = kv_of_head[h] (`ahead`: every row stands at p, the
+ * position of its sequence's last row):
  *   tile t covers positions [64t, 64t + 64), clipped to the visible ones, [lo, p] with
  *       lo = window > 0 && p >= window ? p - window + 1 : 0
  *       or, with chunks of C = window - KERN_CHUNKS positions, the last multiple of C up to p
@@ -225,6 +226,8 @@ struct attn_args {
     const float *sinks; /* [H] scores that add to the sum but have no value vector; NULL: none */
     uint32_t window;    /* 0: all positions; KERN_CHUNKS + C: those of the row's chunk of C */
     float softcap;      /* 0: none */
+    bool ahead;         /* rows also see the later rows of their sequence, which are all here; no
+                           window. Not on a device */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
     float *parts; /* results of tiles that several threads compute for one row and kv head; NULL:
@@ -384,6 +387,9 @@ struct kern_table {
 
     /* x_i = xIELU(x_i), in place (el_xielu_body) */
     void (*xielu)(float *x, size_t n, const float law[4]);
+
+    /* x_i = GELU(x_i), in place (el_gelu_body) */
+    void (*gelu)(float *x, size_t n);
 
     /* SwiGLU as gpt-oss has it, of clamped inputs g_i = min(g_i, limit), u_i = min(max(u_i,
      * -limit), limit): y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); NaN stays NaN */

@@ -102,6 +102,9 @@ void op_softcap(const struct kern_table *k, float *x, float cap, size_t n);
 /* Applies the table's xielu to x [n]; law [4] = alpha_p, alpha_n, beta, eps. */
 void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n);
 
+/* Applies the table's gelu to x [n]. Not on a device. */
+void op_gelu(const struct kern_table *k, float *x, size_t n);
+
 /* x_i = max(x_i, 0) * max(x_i, 0) for x [n], in place; a NaN stays NaN. Not on a device. */
 void op_relu2(const struct kern_table *k, float *x, size_t n);
 

@@ -8,6 +8,8 @@
 #include "kernels/device_ops.h"
 #include "kernels/part.h"
 
+#include <assert.h>
+
 enum {
     RUN_QUERIES = 256, /* queries of a run (rows times heads); they share loaded keys and values */
     SHORT_QUERIES = 128,  /* queries of a run if long runs are too few for the threads */
@@ -143,7 +145,8 @@ static uint64_t run_cost(const struct attention_job *job, const struct run *r)
             cost += queries_cost(job, 1, seq[i].pos0 + 1 - r->n_shared * KV_BLOCK_TOKENS);
         return cost;
     }
-    const size_t mean = seq->pos0 + r->row0 + r->n - r->n / 2, window = job->a->window;
+    const size_t all = seq->pos0 + seq->n_rows, window = job->a->window;
+    const size_t mean = job->a->ahead ? all : seq->pos0 + r->row0 + r->n - r->n / 2;
     return queries_cost(job, r->n, window > 0 ? min_size(mean, window) : mean);
 }
 
@@ -260,6 +263,7 @@ static void attend_tiles(struct attention_job *job)
 
 void op_attention(const struct kern_table *k, const struct attn_args *a)
 {
+    assert(!a->ahead || (a->window == 0 && k->device == NULL));
     if (k->device != NULL) {
         device_ops_of(k->device)->attention(k->device, a);
         return;

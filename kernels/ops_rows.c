@@ -277,6 +277,26 @@ void op_xielu(const struct kern_table *k, float *x, const float law[4], size_t n
     part_run(k->team, n * CLAMPED_COST, xielu_part, &job);
 }
 
+struct gelu_job {
+    const struct kern_table *k;
+    float *x;
+    size_t n;
+};
+
+static void gelu_part(const void *job_, struct part part)
+{
+    const struct gelu_job *job = job_;
+    size_t i, end;
+    if (part_take(&part, job->n, CLAMPED_COST, &i, &end)) job->k->gelu(job->x + i, end - i);
+}
+
+void op_gelu(const struct kern_table *k, float *x, size_t n)
+{
+    const struct gelu_job job = {k, x, n};
+    assert(k->device == NULL);
+    part_run(k->team, n * CLAMPED_COST, gelu_part, &job);
+}
+
 struct relu2_job {
     float *x;
     size_t n;

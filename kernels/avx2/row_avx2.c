@@ -198,6 +198,11 @@ static void k_xielu_f32_avx2(float *x, size_t n, const float law[4])
     row_xielu(x, n, law);
 }
 
+static void k_gelu_f32_avx2(float *x, size_t n)
+{
+    row_gelu(x, n);
+}
+
 static void k_layernorm_f32_avx2(const float *x, const float *w, const float *b, size_t n,
                                  float eps, float *y)
 {
@@ -217,6 +222,7 @@ void fill_row_avx2(struct kern_table *t)
     t->geglu = k_geglu_f32_avx2;
     t->softcap = k_softcap_f32_avx2;
     t->xielu = k_xielu_f32_avx2;
+    t->gelu = k_gelu_f32_avx2;
     t->layernorm = k_layernorm_f32_avx2;
     t->swiglu_clamped = k_swiglu_clamped_f32_avx2;
     t->add = k_add_f32_avx2;

@@ -108,6 +108,11 @@ static void k_xielu_f32_avx512(float *x, size_t n, const float law[4])
     row_xielu(x, n, law);
 }
 
+static void k_gelu_f32_avx512(float *x, size_t n)
+{
+    row_gelu(x, n);
+}
+
 static void k_layernorm_f32_avx512(const float *x, const float *w, const float *b, size_t n,
                                    float eps, float *y)
 {
@@ -123,6 +128,7 @@ void fill_row_avx512(struct kern_table *t)
     t->geglu = k_geglu_f32_avx512;
     t->softcap = k_softcap_f32_avx512;
     t->xielu = k_xielu_f32_avx512;
+    t->gelu = k_gelu_f32_avx512;
     t->layernorm = k_layernorm_f32_avx512;
     t->axpy = k_axpy_f32_avx512;
 }

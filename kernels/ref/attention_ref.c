@@ -127,7 +127,8 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct attn_s
                     size_t head, size_t i)
 {
     const struct seq_rows *seq = &a->seqs[s->seq];
-    const size_t p = seq->pos0 + i, first = kern_first_visible(p, a->window) / KV_BLOCK_TOKENS;
+    const size_t p = kern_last_visible(a, seq, i);
+    const size_t first = kern_first_visible(p, a->window) / KV_BLOCK_TOKENS;
     float *out = a->out + row_at(a, s, head, i);
     struct state total = {0};
     for (size_t n = first; n <= p / KV_BLOCK_TOKENS; n++) {

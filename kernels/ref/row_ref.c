@@ -132,6 +132,11 @@ static void k_xielu_f32_ref(float *x, size_t n, const float law[4])
     for (size_t i = 0; i < n; i++) x[i] = el_xielu_body(x[i], law);
 }
 
+static void k_gelu_f32_ref(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] = el_gelu_body(x[i]);
+}
+
 static void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
                                      float limit, float *y)
 {
@@ -166,6 +171,7 @@ void fill_row_ref(struct kern_table *t)
     t->geglu = k_geglu_f32_ref;
     t->softcap = k_softcap_f32_ref;
     t->xielu = k_xielu_f32_ref;
+    t->gelu = k_gelu_f32_ref;
     t->layernorm = k_layernorm_f32_ref;
     t->swiglu_clamped = k_swiglu_clamped_f32_ref;
     t->add = k_add_f32_ref;

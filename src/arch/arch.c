@@ -541,6 +541,7 @@ static struct status parse_root(struct arch_reading *r)
     TRY(derive_heads(r));
     TRY(check_heads(r));
     derive_attention(r);
+    TRY(arch_derive_encoder(r));
     TRY(arch_derive_gemma(r));
     TRY(derive_window(r));
     TRY(derive_ffn(r));

@@ -160,6 +160,9 @@ struct arch_family {
                            unless "position_embedding_type" is "rope" */
     bool mamba_blocks;  /* a layer has a mixer or an FFN, not both; "hybrid_override_pattern" may
                            list the layers; no RoPE; FFNs and experts are relu2 without a gate */
+    bool encoder; /* tokens also attend to later ones, and there is no head; layer norms follow
+                     the sums; embeddings of positions and types are added to those of
+                     tokens; all linears have biases, and FFNs are GELU without a gate */
 };
 
 /* The sizes of recurrent layers, which have a gated delta rule or a Mamba-2 scan instead of
@@ -269,7 +272,9 @@ struct arch {
     float softcap, logit_cap; /* c in c tanh(x / c), applied to scores and to logits; 0: none */
     struct router_rule router;
     bool layer_is_moe[ARCH_LAYERS_MAX];
-    int32_t eos_ids[16]; /* ids in config.json; the lead adds others */
+    bool encoder;                  /* see struct arch_family */
+    uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens */
+    int32_t eos_ids[16];           /* ids in config.json; the lead adds others */
     uint32_t n_eos_ids;
 };
 

@@ -523,6 +523,7 @@ static const struct arch_family families[] = {
      .renormalise = true,
      .names = &sparse,
      .states_base = true},
+    {.architecture = "BertModel", .title = "BERT", .layer_norms = true, .encoder = true},
 };
 
 const struct arch_family *arch_family_at(size_t i)

@@ -91,6 +91,10 @@ struct status arch_derive_shortcut(struct arch_reading *r);
 struct status arch_derive_hybrid(struct arch_reading *r);
 struct status arch_check_hybrid(const struct arch_reading *r);
 
+/* arch_encoder.c. Local. For encoders: sets what their layers have, and refuses fields that the
+ * reference would not read. Errors: STATUS_INPUT. */
+struct status arch_derive_encoder(struct arch_reading *r);
+
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */
 struct status arch_derive_chunks(struct arch_reading *r);

@@ -17,6 +17,8 @@
 
 static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_EMBED, WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
+    {FLOATS(WEIGHT_POSITIONS, PART_PLACES, "model.embed_positions.weight", DIM_POSITIONS, DIM_D)},
+    {FLOATS(WEIGHT_TYPES, PART_PLACES, "model.embed_types.weight", DIM_TYPES, DIM_D)},
     /* before and after a prediction layer */
     {VECTOR(WEIGHT_PREDICT_TOKEN_NORM, PART_PREDICT, "enorm.weight", DIM_D)},
     {VECTOR(WEIGHT_PREDICT_ROW_NORM, PART_PREDICT, "hnorm.weight", DIM_D)},
@@ -136,6 +138,8 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_RELU2, "mlp.up_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_RELU2, "mlp.down_proj.weight", DIM_D, DIM_F),
      .has_leaves = true},
+    {VECTOR(WEIGHT_GATE_BIAS, PART_RELU2_BIAS, "mlp.up_proj.bias", DIM_F)},
+    {VECTOR(WEIGHT_DOWN_BIAS, PART_RELU2_BIAS, "mlp.down_proj.bias", DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_LONE_SHARED, "shared_mlp.gate_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_UP, PART_LONE_SHARED, "shared_mlp.up_proj.weight", DIM_F, DIM_D)},
     {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_LONE_SHARED, "shared_mlp.down_proj.weight", DIM_D, DIM_F),
@@ -343,6 +347,8 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
                                        [DIM_DELTA_BA] = m->delta.n_key_heads,
                                        [DIM_DELTA_HEAD] = m->delta.value_dim,
                                        [DIM_DELTA_TAPS] = m->delta.n_taps,
+                                       [DIM_POSITIONS] = m->n_positions,
+                                       [DIM_TYPES] = m->n_types,
                                        [DIM_GROUPS] = m->delta.n_key_heads * m->delta.key_dim};
     return sizes[dim] * arch_dim_unit(m, dim);
 }
@@ -381,6 +387,7 @@ static uint64_t dense_parts(const struct arch *m)
 {
     if (m->family->xielu) return PART_UNGATED;
     if (m->gate == GATE_RELU2) return PART_RELU2;
+    if (m->gate == GATE_GELU) return PART_RELU2 | PART_RELU2_BIAS;
     if (m->lone_shared) return PART_LONE_SHARED;
     return PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
 }
@@ -426,7 +433,8 @@ static uint64_t all_elements(const struct arch *m, uint64_t parts)
 
 uint64_t arch_params(const struct arch *m)
 {
-    uint64_t n = all_elements(m, PART_EMBED | arch_final_parts(m) | (m->tied ? 0 : PART_HEAD));
+    const uint64_t outer = PART_EMBED | (m->encoder ? PART_PLACES : 0) | arch_final_parts(m);
+    uint64_t n = all_elements(m, outer | (m->tied ? 0 : PART_HEAD));
     for (uint32_t l = 0; l < m->n_layers; l++) n += all_elements(m, arch_layer_parts(m, l));
     return n;
 }

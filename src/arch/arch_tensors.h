@@ -9,6 +9,8 @@
 /* The role of a tensor in the model. The roles of a layer are next to each other. */
 enum weight_role {
     WEIGHT_EMBED,
+    WEIGHT_POSITIONS, /* embeddings of an encoder's positions, and of types of tokens */
+    WEIGHT_TYPES,
     WEIGHT_ATTN_NORM,     /* norm of attention's input */
     WEIGHT_ATTN_OUT_NORM, /* norm of attention's output */
     WEIGHT_Q,
@@ -151,6 +153,8 @@ enum arch_dim {
     DIM_DELTA_BA,
     DIM_DELTA_HEAD, /* one value head's elements */
     DIM_DELTA_TAPS,
+    DIM_POSITIONS, /* embedded positions and types of tokens; never divided */
+    DIM_TYPES,
     DIM_GROUPS, /* B, or C, of all groups of a Mamba-2 scan: never divided */
     DIM_COUNT
 };
@@ -158,6 +162,7 @@ enum arch_dim {
 /* The parts that a model or a layer may have. A tensor exists if its part does. */
 #define ARCH_PARTS(PART)                                                                           \
     PART(EMBED)                                                                                    \
+    PART(PLACES)     /* EMBED of an encoder: embeddings of positions and types */                  \
     PART(PREDICT)    /* of a prediction layer only */                                              \
     PART(HEADS)      /* attention with its own keys and values */                                  \
     PART(FULL_HEADS) /* HEADS with the KV heads of a layer without a window */                     \
@@ -175,9 +180,10 @@ enum arch_dim {
     PART(APART)     /* a DELTA with separate projections */                                        \
     PART(MAMBA)     /* a Mamba-2 scan */                                                           \
     PART(CONV_BIAS)                                                                                \
-    PART(DENSE)       /* a dense FFN */                                                            \
-    PART(UNGATED)     /* DENSE without a gate, with xIELU */                                       \
-    PART(RELU2)       /* DENSE without a gate */                                                   \
+    PART(DENSE)   /* a dense FFN */                                                                \
+    PART(UNGATED) /* DENSE without a gate, with xIELU */                                           \
+    PART(RELU2)   /* DENSE without a gate, with relu2 or GELU */                                   \
+    PART(RELU2_BIAS)                                                                               \
     PART(LONE_SHARED) /* DENSE under the names of shared experts */                                \
     PART(LONE_MIXER)  /* the norm of a layer without an FFN */                                     \
     PART(LONE_FFN)    /* the norm of a layer without a mixer */                                    \
@@ -216,8 +222,8 @@ enum arch_part {
         PART_ANY_HEADS = PART_HEADS | PART_FULL_HEADS,
     PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* any kind of attention */
     PART_RECURRENT = PART_DELTA | PART_APART,
-    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED | PART_FINAL_BIAS |
-                    PART_HEAD_BIAS, /* outside layers */
+    PARTS_OUTSIDE = PART_EMBED | PART_PLACES | PART_FINAL | PART_HEAD | PART_HEAD_TIED |
+                    PART_FINAL_BIAS | PART_HEAD_BIAS, /* outside layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */

@@ -31,6 +31,7 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                    .softcap = s->softcap,
                                    .sinks = w->sinks,
                                    .window = w->window,
+                                   .ahead = s->ahead,
                                    .seqs = w->seqs,
                                    .n_seqs = w->n_seqs,
                                    .parts = w->parts,

@@ -13,6 +13,7 @@ struct attention_shape {
     float softcap;                          /* of scores; 0: none */
     float norm_eps;                         /* of q and k norms */
     bool norms_last;                        /* q and k norms come after RoPE */
+    bool ahead;                             /* as in attn_args */
 };
 
 /* One layer's work. Changes q in place and leaves k undefined; out overlaps none of q, k, v. */

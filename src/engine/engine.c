@@ -198,7 +198,8 @@ static bool in_halves(const struct engine *e, const struct step_plan *plan)
             n += (size_t)plan->seqs[i].n_rows;
         most = n > most ? n : most;
     }
-    return e->o.halves_from > 0 && most >= e->o.halves_from;
+    /* the first half of an encoder's text would lack the keys of the second */
+    return e->o.halves_from > 0 && most >= e->o.halves_from && !e->o.model->encoder;
 }
 
 /* Guesses the tokens after those that were just drawn: e->guesses. All ranks of the stage run the
@@ -300,6 +301,7 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
     uint64_t since = clock_ns();
     if (e->is_first) {
         stage_embed(e->stage, b->tokens, h);
+        stage_embed_places(e->stage, e->seqs, b->n_runs, h);
         since = mark(e, TRACE_EMBED, since);
     }
     TRY(stage_forward(e->stage, e->seqs, b->n_runs, e->adapters, in_halves(e, plan), h));

@@ -85,7 +85,7 @@ static struct status read_embed_prompts(struct job_embed *e, const struct js_nod
                        is_auto ? "default_prompt_name" : "--prompt-name", e->rules.prompt);
 }
 
-struct status job_embed_check_causal(const struct ckpt *c)
+struct status job_embed_check_causal(const struct ckpt *c, const struct arch *m)
 {
     size_t n;
     const char *text = ckpt_config_json(c, &n);
@@ -94,18 +94,18 @@ struct status job_embed_check_causal(const struct ckpt *c)
     TRY(js_parse(text, n, "config.json", &doc));
     (void)js_bool(js_get(js_root(doc), "is_causal"), &is_causal);
     js_destroy(&doc);
-    if (is_causal) return status_ok();
+    if (is_causal || m->encoder) return status_ok();
     return status_make(STATUS_INPUT,
                        "config.json: \"is_causal\": false: attention to later tokens is not "
                        "implemented");
 }
 
 static struct status read_files(struct job_embed *e, const struct embed_flags *flags,
-                                const struct ckpt *c)
+                                const struct ckpt *c, const struct arch *m)
 {
     size_t n;
     const char *text = ckpt_text(c, CKPT_TEXT_EMBEDDING, &n);
-    TRY(job_embed_check_causal(c));
+    TRY(job_embed_check_causal(c, m));
     if (text != NULL) TRY(js_parse(text, n, "embedding_json", &e->doc));
     const struct js_node *root = e->doc != NULL ? js_root(e->doc) : NULL;
     const struct js_node *pooling = js_get(root, "pooling");
@@ -118,13 +118,14 @@ static struct status read_files(struct job_embed *e, const struct embed_flags *f
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m)
 {
-    *e = (struct job_embed){.rules = {.width = (int32_t)m->width,
+    *e = (struct job_embed){.rules = {.is_whole = m->encoder,
+                                      .width = (int32_t)m->width,
                                       .dimensions = (int32_t)flags->dimensions,
                                       .encoding = flags->encoding,
                                       .pool = flags->pooling,
                                       .normalizes = true}};
-    TRY(status_wrap(read_files(e, flags, c), "%s", ckpt_path(c)));
-    if (e->rules.pool == POOL_NONE) e->rules.pool = POOL_LAST;
+    TRY(status_wrap(read_files(e, flags, c, m), "%s", ckpt_path(c)));
+    if (e->rules.pool == POOL_NONE) e->rules.pool = m->encoder ? POOL_MEAN : POOL_LAST;
     if (flags->normalize != EMBED_AUTO) e->rules.normalizes = flags->normalize == EMBED_ON;
     if (e->rules.dimensions == 0) e->rules.dimensions = (int32_t)m->width;
     if (flags->dimensions > m->width)

@@ -23,9 +23,9 @@ struct job_embed {
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m);
 
-/* Local. Refuses a model whose tokens attend to later tokens, as a field of config.json tells.
+/* Local. Refuses a decoder whose tokens attend to later tokens, as a field of config.json tells.
  * Errors: STATUS_INPUT, STATUS_MEMORY. */
-struct status job_embed_check_causal(const struct ckpt *c);
+struct status job_embed_check_causal(const struct ckpt *c, const struct arch *m);
 
 /* job_rank.c. Local. Reads the head that scores texts: score.weight, or without one the rows of
  * the tokens no and yes of the model's own head. Errors: as job_embed_init. */

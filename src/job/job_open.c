@@ -111,7 +111,8 @@ static enum http_task task_of(const struct job *j)
     size_t n;
     const bool has_head = j->model.tied || ckpt_find(j->ckpt, "lm_head.weight") != NULL;
     if (ckpt_find(j->ckpt, "score.weight") != NULL) return HTTP_TASK_RANK;
-    if (!has_head || ckpt_text(j->ckpt, CKPT_TEXT_EMBEDDING, &n) != NULL) return HTTP_TASK_EMBED;
+    if (!has_head || j->model.encoder || ckpt_text(j->ckpt, CKPT_TEXT_EMBEDDING, &n) != NULL)
+        return HTTP_TASK_EMBED;
     return HTTP_TASK_GENERATE;
 }
 
@@ -146,6 +147,21 @@ static struct status settle_task(struct job *j)
     const enum http_task asked = j->o->http.task;
     j->options.mode = modes[asked != HTTP_TASK_AUTO ? asked : task_of(j)];
     return check_task_flags(j);
+}
+
+/* Refuses what an encoder cannot do. */
+static struct status check_encoder(const struct job *j)
+{
+    const char *path = j->o->files.model, *title = j->model.family->title;
+    if (!j->model.encoder) return status_ok();
+    if (j->o->mode != LEAD_EMBED)
+        return status_make(STATUS_USAGE,
+                           "%s: %s is an encoder without a head, which gives vectors alone; use "
+                           "shoal embed, or serve it with --task embed",
+                           path, title);
+    if (j->o->device.device == DEVICE_CPU) return status_ok();
+    return status_make(STATUS_USAGE, "--device cuda: not implemented for encoders, such as %s",
+                       title);
 }
 
 /* Leaves out the head if only hidden states are wanted. Errors: STATUS_USAGE if logits are wanted
@@ -188,7 +204,8 @@ static void settle_scheduling(struct job *j)
     /* the state after a shared block is not kept, and a wrong guess would stay in the state */
     const bool has_states = j->model.delta.n_key_heads > 0;
     settle_drafts(j, may_share && !has_states && j->o->mode == LEAD_GENERATE);
-    if (!is_law || has_states || j->o->files.logits != NULL) f->prefix_cache = false;
+    if (!is_law || has_states || j->model.encoder || j->o->files.logits != NULL)
+        f->prefix_cache = false;
     if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
     if (j->o->files.logits != NULL)
         f->order = ORDER_INPUT; /* also fixes the order of the datasets */
@@ -244,6 +261,7 @@ struct status job_read_model(struct job *j)
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->files.model));
     TRY(settle_task(j));
+    TRY(check_encoder(j));
     TRY(settle_prediction(j));
     TRY(settle_head(j));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
@@ -254,6 +272,21 @@ struct status job_read_model(struct job *j)
     return job_read_limits(j);
 }
 
+/* A step holds a whole text of an encoder: without --step-tokens, the longest one. */
+static struct status settle_whole_texts(struct job *j)
+{
+    int32_t *step = &j->options.schedule.step_tokens;
+    const uint32_t n = j->o->model.max_model_len;
+    if (!j->model.encoder || (uint32_t)*step >= n) return status_ok();
+    if (flags_is_given(&j->o->given, "step-tokens"))
+        return status_make(STATUS_USAGE,
+                           "--step-tokens: an encoder computes a text in one step: expected at "
+                           "least --max-model-len, %u, found %d",
+                           n, *step);
+    *step = (int32_t)n;
+    return status_ok();
+}
+
 static struct status settle_context(struct job *j)
 {
     uint32_t *n = &j->options.model.max_model_len;
@@ -261,7 +294,7 @@ static struct status settle_context(struct job *j)
     if (*n > j->model.context)
         return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
                            j->model.context, *n);
-    if (*n >= 2) return status_ok();
+    if (*n >= 2) return settle_whole_texts(j);
     return status_make(STATUS_USAGE,
                        "--max-model-len: expected at least 2, a token of the prompt and one of the "
                        "answer, found %u",

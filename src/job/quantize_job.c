@@ -47,6 +47,10 @@ static struct status open_model(struct quantize_job *j)
     TRY(ckpt_open(j->o->source, &j->ckpt));
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->source));
+    if (j->model.encoder)
+        return status_make(STATUS_USAGE,
+                           "%s: calibration is not implemented for encoders, such as %s",
+                           j->o->source, j->model.family->title);
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     TRY(quantize_policy_parse(j->o->flags.format, j->o->flags.policy, &policy));
     return quantize_choose(j->ckpt, &j->model, &policy, &j->choices);

@@ -236,6 +236,33 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
         op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
 }
 
+/* The sums are made in the order in which transformers makes them. */
+void stage_embed_places(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                        struct hidden *hidden)
+{
+    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    if (!s->o.model->encoder) return;
+    stage_set_positions(s, seqs, n_seqs);
+    op_add_bias(s->o.kern, hidden->h, s->o.weights->types, n_rows, d);
+    op_gather_rows(s->o.kern, &(struct gather_args){.from = s->o.weights->positions,
+                                                    .rows = s->positions,
+                                                    .n_rows = n_rows,
+                                                    .width = d,
+                                                    .to = s->x});
+    op_add(s->o.kern, hidden->h, s->x, n_rows * d);
+}
+
+void stage_keep_normed(struct stage *s, const struct part *p, const float *x)
+{
+    const size_t d = s->o.model->width, first = p->own.begin * d;
+    if (!s->o.model->encoder) return;
+    op_place_rows(s->o.kern, &(struct place_args){.from = x + first,
+                                                  .n_rows = range_count(p->own),
+                                                  .width = d,
+                                                  .to_stride = d,
+                                                  .to = p->hidden.h + first});
+}
+
 /* Describes rows [row0, row0 + n_rows) of the step as a part, without its sequences. */
 static struct part stage_part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
                                  size_t n_rows, int lane)

@@ -21,7 +21,8 @@ void stage_describe_attention(struct stage *s)
                                             .scale = w->rope_factors.softmax * m->scale.attention,
                                             .softcap = m->softcap,
                                             .norm_eps = m->norm_eps,
-                                            .norms_last = m->family->qk_norm_last || m->l2_norm};
+                                            .norms_last = m->family->qk_norm_last || m->l2_norm,
+                                            .ahead = m->encoder};
     for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
         s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
     }
@@ -34,13 +35,18 @@ static float tuned(const struct arch_tuning *t, int32_t position)
     return (float)(1.0 + (double)t->scale * el_log(1.0 + (double)n));
 }
 
-void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+void stage_set_positions(struct stage *s, const struct seq_rows *seqs, size_t n_seqs)
 {
     for (size_t i = 0; i < n_seqs; i++) {
         for (size_t r = 0; r < seqs[i].n_rows; r++) {
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
+}
+
+void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+{
+    stage_set_positions(s, seqs, n_seqs);
     for (size_t i = 0; s->q_scale != NULL && i < n_rows; i++)
         s->q_scale[i] = tuned(&s->o.model->tuning, s->positions[i]);
     op_step_begin(s->o.kern, seqs, n_seqs, n_rows);
@@ -302,6 +308,7 @@ void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
     const size_t n_rows = p->hidden.n_rows;
     struct act_rows in = s->row_sum->norm(s, p, stage_norm(layer->attn_norm, layer->attn_norm_bias),
                                           first_mixer(s, layer, p));
+    stage_keep_normed(s, p, in.x);
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
     stage_attend *const recur = s->o.model->delta.is_mamba ? stage_mamba : stage_delta;
     (layer->is_delta ? recur : s->attend)(s, layer, p, &in);

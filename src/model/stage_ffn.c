@@ -26,6 +26,22 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
+/* s->gate [n] = the activation of an FFN without a gate. */
+static void activate(struct stage *s, const struct ffn_weights *w, size_t n)
+{
+    if (s->o.model->gate == GATE_RELU2)
+        op_relu2(s->o.kern, s->gate, n);
+    else if (s->o.model->gate == GATE_GELU)
+        op_gelu(s->o.kern, s->gate, n);
+    else
+        op_xielu(s->o.kern, s->gate, w->xielu, n);
+}
+
+static bool is_ungated(enum gate_kind gate)
+{
+    return gate == GATE_RELU2 || gate == GATE_GELU;
+}
+
 /* Computes the FFN's intermediate activations for the rows `in`, and returns them as the input of
  * the down projection: in s->gate [T, F], or as quantized values alone. */
 static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in,
@@ -47,12 +63,9 @@ static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct
                                      {&w->up, s->up, w->up_bias}};
     const bool is_adapted = !is_shared && stage_adapts_ffn(s, layer, p);
     const struct adapter_columns adapted = {layer, ADAPTER_GATE, gate_up, 2};
-    if ((s->o.model->family->xielu && !is_shared) || s->o.model->gate == GATE_RELU2) {
+    if ((s->o.model->family->xielu && !is_shared) || is_ungated(s->o.model->gate)) {
         stage_columns(s, gate_up, 1, in);
-        if (s->o.model->gate == GATE_RELU2)
-            op_relu2(s->o.kern, s->gate, n_rows * f);
-        else
-            op_xielu(s->o.kern, s->gate, w->xielu, n_rows * f);
+        activate(s, w, n_rows * f);
         stage_show(s, TAP_DOWN, s->gate, n_rows, f);
         return inner;
     }
@@ -151,6 +164,7 @@ static struct act_rows normed_rows(struct stage *s, const struct layer *layer, c
     const struct packed *first = first_linear(s, layer, p);
     const struct act_rows in =
         s->row_sum->norm(s, p, stage_norm(layer->ffn_norm, layer->ffn_norm_bias), first);
+    stage_keep_normed(s, p, in.x);
     stage_show(s, TAP_FFN, in.x, p->hidden.n_rows, s->o.model->width);
     return in;
 }

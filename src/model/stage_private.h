@@ -322,11 +322,18 @@ void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const
 void stage_adapt_output(struct stage *s, const struct block_output *out, const struct act_rows *in,
                         const struct part *p, float scale, float *y);
 
+/* stage.c. Local. In an encoder, the normed rows x [T, D] of a block replace the rows of h that
+ * this rank holds: its residual stream is normed. In other models does nothing. */
+void stage_keep_normed(struct stage *s, const struct part *p, const float *x);
+
 /* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);
 
 /* Local. True when heads are padded with zeros to the width that they have in the cache. */
 bool stage_is_padded(const struct stage *s);
+
+/* Local. Sets s->positions to the positions of the step's rows. */
+void stage_set_positions(struct stage *s, const struct seq_rows *seqs, size_t n_seqs);
 
 /* Local. Announces the step's rows to the ops; computes their positions, and the rotations and
  * factors on q that all layers share. */

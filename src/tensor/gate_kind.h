@@ -7,6 +7,7 @@ enum gate_kind {
     GATE_SWIGLU, /* silu(gate) * up */
     GATE_GEGLU,  /* gelu(gate) * up, GELU in its tanh form */
     GATE_RELU2,  /* max(gate, 0)^2; there is no up */
+    GATE_GELU,   /* gelu(gate), GELU in its exact form; there is no up */
 };
 
 #endif

@@ -33,6 +33,8 @@ struct weights {
     struct range layers, heads, kv_heads, delta_heads, vocab, experts;
     struct layer *stage_layers; /* [layers], owned */
     struct packed embed;        /* [vocab rows, D], first stage */
+    float *positions, *types;   /* [n_positions, D], [n_types, D] of an encoder, first stage; or
+                                   NULL */
     struct packed head;         /* [vocab rows, D], last stage, unless headless; may share embed's
                                    data */
     float *final_norm_bias;     /* [D] of a layer norm, or NULL */

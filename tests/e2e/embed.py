@@ -4,7 +4,7 @@ chunk, lists and batch lines, a job that is killed, and wrong inputs.
 
 usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors|rank|vectors
 The models are those of tests/golden/embed (make_embed_goldens.py): one with the last token's
-vector, normalized, and one with the mean, not normalized.
+vector, normalized, one with the mean, not normalized, and an encoder with the first token's vector.
 """
 import ast
 import base64
@@ -18,7 +18,8 @@ from pathlib import Path
 from program import TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 GOLDENS = TESTS / "golden" / "embed"
-MODELS = ["qwen3-embed", "mistral-embed"]
+MODELS = ["qwen3-embed", "mistral-embed", "bert-embed"]
+ENCODER, ENCODER_CONTEXT = "bert-embed", 160
 COSINE = 0.99999
 # Flags, and ranks. With few KV blocks few texts run at a time.
 LAW = [((), 1), (("--chunk", 7, "--step-tokens", 64), 1), (("--max-batch", 1), 1),
@@ -130,7 +131,7 @@ class EmbedTest:
     def golden(self):
         for name in MODELS:
             fact = self.facts[name]
-            own = {"lasttoken": "last", "mean_tokens": "mean"}[fact["pooling"]]
+            own = {"lasttoken": "last", "mean_tokens": "mean", "cls_token": "cls"}[fact["pooling"]]
             self.check_pooling(name, own, fact["normalizes"])
             for pooling in ("last", "cls", "mean"):
                 for normalize in ("on", "off"):
@@ -174,11 +175,15 @@ class EmbedTest:
     def law(self):
         self.check_preempted()
         for name in MODELS:
-            for pooling in {"qwen3-embed": ("auto", "mean"), "mistral-embed": ("auto", "cls")}[name]:
+            for pooling in {"qwen3-embed": ("auto", "mean"), "mistral-embed": ("auto", "cls"),
+                            ENCODER: ("auto", "mean")}[name]:
                 want = None
                 for flags, ranks in LAW if pooling == "auto" else LAW[:3]:
+                    if name == ENCODER:  # a step holds the longest text
+                        flags = tuple(max(x, ENCODER_CONTEXT) if flags[i - 1:i] == ("--step-tokens",) else x
+                                      for i, x in enumerate(flags))
                     self.embed(name, self.lines(40), "--pooling", pooling, *flags, "--max-model-len",
-                               512, ranks=ranks)
+                               ENCODER_CONTEXT if name == ENCODER else 512, ranks=ranks)
                     found = (self.work / "out.jsonl").read_bytes()
                     want = want or found
                     expect(found == want, f"{name} --pooling {pooling} {flags}: other bytes")
@@ -337,7 +342,26 @@ class EmbedTest:
         done = self.shoal("convert", folder, self.work / "outside.h5")
         expect(done.status == 3 and "expected a folder of the model" in done.err, str(done))
 
+    def check_encoder(self):
+        """What an encoder cannot do, and texts that no step holds."""
+        path = self.models[ENCODER]
+        lines = [{"custom_id": "long", "input": [5] * 101}, {"custom_id": "fits", "input": [5] * 100}]
+        rows = self.embed(ENCODER, lines, "--max-model-len", 100, "--step-tokens", 100)
+        expect("expected at most 100" in rows["long"]["error"]["message"] and "embedding" in rows["fits"], f"{rows}")
+        done = self.job(ENCODER, lines, "--step-tokens", 159)
+        expect(done.status == 2 and "in one step: expected at least" in done.err, str(done))
+        for command in ("generate", "score", "rank", "bench"):
+            io = () if command == "bench" else ("--input", self.work / "in.jsonl", "--output", self.work / "none.jsonl")
+            done = self.shoal(command, "--model", path, *io)
+            expect(done.status == 2 and "BERT is an encoder" in done.err, f"{command}: {done}")
+        done = self.shoal("serve", "--model", path, "--task", "generate", "--port", 0)
+        expect(done.status == 2 and "BERT is an encoder" in done.err, str(done))
+        done = self.shoal("quantize", path, self.work / "q.h5", "--format", "int4", "--method", "gptq",
+                          "--calibration", self.work / "in.jsonl")
+        expect(done.status == 2 and "calibration is not implemented for encoders" in done.err, str(done))
+
     def errors(self):
+        self.check_encoder()
         self.check_rows()
         self.check_flags()
         self.check_files()

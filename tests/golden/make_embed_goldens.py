@@ -8,7 +8,7 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
                config_sentence_transformers.json
   golden.json  texts, their token ids, and of the model's last hidden state the row of the last
                token, the row of the first one and the mean of all, not normalized
-and rank.json: scores of the same weights as models for sequence classification, and as a reranker
+and, without a NAME, rank.json: scores of the same weights as models for sequence classification, and as a reranker
 that is asked for yes or no, with its tokenizer rank_tokenizer.json.
 usage: make_embed_goldens.py [NAME...]
 """
@@ -27,7 +27,7 @@ TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish s
         "each one near the others, none of them leading; when one turns, they all turn. ")
 TEXTS = ["A shoal of fish.", "the sea", "x", "Größe, 中文 und 42 Zahlen\nin zwei Zeilen", TEXT * 2]
 PROMPTS = {"query": "Instruct: find the fish\nQuery:", "document": ""}
-VOCAB, END = 272, "<|end|>"
+VOCAB, END, WORDS = 272, "<|end|>", 90
 SIZES = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024)
 MODELS = {  # config, pooling mode, whether a module normalizes, dtype
@@ -36,6 +36,9 @@ MODELS = {  # config, pooling mode, whether a module normalizes, dtype
     "mistral-embed": (lambda: transformers.MistralConfig(head_dim=8, tie_word_embeddings=False,
                                                          sliding_window=None, **SIZES),
                       "mean_tokens", False, torch.float16),
+    "bert-embed": (lambda: transformers.BertConfig(
+        vocab_size=WORDS, hidden_size=32, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=160), "cls_token", True, torch.float16),
 }
 
 
@@ -61,17 +64,32 @@ def train_tokenizer(text=TEXT, special=()):
     return bpe
 
 
+def train_wordpiece():
+    """WordPiece with everything else as BERT has it."""
+    pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    pieces.normalizer = tokenizers.normalizers.BertNormalizer()
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    pieces.decoder = tokenizers.decoders.WordPiece()
+    pieces.train_from_iterator([TEXT], tokenizers.trainers.WordPieceTrainer(
+        vocab_size=WORDS, show_progress=False, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    assert pieces.get_vocab_size() == WORDS, pieces.get_vocab_size()
+    return pieces
+
+
 def fill(model, seed, dtype):
     """Random weights, rounded to the type in which they are stored."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
-        value = 1 + 0.3 * noise if "norm" in name else noise * (
-            0.5 if "embed_tokens" in name else 1.2 / p.shape[-1] ** 0.5)
+        is_norm = "norm" in name.lower() and not name.endswith("bias")
+        value = 1 + 0.3 * noise if is_norm else noise * (
+            0.5 if "embed" in name and "Norm" not in name else 1.2 / p.shape[-1] ** 0.5)
         p.copy_(value.to(dtype).to(torch.float32))
 
 
-def write_sentence_files(hf, pooling, normalizes):
+def write_sentence_files(hf, pooling, normalizes, width):
     kinds = ["Transformer", "Pooling"] + (["Normalize"] if normalizes else [])
     paths = ["", "1_Pooling", "2_Normalize"]
     modules = [dict(idx=i, name=str(i), path=paths[i], type=f"sentence_transformers.models.{kind}")
@@ -81,7 +99,7 @@ def write_sentence_files(hf, pooling, normalizes):
     (hf / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
     (hf / "1_Pooling").mkdir()
     (hf / "1_Pooling" / "config.json").write_text(json.dumps(
-        {"word_embedding_dimension": SIZES["hidden_size"], "include_prompt": True,
+        {"word_embedding_dimension": width, "include_prompt": True,
          **{f"pooling_mode_{mode}": mode == pooling for mode in modes}}, indent=2) + "\n")
     (hf / "config_sentence_transformers.json").write_text(json.dumps(
         dict(prompts=PROMPTS, default_prompt_name=None, similarity_fn_name="cosine"), indent=2) + "\n")
@@ -103,7 +121,7 @@ def write_model(name):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         fill(model, 5, dtype)
-        tokenizer = train_tokenizer()
+        tokenizer = train_wordpiece() if name.startswith("bert") else train_tokenizer()
         texts = TEXTS + [PROMPTS["query"] + TEXTS[0]]
         golden = dict(torch=torch.__version__, transformers=transformers.__version__,
                       pooling=pooling, normalizes=normalizes,
@@ -114,7 +132,7 @@ def write_model(name):
     save_file({k: v.to(dtype) for k, v in model.state_dict().items()}, hf / "model.safetensors",
               metadata={"format": "pt"})
     tokenizer.save(str(hf / "tokenizer.json"), pretty=False)
-    write_sentence_files(hf, pooling, normalizes)
+    write_sentence_files(hf, pooling, normalizes, model.config.hidden_size)
     text = json.dumps(golden, ensure_ascii=False)
     (hf.parent / "golden.json").write_text(text.replace("}, {", "},\n {") + "\n")
 
@@ -166,4 +184,5 @@ def write_rank():
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or MODELS:
         write_model(chosen)
-    write_rank()
+    if len(sys.argv) == 1:
+        write_rank()

@@ -80,6 +80,12 @@ static void run_xielu(const struct kern_table *k, const struct arrays *a, int wh
     k->xielu(a->out[which], a->n, (const float[4]){0.7f, 1.3f, 0.5f, -1e-6f});
 }
 
+static void run_gelu(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->gelu(a->out[which], a->n);
+}
+
 static void run_layernorm(const struct kern_table *k, const struct arrays *a, int which)
 {
     memcpy(a->out[which], a->in[0], a->n * sizeof(float));
@@ -123,6 +129,23 @@ static void geglu_and_softcap_are_their_equations(void)
         CU_ASSERT_DOUBLE_EQUAL(capped[0], 2.5 * tanh(x), 6e-7 * fabs(2.5 * tanh(x)));
         CU_ASSERT_DOUBLE_EQUAL(capped[1], 2.5 * tanh(small / 2.5), 6e-7 * fabs((double)small));
     }
+}
+
+/* Over all magnitudes, and values that are not finite. */
+static void gelu_is_its_equation(void)
+{
+    const struct kern_table ref = table_ref();
+    for (int i = -6000; i < 6000; i++) {
+        const float x = (float)i * 0.004f, small = x * 0x1p-12f;
+        float y[2] = {x, small};
+        ref.gelu(y, 2);
+        CU_ASSERT_DOUBLE_EQUAL(y[0], 0.5 * x * erfc(-x / sqrt(2)), 2e-7 * (1 + fabs((double)x)));
+        CU_ASSERT_DOUBLE_EQUAL(y[1], 0.5 * small * erfc(-small / sqrt(2)),
+                               3e-7 * fabs((double)small));
+    }
+    float ends[3] = {INFINITY, -INFINITY, NAN};
+    ref.gelu(ends, 3);
+    CU_ASSERT(ends[0] == INFINITY && ends[1] == 0 && isnan(ends[2]));
 }
 
 static void run_swiglu_clamped(const struct kern_table *k, const struct arrays *a, int which)
@@ -188,6 +211,9 @@ static void sets_agree(void)
     compare(run_softcap, 40.0f, 1);
     compare(run_xielu, 5.0f, 1);
     compare(run_xielu, 0.4f, 1);
+    compare(run_gelu, 6.0f, 1);
+    compare(run_gelu, 40.0f, 1);
+    compare(run_gelu, 0.01f, 1);
     compare(run_layernorm, 3.0f, 1);
     compare(run_softcap, 0.1f, 1);
     compare(run_add, 3.0f, 1);
@@ -289,6 +315,7 @@ void suite_rows(CU_pSuite suite)
     CU_add_test(suite, "clamped SwiGLU is its equation", clamped_swiglu_is_its_equation);
     CU_add_test(suite, "GEGLU and softcap are their equations",
                 geglu_and_softcap_are_their_equations);
+    CU_add_test(suite, "GELU is its equation", gelu_is_its_equation);
     CU_add_test(suite, "xIELU and layer norm are their equations",
                 xielu_and_layernorm_are_their_equations);
     CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);

@@ -47,6 +47,32 @@ static void a_text_model_gets_a_config_of_its_own(void)
     strbuf_fini(&c);
 }
 
+static void names_of_an_encoder(void)
+{
+    static const struct arch m = {.n_layers = 3};
+    static const char *const names[][2] = {
+        {"embeddings.word_embeddings.weight", "model.embed_tokens.weight"},
+        {"bert.embeddings.LayerNorm.gamma", "model.layers.0.input_layernorm.weight"},
+        {"bert.encoder.layer.1.output.LayerNorm.beta", "model.layers.2.input_layernorm.bias"},
+        {"encoder.layer.2.output.LayerNorm.bias", "model.norm.bias"},
+        {"encoder.layer.12.attention.output.LayerNorm.weight",
+         "model.layers.12.post_attention_layernorm.weight"},
+        {"roberta.encoder.layer.0.attention.output.dense.bias",
+         "model.layers.0.self_attn.o_proj.bias"},
+        {"encoder.layer.0.output.dense.weight", "model.layers.0.mlp.down_proj.weight"},
+        {"encoder.layer.x.output.dense.weight", "encoder.layer.x.output.dense.weight"},
+        {"bert.pooler.dense.weight", "pooler.dense.weight"},
+        {"encoder.layer.0.crossattention.self.key.bias",
+         "encoder.layer.0.crossattention.self.key.bias"}};
+    char name[CKPT_NAME_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        published_encoder_name(&m, names[i][0], name, sizeof name);
+        CU_ASSERT_STRING_EQUAL(name, names[i][1]);
+    }
+    CU_ASSERT(published_encoder_is_unread("pooler.dense.weight"));
+    CU_ASSERT(!published_encoder_is_unread("model.norm.bias"));
+}
+
 static void names_of_a_multimodal_checkpoint(void)
 {
     char name[CKPT_NAME_MAX];
@@ -169,6 +195,7 @@ void suite_published(CU_pSuite suite)
     CU_add_test(suite, "a text model gets a config of its own",
                 a_text_model_gets_a_config_of_its_own);
     CU_add_test(suite, "names of a multimodal checkpoint", names_of_a_multimodal_checkpoint);
+    CU_add_test(suite, "names of an encoder", names_of_an_encoder);
     CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
     CU_add_test(suite, "layers in pairs", layers_in_pairs);

@@ -1,6 +1,7 @@
 /* Translates the architecture and the tensor names of base models without a head ("Qwen3Model"),
  * as embedding models are published, into those of the ForCausalLM architecture with the same
- * layers; also the architecture of models with a head for classes. */
+ * layers; also the architecture of models with a head for classes, and of encoders with the head of
+ * their training. */
 #include "checkpoint/convert/published.h"
 
 #include "base/mem.h"
@@ -8,15 +9,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the name of the ...ForCausalLM architecture with the layers of `name`. False: `name` has
- * neither of the endings below, or shoal does not run that architecture. */
-static bool causal_name(const char *name, char *out, size_t n)
+/* Writes the name of the architecture of shoal's with the layers of `name`. False: `name` has none
+ * of the endings below, or shoal does not run that architecture. */
+static bool name_of_layers(const char *name, char *out, size_t n)
 {
-    static const char *const ends[] = {"Model", "ForSequenceClassification"};
+    static const struct {
+        const char *from, *to;
+    } ends[] = {{"Model", "ForCausalLM"},
+                {"ForSequenceClassification", "ForCausalLM"},
+                {"ForMaskedLM", "Model"},
+                {"ForPreTraining", "Model"}};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        const size_t length = strlen(name), end = strlen(ends[i]);
-        if (length <= end || strcmp(name + length - end, ends[i]) != 0) continue;
-        snprintf(out, n, "%.*sForCausalLM", (int)(length - end), name);
+        const size_t length = strlen(name), end = strlen(ends[i].from);
+        if (length <= end || strcmp(name + length - end, ends[i].from) != 0) continue;
+        snprintf(out, n, "%.*s%s", (int)(length - end), name, ends[i].to);
         if (arch_family_find(out) != NULL) return true;
     }
     return false;
@@ -51,7 +57,7 @@ struct status published_base_config(struct strbuf *config, const char *what)
     TRY(js_parse(config->data, config->n, what, &doc));
     const char *name = js_string(js_at(js_get(js_root(doc), "architectures"), 0), NULL);
     struct status st = status_ok();
-    if (name != NULL && causal_name(name, architecture, sizeof architecture))
+    if (name != NULL && name_of_layers(name, architecture, sizeof architecture))
         st = put_fields(js_root(doc), architecture, config);
     js_destroy(&doc);
     return st;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "checkpoint/convert/convert_private.h"
+#include "checkpoint/convert/published.h"
 #include "checkpoint/file/ckpt_list.h"
 #include "checkpoint/file/ckpt_room.h"
 #include "tensor/leaf.h"
@@ -71,7 +72,8 @@ static bool is_read_for_prediction(const char *in_layer)
 
 /* True when no forward pass of shoal reads this tensor: multi-token prediction (layers after those
  * of the model, "mtp." or "model.mtp.") of families for which it is not implemented, or beyond its
- * first layer; and indexers of families whose attention is not sparse. */
+ * first layer; indexers of families whose attention is not sparse; and the poolers and heads of
+ * encoders. */
 static bool is_unused(const char *name, int64_t n_layers, const struct arch_family *family)
 {
     const char *prefix = "model.layers.";
@@ -79,6 +81,7 @@ static bool is_unused(const char *name, int64_t n_layers, const struct arch_fami
     const bool indexed = family != NULL && family->indexed;
     char *end;
     if (strstr(name, ".self_attn.indexer.") != NULL && !indexed) return true;
+    if (family != NULL && family->encoder && published_encoder_is_unread(name)) return true;
     if (strncmp(name, "mtp.", 4) == 0 || strncmp(name, "model.mtp.", 10) == 0) return true;
     if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
     const int64_t layer = strtol(name + strlen(prefix), &end, 10);
@@ -109,8 +112,8 @@ static struct status parts_list(struct convert *c)
     }
     if (n_unused > 0 && c->rank == 0) {
         log_line(LOG_WARN,
-                 "%s: %zu tensors are left out, for nothing reads them: multi-token prediction or "
-                 "an indexer, the first is %s",
+                 "%s: %zu tensors are left out, for nothing reads them: multi-token prediction, "
+                 "an indexer, or a pooler or head of an encoder, the first is %s",
                  c->options->source, n_unused, unused);
     }
     qsort(c->parts, c->n_parts, sizeof c->parts[0], part_compare);

@@ -29,6 +29,7 @@ struct published_family {
     bool norms_less_one; /* weights named "...norm.weight" are stored minus 1, except gated norms */
     bool is_backbone;    /* names begin with "backbone." instead of "model." */
     bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
+    bool is_encoder;     /* names are those of published_encoder.c */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -122,6 +123,7 @@ static const struct published_family families[] = {
     {.architecture = "GraniteMoeHybridForCausalLM", .forms = granite_hybrid},
     {.architecture = "NemotronHForCausalLM", .forms = nemotron_h, .is_backbone = true},
     {.architecture = "LongcatFlashForCausalLM", .in_pairs = true},
+    {.architecture = "BertModel", .is_encoder = true},
 };
 
 struct published {
@@ -240,6 +242,7 @@ static struct status part_fill(const struct published *p, const char *name,
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
     if (p->family->is_backbone) rename_experts(t->name);
     if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
+    if (p->family->is_encoder) published_encoder_name(&p->arch, name, t->name, sizeof t->name);
     if (is_in_pairs(p, name)) {
         t->head_rows = p->arch.query_dim;
         t->rotated = p->arch.rotary;
@@ -265,7 +268,7 @@ bool published_only_renames(const struct published *p)
 bool published_splits(const struct published *p, const char *name)
 {
     return p != NULL && (form_of(p, name) != NULL || p->family->is_backbone ||
-                         p->family->in_pairs || is_in_pairs(p, name));
+                         p->family->in_pairs || p->family->is_encoder || is_in_pairs(p, name));
 }
 
 struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,

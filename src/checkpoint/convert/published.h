@@ -1,7 +1,7 @@
 /* Translates checkpoints as their families publish them into shoal's tensors: linears stored as one
  * tensor, heads whose rotated elements are pairs, norms stored minus 1, other names, and the text
- * model inside a multimodal checkpoint. Reads no file. Called by source.c, source_texts.c, peft.c
- * and plan_model.c. */
+ * model inside a multimodal checkpoint. Reads no file. Called by source.c, source_texts.c,
+ * convert.c, peft.c and plan_model.c. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
 #define SHOAL_CHECKPOINT_CONVERT_PUBLISHED_H
 
@@ -32,7 +32,8 @@ struct published;
 struct status published_text_config(struct strbuf *config, const char *what, bool *is_text);
 
 /* Local. Gives the config.json of a base model without a head ("Qwen3Model"), or with a head for
- * classes, the name of the architecture whose layers it has; leaves any other config unchanged.
+ * classes, or of an encoder with the head of its training, the name of the architecture whose
+ * layers it has; leaves any other config unchanged.
  * published_base_name: writes the tensor's name in that architecture to out [n]. Errors:
  * STATUS_INPUT, STATUS_MEMORY. */
 struct status published_base_config(struct strbuf *config, const char *what);
@@ -57,6 +58,12 @@ void published_text_name(const char *name, char *out, size_t n);
 struct status published_parts(const struct published *p, const char *name, uint32_t n_dims,
                               const uint64_t *dims,
                               struct published_part parts[PUBLISHED_PARTS_MAX], size_t *n);
+
+/* published_encoder.c. Local. Writes the name of an encoder's tensor to out [n]; one that is none
+ * of the encoder's keeps its name. published_encoder_is_unread: true when nothing reads a tensor of
+ * this name: it belongs to the pooler, or to a head of the training. */
+void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n);
+bool published_encoder_is_unread(const char *name);
 
 /* Local. True when the rules only rename tensors, quantized ones too: each has one part with all of
  * its rows. p may be NULL. */

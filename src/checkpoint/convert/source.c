@@ -80,12 +80,18 @@ static struct status entry_fill(struct source *s, const char *name, enum dtype d
     return status_ok();
 }
 
-/* True for a tensor that convert computes itself, although some checkpoints store it. */
+/* True for a tensor that convert computes itself or that follows from the tokens, although some
+ * checkpoints store it. */
 static bool is_computed(const char *name)
 {
-    static const char suffix[] = "rotary_emb.inv_freq";
+    static const char *const ends[] = {"rotary_emb.inv_freq", "embeddings.position_ids",
+                                       "embeddings.token_type_ids"};
     const size_t n = strlen(name);
-    return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        const size_t end = strlen(ends[i]);
+        if (n >= end && strcmp(name + n - end, ends[i]) == 0) return true;
+    }
+    return false;
 }
 
 /* Returns the type that the config names, f16 without one, to which quantized weights are

@@ -48,6 +48,7 @@ struct rank_rules {
 
 struct embed_rules {
     enum request_pool pool;
+    bool is_whole;                 /* the model is an encoder: a text is computed in one step */
     bool normalizes;               /* vectors have length 1 */
     int32_t width;                 /* D */
     int32_t dimensions;            /* the dimensions of a vector when its line does not set them,

@@ -19,6 +19,10 @@ static void settle_options(struct scheduler_options *o)
     if (o->flags.chunk_tokens == 0) o->flags.chunk_tokens = o->flags.step_tokens;
     if (o->logits != NULL) o->flags.prefix_cache = false;
     if (o->rules->score || o->rules->embed != NULL) o->flags.n_drafts = 0;
+    if (o->rules->embed == NULL || !o->rules->embed->is_whole) return;
+    o->flags.prefix_cache = false; /* K and V depend on later tokens, too */
+    o->flags.chunk_tokens = o->flags.step_tokens;
+    o->flags.step_ns = 0; /* a smaller budget would not hold every text */
 }
 
 static bool tables_are_sound(const struct plan_tables *t)
@@ -260,12 +264,21 @@ static size_t n_in_one_chunk(const struct scheduler *s, const struct sequence *q
     return first >= q->n_computed + n_least ? first - q->n_computed : n_left;
 }
 
+/* True when q's tokens must be computed in one step, which has room for fewer. The next step has
+ * room: its oldest sequence comes first, and no text is longer than a step. */
+static bool must_wait(const struct scheduler *s, const struct sequence *q, size_t left)
+{
+    const struct embed_rules *e = s->o.rules->embed;
+    return e != NULL && e->is_whole && q->r->n_tokens > left;
+}
+
 /* Gives q rows for tokens that are not computed yet, within the chunk and the step's budget, and
  * the blocks for these rows. */
 static struct status give_rows(struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
     size_t n = n_in_one_chunk(s, q);
     const size_t left = m->n_rows < s->step_rows ? (size_t)(s->step_rows - m->n_rows) : 0;
+    if (must_wait(s, q, left)) return status_ok();
     if (n > (size_t)s->o.flags.chunk_tokens) n = (size_t)s->o.flags.chunk_tokens;
     if (n > left) n = left;
     TRY(hold_blocks(s, q, n));

@@ -1,0 +1,26 @@
+/* Encoders: BERT (Devlin et al., 2019, arXiv 1810.04805) and the families that have its layers.
+ * Called by arch.c.
+ *
+ * The published layer norms its sums, LN(h + f(h)). shoal's layers norm their inputs, so the
+ * published norm after a sum is the norm of the next block's input here, and convert names it so
+ * (published_encoder.c); the normed rows then also replace the residual stream (model/stage.c). */
+#include "arch/arch_private.h"
+
+struct status arch_derive_encoder(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    if (!m->family->encoder) return status_ok();
+    if (m->n_kv_heads != m->n_heads || (uint64_t)m->query_dim * m->n_heads != m->width)
+        return status_make(
+            STATUS_INPUT,
+            "%s: num_attention_heads: %u heads of %u, %u of keys and values, are not "
+            "hidden_size %u, which is not implemented for %s",
+            r->what, m->n_heads, m->query_dim, m->n_kv_heads, m->width, m->family->title);
+    m->encoder = true;
+    m->tied = true; /* a model without a head has no tensor for one */
+    m->gate = GATE_GELU;
+    m->qkv_bias = m->o_bias = m->ffn_bias = true;
+    m->n_positions = m->context;
+    for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
+    return status_ok();
+}

@@ -1,0 +1,99 @@
+/* The names of an encoder's tensors. The published norm after a sum is the norm of the next block's
+ * input here (arch/arch_encoder.c):
+ *
+ *   embeddings.LayerNorm                  the input norm of layer 0
+ *   encoder.layer.N.attention.output.LayerNorm    of layer N's FFN
+ *   encoder.layer.N.output.LayerNorm              of layer N + 1; of the last layer: the final norm
+ */
+#include "checkpoint/convert/published.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct renamed {
+    const char *from, *to; /* a part of a name at its beginning */
+};
+
+static const struct renamed outside[] = {
+    {"embeddings.word_embeddings.", "model.embed_tokens."},
+    {"embeddings.position_embeddings.", "model.embed_positions."},
+    {"embeddings.token_type_embeddings.", "model.embed_types."},
+    {"embeddings.LayerNorm.", "model.layers.0.input_layernorm."},
+    {NULL, NULL}};
+static const struct renamed inside[] = {
+    {"attention.self.query.", "self_attn.q_proj."},
+    {"attention.self.key.", "self_attn.k_proj."},
+    {"attention.self.value.", "self_attn.v_proj."},
+    {"attention.output.dense.", "self_attn.o_proj."},
+    {"attention.output.LayerNorm.", "post_attention_layernorm."},
+    {"intermediate.dense.", "mlp.up_proj."},
+    {"output.dense.", "mlp.down_proj."},
+    {NULL, NULL}};
+
+/* Removes a prefix; false: the text does not begin with it. */
+static bool skip(const char **text, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+    if (strncmp(*text, prefix, n) != 0) return false;
+    *text += n;
+    return true;
+}
+
+/* Writes `before`, and *name with its beginning replaced; false: no row of the table fits. */
+static bool replace_beginning(const struct renamed *table, const char *before, const char *name,
+                              char *out, size_t n)
+{
+    for (; table->from != NULL; table++) {
+        const char *rest = name;
+        if (!skip(&rest, table->from)) continue;
+        snprintf(out, n, "%s%s%s", before, table->to, rest);
+        return true;
+    }
+    return false;
+}
+
+/* Old files call a norm's weight gamma and its bias beta. */
+static void name_norm(char *name, size_t n)
+{
+    static const struct renamed ends[] = {{"norm.gamma", "norm.weight"},
+                                          {"norm.beta", "norm.bias"}};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        const size_t end = strlen(ends[i].from);
+        if (length < end || strcmp(name + length - end, ends[i].from) != 0) continue;
+        snprintf(name + length - end, n - (length - end), "%s", ends[i].to);
+    }
+}
+
+void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n)
+{
+    char before[64], *rest;
+    if (!skip(&name, "bert.")) (void)skip(&name, "roberta.");
+    const char *in_layer = name;
+    snprintf(out, n, "%s", name);
+    if (replace_beginning(outside, "", name, out, n) || !skip(&in_layer, "encoder.layer.")) {
+        name_norm(out, n);
+        return;
+    }
+    const unsigned long layer = strtoul(in_layer, &rest, 10);
+    if (layer >= ARCH_LAYERS_MAX || !skip((const char **)&rest, ".")) return;
+    snprintf(before, sizeof before, "model.layers.%lu.", layer);
+    if (!replace_beginning(inside, before, rest, out, n)) {
+        const char *end = rest;
+        if (!skip(&end, "output.LayerNorm.")) return;
+        snprintf(before, sizeof before, "model.layers.%lu.input_layernorm.", layer + 1);
+        const bool is_last = layer + 1 == m->n_layers;
+        snprintf(out, n, "%s%s", is_last ? "model.norm." : before, end);
+    }
+    name_norm(out, n);
+}
+
+bool published_encoder_is_unread(const char *name)
+{
+    static const char *const starts[] = {"pooler.", "cls.", "lm_head."};
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+        if (skip(&name, starts[i])) return true;
+    }
+    return false;
+}
