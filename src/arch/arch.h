@@ -163,6 +163,8 @@ struct arch_family {
     bool encoder; /* tokens also attend to later ones, and there is no head; layer norms follow
                      the sums; embeddings of positions and types are added to those of
                      tokens; all linears have biases, and FFNs are GELU without a gate */
+    bool pad_positions; /* positions count from "pad_token_id" + 1, and only tokens that are not
+                           this one; such a token has the position "pad_token_id" */
 };
 
 /* The sizes of recurrent layers, which have a gated delta rule or a Mamba-2 scan instead of
@@ -274,6 +276,7 @@ struct arch {
     bool layer_is_moe[ARCH_LAYERS_MAX];
     bool encoder;                  /* see struct arch_family */
     uint32_t n_positions, n_types; /* encoders: embeddings of positions and of types of tokens */
+    int32_t pad_id;                /* encoders with pad_positions; -1: none */
     int32_t eos_ids[16];           /* ids in config.json; the lead adds others */
     uint32_t n_eos_ids;
 };

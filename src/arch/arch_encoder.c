@@ -6,6 +6,20 @@
  * (published_encoder.c); the normed rows then also replace the residual stream (model/stage.c). */
 #include "arch/arch_private.h"
 
+/* Leaves out the positions up to that of padding, which no text has. */
+static struct status leave_positions(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    if (r->pad_id + 1 >= m->context)
+        return status_make(STATUS_INPUT,
+                           "%s: max_position_embeddings: expected more than pad_token_id %u + 1, "
+                           "found %u",
+                           r->what, r->pad_id, m->context);
+    m->pad_id = (int32_t)r->pad_id;
+    m->context -= r->pad_id + 1;
+    return status_ok();
+}
+
 struct status arch_derive_encoder(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -21,6 +35,8 @@ struct status arch_derive_encoder(struct arch_reading *r)
     m->gate = GATE_GELU;
     m->qkv_bias = m->o_bias = m->ffn_bias = true;
     m->n_positions = m->context;
+    m->pad_id = -1;
+    if (m->family->pad_positions) TRY(leave_positions(r));
     for (uint32_t l = 0; l < m->n_layers; l++) m->layer_is_unrotated[l] = true;
     return status_ok();
 }

@@ -524,6 +524,16 @@ static const struct arch_family families[] = {
      .names = &sparse,
      .states_base = true},
     {.architecture = "BertModel", .title = "BERT", .layer_norms = true, .encoder = true},
+    {.architecture = "RobertaModel",
+     .title = "RoBERTa",
+     .layer_norms = true,
+     .encoder = true,
+     .pad_positions = true},
+    {.architecture = "XLMRobertaModel",
+     .title = "XLM-RoBERTa",
+     .layer_norms = true,
+     .encoder = true,
+     .pad_positions = true},
 };
 
 const struct arch_family *arch_family_at(size_t i)

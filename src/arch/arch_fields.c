@@ -397,6 +397,8 @@ static const struct arch_field fields[] = {
     {.key = "eod_token_id", .type = FIELD_INERT},
     {.key = "sep_token_id", .type = FIELD_INERT},
     {.key = "bos_token_id", .type = FIELD_INERT},
+    {"pad_token_id", FIELD_COUNT, AT(pad_id), .most = 1 << 24, .may_be_zero = true, .otherwise = 1,
+     ONLY(pad_positions)},
     {.key = "pad_token_id", .type = FIELD_INERT},
     {.key = "unk_token_id", .type = FIELD_INERT},
     {.key = "pretraining_tp", .type = FIELD_INERT},

@@ -47,6 +47,7 @@ struct arch_reading {
     uint32_t ffn_mlp; /* F of dense layers, when intermediate_size is that of experts */
     uint32_t index_every, index_from; /* from layer index_from - 1 on, only one layer in index_every
                                          has an index of its own; index_every 0 or 1: all have */
+    uint32_t pad_id;                  /* read by families with pad_positions */
     uint32_t n_predict;               /* published prediction layers; the first one is used */
     double unread;                    /* receives fields whose value is only checked */
     double local_theta;               /* theta of layers with a window; 0: absent */

@@ -301,7 +301,7 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
     uint64_t since = clock_ns();
     if (e->is_first) {
         stage_embed(e->stage, b->tokens, h);
-        stage_embed_places(e->stage, e->seqs, b->n_runs, h);
+        stage_embed_places(e->stage, b->tokens, e->seqs, b->n_runs, h);
         since = mark(e, TRACE_EMBED, since);
     }
     TRY(stage_forward(e->stage, e->seqs, b->n_runs, e->adapters, in_halves(e, plan), h));

@@ -236,13 +236,28 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
         op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
 }
 
+/* Sets s->positions to those that the rows of whole texts have in the table of embeddings: 0, 1,
+ * ... or, with pad_positions, those behind the padding's, which only other tokens count. */
+static void set_places(struct stage *s, const int32_t *tokens, const struct seq_rows *seqs,
+                       size_t n_seqs)
+{
+    const int32_t pad = s->o.model->pad_id;
+    for (size_t i = 0; i < n_seqs; i++) {
+        int32_t position = pad;
+        for (size_t r = seqs[i].row0; r < seqs[i].row0 + seqs[i].n_rows; r++) {
+            const bool is_pad = pad >= 0 && tokens[r] == pad;
+            s->positions[r] = is_pad ? pad : ++position;
+        }
+    }
+}
+
 /* The sums are made in the order in which transformers makes them. */
-void stage_embed_places(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                        struct hidden *hidden)
+void stage_embed_places(struct stage *s, const int32_t *tokens, const struct seq_rows *seqs,
+                        size_t n_seqs, struct hidden *hidden)
 {
     const size_t n_rows = hidden->n_rows, d = s->o.model->width;
     if (!s->o.model->encoder) return;
-    stage_set_positions(s, seqs, n_seqs);
+    set_places(s, tokens, seqs, n_seqs);
     op_add_bias(s->o.kern, hidden->h, s->o.weights->types, n_rows, d);
     op_gather_rows(s->o.kern, &(struct gather_args){.from = s->o.weights->positions,
                                                     .rows = s->positions,

@@ -35,18 +35,13 @@ static float tuned(const struct arch_tuning *t, int32_t position)
     return (float)(1.0 + (double)t->scale * el_log(1.0 + (double)n));
 }
 
-void stage_set_positions(struct stage *s, const struct seq_rows *seqs, size_t n_seqs)
+void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
 {
     for (size_t i = 0; i < n_seqs; i++) {
         for (size_t r = 0; r < seqs[i].n_rows; r++) {
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
-}
-
-void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
-{
-    stage_set_positions(s, seqs, n_seqs);
     for (size_t i = 0; s->q_scale != NULL && i < n_rows; i++)
         s->q_scale[i] = tuned(&s->o.model->tuning, s->positions[i]);
     op_step_begin(s->o.kern, seqs, n_seqs, n_rows);

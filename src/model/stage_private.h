@@ -332,9 +332,6 @@ void stage_describe_attention(struct stage *s);
 /* Local. True when heads are padded with zeros to the width that they have in the cache. */
 bool stage_is_padded(const struct stage *s);
 
-/* Local. Sets s->positions to the positions of the step's rows. */
-void stage_set_positions(struct stage *s, const struct seq_rows *seqs, size_t n_seqs);
-
 /* Local. Announces the step's rows to the ops; computes their positions, and the rotations and
  * factors on q that all layers share. */
 void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);

@@ -4,7 +4,7 @@ chunk, lists and batch lines, a job that is killed, and wrong inputs.
 
 usage: embed.py SHOAL WORK_FOLDER golden|law|resume|errors|rank|vectors
 The models are those of tests/golden/embed (make_embed_goldens.py): one with the last token's
-vector, normalized, one with the mean, not normalized, and an encoder with the first token's vector.
+vector, normalized, one with the mean, not normalized, and two encoders.
 """
 import ast
 import base64
@@ -18,8 +18,9 @@ from pathlib import Path
 from program import TESTS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 GOLDENS = TESTS / "golden" / "embed"
-MODELS = ["qwen3-embed", "mistral-embed", "bert-embed"]
-ENCODER, ENCODER_CONTEXT = "bert-embed", 160
+MODELS = ["qwen3-embed", "mistral-embed", "bert-embed", "roberta-embed"]
+DECODERS = MODELS[:2]
+ENCODER, ENCODER_CONTEXT = "bert-embed", 160  # roberta-embed has as many positions
 COSINE = 0.99999
 # Flags, and ranks. With few KV blocks few texts run at a time.
 LAW = [((), 1), (("--chunk", 7, "--step-tokens", 64), 1), (("--max-batch", 1), 1),
@@ -176,14 +177,14 @@ class EmbedTest:
         self.check_preempted()
         for name in MODELS:
             for pooling in {"qwen3-embed": ("auto", "mean"), "mistral-embed": ("auto", "cls"),
-                            ENCODER: ("auto", "mean")}[name]:
+                            ENCODER: ("auto",), "roberta-embed": ("cls",)}[name]:
                 want = None
                 for flags, ranks in LAW if pooling == "auto" else LAW[:3]:
-                    if name == ENCODER:  # a step holds the longest text
+                    if name not in DECODERS:  # a step holds the longest text
                         flags = tuple(max(x, ENCODER_CONTEXT) if flags[i - 1:i] == ("--step-tokens",) else x
                                       for i, x in enumerate(flags))
                     self.embed(name, self.lines(40), "--pooling", pooling, *flags, "--max-model-len",
-                               ENCODER_CONTEXT if name == ENCODER else 512, ranks=ranks)
+                               512 if name in DECODERS else ENCODER_CONTEXT, ranks=ranks)
                     found = (self.work / "out.jsonl").read_bytes()
                     want = want or found
                     expect(found == want, f"{name} --pooling {pooling} {flags}: other bytes")

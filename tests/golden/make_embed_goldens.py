@@ -39,6 +39,10 @@ MODELS = {  # config, pooling mode, whether a module normalizes, dtype
     "bert-embed": (lambda: transformers.BertConfig(
         vocab_size=WORDS, hidden_size=32, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
         max_position_embeddings=160), "cls_token", True, torch.float16),
+    "roberta-embed": (lambda: transformers.RobertaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=164, type_vocab_size=1, pad_token_id=3, layer_norm_eps=1e-5),
+                      "mean_tokens", True, torch.float16),
 }
 
 
@@ -50,17 +54,28 @@ PAIR = ("<|im_start|>system\nJudge whether the Document meets the requirements b
         "<Instruct>: {}\n<Query>: {}\n<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-def train_tokenizer(text=TEXT, special=()):
-    """A byte-level BPE that appends END to each text, as Qwen3-Embedding's tokenizer does."""
+def train_tokenizer(text=TEXT, special=(), end=END):
+    """A byte-level BPE that appends `end` to each text, as Qwen3-Embedding's tokenizer does."""
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = tokenizers.decoders.ByteLevel()
     bpe.train_from_iterator([text], tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCAB, show_progress=False, special_tokens=[END, *special],
+        vocab_size=VOCAB, show_progress=False, special_tokens=[end, *special],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
     bpe.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"$A {END}", special_tokens=[(END, bpe.token_to_id(END))])
+        single=f"$A {end}", special_tokens=[(end, bpe.token_to_id(end))])
     assert bpe.get_vocab_size() == VOCAB
+    return bpe
+
+
+def train_roberta():
+    """A byte-level BPE as RoBERTa's, whose text may spell the padding token."""
+    names = ["<s>", "</s>", "<unk>", "<pad>"]
+    bpe = train_tokenizer(special=names[1:], end=names[0])
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.post_processor = tokenizers.processors.RobertaProcessing(
+        *((name, bpe.token_to_id(name)) for name in ("</s>", "<s>")), add_prefix_space=False)
+    assert bpe.token_to_id("<pad>") == 3
     return bpe
 
 
@@ -121,8 +136,9 @@ def write_model(name):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         fill(model, 5, dtype)
-        tokenizer = train_wordpiece() if name.startswith("bert") else train_tokenizer()
-        texts = TEXTS + [PROMPTS["query"] + TEXTS[0]]
+        train = {"bert-embed": train_wordpiece, "roberta-embed": train_roberta}.get(name, train_tokenizer)
+        tokenizer = train()
+        texts = (TEXTS if name != "roberta-embed" else TEXTS[:4] + [TEXT, "a <pad> fish"]) + [PROMPTS["query"] + TEXTS[0]]
         golden = dict(torch=torch.__version__, transformers=transformers.__version__,
                       pooling=pooling, normalizes=normalizes,
                       texts=[hidden_states(model, tokenizer, text) for text in texts])

@@ -30,6 +30,25 @@ static void the_published_model_has_its_sizes(void)
     CU_ASSERT(m.layer_is_unrotated[0] && m.layer_is_unrotated[11]);
 }
 
+/* XLM-RoBERTa's base model, without its pooler: 514 positions, of which a text has 512. */
+static void positions_begin_behind_the_padding(void)
+{
+#define XLM_ROBERTA                                                                                \
+    "\"architectures\":[\"XLMRobertaModel\"],\"hidden_size\":768,\"intermediate_size\":3072,"      \
+    "\"layer_norm_eps\":1e-05,\"max_position_embeddings\":514,\"num_attention_heads\":12,"         \
+    "\"num_hidden_layers\":12,\"output_past\":true,\"type_vocab_size\":1,\"vocab_size\":250002"
+    CU_ASSERT_EQUAL_FATAL(parse(XLM_ROBERTA ",\"pad_token_id\":1").code, STATUS_OK);
+    CU_ASSERT(m.context == 512 && m.n_positions == 514 && m.pad_id == 1 && m.n_types == 1);
+    CU_ASSERT_EQUAL(arch_params(&m), 277453056);
+    CU_ASSERT_EQUAL_FATAL(parse(XLM_ROBERTA).code, STATUS_OK);
+    CU_ASSERT(m.context == 512 && m.pad_id == 1);
+    CU_ASSERT_EQUAL_FATAL(parse(XLM_ROBERTA ",\"pad_token_id\":0").code, STATUS_OK);
+    CU_ASSERT(m.context == 513 && m.pad_id == 0);
+    refuse(XLM_ROBERTA ",\"pad_token_id\":513", "pad_token_id");
+    CU_ASSERT_EQUAL_FATAL(parse(BERT("")).code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.pad_id, -1);
+}
+
 /* Fields that would change what transformers computes; and fields that BERT does not have, but
  * other families do. */
 static void other_configs_are_refused(void)
@@ -56,5 +75,6 @@ void suite_arch_encoder(CU_pSuite suite);
 void suite_arch_encoder(CU_pSuite suite)
 {
     CU_add_test(suite, "the published model has its sizes", the_published_model_has_its_sizes);
+    CU_add_test(suite, "positions begin behind the padding", positions_begin_behind_the_padding);
     CU_add_test(suite, "other configs are refused", other_configs_are_refused);
 }

@@ -124,6 +124,8 @@ static const struct published_family families[] = {
     {.architecture = "NemotronHForCausalLM", .forms = nemotron_h, .is_backbone = true},
     {.architecture = "LongcatFlashForCausalLM", .in_pairs = true},
     {.architecture = "BertModel", .is_encoder = true},
+    {.architecture = "RobertaModel", .is_encoder = true},
+    {.architecture = "XLMRobertaModel", .is_encoder = true},
 };
 
 struct published {
