@@ -1,4 +1,4 @@
-/* Reads base64 (RFC 4648) with padding. Called by tiktoken.c and job_vectors.c. */
+/* Reads base64 (RFC 4648) with padding. Called by tiktoken.c, precompiled.c and job_vectors.c. */
 #ifndef SHOAL_BASE_BASE64_H
 #define SHOAL_BASE_BASE64_H
 

@@ -10,11 +10,13 @@ ties at random, so they come out otherwise each time. All else follows from the 
 The goldens cover the first N_LINES lines, those of SMALL the first N_LINES_SMALL.
 cases_more.json is as cases.json; versions_more.json says what made the files.
 """
+import base64
 import json
 import platform
 import random
 import struct
 import sys
+import unicodedata
 from pathlib import Path
 
 import tokenizers
@@ -26,7 +28,7 @@ from make_tokenizer_goldens import byte_level, encode, fnv, split
 HERE = Path(__file__).resolve().parent / "tokenizer"
 N_LINES = 5000
 BYTE_LEVEL = ["deepseek3", "o200k", "kimi", "tekken", "glm4", "olmo", "minimax"]
-SMALL = ["tekken", "glm4", "olmo", "legacy", "first", "minimax", "bert", "bert_cased"]
+SMALL = ["tekken", "glm4", "olmo", "legacy", "first", "minimax", "bert", "bert_cased", "xlmr"]
 N_LINES_SMALL = 2000
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -168,6 +170,67 @@ def train_wordpiece(name, lines):
     return json.loads(t.to_str())
 
 
+def darts(keys):
+    """A trie as SentencePiece stores it: units of 32 bits. keys: {bytes: value}."""
+    units, used = [0] * 256, {0}
+
+    def place(at, items, depth):
+        labels = sorted({key[depth] if len(key) > depth else 0 for key in items})
+        base = next(b for b in range(1, 1 << 20) if all(b ^ c not in used for c in labels) and b not in used)
+        used.update(b ^ c for b in [base] for c in labels)
+        units.extend([0] * ((base | 255) + 1 - len(units)))
+        assert base ^ at < 1 << 21
+        units[at] |= (base ^ at) << 10
+        for c in labels:
+            if c == 0:
+                units[at] |= 1 << 8
+                units[base] = 1 << 31 | next(v for k, v in items.items() if len(k) == depth)
+                continue
+            units[base ^ c] |= c
+        for c in labels:
+            if c != 0:
+                place(base ^ c, {k: v for k, v in items.items() if len(k) > depth and k[depth] == c}, depth + 1)
+    place(0, keys, 0)
+    return struct.pack(f"<{len(units)}I", *units)
+
+
+def charsmap(lines):
+    """Replacements as SentencePiece's rule nmt_nfkc has them, for the characters of these lines; and some that
+    the published code treats oddly: a key inside a cluster of characters, a key that begins another one."""
+    chars = sorted({c for line in lines for c in line} | set("ﬁﷺ①ｱＡ½㎏\u00a0\u3000\u200b\ufeff\u2028"))
+    rules = {c: unicodedata.normalize("NFKC", c) for c in chars if ord(c) > 0}
+    rules |= {c: " " for c in "\t\n\r\u200b\u2028\ufeff"} | {c: "" for c in "\x01\x02\x7f\u200e"}
+    for c in "aeiouAEIOUnc":
+        for mark in "\u0300\u0301\u0303\u0308\u0327":
+            rules[c + mark] = unicodedata.normalize("NFKC", c + mark)
+    rules |= {"q": "k", "q\u0301": "Q", "1\u20e3": "one"}
+    texts, at = bytearray(), {}
+    for key, text in sorted(rules.items()):
+        if key != text:
+            at[key.encode()] = len(texts)
+            texts += text.encode() + b"\0"
+    trie = darts(at)
+    return struct.pack("<I", len(trie)) + trie + bytes(texts)
+
+
+def xlmr(lines):
+    """XLM-RoBERTa's tokenizer: the vocabulary of `unigram` with other steps around it."""
+    file = json.loads((HERE / "unigram.json").read_text())
+    table = base64.b64encode(charsmap(lines[:N_LINES_SMALL])).decode()
+    file["normalizer"] = {"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": table},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]}
+    file["post_processor"] = json.loads(Tokenizer.to_str(with_pair()))["post_processor"]
+    return file
+
+
+def with_pair():
+    t = Tokenizer(models.BPE())
+    t.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    return t
+
+
 def train_bytes(name, lines):
     t = Tokenizer(models.BPE())
     added = byte_family(t, name)
@@ -255,7 +318,9 @@ def train(name, lines):
         file, arrays = spm(lines)
         (HERE / "spm_gguf.json").write_text(json.dumps(arrays, ensure_ascii=False, separators=(",", ":")) + "\n")
     else:
-        kind = train_bytes if name in BYTE_LEVEL else train_wordpiece if "bert" in name else train_chars
+        if name == "xlmr":
+            file = xlmr([json.loads(l) for l in (HERE / "lines.jsonl").read_text().split("\n") if l])
+        kind = (lambda *_: file) if name == "xlmr" else train_bytes if name in BYTE_LEVEL else train_wordpiece if "bert" in name else train_chars
         file = kind(name, lines)
     (HERE / f"{name}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
 
@@ -275,6 +340,9 @@ def cases(name, t, lines, r):
     texts = ["", " ", "  ", " a", "a ", "▁", "▁▁a", "a▁b", "<s>", "a<s>b", "<s> a", " <s>", "<0x41>", "A",
              "\n", "\n\n\n", "é", "e\u0301", "\u0301x", "中文", "😀", "x\u0000y", "word", "Hello word!", "<mask> <mask>",
              " <mask>", "a<mask>b", "<|im_end|>  x", "ǅ ﬁ ﷺ", "İSTANBUL", "\u1cf2", "1234 12", "$$x €x"]
+    if name == "xlmr":
+        texts += ["q\u0301", "q\u0301\u0301\u0301x", "e\u0301e\u0308\u0301", "\r\n a\r\n", "\x01a", "1\u20e3", "\u200b\u200b x",
+                  "q\u0300", "👩\u200d👩\u200d👧", "🇩🇪🇫🇷", "각\u11a8", "क्षि", "\ufeffx", "ﷺ①½ｱ"]
     for turn, text in enumerate(texts + (MINIMAX_LINES if name == "minimax" else [])):
         rows.append(dict(tokenizer=name, turn=turn % 3, hex=text.encode().hex(), ids=encode(t, text, turn)))
     for k in range(60):

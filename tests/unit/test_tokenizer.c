@@ -19,9 +19,9 @@
 enum { FILE_MAX = 1 << 26, LINES_MIN = 2000 };
 
 static const char *const NAMES[] = {
-    "gpt2",   "smollm",  "llama3", "qwen2",  "odd",     "deepseek3",     "o200k",     "kimi",
-    "llama2", "mistral", "gemma",  "folded", "unigram", "unigram_bytes", "spm",       "tekken",
-    "glm4",   "olmo",    "legacy", "first",  "minimax", "bert",          "bert_cased"};
+    "gpt2",   "smollm",  "llama3", "qwen2",  "odd",     "deepseek3",     "o200k",      "kimi",
+    "llama2", "mistral", "gemma",  "folded", "unigram", "unigram_bytes", "spm",        "tekken",
+    "glm4",   "olmo",    "legacy", "first",  "minimax", "bert",          "bert_cased", "xlmr"};
 
 enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
 
@@ -80,6 +80,7 @@ LINES(folded)
 LINES(unigram)
 LINES(bert)
 LINES(bert_cased)
+LINES(xlmr)
 LINES(unigram_bytes)
 LINES(spm)
 LINES(tiktoken)
@@ -436,6 +437,7 @@ void suite_tokenizer(CU_pSuite suite)
     CU_add_test(suite, "folding normalizers: every line as the package", folded_lines);
     CU_add_test(suite, "BERT: every line as the package", bert_lines);
     CU_add_test(suite, "BERT with case: every line as the package", bert_cased_lines);
+    CU_add_test(suite, "XLM-RoBERTa: every line as the package", xlmr_lines);
     CU_add_test(suite, "Unigram: every line as the package", unigram_lines);
     CU_add_test(suite, "Unigram with bytes: every line as the package", unigram_bytes_lines);
     CU_add_test(suite, "SentencePiece's BPE: every line as the package", spm_lines);

@@ -172,6 +172,32 @@ static struct status run_replace(struct work *w, struct replacer *r)
     return status_ok();
 }
 
+/* Appends [at, end), or its replacement; *found: it has one. */
+static bool put_precompiled(struct work *w, const struct precompiled *p, size_t at, size_t end)
+{
+    size_t n = 0;
+    const char *text = precompiled_find(p, w->in->bytes + at, end - at, &n);
+    if (text == NULL) return false;
+    if (at == 0 && n == 0) w->at_start = false;
+    normalizer_put(w, text, n, any_user(w, at, end));
+    return true;
+}
+
+/* Replaces each grapheme cluster of a few bytes, if its beginning has a replacement, by this one;
+ * otherwise each character by itself. (The published code does so, too, and drops what follows a
+ * beginning in its cluster.) */
+static void run_precompiled(struct work *w, const struct precompiled *p)
+{
+    for (size_t at = 0, end; at < w->in->n; at = end) {
+        end = at + unicode_grapheme_bytes(w->in->bytes + at, w->in->n - at);
+        if (end - at <= PRECOMPILED_KEY_MAX && put_precompiled(w, p, at, end)) continue;
+        for (size_t c = at, step; c < end; c += step) {
+            utf8_decode(w->in->bytes + c, end - c, &step);
+            if (!put_precompiled(w, p, c, c + step)) normalizer_copy(w, c, c + step);
+        }
+    }
+}
+
 static struct status normalizer_run_step(struct work *w, struct normalizer_step *s)
 {
     switch (s->kind) {
@@ -190,6 +216,9 @@ static struct status normalizer_run_step(struct work *w, struct normalizer_step 
     case NORMALIZER_BERT_ACCENTS:
     case NORMALIZER_BERT_IDEOGRAPHS:
         run_bert(w, s->kind);
+        return status_ok();
+    case NORMALIZER_PRECOMPILED:
+        run_precompiled(w, &s->precompiled);
         return status_ok();
     case NORMALIZER_REPLACE:
         return run_replace(w, &s->replacer);
@@ -226,7 +255,10 @@ struct status normalizer_run(struct normalizer *z, struct normal_text *text)
 
 void normalizer_fini(struct normalizer *z)
 {
-    for (size_t i = 0; i < z->n_steps; i++) replacer_fini(&z->steps[i].replacer);
+    for (size_t i = 0; i < z->n_steps; i++) {
+        replacer_fini(&z->steps[i].replacer);
+        precompiled_fini(&z->steps[i].precompiled);
+    }
     for (int i = 0; i < 2; i++) {
         strbuf_fini(&z->bytes[i]);
         strbuf_fini(&z->marks[i]);

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "text/tokenizer/precompiled.h"
 #include "text/tokenizer/replacer.h"
 #include "text/unicode/unicode.h"
 
@@ -23,6 +24,7 @@ enum normalizer_kind {
     NORMALIZER_BERT_CLEAN,      /* drops control characters; blanks become U+0020 */
     NORMALIZER_BERT_ACCENTS,    /* drops accents, behind NFD */
     NORMALIZER_BERT_IDEOGRAPHS, /* puts blanks around ideographs */
+    NORMALIZER_PRECOMPILED,
 };
 
 struct normalizer_step {
@@ -30,6 +32,7 @@ struct normalizer_step {
     enum unicode_form form;   /* FORM */
     bool left, right;         /* STRIP */
     struct replacer replacer; /* owned; for REPLACE, and for PREPEND, which inserts its content */
+    struct precompiled precompiled; /* owned */
 };
 
 enum { NORMALIZER_STEPS_MAX = 16 };

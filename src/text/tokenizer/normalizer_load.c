@@ -14,6 +14,7 @@ static struct status normalizer_load_step_add(struct normalizer *z, struct norma
 {
     if (z->n_steps == NORMALIZER_STEPS_MAX) {
         replacer_fini(&step.replacer);
+        precompiled_fini(&step.precompiled);
         return status_make(STATUS_INPUT, "%s: more than %d steps", WHERE,
                            (int)NORMALIZER_STEPS_MAX);
     }
@@ -50,6 +51,13 @@ static struct status load_replace(struct normalizer *z, const struct js_node *no
 {
     struct normalizer_step step = {.kind = NORMALIZER_REPLACE};
     TRY(replacer_load(&step.replacer, node, WHERE));
+    return normalizer_load_step_add(z, step);
+}
+
+static struct status load_precompiled(struct normalizer *z, const struct js_node *node)
+{
+    struct normalizer_step step = {.kind = NORMALIZER_PRECOMPILED};
+    TRY(precompiled_load(&step.precompiled, node, WHERE));
     return normalizer_load_step_add(z, step);
 }
 
@@ -121,15 +129,17 @@ static struct status normalizer_load_step(struct normalizer *z, const struct js_
     if (strcmp(type, "Prepend") == 0) return load_prepend(z, node);
     if (strcmp(type, "Replace") == 0) return load_replace(z, node);
     if (strcmp(type, "BertNormalizer") == 0) return load_bert_steps(z, node);
+    if (strcmp(type, "Precompiled") == 0) return load_precompiled(z, node);
     for (size_t i = 0; i < sizeof PLAIN / sizeof PLAIN[0]; i++) {
         if (strcmp(PLAIN[i].type, type) != 0) continue;
         TRY(json_known_fields(node, WHERE, KNOWN));
         return normalizer_load_step_add(z, PLAIN[i].step);
     }
-    return status_make(STATUS_INPUT,
-                       "%s: '%.40s' is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, "
-                       "Strip, StripAccents, Replace, Prepend, BertNormalizer or Sequence",
-                       WHERE, type);
+    return status_make(
+        STATUS_INPUT,
+        "%s: '%.40s' is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, "
+        "Strip, StripAccents, Replace, Prepend, BertNormalizer, Precompiled or Sequence",
+        WHERE, type);
 }
 
 struct status normalizer_init(struct normalizer *z, const struct js_node *node, const char *what)

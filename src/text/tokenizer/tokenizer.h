@@ -22,12 +22,13 @@ enum tokenizer_flags {
  * models BPE (at the byte level, or of characters with or without byte fallback), Unigram,
  * WordPiece and Tiktoken (text/tokenizer/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split,
  * Digits, WhitespaceSplit, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip,
- * StripAccents, Replace, Prepend, Sequence; post-processors TemplateProcessing, ByteLevel,
- * BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel, Metaspace, WordPiece, and
- * Replace, Strip, ByteFallback, Fuse, Strip in this order; added tokens with all their flags
- * (special ones are left out of decoded text even if they are normalized). Everything else that
- * would change ids is refused by name. `truncation` and `padding`, which concern batches, have no
- * effect. Owner of *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
+ * StripAccents, Replace, Prepend, BertNormalizer, Precompiled, Sequence; post-processors
+ * TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel,
+ * Metaspace, WordPiece, and Replace, Strip, ByteFallback, Fuse, Strip in this order; added tokens
+ * with all their flags (special ones are left out of decoded text even if they are normalized).
+ * Everything else that would change ids is refused by name. `truncation` and `padding`, which
+ * concern batches, have no effect. Owner of *out: the caller, tokenizer_destroy. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
                                struct tokenizer **out);
 void tokenizer_destroy(struct tokenizer **t);

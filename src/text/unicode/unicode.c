@@ -244,6 +244,19 @@ bool unicode_is_mark(uint32_t c)
     }
 }
 
+size_t unicode_grapheme_bytes(const char *text, size_t n)
+{
+    size_t at, step;
+    utf8proc_int32_t state = 0;
+    utf8proc_int32_t before = (utf8proc_int32_t)utf8_decode(text, n, &at);
+    for (; at < n; at += step) {
+        const utf8proc_int32_t c = (utf8proc_int32_t)utf8_decode(text + at, n - at, &step);
+        if (utf8proc_grapheme_break_stateful(before, c, &state)) break;
+        before = c;
+    }
+    return at;
+}
+
 size_t unicode_lowercase(uint32_t c, uint32_t out[2])
 {
     if (c == 0x130) { /* the only character whose lower case has two code points */

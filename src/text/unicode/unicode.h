@@ -48,6 +48,10 @@ bool unicode_is_normal(enum unicode_form form, const char *text, size_t n);
 /* Local. True for a combining mark (general category M) of Unicode 9. */
 bool unicode_is_mark(uint32_t c);
 
+/* Local. Returns the bytes of the extended grapheme cluster (UAX 29) at the beginning of n >= 1
+ * bytes of well-formed UTF-8. */
+size_t unicode_grapheme_bytes(const char *text, size_t n);
+
 /* Local. Writes the lower case of one code point, without context: 1 or 2 code points; returns
  * their number. */
 size_t unicode_lowercase(uint32_t c, uint32_t out[2]);
