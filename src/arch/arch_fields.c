@@ -383,6 +383,9 @@ static const struct arch_field fields[] = {
     {.key = "hidden_dropout_prob", .type = FIELD_INERT},
     {.key = "classifier_dropout", .type = FIELD_INERT},
     {"gradient_checkpointing", FIELD_INERT, ONLY(encoder)},
+    /* job_rank.c reads the activation from these */
+    {"sbert_ce_default_activation_function", FIELD_INERT, ONLY(encoder)},
+    {"sentence_transformers", FIELD_INERT, ONLY(encoder)},
     {"output_past", FIELD_INERT, ONLY(encoder)},
     {"directionality", FIELD_INERT, ONLY(encoder)}, /* as the fields of the pooler, which no */
     {"pooler_fc_size", FIELD_INERT, ONLY(encoder)}, /* published code reads */

@@ -72,6 +72,7 @@ static struct status make_buffers(struct engine *e)
     const size_t n_tables = e->groups.n_full + e->groups.n_windowed;
     TRY(mem_alloc(&e->seqs, e->o.max_rows * n_tables, sizeof *e->seqs, "engine"));
     TRY(mem_alloc(&e->adapters, e->o.max_rows, sizeof *e->adapters, "engine"));
+    TRY(mem_alloc(&e->second_from, e->o.max_rows, sizeof *e->second_from, "engine"));
     TRY(step_plan_init(&e->plan, (int32_t)e->o.layout->dp));
     if (e->is_lead) {
         const size_t n = e->o.layout->pp + 1, dp = e->o.layout->dp;
@@ -171,6 +172,7 @@ void engine_destroy(struct engine **engine)
     stage_destroy(&e->stage);
     mem_free(&e->seqs);
     mem_free(&e->adapters);
+    mem_free(&e->second_from);
     mem_free(&e->windowed);
     mem_free(&e->rows);
     mem_free(&e->wants);
@@ -301,7 +303,8 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
     uint64_t since = clock_ns();
     if (e->is_first) {
         stage_embed(e->stage, b->tokens, h);
-        stage_embed_places(e->stage, b->tokens, e->seqs, b->n_runs, h);
+        const struct encoder_rows rows = {b->tokens, e->seqs, e->second_from, b->n_runs};
+        stage_embed_places(e->stage, &rows, h);
         since = mark(e, TRACE_EMBED, since);
     }
     TRY(stage_forward(e->stage, e->seqs, b->n_runs, e->adapters, in_halves(e, plan), h));

@@ -87,7 +87,9 @@ static void add_run(struct engine *e, struct batch *b, const struct plan_seq *s,
                                  .blocks = tables->at[t],
                                  .slot = (uint32_t)s->slot};
     }
-    if (!joins) e->adapters[b->n_runs++] = s->adapter;
+    if (joins) return;
+    e->second_from[b->n_runs] = s->second_from;
+    e->adapters[b->n_runs++] = s->adapter;
 }
 
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)

@@ -67,6 +67,7 @@ struct engine {
      * no other size is given */
     struct seq_rows *seqs; /* [max_rows] for each block table */
     uint32_t *adapters;    /* of each run, as in plan_seq */
+    int32_t *second_from;  /* likewise */
     struct kv_groups groups;
     int32_t *windowed; /* [windowed_capacity] the windowed tables of the step's runs, owned */
     size_t windowed_capacity;

@@ -144,5 +144,7 @@ void job_embed_fini(struct job_embed *e)
 {
     js_destroy(&e->doc);
     mem_free(&e->head);
+    mem_free(&e->dense);
+    mem_free(&e->work);
     mem_free(&e->pair_template);
 }

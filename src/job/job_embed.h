@@ -15,6 +15,8 @@ struct job_embed {
     struct embed_rules rules; /* borrow from doc and from the flags */
     struct js_doc *doc;       /* the checkpoint's embedding_json; NULL: it has none */
     float *head;              /* owned; of shoal rank */
+    float *dense;             /* owned; of an encoder's head: its layer, and its biases; or NULL */
+    double *work;             /* owned [D], beside dense */
     char *pair_template;      /* owned; the text of --pair-template; NULL: none */
 };
 

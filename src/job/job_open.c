@@ -154,11 +154,13 @@ static struct status check_encoder(const struct job *j)
 {
     const char *path = j->o->files.model, *title = j->model.family->title;
     if (!j->model.encoder) return status_ok();
-    if (j->o->mode != LEAD_EMBED)
-        return status_make(STATUS_USAGE,
-                           "%s: %s is an encoder without a head, which gives vectors alone; use "
-                           "shoal embed, or serve it with --task embed",
-                           path, title);
+    const bool scores = ckpt_find(j->ckpt, "score.weight") != NULL;
+    if (j->o->mode != LEAD_EMBED && !(scores && j->o->mode == LEAD_RANK))
+        return status_make(
+            STATUS_USAGE,
+            "%s: %s is an encoder, which gives no tokens%s; use shoal embed, or serve "
+            "it with --task embed",
+            path, title, scores ? "" : ", and this one has no head for scores");
     if (j->o->device.device == DEVICE_CPU) return status_ok();
     return status_make(STATUS_USAGE, "--device cuda: not implemented for encoders, such as %s",
                        title);

@@ -44,6 +44,74 @@ static struct status read_classes(struct job_embed *e, struct ckpt *c, const str
     return read_rows(c, t, 0, t->n_rows, e->head);
 }
 
+/* Reads a tensor of n elements to out [n]. */
+static struct status read_floats(struct ckpt *c, const char *name, uint64_t n, float *out)
+{
+    const struct ckpt_tensor *t = ckpt_find(c, name);
+    if (t != NULL && t->n_rows * t->n_cols == n) return read_rows(c, t, 0, t->n_rows, out);
+    return status_make(STATUS_INPUT, "%s: tensor %s: expected %llu values, found %llu",
+                       ckpt_path(c), name, (unsigned long long)n,
+                       t == NULL ? 0 : (unsigned long long)(t->n_rows * t->n_cols));
+}
+
+/* Reads what an encoder's head has besides score.weight. */
+static struct status read_dense(struct job_embed *e, struct ckpt *c)
+{
+    const size_t width = (size_t)e->rules.width;
+    struct rank_rules *rank = &e->rules.rank;
+    TRY(mem_alloc(&e->work, width, sizeof *e->work, "a head"));
+    TRY(mem_alloc(&e->dense, width * (width + 1) + rank->n_labels, sizeof *e->dense, "a head"));
+    float *dense_bias = e->dense + width * width, *bias = dense_bias + width;
+    TRY(read_floats(c, "score.dense.weight", width * width, e->dense));
+    TRY(read_floats(c, "score.dense.bias", width, dense_bias));
+    TRY(read_floats(c, "score.bias", rank->n_labels, bias));
+    rank->dense = e->dense;
+    rank->dense_bias = dense_bias;
+    rank->bias = bias;
+    rank->work = e->work;
+    return status_ok();
+}
+
+/* Takes the activation that sentence-transformers writes into a config.json. */
+static struct status read_activation(struct rank_rules *rank, const struct ckpt *c)
+{
+    static const char key[] = "sbert_ce_default_activation_function";
+    size_t n;
+    struct js_doc *doc = NULL;
+    const char *text = ckpt_config_json(c, &n);
+    TRY(js_parse(text, n, "config.json", &doc));
+    const struct js_node *root = js_root(doc);
+    const char *name = js_string(js_get(root, key), NULL), *end;
+    if (name == NULL)
+        name = js_string(js_get(js_get(root, "sentence_transformers"), "activation_fn"), NULL);
+    struct status st = status_ok();
+    if (name != NULL) {
+        end = strrchr(name, '.') != NULL ? strrchr(name, '.') + 1 : name;
+        if (strcmp(end, "Identity") == 0)
+            rank->activation = RANK_NONE;
+        else if (strcmp(end, "Sigmoid") == 0)
+            rank->activation = RANK_SIGMOID;
+        else
+            st = status_make(STATUS_INPUT,
+                             "config.json: the activation \"%.80s\" is not implemented", name);
+    }
+    js_destroy(&doc);
+    return st;
+}
+
+/* Reads the head of an encoder for classes, and how its tokenizer joins pairs. */
+static struct status read_encoder(struct job_embed *e, struct ckpt *c, const struct arch *m,
+                                  const struct tokenizer *t)
+{
+    struct rank_rules *rank = &e->rules.rank;
+    e->rules.pool = POOL_CLS;
+    e->rules.is_whole = true;
+    rank->joins = t != NULL && tokenizer_joins(t);
+    rank->has_types = m->n_types > 1 && !m->family->pad_positions;
+    TRY(read_dense(e, c));
+    return status_wrap(read_activation(rank, c), "%s", ckpt_path(c));
+}
+
 /* Takes the rows of two tokens. Refuses a model whose head has a bias or caps its logits. */
 static struct status read_yes_no(struct job_embed *e, struct ckpt *c, const struct arch *m,
                                  const struct tokenizer *t)
@@ -98,6 +166,7 @@ static struct status read_template(struct job_embed *e, const char *path)
         return status_ok();
     }
     TRY(status_wrap(file_read(path, TEMPLATE_BYTES_MAX, &e->pair_template, &n), "--pair-template"));
+    rank->joins = false;
     rank->pair_template = e->pair_template;
     rank->adds_special = true;
     warn_of_names(e->pair_template);
@@ -133,6 +202,7 @@ struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags,
     TRY(status_wrap(job_embed_check_causal(c, m), "%s", ckpt_path(c)));
     TRY(classes != NULL ? read_classes(e, c, classes) : read_yes_no(e, c, m, t));
     e->rules.rank.head = e->head;
+    if (m->encoder) TRY(read_encoder(e, c, m, t));
     TRY(read_template(e, flags->pair_template));
     return choose_activation(&e->rules.rank, flags->activation);
 }

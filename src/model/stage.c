@@ -236,35 +236,43 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
         op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
 }
 
-/* Sets s->positions to those that the rows of whole texts have in the table of embeddings: 0, 1,
- * ... or, with pad_positions, those behind the padding's, which only other tokens count. */
-static void set_places(struct stage *s, const int32_t *tokens, const struct seq_rows *seqs,
-                       size_t n_seqs)
+/* Sets s->positions to those that the rows have in the table of embeddings: 0, 1, ... or, with
+ * pad_positions, those behind the padding's, which only other tokens count; and s->final_rows to
+ * their types. */
+static void set_places(struct stage *s, const struct encoder_rows *rows)
 {
     const int32_t pad = s->o.model->pad_id;
-    for (size_t i = 0; i < n_seqs; i++) {
+    for (size_t i = 0; i < rows->n_seqs; i++) {
+        const struct seq_rows *seq = &rows->seqs[i];
+        const int32_t second = rows->second_from[i];
         int32_t position = pad;
-        for (size_t r = seqs[i].row0; r < seqs[i].row0 + seqs[i].n_rows; r++) {
-            const bool is_pad = pad >= 0 && tokens[r] == pad;
+        for (size_t k = 0; k < seq->n_rows; k++) {
+            const size_t r = seq->row0 + k;
+            const bool is_pad = pad >= 0 && rows->tokens[r] == pad;
             s->positions[r] = is_pad ? pad : ++position;
+            s->final_rows[r] = second > 0 && k >= (size_t)second;
         }
     }
 }
 
-/* The sums are made in the order in which transformers makes them. */
-void stage_embed_places(struct stage *s, const int32_t *tokens, const struct seq_rows *seqs,
-                        size_t n_seqs, struct hidden *hidden)
+/* h += rows [n_rows] of a table [.., D]. */
+static void add_rows(struct stage *s, const float *table, const int32_t *rows,
+                     struct hidden *hidden)
 {
     const size_t n_rows = hidden->n_rows, d = s->o.model->width;
-    if (!s->o.model->encoder) return;
-    set_places(s, tokens, seqs, n_seqs);
-    op_add_bias(s->o.kern, hidden->h, s->o.weights->types, n_rows, d);
-    op_gather_rows(s->o.kern, &(struct gather_args){.from = s->o.weights->positions,
-                                                    .rows = s->positions,
-                                                    .n_rows = n_rows,
-                                                    .width = d,
-                                                    .to = s->x});
+    const struct gather_args args = {
+        .from = table, .rows = rows, .n_rows = n_rows, .width = d, .to = s->x};
+    op_gather_rows(s->o.kern, &args);
     op_add(s->o.kern, hidden->h, s->x, n_rows * d);
+}
+
+/* The sums are made in the order in which transformers makes them. */
+void stage_embed_places(struct stage *s, const struct encoder_rows *rows, struct hidden *hidden)
+{
+    if (!s->o.model->encoder) return;
+    set_places(s, rows);
+    add_rows(s, s->o.weights->types, s->final_rows, hidden);
+    add_rows(s, s->o.weights->positions, s->positions, hidden);
 }
 
 void stage_keep_normed(struct stage *s, const struct part *p, const float *x)

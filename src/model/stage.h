@@ -68,12 +68,17 @@ void stage_destroy(struct stage **s);
  * zero. */
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 
-/* Local. First stage, after stage_embed: in an encoder, adds the embeddings of the rows' positions,
- * and of type 0, to h; tokens [T], seqs [n_seqs] as for stage_forward. In other models does
- * nothing.
- */
-void stage_embed_places(struct stage *s, const int32_t *tokens, const struct seq_rows *seqs,
-                        size_t n_seqs, struct hidden *hidden);
+/* The rows of an encoder's texts. */
+struct encoder_rows {
+    const int32_t *tokens;       /* [T] */
+    const struct seq_rows *seqs; /* [n_seqs], covering all rows, each a whole text */
+    const int32_t *second_from;  /* [n_seqs] first row of type 1, counted in the text; 0: none */
+    size_t n_seqs;
+};
+
+/* Local. First stage, after stage_embed: in an encoder, adds the embeddings of the rows' types and
+ * positions to h. In other models does nothing. */
+void stage_embed_places(struct stage *s, const struct encoder_rows *rows, struct hidden *hidden);
 
 /* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover the rows. The
  * array has a copy of them for each block table of the model (parallel/layout/kv_groups.h),

@@ -104,6 +104,7 @@ struct plan_seq {
         n_prompt_logprobs; /* PLAN_SCORE: 0 to PLAN_TOPS_MAX, for every row that has a next token */
     int32_t n_adjusts;     /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */
     int32_t n_allowed_words;   /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
+    int32_t second_from;       /* encoders: the first row of type 1; 0: all have type 0 */
     int32_t pool_from, n_pool; /* PLAN_POOL: rows of this entry, n_pool above 0 */
     struct plan_penalties penalties;
     float temperature; /* 0: greedy */

@@ -162,6 +162,7 @@ static bool is_unread(const struct arch *m, const char *name)
     if (n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0) return true;
     if (m->headless && (strncmp(name, "lm_head.", 8) == 0 || strcmp(name, "score.weight") == 0))
         return true;
+    if (m->encoder && strncmp(name, "score.", strlen("score.")) == 0) return true;
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 

@@ -443,6 +443,39 @@ class EmbedTest:
         expect(n_more > 1, "a document's <|im_end|> became a special token")
         expect(found["i"]["scores"] != found["p"]["scores"], "an instruction changes nothing")
 
+    def check_crossed(self, golden):
+        """A cross-encoder: pairs as its tokenizer joins them, and a text by itself."""
+        name, folder = golden["name"], self.work / golden["name"]
+        shutil.copytree(GOLDENS / name, folder)
+        shutil.copy(TESTS / "golden" / golden["vocabulary"], folder / "tokenizer.json")
+        self.models[name] = self.convert(folder, name)
+        rows = [{"custom_id": "pairs", "query": golden["query"], "documents": golden["documents"]},
+                {"custom_id": "text", "input": golden["documents"][4]}]
+        found = self.ranked(name, rows, "--activation", "none", "--kv-dtype", "f32")
+        n = len(golden["text"]["logits"])
+        for scores, wanted in zip(found["pairs"]["scores"], golden["pairs"], strict=True):
+            self.check_scores(scores if n > 1 else [scores], wanted["logits"], f"{name}: a pair")
+        text = found["text"]["scores"][0]
+        self.check_scores(text if n > 1 else [text], golden["text"]["logits"], f"{name}: a text")
+        expect(found["pairs"]["usage"]["prompt_tokens"] == sum(p["tokens"] for p in golden["pairs"]), f"{found}")
+        want = None
+        for flags, ranks in [((), 1), (("--max-batch", 1), 1), (("--tp", 2, "--pp", 2), 4)]:
+            found = self.ranked(name, rows, *flags, ranks=ranks)
+            want = want or found
+            expect(found == want, f"{name} {flags}: other scores")
+        done = self.ranked(name, [{"custom_id": "a", "query": "x", "documents": ["y"], "instruction": "z"}])
+        expect("instruction" in done["a"]["error"]["message"], f"{done}")
+        config = json.loads((folder / "config.json").read_text())
+        for activation, status in (("torch.nn.modules.linear.Identity", 0), ("a.Softplus", 3)):
+            config["sentence_transformers"] = {"activation_fn": activation}
+            (folder / "config.json").write_text(json.dumps(config))
+            self.models["edited"] = self.convert(folder, f"{name}-{status}")
+            done = self.rank_job("edited", rows)
+            expect(done.status == status and (status == 0 or "a.Softplus" in done.err), f"{activation}: {done}")
+            if status == 0:
+                wanted = self.ranked(name, rows, "--activation", "none")
+                expect(self.ranked("edited", rows) == wanted, "the activation of the config")
+
     def check_rank_law(self, golden):
         rows = [{"custom_id": f"{i}", "query": f"fish {i}", "documents": golden["documents"][:1 + i % 6]}
                 for i in range(20)]
@@ -483,6 +516,8 @@ class EmbedTest:
         for classes in golden["classes"]:
             self.check_classes(classes)
         self.check_asked(golden["asked"])
+        for crossed in json.loads((GOLDENS / "crossed.json").read_text()):
+            self.check_crossed(crossed)
         self.check_rank_law(golden["asked"])
         self.check_rank_errors()
 

@@ -9,7 +9,8 @@ Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
   golden.json  texts, their token ids, and of the model's last hidden state the row of the last
                token, the row of the first one and the mean of all, not normalized
 and, without a NAME, rank.json: scores of the same weights as models for sequence classification, and as a reranker
-that is asked for yes or no, with its tokenizer rank_tokenizer.json.
+that is asked for yes or no, with its tokenizer rank_tokenizer.json. crossed.json: scores of the cross-encoders
+bert-rank and xlmr-rank.
 usage: make_embed_goldens.py [NAME...]
 """
 import json
@@ -189,6 +190,45 @@ def asked():
     return dict(base="qwen3-embed", query=QUERY, documents=TEXTS, pairs=pairs)
 
 
+def crossed(name, config, vocabulary, seed):
+    """A cross-encoder: an encoder with a head for classes, and the logits of pairs and of a text."""
+    hf = HERE / "embed" / name
+    shutil.rmtree(hf, ignore_errors=True)
+    hf.mkdir()
+    cls = getattr(transformers, type(config).__name__.replace("Config", "ForSequenceClassification"))
+    model = cls(config).eval()
+    model.set_attn_implementation("eager")
+    fill(model, seed, torch.float16)
+    model.config.architectures = [cls.__name__]
+    model.config.dtype = torch.float16
+    model.config.save_pretrained(hf)
+    save_file({k: v.to(torch.float16) for k, v in model.state_dict().items()}, hf / "model.safetensors",
+              metadata={"format": "pt"})
+    (hf / "model.safetensors").chmod(0o644)
+    tokenizer = tokenizers.Tokenizer.from_file(str(HERE / vocabulary))
+
+    def logits(*texts):
+        found = tokenizer.encode(*texts)
+        types = {"token_type_ids": torch.tensor([found.type_ids])} if config.type_vocab_size > 1 else {}
+        return dict(tokens=len(found.ids), logits=model(torch.tensor([found.ids]), **types).logits[0].tolist())
+    documents = TEXTS[:4] + [TEXT]
+    return dict(name=name, vocabulary=vocabulary, query=QUERY, documents=documents, text=logits(TEXT),
+                pairs=[logits(QUERY, document) for document in documents])
+
+
+def write_crossed():
+    sizes = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                 max_position_embeddings=160)
+    words = json.loads((HERE / "tokenizer" / "xlmr.json").read_text())["model"]["vocab"]
+    with torch.no_grad():
+        golden = [crossed("bert-rank", transformers.BertConfig(vocab_size=WORDS, num_labels=1, **sizes),
+                          "embed/bert-embed/hf/tokenizer.json", 7),
+                  crossed("xlmr-rank", transformers.XLMRobertaConfig(
+                      vocab_size=len(words) + 1, type_vocab_size=1, num_labels=3, pad_token_id=1, **sizes),
+                          "tokenizer/xlmr.json", 8)]
+    (HERE / "embed" / "crossed.json").write_text(json.dumps(golden, ensure_ascii=False).replace("}, {", "},\n {") + "\n")
+
+
 def write_rank():
     with torch.no_grad():
         golden = dict(classes=[classified("qwen3-embed", transformers.Qwen3ForSequenceClassification, 1),
@@ -198,7 +238,7 @@ def write_rank():
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or MODELS:
-        write_model(chosen)
+    for chosen in sys.argv[1:] or [*MODELS, "crossed"]:
+        write_crossed() if chosen == "crossed" else write_model(chosen)
     if len(sys.argv) == 1:
         write_rank()

@@ -49,7 +49,8 @@ static void a_text_model_gets_a_config_of_its_own(void)
 
 static void names_of_an_encoder(void)
 {
-    static const struct arch m = {.n_layers = 3};
+    static const struct arch_family bert = {0}, roberta = {.pad_positions = true};
+    struct arch m = {.family = &bert, .n_layers = 3};
     static const char *const names[][2] = {
         {"embeddings.word_embeddings.weight", "model.embed_tokens.weight"},
         {"bert.embeddings.LayerNorm.gamma", "model.layers.0.input_layernorm.weight"},
@@ -61,7 +62,10 @@ static void names_of_an_encoder(void)
          "model.layers.0.self_attn.o_proj.bias"},
         {"encoder.layer.0.output.dense.weight", "model.layers.0.mlp.down_proj.weight"},
         {"encoder.layer.x.output.dense.weight", "encoder.layer.x.output.dense.weight"},
-        {"bert.pooler.dense.weight", "pooler.dense.weight"},
+        {"bert.pooler.dense.weight", "score.dense.weight"},
+        {"classifier.weight", "score.weight"},
+        {"classifier.dense.bias", "score.dense.bias"},
+        {"classifier.out_proj.bias", "score.bias"},
         {"encoder.layer.0.crossattention.self.key.bias",
          "encoder.layer.0.crossattention.self.key.bias"}};
     char name[CKPT_NAME_MAX];
@@ -69,8 +73,13 @@ static void names_of_an_encoder(void)
         published_encoder_name(&m, names[i][0], name, sizeof name);
         CU_ASSERT_STRING_EQUAL(name, names[i][1]);
     }
-    CU_ASSERT(published_encoder_is_unread("pooler.dense.weight"));
-    CU_ASSERT(!published_encoder_is_unread("model.norm.bias"));
+    m.family = &roberta; /* its head has a layer of its own */
+    published_encoder_name(&m, "roberta.pooler.dense.weight", name, sizeof name);
+    CU_ASSERT_STRING_EQUAL(name, "pooler.dense.weight");
+    CU_ASSERT(published_encoder_is_unread("pooler.dense.weight", true));
+    CU_ASSERT(published_encoder_is_unread("score.dense.weight", false));
+    CU_ASSERT(!published_encoder_is_unread("score.dense.weight", true));
+    CU_ASSERT(!published_encoder_is_unread("model.norm.bias", false));
 }
 
 static void names_of_a_multimodal_checkpoint(void)

@@ -17,6 +17,7 @@ static bool name_of_layers(const char *name, char *out, size_t n)
         const char *from, *to;
     } ends[] = {{"Model", "ForCausalLM"},
                 {"ForSequenceClassification", "ForCausalLM"},
+                {"ForSequenceClassification", "Model"},
                 {"ForMaskedLM", "Model"},
                 {"ForPreTraining", "Model"}};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {

@@ -74,14 +74,16 @@ static bool is_read_for_prediction(const char *in_layer)
  * of the model, "mtp." or "model.mtp.") of families for which it is not implemented, or beyond its
  * first layer; indexers of families whose attention is not sparse; and the poolers and heads of
  * encoders. */
-static bool is_unused(const char *name, int64_t n_layers, const struct arch_family *family)
+static bool is_unused(const char *name, int64_t n_layers, const struct arch_family *family,
+                      bool has_classes)
 {
     const char *prefix = "model.layers.";
     const bool predicts = family != NULL && family->predicts;
     const bool indexed = family != NULL && family->indexed;
     char *end;
     if (strstr(name, ".self_attn.indexer.") != NULL && !indexed) return true;
-    if (family != NULL && family->encoder && published_encoder_is_unread(name)) return true;
+    if (family != NULL && family->encoder && published_encoder_is_unread(name, has_classes))
+        return true;
     if (strncmp(name, "mtp.", 4) == 0 || strncmp(name, "model.mtp.", 10) == 0) return true;
     if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
     const int64_t layer = strtol(name + strlen(prefix), &end, 10);
@@ -99,11 +101,14 @@ static struct status parts_list(struct convert *c)
     int64_t n_layers = 0, n_mtp = 0;
     if (js_int(js_get(config, "num_nextn_predict_layers"), &n_mtp) && n_mtp > 0)
         js_int(js_get(config, "num_hidden_layers"), &n_layers);
+    bool has_classes = false;
+    for (size_t i = 0; i < n; i++)
+        has_classes = has_classes || strcmp(source_at(c->source, i)->name, "score.weight") == 0;
     if (n == 0) return status_make(STATUS_INPUT, "%s: no tensors", c->options->source);
     TRY(mem_alloc(&c->parts, n, sizeof c->parts[0], "the list of tensors"));
     for (size_t i = 0; i < n; i++) {
         const char *name = source_at(c->source, i)->name;
-        if (!source_is_adapter(c->source) && is_unused(name, n_layers, family)) {
+        if (!source_is_adapter(c->source) && is_unused(name, n_layers, family, has_classes)) {
             if (n_unused++ == 0) unused = name;
             continue;
         }

@@ -61,9 +61,10 @@ struct status published_parts(const struct published *p, const char *name, uint3
 
 /* published_encoder.c. Local. Writes the name of an encoder's tensor to out [n]; one that is none
  * of the encoder's keeps its name. published_encoder_is_unread: true when nothing reads a tensor of
- * this name: it belongs to the pooler, or to a head of the training. */
+ * this name (the written one): it belongs to the pooler, or to a head of the training. has_classes:
+ * the checkpoint has a head for classes. */
 void published_encoder_name(const struct arch *m, const char *name, char *out, size_t n);
-bool published_encoder_is_unread(const char *name);
+bool published_encoder_is_unread(const char *name, bool has_classes);
 
 /* Local. True when the rules only rename tensors, quantized ones too: each has one part with all of
  * its rows. p may be NULL. */

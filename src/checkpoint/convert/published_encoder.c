@@ -20,7 +20,12 @@ static const struct renamed outside[] = {
     {"embeddings.position_embeddings.", "model.embed_positions."},
     {"embeddings.token_type_embeddings.", "model.embed_types."},
     {"embeddings.LayerNorm.", "model.layers.0.input_layernorm."},
+    {"classifier.dense.", "score.dense."},
+    {"classifier.out_proj.", "score."},
+    {"classifier.", "score."},
     {NULL, NULL}};
+/* BERT's head for classes reads the pooler. */
+static const struct renamed pooler[] = {{"pooler.dense.", "score.dense."}, {NULL, NULL}};
 static const struct renamed inside[] = {
     {"attention.self.query.", "self_attn.q_proj."},
     {"attention.self.key.", "self_attn.k_proj."},
@@ -72,6 +77,7 @@ void published_encoder_name(const struct arch *m, const char *name, char *out, s
     if (!skip(&name, "bert.")) (void)skip(&name, "roberta.");
     const char *in_layer = name;
     snprintf(out, n, "%s", name);
+    if (!m->family->pad_positions && replace_beginning(pooler, "", name, out, n)) return;
     if (replace_beginning(outside, "", name, out, n) || !skip(&in_layer, "encoder.layer.")) {
         name_norm(out, n);
         return;
@@ -89,9 +95,10 @@ void published_encoder_name(const struct arch *m, const char *name, char *out, s
     name_norm(out, n);
 }
 
-bool published_encoder_is_unread(const char *name)
+bool published_encoder_is_unread(const char *name, bool has_classes)
 {
     static const char *const starts[] = {"pooler.", "cls.", "lm_head."};
+    if (!has_classes && skip(&name, "score.")) return true;
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
         if (skip(&name, starts[i])) return true;
     }

@@ -211,6 +211,7 @@ struct request_ask {
 struct request_prompt {
     size_t end;
     size_t score_from;
+    size_t second_from;        /* as in struct request, counted from this prompt's first token */
     struct request_bytes echo; /* owned; the prompt's text, or a rerank's document, if the answer
                                   repeats it */
 };
@@ -236,6 +237,8 @@ struct request {
     struct request_prompt *prompts; /* [n_prompts], owned; NULL: an answer, or a line with one
                                        prompt that is not echoed */
     size_t n_cut;                   /* tokens of a context that were left out at its beginning */
+    size_t second_from; /* the first token of type 1, a pair's second text for an encoder; 0: none
+                           has type 1 */
     struct detokenizer detokenizer;
     struct stop_matcher *stop; /* NULL: no stop strings */
     struct strbuf text;

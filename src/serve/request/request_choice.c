@@ -21,6 +21,7 @@ static struct status copy_prompt(const struct request *r, struct request *c)
     TRY(mem_alloc(&c->tokens, n, sizeof *c->tokens, "request tokens"));
     memcpy(c->tokens, r->tokens + begin, n * sizeof *c->tokens);
     c->tokens_capacity = c->n_tokens = c->n_prompt = n;
+    c->second_from = p->second_from;
     if (n_tops < 0) return status_ok();
     c->score_from = p->score_from;
     TRY(mem_alloc(&c->scores, n, sizeof *c->scores, "request scores"));

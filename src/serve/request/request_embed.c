@@ -232,12 +232,43 @@ static void activate_scores(const struct rank_rules *rank, float *scores, size_t
     for (size_t i = 0; i < n; i++) scores[i] /= sum;
 }
 
+/* rank->work [D] = tanh of the dense layer's outputs for the pooled row. */
+static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
+{
+    const double unit = 1.0 / (double)(1 << PLAN_POOL_BITS);
+    for (size_t k = 0; k < width; k++) {
+        double sum = 0;
+        for (size_t i = 0; i < width; i++)
+            sum += (double)r->pooled[i] * (double)rank->dense[k * width + i];
+        const double x = sum * unit + (double)rank->dense_bias[k];
+        const double e = (double)rank->exponential((float)(-2 * fabs(x)));
+        rank->work[k] = copysign((1 - e) / (1 + e), x);
+    }
+}
+
+/* The scores of an encoder's head: out [n_labels]. */
+static void score_by_dense(const struct request *r, const struct rank_rules *rank, size_t width,
+                           float *out)
+{
+    read_row(r, rank, width);
+    for (size_t k = 0; k < rank->n_labels; k++) {
+        double sum = 0;
+        for (size_t i = 0; i < width; i++) sum += rank->work[i] * (double)rank->head[k * width + i];
+        out[k] = (float)(sum + (double)rank->bias[k]);
+    }
+    activate_scores(rank, out, rank->n_labels);
+}
+
 size_t request_scores(const struct request *r, const struct embed_rules *rules, float *out)
 {
     const struct rank_rules *rank = &rules->rank;
     const size_t width = (size_t)rules->width, n = rank->is_yes_no ? 1 : rank->n_labels;
     const double unit = rank->scale / (double)(1 << PLAN_POOL_BITS);
     double before = 0;
+    if (rank->dense != NULL) {
+        score_by_dense(r, rank, width, out);
+        return n;
+    }
     for (size_t k = 0; k < rank->n_labels; k++) {
         double sum = 0;
         for (size_t i = 0; i < width; i++)

@@ -70,10 +70,31 @@ static struct status fill_template(const struct rank_rules *rank, const struct p
     return status_ok();
 }
 
+/* Appends the tokens of a pair as the tokenizer joins two texts; *second: the first one of type 1,
+ * counted in the pair; 0: none. */
+static struct status take_joined_pair(struct request_parser *p, const char *what,
+                                      const struct pair *pair, size_t *second)
+{
+    struct token_list list = {0};
+    struct text_bytes texts[2];
+    size_t n_first = 0;
+    texts[0].bytes = js_string(pair->query, &texts[0].n);
+    texts[1].bytes = js_string(pair->document, &texts[1].n);
+    struct status st = tokenizer_encode_joined(p->rules->tokenizer, texts, &list, &n_first);
+    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
+    const bool has_types = p->rules->embed->rank.has_types && n_first < list.n;
+    *second = has_types ? n_first : 0;
+    token_list_fini(&list);
+    return st;
+}
+
 static struct status take_ranked_pair(struct request_parser *p, const char *what,
-                                      const struct pair *pair)
+                                      const struct pair *pair, size_t *second)
 {
     const struct rank_rules *rank = &p->rules->embed->rank;
+    *second = 0;
+    if (rank->joins) return take_joined_pair(p, what, pair, second);
     struct pair_text t = {.spans = NULL};
     struct token_list list = {0};
     strbuf_init(&t.text);
@@ -141,7 +162,10 @@ static struct status check_pairs(struct request_parser *p, const struct js_node 
                            EMBED_INPUTS_MAX);
     if (p->rules->tokenizer == NULL)
         return request_bad(p, "unsupported", "documents: this model has no tokenizer");
-    if (p->rules->embed->rank.pair_template == NULL)
+    if (p->rules->embed->rank.joins && js_type(instruction) != JS_NULL)
+        return request_bad(p, "unsupported",
+                           "instruction: this model's pairs have none; give a --pair-template");
+    if (p->rules->embed->rank.pair_template == NULL && !p->rules->embed->rank.joins)
         return request_bad(p, "unsupported",
                            "documents: this model scores texts; give a --pair-template for pairs");
     return status_ok();
@@ -172,7 +196,7 @@ static struct status add_documents(struct request_parser *p, const struct js_nod
         if (p->ask->format == REQUEST_RERANK && js_type(pair->document) == JS_OBJECT)
             pair->document = js_get(pair->document, "text");
         TRY(check_pair_text(p, what, pair->document));
-        TRY(take_ranked_pair(p, what, pair));
+        TRY(take_ranked_pair(p, what, pair, &p->r->prompts[i].second_from));
         p->r->prompts[i].end = p->r->n_tokens;
         TRY(keep_document(p, pair->document, &p->r->prompts[i]));
     }

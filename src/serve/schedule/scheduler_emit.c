@@ -85,6 +85,7 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         .pos0 = (int32_t)q->n_computed,
         .slot = q->slot < 0 ? 0 : q->slot,
         .adapter = r->ask->adapter,
+        .second_from = (int32_t)r->second_from,
         .next_token = is_last ? -1 : r->tokens[end],
         .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,

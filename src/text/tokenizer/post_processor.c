@@ -88,12 +88,43 @@ static struct status read_single(struct tokenizer *t, const struct js_node *node
     return status_ok();
 }
 
+/* Reads how a template joins two texts. A usual one has sequences A and B once each, and type 1 for
+ * nothing, or for B and all that follows. A second post-processor that joins texts makes the joint
+ * unusual. */
+static struct status read_joint(struct tokenizer *t, const struct js_node *node)
+{
+    const struct js_node *pair = js_get(node, "pair");
+    struct token_joint *j = &t->joint;
+    struct token_list *const lists[] = {&j->before, &j->between, &j->behind};
+    size_t n_texts = 0, n_second = 0, n_typed = 0;
+    bool is_usual = j->before.n + j->between.n + j->behind.n == 0;
+    for (size_t i = 0; is_usual && i < js_count(pair); i++) {
+        static const char *const names[] = {"A", "B"};
+        const struct js_node *special = js_get(js_at(pair, i), "SpecialToken");
+        const struct js_node *sequence = js_get(js_at(pair, i), "Sequence");
+        const struct js_node *piece = special != NULL ? special : sequence;
+        const char *name = js_string(js_get(piece, "id"), NULL);
+        int64_t type = 0;
+        (void)js_int(js_get(piece, "type_id"), &type);
+        if (special != NULL) TRY(special_ids(t, node, special, lists[n_texts]));
+        if (special == NULL)
+            is_usual = n_texts < 2 && name != NULL && strcmp(name, names[n_texts++]) == 0;
+        n_second += n_texts == 2;
+        n_typed += type == 1;
+        is_usual = is_usual && (type == 0 || (type == 1 && n_texts == 2));
+    }
+    j->is_known = is_usual && n_texts == 2 && (n_typed == 0 || n_typed == n_second);
+    j->has_types = n_typed > 0;
+    return status_ok();
+}
+
 static struct status load_template(struct tokenizer *t, const struct js_node *node)
 {
     static const char *const KNOWN[] = {"type", "single", "pair", "special_tokens", NULL};
     struct token_list prefix = {0}, suffix = {0};
     TRY(json_known_fields(node, WHERE, KNOWN));
     struct status st = read_single(t, node, &prefix, &suffix);
+    if (!status_failed(&st)) st = read_joint(t, node);
     if (!status_failed(&st)) st = wrap(t, &prefix, &suffix);
     token_list_fini(&prefix);
     token_list_fini(&suffix);
@@ -113,7 +144,20 @@ static struct status post_processor_push_pair(const struct tokenizer *t, const s
     return post_processor_push(out, (int32_t)id);
 }
 
-static struct status load_bert(struct tokenizer *t, const struct js_node *node)
+/* BERT puts one token between two texts, and gives the second one type 1; RoBERTa puts two, and all
+ * have type 0. */
+static struct status join_bert(struct tokenizer *t, const struct token_list *prefix,
+                               const struct token_list *suffix, bool is_roberta)
+{
+    struct token_joint *j = &t->joint;
+    j->is_known = j->before.n + j->between.n + j->behind.n == 0;
+    j->has_types = !is_roberta;
+    TRY(post_processor_push(&j->before, prefix->ids[0]));
+    for (int i = 0; i <= is_roberta; i++) TRY(post_processor_push(&j->between, suffix->ids[0]));
+    return post_processor_push(&j->behind, suffix->ids[0]);
+}
+
+static struct status load_bert(struct tokenizer *t, const struct js_node *node, bool is_roberta)
 {
     static const char *const KNOWN[] = {"type", "sep", "cls", "trim_offsets", "add_prefix_space",
                                         NULL};
@@ -121,6 +165,7 @@ static struct status load_bert(struct tokenizer *t, const struct js_node *node)
     TRY(json_known_fields(node, WHERE, KNOWN));
     struct status st = post_processor_push_pair(t, node, "cls", &prefix);
     if (!status_failed(&st)) st = post_processor_push_pair(t, node, "sep", &suffix);
+    if (!status_failed(&st)) st = join_bert(t, &prefix, &suffix, is_roberta);
     if (!status_failed(&st)) st = wrap(t, &prefix, &suffix);
     token_list_fini(&prefix);
     token_list_fini(&suffix);
@@ -135,8 +180,8 @@ static struct status load_processor(struct tokenizer *t, const struct js_node *n
     const char *type;
     TRY(json_type_field(node, WHERE, &type));
     if (strcmp(type, "TemplateProcessing") == 0) return load_template(t, node);
-    if (strcmp(type, "BertProcessing") == 0) return load_bert(t, node);
-    if (strcmp(type, "RobertaProcessing") == 0) return load_bert(t, node);
+    if (strcmp(type, "BertProcessing") == 0) return load_bert(t, node, false);
+    if (strcmp(type, "RobertaProcessing") == 0) return load_bert(t, node, true);
     if (strcmp(type, "ByteLevel") == 0) return json_known_fields(node, WHERE, KNOWN_BYTE_LEVEL);
     const struct js_node *list = js_get(node, "processors");
     if (strcmp(type, "Sequence") != 0 || js_type(list) != JS_ARRAY || depth > SEQUENCE_DEPTH_MAX) {

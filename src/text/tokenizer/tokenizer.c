@@ -79,6 +79,9 @@ void tokenizer_destroy(struct tokenizer **t)
     mem_free(&p->added);
     token_list_fini(&p->prefix);
     token_list_fini(&p->suffix);
+    token_list_fini(&p->joint.before);
+    token_list_fini(&p->joint.between);
+    token_list_fini(&p->joint.behind);
     strbuf_fini(&p->valid);
     strbuf_fini(&p->marks);
     mem_free(t);
@@ -266,6 +269,28 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
     const struct status st = encode_text(t, text, (const unsigned char *)t->marks.data, n_bytes,
                                          flags | TOKENIZER_PARSE_SPECIAL, out);
     if (status_failed(&st)) out->n = n_before;
+    return st;
+}
+
+bool tokenizer_joins(const struct tokenizer *t)
+{
+    return t->joint.is_known;
+}
+
+struct status tokenizer_encode_joined(struct tokenizer *t, const struct text_bytes texts[2],
+                                      struct token_list *out, size_t *n_first)
+{
+    const struct token_joint *j = &t->joint;
+    const size_t n_before = out->n;
+    assert(j->is_known);
+    struct status st = token_list_add(out, j->before.ids, j->before.n);
+    if (!status_failed(&st)) st = tokenizer_encode(t, texts[0].bytes, texts[0].n, 0, out);
+    if (!status_failed(&st)) st = token_list_add(out, j->between.ids, j->between.n);
+    *n_first = out->n - n_before;
+    if (!status_failed(&st)) st = tokenizer_encode(t, texts[1].bytes, texts[1].n, 0, out);
+    if (!status_failed(&st)) st = token_list_add(out, j->behind.ids, j->behind.n);
+    if (status_failed(&st)) out->n = n_before;
+    if (!j->has_types) *n_first = out->n - n_before;
     return st;
 }
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "text/tokenizer/token_list.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,6 +58,21 @@ struct text_span {
 struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
                                      const struct text_span *spans, size_t n_spans, unsigned flags,
                                      struct token_list *out);
+
+struct text_bytes {
+    const char *bytes; /* [n] */
+    size_t n;
+};
+
+/* Local. True when the post-processor joins two texts in a way that tokenizer_encode_joined
+ * follows. */
+bool tokenizer_joins(const struct tokenizer *t);
+
+/* Local. Appends the ids of two texts as the post-processor joins them: [CLS] a [SEP] b [SEP].
+ * Special tokens in the texts are plain text. *n_first: how many of the appended ids have type 0;
+ * they come first, the others have type 1. Only if tokenizer_joins. Errors: as tokenizer_encode. */
+struct status tokenizer_encode_joined(struct tokenizer *t, const struct text_bytes texts[2],
+                                      struct token_list *out, size_t *n_first);
 
 /* Local. Returns one more than the largest id. Ids below it may be unused. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);

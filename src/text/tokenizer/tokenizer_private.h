@@ -25,6 +25,13 @@ struct token_info {
     bool special;
 };
 
+/* How the post-processor joins two texts. */
+struct token_joint {
+    bool is_known;                             /* false: not at all, or in an unusual way */
+    bool has_types;                            /* the second text, and what follows, have type 1 */
+    struct token_list before, between, behind; /* ids around the texts; owned */
+};
+
 struct tokenizer {
     struct byte_alphabet alphabet;
     char *arena; /* owned: keys and bytes of the vocabulary, then of the added tokens */
@@ -51,8 +58,9 @@ struct tokenizer {
     char **normal_contents; /* owned, [n_added], each owned or NULL: normalized contents */
     struct added_set raw_set, normalized_set;
     struct token_list prefix, suffix; /* ids that the post-processor puts before and after a text */
-    struct strbuf valid;              /* owned scratch: the text, ill-formed bytes replaced */
-    struct strbuf marks;              /* owned scratch: which bytes of the text come from a user */
+    struct token_joint joint;
+    struct strbuf valid; /* owned scratch: the text, ill-formed bytes replaced */
+    struct strbuf marks; /* owned scratch: which bytes of the text come from a user */
 };
 
 /* Local. The steps of loading, in the order in which they run. Each fills a part of a zeroed
