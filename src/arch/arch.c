@@ -60,8 +60,7 @@ static struct status check_theta(const struct arch_reading *r)
     return is_given || !r->m.family->states_base ? status_ok() : no_theta(r);
 }
 
-/* The rope_theta that transformers uses in layers with a window when config.json has one rope_theta
- * for all layers, whatever its value. */
+/* transformers' rope_theta of layers with a window if config.json has one for all layers. */
 static const double LOCAL_THETA = 5e5;
 
 /* Finds the RoPE of layers with a window, which may differ: rope_parameters then holds an object

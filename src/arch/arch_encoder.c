@@ -6,6 +6,24 @@
  * (published_encoder.c); the normed rows then also replace the residual stream (model/stage.c). */
 #include "arch/arch_private.h"
 
+#include <string.h>
+
+bool arch_encoder_ignores(const char *key)
+{
+    static const char *const keys[] = {
+        /* of the training */
+        "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
+        "gradient_checkpointing", "output_past",
+        /* which no published code reads, as pooler_... */
+        "rms_norm_eps", "directionality",
+        /* of the scores, which job_rank.c reads */
+        "sbert_ce_default_activation_function", "sentence_transformers"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (strcmp(key, keys[i]) == 0) return true;
+    }
+    return strncmp(key, "pooler_", strlen("pooler_")) == 0;
+}
+
 /* Leaves out the positions up to that of padding, which no text has. */
 static struct status leave_positions(struct arch_reading *r)
 {

@@ -27,7 +27,6 @@ static const struct arch_field fields[] = {
     {"layernorm_epsilon", FIELD_FLOAT, AT(norm_eps), .most = 1, ONLY(hybrid_kv),
      .refused_elsewhere = true},
     {"rms_norm_eps", FIELD_INERT, ONLY(mamba_blocks)}, /* of older files; nothing reads it */
-    {"rms_norm_eps", FIELD_INERT, ONLY(encoder)},
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true, .required = true,
      ONLY(states_base)},
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
@@ -379,20 +378,6 @@ static const struct arch_field fields[] = {
     {.key = "initial_context_length",
      .type = FIELD_INERT}, /* of the training; rope_scaling has it too */
     {.key = "attention_dropout", .type = FIELD_INERT},
-    {.key = "attention_probs_dropout_prob", .type = FIELD_INERT},
-    {.key = "hidden_dropout_prob", .type = FIELD_INERT},
-    {.key = "classifier_dropout", .type = FIELD_INERT},
-    {"gradient_checkpointing", FIELD_INERT, ONLY(encoder)},
-    /* job_rank.c reads the activation from these */
-    {"sbert_ce_default_activation_function", FIELD_INERT, ONLY(encoder)},
-    {"sentence_transformers", FIELD_INERT, ONLY(encoder)},
-    {"output_past", FIELD_INERT, ONLY(encoder)},
-    {"directionality", FIELD_INERT, ONLY(encoder)}, /* as the fields of the pooler, which no */
-    {"pooler_fc_size", FIELD_INERT, ONLY(encoder)}, /* published code reads */
-    {"pooler_num_attention_heads", FIELD_INERT, ONLY(encoder)},
-    {"pooler_num_fc_layers", FIELD_INERT, ONLY(encoder)},
-    {"pooler_size_per_head", FIELD_INERT, ONLY(encoder)},
-    {"pooler_type", FIELD_INERT, ONLY(encoder)},
     {.key = "hidden_dropout", .type = FIELD_INERT},
     {.key = "residual_dropout", .type = FIELD_INERT},
     {.key = "resid_pdrop", .type = FIELD_INERT},

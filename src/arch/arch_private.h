@@ -96,6 +96,9 @@ struct status arch_check_hybrid(const struct arch_reading *r);
  * reference would not read. Errors: STATUS_INPUT. */
 struct status arch_derive_encoder(struct arch_reading *r);
 
+/* Local. True for a field of an encoder's config.json that changes nothing in a forward pass. */
+bool arch_encoder_ignores(const char *key);
+
 /* Local. For Llama-4: derives which layers see chunks and how q grows; marks the layers that have
  * experts. Errors: STATUS_INPUT. */
 struct status arch_derive_chunks(struct arch_reading *r);

@@ -14,10 +14,11 @@
 
 static void the_published_model_has_its_sizes(void)
 {
-    CU_ASSERT_EQUAL_FATAL(parse(BERT(",\"hidden_act\":\"gelu\",\"layer_norm_eps\":1e-05,"
-                                     "\"position_embedding_type\":\"absolute\""))
-                              .code,
-                          STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(
+        parse(BERT(",\"hidden_act\":\"gelu\",\"layer_norm_eps\":1e-05,"
+                   "\"position_embedding_type\":\"absolute\",\"pooler_type\":\"x\""))
+            .code,
+        STATUS_OK);
     CU_ASSERT(m.norm_eps == 1e-5f && m.context == 512 && m.n_positions == 512);
     CU_ASSERT_EQUAL_FATAL(parse(BERT("")).code, STATUS_OK);
     CU_ASSERT(m.norm_eps == 1e-12f && m.n_types == 2 && m.encoder && m.gate == GATE_GELU);
