@@ -247,7 +247,9 @@ static void reference_is_a_dot_product(void)
 
 /* Weights whose first panels have each of the 256 values in each place of a quad, and one scale
  * for all; if it is at most 1, output 20 has 2^10 times that, since kernels choose by the largest
- * scale of a tile. Without NaN: those values become 448, since a NaN shows in all rows. */
+ * scale of a tile. Without NaN: those values become 448, since a NaN shows in all rows. Kernels
+ * also tell quads with a subnormal value from others; so zeros stand for those in output 32, which
+ * has quads of zeros and normal values, and in the first panel, if it has a NaN. */
 static struct quant_weight every_fp8_value(struct quant_format f, float scale, bool with_nan)
 {
     struct rng r = {13};
@@ -257,6 +259,7 @@ static struct quant_weight every_fp8_value(struct quant_format f, float scale, b
         for (size_t k = 0; k < 259; k++) {
             uint8_t code = (uint8_t)(k + n * 5);
             if ((code & 0x7F) == 0x7F && !(with_nan && n == 7)) code ^= 1;
+            if ((code & 0x7F) < 8 && (n == 32 || (n < 16 && with_nan))) code &= 0x80;
             q.codes[n * 259 + k] = code;
         }
     }
