@@ -334,6 +334,9 @@ class ServeTest:
     def calls_that_generate_nothing(self, server):
         models = json.loads(server.get("/v1/models"))
         expect(models["data"][0]["id"] == "model", f"{models}")
+        expect(json.loads(server.get("/v1/models/model")) == models["data"][0], "another model by its name")
+        status, _, data = server.call("GET", "/v1/models/other")
+        expect(status == 404 and error_of(data)["code"] == "model_not_found", f"{status} {data}")
         status, _, data = server.call("GET", "/health", key=None)
         expect(status == 200, f"health: {status} {data}")
         status, _, data = server.call("POST", "/tokenize", {"prompt": "the sea"})

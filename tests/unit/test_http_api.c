@@ -33,12 +33,15 @@ static void paths_lead_to_their_endpoints(void)
     CU_ASSERT(http_route("GET", "/v1/files", &e, item) == HTTP_OK && e == HTTP_FILE_LIST);
     CU_ASSERT(http_route("PUT", "/v1/files", &e, item) == HTTP_BAD_METHOD);
     CU_ASSERT_STRING_EQUAL(http_methods_of(e), "GET, POST");
-    const char *const no_items[] = {
-        "/v1/files/",         "/v1/files/..",
-        "/v1/files/a/b",      "/v1/files/a%2Fb",
-        "/v1/batches/a.json", "/v1/files/0123456789012345678901234567890123456789012345678"};
+    const char *const no_items[] = {"/v1/files/",      "/v1/files/..",       "/v1/files/a/b",
+                                    "/v1/files/a%2Fb", "/v1/batches/a.json", "/v1/models/a/b"};
     for (size_t i = 0; i < sizeof no_items / sizeof no_items[0]; i++)
         CU_ASSERT_EQUAL(http_route("GET", no_items[i], &e, item), HTTP_NOT_FOUND);
+    CU_ASSERT(http_route("GET", "/v1/models/Llama-3.2-1B", &e, item) == HTTP_OK);
+    CU_ASSERT(e == HTTP_MODEL_GET && strcmp(item, "Llama-3.2-1B") == 0);
+    char path[HTTP_ITEM_MAX + 16] = "/v1/files/";
+    memset(path + strlen(path), 'x', HTTP_ITEM_MAX);
+    CU_ASSERT_EQUAL(http_route("GET", path, &e, item), HTTP_NOT_FOUND);
 }
 
 /* Reads `text` as a key file. */

@@ -14,12 +14,14 @@ static const struct route {
     const char *path; /* "*" stands for an item */
     const char *method, *methods;
     bool is_open;
+    bool has_dots; /* an item may have dots; those of files and batches become file names */
 } routes[HTTP_ENDPOINT_COUNT] = {
     [HTTP_COMPLETIONS] = {"/v1/completions", "POST", "POST", false},
     [HTTP_CHAT] = {"/v1/chat/completions", "POST", "POST", false},
     [HTTP_EMBEDDINGS] = {"/v1/embeddings", "POST", "POST", false},
     [HTTP_RERANK] = {"/v1/rerank", "POST", "POST", false},
     [HTTP_MODELS] = {"/v1/models", "GET", "GET", false},
+    [HTTP_MODEL_GET] = {"/v1/models/*", "GET", "GET", false, .has_dots = true},
     [HTTP_HEALTH] = {"/health", "GET", "GET", true},
     [HTTP_METRICS] = {"/metrics", "GET", "GET", false},
     [HTTP_TOKENIZE] = {"/tokenize", "POST", "POST", false},
@@ -36,16 +38,17 @@ static const struct route {
 };
 
 /* True when the path matches a route. Copies its item, which has letters, digits, '-' and '_'. */
-static bool matches(const char *path, const char *route, char item[HTTP_ITEM_MAX])
+static bool matches(const char *path, const struct route *route, char item[HTTP_ITEM_MAX])
 {
-    const char *star = strchr(route, '*');
+    static const char letters[] = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789-_";
+    const char *star = strchr(route->path, '*');
     item[0] = '\0';
-    if (star == NULL) return strcmp(path, route) == 0;
-    const size_t n_before = (size_t)(star - route);
-    if (strncmp(path, route, n_before) != 0) return false;
+    if (star == NULL) return strcmp(path, route->path) == 0;
+    const size_t n_before = (size_t)(star - route->path);
+    if (strncmp(path, route->path, n_before) != 0) return false;
     const char *name = path + n_before;
-    const size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                  "0123456789-_");
+    const size_t n = strspn(name, route->has_dots ? letters : letters + 1);
     if (n == 0 || n >= HTTP_ITEM_MAX || strcmp(name + n, star + 1) != 0) return false;
     memcpy(item, name, n);
     item[n] = '\0';
@@ -57,7 +60,7 @@ enum http_status http_route(const char *method, const char *path, enum http_endp
 {
     enum http_status found = HTTP_NOT_FOUND;
     for (int i = 0; i < HTTP_ENDPOINT_COUNT; i++) {
-        if (!matches(path, routes[i].path, item)) continue;
+        if (!matches(path, &routes[i], item)) continue;
         *out = (enum http_endpoint)i;
         if (strcmp(method, routes[i].method) == 0) return HTTP_OK;
         found = HTTP_BAD_METHOD;

@@ -14,6 +14,7 @@ enum http_endpoint {
     HTTP_EMBEDDINGS,
     HTTP_RERANK,
     HTTP_MODELS,
+    HTTP_MODEL_GET,
     HTTP_HEALTH,
     HTTP_METRICS,
     HTTP_TOKENIZE,
@@ -49,10 +50,10 @@ enum http_status {
 #define HTTP_DRAINING_CODE "draining"
 #define HTTP_MEMORY_CODE   "out_of_memory"
 
-enum { HTTP_ITEM_MAX = 48 };
+enum { HTTP_ITEM_MAX = 128 };
 
-/* Local. Finds the endpoint of a call. `item` becomes the part of the path that names a file or a
- * batch; "" if no part does or the result is not HTTP_OK. Returns HTTP_OK, HTTP_NOT_FOUND (*out
+/* Local. Finds the endpoint of a call. `item` becomes the part of the path that names a file, a
+ * batch or a model; "" if no part does or the result is not HTTP_OK. Returns HTTP_OK, HTTP_NOT_FOUND (*out
  * stays), or HTTP_BAD_METHOD (*out = an endpoint of the path). */
 enum http_status http_route(const char *method, const char *path, enum http_endpoint *out,
                             char item[HTTP_ITEM_MAX]);

@@ -193,17 +193,38 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
     return MHD_YES;
 }
 
+static void put_model(struct strbuf *body, const char *name)
+{
+    strbuf_puts(body, "{\"id\":");
+    strbuf_json_string(body, name, strlen(name));
+    strbuf_puts(body, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"shoal\"}");
+}
+
 static enum MHD_Result answer_models(struct exchange *x)
 {
     struct strbuf body;
     strbuf_init(&body);
     strbuf_puts(&body, "{\"object\":\"list\",\"data\":[");
     for (const char *const *name = x->server->models; *name != NULL; name++) {
-        strbuf_puts(&body, name == x->server->models ? "{\"id\":" : ",{\"id\":");
-        strbuf_json_string(&body, *name, strlen(*name));
-        strbuf_puts(&body, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"shoal\"}");
+        if (name != x->server->models) strbuf_puts(&body, ",");
+        put_model(&body, *name);
     }
     strbuf_puts(&body, "]}");
+    exchange_set(x, HTTP_OK, "application/json", &body);
+    strbuf_fini(&body);
+    return reply(x);
+}
+
+static enum MHD_Result answer_model(struct exchange *x)
+{
+    struct strbuf body;
+    const char *const *name = x->server->models;
+    while (*name != NULL && strcmp(*name, x->item) != 0) name++;
+    if (*name == NULL)
+        return refuse(x, HTTP_NOT_FOUND, "model_not_found",
+                      "no such model; GET /v1/models lists the names");
+    strbuf_init(&body);
+    put_model(&body, *name);
     exchange_set(x, HTTP_OK, "application/json", &body);
     strbuf_fini(&body);
     return reply(x);
@@ -262,6 +283,7 @@ static enum MHD_Result on_call(void *cls, struct MHD_Connection *c, const char *
     if (x->refusal != HTTP_OK) return refuse_judged(x);
     if (x->endpoint == HTTP_HEALTH) return answer_health(x);
     if (x->endpoint == HTTP_MODELS) return answer_models(x);
+    if (x->endpoint == HTTP_MODEL_GET) return answer_model(x);
     return post_exchange(x);
 }
 
