@@ -55,8 +55,8 @@ struct packed {
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
     uint32_t flat; /* 0: panels; else row-major for a device's library (op_place_weight), `flat`
-                      elements from output to output, with zeros for the outputs from n_out to the
-                      next multiple of PACKED_FLAT_OUTPUTS */
+                      elements from output to output; memory goes on to the next multiple of
+                      PACKED_FLAT_OUTPUTS, whose values do not matter */
 };
 
 enum { PACKED_FLAT_OUTPUTS = 8 };

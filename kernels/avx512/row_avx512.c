@@ -1,6 +1,6 @@
-/* Ops on one row that are faster with 512-bit registers. Those written out here end a row with
- * masked loads and stores: lanes beyond the row load as +0 and are not written. The row_ ones end
- * it as activation_body.h does. */
+/* Ops on one row that are faster with 512-bit registers. The loops of this file handle the last
+ * values of a row with masked loads and stores: lanes beyond the row load as +0 and are not
+ * written. Ops that only call a row_ function handle them as activation_body.h does. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"

@@ -22,8 +22,9 @@ enum {
     TRIED_ROWS = 512,
     TRIED_MANY_ROWS = 2048,
     TRIED_LEAVES = 3,
-    CHECKED_ROWS = 128, /* rows in the trial of a weight's shape at load */
-    MANY_ROWS = 256,    /* rows from which on device_algorithm.many is used */
+    CHECKED_ROWS = 128,      /* rows in the trial of a weight's shape at load, */
+    CHECKED_MANY_ROWS = 512, /* and of the second algorithm */
+    MANY_ROWS = 256,         /* rows from which on device_algorithm.many is used */
     W_BYTES = STATES_BYTES / 2,
 };
 
@@ -146,7 +147,8 @@ static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t 
  * nothing_differs gives the result. False: the library has no such product. */
 static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, float *y)
 {
-    static const size_t counts[] = {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 128, 200, 256, 384, 511};
+    static const size_t counts[] = {1,  2,   3,   5,   8,   16,  17,  33,
+                                    64, 100, 128, 200, 256, 384, 511, 1000};
     if (!rows_alone(d, all, all->rows - 1, 1, y)) return false;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         const size_t n = counts[i];
@@ -284,30 +286,57 @@ static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *
                               .algorithm = p->algorithm};
 }
 
+/* Returns a product with this weight for a trial, with up to `most` rows; half of the states'
+ * memory holds its results. */
+static struct cuda_gemm trial_of(const struct device *d, const struct packed *w,
+                                 const struct gemm_part *p, size_t most)
+{
+    struct cuda_gemm all = part_of(w, p);
+    all.y_stride = all.n;
+    all.batch = smaller(p->batch, TRIED_LEAVES);
+    const size_t fit = smaller(STATES_BYTES / (2 * all.batch * all.n * sizeof(float)),
+                               GEMM_X_BYTES / (w->flat * sizeof(float)));
+    all.rows = smaller(most, fit);
+    all.x = d->gemm.x;
+    all.y = d->states;
+    all.y_step = all.rows * all.y_stride;
+    return all;
+}
+
 /* True when the products with this weight have the same bits as a few rows and a few outputs that
  * are computed separately. */
 static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
 {
-    struct cuda_gemm all = part_of(w, p);
+    const struct cuda_gemm all = trial_of(d, w, p, CHECKED_ROWS);
     const size_t few = smaller(TRIED_OUTPUTS, all.n);
-    all.y_stride = all.n;
-    const size_t bytes = all.y_stride * sizeof(float);
-    all.batch = smaller(p->batch, TRIED_LEAVES);
-    const size_t fit =
-        smaller(STATES_BYTES / (2 * all.batch * bytes), GEMM_X_BYTES / (w->flat * sizeof(float)));
-    all.rows = smaller(CHECKED_ROWS, fit);
-    all.x = d->gemm.x;
-    all.y = d->states;
-    all.y_step = all.rows * all.y_stride;
     float *other = d->states + all.batch * all.y_step;
     if (all.rows == 0) return false;
     forget_differs(d);
     return device_product(d, &all) && rows_alone(d, &all, all.rows - 1, 1, other) &&
            (all.rows < 20 || rows_alone(d, &all, 2, 17, other)) &&
            outputs_alone(d, &all, 0, few, other) &&
-           outputs_alone(d, &all, all.n - few, few, other) &&
-           (p->many == p->algorithm || other_algorithm(d, &all, p->many, other)) &&
+           outputs_alone(d, &all, all.n - few, few, other) && nothing_differs(d);
+}
+
+/* True when the second algorithm gives the bits of the first in products with this weight. */
+static bool many_holds(struct device *d, const struct packed *w, const struct gemm_part *p)
+{
+    struct cuda_gemm all = trial_of(d, w, p, CHECKED_MANY_ROWS);
+    if (p->many == p->algorithm) return true;
+    if (all.rows == 0) return false;
+    forget_differs(d);
+    return device_product(d, &all) &&
+           other_algorithm(d, &all, p->many, d->states + all.batch * all.y_step) &&
            nothing_differs(d);
+}
+
+/* Gives up the second algorithm for the part's element type and number of inputs. */
+static void forget_many(struct device *d, enum dtype t, const struct gemm_part *p)
+{
+    for (uint32_t i = 0; i < d->gemm.n_algorithms; i++) {
+        struct device_algorithm *a = &d->gemm.algorithms[i];
+        if (a->dtype == t && a->k == p->k) a->many = a->algorithm;
+    }
 }
 
 /* Lists the parts of a weight for which the library has an algorithm, and returns their number, 0
@@ -352,10 +381,14 @@ struct status check_weight_cuda(struct device *d, const struct packed *w)
     const size_t n = list_parts(d, w, parts);
     pattern(d, w->dtype, (void *)(uintptr_t)w->data, rounded_up(w->n_out, ALIGN_OUTPUTS), w->flat,
             w->n_in, 2);
-    pattern(d, w->dtype, d->gemm.x, smaller(CHECKED_ROWS, GEMM_X_BYTES / (w->flat * sizeof(float))),
-            w->flat, w->n_in, 1);
+    pattern(d, w->dtype, d->gemm.x,
+            smaller(CHECKED_MANY_ROWS, GEMM_X_BYTES / (w->flat * sizeof(float))), w->flat, w->n_in,
+            1);
     for (size_t i = 0; i < n && !device_is_lost(d); i++) {
-        if (holds(d, w, &parts[i])) continue;
+        if (holds(d, w, &parts[i])) {
+            if (!many_holds(d, w, &parts[i])) forget_many(d, w->dtype, &parts[i]);
+            continue;
+        }
         TRY(device_status(d));
         return status_make(STATUS_USAGE,
                            "GPU %d (%s): %s: a product with %u outputs has other bits than one "

@@ -6,7 +6,7 @@
 
 BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, void *shared)
 {
-    float *lanes = (float *)shared; /* [LANES], then the factor and the mean */
+    float *lanes = (float *)shared; /* [LANES] chains, 1 / sqrt(...), the mean, a copy of the row */
     const float *row = a->x + (size_t)b.y * a->n;
     const bool fits = a->n <= CUDA_NORM_MAX;
     const float *x = fits ? lanes + LANES + 2 : row;

@@ -94,6 +94,7 @@ static struct status find_local_rope(struct arch_reading *r)
     if (!js_number(js_get(full, "rope_theta"), &theta)) return no_theta(r);
     if (!js_number(js_get(r->local_rope, "rope_theta"), &theta)) return no_theta(r);
     const char *rule = js_string(js_get(r->local_rope, "rope_type"), NULL);
+    if (rule == NULL) rule = js_string(js_get(r->local_rope, "type"), NULL);
     if (rule != NULL && strcmp(rule, "default") != 0) {
         return status_make(
             STATUS_INPUT,

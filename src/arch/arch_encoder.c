@@ -11,10 +11,10 @@
 bool arch_encoder_ignores(const char *key)
 {
     static const char *const keys[] = {
-        /* of the training */
+        /* of the training, or read by nothing */
         "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
         "gradient_checkpointing", "output_past",
-        /* which no published code reads, as pooler_... */
+        /* read by no published code, as are those that begin with pooler_ */
         "rms_norm_eps", "directionality",
         /* of the scores, which job_rank.c reads */
         "sbert_ce_default_activation_function", "sentence_transformers"};

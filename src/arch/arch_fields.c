@@ -32,10 +32,11 @@ static const struct arch_field fields[] = {
     {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
      .otherwise = 1e-6},
     {"layer_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
-     .otherwise = 1e-12, ONLY(encoder)},
+     .otherwise = 1e-12, ONLY(encoder), .refused_elsewhere = true},
     {"hidden_act", FIELD_WORD, .word = "gelu", ONLY(encoder)},
     {"position_embedding_type", FIELD_WORD, .word = "absolute", ONLY(encoder)},
-    {"type_vocab_size", FIELD_COUNT, AT(m.n_types), .most = 256, .otherwise = 2, ONLY(encoder)},
+    {"type_vocab_size", FIELD_COUNT, AT(m.n_types), .most = 256, .otherwise = 2, ONLY(encoder),
+     .refused_elsewhere = true},
     {"hidden_act", FIELD_INERT, ONLY(gelu)}, /* for older programs; hidden_activation decides */
     {"hidden_act", FIELD_WORD, .word = "xielu", ONLY(xielu)},
     {"hidden_act", FIELD_WORD, .word = "silu"},

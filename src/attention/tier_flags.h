@@ -1,4 +1,4 @@
-/* The flags of KV blocks outside memory (options/flags.h says how to read the list). None of
+/* The flags of KV blocks that are kept on disk (options/flags.h says how to read the list). None of
  * them changes a byte of the results. */
 #ifndef SHOAL_ATTENTION_TIER_FLAGS_H
 #define SHOAL_ATTENTION_TIER_FLAGS_H

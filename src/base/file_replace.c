@@ -1,5 +1,5 @@
-/* Writes a temporary file beside the target, then renames it; writes in place to a target that is
- * no regular file. */
+/* Writes a temporary file beside the target, then renames it. A target that exists and is no
+ * regular file (a pipe, a device) is written directly. */
 #include "base/file_replace.h"
 
 #include "base/file.h"

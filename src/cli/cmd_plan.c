@@ -144,6 +144,13 @@ static struct status no_fit(const struct layout_budget *b, const struct topo *t)
                        (double)t->nodes[0].memory_bytes / gib);
 }
 
+/* Returns the rows of a step. A step of an encoder holds a whole text (job_open.c). */
+static uint32_t step_tokens(const struct plan_options *o, const struct arch *m, uint32_t context)
+{
+    const uint32_t n = (uint32_t)o->job.schedule.step_tokens;
+    return m->encoder && n < context ? context : n;
+}
+
 static struct status cmd_plan_report(const struct plan_options *o, struct layout_model *m,
                                      const struct topo *t)
 {
@@ -157,7 +164,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
     const uint32_t asked = o->job.model.max_model_len,
                    context = asked > 0 ? asked : m->arch->context;
     struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
-                                   .step_tokens = (uint32_t)o->job.schedule.step_tokens,
+                                   .step_tokens = step_tokens(o, m->arch, context),
                                    .min_kv_blocks = (context + 63) / 64,
                                    .n_state_slots =
                                        layout_slots_wanted(m->arch, o->job.schedule.max_batch),
@@ -236,6 +243,12 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     struct layout_model layout_model;
     struct topo *topo = NULL;
     TRY(plan_model_read(&source, &m, &layout_model));
+    m.headless = m.encoder; /* its jobs give vectors, or scores by a head of their own */
+    if (m.encoder && o->job.files.nodes != NULL)
+        return status_make(STATUS_USAGE,
+                           "--nodes: forecasts are for generation, and %s gives no "
+                           "tokens",
+                           m.family->title);
     if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
         layout_model.expert_code_group = layout_model.expert_fp8_group;
     layout_model.on_device = f->gpus_per_node > 0;

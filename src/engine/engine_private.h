@@ -98,7 +98,7 @@ struct batch {
     const struct plan_move *ask;       /* NULL: no report is wanted */
     const int32_t *tokens;             /* [n_rows] */
     const struct plan_adjust *adjusts; /* sequence after sequence */
-    const uint32_t *allowed;           /* likewise */
+    const uint32_t *allowed; /* bit masks of tokens that may be drawn, sequence after sequence */
 };
 
 /* engine_batch.c; all Local. */

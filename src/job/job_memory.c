@@ -227,6 +227,8 @@ struct status job_check_tier(const struct job *j)
                            "%s: not for a model with recurrent layers, whose states are not kept "
                            "behind each block",
                            flag);
+    if (j->model.encoder)
+        return status_make(STATUS_USAGE, "%s: an encoder keeps no KV behind a text", flag);
     if (!j->o->schedule.prefix_cache)
         return status_make(STATUS_USAGE,
                            "%s: needs --prefix-cache on, and not scoring or a capacity factor",

@@ -157,10 +157,10 @@ static struct status check_encoder(const struct job *j)
     const bool scores = ckpt_find(j->ckpt, "score.weight") != NULL;
     if (j->o->mode != LEAD_EMBED && !(scores && j->o->mode == LEAD_RANK))
         return status_make(
-            STATUS_USAGE,
-            "%s: %s is an encoder, which gives no tokens%s; use shoal embed, or serve "
-            "it with --task embed",
-            path, title, scores ? "" : ", and this one has no head for scores");
+            STATUS_USAGE, "%s: %s is an encoder, which gives no tokens%s", path, title,
+            scores ? "; use shoal embed or rank, or serve it with --task embed or rank"
+                   : ", and this one has no head for scores; use shoal embed, or serve it with "
+                     "--task embed");
     if (j->o->device.device == DEVICE_CPU) return status_ok();
     return status_make(STATUS_USAGE, "--device cuda: not implemented for encoders, such as %s",
                        title);

@@ -204,6 +204,9 @@ struct status job_rank_init(struct job_embed *e, const struct rank_flags *flags,
     e->rules.rank.head = e->head;
     if (m->encoder) TRY(read_encoder(e, c, m, t));
     TRY(read_template(e, flags->pair_template));
+    if (e->rules.rank.joins && strcmp(flags->instruction, RANK_INSTRUCTION) != 0)
+        return status_make(STATUS_USAGE, "--instruction: this model's pairs have none; give a "
+                                         "--pair-template");
     return choose_activation(&e->rules.rank, flags->activation);
 }
 

@@ -1,4 +1,4 @@
-/* The search for a group's range. */
+/* Searches for the clipping range of each quantization group. */
 #include "quant/fit.h"
 
 #include "quant/share.h"

@@ -1,4 +1,5 @@
-/* Distributes rows to the ranks that own them, round robin. */
+/* Makes the tp ranks owners of rows, round robin, and plans the exchange that brings each owner its
+ * whole rows. */
 #include "sample/shards.h"
 
 #include "base/mem.h"

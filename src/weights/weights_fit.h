@@ -8,7 +8,7 @@
 
 struct weights_fit {
     enum weights_place place;
-    bool may_stream;         /* false for a device */
+    bool may_stream;         /* experts may be read from disk as needed; false on a GPU */
     bool step_is_given;      /* budget.step_tokens stays as it is */
     const struct topo *topo; /* this and the next: borrowed */
     const struct layout_flags *flags;

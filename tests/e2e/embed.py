@@ -463,8 +463,15 @@ class EmbedTest:
             found = self.ranked(name, rows, *flags, ranks=ranks)
             want = want or found
             expect(found == want, f"{name} {flags}: other scores")
+        lone = [{"custom_id": str(i), "query": golden["query"], "documents": [d]}
+                for i, d in enumerate(golden["documents"])]
+        found = self.ranked(name, lone)
+        expect([found[str(i)]["scores"][0] for i in range(len(lone))] == want["pairs"]["scores"],
+               f"{name}: other scores of a document alone")
         done = self.ranked(name, [{"custom_id": "a", "query": "x", "documents": ["y"], "instruction": "z"}])
         expect("instruction" in done["a"]["error"]["message"], f"{done}")
+        done = self.rank_job(name, rows, "--instruction", "z")
+        expect(done.status == 2 and "--pair-template" in done.err, f"--instruction: {done}")
         config = json.loads((folder / "config.json").read_text())
         for activation, status in (("torch.nn.modules.linear.Identity", 0), ("a.Softplus", 3)):
             config["sentence_transformers"] = {"activation_fn": activation}

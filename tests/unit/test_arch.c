@@ -68,6 +68,8 @@ static void windows_are_those_of_the_layers(void)
     refuse(OF("MistralForCausalLM") ",\"sliding_window\":32,\"layer_types\":["
                                     "\"sliding_attention\",\"full_attention\"]",
            "layer_types[1]");
+    refuse(LLAMA ",\"layer_norm_eps\":1e-5", "layer_norm_eps");
+    refuse(LLAMA ",\"type_vocab_size\":2", "type_vocab_size");
     refuse(LLAMA ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]", "chunked");
     refuse(LLAMA ",\"layer_types\":[\"full_attention\"]", "layer_types");
 }

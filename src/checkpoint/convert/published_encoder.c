@@ -45,7 +45,8 @@ static bool skip(const char **text, const char *prefix)
     return true;
 }
 
-/* Writes `before`, and *name with its beginning replaced; false: no row of the table fits. */
+/* Writes to out[n]: `before`, then `name` with its beginning replaced as the first row that fits it
+ * says. False: no row fits. */
 static bool replace_beginning(const struct renamed *table, const char *before, const char *name,
                               char *out, size_t n)
 {

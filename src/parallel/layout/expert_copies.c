@@ -70,7 +70,8 @@ static int64_t level_for(const struct candidates *k, int64_t n)
     return low;
 }
 
-/* Divides n rows: fills each part up to the level until no rows are left. */
+/* Divides an expert's n rows among its candidate copies, in order: fills the part of each up to the
+ * lowest level at which all n rows fit (level_for). Sets share and adds to part_rows. */
 static void fill_copies(const struct candidates *k, int64_t n, int64_t *share, int64_t *part_rows)
 {
     const int64_t level = level_for(k, n);

@@ -6,18 +6,30 @@
 
 enum { INDENT = 10 };
 
+/* Returns the ep rank that holds the most experts and copies. */
+static uint32_t fullest_rank(const struct layout *l)
+{
+    uint32_t most = 0;
+    for (uint32_t ep = 1; ep < l->ep; ep++) {
+        if (range_count(layout_experts(l, ep)) > range_count(layout_experts(l, most))) most = ep;
+    }
+    return most;
+}
+
 /* Appends the mean rows of a step for an expert, and for the rank with the most experts. */
 static void report_rows(const struct layout *l, const struct layout_budget *b, struct strbuf *out)
 {
-    const struct arch *m = l->model.arch;
-    const uint32_t held = (m->n_experts + l->ep - 1) / l->ep; /* the first place has the most */
-    const struct layout_place first = layout_place_of(l, 0);
-    const double rows = layout_expert_rows(l, first, b->step_tokens);
+    struct layout_place place = layout_place_of(l, 0);
+    place.ep = fullest_rank(l);
+    const uint32_t held = range_count(layout_experts(l, place.ep));
+    const double rows = layout_expert_rows(l, place, b->step_tokens);
+    const double all = rows / held * layout_n_places(l);
     const uint32_t n_batches = l->ep * l->etp > l->tp ? l->ep * l->etp / l->tp : 1;
     strbuf_printf(out,
                   "\n%-*sa step of %u rows in each of %u replicas that share them brings %.4g rows "
-                  "to an expert on average, %.4g to a rank of %u experts, in each layer\n",
-                  INDENT, "Rows", b->step_tokens, n_batches, rows / held, rows, held);
+                  "to an expert on average, %.4g to a rank of %u experts%s, in each layer\n",
+                  INDENT, "Rows", b->step_tokens, n_batches, all / l->model.arch->n_experts, rows,
+                  held, l->n_expert_copies > 0 ? " and copies" : "");
 }
 
 /* Computes a token's bytes between hosts, as the mean over the layers with experts, when tokens

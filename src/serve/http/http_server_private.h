@@ -28,7 +28,8 @@ struct exchange {
     void *state;
     /* used under the server's lock */
     struct MHD_Connection *connection; /* NULL: the connection has ended */
-    struct strbuf out;                 /* the answer's bytes; [0, n_sent) have been taken */
+    struct strbuf out; /* the answer's bytes, of which libmicrohttpd has copied [0, n_sent); emptied
+                          when it has copied all */
     size_t n_sent;
     int file; /* the first n_file bytes of this file are the answer; -1: none */
     uint64_t n_file;
@@ -54,7 +55,7 @@ struct http_server {
     size_t n_open;                                 /* calls posted and not ended by the lead */
     size_t n_connected;                            /* calls posted and still connected */
     size_t body_bytes; /* bytes of all bodies that have not been freed */
-    bool has_unsent; /* exchange_write has added bytes since the last http_server_send */
+    bool has_unsent;   /* exchange_write has added bytes since the last http_server_send */
     bool refuses;
     uint64_t last_end_ns, mean_end_ns; /* the last end of a call; mean time between recent ends */
 };

@@ -84,6 +84,8 @@ static struct status take_joined_pair(struct request_parser *p, const char *what
     if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
     if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
     const bool has_types = p->rules->embed->rank.has_types && n_first < list.n;
+    if (!status_failed(&st) && has_types && n_first == 0)
+        st = request_bad(p, "invalid_request", "query: expected a text that has tokens");
     *second = has_types ? n_first : 0;
     token_list_fini(&list);
     return st;
@@ -200,6 +202,8 @@ static struct status add_documents(struct request_parser *p, const struct js_nod
         p->r->prompts[i].end = p->r->n_tokens;
         TRY(keep_document(p, pair->document, &p->r->prompts[i]));
     }
+    if (js_count(documents) == 1)
+        p->r->second_from = p->r->prompts[0].second_from; /* runs itself */
     return status_ok();
 }
 

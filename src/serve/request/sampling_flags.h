@@ -1,5 +1,7 @@
-/* The sampling flags (options/flags.h explains the rows). A line's own fields override them, and
- * they override the model's generation_config.json. A journal keeps them all, in this order. */
+/* The sampling flags (options/flags.h explains the rows). A request's own fields override them. A
+ * flag that the user gave overrides the model's generation_config.json; a preset does not. The
+ * journal of `shoal generate` keeps their values in this order, but --reasoning-parser only when it
+ * differs from its preset. */
 #ifndef SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 #define SHOAL_SERVE_REQUEST_SAMPLING_FLAGS_H
 

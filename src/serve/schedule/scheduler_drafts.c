@@ -22,8 +22,8 @@ static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* Returns n, or fewer if q lacks blocks for so many rows; it may take free blocks that are not kept
- * for others. */
+/* Returns how many of n draft tokens have room: in the blocks that q holds, and in the free blocks
+ * of its replica beyond those that are kept (n_kept). */
 static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
     const struct replica *replica = &s->replicas[q->replica];

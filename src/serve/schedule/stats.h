@@ -34,7 +34,7 @@ struct serve_summary {
     uint64_t n_admissions;  /* times that a request began to run, including after preemptions */
     uint64_t n_result_hits; /* answers that came whole from the result cache */
     uint64_t n_result_hit_tokens; /* sampled tokens from the result cache: of whole answers, and
-                                     of answers' beginnings that the stages continued */
+                                     of beginnings that were then continued */
     uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
     uint64_t n_right_drafts;      /* draft tokens equal to the sampled token; each saved a step */
     uint64_t n_guesses;           /* guesses of the prediction layer that were compared */

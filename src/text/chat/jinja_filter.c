@@ -135,10 +135,10 @@ FILTER(filter_default)
     return a[0].type != JV_ABSENT || jtext_literal(r, "", out);
 }
 
-/* Copies the text without surrounding blanks and without single underscores inside it. False: the
- * text is empty or over 127 bytes long, or has a NUL or a character that strtod would read and
- * Python would not; or a failure. */
-static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
+/* Copies the text without the blanks at its ends and without single underscores inside it. False:
+ * the copy would be empty or longer than 127 bytes, the text has a NUL or one of the characters
+ * `refused`, or the template failed (r->st). */
+static bool number_text(struct jrun *r, const struct jtext *t, const char *refused, char out[128])
 {
     struct jvalue bare;
     if (!jstrip(r, t, NULL, true, true, &bare)) return false;
@@ -147,7 +147,7 @@ static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
     for (size_t i = 0; i < b->n; i++) {
         const char c = b->p[i];
         if (c == '_' && i > 0 && i + 1 < b->n && b->p[i - 1] != '_' && b->p[i + 1] != '_') continue;
-        if (n == 127 || c == '\0' || strchr("xXpP(", c) != NULL) return false;
+        if (n == 127 || c == '\0' || strchr(refused, c) != NULL) return false;
         out[n++] = c;
     }
     out[n] = '\0';
@@ -157,15 +157,26 @@ static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
 static bool parse_float(struct jrun *r, const struct jtext *t, double *out)
 {
     char text[128], *end;
-    if (!number_text(r, t, text)) return false;
+    /* strtod reads hexadecimal numbers and nan(...), Python's float does not */
+    if (!number_text(r, t, "xXpP(", text)) return false;
     *out = strtod(text, &end);
     return *end == '\0';
+}
+
+/* Removes the letter of 0o or 0b, which Python reads in base 8 and 2 and strtoll does not. */
+static void drop_prefix_letter(char *text, int base)
+{
+    char *zero = text + (text[0] == '+' || text[0] == '-');
+    const char letter = base == 8 ? 'o' : 'b';
+    const bool has_prefix = zero[0] == '0' && (zero[1] | 0x20) == letter && zero[2] != '\0';
+    if ((base == 8 || base == 2) && has_prefix) memmove(zero + 1, zero + 2, strlen(zero + 2) + 1);
 }
 
 static bool parse_int(struct jrun *r, const struct jtext *t, int base, int64_t *out)
 {
     char text[128], *end;
-    if (!number_text(r, t, text)) return false;
+    if (!number_text(r, t, "", text)) return false;
+    drop_prefix_letter(text, base);
     errno = 0;
     *out = strtoll(text, &end, base);
     return *end == '\0' && errno == 0;

@@ -1,5 +1,6 @@
-/* Walks a schema and adds paths for its keywords. Walks a schema again for each place that refers
- * to it. At each place, first gathers all schemas that must hold there ("parts"). */
+/* Walks a schema and adds paths for its keywords to the graph of the automaton. A schema named by
+ * $ref is walked anew for each reference. For each JSON value, first gathers all schemas that must
+ * hold for it ("parts"). */
 #include "text/grammar/json_schema.h"
 
 #include "base/mem.h"

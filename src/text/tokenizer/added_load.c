@@ -36,8 +36,9 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
     return status_ok();
 }
 
-/* Sets the normalized content of a token that is searched for in normalized text, with room for as
- * many bytes after it. */
+/* For a token that is searched for in normalized text: if normalizing changes its content, replaces
+ * the content by the normalized one. The new memory is twice as long, because finish_added may put
+ * the token's decoded bytes behind it. */
 static struct status normalize_added(struct tokenizer *t, struct added_token *token)
 {
     struct normal_text text = {.bytes = token->content, .n = token->n};

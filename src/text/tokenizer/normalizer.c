@@ -172,7 +172,7 @@ static struct status run_replace(struct work *w, struct replacer *r)
     return status_ok();
 }
 
-/* Appends [at, end), or its replacement; *found: it has one. */
+/* Appends the replacement of [at, end). False: it has none, and nothing was appended. */
 static bool put_precompiled(struct work *w, const struct precompiled *p, size_t at, size_t end)
 {
     size_t n = 0;

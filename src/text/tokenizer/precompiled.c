@@ -86,7 +86,8 @@ const char *precompiled_find(const struct precompiled *p, const char *key, size_
         if ((unit >> 8 & 1) == 0) continue;
         if (!unit_at(p, at, &unit)) return NULL;
         const size_t text = unit & 0x7FFFFFFF;
-        if (text >= p->n_texts) return NULL;
+        if (text >= p->n_texts || (p->texts[text] & 0xC0) == 0x80)
+            return NULL; /* inside a character */
         *n_out = strnlen(p->texts + text, p->n_texts - text);
         return p->texts + text;
     }
