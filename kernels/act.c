@@ -1,4 +1,5 @@
-/* Quantizes activations, and again when a weight with another group size multiplies them. */
+/* Quantizes activations once for all weights with the same group size, and anew when a weight with
+ * another one multiplies them. */
 #include "kernels/act.h"
 
 #include "kernels/ops.h"

@@ -72,8 +72,8 @@ ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct dequantized 
     }
 }
 
-/* out[n_k, rounded up to 8 (int8: 4)][stride] = inputs [k, k + n_k) of the 16 outputs of a packed
- * tile of int8, int4 or mxfp4. k is a multiple of 8. */
+/* out[n_k, rounded up to 8 (int8: 4)][stride] = as floats, the weights of inputs [k, k + n_k) for
+ * the 16 outputs of packed tile `panel`, of int8, int4 or mxfp4. k is a multiple of 8. */
 static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, size_t stride,
                        float *out)
 {

@@ -1,6 +1,7 @@
-/* Transposes rows in registers, inside each lane of 128 bits. Included by the pack_*.c of an
- * instruction set, which defines ALWAYS_INLINE, the type vec and UNPACK(part, bits, a, b):
- * interleaves the low (lo) or high (hi) elements of a and b in each lane. */
+/* Transposes rows in registers, inside each lane of 128 bits. Included by files of an
+ * instruction set (pack_*.c, avx512/turn.h), which define ALWAYS_INLINE, the type vec and
+ * UNPACK(part, bits, a, b): interleaves the low (lo) or high (hi) elements of a and b in each lane.
+ */
 #ifndef SHOAL_KERNELS_PACK_TURN_H
 #define SHOAL_KERNELS_PACK_TURN_H
 

@@ -2,7 +2,8 @@
  * or of many groups (the experts of a rank). */
 #include "kernels/cuda/linear_tile.h"
 
-/* Computes the chains of one output for up to R rows. t and R are compile-time constants. */
+/* Computes the chains of one output for R rows; rows beyond the part's n_rows repeat its last. t,
+ * the weights' type, and R are compile-time constants. */
 BLOCK_INLINE void linear_chains(enum dtype t, int R, const struct linear_work *a,
                                 const struct linear_part *p, float *acc)
 {

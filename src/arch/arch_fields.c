@@ -275,7 +275,7 @@ static const struct arch_field fields[] = {
      .refused_elsewhere = true}, /* the least sum of chosen weights; that of a softmax is larger */
     {"moe_use_aux_free", FIELD_TRUE, ONLY(moe_range), .refused_elsewhere = true},
     {"moe_gate", FIELD_WORD, .word = "topk", ONLY(moe_range), .refused_elsewhere = true},
-    {.key = "moe_capacity", .type = FIELD_INERT}, /* for training only */
+    {.key = "moe_capacity", .type = FIELD_INERT}, /* the reference drops no rows */
     {"use_mixed_mlp_moe", FIELD_TRUE, ONLY(moe_topk), .refused_elsewhere = true},
     {"use_rotary_pos_emb", FIELD_TRUE, ONLY(ntk_alpha), .refused_elsewhere = true},
     {"shared_intermediate_size", FIELD_COUNT, AT(m.shared_ffn), .most = 1 << 24,

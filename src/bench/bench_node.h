@@ -16,7 +16,8 @@ struct bench_node {
     size_t n_cache_bytes; /* of a host's last-level caches */
 };
 
-/* **Collective (world)**. Sets everything of *out but `read` and `flops`. Takes about a minute.
+/* **Collective (world)**. Sets *out; the caller fills `read` and `flops`, which are empty. Takes
+ * about a minute.
  * Errors, the same on all ranks: STATUS_MEMORY. */
 struct status bench_node_measure(const struct bench_node *b, struct node *out);
 

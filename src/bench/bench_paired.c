@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum { PASS_BYTES_MAX = 512 << 20, TRIALS = 7, RATIOS_FIRST = 256 };
-/* Times of an arithmetic pass, and of one that compares kinds of arithmetic: long enough for clock
- * rates to settle. */
+/* Least times of an arithmetic pass, and of each pass by which two kinds of arithmetic are
+ * compared: long enough for the clock rate to settle. */
 enum { PASS_NS = 100000000, TRY_NS = PASS_NS / 10 };
 
 static uint64_t pass_ns(const struct bench_paired *p, int variant)

@@ -117,9 +117,10 @@ void bench_cost_fini(struct bench_cost *cost);
 /* Local. Returns the bytes of weights that a step of one row reads. */
 double bench_cost_token(const struct bench_cost *cost);
 
-/* Local, lead. Adds a plan's steps, rows, bytes and operations to *step, but no time, and returns
- * the kind of step; prompts have n_prompt tokens. Call it before the plan is submitted;
- * bench_cost_experts, called afterwards, adds the bytes of the experts if these are counted. */
+/* Local, lead. Adds one step with the plan's rows, bytes and operations to *step, but no time, and
+ * returns its kind; every prompt has n_prompt tokens. Call it before engine_submit. Where the bytes
+ * of experts are counted, bench_cost_experts adds them after the submit; else bench_cost_step has
+ * added an estimate. */
 enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step_plan *plan,
                                       uint32_t n_prompt, const struct job *j,
                                       struct bench_phase *step);

@@ -98,7 +98,8 @@ static void bench_report_print_latency(const char *name, const struct latency *l
     printf(" %9.2f  %llu\n", (double)l->max_ns * 1e-6, (unsigned long long)l->n);
 }
 
-/* Prints which fraction of the steps' time the collectives took. */
+/* Prints which fractions of the steps' time the lead spent in the collectives of its stage, and
+ * there in waiting for other ranks. */
 static void print_comm(const char *name, const struct bench_phase *p)
 {
     if (p->s == 0 || p->comm_s == 0) return;

@@ -1,5 +1,6 @@
-/* A measured curve: y at several x, interpolated between them. Pure functions. A node's file has
- * such curves (node_file.h); bench measures them, the cost of a step reads them. */
+/* A measured curve: y at several x, interpolated between them. Computes only: no files, no
+ * clock. A node's file has such curves (node_file.h); bench measures them, step_cost.c and
+ * cost_model.c read them. */
 #ifndef SHOAL_COST_CURVE_H
 #define SHOAL_COST_CURVE_H
 

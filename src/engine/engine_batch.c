@@ -166,8 +166,8 @@ static struct vocab_want sampled_want(const struct plan_seq *s, const struct pla
                                .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
 }
 
-/* Returns the vocab_want of a row that does not sample: it scores its next token, if that is known,
- * or its logits are sent back. */
+/* Returns the vocab_want of a row that does not sample: its next token is scored (target; -1:
+ * unknown), its logits are sent back, or both. */
 static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
 {
     const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;

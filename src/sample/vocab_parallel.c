@@ -17,19 +17,23 @@ struct vocab_parallel {
     float logit_cap; /* 0: none */
     const float *head_bias;
     uint32_t n_own_max; /* rows of a batch that one rank may own */
-    float *logits;      /* [AT_ONCE, shard] */
-    float *made;        /* the same in the device's memory; without a device `logits` itself */
-    float *sent;        /* [AT_ONCE, shard] rows in the order of their owners */
-    float *received;    /* [n_own_max, V] shards of the rows owned here, by source */
-    float *row;         /* [V] */
+    /* AT_ONCE below is VOCAB_ROWS_AT_ONCE */
+    float *logits;   /* [AT_ONCE, shard] */
+    float *made;     /* the same in the device's memory; without a device `logits` itself */
+    float *sent;     /* [AT_ONCE, shard] rows in the order of their owners */
+    float *received; /* [n_own_max, V] shards of the rows owned here, by source */
+    float *row;      /* [V] */
     struct pick_scratch scratch;
-    void *codes;                      /* [AT_ONCE, D] quantized, for a quantized head; or NULL */
-    uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
-    int64_t *n_bad;                   /* [AT_ONCE] */
-    uint32_t *targets;                /* [AT_ONCE] bits of the targets' logits */
-    float *maxima;                    /* [AT_ONCE] largest logits, before they are adjusted */
-    uint64_t *tops;                   /* [AT_ONCE, tp, n_top]: room for PLAN_TOPS_MAX */
-    float *saved;                     /* logits before they were adjusted, row after row; grows */
+    void *codes; /* [AT_ONCE, D] quantized, for a quantized head; or NULL */
+    /* [AT_ONCE] each; `keys` owns the memory of all three */
+    uint64_t *keys;    /* a row's largest logit, as a key (top.h) */
+    uint64_t *totals;  /* a row's mass */
+    uint64_t *tokens;  /* a row's drawn token */
+    int64_t *n_bad;    /* [AT_ONCE] */
+    uint32_t *targets; /* [AT_ONCE] bits of the targets' logits */
+    float *maxima;     /* [AT_ONCE] largest logits, before they are adjusted */
+    uint64_t *tops;    /* [AT_ONCE, tp, n_top]: room for PLAN_TOPS_MAX */
+    float *saved;      /* logits before they were adjusted, row after row; grows */
     size_t saved_capacity;
     struct draw_device *device; /* for batches that need only tokens and scores; NULL: no device */
 };

@@ -52,7 +52,8 @@ struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_t
     return status_ok();
 }
 
-/* Returns a large divisor of n that is at most max; 1 when there is none near max. */
+/* Returns the largest divisor of n that is at most max and not much smaller (about max / 16), or 1.
+ */
 static uint64_t divisor_below(uint64_t n, uint64_t max)
 {
     const uint64_t least = n / max + (n % max != 0);

@@ -1,6 +1,6 @@
 /* Makes and ends the axes (MPI communicators and host groups), and records and counts operations.
  * The operations are in comm_collective.c, comm_message.c and comm_mail.c. */
-#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
+#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

@@ -1,6 +1,6 @@
 /* Collectives over an axis: in shared memory if all its ranks are on one host, else by MPI. Sums
  * over several hosts use both (host_sum.h). */
-#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
+#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

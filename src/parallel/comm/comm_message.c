@@ -1,5 +1,5 @@
 /* Point-to-point messages, such as those between the stages of a pipeline. */
-#define COMM_INSIDE /* comm.h leaves the names of its functions alone here */
+#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

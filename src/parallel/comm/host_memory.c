@@ -192,8 +192,8 @@ struct huge_job {
     _Atomic bool refused;
 };
 
-/* Makes one part of the huge pages. Touches a small page of each first, because the kernel
- * collapses only huge pages that have a page table. */
+/* Makes one part of the huge pages. Touches a small page in each first, because the kernel
+ * makes one (MADV_COLLAPSE) only where there is a page table. */
 static void make_huge(void *job, uint32_t part)
 {
     struct huge_job *j = job;

@@ -15,8 +15,8 @@ enum copy_distance { COPY_OWN_RANK, COPY_OWN_HOST, COPY_OTHER_HOST };
 struct expert_copies {
     uint32_t n_experts, n_parts; /* E, ep */
     const uint32_t *first;       /* [E + 1] */
-    const uint32_t *place;       /* [P] */
-    const uint32_t *part_of;     /* [P] by place */
+    const uint32_t *place;       /* [P] numbers of places, 0 to P - 1, expert after expert */
+    const uint32_t *part_of;     /* [P] the part of each place; P = first[E] */
     const uint8_t *distance;     /* [ep] enum copy_distance; NULL: all parts are equally near */
     const int64_t *before;       /* [ep] rows that the parts get from other sources; NULL: none */
 };

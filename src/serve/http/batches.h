@@ -36,7 +36,8 @@ struct status batches_read(struct batches *b, struct lead *l);
 /* Local. Takes the answer to a line of a batch. */
 void batches_put(struct batches *b, struct lead *l, const struct request *r);
 
-/* Local. Called after each step: makes finished rows durable when it is time. */
+/* Local. Called after each step. When a commit of the journal is due (journal_is_due), makes the
+ * finished rows of the running batch durable and writes them to its output. */
 void batches_commit(struct batches *b);
 
 /* Local. Stops reading lines; unfinished ones are left to the next server. */

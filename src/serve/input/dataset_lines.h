@@ -26,7 +26,8 @@ void dataset_lines_close(struct dataset_lines **d);
  * STATUS_MEMORY. */
 struct status dataset_lines_read(struct dataset_lines *d, void *to, size_t n_most, size_t *n);
 
-/* Local. Returns about which fraction of the rows has been read from the file. */
+/* Local. Returns approximately the fraction of the rows that dataset_lines_read has returned; 1 for
+ * an empty dataset. */
 double dataset_lines_done(const struct dataset_lines *d);
 
 #endif

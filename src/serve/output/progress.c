@@ -17,8 +17,9 @@ void progress_init(struct progress *p, bool quiet)
     p->last_ns = p->start_ns;
 }
 
-/* Returns the fraction of the job that is done: rows done over rows read, times the fraction of the
- * input that has been read. Negative if the input's size is unknown and not all is read. */
+/* Returns the fraction of the job that is done: finished rows (written or waiting) over rows read,
+ * times the fraction of the input that has been read. Negative: the input's size is unknown and not
+ * all is read. Before the first row: 1 if all is read, else 0. */
 static double fraction(const struct progress_view *v)
 {
     if (v->n_read == 0) return v->all_read ? 1 : 0;

@@ -6,7 +6,7 @@
 #include "serve/output/result_row.h"
 #include "serve/output/tool_calls.h"
 
-/* Returns the request to which c is an answer. */
+/* Returns the request of the line to which c is an answer; c itself if it has no parent. */
 static const struct request *line_of(const struct request *c)
 {
     return c->parent != NULL ? c->parent : c;

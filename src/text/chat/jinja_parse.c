@@ -366,8 +366,8 @@ static struct jnode *body_part(struct jparse *p)
     return node;
 }
 
-/* Parses up to a tag with one of these names, which becomes the current token; without names, up to
- * the end. */
+/* Parses up to a tag whose name is in `ends`; that name is then the current token. With ends NULL:
+ * up to the end of the template. */
 static bool body(struct jparse *p, const char *const ends[], struct jnode **out)
 {
     struct jlist list = {0};

@@ -123,8 +123,8 @@ static struct status read_part_types(const struct js_node *part, int *types)
     return status_ok();
 }
 
-/* Sets *types to the types that all parts allow. If no part has a "type", the keywords decide; -1
- * when they do not either. */
+/* Sets *types to the types that all parts allow. If no part has a "type": to objects if a part has
+ * "properties", to arrays if one has "items" or "prefixItems", else to -1. */
 static struct status read_types(const struct json_parts *all, int *types)
 {
     *types = -1;

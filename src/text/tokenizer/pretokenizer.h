@@ -31,10 +31,10 @@ enum pretoken_kind {
 
 struct pretoken_step {
     enum pretoken_kind kind;
-    struct pattern *pattern; /* owned; SPLIT */
+    struct pattern *pattern; /* owned; only for PRETOKEN_SPLIT */
     enum split_behavior behavior;
     bool invert;                     /* the pattern finds the pieces instead of the delimiters */
-    struct json_metaspace metaspace; /* METASPACE */
+    struct json_metaspace metaspace; /* only for PRETOKEN_METASPACE */
 };
 
 struct span {
