@@ -1,6 +1,7 @@
-/* The elementary functions as inline functions. elementary.c exports them, and the kernels of every
- * instruction set use them for single elements. They are compiled with and without FMA
- * instructions; fma is correctly rounded either way, so the bits are the same. */
+/* Elementary functions (log and softplus are in elementary.c) and activation functions, as inline
+ * functions. elementary.c exports exp and sincos; the kernels of every instruction set and of the
+ * GPU use them all for single elements. They are compiled with and without FMA instructions; fma is
+ * correctly rounded either way, so the bits are the same. */
 #ifndef SHOAL_KERNELS_ELEMENTARY_BODY_H
 #define SHOAL_KERNELS_ELEMENTARY_BODY_H
 

@@ -1,12 +1,12 @@
 /* Linears of few rows with quantized weights and quantized activations, as in decoding. A block
  * has one panel (packed tile) of 16 outputs and up to eight rows. The integer sums of all groups of
  * inputs are independent of each other, so all threads compute them side by side, each for four
- * outputs and a slice of 32 inputs, with 16-byte loads straight from memory; then the groups'
- * sums are scaled, and one thread for each row and output adds them in ascending order, as kern.h
- * prescribes. Wide rows are computed in several rounds.
+ * outputs and a slice of 32 inputs, with 16-byte loads straight from memory. Then one thread for
+ * each row and output multiplies and adds the groups' sums in ascending order, in the chain of fma
+ * that kern.h prescribes. Wide rows are computed in several rounds.
  *
  *     slices   [slice][row][16]   i32: the sum over 32 inputs of a group
- *     terms    [group][row][16]   {(float)sum, scale}: a link of the chain */
+ *     terms    [group][row][16]   {(float)sum, scale}: operands of one fma of the chain */
 #include "kernels/cuda/linear_tile.h"
 
 enum {

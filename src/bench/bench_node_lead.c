@@ -1,5 +1,5 @@
-/* Times the lead's part of a step: plans and commits steps of 1 and of 64 sequences, without ranks.
- */
+/* Times the lead's part of a step: plans and commits steps of 1 and of 64 sequences, whose tokens
+ * are made up instead of computed. */
 #include "bench/bench_node.h"
 
 #include "base/clock.h"

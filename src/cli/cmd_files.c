@@ -165,7 +165,7 @@ static struct status convert_with_team(struct convert_options *o, uint32_t n_thr
     return st;
 }
 
-/* Converts with all ranks that the launcher started; without a launcher, does not start MPI. */
+/* Converts with all ranks that the launcher started; a single rank does not start MPI. */
 static struct status convert_shared(struct convert_options *o, uint32_t n_threads,
                                     struct config env, int *argc, char ***argv,
                                     struct convert_result *result)

@@ -81,7 +81,7 @@ size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum com
     return n_rows * (n_out + 1) + (size_t)comm_size(c, axis) - 1;
 }
 
-/* Starts exchanging the sums between ranks on a device. On the CPU grid_sum_finish does all the
+/* On a device: starts to add up the ranks' sums. On the CPU grid_sum_finish does all the
  * work, because adding the sums uses the same threads as any op that could run meanwhile. */
 void grid_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
 {

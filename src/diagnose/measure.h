@@ -15,9 +15,9 @@ struct machine {
 };
 
 /* **Collective (world)**. Fills *out on every rank; the first rank of each host measures links and
- * the folder. `directory` may be NULL; writes, reads and removes a file "shoal-diagnose.RANK"
- * there. Errors, agreed on: STATUS_MEMORY, STATUS_IO (the folder), STATUS_USAGE (its
- * path). */
+ * the folder `directory` (NULL: none), in which it writes, reads and removes a file
+ * "shoal-diagnose.RANK". Errors, the same on all ranks: STATUS_MEMORY, STATUS_IO (the file cannot
+ * be written or read), STATUS_USAGE (the folder's path is too long). */
 struct status diagnose_measure(const struct machine *m, const char *directory,
                                struct facts_measured *out);
 

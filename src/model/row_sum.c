@@ -21,8 +21,9 @@ void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capac
     const bool on_cpu = kern->device == NULL;
     const bool experts_together =
         on_cpu && policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
-    uint64_t apart[3]; /* whether some rank cannot: cut dense linears by outputs, cut experts by
-                          outputs, lend experts */
+    /* nonzero: some rank cannot [0] cut dense linears by outputs, [1] cut experts by outputs, [2]
+     * lend experts */
+    uint64_t apart[3];
     apart[0] = !(on_cpu && layout_may_cut_outputs(l) && comm_shares_memory(c, COMM_TP));
     apart[1] =
         !(experts_together && layout_may_cut_expert_outputs(l) && comm_shares_memory(c, COMM_ETP));

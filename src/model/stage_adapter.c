@@ -106,7 +106,8 @@ bool stage_adapts_ffn(const struct stage *s, const struct layer *layer, const st
     return false;
 }
 
-/* Fills s->adapt.groups with A, or B, of the runs, cut to `rows`. Returns how many there are. */
+/* Fills s->adapt.groups with one group for each run whose adapter has rank at->rank: its A, or its
+ * B (is_b), and those of its rows that lie in `rows`. Returns the number of groups. */
 static size_t make_adapter_groups(struct stage *s, const struct adapting *at, bool is_b,
                                   struct range rows)
 {

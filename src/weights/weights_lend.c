@@ -21,7 +21,7 @@ void *weights_lend_memory(struct weights *w, size_t n_bytes)
 struct exchange {
     struct comm *c;
     const struct layout *l;
-    struct range own; /* places */
+    struct range own; /* places of this rank's experts (layout_experts) */
     uint32_t etp;     /* the part of an expert that this rank holds, and takes from other ranks */
     uint64_t *lanes;  /* [ranks] address of each rank's segment in that rank's process */
     int *counts, *displs; /* [ranks] words */

@@ -222,7 +222,8 @@ static struct status block_scales_find(const struct safetensors *s, struct hf_qu
     return status_ok();
 }
 
-/* Describes scales: [outputs, groups], [outputs], one for the tensor, or one for each block. */
+/* Sets q->group and q->block_rows from the shape of the scales: [outputs, groups], [outputs], one
+ * for the tensor, one for each block of 128 x 128, or no scales. */
 static struct status row_scales_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->scales;

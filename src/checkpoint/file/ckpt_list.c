@@ -1,4 +1,5 @@
-/* Makes the entries of a checkpoint from the writer's descriptions. */
+/* Makes the entries of a checkpoint from descriptions of its tensors (struct ckpt_tensor_spec).
+ */
 #include "checkpoint/file/ckpt_list.h"
 
 #include "base/mem.h"

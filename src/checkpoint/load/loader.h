@@ -28,7 +28,8 @@ struct slab_piece {
     uint64_t outer; /* absolute index of the expert; 0 for 2-D and 1-D tensors */
     uint64_t row;   /* absolute index of the first row (inside the expert) */
     uint64_t n_rows;
-    const void *data;    /* borrowed during the call: element (row, col0) in the stored dtype */
+    const void *data; /* element (row, first column of the want) in the stored dtype; borrowed until
+                         the sink returns */
     size_t stride_bytes; /* from one row to the next */
 };
 

@@ -70,8 +70,8 @@ void comm_poll_mpi(struct comm *c);
  * it called MPI. */
 bool comm_mail_advance(struct comm *c, bool in_job);
 
-/* comm_mail.c. Local. While a mail is under way, calls comm_mail_advance or comm_poll_mpi, unless
- * the last poll was too recent (POLL_NS, POLL_REST). */
+/* comm_mail.c. Local. While a mail is under way, calls comm_mail_advance and, if that did not
+ * call MPI, comm_poll_mpi. Does nothing for a time after each poll (POLL_NS, POLL_REST). */
 void comm_mail_poll(struct comm *c, bool in_job);
 
 /* Local. Records the end of an operation without counting it. */

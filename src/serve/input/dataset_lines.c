@@ -15,8 +15,8 @@ struct dataset_lines {
     struct strbuf name; /* "input FILE.h5:/PATH" */
     hid_t file, set, type;
     bool is_variable;
-    size_t item_bytes; /* of fixed strings */
-    H5T_str_t padding; /* of fixed strings */
+    size_t item_bytes; /* of fixed-length strings */
+    H5T_str_t padding; /* of fixed-length strings */
     hsize_t n_rows, at;
     size_t n_most;       /* rows to read next */
     struct strbuf lines; /* bytes from `taken` on have not been copied yet */

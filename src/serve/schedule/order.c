@@ -177,7 +177,7 @@ static void order_mix(struct mix *m, int32_t n_blocks)
     memcpy(m->requests, m->sorted, m->n * sizeof(struct request *));
 }
 
-/* Orders each priority separately. */
+/* Mixes the requests of each priority separately. They are sorted by priority, then by tokens. */
 static struct status mix_all(struct request **requests, size_t n, int32_t n_blocks)
 {
     struct mix m = {0};

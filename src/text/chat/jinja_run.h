@@ -32,7 +32,8 @@ const struct jvalue *jscope_get(const struct jscope *s, const struct jname *name
 /* Local. Sets *out to the value of an expression. */
 bool jeval(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalue *out);
 
-/* Local. Applies one of Python's binary operators. */
+/* Local. Sets *out to a op b, for Python's arithmetic operators. op: the character, or one of JOP2
+ * (jinja_parse.h) for ** and //. */
 bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue *b,
              struct jvalue *out);
 
