@@ -18,8 +18,9 @@ enum {
     GRID_BITS = 32,
     EXPERTS = 19,
     CHOSEN = 3,
-    QUANT_INS = 203,      /* inputs of quantized weights: every group size has a short last group */
-    QUANT_FEW_ROWS = 7,   /* rows run first; the rest run together: two tiles of 16, and one row */
+    QUANT_INS = 203,    /* inputs of quantized weights: every group size has a short last group */
+    QUANT_FEW_ROWS = 7, /* rows of the kernel's first call; its second has the others: two tiles of
+                           16, and a row */
     QUANT_MAX_GROUPS = 8, /* in groups of 32 inputs; larger groups are fewer */
 };
 static_assert(QUANT_ROWS == QUANT_FEW_ROWS + 33, "the rest has two tiles of 16, and one row");

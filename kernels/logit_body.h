@@ -1,5 +1,5 @@
-/* Applies bias and penalties to one logit, with the same source for the sampler and the device.
- * Each step is one f32 operation, rounded once. */
+/* Applies bans, bias and penalties to one logit. The sampler and the device compile this same
+ * source. Each step is one f32 operation, rounded once. */
 #ifndef SHOAL_KERNELS_LOGIT_BODY_H
 #define SHOAL_KERNELS_LOGIT_BODY_H
 

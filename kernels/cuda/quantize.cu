@@ -1,6 +1,6 @@
-/* Quantizes rows to int8, with one block for each group of a row. Atomics find the group's largest
- * magnitude and the sum of its quantized values; both are integers, so the order does not matter.
- */
+/* Quantizes rows to int8, with one thread block for each group of a row. Atomics find the group's
+ * largest magnitude (the bits of a float, compared as an integer) and the integer sum of its
+ * quantized values, so the order of the threads does not matter. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

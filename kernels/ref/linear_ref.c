@@ -1,7 +1,7 @@
-/* The linear in its simplest form: the chains that every other kernel must reproduce. The sixteen
- * outputs of a panel (packed tile) are computed together because they are neighbours in memory;
- * each has its own chain. The compiler may use FMA instructions, because fmaf is correctly rounded
- * either way. */
+/* The linear in its simplest form. An output (with leaves: each leaf of it) is a chain of fmaf
+ * calls over the inputs in ascending order, from +0; every other kernel must give the same bits.
+ * The sixteen outputs of a panel (packed tile) are computed together because they are neighbours in
+ * memory. The compiler may turn fmaf into an FMA instruction: both round correctly. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"

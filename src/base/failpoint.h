@@ -1,7 +1,7 @@
 /* Failpoints (--failpoint): a test makes the process die, or a call fail, when it passes a named
- * point in the code for the n-th time. Outside tests the pointer is NULL and a pass costs one
- * comparison. Called by the job, the journal, the result writer, the lead, and the readers of
- * experts and KV blocks. */
+ * point in the code for the n-th time. Without the flag n_left is 0, and a pass costs a call and
+ * two comparisons. Called by the job, the journal, the result writer, the writer of saved
+ * log-probabilities, the lead, and the readers of experts and KV blocks. */
 #ifndef SHOAL_BASE_FAILPOINT_H
 #define SHOAL_BASE_FAILPOINT_H
 

@@ -23,8 +23,8 @@ static size_t lead_info(unsigned char lead, unsigned char *low, unsigned char *h
     return 0;
 }
 
-/* Returns how many bytes of p fit a well-formed sequence. *want: the length of the whole sequence;
- * 0: p[0] begins none. */
+/* Returns how many of the first bytes of p agree with one well-formed sequence. *want: the length
+ * that p[0] gives that sequence; 0: none begins with p[0]. */
 static size_t matching(const char *p, size_t n, size_t *want)
 {
     unsigned char low, high;

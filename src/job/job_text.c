@@ -37,7 +37,7 @@ static bool is_open_tag(const struct flags_given *given, const char *flag)
     return given == NULL || !flags_is_given(given, flag);
 }
 
-/* Takes the model's own values for flags that were not given. */
+/* Sets sampling defaults from generation_config.json (root), except those whose flag was given. */
 static void take_values(struct request_defaults *d, const struct js_node *root,
                         const struct flags_given *given)
 {

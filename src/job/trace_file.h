@@ -1,6 +1,7 @@
 /* Writes the timelines of all ranks into one file, on one clock, in Chrome's trace format (JSON),
  * which chrome://tracing and ui.perfetto.dev show. Source: the "Trace Event Format" description.
- * Called by job_trace.c around a job's steps. */
+ * Called by job_trace.c before and after a job's steps, and when the job fails; then a rank writes
+ * only its own timeline, to its own file. */
 #ifndef SHOAL_JOB_TRACE_FILE_H
 #define SHOAL_JOB_TRACE_FILE_H
 

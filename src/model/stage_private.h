@@ -99,7 +99,7 @@ struct index_work {
     float *k, *mix;    /* [T, dim], [T, heads] */
     int32_t *chosen;   /* [T, n_chosen] */
     float *scores;     /* as for op_index */
-    void *gathered;    /* as in struct sparse_args, likewise blocks and rows */
+    void *gathered;    /* this and the next two: as in struct sparse_args */
     int32_t *blocks;
     struct seq_rows *rows; /* owned */
 };

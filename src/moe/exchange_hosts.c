@@ -137,7 +137,8 @@ static struct status grow_array(struct moe *m, enum buffer which, enum exchange_
     return moe_grow(m, which, exchange_array_bytes(&m->by_host->shape, array), 1, out);
 }
 
-/* Gives each of this rank's tokens a row in the block of each host that has some of its experts. */
+/* Gives each of this rank's tokens a row in the block of each host that holds one of the token's
+ * chosen experts (b->row_of; -1: none). Counts each block's rows and choices. */
 static struct status number_rows(struct moe *m, const struct pass *p)
 {
     struct by_host *b = m->by_host;

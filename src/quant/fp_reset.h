@@ -1,7 +1,7 @@
-/* The floating-point environment of a thread (numerics law, rule 8), which share_run sets for
- * every part of a loop; and QUANT_CLONES, which compiles this room's loops over doubles for any
- * CPU and for CPUs with wider vectors. FMA is never used, because all clones must agree in every
- * bit. */
+/* fp_reset sets a thread's floating-point environment (docs/numerics.md, rule 8); share_run calls
+ * it before each part of a loop. QUANT_CLONES compiles a function of src/quant for any x86-64 CPU,
+ * for AVX2 and for AVX-512 (only with GCC and without the address and thread sanitizers). All
+ * versions must give the same bits, so none uses FMA. */
 #ifndef SHOAL_QUANT_FP_RESET_H
 #define SHOAL_QUANT_FP_RESET_H
 

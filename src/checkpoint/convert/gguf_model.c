@@ -185,7 +185,7 @@ static struct status layers_get(struct gguf_model *m)
     return status_ok();
 }
 
-/* How the router turns logits into probabilities. */
+/* Reads whether the router turns logits into scores by sigmoid or by softmax: m->sigmoid. */
 static struct status gating_get(struct gguf_model *m)
 {
     enum { SOFTMAX = 1, SIGMOID = 2 };

@@ -163,7 +163,8 @@ static bool published_ends(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Sets the sizes of the parts' first dimensions. */
+/* Sets rows[i]: how many rows (of a vector: elements) of a source tensor of n_rows rows go to its
+ * part i. */
 static void part_rows(const struct published *p, const struct published_form *form, uint64_t n_rows,
                       uint64_t rows[PUBLISHED_PARTS_MAX])
 {

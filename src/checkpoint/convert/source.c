@@ -31,7 +31,8 @@ struct entry {
     const struct gguf_tensor *gguf;
     struct gguf_latent *latent; /* owned; both halves of an up-projection; gguf is NULL */
     struct hf_quant *quant;     /* owned; for a quantized weight, stored as several tensors */
-    struct fused_part *fused;   /* owned; set for a part of st; row_group rows are one expert */
+    struct fused_part *fused;   /* owned; for a tensor of fused experts: which outputs of st it
+                                   has; NULL: not fused. One expert is tensor.row_group rows */
     uint32_t pair_rows;         /* rows of a head; the first `rotated` are pairs; 0: none */
     uint32_t rotated;
     uint64_t row0; /* the first row in st; of a vector, the first element */

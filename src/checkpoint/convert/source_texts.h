@@ -12,7 +12,7 @@ struct source_texts {
 };
 
 /* Local. Reads all texts that the folder has. Without a tokenizer it warns. Errors: STATUS_INPUT
- * (no config.json, or one that shoal does not read), STATUS_MEMORY. */
+ * (no config.json, or a file that cannot be read or that shoal does not accept), STATUS_MEMORY. */
 struct status source_texts_read(struct source_texts *s);
 
 #endif

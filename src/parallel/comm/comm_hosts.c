@@ -1,4 +1,5 @@
-/* Each host tries to share memory; then every rank learns the first rank of every rank's host. */
+/* The ranks of each host try to share memory. Then all ranks learn, for each rank, the first rank
+ * on its host (the rank itself if it shares no memory), and number the hosts by it. */
 #define COMM_INSIDE
 #include "parallel/comm/comm_hosts.h"
 

@@ -12,8 +12,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
-/* Compression levels. For gzip and zstd the usual ones, which take 0.06 and 0.02 s for a frame of 1
- * MiB of rows. xz's usual level takes 0.9 s of the lead's time; level 1 takes 0.2 s and makes
+/* Compression levels. gzip and zstd have their usual levels, which take 0.06 and 0.02 s for a frame
+ * of 1 MiB of rows. xz's usual level takes 0.9 s of the lead's time; level 1 takes 0.2 s and makes
  * frames 10 % larger. */
 enum { GZIP_LEVEL = 6, ZSTD_LEVEL = 3, XZ_LEVEL = 1, PIECE_BYTES = 64 << 10 };
 

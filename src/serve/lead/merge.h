@@ -30,11 +30,11 @@ struct merge_result {
     uint64_t n_scored;
 };
 
-/* Local. Joins the parts. A row whose custom_id an earlier part has becomes the error row that a
- * single job would have written. Errors: STATUS_INPUT (a part is missing, named twice, not
- * complete, of another job or another input; a file is damaged), STATUS_USAGE (the output would
- * replace a file that is read or is not regular, has the ending of another format, or is being
- * written by another merge), STATUS_IO, STATUS_MEMORY. */
+/* Local. Joins the parts. If an earlier part has a row's custom_id and the row's line ran, the row
+ * becomes the error row that a single job would have written. Errors: STATUS_INPUT (a part is
+ * missing, named twice, not complete, of another job or another input; a file is damaged),
+ * STATUS_USAGE (the output would replace a file that is read or is not regular, has the ending of
+ * another format, or is being written by another merge), STATUS_IO, STATUS_MEMORY. */
 struct status merge_run(const struct merge_options *options, struct merge_result *out);
 
 #endif

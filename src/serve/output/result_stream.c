@@ -1,4 +1,4 @@
-/* Writes the events of a stream. */
+/* Writes the server-sent events of an answer that is streamed. */
 #include "serve/output/result_stream.h"
 
 #include "serve/output/reasoning.h"

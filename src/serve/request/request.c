@@ -230,8 +230,8 @@ static size_t words_bytes(const struct request_words *w)
     return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
 }
 
-/* Returns the bytes of the tokens (each also copied to its answer), of the vectors, and of their
- * decimals. */
+/* Returns the bytes of a request for vectors or scores of pairs: its tokens (twice, because each
+ * answer copies its own), its prompts, its answers with their vectors, and the vectors as text. */
 static size_t embed_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t digit_bytes = 16, n = (size_t)r->ask->n_choices;

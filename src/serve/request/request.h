@@ -91,7 +91,8 @@ struct request_rules {
     const struct embed_rules *embed;   /* prompts become vectors or scores, nothing is generated;
                                           NULL: text is generated or scored */
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
-    struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
+    struct guides *guides;             /* NULL: a line that generates text with a grammar constraint
+                                          becomes an error row */
     struct request_warnings *warnings; /* NULL: no warnings */
     int32_t n_saved_tops;              /* how many of the most likely tokens are kept at every
                                           token, for --save-logprobs; 0: as many as a line asks
