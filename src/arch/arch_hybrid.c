@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* What transformers uses when config.json has no rope_parameters, and no norm's eps. */
+/* transformers' own values for MiMo-V2. It uses them if config.json lacks rope_parameters (the
+ * first three), or the eps of the norms (the last). */
 static const double FULL_THETA = 5e6, WINDOW_THETA = 1e4, ROTARY_PART = 0.334;
 static const float NORM_EPS = 1e-5f;
 

@@ -360,6 +360,12 @@ class EmbedTest:
         done = self.shoal("quantize", path, self.work / "q.h5", "--format", "int4", "--method", "gptq",
                           "--calibration", self.work / "in.jsonl")
         expect(done.status == 2 and "calibration is not implemented for encoders" in done.err, str(done))
+        done = self.job(ENCODER, lines, "--prefix-store", f"{self.work}/store:1M")
+        expect(done.status == 2 and "an encoder keeps no KV" in done.err, str(done))
+        done = self.shoal("plan", "--model", path, "--nodes", "none.json")
+        expect(done.status == 2 and "gives no tokens" in done.err, str(done))
+        plans = [self.shoal("plan", "--model", path, "--step-tokens", n).out for n in (8, ENCODER_CONTEXT, 1000)]
+        expect(plans[0] == plans[1] != plans[2], "a plan counts a step of fewer rows than a text has")
 
     def errors(self):
         self.check_encoder()

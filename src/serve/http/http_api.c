@@ -37,7 +37,8 @@ static const struct route {
     [HTTP_BATCH_CANCEL] = {"/v1/batches/*/cancel", "POST", "POST", false},
 };
 
-/* True when the path matches a route. Copies its item, which has letters, digits, '-' and '_'. */
+/* True when the path matches a route. Copies its item, which has letters, digits, '-' and '_',
+ * and dots if the route allows them. */
 static bool matches(const char *path, const struct route *route, char item[HTTP_ITEM_MAX])
 {
     static const char letters[] = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
