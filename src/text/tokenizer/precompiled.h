@@ -17,10 +17,8 @@ struct precompiled {
     size_t n_texts;
 };
 
-enum {
-    PRECOMPILED_KEY_MAX = 5
-}; /* bytes of the longest cluster of characters that is looked up
-      as a whole */
+/* bytes of the longest cluster of characters that is looked up as a whole */
+enum { PRECOMPILED_KEY_MAX = 5 };
 
 /* Local. Reads {"type":"Precompiled","precompiled_charsmap":BASE64}; `where` names the node in
  * errors. Errors: STATUS_INPUT, STATUS_MEMORY; *p then owns nothing. */
