@@ -58,11 +58,12 @@ ALWAYS_INLINE void fp8_convert(size_t n_panels, size_t n, const uint8_t *codes, 
                                struct fp8_piece *f, float *to)
 {
     const size_t stride = n_panels * PANEL_COLUMNS;
+    const fp8_large large = f->large; /* stores to `to` would have it loaded again */
     for (size_t k = 0; k < n; k += QUANT_QUAD, codes += FP8_LINE, to += QUANT_QUAD * stride) {
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {
             struct v16 w[QUANT_QUAD];
-            fp8_quad(codes + p * panel_bytes, f->now[p], f->large, w);
+            fp8_quad(codes + p * panel_bytes, f->now[p], large, w);
             UNROLL(4)
             for (size_t j = 0; j < QUANT_QUAD; j++)
                 v16_store_aligned(to + j * stride + p * PANEL_COLUMNS, w[j]);
