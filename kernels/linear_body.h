@@ -19,7 +19,7 @@
  *     GROUP_TILES                                    linear_walk.h
  *     struct v16, v16_zero, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
- *     fp8_large, fp8_scales, fp8_enlarged, fp8_quad  fp8.h
+ *     the types and functions fp8_...                fp8.h
  *     load_weights, store_outputs, output_lanes      load_weights may permute the lanes; the
  *                                                    other two know the permutation
  *     struct grid, struct sums16, grid_of, grid_add, store_sums, store_rounded */

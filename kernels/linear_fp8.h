@@ -1,6 +1,6 @@
 /* Converts fp8 weights of a K-slice to floats in scratch memory, for many rows; for few rows see
- * linear_fp8_few.h. fp8_quad of the instruction set's fp8.h converts 64 bytes of a panel (packed
- * tile), which are four inputs of sixteen outputs. Included by linear_piece.h only. */
+ * linear_fp8_few.h. The instruction set's fp8.h converts 64 bytes of a panel (packed tile), which
+ * are four inputs of sixteen outputs. Included by linear_piece.h only. */
 #ifndef SHOAL_KERNELS_LINEAR_FP8_H
 #define SHOAL_KERNELS_LINEAR_FP8_H
 
@@ -11,6 +11,21 @@ enum {
     FP8_SCALES_AHEAD = 4 * FP8_LINE,       /* prefetch distance of a panel's scales */
     FP8_PIECE_SCALES = MANY_PANELS * (PIECE / QUANT_CODE_ALIGN + 1), /* most scales of a K-slice */
 };
+
+/* w[j] = input j of sixteen outputs of a panel times their scale, rounded once. `scale` is
+ * enlarged; with `large` it is as stored. */
+ALWAYS_INLINE void fp8_quad(struct fp8_codes c, struct v16 scale, fp8_large large, struct v16 *w)
+{
+    if (__builtin_expect(fp8_is_rare(c, large), 0)) {
+        fp8_any(c, scale, large, w);
+        return;
+    }
+    fp8_floats v[FP8_VECTORS][QUANT_QUAD];
+    fp8_usual(c, 0, scale, v[0]); /* no loop: v then stayed in memory */
+    if (FP8_VECTORS > 1) fp8_usual(c, FP8_VECTORS - 1, scale, v[FP8_VECTORS - 1]);
+    UNROLL(4)
+    for (size_t j = 0; j < QUANT_QUAD; j++) w[j] = fp8_joined(v, j);
+}
 
 /* The scales of a K-slice, and how far its conversion has got in them. */
 struct fp8_piece {
@@ -63,7 +78,7 @@ ALWAYS_INLINE void fp8_convert(size_t n_panels, size_t n, const uint8_t *codes, 
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {
             struct v16 w[QUANT_QUAD];
-            fp8_quad(codes + p * panel_bytes, f->now[p], large, w);
+            fp8_quad(fp8_load(codes + p * panel_bytes), f->now[p], large, w);
             UNROLL(4)
             for (size_t j = 0; j < QUANT_QUAD; j++)
                 v16_store_aligned(to + j * stride + p * PANEL_COLUMNS, w[j]);

@@ -1,12 +1,17 @@
 /* Few rows times fp8 weights: weights become floats in registers, once for all rows of a tile.
  *
  *     64 bytes of a panel (packed tile)       4 inputs of 16 outputs
- *       fp8_quad, with the group's scales     4 vectors of weights, rounded once
+ *       fp8_quad, with the group's scales     4 x 16 weights, rounded once
  *         fma with the inputs of each row
  *
  * Included by linear_body.h only. */
 #ifndef SHOAL_KERNELS_LINEAR_FP8_FEW_H
 #define SHOAL_KERNELS_LINEAR_FP8_FEW_H
+
+enum {
+    FP8_SPLIT_ROWS = 2, /* most rows for which the vectors of a panel follow one another, so that
+                           all sums fit the registers of AVX2; each of them loads the inputs */
+};
 
 /* The position of a register tile in one group of inputs. */
 struct fp8_group {
@@ -18,14 +23,40 @@ struct fp8_group {
     struct v16 scales[FEW_PANELS]; /* enlarged unless `large` */
 };
 
+/* Continues vector i of the chains a[row * apart] with the next four inputs, whose weights are v.
+ */
+ALWAYS_INLINE void fp8_add(size_t n_rows, size_t apart, size_t i, const fp8_floats *v,
+                           const struct fp8_group *g, struct v16 *a)
+{
+    UNROLL(4)
+    for (size_t j = 0; j < QUANT_QUAD; j++) {
+        UNROLL(2)
+        for (size_t r = 0; r < n_rows; r++) {
+            fp8_floats *sum = fp8_vector(&a[r * apart], i);
+            *sum = fp8_fma(g->x[r * g->x_stride + j], v[j], *sum);
+        }
+    }
+}
+
 /* Continues every chain with the next four inputs; with only n of them in the last quad. */
 ALWAYS_INLINE void fp8_step(size_t n_rows, size_t n_panels, size_t n, struct fp8_group *g,
                             struct v16 *a)
 {
     UNROLL(4)
     for (size_t p = 0; p < n_panels; p++) {
+        const struct fp8_codes c = fp8_load(g->codes + p * g->apart);
         struct v16 w[QUANT_QUAD];
-        fp8_quad(g->codes + p * g->apart, g->scales[p], g->large, w);
+        if (n_rows <= FP8_SPLIT_ROWS && n == QUANT_QUAD &&
+            __builtin_expect(!fp8_is_rare(c, g->large), 1)) {
+            fp8_floats v[QUANT_QUAD];
+            fp8_usual(c, 0, g->scales[p], v);
+            fp8_add(n_rows, n_panels, 0, v, g, a + p);
+            if (FP8_VECTORS == 1) continue;
+            fp8_usual(c, FP8_VECTORS - 1, g->scales[p], v);
+            fp8_add(n_rows, n_panels, FP8_VECTORS - 1, v, g, a + p);
+            continue;
+        }
+        fp8_quad(c, g->scales[p], g->large, w);
         UNROLL(4)
         for (size_t j = 0; j < n; j++) {
             UNROLL(16)

@@ -1,6 +1,5 @@
 /* Converts E4M3 weights to floats on AVX2, four inputs of sixteen outputs at a time; see
- * avx512/fp8.h. Here a zero is no rare number: rounding to a coarser format before may have made
- * every hundredth weight zero. */
+ * avx512/fp8.h. */
 #ifndef SHOAL_KERNELS_AVX2_FP8_H
 #define SHOAL_KERNELS_AVX2_FP8_H
 
@@ -9,6 +8,13 @@
 
 /* Not zero if a scale times 2^120 may overflow. */
 typedef int fp8_large;
+
+/* The packed bytes of four inputs of sixteen outputs, and the weights of one input, by vectors. */
+enum { FP8_VECTORS = 2 };
+struct fp8_codes {
+    __m256i v[FP8_VECTORS];
+};
+typedef __m256 fp8_floats;
 
 ALWAYS_INLINE bool fp8_scales_fit(__m256 scale)
 {
@@ -32,68 +38,73 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* Returns a bit for each place where a number of a or of b is NaN or subnormal. A number doubled as
- * a byte loses its sign: 0 for a zero, 2 to 14 for a subnormal number, 254 for NaN. */
-ALWAYS_INLINE int fp8_rare(__m256i a, __m256i b)
+/* Above 0x74 for each number of b that takes the longer path; see fp8_rare in avx512/fp8.h. */
+ALWAYS_INLINE __m256i fp8_rank(__m256i b)
 {
-    const __m256i lowest = _mm256_set1_epi8(126); /* moves 2 to -128, and 0 far from it */
-    const __m256i twice_a = _mm256_add_epi8(a, a), twice_b = _mm256_add_epi8(b, b);
-    const __m256i least =
-        _mm256_min_epi8(_mm256_add_epi8(twice_a, lowest), _mm256_add_epi8(twice_b, lowest));
-    const __m256i is_small = _mm256_cmpgt_epi8(_mm256_set1_epi8(-115), least);
-    const __m256i is_nan =
-        _mm256_cmpeq_epi8(_mm256_max_epu8(twice_a, twice_b), _mm256_set1_epi8((char)254));
-    return _mm256_movemask_epi8(_mm256_or_si256(is_small, is_nan));
+    return _mm256_and_si256(_mm256_add_epi8(b, _mm256_set1_epi8(118)), _mm256_set1_epi8(0x7D));
 }
 
-/* Does what fp8_quad does, for any values and scales. */
-ALWAYS_INLINE void fp8_any_quad(__m256i a, __m256i b, struct v16 scale, fp8_large large,
-                                struct v16 *w)
+ALWAYS_INLINE struct fp8_codes fp8_load(const uint8_t *codes)
+{
+    const __m256i *v = (const void *)codes;
+    return (struct fp8_codes){{_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)}};
+}
+
+/* Whether a number takes the longer path. */
+ALWAYS_INLINE bool fp8_is_rare(struct fp8_codes c, fp8_large large)
+{
+    const __m256i most = _mm256_max_epi8(fp8_rank(c.v[0]), fp8_rank(c.v[1]));
+    return (_mm256_movemask_epi8(_mm256_cmpgt_epi8(most, _mm256_set1_epi8(0x74))) | large) != 0;
+}
+
+/* w[j] = input j of sixteen outputs times their scale, rounded once, for any values and scales.
+ * `scale` is enlarged; with `large` it is as stored. */
+ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m256 factor = _mm256_set1_ps(large != 0 ? 1.0f : 0x1p-120f);
     const __m256 sa = _mm256_mul_ps(scale.a, factor), sb = _mm256_mul_ps(scale.b, factor);
 #pragma GCC unroll 4
     for (int j = 0; j < QUANT_QUAD; j++) {
-        w[j].a = _mm256_mul_ps(v8_e4m3(a), sa);
-        w[j].b = _mm256_mul_ps(v8_e4m3(b), sb);
-        a = _mm256_srli_epi32(a, 8);
-        b = _mm256_srli_epi32(b, 8);
+        w[j].a = _mm256_mul_ps(v8_e4m3(c.v[0]), sa);
+        w[j].b = _mm256_mul_ps(v8_e4m3(c.v[1]), sb);
+        c.v[0] = _mm256_srli_epi32(c.v[0], 8);
+        c.v[1] = _mm256_srli_epi32(c.v[1], 8);
     }
 }
 
-/* v[j] = input j of eight outputs times their scale, which is enlarged. `keep` clears the copies of
- * the sign, and the other number below:
+/* v[j] = vector i of input j times its scale, which is enlarged; no number is rare. `keep` clears
+ * the copies of the sign, and the other number below:
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     shifted right by 4, the sign following     s ssss eeee mmm ....
  *     the upper half of a float                  s 0000 eeee mmm 0000
  * The lower byte comes to the same places as a product: 16 times a signed byte. */
-ALWAYS_INLINE void fp8_usual_eight(__m256i b, __m256 scale, __m256 *v)
+ALWAYS_INLINE void fp8_usual(struct fp8_codes c, size_t i, struct v16 scale, fp8_floats *v)
 {
     const __m256i keep = _mm256_set1_epi32((int)0x87F00000);
-    const __m256i even = _mm256_maddubs_epi16(_mm256_set1_epi16(16), b);
-    const __m256i odd = _mm256_srai_epi16(b, 4);
+    const __m256i even = _mm256_maddubs_epi16(_mm256_set1_epi16(16), c.v[i]);
+    const __m256i odd = _mm256_srai_epi16(c.v[i], 4);
     const __m256i moved[QUANT_QUAD] = {_mm256_slli_epi32(even, 16), _mm256_slli_epi32(odd, 16),
                                        even, odd};
 #pragma GCC unroll 4
     for (size_t j = 0; j < QUANT_QUAD; j++)
-        v[j] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(moved[j], keep)), scale);
+        v[j] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(moved[j], keep)),
+                             i == 0 ? scale.a : scale.b);
 }
 
-/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged; with
- * `large` it is as stored. */
-ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 scale, fp8_large large, struct v16 *w)
+/* Returns all vectors of input j. */
+ALWAYS_INLINE struct v16 fp8_joined(fp8_floats v[FP8_VECTORS][QUANT_QUAD], size_t j)
 {
-    const __m256i a = _mm256_loadu_si256((const void *)codes);
-    const __m256i b = _mm256_loadu_si256((const void *)(codes + 8 * QUANT_QUAD));
-    if (__builtin_expect((fp8_rare(a, b) | large) != 0, 0)) {
-        fp8_any_quad(a, b, scale, large, w);
-        return;
-    }
-    __m256 va[QUANT_QUAD], vb[QUANT_QUAD];
-    fp8_usual_eight(a, scale.a, va);
-    fp8_usual_eight(b, scale.b, vb);
-#pragma GCC unroll 4
-    for (size_t j = 0; j < QUANT_QUAD; j++) w[j] = (struct v16){va[j], vb[j]};
+    return (struct v16){v[0][j], v[1][j]};
+}
+
+ALWAYS_INLINE fp8_floats *fp8_vector(struct v16 *v, size_t i)
+{
+    return i == 0 ? &v->a : &v->b;
+}
+
+ALWAYS_INLINE fp8_floats fp8_fma(float x, fp8_floats w, fp8_floats sum)
+{
+    return _mm256_fmadd_ps(_mm256_set1_ps(x), w, sum);
 }
 
 #endif

@@ -13,6 +13,13 @@
 /* Not zero if a scale times 2^120 may overflow. */
 typedef __mmask64 fp8_large;
 
+/* The packed bytes of four inputs of sixteen outputs, and the weights of one input, by vectors. */
+enum { FP8_VECTORS = 1 };
+struct fp8_codes {
+    __m512i v[FP8_VECTORS];
+};
+typedef __m512 fp8_floats;
+
 /* Loads scales [i, i + 16) of a packed weight. Sets *large if the magnitude of one
  * of them is 2^8 or more, or if one is NaN. */
 ALWAYS_INLINE struct v16 fp8_scales(struct quant_format f, const void *in, size_t i,
@@ -30,50 +37,67 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm512_mul_ps(scale.v, _mm512_set1_ps(0x1p120f))};
 }
 
-/* Does what fp8_quad does, for any values and scales. */
-ALWAYS_INLINE void fp8_any_quad(__m512i b, struct v16 scale, fp8_large large, struct v16 *w)
+ALWAYS_INLINE struct fp8_codes fp8_load(const uint8_t *codes)
+{
+    return (struct fp8_codes){{_mm512_loadu_si512(codes)}};
+}
+
+/* Whether `large` is set or a number is NaN, subnormal, or one of the two least normal ones. Their
+ * magnitudes as bytes and the zeros' come last once 118 is added; without bit 1 zeros come earlier:
+ *     magnitude   10 to 126   127    0      1 to 9
+ *     + 118       0 to 0x74   0x75   0x76   0x77 to 0x7F   without the sign
+ *     bit 1 off   0 to 0x74   0x75   0x74   0x75 to 0x7D */
+ALWAYS_INLINE bool fp8_is_rare(struct fp8_codes c, fp8_large large)
+{
+    const __m512i rank =
+        _mm512_and_si512(_mm512_add_epi8(c.v[0], _mm512_set1_epi8(118)), _mm512_set1_epi8(0x7D));
+    return !_kortestz_mask64_u8(_mm512_cmpgt_epu8_mask(rank, _mm512_set1_epi8(0x74)), large);
+}
+
+/* w[j] = input j of sixteen outputs times their scale, rounded once, for any values and scales.
+ * `scale` is enlarged; with `large` it is as stored. */
+ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large, struct v16 *w)
 {
     const __m512 s = _mm512_mul_ps(scale.v, _mm512_set1_ps(large != 0 ? 1.0f : 0x1p-120f));
+    __m512i b = c.v[0];
 #pragma GCC unroll 4
     for (int j = 0; j < QUANT_QUAD; j++, b = _mm512_srli_epi32(b, 8))
         w[j].v = _mm512_mul_ps(v16_e4m3(b), s);
 }
 
-/* Returns a bit for each number that is NaN, subnormal, or one of the two least normal ones. Their
- * magnitudes as bytes and the zeros' come last once 118 is added; without bit 1 zeros come earlier:
- *     magnitude   10 to 126   127    0      1 to 9
- *     + 118       0 to 0x74   0x75   0x76   0x77 to 0x7F   without the sign
- *     bit 1 off   0 to 0x74   0x75   0x74   0x75 to 0x7D */
-ALWAYS_INLINE __mmask64 fp8_rare(__m512i b)
-{
-    const __m512i rank = _mm512_and_si512(_mm512_add_epi8(b, _mm512_set1_epi8(118)),
-                                          _mm512_set1_epi8(0x7D));
-    return _mm512_cmpgt_epu8_mask(rank, _mm512_set1_epi8(0x74));
-}
-
-/* w[j] = input j of sixteen outputs times their scale, rounded once. `scale` is enlarged; with
- * `large` it is as stored. `keep` clears the copies of the sign, and the other number below:
+/* v[j] = input j times its scale, which is enlarged; no number is rare. `keep` clears the copies of
+ * the sign, and the other number below:
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
  *     shifted right by 4, the sign following     s ssss eeee mmm ....
  *     the upper half of a float                  s 0000 eeee mmm 0000
  * The lower byte comes to the same places as a product: 16 times a signed byte. */
-ALWAYS_INLINE void fp8_quad(const uint8_t *codes, struct v16 scale, fp8_large large, struct v16 *w)
+ALWAYS_INLINE void fp8_usual(struct fp8_codes c, size_t i, struct v16 scale, fp8_floats *v)
 {
     const __m512i keep = _mm512_set1_epi32((int)0x87F00000);
-    const __m512i b = _mm512_loadu_si512(codes);
-    if (__builtin_expect(!_kortestz_mask64_u8(fp8_rare(b), large), 0)) {
-        fp8_any_quad(b, scale, large, w);
-        return;
-    }
-    const __m512i even = _mm512_maddubs_epi16(_mm512_set1_epi16(16), b);
-    const __m512i odd = _mm512_srai_epi16(b, 4);
+    const __m512i even = _mm512_maddubs_epi16(_mm512_set1_epi16(16), c.v[i]);
+    const __m512i odd = _mm512_srai_epi16(c.v[i], 4);
     const __m512i moved[QUANT_QUAD] = {_mm512_slli_epi32(even, 16), _mm512_slli_epi32(odd, 16),
                                        even, odd};
 #pragma GCC unroll 4
-    for (size_t j = 0; j < QUANT_QUAD; j++) {
-        const __m512i bits = _mm512_and_si512(moved[j], keep);
-        w[j].v = _mm512_mul_ps(_mm512_castsi512_ps(bits), scale.v);
-    }
+    for (size_t j = 0; j < QUANT_QUAD; j++)
+        v[j] = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(moved[j], keep)), scale.v);
+}
+
+/* Returns all vectors of input j. */
+ALWAYS_INLINE struct v16 fp8_joined(fp8_floats v[FP8_VECTORS][QUANT_QUAD], size_t j)
+{
+    return (struct v16){v[0][j]};
+}
+
+ALWAYS_INLINE fp8_floats *fp8_vector(struct v16 *v, size_t i)
+{
+    (void)i;
+    return &v->v;
+}
+
+ALWAYS_INLINE fp8_floats fp8_fma(float x, fp8_floats w, fp8_floats sum)
+{
+    return _mm512_fmadd_ps(_mm512_set1_ps(x), w, sum);
 }
 
 #endif
