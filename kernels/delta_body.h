@@ -7,6 +7,9 @@
  *
  *     row t:    d = (v - decay * m) * beta
  *     for i:    S_i = k_i d + decay S_i;    o += q_i S_i;    next m += k'_i S_i   (k' of row t + 1)
+ *
+ * With a decay for each channel, d = (v - m) * beta, and the next m adds k'_i times the decay_i of
+ * row t + 1 instead of k'_i.
  */
 #ifndef SHOAL_KERNELS_DELTA_BODY_H
 #define SHOAL_KERNELS_DELTA_BODY_H
@@ -23,13 +26,14 @@
 
 enum { DELTA_LANES = 16 };
 
-/* Computes m of the first row, without its decay. */
-ALWAYS_INLINE void delta_read(const struct state_run *r, size_t j, size_t w, struct v16 *m)
+/* Computes m of the first row, without the decay of its head. */
+ALWAYS_INLINE void delta_read(const struct state_run *r, size_t j, size_t w, bool by_channel,
+                              struct v16 *m)
 {
     DELTA_UNROLL
     for (size_t c = 0; c < w; c++) m[c] = v16_zero();
     for (size_t i = 0; i < r->key_dim; i++) {
-        const struct v16 k = v16_set1(r->k[i]);
+        const struct v16 k = v16_set1(by_channel ? r->k[i] * r->decay[i] : r->k[i]);
         const float *s = r->state + i * r->state_stride + j;
         DELTA_UNROLL
         for (size_t c = 0; c < w; c++)
@@ -37,33 +41,41 @@ ALWAYS_INLINE void delta_read(const struct state_run *r, size_t j, size_t w, str
     }
 }
 
+/* What a call of delta_row computes besides its columns; constants. */
+struct delta_row_kind {
+    bool has_next; /* there is a next row, for which m is set */
+    bool by_channel;
+};
+
 /* Computes row t in w vectors of columns, from column j on: writes its output, and sets m for the
- * next row if there is one. */
-ALWAYS_INLINE void delta_row(const struct state_run *r, size_t t, size_t j, size_t w, bool has_next,
-                             struct v16 *m)
+ * next row. */
+ALWAYS_INLINE void delta_row(const struct state_run *r, size_t t, size_t j, size_t w,
+                             struct delta_row_kind kind, struct v16 *m)
 {
     const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
-    const float *next = k + r->key_stride;
-    const struct v16 decay = v16_set1(r->decay[t * r->gate_stride]);
-    const struct v16 beta = v16_set1(r->beta[t * r->gate_stride]);
+    const float *next = k + r->key_stride, *decay = r->decay + t * r->gate_stride;
+    const float *next_decay = decay + r->gate_stride;
+    const struct v16 beta = v16_set1(r->beta[t * r->gate_stride]), whole = v16_set1(decay[0]);
     struct v16 d[DELTA_VECTORS], o[DELTA_VECTORS];
     DELTA_UNROLL
     for (size_t c = 0; c < w; c++) {
         const struct v16 v = v16_load(DTYPE_F32, r->v + t * r->value_stride + j, c * DELTA_LANES);
-        d[c] = v16_mul(v16_sub(v, v16_mul(decay, m[c])), beta);
+        d[c] = v16_mul(v16_sub(v, kind.by_channel ? m[c] : v16_mul(whole, m[c])), beta);
         o[c] = m[c] = v16_zero();
     }
     for (size_t i = 0; i < r->key_dim; i++) {
         float *s = r->state + i * r->state_stride + j;
+        const float n = kind.has_next ? next[i] : 0;
         const struct v16 ki = v16_set1(k[i]), qi = v16_set1(q[i]);
-        const struct v16 ni = v16_set1(has_next ? next[i] : 0);
+        const struct v16 ni = v16_set1(kind.by_channel && kind.has_next ? n * next_decay[i] : n);
+        const struct v16 keeps = kind.by_channel ? v16_set1(decay[i]) : whole;
         DELTA_UNROLL
         for (size_t c = 0; c < w; c++) {
             const struct v16 old = v16_load(DTYPE_F32, s, c * DELTA_LANES);
-            const struct v16 now = v16_madd(ki, d[c], v16_mul(decay, old));
+            const struct v16 now = v16_madd(ki, d[c], v16_mul(keeps, old));
             v16_store(s + c * DELTA_LANES, now);
             o[c] = v16_madd(qi, now, o[c]);
-            if (has_next) m[c] = v16_madd(ni, now, m[c]);
+            if (kind.has_next) m[c] = v16_madd(ni, now, m[c]);
         }
     }
     DELTA_UNROLL
@@ -71,40 +83,50 @@ ALWAYS_INLINE void delta_row(const struct state_run *r, size_t t, size_t j, size
         v16_store(r->out + t * r->out_stride + j + c * DELTA_LANES, o[c]);
 }
 
-ALWAYS_INLINE void delta_tile(const struct state_run *r, size_t j, size_t w)
+ALWAYS_INLINE void delta_tile(const struct state_run *r, size_t j, size_t w, bool by_channel)
 {
+    const struct delta_row_kind inner = {true, by_channel}, last = {false, by_channel};
     struct v16 m[DELTA_VECTORS];
     if (r->n_rows == 0) return;
-    delta_read(r, j, w, m);
-    for (size_t t = 0; t + 1 < r->n_rows; t++) delta_row(r, t, j, w, true, m);
-    delta_row(r, r->n_rows - 1, j, w, false, m);
+    delta_read(r, j, w, by_channel, m);
+    for (size_t t = 0; t + 1 < r->n_rows; t++) delta_row(r, t, j, w, inner, m);
+    delta_row(r, r->n_rows - 1, j, w, last, m);
 }
 
 /* Computes a single column, after the last whole vector. */
-static void delta_one(const struct state_run *r, size_t j)
+ALWAYS_INLINE void delta_one(const struct state_run *r, size_t j, bool by_channel)
 {
     for (size_t t = 0; t < r->n_rows; t++) {
         const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
-        const float decay = r->decay[t * r->gate_stride], beta = r->beta[t * r->gate_stride];
+        const float *decay = r->decay + t * r->gate_stride, beta = r->beta[t * r->gate_stride];
         float *s = r->state + j, m = 0, o = 0;
-        for (size_t i = 0; i < r->key_dim; i++) m = fmaf(k[i], s[i * r->state_stride], m);
-        const float d = (r->v[t * r->value_stride + j] - decay * m) * beta;
+        for (size_t i = 0; i < r->key_dim; i++)
+            m = fmaf(by_channel ? k[i] * decay[i] : k[i], s[i * r->state_stride], m);
+        const float d = (r->v[t * r->value_stride + j] - (by_channel ? m : decay[0] * m)) * beta;
         for (size_t i = 0; i < r->key_dim; i++) {
             float *at = s + i * r->state_stride;
-            *at = fmaf(k[i], d, decay * *at);
+            *at = fmaf(k[i], d, decay[by_channel ? i : 0] * *at);
             o = fmaf(q[i], *at, o);
         }
         r->out[t * r->out_stride + j] = o;
     }
 }
 
-static void delta_rule(const struct state_run *r)
+ALWAYS_INLINE void delta_columns(const struct state_run *r, bool by_channel)
 {
     const size_t wide = DELTA_VECTORS * DELTA_LANES;
     size_t j = 0;
-    for (; j + wide <= r->n; j += wide) delta_tile(r, j, DELTA_VECTORS);
-    for (; j + DELTA_LANES <= r->n; j += DELTA_LANES) delta_tile(r, j, 1);
-    for (; j < r->n; j++) delta_one(r, j);
+    for (; j + wide <= r->n; j += wide) delta_tile(r, j, DELTA_VECTORS, by_channel);
+    for (; j + DELTA_LANES <= r->n; j += DELTA_LANES) delta_tile(r, j, 1, by_channel);
+    for (; j < r->n; j++) delta_one(r, j, by_channel);
+}
+
+static void delta_rule(const struct state_run *r)
+{
+    if (r->by_channel)
+        delta_columns(r, true);
+    else
+        delta_columns(r, false);
 }
 
 ALWAYS_INLINE struct v16 delta_sigmoid(struct v16 x)

@@ -413,6 +413,7 @@ static const struct {
     {"attention with sinks and a softcap", kat_softcap, DTYPE_BF16, 0x9A6A64607B24FBF5u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"delta_rule", kat_delta, DTYPE_F32, 0x2FEBF7E2F8AD94E2u},
+    {"delta_rule by channel", kat_delta_channels, DTYPE_F32, 0xEC0938A103EFA987u},
     {"scan", kat_scan, DTYPE_F32, 0x2712FE254E250CEDu},
     {"conv_silu, sigmoid_mul", kat_conv, DTYPE_F32, 0xB0615097F487BF0Cu},
     {"index f32", kat_index, DTYPE_F32, 0xEFA4C9FAC21030BAu},

@@ -44,6 +44,7 @@ uint64_t kat_ahead(struct kat_bench *b, enum dtype t);
 uint64_t kat_softcap(struct kat_bench *b, enum dtype t);
 uint64_t kat_index(struct kat_bench *b, enum dtype t);
 uint64_t kat_delta(struct kat_bench *b, enum dtype t);
+uint64_t kat_delta_channels(struct kat_bench *b, enum dtype t);
 uint64_t kat_scan(struct kat_bench *b, enum dtype t);
 uint64_t kat_conv(struct kat_bench *b, enum dtype t);
 

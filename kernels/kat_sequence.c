@@ -175,24 +175,26 @@ struct recurrence {
     float magnitude; /* of q and k */
     float skip;
     size_t n_first; /* rows of the first call */
+    bool by_channel;
 };
 
 /* Runs ROWS rows through a state of KEYS x N, in two calls, with decays and betas from 0.8 to 1. */
 static uint64_t recurrent(struct kat_bench *b, const struct recurrence *c)
 {
-    float gates[2 * ROWS];
+    float gates[2 * ROWS * KEYS];
+    const size_t n_gates = c->by_channel ? KEYS : 1; /* decays of a row */
     kat_fill(c->seed, b->x, 2 * ROWS * KEYS, c->magnitude);
     kat_fill(c->seed + 1, b->w, ROWS * N, 2.0f);
     kat_fill(c->seed + 2, b->kv, KEYS * N, 1.0f);
-    kat_fill(c->seed + 3, gates, 2 * ROWS, 1.0f);
-    for (size_t i = 0; i < 2 * ROWS; i++) gates[i] = 0.9f + 0.1f * gates[i];
+    kat_fill(c->seed + 3, gates, 2 * ROWS * n_gates, 1.0f);
+    for (size_t i = 0; i < 2 * ROWS * n_gates; i++) gates[i] = 0.9f + 0.1f * gates[i];
     for (size_t row = 0, n; row < ROWS; row += n) {
         n = row == 0 ? c->n_first : ROWS - c->n_first;
         c->run(&(struct state_run){.q = b->x + row * KEYS,
                                    .k = b->x + (ROWS + row) * KEYS,
                                    .v = b->w + row * N,
-                                   .decay = gates + row,
-                                   .beta = gates + ROWS + row,
+                                   .decay = gates + row * n_gates,
+                                   .beta = gates + (ROWS + row) * n_gates,
                                    .out = b->y + row * N,
                                    .state = b->kv,
                                    .n_rows = n,
@@ -200,10 +202,11 @@ static uint64_t recurrent(struct kat_bench *b, const struct recurrence *c)
                                    .key_dim = KEYS,
                                    .key_stride = KEYS,
                                    .value_stride = N,
-                                   .gate_stride = 1,
+                                   .gate_stride = n_gates,
                                    .out_stride = N,
                                    .state_stride = N,
-                                   .skip = c->skip});
+                                   .skip = c->skip,
+                                   .by_channel = c->by_channel});
     }
     const uint64_t h = kat_hash(kat_hash_start, b->y, ROWS * N * sizeof *b->y);
     return kat_hash(h, b->kv, KEYS * N * sizeof *b->kv);
@@ -212,13 +215,19 @@ static uint64_t recurrent(struct kat_bench *b, const struct recurrence *c)
 uint64_t kat_delta(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    return recurrent(b, &(struct recurrence){b->t->delta_rule, 31, 0.4f, 0, 3});
+    return recurrent(b, &(struct recurrence){b->t->delta_rule, 31, 0.4f, 0, 3, false});
+}
+
+uint64_t kat_delta_channels(struct kat_bench *b, enum dtype t)
+{
+    (void)t;
+    return recurrent(b, &(struct recurrence){b->t->delta_rule, 41, 0.4f, 0, 3, true});
 }
 
 uint64_t kat_scan(struct kat_bench *b, enum dtype t)
 {
     (void)t;
-    return recurrent(b, &(struct recurrence){b->t->scan, 37, 0.8f, 0.75f, 2});
+    return recurrent(b, &(struct recurrence){b->t->scan, 37, 0.8f, 0.75f, 2, false});
 }
 
 uint64_t kat_conv(struct kat_bench *b, enum dtype t)

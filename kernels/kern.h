@@ -184,20 +184,28 @@ struct seq_rows {
  *   d_j  = (v_j - m_j) * beta
  *   S_ij = fma(k_i, d_j, decay * S_ij)
  *   o_j  = fma chain over i ascending from +0 of q_i * S_ij
+ * With a decay for each channel (by_channel; Kimi Delta Attention, Kimi Team, 2025, arXiv
+ * 2510.26692) d_j and o_j are the same, and
+ *   m_j  = fma chain over i ascending from +0 of (k_i * decay_i) * S_ij
+ *   S_ij = fma(k_i, d_j, decay_i * S_ij)
+ * A decay is from 0 to 1 and is applied row by row. Forms that compute many rows together divide by
+ * products of decays, which overflows where a channel forgets quickly; nothing here can.
  * and the Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv 2405.21060), where q is C, k
  * is B, v is x and beta is the discretised dt,
  *   d_j   = v_j * beta
  *   S_ij  = fma(k_i, d_j, decay * S_ij)
  *   out_j = fma(skip, v_j, fma chain over i ascending from +0 of q_i * S_ij) */
 struct state_run {
-    const float *q, *k;        /* [n_rows] of key_dim, key_stride apart */
-    const float *v;            /* [n_rows] of n, value_stride apart */
-    const float *decay, *beta; /* [n_rows], gate_stride apart */
-    float *out;                /* [n_rows] of n, out_stride apart */
-    float *state;              /* [key_dim] of n, state_stride apart; changed in place */
+    const float *q, *k; /* [n_rows] of key_dim, key_stride apart */
+    const float *v;     /* [n_rows] of n, value_stride apart */
+    const float *decay; /* [n_rows], gate_stride apart; by_channel: [n_rows] of key_dim */
+    const float *beta;  /* [n_rows], gate_stride apart */
+    float *out;         /* [n_rows] of n, out_stride apart */
+    float *state;       /* [key_dim] of n, state_stride apart; changed in place */
     size_t n_rows, n, key_dim;
     size_t key_stride, value_stride, gate_stride, out_stride, state_stride;
-    float skip; /* D of the head; read by the scan only */
+    float skip;      /* D of the head; read by the scan only */
+    bool by_channel; /* delta rule: a decay for each element of the key */
 };
 
 /* Causal attention over the cache (the rows' own K and V are already written there). For each row

@@ -183,12 +183,24 @@ struct delta_shape {
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; of a value head's v */
     uint32_t n_taps;             /* rows that the convolution reads, at most DELTA_TAPS_MAX */
     float norm_eps;
+    bool by_channel; /* a value head has a decay for each of key_dim channels, not one */
 };
 enum { DELTA_TAPS_MAX = 16, DELTA_TILE = 64 };
 
 static inline size_t delta_value_heads(const struct delta_shape *s)
 {
     return s->is_cut ? s->n_own : (size_t)s->n_heads * s->per_key;
+}
+
+/* Return how many decays a row has, and how many decays and betas, which stand in this order. */
+static inline size_t delta_decays(const struct delta_shape *s)
+{
+    return delta_value_heads(s) * (s->by_channel ? s->key_dim : 1);
+}
+
+static inline size_t delta_gates(const struct delta_shape *s)
+{
+    return delta_decays(s) + delta_value_heads(s);
 }
 
 static inline size_t delta_channels(const struct delta_shape *s)
@@ -211,21 +223,24 @@ struct delta_states {
  *   beta = 1 / (1 + exp(-b));  decay = exp(-(exp(decay_log) * softplus(a + step_bias))), with
  *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
  *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
+ * With by_channel, a and step_bias have key_dim values for each value head, which all have its
+ * decay_log, and out_i = rmsnorm(o, norm)_i * sigmoid(z_i).
  * Before the call, a sequence's slot holds its states after its earlier rows; afterwards, after its
  * last row. */
 struct delta_args {
     struct delta_shape shape;
     struct head_view q, k, v, z;        /* key heads; in v and z each [per_key, value_dim] */
-    struct head_view a, b;              /* key heads, each [per_key] */
+    struct head_view a, b;              /* key heads, each [per_key]; a by_channel: [per_key,
+                                           key_dim] */
     const float *conv;                  /* [n_taps, C] */
-    const float *decay_log, *step_bias; /* [value heads] */
+    const float *decay_log, *step_bias; /* [value heads]; step_bias by_channel: [.., key_dim] */
     const float *norm;                  /* [value_dim] */
     float query_scale;
     struct delta_states states;
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;
     float *mixed; /* [T, C] work */
-    float *gates; /* [T, 2, value heads] work */
+    float *gates; /* [T, delta_gates] work */
     float *out;   /* [T, value heads, value_dim] */
 };
 /* Runs struct delta_args. Not on a device. */

@@ -80,15 +80,19 @@ static void make_unit(const struct kern_table *k, float *x, size_t n, float scal
 
 static void find_gates(const struct delta_args *a, size_t row, size_t head)
 {
-    const size_t n = delta_value_heads(&a->shape);
+    const size_t n = a->shape.by_channel ? a->shape.key_dim : 1, per_key = a->shape.per_key;
     const float *raw_a = a->a.x + row * a->a.row_stride + head * a->a.head_stride;
     const float *raw_b = a->b.x + row * a->b.row_stride + head * a->b.head_stride;
-    for (size_t i = 0; i < a->shape.per_key; i++) {
-        const size_t v = head * a->shape.per_key + i;
-        float *gates = a->gates + row * 2 * n + v;
-        const float step = el_softplusf(raw_a[i] + a->step_bias[v]);
-        gates[0] = el_expf(-(el_expf(a->decay_log[v]) * step));
-        gates[n] = 1.0f / (1.0f + el_expf(-raw_b[i]));
+    float *decays = a->gates + row * delta_gates(&a->shape);
+    float *betas = decays + delta_decays(&a->shape);
+    for (size_t i = 0; i < per_key; i++) {
+        const size_t v = head * per_key + i;
+        const float rate = el_expf(a->decay_log[v]);
+        for (size_t j = 0; j < n; j++) {
+            const float step = el_softplusf(raw_a[i * n + j] + a->step_bias[v * n + j]);
+            decays[v * n + j] = el_expf(-(rate * step));
+        }
+        betas[v] = 1.0f / (1.0f + el_expf(-raw_b[i]));
     }
 }
 
@@ -131,7 +135,10 @@ static void delta_norm_part(const void *job_, struct part part)
             const float *z = a->z.x + row * a->z.row_stride + v / s->per_key * a->z.head_stride +
                              v % s->per_key * n;
             job->k->rmsnorm(x, a->norm, n, s->norm_eps, x);
-            job->k->swiglu(z, x, n, x);
+            if (s->by_channel)
+                job->k->sigmoid_mul(z, n, x);
+            else
+                job->k->swiglu(z, x, n, x);
         }
     }
 }

@@ -29,14 +29,15 @@ static void run_tile(const struct state_tiles *t, const struct seq_rows *seq, si
     const struct delta_shape *s = t->shape;
     const size_t n = delta_channels(s), n_v = delta_value_heads(s), width = tile_columns(s, j);
     const size_t n_k = (size_t)s->n_heads * s->key_dim, head = (s->first_own + v) / s->per_key;
-    const float *x = t->mixed + seq->row0 * n, *gates = t->gates + seq->row0 * 2 * n_v + v;
+    const size_t n_gates = delta_gates(s), per_head = s->by_channel ? s->key_dim : 1;
+    const float *x = t->mixed + seq->row0 * n, *gates = t->gates + seq->row0 * n_gates;
     float *state = t->states + (((size_t)seq->slot * n_v + v) * s->value_dim + j) * s->key_dim;
     if (seq->pos0 == 0) memset(state, 0, width * s->key_dim * sizeof *state);
     t->run(&(struct state_run){.q = x + head * s->key_dim,
                                .k = x + n_k + head * s->key_dim,
                                .v = x + 2 * n_k + v * s->value_dim + j,
-                               .decay = gates,
-                               .beta = gates + n_v,
+                               .decay = gates + v * per_head,
+                               .beta = gates + delta_decays(s) + v,
                                .out = t->out + (seq->row0 * n_v + v) * s->value_dim + j,
                                .state = state,
                                .n_rows = seq->n_rows,
@@ -44,10 +45,11 @@ static void run_tile(const struct state_tiles *t, const struct seq_rows *seq, si
                                .key_dim = s->key_dim,
                                .key_stride = n,
                                .value_stride = n,
-                               .gate_stride = 2 * n_v,
+                               .gate_stride = n_gates,
                                .out_stride = n_v * s->value_dim,
                                .state_stride = width,
-                               .skip = t->skip != NULL ? t->skip[v] : 0});
+                               .skip = t->skip != NULL ? t->skip[v] : 0,
+                               .by_channel = s->by_channel});
 }
 
 static void state_tiles_part(const void *job, struct part part)

@@ -14,7 +14,7 @@ struct state_tiles {
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;       /* n_rows: T */
     const float *mixed;          /* [T, C]: q of the key heads, their k, v of the value heads */
-    const float *gates;          /* [T, 2, value heads]: decays and betas */
+    const float *gates;          /* [T, delta_gates]: decays and betas */
     const float *skip;           /* [value heads]; NULL: 0 */
     float *states;               /* [slots, value heads, tiles], as in struct delta_states */
     float *out;                  /* [T, value heads, value_dim] */

@@ -36,9 +36,27 @@ REF_INLINE float delta_column(const float *q, const float *k, float v, float dec
     return o;
 }
 
+/* As delta_column, with a decay for each channel. */
+REF_INLINE float channel_column(const struct state_run *r, size_t t, size_t j)
+{
+    const float *q = r->q + t * r->key_stride, *k = r->k + t * r->key_stride;
+    const float *decay = r->decay + t * r->gate_stride;
+    float *s = r->state + j, m = 0, o = 0;
+    for (size_t i = 0; i < r->key_dim; i++) m = fmaf(k[i] * decay[i], s[i * r->state_stride], m);
+    const float d = (r->v[t * r->value_stride + j] - m) * r->beta[t * r->gate_stride];
+    for (size_t i = 0; i < r->key_dim; i++) {
+        float *at = s + i * r->state_stride;
+        *at = fmaf(k[i], d, decay[i] * *at);
+        o = fmaf(q[i], *at, o);
+    }
+    return o;
+}
+
 REF_CLONES void k_delta_rule_f32_ref(const struct state_run *r)
 {
-    for (size_t t = 0; t < r->n_rows; t++) {
+    for (size_t t = 0; r->by_channel && t < r->n_rows; t++)
+        for (size_t j = 0; j < r->n; j++) r->out[t * r->out_stride + j] = channel_column(r, t, j);
+    for (size_t t = 0; !r->by_channel && t < r->n_rows; t++) {
         const float decay = r->decay[t * r->gate_stride], beta = r->beta[t * r->gate_stride];
         for (size_t j = 0; j < r->n; j++)
             r->out[t * r->out_stride + j] =

@@ -14,16 +14,17 @@ enum { SETS = 2 };
 /* ---- the table's entries ---- */
 
 /* Two tables on one random run: outputs and states. */
-static void compare_rule(struct rng *r, const struct kern_table *t, size_t every)
+static void compare_rule(struct rng *r, const struct kern_table *t, size_t every, bool by_channel)
 {
     const struct kern_table ref = table_ref();
     const size_t n = 1 + rng_below(r, 150), keys = 1 + rng_below(r, 40), rows = 1 + rng_below(r, 9);
+    const size_t n_gates = by_channel ? keys + 1 : 2;
     float *q = test_floats(rows * keys), *k = test_floats(rows * keys), *v = test_floats(rows * n);
-    float *gates = test_floats(2 * rows), *state[2], *out[2];
+    float *gates = test_floats(rows * n_gates), *state[2], *out[2];
     rng_floats(r, q, rows * keys, 0.5f);
     rng_floats(r, k, rows * keys, 0.5f);
     rng_floats(r, v, rows * n, 2.0f);
-    rng_floats(r, gates, 2 * rows, 1.0f);
+    rng_floats(r, gates, rows * n_gates, 1.0f);
     if (every > 0) rng_specials(r, k, rows * keys, every);
     for (int i = 0; i < 2; i++) {
         state[i] = test_floats(keys * n);
@@ -33,8 +34,22 @@ static void compare_rule(struct rng *r, const struct kern_table *t, size_t every
     }
     for (int i = 0; i < 2; i++)
         (i == 0 ? &ref : t)
-            ->delta_rule(&(struct state_run){q, k, v, gates, gates + rows, out[i], state[i], rows,
-                                             n, keys, keys, n, 1, n, n, 0});
+            ->delta_rule(&(struct state_run){.q = q,
+                                             .k = k,
+                                             .v = v,
+                                             .decay = gates,
+                                             .beta = gates + n_gates - 1,
+                                             .out = out[i],
+                                             .state = state[i],
+                                             .n_rows = rows,
+                                             .n = n,
+                                             .key_dim = keys,
+                                             .key_stride = keys,
+                                             .value_stride = n,
+                                             .gate_stride = n_gates,
+                                             .out_stride = n,
+                                             .state_stride = n,
+                                             .by_channel = by_channel});
     CU_ASSERT_EQUAL(count_different(out[0], out[1], rows * n), 0);
     CU_ASSERT_EQUAL(count_different(state[0], state[1], keys * n), 0);
     for (int i = 0; i < 2; i++) free(state[i]);
@@ -49,7 +64,8 @@ static void sets_agree_on_the_rule(void)
 {
     const struct kern_table sets[SETS] = {table_in_turn(0), table_in_turn(1)};
     struct rng r = {21};
-    for (size_t i = 0; i < 200; i++) compare_rule(&r, &sets[i % SETS], i < 100 ? 0 : 9);
+    for (size_t i = 0; i < 400; i++)
+        compare_rule(&r, &sets[i % SETS], i % 200 < 100 ? 0 : 9, i >= 200);
 }
 
 static void sets_agree_on_convolution_and_gates(void)
@@ -84,7 +100,8 @@ static void sets_agree_on_convolution_and_gates(void)
  */
 struct layer {
     struct delta_shape s;
-    size_t n_rows, head; /* rows of the sequence; elements of a key head's projections */
+    size_t n_rows, head;     /* rows of the sequence; elements of a key head's projections */
+    size_t per_value, gates; /* inputs of a value head's decays; those and betas of a row */
     float *qkvz, *ab, *conv, *gates_of, *norm;
 };
 
@@ -92,15 +109,17 @@ static struct layer layer_make(struct rng *r, struct delta_shape s, size_t n_row
 {
     const size_t n_v = (size_t)s.per_key * s.value_dim, values = delta_value_heads(&s);
     struct layer l = {.s = s, .n_rows = n_rows, .head = 2 * s.key_dim + 2 * n_v};
+    l.per_value = s.by_channel ? s.key_dim : 1;
+    l.gates = values * (1 + l.per_value);
     l.qkvz = test_floats(n_rows * s.n_heads * l.head);
-    l.ab = test_floats(n_rows * 2 * values);
+    l.ab = test_floats(n_rows * l.gates);
     l.conv = test_floats(s.n_taps * delta_channels(&s));
-    l.gates_of = test_floats(2 * values);
+    l.gates_of = test_floats(l.gates);
     l.norm = test_floats(s.value_dim);
     rng_floats(r, l.qkvz, n_rows * s.n_heads * l.head, 2.0f);
-    rng_floats(r, l.ab, n_rows * 2 * values, 3.0f);
+    rng_floats(r, l.ab, n_rows * l.gates, 3.0f);
     rng_floats(r, l.conv, s.n_taps * delta_channels(&s), 1.0f);
-    rng_floats(r, l.gates_of, 2 * values, 1.0f);
+    rng_floats(r, l.gates_of, l.gates, 1.0f);
     rng_floats(r, l.norm, s.value_dim, 1.0f);
     return l;
 }
@@ -128,13 +147,13 @@ static void run_rows(const struct layer *l, const struct kern_table *k, struct d
     const struct delta_shape *s = &l->s;
     const size_t width = s->n_heads * l->head, values = delta_value_heads(s);
     const size_t n_out = values * s->value_dim, total = n + 1;
-    float *x = test_floats(total * width), *ab = test_floats(total * 2 * values);
-    float *mixed = test_floats(total * delta_channels(s)), *gates = test_floats(total * 2 * values);
+    float *x = test_floats(total * width), *ab = test_floats(total * l->gates);
+    float *mixed = test_floats(total * delta_channels(s)), *gates = test_floats(total * l->gates);
     float *all = test_floats(total * n_out);
     memcpy(x, l->qkvz, width * sizeof *x);
-    memcpy(ab, l->ab, 2 * values * sizeof *ab);
+    memcpy(ab, l->ab, l->gates * sizeof *ab);
     memcpy(x + width, l->qkvz + row0 * width, n * width * sizeof *x);
-    memcpy(ab + 2 * values, l->ab + row0 * 2 * values, n * 2 * values * sizeof *ab);
+    memcpy(ab + l->gates, l->ab + row0 * l->gates, n * l->gates * sizeof *ab);
     const struct seq_rows seqs[2] = {{.n_rows = 1},
                                      {.row0 = 1, .n_rows = n, .pos0 = row0, .slot = slot}};
     const size_t d = s->key_dim, n_v = (size_t)s->per_key * s->value_dim;
@@ -143,8 +162,8 @@ static void run_rows(const struct layer *l, const struct kern_table *k, struct d
                                  .k = {x + d, width, l->head},
                                  .v = {x + 2 * d, width, l->head},
                                  .z = {x + 2 * d + n_v, width, l->head},
-                                 .b = {ab, 2 * values, 2 * s->per_key},
-                                 .a = {ab + s->per_key, 2 * values, 2 * s->per_key},
+                                 .b = {ab, l->gates, l->gates / s->n_heads},
+                                 .a = {ab + s->per_key, l->gates, l->gates / s->n_heads},
                                  .conv = l->conv,
                                  .decay_log = l->gates_of,
                                  .step_bias = l->gates_of + values,
@@ -190,6 +209,8 @@ static const struct delta_shape shapes[] = {
     {.n_heads = 2, .per_key = 2, .key_dim = 16, .value_dim = 16, .n_taps = 4, .norm_eps = 1e-6f},
     {.n_heads = 3, .per_key = 1, .key_dim = 24, .value_dim = 80, .n_taps = 2, .norm_eps = 1e-5f},
     {.n_heads = 1, .per_key = 3, .key_dim = 33, .value_dim = 70, .n_taps = 1, .norm_eps = 1e-6f},
+    {2, 1, .key_dim = 32, .value_dim = 32, .n_taps = 4, .norm_eps = 1e-5f, .by_channel = true},
+    {1, 2, .key_dim = 25, .value_dim = 70, .n_taps = 3, .norm_eps = 1e-6f, .by_channel = true},
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -245,11 +266,15 @@ static void by_equations(const struct layer *l, size_t v, double *out)
     const size_t values = delta_value_heads(s), n_k = s->n_heads * d;
     double *state = calloc(d * n, sizeof *state), q[64], k[64], o[128];
     for (size_t t = 0; t < l->n_rows; t++) {
-        double qq = 1e-6, kk = 1e-6, oo = 0;
-        const float *ab = l->ab + t * 2 * values + h * 2 * s->per_key + in_head;
-        const double step = log1p(exp((double)ab[s->per_key] + (double)l->gates_of[values + v]));
-        const double decay = exp(-exp((double)l->gates_of[v]) * step);
-        const double beta = 1 / (1 + exp(-(double)ab[0]));
+        double qq = 1e-6, kk = 1e-6, oo = 0, decay[64];
+        const float *ab = l->ab + t * l->gates + h * (l->gates / s->n_heads);
+        const double beta = 1 / (1 + exp(-(double)ab[in_head]));
+        for (size_t i = 0; i < d; i++) {
+            const size_t at = l->per_value > 1 ? i : 0;
+            const double a = (double)ab[s->per_key + in_head * l->per_value + at];
+            const double bias = (double)l->gates_of[values + v * l->per_value + at];
+            decay[i] = exp(-exp((double)l->gates_of[v]) * log1p(exp(a + bias)));
+        }
         for (size_t i = 0; i < d; i++) {
             q[i] = mixed_at(l, t, h, i, h * d + i);
             k[i] = mixed_at(l, t, h, d + i, n_k + h * d + i);
@@ -260,19 +285,20 @@ static void by_equations(const struct layer *l, size_t v, double *out)
             const size_t at = in_head * n + j;
             double m = 0;
             o[j] = 0;
-            for (size_t i = 0; i < d; i++) m += state[i * n + j] * decay * k[i] / sqrt(kk);
+            for (size_t i = 0; i < d; i++) m += state[i * n + j] * decay[i] * k[i] / sqrt(kk);
             const double delta = beta * (mixed_at(l, t, h, 2 * d + at, 2 * n_k + v * n + j) - m);
             for (size_t i = 0; i < d; i++) {
-                state[i * n + j] = state[i * n + j] * decay + k[i] / sqrt(kk) * delta;
+                state[i * n + j] = state[i * n + j] * decay[i] + k[i] / sqrt(kk) * delta;
                 o[j] += state[i * n + j] * q[i] / sqrt(qq) / sqrt((double)d);
             }
             oo += o[j] * o[j];
         }
         for (size_t j = 0; j < n; j++) {
             const size_t z = 2 * d + (s->per_key + in_head) * n + j;
-            out[(t * values + v) * n + j] =
-                o[j] / sqrt(oo / (double)n + (double)s->norm_eps) * (double)l->norm[j] *
-                silu((double)l->qkvz[(t * s->n_heads + h) * l->head + z]);
+            const double gate = (double)l->qkvz[(t * s->n_heads + h) * l->head + z];
+            out[(t * values + v) * n + j] = o[j] / sqrt(oo / (double)n + (double)s->norm_eps) *
+                                            (double)l->norm[j] *
+                                            (s->by_channel ? 1 / (1 + exp(-gate)) : silu(gate));
         }
     }
     free(state);
