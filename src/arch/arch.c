@@ -284,6 +284,7 @@ static struct status derive_layer_types(struct arch_reading *r)
     const enum window_rule rule = m->family->window;
     const char *word = m->family->chunked ? "chunked_attention" : "sliding_attention";
     if (m->family->delta) return arch_derive_delta(r);
+    if (m->family->delta_by_channel) return arch_derive_kimi(r);
     if (m->family->mamba) return arch_derive_mamba(r);
     if (m->family->indexed) return arch_derive_index(r);
     if (r->layer_types == NULL) return status_ok();

@@ -130,8 +130,10 @@ struct arch_family {
     /* some layers have a gated delta rule instead of attention, listed by "layer_types" or
      * "full_attention_interval"; its sizes, the "linear_*" fields, must be given */
     bool delta;
-    bool delta_apart; /* the delta rule's projections are separate tensors */
-    bool states_topk; /* "norm_topk_prob" must be given, because defaults differ */
+    bool delta_apart;      /* the delta rule's projections are separate tensors */
+    bool delta_by_channel; /* some layers have a delta rule with a decay for each channel, by
+                              "linear_attn_config" or "layer_types"; no layer has RoPE */
+    bool states_topk;      /* "norm_topk_prob" must be given, because defaults differ */
     bool gated_heads; /* q_proj gives a gate after each head: attention's output is multiplied by
                          its sigmoid */
     bool chunked;     /* rotated layers see only the positions of their chunk:
@@ -175,7 +177,9 @@ struct arch_delta {
     uint32_t key_dim, value_dim; /* elements of a key head's q and k; elements of a value head */
     uint32_t n_taps;             /* rows that the convolution reads */
     bool is_mamba;               /* the layers are Mamba-2 */
-    bool conv_bias;              /* Mamba-2: the convolution has a bias */
+    bool by_channel; /* delta rule: a decay for each channel of a key; key_dim is value_dim, and
+                        there are as many key as value heads */
+    bool conv_bias;  /* Mamba-2: the convolution has a bias */
     float step_least, step_most; /* Mamba-2: bounds of the step */
 };
 

@@ -54,7 +54,8 @@ struct arch_reading {
     /* models with Mamba-2 layers */
     const struct js_node *block_types, *block_pattern; /* a list, a text with a letter per layer */
     const struct js_node *step_limit, *position_type;
-    uint32_t expand; /* inputs of the output projection, in model widths */
+    const struct js_node *linear_config; /* sizes and layers of Kimi-Linear's delta rule */
+    uint32_t expand;                     /* inputs of the output projection, in model widths */
 };
 
 /* Local. Reads every field of r->root into r, by the table and for the family r->m.family. Errors:
@@ -71,6 +72,10 @@ struct status arch_derive_gemma(struct arch_reading *r);
 /* arch_delta.c. Local. Marks the layers with a gated delta rule, by "layer_types" or
  * "full_attention_interval", and checks the rule's sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
+
+/* arch_kimi.c. Local. For Kimi-Linear: marks the layers with a delta rule, sets its sizes, and
+ * refuses fields that shoal does not run. Errors: STATUS_INPUT. */
+struct status arch_derive_kimi(struct arch_reading *r);
 
 /* arch_mamba.c. Local. For models with Mamba-2 layers: arch_derive_blocks sets the number of layers
  * from their lists; arch_derive_mamba marks each kind and checks the scan's sizes. Errors:

@@ -53,7 +53,10 @@ uint32_t arch_delta_unit(const struct js_node *config)
         const double unit = floor(n_values / n_keys) * n;
         return unit <= UINT32_MAX / 2 ? (uint32_t)unit : 0;
     }
-    return 0;
+    /* Kimi-Linear: one head */
+    const double head = number_or(js_get(config, "linear_attn_config"), "head_dim",
+                                  number_or(config, "linear_head_dim", 0));
+    return head >= 1 && head <= UINT32_MAX / 2 ? (uint32_t)head : 0;
 }
 
 /* True when the scaling object (rope_scaling, rope_parameters) leaves RoPE plain. */

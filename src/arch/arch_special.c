@@ -133,7 +133,8 @@ struct status arch_derive_typed_mlps(struct arch_reading *r)
 {
     struct arch *m = &r->m;
     const bool has_count = js_type(js_get(r->root, "first_k_dense_replace")) != JS_NULL;
-    const bool is_counted = m->family->counts_dense || m->family->moe_flags;
+    const bool is_counted =
+        m->family->counts_dense || m->family->moe_flags || m->family->delta_by_channel;
     const uint32_t n_dense = is_counted ? r->n_dense_layers : 1;
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const char *type = js_string(js_at(r->mlp_layer_types, l), NULL);

@@ -102,12 +102,36 @@ static const struct arch_tensor tensors[] = {
     {FLOATS(WEIGHT_CONV_V, PART_RECURRENT, "linear_attn.conv1d.weight", DIM_DELTA_V,
             DIM_DELTA_TAPS),
      .before = {DIM_DELTA_K, DIM_DELTA_K}},
-    {VECTOR(WEIGHT_DECAY_LOG, PART_RECURRENT, "linear_attn.A_log", DIM_DELTA_H)},
+    {VECTOR(WEIGHT_DECAY_LOG, PART_ANY_DELTA, "linear_attn.A_log", DIM_DELTA_H)},
     {VECTOR(WEIGHT_STEP_BIAS, PART_RECURRENT, "linear_attn.dt_bias", DIM_DELTA_H)},
-    {VECTOR(WEIGHT_DELTA_NORM, PART_RECURRENT, "linear_attn.norm.weight", DIM_DELTA_HEAD)},
-    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_RECURRENT, "linear_attn.out_proj.weight", DIM_D,
+    {VECTOR(WEIGHT_DELTA_NORM, PART_ANY_DELTA, "linear_attn.norm.weight", DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_ANY_DELTA, "linear_attn.out_proj.weight", DIM_D,
             DIM_DELTA_V),
      .has_leaves = true},
+    /* a delta rule with a decay for each channel; its narrow linears stay as they are */
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_CHANNELS, "linear_attn.q_proj.weight",
+            DIM_DELTA_K, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_CHANNELS, "linear_attn.k_proj.weight",
+            DIM_DELTA_K, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_V, PART_CHANNELS, "linear_attn.v_proj.weight",
+            DIM_DELTA_V, DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_B, PART_CHANNELS, "linear_attn.b_proj.weight", DIM_DELTA_H,
+            DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A_LOW, PART_CHANNELS, "linear_attn.f_a_proj.weight",
+            DIM_DELTA_HEAD, DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_A, PART_CHANNELS, "linear_attn.f_b_proj.weight", DIM_DELTA_V,
+            DIM_DELTA_HEAD)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_Z_LOW, PART_CHANNELS, "linear_attn.g_a_proj.weight",
+            DIM_DELTA_HEAD, DIM_D)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_DELTA_Z, PART_CHANNELS, "linear_attn.g_b_proj.weight", DIM_DELTA_V,
+            DIM_DELTA_HEAD)},
+    {FLOATS(WEIGHT_CONV_Q, PART_CHANNELS, "linear_attn.q_conv1d.weight", DIM_DELTA_K,
+            DIM_DELTA_TAPS)},
+    {FLOATS(WEIGHT_CONV_K, PART_CHANNELS, "linear_attn.k_conv1d.weight", DIM_DELTA_K,
+            DIM_DELTA_TAPS)},
+    {FLOATS(WEIGHT_CONV_V, PART_CHANNELS, "linear_attn.v_conv1d.weight", DIM_DELTA_V,
+            DIM_DELTA_TAPS)},
+    {VECTOR(WEIGHT_STEP_BIAS, PART_CHANNELS, "linear_attn.dt_bias", DIM_DELTA_V)},
     /* a Mamba-2 scan */
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_MAMBA, "mamba.c_proj.weight", DIM_GROUPS, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_MAMBA, "mamba.b_proj.weight", DIM_GROUPS, DIM_D)},
@@ -371,6 +395,7 @@ static uint64_t attention_parts(const struct arch *m, uint32_t layer)
 static uint64_t recurrent_parts(const struct arch *m)
 {
     if (m->delta.is_mamba) return PART_MAMBA | (m->delta.conv_bias ? PART_CONV_BIAS : 0);
+    if (m->delta.by_channel) return PART_CHANNELS;
     return m->family->delta_apart ? PART_APART : PART_DELTA;
 }
 

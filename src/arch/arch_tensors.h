@@ -43,7 +43,9 @@ enum weight_role {
     WEIGHT_DELTA_Z,
     WEIGHT_DELTA_B,
     WEIGHT_DELTA_A,
-    WEIGHT_CONV_Q, /* the convolution of the channels of q, k and v, in this order */
+    WEIGHT_DELTA_A_LOW, /* with a decay for each channel: the narrow rows that DELTA_A reads */
+    WEIGHT_DELTA_Z_LOW, /* and those that DELTA_Z reads */
+    WEIGHT_CONV_Q,      /* the convolution of the channels of q, k and v, in this order */
     WEIGHT_CONV_K,
     WEIGHT_CONV_V,
     WEIGHT_DECAY_LOG,
@@ -178,6 +180,7 @@ enum arch_dim {
     PART(INDEX)     /* an index of LATENT, for sparse attention */                                 \
     PART(DELTA)     /* a gated delta rule */                                                       \
     PART(APART)     /* a DELTA with separate projections */                                        \
+    PART(CHANNELS)  /* a DELTA with a decay for each channel */                                    \
     PART(MAMBA)     /* a Mamba-2 scan */                                                           \
     PART(CONV_BIAS)                                                                                \
     PART(DENSE)   /* a dense FFN */                                                                \
@@ -222,6 +225,7 @@ enum arch_part {
         PART_ANY_HEADS = PART_HEADS | PART_FULL_HEADS,
     PART_ATTENTION = PART_ANY_HEADS | PART_LATENT, /* any kind of attention */
     PART_RECURRENT = PART_DELTA | PART_APART,
+    PART_ANY_DELTA = PART_RECURRENT | PART_CHANNELS,
     PARTS_OUTSIDE = PART_EMBED | PART_PLACES | PART_FINAL | PART_HEAD | PART_HEAD_TIED |
                     PART_FINAL_BIAS | PART_HEAD_BIAS, /* outside layers */
 };

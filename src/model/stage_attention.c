@@ -277,7 +277,8 @@ static const struct packed *first_mixer(const struct stage *s, const struct laye
     const struct attention_weights *w = &layer->attention;
     if (!layer->is_delta) return s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
     const bool all_have = range_count(layout_delta_heads(l, l->tp - 1)) > 0;
-    const bool are_apart = s->o.model->family->delta_apart || s->o.model->delta.is_mamba;
+    const struct arch *m = s->o.model;
+    const bool are_apart = m->family->delta_apart || m->delta.is_mamba || m->delta.by_channel;
     const struct packed *first = are_apart ? &layer->delta.q : &layer->delta.qkvz;
     return !part_is_cut(p) || all_have ? first : NULL;
 }

@@ -22,7 +22,8 @@ struct delta_shape stage_delta_shape(const struct stage *s)
                                 .key_dim = m->delta.key_dim,
                                 .value_dim = m->delta.value_dim,
                                 .n_taps = m->delta.n_taps,
-                                .norm_eps = m->norm_eps};
+                                .norm_eps = m->norm_eps,
+                                .by_channel = m->delta.by_channel};
 }
 
 struct status stage_make_states(struct stage *s)
@@ -74,6 +75,33 @@ static void project_apart(struct stage *s, const struct delta_weights *w, struct
     a->a = (struct head_view){gate, n * per_key, per_key};
 }
 
+/* Projects for a decay of each channel. Two of the linears, which give a and z, read rows that two
+ * others make; those come last, because their quantized rows replace those of `in`. */
+static void project_channels(struct stage *s, const struct delta_weights *w, struct delta_args *a,
+                             struct act_rows *in)
+{
+    const size_t d = a->shape.key_dim, n = a->shape.n_heads, t = a->n_rows;
+    float *q = s->delta_qkvz, *k = q + t * n * d, *v = k + t * n * d, *z = v + t * n * d;
+    float *b = s->delta_ba, *gate = b + t * n, *a_low = gate + t * n * d, *z_low = a_low + t * d;
+    if (n == 0) return;
+    const struct column first[] = {{&w->q, q, NULL}, {&w->k, k, NULL}, {&w->v, v, NULL}};
+    const struct column rest[] = {
+        {&w->b, b, NULL}, {&w->a_low, a_low, NULL}, {&w->z_low, z_low, NULL}};
+    const struct column of_a = {&w->a, gate, NULL}, of_z = {&w->z, z, NULL};
+    stage_columns(s, first, 3, in);
+    stage_columns(s, rest, 3, in);
+    struct act_rows low = stage_input(s, a_low, t, d);
+    stage_columns(s, &of_a, 1, &low);
+    low = stage_input(s, z_low, t, d);
+    stage_columns(s, &of_z, 1, &low);
+    a->q = (struct head_view){q, n * d, d};
+    a->k = (struct head_view){k, n * d, d};
+    a->v = (struct head_view){v, n * d, d};
+    a->z = (struct head_view){z, n * d, d};
+    a->b = (struct head_view){b, n, 1};
+    a->a = (struct head_view){gate, n * d, d};
+}
+
 void stage_delta(struct stage *s, const struct layer *layer, const struct part *p,
                  struct act_rows *in)
 {
@@ -92,6 +120,8 @@ void stage_delta(struct stage *s, const struct layer *layer, const struct part *
                            .mixed = s->delta_mixed,
                            .gates = s->delta_gates,
                            .out = s->attended};
-    (s->o.model->family->delta_apart ? project_apart : project_joined)(s, w, &a, in);
+    (shape.by_channel                  ? project_channels
+     : s->o.model->family->delta_apart ? project_apart
+                                       : project_joined)(s, w, &a, in);
     op_delta(s->o.kern, &a);
 }

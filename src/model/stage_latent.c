@@ -80,33 +80,58 @@ static void project(struct stage *s, const struct attention_weights *w, struct a
     stage_columns(s, q, latent->index.q.n_out > 0 ? 2 : 1, &low_rows);
 }
 
-/* s->k [T, Hd] = latent and rotated key; s->q_wide [T, H, Hd] = q in the same space. */
-static void enter_latents(struct stage *s, const struct latent_weights *latent,
-                          const struct part *p)
+/* Copies the parts of q and of the key that would be rotated in a layer with RoPE. */
+static void place_tails(struct stage *s, size_t n_rows)
 {
-    const size_t n_rows = p->hidden.n_rows;
     const struct arch *m = s->o.model;
-    const size_t own = m->query_dim - m->rotary, r = m->kv_lora;
-    const struct head_rows q = {s->q, m->query_dim}, of_latents = {s->q_wide, m->head_dim};
-    head_linears(s, latent->k_b, q, of_latents, n_rows);
-    struct rope_tails a = {.x = s->q + own,
-                           .out = s->q_wide + r,
+    struct place_args a = {.from = s->q + m->query_dim - m->rotary,
+                           .n_rows = n_rows * s->attention.n_heads,
+                           .width = m->rotary,
+                           .from_stride = m->query_dim,
+                           .to = s->q_wide + m->kv_lora,
+                           .to_stride = m->head_dim};
+    op_place_rows(s->o.kern, &a);
+    a.from = s->k_rope;
+    a.n_rows = n_rows;
+    a.from_stride = m->rotary;
+    a.to = s->k + m->kv_lora;
+    op_place_rows(s->o.kern, &a);
+}
+
+static void rotate_tails(struct stage *s, const struct part *p)
+{
+    const struct arch *m = s->o.model;
+    struct rope_tails a = {.x = s->q + m->query_dim - m->rotary,
+                           .out = s->q_wide + m->kv_lora,
                            .x_stride = m->query_dim,
                            .out_stride = m->head_dim,
                            .cos = p->cos,
                            .sin = p->sin,
-                           .n_rows = n_rows,
+                           .n_rows = p->hidden.n_rows,
                            .n_heads = s->attention.n_heads,
                            .rot = m->rotary,
                            .pairs = m->rope_pairs};
     op_rope_tails(s->o.kern, &a);
     a.x = s->k_rope;
-    a.out = s->k + r;
+    a.out = s->k + m->kv_lora;
     a.x_stride = m->rotary;
     a.n_heads = 1;
     op_rope_tails(s->o.kern, &a);
+}
+
+/* s->k [T, Hd] = latent and rotated key; s->q_wide [T, H, Hd] = q in the same space. */
+static void enter_latents(struct stage *s, const struct layer *layer, const struct part *p)
+{
+    const size_t n_rows = p->hidden.n_rows;
+    const struct arch *m = s->o.model;
+    const struct head_rows q = {s->q, m->query_dim}, of_latents = {s->q_wide, m->head_dim};
+    head_linears(s, layer->attention.latent.k_b, q, of_latents, n_rows);
+    if (layer->is_unrotated)
+        place_tails(s, n_rows);
+    else
+        rotate_tails(s, p);
     const struct place_args latents = {
-        .from = s->v, .n_rows = n_rows, .width = r, .to_stride = m->head_dim, .to = s->k};
+        .from = s->v, .n_rows = n_rows, .width = m->kv_lora, .to_stride = m->head_dim, .to = s->k};
     op_place_rows(s->o.kern, &latents);
 }
 
@@ -122,7 +147,7 @@ void stage_latent(struct stage *s, const struct layer *layer, const struct part 
     if (s->q_scale != NULL)
         op_scale_rows(s->o.kern, s->q, s->q_scale + p->row0, n_rows,
                       (size_t)s->attention.n_heads * m->query_dim, s->q);
-    enter_latents(s, latent, p);
+    enter_latents(s, layer, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, part_seqs(p, layer), p->n_seqs);
     if (arch_has_index(m, layer->index)) stage_index_keys(s, layer, p);
     const struct attn_args args = {.q = s->q_wide,

@@ -25,15 +25,17 @@ struct latent_weights {
 /* Weights of a gated delta rule, for the key heads that a rank holds and their value heads. A
  * Mamba-2 scan has C, B, x, z and dt as q, k, v, z and a: C and B of all groups. */
 struct delta_weights {
-    struct packed qkvz;       /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
-    struct packed ba;         /* [key heads * 2 per_key, D] */
-    struct packed q, k, v, z; /* of separate projections: q, k [key heads * key_dim, D]; v, z [o's
-                                 inputs, D] */
-    struct packed b, a;       /* of separate projections: [value heads, D] each */
-    struct packed o;          /* [D, value heads * value_dim], K-blocks */
+    struct packed qkvz;         /* [key heads * (2 key_dim + 2 per_key value_dim), D] */
+    struct packed ba;           /* [key heads * 2 per_key, D] */
+    struct packed q, k, v, z;   /* of separate projections: q, k [key heads * key_dim, D]; v, z [o's
+                                   inputs, D] */
+    struct packed b, a;         /* of separate projections: [value heads, D] each */
+    struct packed a_low, z_low; /* with a decay for each channel, by all heads: [value_dim, D]; a
+                                   and z read their outputs: [o's inputs, value_dim] each */
+    struct packed o;            /* [D, value heads * value_dim], K-blocks */
     float *conv; /* [n_taps, channels]: those of q, of k, of v; Mamba-2: one row more, the bias,
                     before the others */
-    float *decay_log, *step_bias; /* [value heads] */
+    float *decay_log, *step_bias; /* [value heads]; step_bias by channel: [o's inputs] */
     float *norm;                  /* [value_dim]; Mamba-2: [value heads * value_dim] */
     float *skip;                  /* [value heads] of Mamba-2 */
 };

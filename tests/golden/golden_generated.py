@@ -3,6 +3,7 @@ with other values.
 """
 import hashlib
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -38,6 +39,13 @@ def weights_of(spec, seed, tensors, spread_of, tied):
     return dict(sha256=hashlib.sha256(safetensors_of(weights)).hexdigest(), **weights)
 
 
+def as_published(spec, name):
+    """The publisher's name of a tensor; spec["renames"]: pairs of a pattern and what replaces it."""
+    for pattern, text in spec.get("renames", ()):
+        name = re.sub(pattern, text, name)
+    return name
+
+
 def generate(spec, seed, spread_of):
     """A model of a row of MODELS with generated weights, computing in f32, and its weights.json."""
     config = spec["config"]()
@@ -45,7 +53,8 @@ def generate(spec, seed, spread_of):
         folder = Path(folder)
         spec["cls"](config).to(spec["dtype"]).save_pretrained(folder)
         path = folder / "model.safetensors"
-        weights = weights_of(spec, seed, load_file(path), spread_of, config.tie_word_embeddings)
+        tensors = {as_published(spec, name): p for name, p in load_file(path).items()}
+        weights = weights_of(spec, seed, tensors, spread_of, config.tie_word_embeddings)
         path.write_bytes(safetensors_of(weights))
         model, info = spec["cls"].from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info

@@ -1,13 +1,18 @@
 """The models of the goldens with recurrent layers."""
 import torch
-from transformers import (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, NemotronHConfig, NemotronHForCausalLM,
+from transformers import (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, KimiLinearConfig,
+                          KimiLinearForCausalLM, NemotronHConfig, NemotronHForCausalLM,
                           Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig,
                           Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM)
 
-from golden_common import LONGER, LONG_CONTEXT, OVER_BORDERS, SHORTEST
+from golden_common import COMMON, LONGER, LONGEST, LONG_CONTEXT, OVER_BORDERS, SHORTEST
 
 # fields that transformers writes although no layer has experts
 NO_EXPERTS = dict(n_routed_experts=None, num_experts_per_tok=None, n_shared_experts=None)
+# transformers writes a dense FFN under the name of experts
+DENSE_AS_PUBLISHED = (r"\.block_sparse_moe\.(gate|up|down)_proj\.", r".mlp.\1_proj.")
+KIMI_COMMON = {**{key: value for key, value in COMMON.items() if key != "max_position_embeddings"},
+               "model_max_length": 1024}
 MODELS = {
     # a gated delta rule in three layers of four, as published: two value heads for each key head
     "qwen3-next": dict(
@@ -71,6 +76,35 @@ MODELS = {
                                  mrope_section=[2, 1, 1]),
             linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
             linear_value_head_dim=8, linear_conv_kernel_dim=4, tie_word_embeddings=False, **LONG_CONTEXT)),
+    # a delta rule with a decay for each channel in three layers of four, latent attention without RoPE in the fourth;
+    # config and names as published
+    "kimi-linear": dict(
+        cls=KimiLinearForCausalLM, dtype=torch.bfloat16, prompts=LONGEST, generated=True, tokenizer="qwen3-next",
+        every=11, floats=("A_log", "dt_bias", "e_score_correction_bias"), renames=[DENSE_AS_PUBLISHED],
+        fields=dict(layer_types=None, mlp_layer_types=None, linear_head_dim=None, linear_num_heads=None,
+                    linear_conv_kernel_dim=None, qk_head_dim=None, first_k_dense_replace=1, head_dim=18,
+                    moe_layer_freq=1, mla_use_nope=True, moe_router_activation_func="sigmoid", use_grouped_topk=True,
+                    num_nextn_predict_layers=0, rope_scaling=None, rope_theta=10000.0),
+        config=lambda: KimiLinearConfig(
+            vocab_size=272, hidden_size=72, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=32,
+            qk_rope_head_dim=16, v_head_dim=32, num_local_experts=8, num_experts_per_tok=3, n_shared_experts=1,
+            n_group=1, topk_group=1, routed_scaling_factor=2.446, norm_topk_prob=True, rms_norm_eps=1e-5,
+            linear_attn_config=dict(full_attn_layers=[4], head_dim=32, kda_layers=[1, 2, 3], num_heads=4,
+                                    short_conv_kernel_size=4), tie_word_embeddings=False, **KIMI_COMMON)),
+    # as transformers writes it: lists of layers, attention first, q in two steps, odd heads, three taps, two groups of
+    # experts, weights as they are, another norm's eps
+    "kimi-linear-odd": dict(
+        cls=KimiLinearForCausalLM, dtype=torch.float32, prompts=(5, 300), generated=True, tokenizer="qwen3-next",
+        every=11,
+        config=lambda: KimiLinearConfig(
+            vocab_size=272, hidden_size=56, intermediate_size=80, moe_intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=3, num_key_value_heads=3, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=24,
+            qk_rope_head_dim=32, v_head_dim=40, num_local_experts=6, num_experts_per_tok=2, n_shared_experts=2,
+            n_group=2, topk_group=1, routed_scaling_factor=1.3, norm_topk_prob=False, rms_norm_eps=1e-2,
+            layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
+            mlp_layer_types=["sparse", "dense", "sparse", "sparse"], linear_head_dim=24, linear_num_heads=5,
+            linear_conv_kernel_dim=3, tie_word_embeddings=False, **KIMI_COMMON)),
     # Mamba-2 in three layers of four, as published: one group, no RoPE, the shared MLP alone, multipliers, tied
     "granite4": dict(
         cls=GraniteMoeHybridForCausalLM, dtype=torch.bfloat16, prompts=(5, 200),

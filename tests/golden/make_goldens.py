@@ -325,7 +325,8 @@ def try_seed(spec, seed):
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
     for length in spec.get("prompts", PROMPT_LENGTHS):
         prompt = torch.randint(0, config.get_text_config().vocab_size, (length,), generator=generator).tolist()
-        if index_gap(model, prompt) < INDEX_GAP_LEAST:
+        early, _ = router_gaps(model, torch.tensor([prompt]))
+        if index_gap(model, prompt) < INDEX_GAP_LEAST or (early is not None and early < ROUTER_GAP_LEAST):
             return None
         ids, logits = decode(model, prompt)
         if index_gap(model, ids) < INDEX_GAP_LEAST:
@@ -336,6 +337,8 @@ def try_seed(spec, seed):
         best = logits[length - 1:-1].topk(2, dim=-1).values
         gaps = ((best[:, 0] - best[:, 1]) / largest).tolist()
         gap_min = min(gap_min, *gaps)
+        if gap_min < GAP_LEAST:
+            return None
         router_gap, load = router_gaps(model, torch.tensor([ids]))
         if router_gap is not None:
             router_min = min(router_gap, router_min if router_min is not None else router_gap)

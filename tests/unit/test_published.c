@@ -198,6 +198,41 @@ static void layers_in_pairs(void)
     published_close(&p);
 }
 
+static void recurrent_layers_with_attentions_names(void)
+{
+    static const char *const names[][2] = {
+        {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.linear_attn.q_proj.weight"},
+        {"model.layers.0.self_attn.o_proj.weight", "model.layers.0.linear_attn.out_proj.weight"},
+        {"model.layers.0.self_attn.o_norm.weight", "model.layers.0.linear_attn.norm.weight"},
+        {"model.layers.0.self_attn.A_log", "model.layers.0.linear_attn.A_log"},
+        {"model.layers.0.block_sparse_moe.up_proj.weight", "model.layers.0.mlp.up_proj.weight"},
+        {"model.layers.1.block_sparse_moe.shared_experts.up_proj.weight",
+         "model.layers.1.block_sparse_moe.shared_experts.up_proj.weight"},
+        {"model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"},
+        {"model.layers.9.self_attn.q_proj.weight", "model.layers.9.self_attn.q_proj.weight"}};
+    const uint64_t dims[4] = {1, 1, 3, 1};
+    struct published_part parts[PUBLISHED_PARTS_MAX];
+    struct published *p = open_config(
+        "{\"architectures\":[\"KimiLinearForCausalLM\"],\"hidden_size\":64,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"intermediate_size\":96,"
+        "\"vocab_size\":100,\"model_max_length\":128,\"rms_norm_eps\":1e-5,\"kv_lora_rank\":32,"
+        "\"qk_rope_head_dim\":16,\"qk_nope_head_dim\":16,\"v_head_dim\":16,\"num_experts\":4,"
+        "\"num_experts_per_token\":2,\"moe_intermediate_size\":16,\"num_shared_experts\":1,"
+        "\"moe_renormalize\":true,\"routed_scaling_factor\":1.0,\"num_expert_group\":1,"
+        "\"topk_group\":1,\"linear_attn_config\":{\"full_attn_layers\":[2],\"kda_layers\":[1],"
+        "\"head_dim\":16,\"num_heads\":3,\"short_conv_kernel_size\":4}}");
+    size_t n;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CU_ASSERT_EQUAL(published_parts(p, names[i][0], 4, dims, parts, &n).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(n, 1);
+        CU_ASSERT_STRING_EQUAL(parts[0].name, names[i][1]);
+        CU_ASSERT_EQUAL(parts[0].n_dims, strstr(names[i][0], "A_log") != NULL ? 1 : 4);
+        CU_ASSERT_EQUAL(parts[0].dims[0], strstr(names[i][0], "A_log") != NULL ? 3 : 1);
+    }
+    CU_ASSERT(published_only_renames(p));
+    published_close(&p);
+}
+
 void suite_published(CU_pSuite suite);
 void suite_published(CU_pSuite suite)
 {
@@ -208,4 +243,6 @@ void suite_published(CU_pSuite suite)
     CU_add_test(suite, "rows of a fused linear", rows_of_a_fused_linear);
     CU_add_test(suite, "pairs and norms", pairs_and_norms);
     CU_add_test(suite, "layers in pairs", layers_in_pairs);
+    CU_add_test(suite, "recurrent layers with attention's names",
+                recurrent_layers_with_attentions_names);
 }

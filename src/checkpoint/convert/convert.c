@@ -214,6 +214,12 @@ static bool convert_has_role(const char *name, enum weight_role role)
     return t != NULL && t->role == role;
 }
 
+static bool is_conv(const char *name)
+{
+    return convert_has_role(name, WEIGHT_CONV_Q) || convert_has_role(name, WEIGHT_CONV_K) ||
+           convert_has_role(name, WEIGHT_CONV_V);
+}
+
 static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
 {
     /* latent attention splits this tensor, so its quantized values are not kept */
@@ -238,7 +244,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     spec.n_dims = t->n_dims + (merged ? 1 : 0);
     spec.dims[0] = n;
     memcpy(spec.dims + (merged ? 1 : 0), t->dims, t->n_dims * sizeof t->dims[0]);
-    if (convert_has_role(p->name, WEIGHT_CONV_Q) && spec.n_dims == 3 && spec.dims[1] == 1) {
+    if (is_conv(p->name) && spec.n_dims == 3 && spec.dims[1] == 1) {
         spec.dims[1] = spec.dims[2]; /* [channels, 1, taps]: one group for each channel */
         spec.n_dims = 2;
     }

@@ -13,7 +13,7 @@ enum rows_kind {
     ROWS_ALL,
     ROWS_QKV,
     ROWS_HALVES,
-    ROWS_FLAT,  /* [1, n] becomes [n] */
+    ROWS_FLAT,  /* [1, n] becomes [n], and so does [1, 1, n, 1] */
     ROWS_MAMBA, /* Mamba-2's projections: z, x, B, C, dt */
     ROWS_CONV,  /* its convolution's channels: x, B, C */
 };
@@ -30,6 +30,7 @@ struct published_family {
     bool is_backbone;    /* names begin with "backbone." instead of "model." */
     bool in_pairs;       /* a layer of the file is two of shoal's (rename_paired) */
     bool is_encoder;     /* names are those of published_encoder.c */
+    bool is_mixed;       /* tensors of recurrent layers have attention's names (rename_recurrent) */
     const struct published_form *forms; /* the last one is empty; NULL: none */
 };
 
@@ -89,6 +90,13 @@ static const struct published_form ernie_moe[] = {{"mlp.moe_statics.e_score_corr
                                                    {"mlp.moe_statics.e_score_correction_bias"},
                                                    ROWS_FLAT},
                                                   {0}};
+/* transformers writes a dense FFN under the first names, the publisher under the others */
+static const struct published_form kimi_linear[] = {
+    {"self_attn.A_log", {"self_attn.A_log"}, ROWS_FLAT},
+    {"block_sparse_moe.gate_proj.weight", {"mlp.gate_proj.weight"}, ROWS_ALL},
+    {"block_sparse_moe.up_proj.weight", {"mlp.up_proj.weight"}, ROWS_ALL},
+    {"block_sparse_moe.down_proj.weight", {"mlp.down_proj.weight"}, ROWS_ALL},
+    {0}};
 static const struct published_form hunyuan[] = {
     {".query_layernorm.weight", {".q_norm.weight"}, ROWS_ALL},
     {".key_layernorm.weight", {".k_norm.weight"}, ROWS_ALL},
@@ -123,6 +131,7 @@ static const struct published_family families[] = {
     {.architecture = "GraniteMoeHybridForCausalLM", .forms = granite_hybrid},
     {.architecture = "NemotronHForCausalLM", .forms = nemotron_h, .is_backbone = true},
     {.architecture = "LongcatFlashForCausalLM", .in_pairs = true},
+    {.architecture = "KimiLinearForCausalLM", .is_mixed = true, .forms = kimi_linear},
     {.architecture = "BertModel", .is_encoder = true},
     {.architecture = "RobertaModel", .is_encoder = true},
     {.architecture = "XLMRobertaModel", .is_encoder = true},
@@ -234,6 +243,28 @@ static void rename_paired(char *name, size_t n)
     if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
 }
 
+/* Renames a tensor of a recurrent layer. A name that would be too long is not changed, so no layer
+ * has the tensor. */
+static void rename_recurrent(const struct arch *m, char *name, size_t n)
+{
+    static const char prefix[] = "model.layers.";
+    static const char *const blocks[][2] = {{".self_attn.o_norm.", ".linear_attn.norm."},
+                                            {".self_attn.o_proj.", ".linear_attn.out_proj."},
+                                            {".self_attn.", ".linear_attn."}};
+    char *rest, out[CKPT_NAME_MAX];
+    if (strncmp(name, prefix, strlen(prefix)) != 0) return;
+    const unsigned long layer = strtoul(name + strlen(prefix), &rest, 10);
+    if (layer >= m->n_layers || !m->layer_is_delta[layer]) return;
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        const size_t at = strlen(blocks[i][0]);
+        if (strncmp(rest, blocks[i][0], at) != 0) continue;
+        const int length =
+            snprintf(out, sizeof out, "%s%lu%s%s", prefix, layer, blocks[i][1], rest + at);
+        if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
+        return;
+    }
+}
+
 static struct status part_fill(const struct published *p, const char *name,
                                struct published_part *t)
 {
@@ -245,6 +276,7 @@ static struct status part_fill(const struct published *p, const char *name,
         return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
     if (p->family->is_backbone) rename_experts(t->name);
     if (p->family->in_pairs) rename_paired(t->name, sizeof t->name);
+    if (p->family->is_mixed) rename_recurrent(&p->arch, t->name, sizeof t->name);
     if (p->family->is_encoder) published_encoder_name(&p->arch, name, t->name, sizeof t->name);
     if (is_in_pairs(p, name)) {
         t->head_rows = p->arch.query_dim;
@@ -265,7 +297,7 @@ static const struct published_form *form_of(const struct published *p, const cha
 
 bool published_only_renames(const struct published *p)
 {
-    return p != NULL && p->family->in_pairs;
+    return p != NULL && (p->family->in_pairs || p->family->is_mixed);
 }
 
 bool published_splits(const struct published *p, const char *name)
@@ -290,12 +322,12 @@ struct status published_parts(const struct published *p, const char *name, uint3
         snprintf(whole, sizeof whole, "%.*s%s", (int)(strlen(name) - strlen(f->from)), name,
                  f->to[*n]);
         *t = (struct published_part){.n_dims = n_dims, .row0 = row0};
-        memcpy(t->dims, dims, n_dims * sizeof dims[0]);
+        for (uint32_t d = 0; d < n_dims && d < CKPT_DIMS_MAX; d++) t->dims[d] = dims[d];
         t->dims[0] = rows[*n];
         row0 += rows[*n];
-        if (f->rows == ROWS_FLAT && n_dims == 2 && dims[0] == 1) {
+        if (f->rows == ROWS_FLAT && dims[0] == 1) {
             t->n_dims = 1;
-            t->dims[0] = dims[1];
+            for (uint32_t d = 1; d < n_dims; d++) t->dims[0] *= dims[d];
         }
         TRY(part_fill(p, whole, t));
     }

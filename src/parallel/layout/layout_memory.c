@@ -145,6 +145,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
     const uint64_t delta = range_count(layout_delta_heads(l, place.tp));
     const uint64_t k_delta = key_elements(m, delta), h_delta = delta * arch_delta_per_unit(m);
     const uint64_t o_delta = h_delta * m->delta.value_dim;
+    const uint64_t decays = m->delta.by_channel ? o_delta : h_delta;
+    const uint64_t narrow = m->delta.by_channel && delta > 0 ? 2 * m->delta.value_dim : 0;
     const struct workspace_index index = workspace_index_of(m, n_rows);
     return (struct workspace_shape){
         .n_rows = n_rows,
@@ -180,9 +182,9 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_ATTENDED] = max_u64(n_o, o_delta),
                     [WORKSPACE_Q_GATED] = m->gated_heads ? 2 * h * m->query_dim : 0,
                     [WORKSPACE_DELTA_QKVZ] = 2 * (k_delta + o_delta),
-                    [WORKSPACE_DELTA_BA] = 2 * h_delta,
+                    [WORKSPACE_DELTA_BA] = h_delta + decays + narrow,
                     [WORKSPACE_DELTA_MIXED] = 2 * k_delta + o_delta,
-                    [WORKSPACE_DELTA_GATES] = 2 * h_delta,
+                    [WORKSPACE_DELTA_GATES] = h_delta + decays,
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,
                     [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,

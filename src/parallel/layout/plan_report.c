@@ -120,9 +120,10 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
     } else if (a->delta.n_key_heads > 0) {
         strbuf_printf(&line,
                       ", a gated delta rule in %u layers (%u key and %u value heads, states of %u "
-                      "x %u)",
+                      "x %u%s)",
                       arch_delta_layers(a, 0, a->n_layers), a->delta.n_key_heads,
-                      a->delta.n_value_heads, a->delta.key_dim, a->delta.value_dim);
+                      a->delta.n_value_heads, a->delta.key_dim, a->delta.value_dim,
+                      a->delta.by_channel ? ", a decay for each channel" : "");
     }
     if (a->n_experts > 0) {
         strbuf_printf(&line, ", %u experts of %u columns (%u per token)", a->n_experts,
