@@ -104,7 +104,8 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "deepseek-v3-mtp", "glm4-moe-mtp", "deepseek-v32", "deepseek-v32-mtp", "glm5",
             "longcat-flash", "mistral4", "ministral3", "llama4", "qwen3_5", "qwen3_5-moe", "youtu", "k-exaone", "hy3",
             "mimo-v2-flash",
-            "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe"]
+            "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
+            "kimi-linear", "kimi-linear-odd"]
 FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
@@ -138,7 +139,7 @@ def has_experts(name):
 def has_states(name):
     """Whether the model has recurrent layers: it shares no prompt blocks and checks no drafts."""
     config = SOURCES.get(source_of(name))
-    return config is not None and re.search('"(linear_num_key|mamba_n|mamba_num)_heads"',
+    return config is not None and re.search('"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn',
                                             (config / "config.json").read_text()) is not None
 
 
