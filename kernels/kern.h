@@ -190,8 +190,8 @@ struct seq_rows {
  *   S_ij = fma(k_i, d_j, decay_i * S_ij)
  * A decay is from 0 to 1 and is applied row by row. Forms that compute many rows together divide by
  * products of decays, which overflows where a channel forgets quickly; nothing here can.
- * and the Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv 2405.21060), where q is C, k
- * is B, v is x and beta is the discretised dt,
+ * The Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv 2405.21060), where q is C, k is B,
+ * v is x and beta is the discretised dt, computes
  *   d_j   = v_j * beta
  *   S_ij  = fma(k_i, d_j, decay * S_ij)
  *   out_j = fma(skip, v_j, fma chain over i ascending from +0 of q_i * S_ij) */
