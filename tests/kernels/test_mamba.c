@@ -35,7 +35,7 @@ static void compare_scan(struct rng *r, const struct kern_table *t, size_t every
     for (int i = 0; i < 2; i++)
         (i == 0 ? &ref : t)
             ->scan(&(struct state_run){q, k, v, gates, gates + rows, out[i], state[i], rows, n,
-                                       keys, keys, n, 1, n, n, 0.7f});
+                                       keys, keys, n, 1, n, n, 0.7f, false});
     CU_ASSERT_EQUAL(count_different(out[0], out[1], rows * n), 0);
     CU_ASSERT_EQUAL(count_different(state[0], state[1], keys * n), 0);
     for (int i = 0; i < 2; i++) free(state[i]);
