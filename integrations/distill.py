@@ -39,6 +39,11 @@ class Teacher:
         name = self.file["custom_id"].asstr()[i]
         return name, self.file["tokens"][part], self.file["is_generated"][part], self.file["top_ids"][part], logprobs
 
+    def hidden(self, i):
+        """The hidden rows of --save-hidden: the token of the first of them, and the rows [n, layers, D]."""
+        begin, end = self.file["hidden_offsets"][i:i + 2]
+        return int(self.file["hidden_first"][i]), self.file["hidden"][begin:end]
+
 
 def batch_of(teachers, draw, n_rows, most_tokens, only_answers):
     """Rows drawn at random, padded on the right. Position t predicts token t + 1: arrays of T - 1 positions."""

@@ -81,11 +81,18 @@ static struct status check_audit(const struct job_options *o)
 
 static struct status check_saving(const struct job_options *o)
 {
-    static const char *const flags[] = {"save-logprobs-k", "save-logprobs-type"};
     const char *path = o->files.save_logprobs;
-    for (size_t i = 0; path == NULL && i < sizeof flags / sizeof flags[0]; i++) {
-        if (!flags_is_given(&o->given, flags[i])) continue;
-        return status_make(STATUS_USAGE, "--%s: needs --save-logprobs FILE.h5", flags[i]);
+    const struct {
+        const char *flag, *needs;
+        bool has;
+    } flags[] = {{"save-logprobs-k", "--save-logprobs FILE.h5", path != NULL},
+                 {"save-logprobs-type", "--save-logprobs FILE.h5", path != NULL},
+                 {"save-hidden", "--save-logprobs FILE.h5", path != NULL},
+                 {"save-hidden-type", "--save-hidden LAYERS", o->files.save_hidden != NULL},
+                 {"save-hidden-of", "--save-hidden LAYERS", o->files.save_hidden != NULL}};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (flags[i].has || !flags_is_given(&o->given, flags[i].flag)) continue;
+        return status_make(STATUS_USAGE, "--%s: needs %s", flags[i].flag, flags[i].needs);
     }
     if (path == NULL || strcmp(path, "-") != 0) return status_ok();
     return status_make(STATUS_USAGE, "--save-logprobs -: expected a file, HDF5 cannot be piped");

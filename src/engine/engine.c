@@ -124,6 +124,7 @@ struct status engine_create(const struct engine_options *options, struct engine 
     struct status st = stage_create(&e->o, &e->stage);
     if (!status_failed(&st)) st = engine_create_tier(e, &options->tier);
     if (!status_failed(&st)) st = make_buffers(e);
+    if (!status_failed(&st)) st = engine_create_hidden(e);
     if (status_failed(&st)) {
         engine_destroy(&e);
         return st;
@@ -157,6 +158,7 @@ void engine_destroy(struct engine **engine)
         comm_wait(e->o.comm, &e->result_sends[i]);
         plan_message_fini(&e->result_messages[i]);
     }
+    engine_destroy_hidden(e);
     comm_wait(e->o.comm, &e->moves.moved_send);
     kv_tier_destroy(&e->moves.tier);
     kv_store_destroy(&e->moves.store);
@@ -315,6 +317,7 @@ static struct status engine_compute(struct engine *e, const struct step_plan *pl
     } else {
         TRY(send_rows(e, h));
     }
+    TRY(engine_send_hidden(e, b, h));
     if (device_pipe_receives(e->o.kern) && !device_pipe_sends(e->o.kern))
         device_pipe_release(e->o.kern, (uint32_t)hidden_slot(e, e->n_runs));
     return status_ok();
@@ -433,6 +436,7 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
     TRY(receive_message(e, from, COMM_TAG_RESULT));
     struct status st = step_result_unpack(e->incoming.words, e->incoming.n_words, out);
     if (!status_failed(&st)) st = engine_collect_moved(e, replica, out);
+    if (!status_failed(&st)) st = engine_collect_hidden(e, replica, out);
     e->stats.lead_ns += clock_ns() - since - (e->stats.wait_ns - waited_ns);
     return st;
 }

@@ -248,7 +248,8 @@ struct status engine_write_result(struct engine *e, const struct batch *b, size_
     size_t t = 0, guess = 0;
     const struct plan_top *tops = e->tops;
     for (size_t i = 0; i < b->n_seqs; i++) {
-        struct result_seq r = {.id = b->seqs[i].id, .token = -1, .draft = -1};
+        struct result_seq r = {
+            .id = b->seqs[i].id, .token = -1, .draft = -1, .n_hidden = b->seqs[i].n_hidden};
         int64_t n_bad = 0, n_dropped = 0;
         const size_t row_end = t + (size_t)b->seqs[i].n_rows;
         for (; t < row_end; t++) {
@@ -290,12 +291,11 @@ static size_t list_pooled(struct engine *e, const struct batch *b)
     return n;
 }
 
-/* Sets *rows to the hidden states [n, D] of the rows listed, in host memory. */
-static struct status get_hidden(struct engine *e, const struct hidden *h, size_t n,
-                                const float **rows)
+struct status engine_normed_rows(struct engine *e, const struct hidden *h, const size_t *list,
+                                 size_t n, const float **rows)
 {
     const size_t width = e->o.model->width;
-    stage_hidden_rows(e->stage, h, e->rows, n, e->normed);
+    stage_hidden_rows(e->stage, h, list, n, e->normed);
     *rows = e->normed;
     if (e->o.kern->device == NULL) return status_ok();
     if (e->pooled == NULL)
@@ -323,7 +323,7 @@ struct status engine_write_pools(struct engine *e, const struct batch *b, const 
     const float *row;
     e->result.width = (int32_t)width;
     if (n == 0) return status_ok();
-    TRY(get_hidden(e, h, n, &row));
+    TRY(engine_normed_rows(e, h, e->rows, n, &row));
     for (size_t i = 0; i < b->n_seqs; i++) {
         const struct plan_seq *s = &b->seqs[i];
         struct result_seq *r = &e->result.seqs[i];

@@ -1,5 +1,6 @@
 /* The engine's state, shared by engine.c (messages, steps), engine_batch.c (a plan's sequences and
- * their results) and engine_moves.c (KV blocks on disk). Private to this room. */
+ * their results), engine_moves.c (KV blocks on disk) and engine_hidden.c (rows that are saved).
+ * Private to this room. */
 #ifndef SHOAL_ENGINE_ENGINE_PRIVATE_H
 #define SHOAL_ENGINE_ENGINE_PRIVATE_H
 
@@ -37,6 +38,29 @@ struct engine_moves {
     uint64_t *n_collected; /* lead: [dp] results so far */
     uint64_t *collected;   /* lead: [collected_capacity] a report received */
     size_t collected_capacity;
+};
+
+/* The layers of a stage that are saved. */
+struct hidden_part {
+    uint32_t n, entries[HIDDEN_LAYERS_MAX]; /* [n] in o.hidden->at */
+};
+
+struct hidden_slot {
+    char *bytes;
+    size_t capacity;
+    struct comm_request sent;
+};
+
+/* Rows that are saved; NULL and 0: none. */
+struct engine_hidden {
+    size_t layer_bytes;        /* of one row of one layer */
+    struct hidden_slot *slots; /* [n_slots] messages of this rank */
+    size_t n_slots;
+    size_t *rows;              /* [max_rows] rows of the step that are wanted */
+    struct hidden_part *parts; /* [pp] */
+    float *floats;             /* [max_rows, D] rows of a layer in host memory; with a device */
+    char *received;            /* lead: a message */
+    size_t received_capacity;
 };
 
 struct engine {
@@ -83,6 +107,7 @@ struct engine {
     size_t tops_capacity;
 
     struct engine_moves moves;
+    struct engine_hidden saved;
 
     uint64_t step;           /* of the last plan */
     uint64_t n_before_steps; /* collectives before the first step */
@@ -123,6 +148,24 @@ struct status engine_report_moves(struct engine *e, const struct batch *b);
  * collected, if that asked for one. Errors: STATUS_BUG, STATUS_MEMORY. */
 void engine_note_asked(struct engine *e, const struct step_plan *plan);
 struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out);
+
+/* engine_hidden.c. Local. Errors: STATUS_MEMORY. */
+struct status engine_create_hidden(struct engine *e);
+void engine_destroy_hidden(struct engine *e);
+
+/* Local. Sends the rows of this stage's saved layers that the batch asks for to the lead. Must come
+ * after the stage's layers, and on the last stage after the result. Errors: STATUS_MEMORY, the
+ * device's. */
+struct status engine_send_hidden(struct engine *e, const struct batch *b, const struct hidden *h);
+
+/* Lead. Receives the rows that belong to *out, a replica's result, from its stages. Errors:
+ * STATUS_BUG, STATUS_MEMORY. */
+struct status engine_collect_hidden(struct engine *e, int32_t replica, struct step_result *out);
+
+/* Last stage. Sets *rows to the hidden states [n, D] of the rows listed, in host memory; borrowed,
+ * overwrites e->normed. Errors: STATUS_MEMORY, the device's. */
+struct status engine_normed_rows(struct engine *e, const struct hidden *h, const size_t *list,
+                                 size_t n, const float **rows);
 
 /* Last stage. Lists the rows that need logits: e->rows and e->wants [*n]. Errors: STATUS_MEMORY. */
 struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n);

@@ -103,6 +103,7 @@ static struct status job_start_threads(struct job *j)
 static struct status start_engine(struct job *j)
 {
     const size_t halves_from = job_halves_from(j);
+    const bool saves_hidden = j->hidden.n > 0 && j->o->files.audit == 0;
     const struct engine_options options = {
         .stage = {.model = &j->model,
                   .layout = j->layout,
@@ -116,7 +117,8 @@ static struct status start_engine(struct job *j)
                   .n_kv_blocks = j->n_kv_blocks,
                   .n_state_slots = j->n_state_slots,
                   .flags = &j->o->model,
-                  .capacity = &j->o->capacity},
+                  .capacity = &j->o->capacity,
+                  .hidden = saves_hidden ? &j->hidden : NULL},
         .tier = {.dir = j->o->tier.kv_tier.dir,
                  .n_slots = j->n_tier_slots,
                  .store_dir = j->o->tier.prefix_store.dir,

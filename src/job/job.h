@@ -65,8 +65,9 @@ struct job {
     struct drafting_cost draft_cost; /* set for --speculate auto and ngram */
     bool no_repeats;                 /* set for --speculate mtp */
     uint32_t n_threads, n_kv_blocks;
-    uint32_t n_tier_slots;  /* KV blocks in a rank's file of --kv-tier; 0: none */
-    uint32_t n_state_slots; /* 0: the model has no recurrent states */
+    uint32_t n_tier_slots;       /* KV blocks in a rank's file of --kv-tier; 0: none */
+    uint32_t n_state_slots;      /* 0: the model has no recurrent states */
+    struct hidden_layers hidden; /* of --save-hidden; n 0: none */
     struct job_times times;
     bool is_drained;
     struct trace *trace;      /* NULL: no --trace */

@@ -230,7 +230,8 @@ static void settle_step_time(struct job *j)
     j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
 }
 
-/* Keeps the largest message of a step (hidden rows, or logits with --logits) below 2 GiB. */
+/* Keeps the largest message of a step (hidden rows, also those of --save-hidden, or logits with
+ * --logits) below 2 GiB. */
 static struct status check_step_tokens(const struct job *j)
 {
     const bool has_logits = j->o->files.logits != NULL;
@@ -240,10 +241,19 @@ static struct status check_step_tokens(const struct job *j)
         row_bytes = j->model.vocab * sizeof(float);
     if (j->o->files.save_logprobs != NULL)
         row_bytes += j->o->files.save_logprobs_k * sizeof(struct plan_top);
+    const size_t saved_bytes = hidden_layers_bytes(&j->hidden, j->model.width);
+    if (row_bytes < saved_bytes) row_bytes = saved_bytes;
     const size_t most = ((size_t)INT_MAX - MESSAGE_HEADERS_BYTES) / (row_bytes + SCORE_BYTES);
     if (n <= most) return status_ok();
     return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %zu",
                        has_logits ? " with --logits" : "", most, n);
+}
+
+static struct status read_hidden_layers(struct job *j)
+{
+    const char *text = j->o->files.save_hidden;
+    j->hidden.type = j->o->files.save_hidden_type;
+    return text == NULL ? status_ok() : hidden_layers_parse(text, j->model.n_layers, &j->hidden);
 }
 
 static struct status read_adapters(struct job *j)
@@ -265,6 +275,7 @@ struct status job_read_model(struct job *j)
     TRY(settle_task(j));
     TRY(check_encoder(j));
     TRY(settle_prediction(j));
+    TRY(read_hidden_layers(j));
     TRY(settle_head(j));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     if (j->o->model.fp8_activations == ACTIVATIONS_INT8 && j->layout_model.expert_fp8_group > 0)
@@ -372,7 +383,11 @@ static void settle_saving(struct job *j)
                                                   .checkpoint = j->checkpoint,
                                                   .k = f->save_logprobs_k,
                                                   .vocab = j->model.vocab,
-                                                  .type = f->save_logprobs_type},
+                                                  .type = f->save_logprobs_type,
+                                                  .hidden = {.layers = j->hidden,
+                                                             .n_layers = j->model.n_layers,
+                                                             .width = j->model.width}},
+                                        .span = f->save_hidden_of,
                                         .failpoint = &j->failpoint};
 }
 

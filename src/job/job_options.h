@@ -63,6 +63,17 @@
          OF_CHOICE(LOGPROBS_TYPE_WORDS), .preset = "f16", .commands = IN_GENERATE,                 \
          .journal = JOURNAL_CHANGED,                                                               \
          .help = "their log-probabilities as f16, or as u8: steps of 1/16, at least -15.875")      \
+    FLAG(const char *, save_hidden, "save-hidden", OF_TEXT("LAYERS"), .commands = IN_GENERATE,     \
+         .help = "with --save-logprobs: its file also has the hidden rows behind these layers, "   \
+                 "separated by commas: numbers from 0, from -1 (the last layer) downwards, or "    \
+                 "final (after the last norm)")                                                    \
+    FLAG(enum dtype, save_hidden_type, "save-hidden-type", OF_CHOICE(FLOAT_WORDS),                 \
+         .preset = "bf16", .commands = IN_GENERATE, .journal = JOURNAL_CHANGED,                    \
+         .help = "type of the values of --save-hidden")                                            \
+    FLAG(enum hidden_span, save_hidden_of, "save-hidden-of", OF_CHOICE(HIDDEN_SPAN_WORDS),         \
+         .preset = "all", .commands = IN_GENERATE, .journal = JOURNAL_CHANGED,                     \
+         .help = "tokens whose rows --save-hidden saves: all, those of the prompts (given), or "   \
+                 "those from which the answers' tokens were drawn (answers)")                      \
     FLAG(const char *, vectors, "vectors", OF_TEXT("OUT.npy"), .commands = IN_EMBED,               \
          .help = "at the end also write all vectors as an array of f32 [N, D] (NAME.npy), or as "  \
                  "the datasets vectors and ids of an HDF5 file (NAME.h5)")                         \

@@ -182,6 +182,7 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
     if (!status_failed(&st)) st = stage_make_adapters(s);
+    if (!status_failed(&st)) st = stage_make_kept(s);
     s->row_sum = row_sum_choose(s);
     if (!status_failed(&st)) st = s->row_sum->create(s);
     if (!status_failed(&st)) st = make_kv(s);
@@ -204,6 +205,7 @@ void stage_destroy(struct stage **stage)
     stage_free_index(s);
     stage_free_prediction(s);
     stage_free_adapters(s);
+    stage_free_kept(s);
     mem_ops_free(s->o.kern, &s->workspace);
     mem_free(&s->q_scale);
     mem_free(&s->ones);
@@ -417,6 +419,17 @@ static struct status run_layer(struct stage *s, const struct layer *layer, size_
     return status_ok();
 }
 
+struct status stage_settle(struct stage *s, size_t n_parts)
+{
+    for (size_t i = 0; i < n_parts; i++) {
+        struct part *p = &s->parts[i];
+        s->row_sum->complete(s, p);
+        TRY(stage_take_results(s, p));
+        s->row_sum->gather(s, p);
+    }
+    return status_ok();
+}
+
 /* Runs layers [first, end), counted in the stage, over the parts that stage_begin_step made. */
 static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t end, size_t n_parts)
 {
@@ -424,13 +437,9 @@ static struct status stage_run_layers(struct stage *s, uint32_t first, uint32_t 
         const struct layer *layer = &s->o.weights->stage_layers[l];
         comm_mark_layer(s->o.comm, (int32_t)layer->index);
         TRY(run_layer(s, layer, n_parts));
+        TRY(stage_keep(s, layer, n_parts));
     }
-    for (size_t i = 0; i < n_parts; i++) {
-        struct part *p = &s->parts[i];
-        s->row_sum->complete(s, p);
-        TRY(stage_take_results(s, p));
-        s->row_sum->gather(s, p);
-    }
+    TRY(stage_settle(s, n_parts));
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return device_status(s->o.kern->device);
 }

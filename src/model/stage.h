@@ -4,6 +4,7 @@
 #define SHOAL_MODEL_STAGE_H
 
 #include "arch/arch.h"
+#include "arch/hidden_layers.h"
 #include "attention/kv_pool.h"
 #include "attention/state_pool.h"
 #include "model/model_flags.h"
@@ -39,7 +40,9 @@ struct stage_options {
     uint32_t n_state_slots; /* of recurrent states; 0: the model has none */
     const struct model_flags *flags;
     const struct capacity_flags *capacity;
-    const struct tap *tap; /* hook for calibration; NULL: none */
+    const struct tap *tap;              /* hook for calibration; NULL: none */
+    const struct hidden_layers *hidden; /* layers whose rows are kept for the engine, the same on
+                                           all ranks; NULL: none */
 };
 
 /* Local. True when quantized weights are multiplied with f32 activations. */
@@ -99,6 +102,10 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
 /* Local. As stage_final_norm, but not times scale.logits: the model's hidden states. */
 void stage_hidden_rows(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                        float *out);
+
+/* Local, first tp rank, after stage_forward. Returns [T, D], the rows behind a layer of this stage
+ * that o->hidden names, in the memory of the stage's kernels; valid until the next step. */
+const float *stage_kept_rows(const struct stage *s, uint32_t layer);
 
 /* **Collective (STAGE)**. Last stage of a model with a prediction layer, after stage_forward: runs
  * that layer over the same rows. next [T] are the tokens that follow the rows. Errors: as

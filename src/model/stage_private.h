@@ -112,6 +112,12 @@ struct adapter_work {
     struct adapter_run *runs;    /* of the step's parts */
 };
 
+/* Rows behind layers of this stage that are saved (stage_keep.c). */
+struct kept_layers {
+    uint32_t n, entries[HIDDEN_LAYERS_MAX]; /* [n] in o.hidden->at */
+    float *rows; /* [n, max_rows, D], owned; NULL: on tp ranks but the first, or n is 0 */
+};
+
 struct row_sum;
 struct stage;
 
@@ -165,6 +171,7 @@ struct stage {
     struct by_outputs by_outputs;
     struct grid_sums grid;
     struct adapter_work adapt;
+    struct kept_layers kept;
     float *cos, *sin; /* [T, rotary / 2] */
     struct local_rotation local;
     float *q_scale;     /* [T] factors on q (struct arch_tuning); NULL: the model has none */
@@ -321,6 +328,19 @@ void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const
  * integer grid. */
 void stage_adapt_output(struct stage *s, const struct block_output *out, const struct act_rows *in,
                         const struct part *p, float scale, float *y);
+
+/* stage.c. **Collective (TP)**. Gives all ranks all rows of h as they are behind the layer that ran
+ * last. Errors: those of streamed experts. */
+struct status stage_settle(struct stage *s, size_t n_parts);
+
+/* stage_keep.c. Local. Finds the stage's layers that are kept, and allocates memory for their rows.
+ * Errors: STATUS_MEMORY. */
+struct status stage_make_kept(struct stage *s);
+void stage_free_kept(struct stage *s);
+
+/* stage_keep.c. **Collective (TP)**. If the layer's rows are kept, copies those of all parts.
+ * Errors: stage_settle's. */
+struct status stage_keep(struct stage *s, const struct layer *layer, size_t n_parts);
 
 /* stage.c. Local. In an encoder, the normed rows x [T, D] of a block replace the rows of h that
  * this rank holds: its residual stream is normed. In other models does nothing. */

@@ -120,6 +120,7 @@ void step_result_fini(struct step_result *r)
     mem_free(&r->tops);
     mem_free(&r->pools);
     mem_free(&r->moved);
+    mem_free(&r->hidden);
 }
 
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab)
@@ -129,6 +130,7 @@ void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, in
     r->vocab = vocab;
     r->width = 0;
     r->n_seqs = r->n_scores = r->n_logit_rows = r->n_tops = r->n_pools = r->n_moved = 0;
+    r->n_hidden_rows = 0;
 }
 
 struct status step_result_add(struct step_result *r, const struct result_seq *seq)
@@ -190,6 +192,15 @@ struct status step_result_take_moved(struct step_result *r, const uint64_t *move
     }
     for (size_t i = 0; i < n; i++)
         if (is_first || moved[i] < r->moved[i]) r->moved[i] = moved[i];
+    return status_ok();
+}
+
+struct status step_result_place_hidden(struct step_result *r, size_t n_rows, size_t row_bytes)
+{
+    TRY(step_plan_reserve(&r->hidden, &r->hidden_capacity, 0, n_rows * row_bytes, 1,
+                          "step result"));
+    r->n_hidden_rows = n_rows;
+    r->hidden_row_bytes = row_bytes;
     return status_ok();
 }
 
@@ -294,6 +305,9 @@ static bool plan_is_consistent(const struct step_plan *p)
         if (s->n_prompt_logprobs < 0 || s->n_prompt_logprobs > PLAN_TOPS_MAX) return false;
         if ((s->want & PLAN_POOL) != 0 && (s->pool_from < 0 || s->n_pool < 1)) return false;
         if ((s->want & PLAN_POOL) != 0 && s->n_pool > s->n_rows - s->pool_from) return false;
+        if (s->hidden_from < 0 || s->n_hidden < 0) return false;
+        if (s->n_hidden > s->n_rows - s->hidden_from) return false;
+        if (s->n_hidden > 0 && (s->want & PLAN_HIDDEN) == 0) return false;
         n_tokens += (size_t)s->n_rows;
         n_blocks += (size_t)s->n_blocks;
         n_adjusts += (size_t)s->n_adjusts;

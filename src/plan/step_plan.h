@@ -53,8 +53,10 @@ enum plan_want {
     PLAN_SCORE = 2,   /* log-probability of each row's next token */
     PLAN_LOGITS = 4,  /* send every row's logits back */
     PLAN_LOGPROB = 8, /* log-probabilities of the sampled token and of the n_logprobs most likely */
-    PLAN_POOL = 16, /* the sum of the hidden rows [pool_from, pool_from + n_pool) after the model's
-                       last norm */
+    PLAN_POOL = 16,  /* the sum of the hidden rows [pool_from, pool_from + n_pool) after the model's
+                        last norm */
+    PLAN_HIDDEN = 32 /* the rows [hidden_from, hidden_from + n_hidden) of the saved layers
+                        (arch/hidden_layers.h) */
 };
 
 enum {
@@ -106,6 +108,7 @@ struct plan_seq {
     int32_t n_allowed_words;   /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
     int32_t second_from;       /* encoders: the first row of type 1; 0: all have type 0 */
     int32_t pool_from, n_pool; /* PLAN_POOL: rows of this entry, n_pool above 0 */
+    int32_t hidden_from, n_hidden; /* PLAN_HIDDEN: rows of this entry; otherwise 0 */
     struct plan_penalties penalties;
     float temperature; /* 0: greedy */
     float top_p, min_p;
@@ -174,6 +177,7 @@ struct result_seq {
     int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
     int32_t n_tops;    /* entries in `tops`: n_prompt_logprobs for each score, then n_logprobs */
     int32_t n_pools;   /* rows in `pools`: 1 with PLAN_POOL */
+    int32_t n_hidden;  /* rows in `hidden`: the plan's n_hidden */
 };
 
 /* One of a row's most likely tokens. They are ordered by logit, descending, then by id,
@@ -199,6 +203,10 @@ struct step_result {
         moved; /* [n_moved], owned; rates in blocks per 1000 s, UINT64_MAX: not measured. The engine
                   adds it to the message of the last stage. n_moved 0: no report was asked for */
     size_t n_moved, moved_capacity;
+    char *hidden; /* [n_hidden_rows, hidden_row_bytes], owned; sequence after sequence. The engine
+                     adds it to the message, too */
+    size_t n_hidden_rows, hidden_row_bytes;
+    size_t hidden_capacity; /* bytes */
     uint64_t step;
     int32_t replica;
     int32_t vocab;           /* V; width of a logits row */
@@ -233,6 +241,10 @@ struct status step_result_add_pool(struct step_result *r, int64_t **row);
 /* Local. Takes the report of some ranks, moved [n], with the same n for all: keeps the minimum of
  * it and of those taken before. Errors: STATUS_MEMORY. */
 struct status step_result_take_moved(struct step_result *r, const uint64_t *moved, size_t n);
+
+/* Local. Sets n_hidden_rows and hidden_row_bytes and makes room for these rows, whose content is
+ * undefined. Errors: STATUS_MEMORY. */
+struct status step_result_place_hidden(struct step_result *r, size_t n_rows, size_t row_bytes);
 
 /* A message buffer, empty when it is all zeros. */
 struct plan_message {

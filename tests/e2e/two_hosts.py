@@ -106,6 +106,17 @@ class TwoHostsTest:
         for family in HALVED:
             self.family_in_halves(family)
         self.adapters()
+        self.hidden_rows(longcat, GOLDENS / "longcat-flash" / "prompts.jsonl")
+
+    def hidden_rows(self, model, prompts):
+        """Rows behind layers are saved while one half of a step computes and the other's travel."""
+        saving = ["--save-logprobs-k", 1, "--save-hidden", "0,1,-1,final", "--save-logprobs"]
+        whole, found = self.work / "whole.h5", self.work / "found.h5"
+        self.shoal.must("generate", "--model", model, "--input", prompts, "--output", self.work / "whole.jsonl",
+                        *saving, whole)
+        _, said, _ = self.generate(model, prompts, *LAYOUTS[ACROSS[1]], "--overlap", "on", *saving, found)
+        expect("in two halves as asked" in said, said)
+        expect(whole.read_bytes() == found.read_bytes(), "hidden rows in halves: other bytes than one rank")
 
     def adapters(self):
         """A x of row-parallel linears is summed over both hosts, for lines of two adapters and of none."""

@@ -1,6 +1,6 @@
-/* The file of --save-logprobs: its codes; the same bytes from jobs that die after every few steps,
- * in other batches and pipelines; records that are torn, damaged or missing. tests/e2e/distill.py
- * compares its values with those of the rows. */
+/* The file of --save-logprobs, with and without hidden rows: its codes; the same bytes from jobs
+ * that die after every few steps, in other batches and pipelines; records that are torn, damaged or
+ * missing. tests/e2e/distill.py and hidden.py compare its values with others. */
 #include "base/mem.h"
 #include "serve/output/logprobs_part.h"
 #include "util_journal.h"
@@ -78,7 +78,13 @@ static void add_lines(struct strbuf *s)
     }
 }
 
-static void init(struct saving *s, const char *text, size_t n)
+/* Hidden rows of a job: bytes of a fake row (util_fake_engine.c) in all. */
+static const struct logprobs_hidden two_layers = {
+    .layers = {.n = 2, .at = {0, 4}, .type = DTYPE_BF16}, .n_layers = 4, .width = 2};
+
+/* hidden NULL: no rows are saved. */
+static void init_job(struct saving *s, const char *text, size_t n,
+                     const struct logprobs_hidden *hidden, enum hidden_span span)
 {
     struct util_outcome out;
     memset(s, 0, sizeof *s);
@@ -90,7 +96,9 @@ static void init(struct saving *s, const char *text, size_t n)
     s->save = (struct logprobs_options){
         .path = s->path,
         .shape = {.model = "fake", .checkpoint = "0", .k = K, .vocab = FAKE_VOCAB},
+        .span = span,
         .failpoint = &s->failpoint};
+    if (hidden != NULL) s->save.shape.hidden = *hidden;
     s->job.o.save = &s->save;
     s->job.o.journal_path = NULL;
     util_job_run(&s->job, UTIL_TO_THE_END, false, &out);
@@ -104,13 +112,19 @@ static void init(struct saving *s, const char *text, size_t n)
     s->job.o.journal_path = s->job.journal;
 }
 
-static void init_lines(struct saving *s)
+static void init_hidden(struct saving *s, const struct logprobs_hidden *hidden,
+                        enum hidden_span span)
 {
     struct strbuf text;
     strbuf_init(&text);
     add_lines(&text);
-    init(s, text.data, text.n);
+    init_job(s, text.data, text.n, hidden, span);
     strbuf_fini(&text);
+}
+
+static void init_lines(struct saving *s)
+{
+    init_hidden(s, NULL, HIDDEN_ALL);
 }
 
 static void forget(struct saving *s)
@@ -141,29 +155,43 @@ static bool exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
+/* Runs a job in pieces, of which each is killed or drained. */
+static void run_in_pieces(struct saving *s, int i)
+{
+    struct util_outcome out = {.done = false};
+    const bool drains = i % 2 == 0;
+    int n_runs = 0;
+    s->job.o.schedule.max_batch = i < 4 ? 5 : 2;
+    s->job.o.n_groups = 1 + i % 3;
+    s->job.o.n_replicas = 1 + i / 4;
+    s->job.o.flags.checkpoint_tokens = drains ? 0 : 3;
+    while (!out.done && n_runs++ < 400) {
+        util_job_run(&s->job, 9 + 4 * i, drains, &out);
+        CU_ASSERT_FALSE_FATAL(status_failed(&out.st) || out.n_wrong > 0);
+        CU_ASSERT_EQUAL(exists(s->path), out.done);
+    }
+    CU_ASSERT_TRUE(out.done && n_runs > 3);
+    CU_ASSERT_TRUE(is_expected(s));
+    CU_ASSERT_TRUE(exists(s->part)); /* there are error rows, which can run again */
+    forget(s);
+}
+
 static void a_job_that_dies_often_makes_the_same_file(void)
 {
     struct saving s;
     init_lines(&s);
-    for (int i = 0; i < 8; i++) {
-        struct util_outcome out = {.done = false};
-        const bool drains = i % 2 == 0;
-        int n_runs = 0;
-        s.job.o.schedule.max_batch = i < 4 ? 5 : 2;
-        s.job.o.n_groups = 1 + i % 3;
-        s.job.o.n_replicas = 1 + i / 4;
-        s.job.o.flags.checkpoint_tokens = drains ? 0 : 3;
-        while (!out.done && n_runs++ < 400) {
-            util_job_run(&s.job, 9 + 4 * i, drains, &out);
-            CU_ASSERT_FALSE_FATAL(status_failed(&out.st) || out.n_wrong > 0);
-            CU_ASSERT_EQUAL(exists(s.path), out.done);
-        }
-        CU_ASSERT_TRUE(out.done && n_runs > 3);
-        CU_ASSERT_TRUE(is_expected(&s));
-        CU_ASSERT_TRUE(exists(s.part)); /* there are error rows, which can run again */
-        forget(&s);
-    }
+    for (int i = 0; i < 8; i++) run_in_pieces(&s, i);
     fini(&s);
+}
+
+static void hidden_rows_survive_kills_too(void)
+{
+    struct saving s;
+    for (int span = HIDDEN_ALL; span <= HIDDEN_ANSWERS; span++) {
+        init_hidden(&s, &two_layers, (enum hidden_span)span);
+        for (int i = span; i < 8; i += 3) run_in_pieces(&s, i);
+        fini(&s);
+    }
 }
 
 static void error_rows_that_run_again_join_the_others(void)
@@ -193,6 +221,25 @@ static void run_half(struct saving *s)
     CU_ASSERT_FALSE(status_failed(&out.st) || out.done);
     util_read_file(s->part, &s->found);
     CU_ASSERT_FATAL(s->found.n > 3000);
+}
+
+/* Rows in the middle of the part, and a step's rows that a kill has cut. */
+static void damaged_hidden_rows_are_named_and_torn_ones_cut(void)
+{
+    struct saving s;
+    struct util_outcome out;
+    init_hidden(&s, &two_layers, HIDDEN_ALL);
+    for (int i = 0; i < 2; i++) {
+        run_half(&s);
+        if (i == 0) s.found.data[40] ^= 1;      /* of the first step */
+        strbuf_add(&s.found, s.found.data, 30); /* the head and a piece of that step's rows */
+        util_write_file(s.part, s.found.data, s.found.n);
+        util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
+        CU_ASSERT_EQUAL(out.st.code, i == 0 ? STATUS_INPUT : STATUS_OK);
+        CU_ASSERT_EQUAL(exists(s.path), i == 1);
+        CU_ASSERT_TRUE(i == 0 ? strstr(out.st.text, "is damaged") != NULL : is_expected(&s));
+    }
+    fini(&s);
 }
 
 static void torn_records_are_cut_and_missing_ones_are_named(void)
@@ -241,7 +288,7 @@ static void a_complete_job_keeps_its_file(void)
                                "part must stay for retries\",\"max_tokens\":50,\"n\":2}\n";
     struct saving s;
     struct util_outcome out;
-    init(&s, line, sizeof line - 1);
+    init_job(&s, line, sizeof line - 1, NULL, HIDDEN_ALL);
     util_job_run(&s.job, UTIL_TO_THE_END, false, &out);
     CU_ASSERT_TRUE(is_expected(&s));
     CU_ASSERT_FALSE(exists(s.part));
@@ -369,6 +416,9 @@ void suite_logprobs_part(CU_pSuite suite)
                 a_vocabulary_smaller_than_k_leaves_places_empty);
     CU_add_test(suite, "a job that dies often makes the same file",
                 a_job_that_dies_often_makes_the_same_file);
+    CU_add_test(suite, "hidden rows survive kills too", hidden_rows_survive_kills_too);
+    CU_add_test(suite, "damaged hidden rows are named and torn ones cut",
+                damaged_hidden_rows_are_named_and_torn_ones_cut);
     CU_add_test(suite, "error rows that run again join the others",
                 error_rows_that_run_again_join_the_others);
     CU_add_test(suite, "torn records are cut and missing ones are named",

@@ -79,9 +79,12 @@ static void lying_messages_are_refused(void)
     step_plan_fini(&q);
 }
 
-/* Rows to be pooled must be rows of their entry. */
-static void strange_pools_are_refused(void)
+/* Rows to be pooled or saved must be rows of their entry. */
+static void strange_rows_are_refused(void)
 {
+    static const int32_t strange_hidden[][3] = {{-1, 1, PLAN_HIDDEN},        {0, -1, PLAN_HIDDEN},
+                                                {0, 4, PLAN_HIDDEN},         {1, 3, PLAN_HIDDEN},
+                                                {INT32_MAX, 1, PLAN_HIDDEN}, {0, 1, 0}};
     static const int32_t strange[][2] = {{-1, 1}, {0, 0}, {0, 2}, {1, 1}, {INT32_MAX, 1}};
     struct step_plan p, q;
     struct plan_message m = {0};
@@ -91,6 +94,15 @@ static void strange_pools_are_refused(void)
     for (size_t i = 0; i < sizeof strange / sizeof strange[0]; i++) {
         p.seqs[1].pool_from = strange[i][0];
         p.seqs[1].n_pool = strange[i][1];
+        CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
+        CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);
+    }
+    step_plan_clear(&p, PLAN_RUN, 42);
+    fill(&p);
+    for (size_t i = 0; i < sizeof strange_hidden / sizeof strange_hidden[0]; i++) {
+        p.seqs[0].hidden_from = strange_hidden[i][0];
+        p.seqs[0].n_hidden = strange_hidden[i][1];
+        p.seqs[0].want = PLAN_SAMPLE | strange_hidden[i][2];
         CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);
     }
@@ -144,6 +156,6 @@ void suite_step_plan(CU_pSuite suite)
 {
     CU_add_test(suite, "plans survive the message", plans_survive_the_message);
     CU_add_test(suite, "lying messages are refused", lying_messages_are_refused);
-    CU_add_test(suite, "strange pools are refused", strange_pools_are_refused);
+    CU_add_test(suite, "strange rows are refused", strange_rows_are_refused);
     CU_add_test(suite, "results survive the message", results_survive_the_message);
 }

@@ -310,6 +310,24 @@ static int32_t guess_of(struct fake_engine *e, int32_t replica, const struct pla
     return fold % 3 == 0 ? (found + 1) % FAKE_VOCAB : found;
 }
 
+/* Makes room for the hidden rows of a replica's sequences [begin, end): a cache entry each. They
+ * are counted as they are added. */
+static void place_hidden(const struct step_plan *plan, int32_t begin, int32_t end,
+                         struct step_result *result)
+{
+    size_t n = 0;
+    for (int32_t i = begin; i < end; i++) n += (size_t)plan->seqs[i].n_hidden;
+    const struct status st = step_result_place_hidden(result, n, sizeof(uint64_t));
+    assert(!status_failed(&st));
+    result->n_hidden_rows = 0;
+}
+
+static void add_hidden(struct result_seq *out, uint64_t entry, struct step_result *result)
+{
+    memcpy(result->hidden + result->n_hidden_rows++ * sizeof entry, &entry, sizeof entry);
+    out->n_hidden++;
+}
+
 static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                                  const int32_t *tokens, const int32_t *blocks,
                                  const struct plan_adjust *adjusts, const uint32_t *allowed,
@@ -325,6 +343,8 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
             pos == 0 ? first_entry(s->adapter) : *slot(e, replica, blocks, pos - 1);
         write_entry(e, replica, s, blocks, pos, entry(before, tokens[i], pos));
         if (tokens[i] == e->bad_token && pos == e->bad_position) out.n_bad++;
+        if (i >= s->hidden_from && i < s->hidden_from + s->n_hidden)
+            add_hidden(&out, *slot(e, replica, blocks, pos), result);
         if (scores) {
             const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
             fold += mix(*slot(e, replica, blocks, pos), (uint64_t)pos);
@@ -457,6 +477,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     const struct plan_move *ask = e->n_tier_slots > 0 ? run_moves(e, replica, plan) : NULL;
     size_t n_table = 0;
     for (int32_t i = begin; i < end; i++) n_table += (size_t)plan->seqs[i].n_blocks;
+    place_hidden(plan, begin, end, result);
     if (e->n_tier_slots > 0) await_blocks(e, replica, plan->blocks + at->block, n_table);
     enum { UNUSED, READ, WRITTEN };
     uint8_t *used = e->used;

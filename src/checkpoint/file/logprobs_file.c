@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { BATCH_ROWS = 1024 };
@@ -21,24 +22,28 @@ enum set {
     SET_ROW_OFFSETS,
     SET_CUSTOM_ID,
     SET_CHOICE,
+    SET_HIDDEN, /* this and the next ones: only if hidden rows are saved */
+    SET_HIDDEN_OFFSETS,
+    SET_HIDDEN_FIRST,
     SET_COUNT
 };
 
-static const char *const set_names[SET_COUNT] = {"tokens",    "is_generated", "token_logprobs",
-                                                 "top_ids",   "top_logprobs", "row_offsets",
-                                                 "custom_id", "choice"};
+static const char *const set_names[SET_COUNT] = {
+    "tokens",    "is_generated", "token_logprobs", "top_ids",        "top_logprobs", "row_offsets",
+    "custom_id", "choice",       "hidden",         "hidden_offsets", "hidden_first"};
 
 struct logprobs_file {
     struct logprobs_shape shape;
     char *path; /* owned */
-    hid_t file, string, half;
+    hid_t file, string, half, hidden;
     hid_t types[SET_COUNT]; /* in memory and in the file; not owned */
     hid_t sets[SET_COUNT];
-    uint64_t n_rows, n_tokens; /* so far */
-    size_t n_batch;            /* rows that are not written yet */
-    char *ids[BATCH_ROWS];     /* owned */
+    uint64_t n_rows, n_tokens, n_hidden; /* so far */
+    size_t n_batch;                      /* rows that are not written yet */
+    char *ids[BATCH_ROWS];               /* owned */
     int32_t choices[BATCH_ROWS];
-    int64_t ends[BATCH_ROWS];
+    int64_t ends[BATCH_ROWS], hidden_ends[BATCH_ROWS];
+    int32_t hidden_firsts[BATCH_ROWS];
     uint8_t *is_generated; /* scratch */
     size_t is_generated_capacity;
 };
@@ -88,7 +93,8 @@ static struct status make_types(struct logprobs_file *f)
 {
     f->string = H5Tcopy(H5T_C_S1);
     f->half = h5_dtype_create(DTYPE_F16);
-    if (f->string < 0 || f->half < 0 || H5Tset_size(f->string, H5T_VARIABLE) < 0 ||
+    f->hidden = h5_dtype_create(f->shape.hidden.layers.type);
+    if (f->string < 0 || f->half < 0 || f->hidden < 0 || H5Tset_size(f->string, H5T_VARIABLE) < 0 ||
         H5Tset_cset(f->string, H5T_CSET_UTF8) < 0) {
         return error_of(f, "its types could not be made", "custom_id");
     }
@@ -99,6 +105,9 @@ static struct status make_types(struct logprobs_file *f)
     f->types[SET_TOP_LOGPROBS] = is_half ? f->half : H5T_STD_U8LE;
     f->types[SET_ROW_OFFSETS] = H5T_STD_I64LE;
     f->types[SET_CUSTOM_ID] = f->string;
+    f->types[SET_HIDDEN] = f->hidden;
+    f->types[SET_HIDDEN_OFFSETS] = H5T_STD_I64LE;
+    f->types[SET_HIDDEN_FIRST] = H5T_STD_I32LE;
     return status_ok();
 }
 
@@ -116,10 +125,20 @@ static struct status make_logprobs(struct logprobs_file *f)
     return st;
 }
 
-static struct status make_set(struct logprobs_file *f, enum set s, uint64_t n, uint32_t width)
+/* Sets dims to the shape of n elements of a set. Returns its rank. */
+static int shape_of(const struct logprobs_file *f, enum set s, uint64_t n, hsize_t dims[3])
 {
-    const hsize_t dims[2] = {n, width};
-    const hid_t space = H5Screate_simple(width > 0 ? 2 : 1, dims, NULL);
+    dims[0] = n;
+    dims[1] = s == SET_HIDDEN ? f->shape.hidden.layers.n : f->shape.k;
+    dims[2] = f->shape.hidden.width;
+    return s == SET_HIDDEN ? 3 : s == SET_TOP_IDS || s == SET_TOP_LOGPROBS ? 2 : 1;
+}
+
+static struct status make_set(struct logprobs_file *f, enum set s, uint64_t n)
+{
+    hsize_t dims[3];
+    const int rank = shape_of(f, s, n, dims);
+    const hid_t space = H5Screate_simple(rank, dims, NULL);
     const hid_t how = H5Pcreate(H5P_DATASET_CREATE);
     struct status st = status_ok();
     if (space < 0 || how < 0 || H5Pset_obj_track_times(how, 0) < 0 ||
@@ -138,13 +157,30 @@ static struct status make_set(struct logprobs_file *f, enum set s, uint64_t n, u
 static struct status make_sets(struct logprobs_file *f)
 {
     const struct logprobs_shape *p = &f->shape;
-    for (int s = SET_TOKENS; s <= SET_TOKEN_LOGPROBS; s++)
-        TRY(make_set(f, (enum set)s, p->n_tokens, 0));
-    TRY(make_set(f, SET_TOP_IDS, p->n_tokens, p->k));
-    TRY(make_set(f, SET_TOP_LOGPROBS, p->n_tokens, p->k));
-    TRY(make_set(f, SET_ROW_OFFSETS, p->n_rows + 1, 0));
-    TRY(make_set(f, SET_CUSTOM_ID, p->n_rows, 0));
-    return make_set(f, SET_CHOICE, p->n_rows, 0);
+    for (int s = SET_TOKENS; s <= SET_TOP_LOGPROBS; s++) TRY(make_set(f, (enum set)s, p->n_tokens));
+    TRY(make_set(f, SET_ROW_OFFSETS, p->n_rows + 1));
+    TRY(make_set(f, SET_CUSTOM_ID, p->n_rows));
+    TRY(make_set(f, SET_CHOICE, p->n_rows));
+    if (p->hidden.layers.n == 0) return status_ok();
+    TRY(make_set(f, SET_HIDDEN, p->hidden.n_rows));
+    TRY(make_set(f, SET_HIDDEN_OFFSETS, p->n_rows + 1));
+    return make_set(f, SET_HIDDEN_FIRST, p->n_rows);
+}
+
+/* Writes the attribute `layers` of the hidden rows: numbers from 0, or `final`, with commas. */
+static struct status write_layers(const struct logprobs_file *f)
+{
+    const struct logprobs_hidden *h = &f->shape.hidden;
+    char text[HIDDEN_LAYERS_MAX * 12] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < h->layers.n; i++) {
+        const char *comma = i > 0 ? "," : "";
+        if (h->layers.at[i] < h->n_layers)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%u", comma, h->layers.at[i]);
+        else
+            n += (size_t)snprintf(text + n, sizeof text - n, "%sfinal", comma);
+    }
+    return h5_string_attribute(f->sets[SET_HIDDEN], f->path, "layers", text, n);
 }
 
 static struct status write_attributes(const struct logprobs_file *f)
@@ -161,6 +197,7 @@ static struct status write_attributes(const struct logprobs_file *f)
                                 strlen(texts[i].text)));
     TRY(h5_int_attribute(f->file, f->path, "k", p->k));
     TRY(h5_int_attribute(f->file, f->path, "vocab_size", p->vocab));
+    if (p->hidden.layers.n > 0) TRY(write_layers(f));
     const hid_t top = f->sets[SET_TOP_LOGPROBS];
     TRY(h5_real_attribute(top, f->path, "scale", is_half ? 1 : LOGPROBS_U8_SCALE));
     return is_half ? status_ok() : h5_int_attribute(top, f->path, "none", LOGPROBS_U8_NONE);
@@ -172,6 +209,7 @@ static void close_objects(struct logprobs_file *f)
         if (f->sets[s] >= 0) H5Dclose(f->sets[s]);
     if (f->string >= 0) H5Tclose(f->string);
     if (f->half >= 0) H5Tclose(f->half);
+    if (f->hidden >= 0) H5Tclose(f->hidden);
 }
 
 static void logprobs_file_free(struct logprobs_file **file)
@@ -183,15 +221,16 @@ static void logprobs_file_free(struct logprobs_file **file)
     mem_free(file);
 }
 
-/* Writes values [n] (or [n, k]) as those from `at` on. */
+/* Writes n elements, of the set's shape, as those from `at` on. */
 static struct status write_set_at(struct logprobs_file *f, enum set s, uint64_t at, size_t n,
                                   const void *values)
 {
-    const bool is_wide = s == SET_TOP_IDS || s == SET_TOP_LOGPROBS;
-    const hsize_t start[2] = {at, 0}, count[2] = {n, f->shape.k};
+    const hsize_t start[3] = {at, 0, 0};
+    hsize_t count[3];
+    const int rank = shape_of(f, s, n, count);
     if (n == 0) return status_ok();
     const hid_t space = H5Dget_space(f->sets[s]);
-    const hid_t memory = H5Screate_simple(is_wide ? 2 : 1, count, NULL);
+    const hid_t memory = H5Screate_simple(rank, count, NULL);
     struct status st = status_ok();
     if (space < 0 || memory < 0 ||
         H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
@@ -212,7 +251,7 @@ struct status logprobs_file_create(const char *path, const struct logprobs_shape
     *out = NULL;
     TRY(mem_alloc(&f, 1, sizeof *f, "log-probabilities"));
     f->shape = *shape;
-    f->file = f->string = f->half = -1;
+    f->file = f->string = f->half = f->hidden = -1;
     for (size_t s = 0; s < SET_COUNT; s++) f->sets[s] = -1;
     h5_quiet();
     TRY_GOTO(st, mem_strndup(&f->path, path, strlen(path)), fail);
@@ -221,6 +260,8 @@ struct status logprobs_file_create(const char *path, const struct logprobs_shape
     TRY_GOTO(st, make_sets(f), fail);
     TRY_GOTO(st, write_attributes(f), fail);
     TRY_GOTO(st, write_set_at(f, SET_ROW_OFFSETS, 0, 1, &zero), fail);
+    if (shape->hidden.layers.n > 0)
+        TRY_GOTO(st, write_set_at(f, SET_HIDDEN_OFFSETS, 0, 1, &zero), fail);
     *out = f;
     return st;
 fail:
@@ -238,6 +279,10 @@ static struct status write_batch(struct logprobs_file *f)
     TRY(write_set_at(f, SET_CUSTOM_ID, first, f->n_batch, f->ids));
     TRY(write_set_at(f, SET_CHOICE, first, f->n_batch, f->choices));
     TRY(write_set_at(f, SET_ROW_OFFSETS, first + 1, f->n_batch, f->ends));
+    if (f->shape.hidden.layers.n > 0) {
+        TRY(write_set_at(f, SET_HIDDEN_OFFSETS, first + 1, f->n_batch, f->hidden_ends));
+        TRY(write_set_at(f, SET_HIDDEN_FIRST, first, f->n_batch, f->hidden_firsts));
+    }
     for (; f->n_batch > 0; f->n_batch--) mem_free(&f->ids[f->n_batch - 1]);
     return status_ok();
 }
@@ -253,6 +298,14 @@ static struct status mark_generated(struct logprobs_file *f, const struct logpro
     return write_set_at(f, SET_IS_GENERATED, f->n_tokens, row->n, f->is_generated);
 }
 
+struct status logprobs_file_add_hidden(struct logprobs_file *f, const void *rows, size_t n)
+{
+    assert(f->n_hidden + n <= f->shape.hidden.n_rows);
+    TRY(write_set_at(f, SET_HIDDEN, f->n_hidden, n, rows));
+    f->n_hidden += n;
+    return status_ok();
+}
+
 struct status logprobs_file_add(struct logprobs_file *f, const struct logprobs_row *row)
 {
     assert(f->n_rows < f->shape.n_rows && f->n_tokens + row->n <= f->shape.n_tokens);
@@ -265,6 +318,8 @@ struct status logprobs_file_add(struct logprobs_file *f, const struct logprobs_r
     TRY(mem_strndup(&f->ids[f->n_batch], row->custom_id, strlen(row->custom_id)));
     f->n_tokens += row->n;
     f->choices[f->n_batch] = row->choice;
+    f->hidden_firsts[f->n_batch] = row->hidden_first;
+    f->hidden_ends[f->n_batch] = (int64_t)f->n_hidden;
     f->ends[f->n_batch++] = (int64_t)f->n_tokens;
     f->n_rows++;
     return status_ok();

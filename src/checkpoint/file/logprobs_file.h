@@ -1,6 +1,7 @@
-/* Writes the HDF5 file of --save-logprobs: tokens and their k most likely candidates, for training
- * another model on them. Row after row in one pass, once their number is known; the same rows give
- * the same bytes. Called by serve/output/logprobs_part.c. docs/distill.md describes the file.
+/* Writes the HDF5 file of --save-logprobs: tokens and their k most likely candidates, and with
+ * --save-hidden hidden rows of some layers, for training another model on them. Row after row in
+ * one pass, once their number is known; the same rows give the same bytes. Called by
+ * serve/output/logprobs_part.c. docs/distill.md describes the file.
  *
  *   tokens          i32 [T]     T: the tokens of all rows, prompt and answer
  *   is_generated    u8  [T]     1: of the answer
@@ -10,10 +11,18 @@
  *   row_offsets     i64 [N + 1] row i has the tokens [row_offsets[i], row_offsets[i + 1])
  *   custom_id       string [N];  choice  i32 [N]: which of a line's answers
  *
+ * with --save-hidden also, H: the saved rows of all N:
+ *
+ *   hidden          f16, bf16 or f32 [H, layers, D]
+ *   hidden_offsets  i64 [N + 1] row i has the hidden rows [hidden_offsets[i], hidden_offsets[i +
+ * 1]) hidden_first    i32 [N]: the token of row i, counted in the row, that the first of these is
+ * of
+ *
  * Datasets are contiguous: compressed bytes would depend on the version of zlib. No time stamps. */
 #ifndef SHOAL_CHECKPOINT_FILE_LOGPROBS_FILE_H
 #define SHOAL_CHECKPOINT_FILE_LOGPROBS_FILE_H
 
+#include "arch/hidden_layers.h"
 #include "base/status.h"
 
 #include <stddef.h>
@@ -40,13 +49,27 @@ size_t logprobs_bytes(enum logprobs_type type);
  * values below the type's range become its lowest one. out is aligned for the type. */
 void logprobs_encode(enum logprobs_type type, const float *x, size_t n, void *out);
 
+/* The hidden rows that are saved: layers.n 0: none. */
+struct logprobs_hidden {
+    struct hidden_layers layers;
+    uint32_t n_layers, width; /* of the model */
+    uint64_t n_rows;          /* H; not used before the file is made */
+};
+
 /* The sizes and attributes of a new file. The texts are borrowed until logprobs_file_close. */
 struct logprobs_shape {
     const char *model, *checkpoint; /* its name, and a digest of its bytes */
     uint32_t k, vocab;
     enum logprobs_type type;
     uint64_t n_rows, n_tokens;
+    struct logprobs_hidden hidden;
 };
+
+/* Local. Returns the bytes of the hidden rows of one token; 0: none are saved. */
+static inline size_t logprobs_hidden_bytes(const struct logprobs_shape *shape)
+{
+    return hidden_layers_bytes(&shape->hidden.layers, shape->hidden.width);
+}
 
 /* Everything is borrowed for the call. */
 struct logprobs_row {
@@ -57,6 +80,7 @@ struct logprobs_row {
     const float *token_logprobs; /* [n] */
     const int32_t *top_ids;      /* [n, k] */
     const void *top_logprobs;    /* [n, k] as logprobs_encode wrote them */
+    int32_t hidden_first;        /* the token of the first hidden row */
 };
 
 struct logprobs_file;
@@ -64,6 +88,10 @@ struct logprobs_file;
 /* Local. Creates (truncates) the file. Errors of all functions: STATUS_IO, STATUS_MEMORY. */
 struct status logprobs_file_create(const char *path, const struct logprobs_shape *shape,
                                    struct logprobs_file **out);
+
+/* Local. Writes the next n hidden rows, [n, layers, D] of the file's type, which belong to the next
+ * row. In total there must be shape->hidden.n_rows (assert). */
+struct status logprobs_file_add_hidden(struct logprobs_file *f, const void *rows, size_t n);
 
 /* Local. Writes the next row. In total there must be shape->n_rows rows with n_tokens tokens
  * (assert). */

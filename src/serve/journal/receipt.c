@@ -119,10 +119,10 @@ static struct status hash_rows(const char *path, struct rows *rows, XXH128_hash_
 /* ---- text ---- */
 
 /* True for settings that a receipt leaves out: the paths of inputs, whose lines are hashed instead,
- * and the flags of the file of log-probabilities, which change no row. */
+ * and the flags of the file of log-probabilities and hidden rows, which change no row. */
 static bool is_beside(const char *setting)
 {
-    static const char *const begins[] = {"--input (", "--save-logprobs"};
+    static const char *const begins[] = {"--input (", "--save-logprobs", "--save-hidden"};
     for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
         if (strncmp(setting, begins[i], strlen(begins[i])) == 0) return true;
     return false;

@@ -29,6 +29,8 @@ struct status lead_start(struct lead *l, const struct lead_pools *pools)
         .drafter_user = o->drafter_user,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
+        .store_rows = lead_store_rows,
+        .store_rows_user = l,
     };
     l->o.n_blocks = pools->n_blocks;
     l->start_ns = clock_ns();
@@ -67,6 +69,9 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .warnings = &l->warnings,
         .is_dry_run = options->is_dry_run,
         .n_saved_tops = options->save != NULL ? (int32_t)options->save->shape.k : 0,
+        .saves_hidden = options->save != NULL && options->save->shape.hidden.layers.n > 0 &&
+                        options->audit == NULL,
+        .hidden_span = options->save != NULL ? options->save->span : HIDDEN_ALL,
     };
     strbuf_init(&l->row);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);

@@ -67,6 +67,12 @@ static struct status lines_put(void *user, struct lead *l, const struct request 
     return result_writer_put(l->lines.writer, r->index, &row);
 }
 
+struct status lead_store_rows(void *user, const char *rows, size_t n_bytes, uint64_t *at)
+{
+    const struct lead *l = user;
+    return logprobs_part_put_rows(l->lines.part, rows, n_bytes, at);
+}
+
 /* Makes the rows so far durable in the journal, after their log-probabilities. */
 static struct status commit_rows(struct lead *l)
 {

@@ -94,6 +94,10 @@ void lead_lines_close(struct lead *l);
 /* If all rows of the run are error rows, logs the first errors; never in an audit. */
 void lead_lines_report(const struct lead *l);
 
+/* The scheduler's store_rows: writes the rows to the part of --save-logprobs. Errors:
+ * logprobs_part_put_rows's. */
+struct status lead_store_rows(void *user, const char *rows, size_t n_bytes, uint64_t *at);
+
 /* Commits the journal if a commit is due or `now` is true, then writes the committed rows to the
  * output. So a row that a reader has seen in the output is never lost. Without a journal, only
  * writes the rows. Errors: also STATUS_DRAINED (result_writer_flush). */

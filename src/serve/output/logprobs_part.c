@@ -1,17 +1,15 @@
 /* Writes records, and reads them back in the order of the lines through an index on disk: memory
  * is bounded by the largest record. */
-#include "serve/output/logprobs_part.h"
+#include "serve/output/logprobs_part_private.h"
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/strbuf.h"
 #include "serve/output/result_row.h"
 #include "serve/request/request_choice.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,27 +33,13 @@ struct part_head {
                                      head's other members */
 };
 
-struct logprobs_part {
-    struct logprobs_options o;
-    char *path;          /* FILE.h5.part; owned */
-    int fd, index;       /* index: a file without a name; its u64 number `line` is 1 + the offset of
-                            the line's record, or 0 */
-    uint64_t n;          /* bytes of whole records */
-    uint64_t n_lines;    /* 1 + the highest line that has a record */
-    atomic_bool is_lost; /* a sync has failed */
-    struct strbuf record;
-    float *numbers; /* [k] scratch */
-    char *bytes;    /* scratch: the record read last */
-    size_t bytes_capacity;
-};
-
-static struct status part_error(const char *path, const char *what, uint64_t at, int error)
+struct status part_error(const char *path, const char *what, uint64_t at, int error)
 {
     return status_make(STATUS_IO, "--save-logprobs, %s: %s at byte %llu failed: %s", path, what,
                        (unsigned long long)at, strerror(error));
 }
 
-static struct status write_all(const char *path, int fd, const void *bytes, size_t n, uint64_t at)
+struct status part_write(const char *path, int fd, const void *bytes, size_t n, uint64_t at)
 {
     for (size_t done = 0; done < n;) {
         const ssize_t got = pwrite(fd, (const char *)bytes + done, n - done, (off_t)(at + done));
@@ -66,9 +50,8 @@ static struct status write_all(const char *path, int fd, const void *bytes, size
     return status_ok();
 }
 
-/* Reads n bytes; fewer only at the end of the file. */
-static struct status read_some(const char *path, int fd, void *bytes, size_t n, uint64_t at,
-                               size_t *n_read)
+struct status part_read(const char *path, int fd, void *bytes, size_t n, uint64_t at,
+                        size_t *n_read)
 {
     *n_read = 0;
     while (*n_read < n) {
@@ -112,7 +95,7 @@ static struct status index_set(struct logprobs_part *p, uint64_t line, uint64_t 
 {
     const uint64_t entry = offset + 1;
     if (line >= p->n_lines) p->n_lines = line + 1;
-    return write_all(p->path, p->index, &entry, sizeof entry, line * sizeof entry);
+    return part_write(p->path, p->index, &entry, sizeof entry, line * sizeof entry);
 }
 
 /* Reads the n entries from that of `line` on; entries behind the file's end are 0. */
@@ -121,7 +104,7 @@ static struct status index_get(const struct logprobs_part *p, uint64_t line, uin
 {
     size_t n_read;
     memset(entries, 0, n * sizeof *entries);
-    return read_some(p->path, p->index, entries, n * sizeof *entries, line * sizeof *entries,
+    return part_read(p->path, p->index, entries, n * sizeof *entries, line * sizeof *entries,
                      &n_read);
 }
 
@@ -135,7 +118,7 @@ static struct status read_record(struct logprobs_part *p, uint64_t at, struct pa
     struct stat info;
     size_t n;
     *found = false;
-    TRY(read_some(p->path, p->fd, head, sizeof *head, at, &n));
+    TRY(part_read(p->path, p->fd, head, sizeof *head, at, &n));
     if (n < sizeof *head || memcmp(head->magic, part_magic, sizeof part_magic) != 0 ||
         head->k != p->o.shape.k || head->type != p->o.shape.type)
         return status_ok();
@@ -145,7 +128,7 @@ static struct status read_record(struct logprobs_part *p, uint64_t at, struct pa
         TRY(mem_grow(&p->bytes, 0, head->n_bytes, 1, "log-probabilities"));
         p->bytes_capacity = head->n_bytes;
     }
-    TRY(read_some(p->path, p->fd, p->bytes, head->n_bytes, at + sizeof *head, &n));
+    TRY(part_read(p->path, p->fd, p->bytes, head->n_bytes, at + sizeof *head, &n));
     *found = n == head->n_bytes && head_checksum(head, p->bytes) == head->checksum;
     return status_ok();
 }
@@ -156,6 +139,7 @@ static struct status scan(struct logprobs_part *p)
     struct part_head head;
     bool found;
     for (;;) {
+        TRY(part_skip_rows(p, &p->n));
         TRY(read_record(p, p->n, &head, &found));
         if (!found) break;
         TRY(index_set(p, head.line, p->n));
@@ -171,7 +155,7 @@ struct status logprobs_part_check(struct logprobs_part *p, uint64_t line, const 
     uint64_t entry;
     size_t n;
     TRY(index_get(p, line, &entry, 1));
-    if (entry > 0) TRY(read_some(p->path, p->fd, &head, sizeof head, entry - 1, &n));
+    if (entry > 0) TRY(part_read(p->path, p->fd, &head, sizeof head, entry - 1, &n));
     if (head.line == line && memcmp(head.digest, digest, sizeof head.digest) == 0)
         return status_ok();
     return status_make(STATUS_INPUT,
@@ -232,6 +216,7 @@ void logprobs_part_destroy(struct logprobs_part **part)
     strbuf_fini(&p->record);
     mem_free(&p->numbers);
     mem_free(&p->bytes);
+    mem_free(&p->rows);
     mem_free(&p->path);
     mem_free(part);
 }
@@ -295,8 +280,9 @@ static void add_id(struct strbuf *s, const struct request_bytes *id)
     }
 }
 
+/* Adds to *n_hidden the hidden rows of the answer. */
 static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
-                       const struct request *c, const struct request *first)
+                       const struct request *c, const struct request *first, uint64_t *n_hidden)
 {
     struct strbuf *s = &p->record;
     const size_t at = s->n, n = c->n_tokens;
@@ -319,6 +305,7 @@ static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
         }
     }
     add_padding(s);
+    if (p->o.shape.hidden.layers.n > 0) *n_hidden += part_add_places(p, c, first);
 }
 
 /* Writes the record behind the others. If the failpoint is due, writes half of it and then fails or
@@ -327,10 +314,10 @@ static struct status write_record(struct logprobs_part *p)
 {
     const struct strbuf *s = &p->record;
     if (failpoint_due(p->o.failpoint, FAILPOINT_LOGPROBS_WRITE)) {
-        TRY(write_all(p->path, p->fd, s->data, s->n / 2, p->n));
+        TRY(part_write(p->path, p->fd, s->data, s->n / 2, p->n));
         return part_error(p->path, "writing", p->n + s->n / 2, failpoint_strike(p->o.failpoint));
     }
-    return write_all(p->path, p->fd, s->data, s->n, p->n);
+    return part_write(p->path, p->fd, s->data, s->n, p->n);
 }
 
 struct status logprobs_part_put(struct logprobs_part *p, const struct request *r)
@@ -340,16 +327,20 @@ struct status logprobs_part_put(struct logprobs_part *p, const struct request *r
                              .k = p->o.shape.k,
                              .type = p->o.shape.type};
     const int32_t n_each = request_n_each(r);
+    const bool has_hidden = p->o.shape.hidden.layers.n > 0;
+    uint64_t n_hidden = 0;
     memcpy(head.magic, part_magic, sizeof part_magic);
     strbuf_clear(&p->record);
     strbuf_add(&p->record, (const char *)&head, sizeof head);
+    if (has_hidden) strbuf_add(&p->record, (const char *)&n_hidden, sizeof n_hidden);
     for (int32_t i = 0; i < r->ask->n_choices; i++) {
         const struct request *c = result_row_choice(r, i);
-        add_answer(p, &r->custom_id, c, result_row_choice(r, i - i % n_each));
+        add_answer(p, &r->custom_id, c, result_row_choice(r, i - i % n_each), &n_hidden);
         head.n_tokens += c->n_tokens;
         head.n_answers++;
     }
     TRY(strbuf_status(&p->record));
+    if (has_hidden) memcpy(p->record.data + sizeof head, &n_hidden, sizeof n_hidden);
     head.n_bytes = p->record.n - sizeof head;
     head.checksum = head_checksum(&head, p->record.data + sizeof head);
     memcpy(p->record.data, &head, sizeof head);
@@ -388,10 +379,14 @@ static struct status count_record(struct logprobs_part *p, uint64_t at, void *us
 {
     struct logprobs_shape *shape = user;
     struct part_head head;
+    uint64_t n_hidden = 0;
     size_t n;
-    TRY(read_some(p->path, p->fd, &head, sizeof head, at, &n));
+    TRY(part_read(p->path, p->fd, &head, sizeof head, at, &n));
+    if (shape->hidden.layers.n > 0)
+        TRY(part_read(p->path, p->fd, &n_hidden, sizeof n_hidden, at + sizeof head, &n));
     shape->n_rows += head.n_answers;
     shape->n_tokens += head.n_tokens;
+    shape->hidden.n_rows += n_hidden;
     return status_ok();
 }
 
@@ -419,6 +414,9 @@ static struct status copy_answer(struct logprobs_part *p, struct logprobs_file *
     const size_t n = words[1], begin = *at + sizeof words, arrays = begin + padded(words[0]);
     *fits = *fits && words[2] <= n && arrays + arrays_bytes(shape, n) <= n_bytes;
     if (!*fits) return status_ok();
+    size_t end = arrays + arrays_bytes(shape, n);
+    if (shape->hidden.layers.n > 0) TRY(part_copy_rows(p, f, n_bytes, &end, fits));
+    if (!*fits) return status_ok();
     TRY(mem_strndup(&id, p->bytes + begin, words[0]));
     const int32_t *tokens = (const int32_t *)(p->bytes + arrays);
     const float *logprobs = (const float *)(tokens + n);
@@ -430,10 +428,12 @@ static struct status copy_answer(struct logprobs_part *p, struct logprobs_file *
                                      .tokens = tokens,
                                      .token_logprobs = logprobs,
                                      .top_ids = ids,
-                                     .top_logprobs = ids + n * shape->k};
+                                     .top_logprobs = ids + n * shape->k,
+                                     .hidden_first =
+                                         p->o.span == HIDDEN_ANSWERS ? (int32_t)words[2] - 1 : 0};
     const struct status st = logprobs_file_add(f, &row);
     mem_free(&id);
-    *at = arrays + arrays_bytes(shape, n);
+    *at = end;
     return st;
 }
 
@@ -441,8 +441,10 @@ static struct status copy_record(struct logprobs_part *p, uint64_t at, void *use
 {
     struct part_head head;
     bool good;
-    size_t n = 0;
+    size_t n =
+        p->o.shape.hidden.layers.n > 0 ? sizeof(uint64_t) : 0; /* the number of hidden rows */
     TRY(read_record(p, at, &head, &good));
+    good = good && head.n_bytes >= n;
     for (uint64_t i = 0; good && i < head.n_answers; i++)
         TRY(copy_answer(p, user, head.n_bytes, &n, &good));
     if (good) return status_ok();
@@ -454,7 +456,7 @@ static struct status write_file(struct logprobs_part *p, const char *path)
 {
     struct logprobs_shape shape = p->o.shape;
     struct logprobs_file *f = NULL;
-    shape.n_rows = shape.n_tokens = 0;
+    shape.n_rows = shape.n_tokens = shape.hidden.n_rows = 0;
     TRY(each_line(p, &shape, count_record));
     TRY(logprobs_file_create(path, &shape, &f));
     struct status st = each_line(p, f, copy_record);

@@ -2,10 +2,16 @@
  * written; then makes the HDF5 file from it, in the order of the lines. Knows rows only as finished
  * requests. Called by the lead.
  *
- *   part    records, in the order in which lines finish:
- *   record  struct part_head | answers of the line, each: u32 bytes of the id, n, prompt tokens,
- *           choice | id, padded to 4 bytes | i32 tokens [n] | f32 log-probabilities [n] |
- *           i32 top ids [n, k] | codes [n, k], padded to 4 bytes
+ *   part    records, in the order in which lines finish, and between them hidden rows, if they are
+ *           saved:
+ *   record  struct part_head | u64 hidden rows, if these are saved | answers of the line, each:
+ *           u32 bytes of the id, n, prompt tokens, choice | id, padded to 4 bytes | i32 tokens [n]
+ * | f32 log-probabilities [n] | i32 top ids [n, k] | codes [n, k], padded to 4 bytes | if hidden
+ * rows are saved: u32 places | struct stored_rows [places] rows    struct rows_head | the hidden
+ * rows of a step, as a result has them
+ *
+ * Why rows are written step by step: those of a token may take a hundred KiB, so the rows of
+ * unfinished lines would not fit the lead's memory. Rows of lines that never finished stay unused.
  *
  * Why a file of its own: an HDF5 file that is being written does not survive a kill, and a journal
  * should stay as small as the output, because every start reads all of it.
@@ -24,7 +30,8 @@
 /* Everything is borrowed and outlives the part. */
 struct logprobs_options {
     const char *path;            /* FILE.h5 */
-    struct logprobs_shape shape; /* n_rows and n_tokens are not used */
+    struct logprobs_shape shape; /* n_rows, n_tokens and hidden.n_rows are not used */
+    enum hidden_span span; /* tokens whose hidden rows are saved, if shape.hidden has layers */
     struct failpoint *failpoint; /* NULL: none */
 };
 
@@ -43,6 +50,11 @@ void logprobs_part_destroy(struct logprobs_part **p);
 /* Appends the record of a finished request without an error. At each token the request has
  * rules->n_saved_tops likely tokens, or the whole vocabulary if that is smaller. */
 struct status logprobs_part_put(struct logprobs_part *p, const struct request *r);
+
+/* Appends the hidden rows of a step; *at is the place of the first in the file. Must come before
+ * the records of the lines that they belong to, so that logprobs_part_sync makes both durable. */
+struct status logprobs_part_put_rows(struct logprobs_part *p, const char *rows, size_t n_bytes,
+                                     uint64_t *at);
 
 /* Checks that the part has the record of this line, which an earlier run finished, with this
  * digest. Errors: also STATUS_INPUT if it has not. */

@@ -157,6 +157,7 @@ void request_destroy(struct request **request)
     mem_free(&r->allowed);
     mem_free(&r->scores);
     mem_free(&r->prompt_tops);
+    mem_free(&r->hidden);
     mem_free(&r->logprobs);
     mem_free(&r->tops);
     mem_free(&r->error_message);
@@ -199,6 +200,17 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
     }
     r->logprobs[n] = logprob;
     if (n_tops > 0) memcpy(r->tops + n * n_tops, tops, n_tops * sizeof *tops);
+    return status_ok();
+}
+
+struct status request_take_hidden(struct request *r, const struct request_rows *rows)
+{
+    if (r->n_hidden_runs == r->hidden_capacity) {
+        const size_t grown = r->hidden_capacity < 4 ? 4 : 2 * r->hidden_capacity;
+        TRY(mem_grow(&r->hidden, r->n_hidden_runs, grown, sizeof *r->hidden, "hidden rows"));
+        r->hidden_capacity = grown;
+    }
+    r->hidden[r->n_hidden_runs++] = *rows;
     return status_ok();
 }
 
@@ -266,8 +278,9 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     const size_t n_words_bytes = words_bytes(&r->ask->words);
     if (r->ask->guide != NULL || n_words_bytes > 0)
         n += (size_t)rules->vocab_size / 8 + n_words_bytes;
-    const size_t per_token =
-        sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->ask->n_logprobs, r->ask->n_tops);
+    const size_t hidden_bytes = rules->saves_hidden ? 2 * sizeof *r->hidden : 0;
+    const size_t per_token = sizeof(int32_t) + row_bytes_per_token + hidden_bytes +
+                             logprob_bytes(r->ask->n_logprobs, r->ask->n_tops);
     /* beam search has running hypotheses, ended ones, and probes */
     const size_t n_answers =
         r->ask->beam.width > 0 ? 4 * (size_t)r->ask->beam.width : (size_t)r->ask->n_choices;

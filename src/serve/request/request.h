@@ -68,6 +68,19 @@ struct request_adapter {
     uint64_t key;       /* a hash of its weights, not 0 */
 };
 
+/* The tokens whose hidden rows are saved. */
+enum hidden_span {
+    HIDDEN_ALL,    /* of prompt and answer; the answer's last token has no row */
+    HIDDEN_GIVEN,  /* of the prompt */
+    HIDDEN_ANSWERS /* from the prompt's last token on: the rows from which tokens were drawn */
+};
+
+#define HIDDEN_SPAN_WORDS                                                                          \
+    {"all", HIDDEN_ALL}, {"given", HIDDEN_GIVEN},                                                  \
+    {                                                                                              \
+        "answers", HIDDEN_ANSWERS                                                                  \
+    }
+
 /* The model and the flags, against which lines are checked. Everything is borrowed. */
 struct request_rules {
     struct request_defaults defaults;
@@ -97,6 +110,8 @@ struct request_rules {
     int32_t n_saved_tops;              /* how many of the most likely tokens are kept at every
                                           token, for --save-logprobs; 0: as many as a line asks
                                           for */
+    bool saves_hidden;                 /* rows are saved for --save-hidden */
+    enum hidden_span hidden_span;
 };
 
 /* allowed_token_ids and bad_words (request_answer.h). */
@@ -217,6 +232,13 @@ struct request_prompt {
                                   repeats it */
 };
 
+/* Hidden rows of consecutive tokens, which are stored outside the request (scheduler.h,
+ * rows_sink_fn). */
+struct request_rows {
+    uint64_t at, checksum; /* where they are, and the XXH3-64 of their bytes */
+    size_t from, n;        /* of the tokens [from, from + n) */
+};
+
 /* A line and its answer so far, or one of a line's answers. */
 struct request {
     uint64_t line;                  /* number, from 1 */
@@ -259,6 +281,11 @@ struct request {
     /* the vector; owned */
     int64_t *pooled; /* [D] the sum of the rows pooled so far (plan/step_plan.h); NULL: none */
     size_t n_pooled; /* of the first n_pooled tokens the rows have been pooled, or are not wanted */
+
+    /* hidden rows that are saved; owned */
+    struct request_rows *hidden; /* [n_hidden_runs], in the order of their tokens */
+    size_t n_hidden_runs, hidden_capacity;
+    size_t n_hidden; /* of the first n_hidden tokens the rows are stored, or are not wanted */
 
     /* the state */
     enum request_finish finish;
@@ -358,6 +385,9 @@ struct status request_take_token(struct request *r, const struct request_rules *
 /* Local. Stores the log-probability of the token that is taken next, and the n_tops most likely
  * tokens. Errors: STATUS_MEMORY. */
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
+
+/* Local. Takes stored rows, which follow those taken before. Errors: STATUS_MEMORY. */
+struct status request_take_hidden(struct request *r, const struct request_rows *rows);
 
 /* Local. True when r's row depends only on r's tokens, so that the tokens may come from another run
  * or an equal request. */

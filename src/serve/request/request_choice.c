@@ -68,3 +68,13 @@ struct status request_create_choice(struct request *r, uint32_t choice, struct r
     if (choice % (uint32_t)request_n_each(r) > 0) ask.n_prompt_logprobs = ask.n_prompt_tops = -1;
     return request_create_variant(r, choice, &ask, out);
 }
+
+struct request_span request_hidden_span(const struct request *r, const struct request_rules *rules)
+{
+    const bool is_first = r->parent == NULL || r->choice % (uint32_t)request_n_each(r->parent) == 0;
+    struct request_span span = {0, SIZE_MAX};
+    if (!rules->saves_hidden) return (struct request_span){0, 0};
+    if (!is_first || rules->hidden_span == HIDDEN_ANSWERS) span.begin = r->n_prompt - 1;
+    if (rules->hidden_span == HIDDEN_GIVEN) span.end = is_first ? r->n_prompt : span.begin;
+    return span;
+}

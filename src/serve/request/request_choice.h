@@ -33,4 +33,11 @@ static inline const struct request_prompt *request_prompt_of(const struct reques
     return &line->prompts[choice / (uint32_t)request_n_each(line)];
 }
 
+/* Local. Returns the tokens whose hidden rows are saved with r itself, [begin, end); `end` may be
+ * beyond r's tokens. The rows of a prompt's tokens but the last are those of its first answer. */
+struct request_span {
+    size_t begin, end;
+};
+struct request_span request_hidden_span(const struct request *r, const struct request_rules *rules);
+
 #endif

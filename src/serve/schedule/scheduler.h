@@ -26,6 +26,10 @@ enum {
 typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, const float *rows,
                                      int32_t n_rows, int32_t vocab);
 
+/* Stores the hidden rows of a step, n_bytes, borrowed for the call. Sets *at to the place of the
+ * first; the next row's is row_bytes further. */
+typedef struct status rows_sink_fn(void *user, const char *rows, size_t n_bytes, uint64_t *at);
+
 /* Writes up to n_most draft tokens that may follow r's, and returns how many. */
 typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
@@ -62,6 +66,8 @@ struct scheduler_options {
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: no logits are wanted */
     void *logits_user;
+    rows_sink_fn *store_rows; /* called if the rules want hidden rows */
+    void *store_rows_user;
 };
 
 struct scheduler;

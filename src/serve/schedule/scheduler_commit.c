@@ -5,11 +5,14 @@
 
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
-/* Positions in a result of the next sequence's scores, logits, likely tokens and pooled rows. */
+/* Positions in a result of the next sequence's scores, logits, likely tokens, pooled rows and
+ * hidden rows. */
 struct cursor {
     const struct step_result *result;
-    size_t score, logit_row, top, pool;
+    size_t score, logit_row, top, pool, hidden;
+    uint64_t stored_at; /* where the first of the result's hidden rows is stored */
 };
 
 static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
@@ -150,6 +153,27 @@ static struct status take_pool(struct sequence *q, const struct result_seq *seq,
     return status_make(STATUS_BUG, "line %llu: no row was pooled", (unsigned long long)q->r->line);
 }
 
+/* Takes the places of the sequence's hidden rows, which are stored already. */
+static struct status take_hidden(const struct scheduler *s, struct sequence *q,
+                                 const struct result_seq *seq, const struct cursor *c)
+{
+    const size_t end = q->pos0 + (size_t)q->n_rows, row_bytes = c->result->hidden_row_bytes;
+    const struct request_span rows = scheduler_hidden_rows(s, q->r, q->pos0, end);
+    const size_t n = rows.begin < rows.end ? rows.end - rows.begin : 0;
+    if ((size_t)seq->n_hidden != n || c->hidden + n > c->result->n_hidden_rows) {
+        return status_make(STATUS_BUG, "line %llu: expected %zu hidden rows, found %d",
+                           (unsigned long long)q->r->line, n, seq->n_hidden);
+    }
+    if (n == 0) return status_ok();
+    q->r->n_hidden = rows.end;
+    const char *bytes = c->result->hidden + c->hidden * row_bytes;
+    return request_take_hidden(q->r,
+                               &(struct request_rows){.at = c->stored_at + c->hidden * row_bytes,
+                                                      .checksum = XXH3_64bits(bytes, n * row_bytes),
+                                                      .from = rows.begin,
+                                                      .n = n});
+}
+
 static struct status take_result(struct scheduler *s, struct sequence *q,
                                  const struct result_seq *seq, const struct cursor *c)
 {
@@ -169,6 +193,7 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
     if (q->state == SEQUENCE_RUNNING) scheduler_release_window(s, q);
     if (q->is_scored) TRY(take_scores(s, q, seq, c));
     TRY(take_tops(s, q, seq, c));
+    TRY(take_hidden(s, q, seq, c));
     if (q->r->ask->pool != POOL_NONE) {
         TRY(take_pool(q, seq, c));
     } else if (!scheduler_samples(s, q->r)) {
@@ -191,6 +216,7 @@ static void scheduler_commit_advance(struct cursor *c, const struct result_seq *
     c->logit_row += (size_t)seq->n_logits;
     c->top += (size_t)seq->n_tops;
     c->pool += (size_t)seq->n_pools;
+    c->hidden += (size_t)seq->n_hidden;
 }
 
 static struct status scheduler_commit_check_id(const struct microbatch *m, const struct sequence *q,
@@ -291,6 +317,9 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
     adapt_budget(s, m);
     measure_step_rows(s, m);
     struct cursor c = {.result = result};
+    if (result->n_hidden_rows > 0)
+        TRY(s->o.store_rows(s->o.store_rows_user, result->hidden,
+                            result->n_hidden_rows * result->hidden_row_bytes, &c.stored_at));
     const struct result_seq *seqs = result->seqs;
     for (size_t i = 0; i < m->n_flight; i++) {
         const int32_t n = 1 + m->flight[i]->n_drafts;

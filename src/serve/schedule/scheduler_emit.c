@@ -72,6 +72,18 @@ static void plan_pool(const struct sequence *q, size_t end, struct plan_seq *seq
     seq->n_pool = (int32_t)(to - from);
 }
 
+/* Asks for the hidden rows of the positions [pos0, end), of which some may be stored already, or
+ * not wanted. */
+static void plan_hidden(const struct scheduler *s, const struct request *r, size_t end,
+                        struct plan_seq *seq)
+{
+    const struct request_span rows = scheduler_hidden_rows(s, r, (size_t)seq->pos0, end);
+    if (rows.begin >= rows.end) return;
+    seq->want |= PLAN_HIDDEN;
+    seq->hidden_from = (int32_t)(rows.begin - (size_t)seq->pos0);
+    seq->n_hidden = (int32_t)(rows.end - rows.begin);
+}
+
 /* Adds the plan's entry for q's next n_rows rows. */
 static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct sequence *q)
 {
@@ -94,6 +106,7 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
     if (q->is_scored) seq.want = PLAN_SCORE;
     if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
     if (r->ask->pool != POOL_NONE) plan_pool(q, end, &seq);
+    plan_hidden(s, r, end, &seq);
     if (r->ask->n_prompt_tops > 0) seq.n_prompt_logprobs = r->ask->n_prompt_tops;
     if (is_last && scheduler_samples(s, r)) {
         TRY(adjusts_update(&q->adjusts, r, s->o.rules));
@@ -127,6 +140,7 @@ static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
     if (r->ask->guide != NULL)
         ahead->guide_state =
             guide_next(r->ask->guide, ahead->guide_state, q->drafts[i], pos == r->n_prompt);
+    plan_hidden(s, r, pos + 1, &seq);
     if (r->ask->n_prompt_tops > 0) seq.n_prompt_logprobs = r->ask->n_prompt_tops;
     TRY(adjusts_add(&s->draft_adjusts, r, q->drafts[i]));
     TRY(make_draw(s, r, ahead, &s->draft_adjusts, &draw));

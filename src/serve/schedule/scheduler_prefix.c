@@ -43,15 +43,18 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
 }
 
 /* Returns the number of q's first blocks that it may take from others: those before the first row
- * that q must compute. If rows are pooled or log-probabilities of the prompt are wanted, that is
- * the first such row; otherwise it is the last token's row, from which the next token is drawn. */
-size_t scheduler_prefix_sharable(const struct sequence *q)
+ * that q must compute. If rows are pooled or stored, or log-probabilities of the prompt are wanted,
+ * that is the first such row; otherwise it is the last token's row, from which the next token is
+ * drawn. */
+size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequence *q)
 {
     const struct request *r = q->r;
     const enum request_pool pool = r->ask->pool;
     if (pool == POOL_CLS || pool == POOL_MEAN) return 0;
-    const size_t first = r->ask->n_prompt_tops >= 0 ? r->score_from : r->n_tokens;
-    return (first - 1) / block_tokens;
+    const size_t first = (r->ask->n_prompt_tops >= 0 ? r->score_from : r->n_tokens) - 1;
+    const struct request_span stored = scheduler_hidden_rows(s, r, 0, r->n_tokens);
+    const bool stores_first = stored.begin < stored.end && stored.begin < first;
+    return (stores_first ? stored.begin : first) / block_tokens;
 }
 
 /* How far q can continue with cached blocks. */
@@ -67,7 +70,7 @@ static struct prefix_way find_way(const struct scheduler *s, const struct replic
 {
     struct prefix_way way = {begin, parent};
     size_t complete_from = begin; /* from this block on no windowed block is missing */
-    for (size_t b = begin; b < scheduler_prefix_sharable(q); b++) {
+    for (size_t b = begin; b < scheduler_prefix_sharable(s, q); b++) {
         parent = scheduler_prefix_find(replica, q, b, parent);
         if (parent < 0) break;
         const bool has_all =
@@ -120,7 +123,7 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         const struct sequence *other = replica->groups[g].running.head;
         for (; other != NULL; other = other->next) {
-            while (m.n_coming < scheduler_prefix_sharable(q) && will_have(other, q, m.n_coming))
+            while (m.n_coming < scheduler_prefix_sharable(s, q) && will_have(other, q, m.n_coming))
                 m.n_coming++;
         }
     }
@@ -131,7 +134,7 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
 {
     const size_t b = q->n_computed / block_tokens;
     if (!s->o.flags.prefix_cache || q->n_computed % block_tokens != 0 ||
-        b >= scheduler_prefix_sharable(q))
+        b >= scheduler_prefix_sharable(s, q))
         return false;
     const struct replica *replica = &s->replicas[q->replica];
     for (int32_t g = 0; g < s->o.n_groups; g++) {

@@ -5,6 +5,7 @@
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 
+#include "serve/request/request_choice.h"
 #include "serve/schedule/block_pool.h"
 #include "serve/schedule/prefix_cache.h"
 #include "serve/schedule/scheduler.h"
@@ -93,6 +94,18 @@ static inline int32_t replica_n_free(const struct replica *r)
 static inline bool scheduler_samples(const struct scheduler *s, const struct request *r)
 {
     return !s->o.rules->score && r->ask->pool == POOL_NONE && r->ask->max_tokens > 0;
+}
+
+/* Returns the rows of the positions [pos0, end) that are to be stored: those that are wanted and
+ * not stored yet; [begin, end) with begin >= end if there are none. After a preemption, rows that
+ * are stored already are computed again. */
+static inline struct request_span
+scheduler_hidden_rows(const struct scheduler *s, const struct request *r, size_t pos0, size_t end)
+{
+    const struct request_span wanted = request_hidden_span(r, s->o.rules);
+    const size_t from = wanted.begin > r->n_hidden ? wanted.begin : r->n_hidden;
+    return (struct request_span){.begin = from > pos0 ? from : pos0,
+                                 .end = end < wanted.end ? end : wanted.end};
 }
 
 /* Returns q's blocks at place b, one for each table. */
@@ -221,7 +234,7 @@ struct prefix_match {
 void scheduler_count_jump(struct scheduler *s, struct sequence *q);
 
 /* Returns how many of q's first blocks it may take from others. */
-size_t scheduler_prefix_sharable(const struct sequence *q);
+size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequence *q);
 
 /* Makes the keys of all full blocks of q's tokens; call it before the functions below. Errors:
  * STATUS_MEMORY. */

@@ -132,7 +132,7 @@ static size_t blocks_to_find(const struct scheduler *s, const struct sequence *q
     size_t end = q->n_cached, complete_from = q->n_cached;
     uint64_t key[2];
     start_key(s, q, q->n_cached, key);
-    for (size_t b = q->n_cached; b < scheduler_prefix_sharable(q); b++) {
+    for (size_t b = q->n_cached; b < scheduler_prefix_sharable(s, q); b++) {
         const struct tier_find f = find_block(s, q, b, key);
         if (f.source == SOURCE_NONE) break;
         if (!f.has_windows && t->n_windowed > 0) complete_from = b + 1;
