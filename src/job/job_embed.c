@@ -100,6 +100,14 @@ struct status job_embed_check_causal(const struct ckpt *c, const struct arch *m)
                        "implemented");
 }
 
+/* Reads how many tokens a text may have: {"max_seq_length": 256}. */
+static void read_transformer(struct job_embed *e, const struct js_node *transformer)
+{
+    int64_t most;
+    if (js_int(js_get(transformer, "max_seq_length"), &most) && most > 0 && most <= INT32_MAX)
+        e->rules.max_tokens = (int32_t)most;
+}
+
 static struct status read_files(struct job_embed *e, const struct embed_flags *flags,
                                 const struct ckpt *c, const struct arch *m)
 {
@@ -111,8 +119,29 @@ static struct status read_files(struct job_embed *e, const struct embed_flags *f
     const struct js_node *pooling = js_get(root, "pooling");
     bool pools = js_type(pooling) == JS_OBJECT;
     TRY(read_embed_modules(e, js_get(root, "modules"), &pools));
+    read_transformer(e, js_get(root, "transformer"));
     if (flags->pooling == POOL_NONE) TRY(read_pooling(e, pooling, pools));
     return read_embed_prompts(e, js_get(root, "settings"), flags->prompt_name);
+}
+
+struct status job_embed_check_case(const struct job_embed *e, struct tokenizer *t)
+{
+    const struct js_node *root = e->doc != NULL ? js_root(e->doc) : NULL;
+    struct token_list ids = {0};
+    bool lowers = false;
+    (void)js_bool(js_get(js_get(root, "transformer"), "do_lower_case"), &lowers);
+    if (!lowers || t == NULL) return status_ok();
+    struct status st = tokenizer_encode(t, "aA\xC3\xA4\xC3\x84", 6, 0, &ids);
+    struct token_list lower = {0};
+    if (!status_failed(&st)) st = tokenizer_encode(t, "aa\xC3\xA4\xC3\xA4", 6, 0, &lower);
+    const bool is_same =
+        ids.n == lower.n && memcmp(ids.ids, lower.ids, ids.n * sizeof *ids.ids) == 0;
+    if (!status_failed(&st) && !is_same)
+        st = status_make(STATUS_INPUT, "sentence_bert_config.json: \"do_lower_case\": true is not "
+                                       "implemented for a tokenizer that keeps upper case");
+    token_list_fini(&ids);
+    token_list_fini(&lower);
+    return st;
 }
 
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
@@ -122,9 +151,11 @@ struct status job_embed_init(struct job_embed *e, const struct embed_flags *flag
                                       .width = (int32_t)m->width,
                                       .dimensions = (int32_t)flags->dimensions,
                                       .encoding = flags->encoding,
+                                      .cuts_texts = flags->long_texts == EMBED_LONG_CUT,
                                       .pool = flags->pooling,
                                       .normalizes = true}};
     TRY(status_wrap(read_files(e, flags, c, m), "%s", ckpt_path(c)));
+    if (flags->max_text_tokens > 0) e->rules.max_tokens = (int32_t)flags->max_text_tokens;
     if (e->rules.pool == POOL_NONE) e->rules.pool = m->encoder ? POOL_MEAN : POOL_LAST;
     if (flags->normalize != EMBED_AUTO) e->rules.normalizes = flags->normalize == EMBED_ON;
     if (e->rules.dimensions == 0) e->rules.dimensions = (int32_t)m->width;

@@ -25,6 +25,11 @@ struct job_embed {
 struct status job_embed_init(struct job_embed *e, const struct embed_flags *flags,
                              const struct ckpt *c, const struct arch *m);
 
+/* Local, after job_embed_init. Refuses a checkpoint whose texts must be in lower case before they
+ * are tokenized, unless the tokenizer t does that itself (NULL: texts are refused anyway). Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
+struct status job_embed_check_case(const struct job_embed *e, struct tokenizer *t);
+
 /* Local. Refuses a decoder whose tokens attend to later tokens, as a field of config.json tells.
  * Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status job_embed_check_causal(const struct ckpt *c, const struct arch *m);

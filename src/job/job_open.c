@@ -445,7 +445,11 @@ struct status job_open_lead(struct job *j)
     TRY(job_paths_check(o));
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
     TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
-    if (o->mode == LEAD_EMBED) TRY(job_embed_init(&j->embed, &o->embed, j->ckpt, &j->model));
+    if (o->mode == LEAD_EMBED) {
+        TRY(job_embed_init(&j->embed, &o->embed, j->ckpt, &j->model));
+        TRY(status_wrap(job_embed_check_case(&j->embed, j->text.tokenizer), "%s",
+                        ckpt_path(j->ckpt)));
+    }
     if (o->mode == LEAD_RANK)
         TRY(job_rank_init(&j->embed, &o->rank, j->ckpt, &j->model, j->text.tokenizer));
     TRY(o->serves ? open_port(j, &port) : open_lines(j));

@@ -343,6 +343,44 @@ class EmbedTest:
         done = self.shoal("convert", folder, self.work / "outside.h5")
         expect(done.status == 3 and "expected a folder of the model" in done.err, str(done))
 
+    def check_long(self):
+        """Texts of more tokens than max_seq_length are error rows or cut as sentence-transformers cuts them: at the end
+        of the text, before the tokens that the tokenizer adds."""
+        folder, most = self.work / "short", 12
+        shutil.copytree(GOLDENS / ENCODER / "hf", folder)
+        (folder / "sentence_bert_config.json").write_text(json.dumps(dict(max_seq_length=most, do_lower_case=False)))
+        model, texts = self.convert(folder, "short"), self.facts[ENCODER]["texts"]
+        long = max(texts, key=lambda t: len(t["ids"]))
+        fits = min(texts, key=lambda t: len(t["ids"]))
+        lines = [{"custom_id": "long", "input": long["text"]}, {"custom_id": "fits", "input": fits["text"]},
+                 {"custom_id": "list", "input": [long["text"], fits["text"], long["text"]]},
+                 {"custom_id": "ids", "input": long["ids"][:most - 1] + long["ids"][-1:]},
+                 {"custom_id": "long ids", "input": long["ids"][:most + 1]}]
+        rows = self.embed(model, lines)
+        for name in ("long", "list", "long ids"):
+            expect(f"expected at most {most}: the checkpoint's max_seq_length" in rows[name]["error"]["message"],
+                   f"{rows[name]}")
+        rows, n_cut = self.embed(model, lines, "--long-texts", "cut"), len(long["ids"]) - most
+        expect(rows["long"]["embedding"] == rows["ids"]["embedding"], "cut elsewhere")
+        expect(rows["list"]["embeddings"] == [rows[name]["embedding"] for name in ("ids", "fits", "ids")], "in a list")
+        expect([rows[name].get("cut_tokens") for name in ("long", "list", "fits", "ids")] ==
+               [n_cut, 2 * n_cut, None, None], f"{rows}")
+        expect(rows["long"]["usage"]["prompt_tokens"] == most and "error" in rows["long ids"], f"{rows}")
+        rows = self.embed(model, lines, "--max-text-tokens", len(long["ids"]))
+        self.check_near(rows["long"]["embedding"], shortened(long["cls"], 99, True), "a limit of the user's")
+        rows = self.embed(model, lines, "--max-text-tokens", 100, "--max-model-len", 5, "--long-texts", "cut")
+        expect(rows["long"]["usage"]["prompt_tokens"] == 5, f"{rows['long']}")
+
+    def check_lower_case(self):
+        """do_lower_case is refused unless the tokenizer has that effect anyway."""
+        for name, sentence in ((ENCODER, None), ("qwen3-embed", "do_lower_case")):
+            folder = self.work / f"lower-{name}"
+            shutil.copytree(GOLDENS / name / "hf", folder)
+            (folder / "sentence_roberta_config.json").write_text(json.dumps(dict(max_seq_length=None,
+                                                                                 do_lower_case=True)))
+            done = self.job(self.convert(folder, f"lower-{name}"), [{"input": "x"}])
+            expect(done.status == (3 if sentence else 0) and (sentence or "") in done.err, f"{name}: {done}")
+
     def check_encoder(self):
         """What an encoder cannot do, and texts that no step holds."""
         path = self.models[ENCODER]
@@ -369,6 +407,8 @@ class EmbedTest:
 
     def errors(self):
         self.check_encoder()
+        self.check_long()
+        self.check_lower_case()
         self.check_rows()
         self.check_flags()
         self.check_files()

@@ -5,11 +5,12 @@
 
 #include "base/strbuf.h"
 
-/* Local. Reads modules.json, the config.json of its pooling module, and
- * config_sentence_transformers.json of a folder into one JSON object (docs/embed.md):
- *   {"modules": [...], "pooling": {...}, "settings": {...}}
- * A member is null if its file is missing. `out` stays empty if there is none of them. Errors:
- * STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Reads modules.json, the config.json of its pooling module,
+ * config_sentence_transformers.json and sentence_bert_config.json (or one of the names that it has
+ * beside other models) of a folder into one JSON object (docs/embed.md):
+ *   {"modules": [...], "pooling": {...}, "settings": {...}, "transformer": {...}}
+ * A member is null, and the last one is missing, if its file is missing or modules.json is. `out`
+ * stays empty if there is none of them. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status sentence_files_read(const char *folder, struct strbuf *out);
 
 #endif

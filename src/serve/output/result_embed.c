@@ -110,6 +110,7 @@ struct status result_embed_plain(const struct request *r, const struct embed_rul
         TRY(add_vectors(r, rules, false, out));
         if (r->ask->is_list) strbuf_puts(out, "]");
     }
+    if (r->n_cut > 0) strbuf_printf(out, ",\"cut_tokens\":%zu", r->n_cut);
     strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu}", r->n_prompt);
     return strbuf_status(out);
 }

@@ -7,6 +7,7 @@
 #include "serve/request/embed_rules.h"
 
 enum embed_switch { EMBED_AUTO, EMBED_ON, EMBED_OFF };
+enum embed_long { EMBED_LONG_ERROR, EMBED_LONG_CUT };
 
 #define EMBED_FLAGS(FLAG)                                                                          \
     FLAG(enum request_pool, pooling, "pooling",                                                    \
@@ -30,7 +31,16 @@ enum embed_switch { EMBED_AUTO, EMBED_ON, EMBED_OFF };
     FLAG(enum embed_encoding, encoding, "encoding-format",                                         \
          OF_CHOICE({"float", EMBED_FLOATS}, {"base64", EMBED_BASE64}), .preset = "float",          \
          .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_ALWAYS,                               \
-         .help = "numbers, or base64 of little-endian f32")
+         .help = "numbers, or base64 of little-endian f32")                                        \
+    FLAG(uint32_t, max_text_tokens, "max-text-tokens", OF_COUNT(0, 1 << 24, "N"), .preset = "0",   \
+         .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_CHANGED,                              \
+         .help = "the most tokens of a text; 0: as the checkpoint's sentence-transformers files "  \
+                 "say (max_seq_length), otherwise as many as the context holds")                   \
+    FLAG(enum embed_long, long_texts, "long-texts",                                                \
+         OF_CHOICE({"error", EMBED_LONG_ERROR}, {"cut", EMBED_LONG_CUT}), .preset = "error",       \
+         .commands = IN_EMBED | IN_SERVE, .journal = JOURNAL_CHANGED,                              \
+         .help = "longer texts become error rows, or are cut at their end, as "                    \
+                 "sentence-transformers does")
 
 struct embed_flags {
     EMBED_FLAGS(FLAG_FIELD)

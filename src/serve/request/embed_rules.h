@@ -59,6 +59,8 @@ struct embed_rules {
     int32_t dimensions;            /* the dimensions of a vector when its line does not set them,
                                       1 to D */
     enum embed_encoding encoding;  /* the encoding when the line does not set it */
+    int32_t max_tokens;            /* of a text; 0: as many as the context holds */
+    bool cuts_texts;               /* texts of more tokens are cut; false: they become error rows */
     const struct js_node *prompts; /* an object with texts by their names; NULL: none */
     struct rank_rules rank;
     const char *prompt; /* name of the text before each input when its line does not set it;

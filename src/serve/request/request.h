@@ -259,7 +259,8 @@ struct request {
     size_t n_tokens, n_prompt, tokens_capacity;
     struct request_prompt *prompts; /* [n_prompts], owned; NULL: an answer, or a line with one
                                        prompt that is not echoed */
-    size_t n_cut;                   /* tokens of a context that were left out at its beginning */
+    size_t n_cut;                   /* tokens of a context that were left out at its beginning, or
+                                       of an embedded line's texts at their ends */
     size_t second_from; /* the first token of type 1, a pair's second text for an encoder; 0: none
                            has type 1 */
     struct detokenizer detokenizer;

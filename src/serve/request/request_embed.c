@@ -25,6 +25,41 @@ struct status request_add_part(struct request_parser *p, const char *what, const
     return request_add_tokens(p, ids, n);
 }
 
+/* Returns how many of the ids [n] the post-processor has put before the text's own, own [n_own];
+ * n + 1: the ids do not have these in a row. */
+static size_t find_own(const int32_t *ids, size_t n, const int32_t *own, size_t n_own)
+{
+    for (size_t i = 0; n_own > 0 && i + n_own <= n; i++)
+        if (memcmp(ids + i, own, n_own * sizeof *own) == 0) return i;
+    return n + 1;
+}
+
+/* Cuts a text's tokens to n_most, at the end of its own: the tokens that the post-processor puts
+ * around a text stay. */
+static struct status cut_text(struct request_parser *p, const struct strbuf *text, size_t n_most,
+                              struct token_list *list)
+{
+    struct token_list own = {0};
+    struct status st =
+        tokenizer_encode(p->rules->tokenizer, text->data, text->n, TOKENIZER_PARSE_SPECIAL, &own);
+    const size_t n_cut = list->n - n_most, n_before = find_own(list->ids, list->n, own.ids, own.n);
+    if (!status_failed(&st) && n_before <= list->n && own.n > n_cut) {
+        const size_t end = n_before + own.n;
+        memmove(list->ids + end - n_cut, list->ids + end, (list->n - end) * sizeof *list->ids);
+        list->n = n_most;
+        p->r->n_cut += n_cut;
+    }
+    token_list_fini(&own);
+    return st;
+}
+
+/* Returns the most tokens that a text may have. */
+static size_t most_tokens(const struct request_rules *rules)
+{
+    const int32_t most = rules->embed->max_tokens;
+    return (size_t)(most > 0 && most < rules->max_model_len ? most : rules->max_model_len);
+}
+
 /* Appends the tokens of a text, with the text `before` (the prompt of prompt_name; NULL: none) in
  * front of it. */
 static struct status take_text(struct request_parser *p, const char *what,
@@ -44,6 +79,8 @@ static struct status take_text(struct request_parser *p, const char *what,
     if (!status_failed(&st))
         st = tokenizer_encode(p->rules->tokenizer, whole.n > 0 ? whole.data : "", whole.n,
                               TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
+    if (!status_failed(&st) && p->rules->embed->cuts_texts && list.n > most_tokens(p->rules))
+        st = cut_text(p, &whole, most_tokens(p->rules), &list);
     if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
     if (!status_failed(&st)) st = request_add_part(p, what, list.ids, list.n);
     token_list_fini(&list);

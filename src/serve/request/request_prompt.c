@@ -19,6 +19,12 @@ struct status request_check_length(struct request_parser *p, size_t n)
         return request_bad(p, "invalid_request", "the prompt has no tokens, expected at least one");
     }
     const size_t most = (size_t)p->rules->max_model_len - (samples ? 1 : 0);
+    const size_t most_of_text = p->rules->embed != NULL ? (size_t)p->rules->embed->max_tokens : 0;
+    if (most_of_text > 0 && n > most_of_text && most_of_text < most)
+        return request_bad(p, "context_length_exceeded",
+                           "the text has %zu tokens, expected at most %zu: the checkpoint's "
+                           "max_seq_length, or --max-text-tokens",
+                           n, most_of_text);
     if (n <= most) return status_ok();
     return request_bad(p, "context_length_exceeded",
                        "the prompt has %zu tokens, expected at most %zu: the context holds %d%s", n,
