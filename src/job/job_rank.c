@@ -54,6 +54,18 @@ static struct status read_floats(struct ckpt *c, const char *name, uint64_t n, f
                        t == NULL ? 0 : (unsigned long long)(t->n_rows * t->n_cols));
 }
 
+/* Turns w [n, n] over: rows become columns. */
+static void transpose(float *w, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < i; k++) {
+            const float kept = w[i * n + k];
+            w[i * n + k] = w[k * n + i];
+            w[k * n + i] = kept;
+        }
+    }
+}
+
 /* Reads what an encoder's head has besides score.weight. */
 static struct status read_dense(struct job_embed *e, struct ckpt *c)
 {
@@ -63,6 +75,7 @@ static struct status read_dense(struct job_embed *e, struct ckpt *c)
     TRY(mem_alloc(&e->dense, width * (width + 1) + rank->n_labels, sizeof *e->dense, "a head"));
     float *dense_bias = e->dense + width * width, *bias = dense_bias + width;
     TRY(read_floats(c, "score.dense.weight", width * width, e->dense));
+    transpose(e->dense, width);
     TRY(read_floats(c, "score.dense.bias", width, dense_bias));
     TRY(read_floats(c, "score.bias", rank->n_labels, bias));
     rank->dense = e->dense;

@@ -46,7 +46,7 @@ struct rank_rules {
     bool joins;     /* the tokenizer joins query and document, and there is no pair_template */
     bool has_types; /* the tokens of the document then have the type that the tokenizer says */
     /* an encoder's head has a dense layer and a tanh before `head`, and a bias. All NULL: none */
-    const float *dense, *dense_bias, *bias; /* [D, D], [D], [n_labels] */
+    const float *dense, *dense_bias, *bias; /* [D inputs, D outputs], [D], [n_labels] */
     double *work;                           /* [D] scratch of request_scores */
     const char *instruction;                /* the instruction of a pair whose line has none */
 };

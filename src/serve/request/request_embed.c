@@ -269,15 +269,19 @@ static void activate_scores(const struct rank_rules *rank, float *scores, size_t
     for (size_t i = 0; i < n; i++) scores[i] /= sum;
 }
 
-/* rank->work [D] = tanh of the dense layer's outputs for the pooled row. */
+/* rank->work [D] = tanh of the dense layer's outputs for the pooled row. The outputs' chains run
+ * beside each other, so that none waits for its own last sum. */
 static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
     const double unit = 1.0 / (double)(1 << PLAN_POOL_BITS);
+    for (size_t k = 0; k < width; k++) rank->work[k] = 0;
+    for (size_t i = 0; i < width; i++) {
+        const float *weights = rank->dense + i * width;
+        const double x = (double)r->pooled[i];
+        for (size_t k = 0; k < width; k++) rank->work[k] += x * (double)weights[k];
+    }
     for (size_t k = 0; k < width; k++) {
-        double sum = 0;
-        for (size_t i = 0; i < width; i++)
-            sum += (double)r->pooled[i] * (double)rank->dense[k * width + i];
-        const double x = sum * unit + (double)rank->dense_bias[k];
+        const double x = rank->work[k] * unit + (double)rank->dense_bias[k];
         const double e = (double)rank->exponential((float)(-2 * fabs(x)));
         rank->work[k] = copysign((1 - e) / (1 + e), x);
     }
