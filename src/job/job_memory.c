@@ -52,11 +52,22 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .estimate = job_forecast_estimate(j)};
 }
 
+/* Returns the bytes of the rows of --save-hidden on a rank that computes all of these layers: a
+ * step's rows as floats, in a message of each step in flight with the lead, and received. */
+static uint64_t saved_bytes(const struct job *j)
+{
+    const uint64_t n_messages = j->o->layout.pp + 2;
+    const size_t row_bytes = hidden_layers_bytes(&j->hidden, j->model.width);
+    const uint64_t n_values = (uint64_t)j->hidden.n * j->model.width;
+    return (uint64_t)j->o->schedule.step_tokens *
+           (n_values * sizeof(float) + n_messages * row_bytes);
+}
+
 /* Returns the bytes of the program and of all memory that no plan counts: lists, messages, the
  * loader's reads, small tables. */
 static uint64_t uncounted_bytes(const struct job *j)
 {
-    return j->program_bytes + UNCOUNTED_BYTES;
+    return j->program_bytes + UNCOUNTED_BYTES + saved_bytes(j);
 }
 
 /* Returns the bytes that a rank may use besides uncounted_bytes; 0: no bound. */
