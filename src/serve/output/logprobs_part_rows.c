@@ -77,18 +77,21 @@ static uint64_t add_places_before(struct logprobs_part *p, const struct request 
     return n_rows;
 }
 
+/* Returns how many tokens of the prompt have their rows in its first answer only, not in c. */
+static size_t n_shared(const struct logprobs_part *p, const struct request *c,
+                       const struct request *first)
+{
+    if (c == first || p->o.span == HIDDEN_ANSWERS) return 0;
+    return p->o.span == HIDDEN_GIVEN ? c->n_prompt : c->n_prompt - 1;
+}
+
 uint64_t part_add_places(struct logprobs_part *p, const struct request *c,
                          const struct request *first)
 {
     const size_t count_at = p->record.n;
-    /* the first answer has the rows of the prompt that c has not */
-    const size_t n_shared = c == first                    ? 0
-                            : p->o.span == HIDDEN_GIVEN   ? c->n_prompt
-                            : p->o.span == HIDDEN_ANSWERS ? 0
-                                                          : c->n_prompt - 1;
     uint32_t n_places = 0;
     strbuf_add(&p->record, (const char *)&n_places, sizeof n_places);
-    uint64_t n_rows = add_places_before(p, first, n_shared, &n_places);
+    uint64_t n_rows = add_places_before(p, first, n_shared(p, c, first), &n_places);
     n_rows += add_places_before(p, c, SIZE_MAX, &n_places);
     if (!p->record.failed) memcpy(p->record.data + count_at, &n_places, sizeof n_places);
     return n_rows;
