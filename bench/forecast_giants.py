@@ -41,7 +41,7 @@ def node(version):
         linear[name] = {"memory": [[r, max(size / read, y)] for r, y in work], "cached": work}
     # fp8 weights that are expressed as int8 are multiplied like int8
     linear["fp8"] = linear["int8"]
-    return {"shoal_node": 1, "host": "published figures", "cpu": "2 x AMD EPYC 9755", "kernels": "avx512", "shoal": version,
+    return {"shoal_node": 2, "disk_bytes_s": 0, "host": "published figures", "cpu": "2 x AMD EPYC 9755", "kernels": "avx512", "shoal": version,
             "n_cores": SOCKETS * CORES, "n_threads": SOCKETS * CORES, "n_ranks": SOCKETS, "norm_s": element, "gate_s": element,
             "rope_s": element, "logit_s": element / 3, "op_s": 4e-6, "step_s": 2e-5, "sequence_s": 1.5e-6, "barrier_s": 2e-6,
             "network_bytes_s": 50e9, "network_s": 2e-6, "cache_bytes": SOCKETS * CACHE, "memory_bytes": SOCKETS * MEMORY,

@@ -30,7 +30,16 @@ enum bench_mode { BENCH_LATENCY, BENCH_THROUGHPUT };
                  "needed")                                                                         \
     FLAG(const char *, save, "save", OF_TEXT("NODE.json"), .commands = IN_BENCH,                   \
          .help = "with --machine: also measure what forecasts need, in under two minutes, and "    \
-                 "write it to this file, for shoal plan --nodes")                                  \
+                 "write it to this file, for shoal plan --nodes; with --disk: write the disk's "   \
+                 "rate into such a file")                                                          \
+    FLAG(const char *, disk, "disk", OF_TEXT("DIR|FILE"), .commands = IN_BENCH,                    \
+         .help = "measure reads of a disk as jobs that stream experts read it: of FILE, or of a "  \
+                 "file without a name that is written in DIR first")                               \
+    FLAG(uint64_t, disk_bytes, "disk-size",                                                        \
+         OF_PARSED(read_disk_size, "bytes, or a number with K, M, G or T", "SIZE"),                \
+         .preset = "2G", .commands = IN_BENCH,                                                     \
+         .help = "with --disk: bytes that the ranks of a host together write and read; more than " \
+                 "a drive's own cache holds")                                                      \
     FLAG(bool, load, "load", OF_SWITCH, .commands = IN_BENCH,                                      \
          .help = "measure how long loading takes, beside a plain parallel read of the same file")  \
     FLAG(bool, cold, "cold", OF_SWITCH, .commands = IN_BENCH,                                      \
@@ -87,6 +96,20 @@ struct bench_machine {
                                 lacks the instructions */
 };
 
+/* Axes for ranks that share no model. */
+struct bench_split {
+    struct arch
+        arch; /* a model with one layer and a head for each rank, because a layout needs one */
+    struct layout layout;
+    uint32_t *order; /* [ranks] owned */
+};
+
+/* **Collective (all processes of the launcher)**. Splits c's axes; all ranks become one replica.
+ * The caller calls fini even after an error. Errors, which may differ between ranks:
+ * STATUS_MEMORY. */
+struct status bench_split_init(struct bench_split *s, struct comm *c);
+void bench_split_fini(struct bench_split *s);
+
 /* Local. Returns how many bytes to read to measure a host's memory: twice the last-level caches of
  * the largest host (hundreds of MiB on some CPUs), at most 4 GiB, but at least `least`. */
 size_t bench_read_bytes(const struct topo *t, size_t least);
@@ -106,6 +129,10 @@ double bench_machine_fma(const struct bench_machine *m);
 /* **Collective (all processes of the launcher)**. Runs `shoal bench --machine`. Returns the
  * process's exit status. */
 int bench_machine_run(const struct bench_options *o, int *argc, char ***argv);
+
+/* **Collective (all processes of the launcher)**. Runs `shoal bench --disk`. Returns the process's
+ * exit status. */
+int bench_disk_run(const struct bench_options *o, int *argc, char ***argv);
 
 struct job;
 

@@ -128,9 +128,7 @@ static void measure_sum(struct comm *c, int64_t *buf, struct sum_latency *out)
 struct machine_report {
     struct comm *comm;
     struct topo *topo;
-    struct arch arch; /* a model with one layer, because a layout needs one */
-    struct layout layout;
-    uint32_t *order; /* [ranks] */
+    struct bench_split split;
     uint32_t n_threads;
     struct team *team;
     struct bench_machine rows[THREAD_ROWS_MAX];
@@ -139,12 +137,10 @@ struct machine_report {
     struct sum_latency sums[N_SUMS];
 };
 
-/* Splits the ranks. The communicator's axes need a layout, so all ranks become one replica of a
- * model with a head for each. */
-static struct status bench_machine_split(struct machine_report *r)
+struct status bench_split_init(struct bench_split *s, struct comm *c)
 {
-    const uint32_t n_ranks = (uint32_t)comm_size(r->comm, COMM_WORLD);
-    r->arch = (struct arch){.family = arch_family_at(0),
+    const uint32_t n_ranks = (uint32_t)comm_size(c, COMM_WORLD);
+    s->arch = (struct arch){.family = arch_family_at(0),
                             .n_layers = 1,
                             .width = 64,
                             .n_heads = n_ranks,
@@ -156,12 +152,17 @@ static struct status bench_machine_split(struct machine_report *r)
                             .vocab = 64,
                             .context = 64};
     const struct layout_model model = {
-        .arch = &r->arch, .name = "none", .o_leaf = 64, .ffn_leaf = 64, .weight_bytes = 4};
+        .arch = &s->arch, .name = "none", .o_leaf = 64, .ffn_leaf = 64, .weight_bytes = 4};
     const struct layout_flags flags = {.tp = n_ranks, .pp = 1, .dp = 1};
-    TRY(layout_build(&model, n_ranks, &flags, &r->layout));
-    TRY(mem_alloc(&r->order, n_ranks, sizeof *r->order, "rank order"));
-    for (uint32_t i = 0; i < n_ranks; i++) r->order[i] = i;
-    return comm_split(r->comm, &r->layout, r->order);
+    TRY(layout_build(&model, n_ranks, &flags, &s->layout));
+    TRY(mem_alloc(&s->order, n_ranks, sizeof *s->order, "rank order"));
+    for (uint32_t i = 0; i < n_ranks; i++) s->order[i] = i;
+    return comm_split(c, &s->layout, s->order);
+}
+
+void bench_split_fini(struct bench_split *s)
+{
+    mem_free(&s->order);
 }
 
 /* Measures with 1, 2, 4, ... and all threads of a rank. */
@@ -181,7 +182,7 @@ static struct status measure_threads(struct machine_report *r)
 static struct status measure(struct machine_report *r, uint32_t n_threads)
 {
     TRY(comm_gather_topo(r->comm, &r->topo));
-    TRY(comm_agree(r->comm, bench_machine_split(r)));
+    TRY(comm_agree(r->comm, bench_split_init(&r->split, r->comm)));
     const uint32_t rank = (uint32_t)comm_rank(r->comm, COMM_WORLD);
     uint64_t most = n_threads > 0 ? n_threads : topo_threads(r->topo, rank);
     comm_min_u64(r->comm, COMM_WORLD, &most, 1); /* all ranks take part in every row */
@@ -364,7 +365,7 @@ int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)
         topo_destroy(&r->topo);
         comm_use_team(comm, NULL);
         team_destroy(&r->team);
-        mem_free(&r->order);
+        bench_split_fini(&r->split);
         mem_free(&r->sum_buf);
     }
     mem_free(&r);

@@ -1,6 +1,7 @@
 /* The flags of shoal bench. */
 #include "bench/bench.h"
 #include "cli/cmd.h"
+#include "weights/weights_flags.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,6 +24,12 @@ static const char description[] =
     "caches, so the steps are those of weights that no cache holds.\n"
     "With --model and --load: reads the file plainly into fresh memory by all threads, then loads "
     "it, --repetitions times in turn.\n"
+    "With --disk: reads in blocks of several sizes, several at a time, past the system's file "
+    "cache "
+    "and with checksums, as streamed experts are read; shows the rate of a host whose ranks read "
+    "at "
+    "the same time, and the CPU time that it takes. The last line is what shoal plan --disk "
+    "needs.\n"
     "Start it as it is for one rank, or under mpirun or srun for many, with the layout flags of "
     "shoal generate.";
 
@@ -50,6 +57,11 @@ static bool read_lengths(const char *text, void *list)
 static bool read_counts(const char *text, void *list)
 {
     return read_count_list(text, 1 << 20, list);
+}
+
+static bool read_disk_size(const char *text, void *bytes)
+{
+    return weights_size_parse(text, bytes);
 }
 
 #define FLAG_OWNER struct bench_flags
@@ -83,17 +95,22 @@ static struct status bench_check(const struct bench_options *o)
 {
     const struct bench_flags *f = &o->flags;
     const bool has_model = o->job.files.model != NULL;
-    if (f->machine && has_model)
-        return status_make(STATUS_USAGE, "--machine and --model: expected one of them");
+    if (f->machine + has_model + (f->disk != NULL) > 1)
+        return status_make(STATUS_USAGE, "--machine, --model and --disk: expected one of them");
+    if (f->disk == NULL && flags_is_given(&o->job.given, "disk-size"))
+        return status_make(STATUS_USAGE, "--disk-size: needs --disk");
+    if (f->disk != NULL && (f->load || f->turns || f->paired_peaks))
+        return status_make(STATUS_USAGE, "--disk: not with --load, --turns or --paired-peaks");
     if (f->load && (f->machine || f->turns || f->json != NULL || f->paired_peaks))
         return status_make(STATUS_USAGE,
                            "--load: not with --machine, --turns, --paired-peaks or --json");
-    if (f->save != NULL && !f->machine) return status_make(STATUS_USAGE, "--save: needs --machine");
+    if (f->save != NULL && !f->machine && f->disk == NULL)
+        return status_make(STATUS_USAGE, "--save: needs --machine or --disk");
     if (f->cold && !f->load) return status_make(STATUS_USAGE, "--cold: needs --load");
     if (f->paired_peaks && f->machine)
         return status_make(STATUS_USAGE, "--paired-peaks: needs --model");
-    if (!f->machine && !has_model)
-        return status_make(STATUS_USAGE, "--machine or --model FILE.h5 is missing");
+    if (!f->machine && !has_model && f->disk == NULL)
+        return status_make(STATUS_USAGE, "--machine, --disk or --model FILE.h5 is missing");
     if (f->n_requests > 0 && f->mode != BENCH_THROUGHPUT)
         return status_make(STATUS_USAGE, "--requests: needs --mode throughput");
     return status_ok();
@@ -114,7 +131,8 @@ int cmd_bench(struct config env, int argc, char **argv)
     if (status_failed(&st)) return job_refuse(st, env, &argc, &argv);
     if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
-                                        .arguments = "--machine | --model FILE.h5 [FLAGS]",
+                                        .arguments =
+                                            "--machine | --disk DIR | --model FILE.h5 [FLAGS]",
                                         .summary = "measure the machine, and shoal on it",
                                         .description = description,
                                         .table = &table};
@@ -122,6 +140,7 @@ int cmd_bench(struct config env, int argc, char **argv)
         return 0;
     }
     if (o.flags.machine) return bench_machine_run(&o, &argc, &argv);
+    if (o.flags.disk != NULL) return bench_disk_run(&o, &argc, &argv);
     bench_settle(&o);
     return job_run(&o.job, env, &argc, &argv);
 }

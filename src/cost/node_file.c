@@ -31,7 +31,8 @@ static const struct member numbers[] = {
     MEMBER(norm_s, false),     MEMBER(gate_s, false),         MEMBER(rope_s, false),
     MEMBER(logit_s, false),    MEMBER(op_s, false),           MEMBER(step_s, false),
     MEMBER(barrier_s, true),   MEMBER(network_bytes_s, true), MEMBER(network_s, true),
-    MEMBER(cache_bytes, true), MEMBER(memory_bytes, false),   MEMBER(sequence_s, false)};
+    MEMBER(cache_bytes, true), MEMBER(memory_bytes, false),   MEMBER(sequence_s, false),
+    MEMBER(disk_bytes_s, true)};
 static const struct member curves[] = {MEMBER(read, false), MEMBER(flops, false),
                                        MEMBER(attention_one, false), MEMBER(attention_many, false),
                                        MEMBER(sum, true)};

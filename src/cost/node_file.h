@@ -1,5 +1,6 @@
-/* NODE.json: the measured speeds of one node, which `shoal bench --machine --save` writes and the
- * cost model reads (step_cost.h). Reads and writes the file; measures nothing.
+/* NODE.json: the measured speeds of one node, which `shoal bench --machine --save` writes, `shoal
+ * bench --disk --save` adds the disk's to, and the cost model reads (step_cost.h). Reads and writes
+ * the file; measures nothing.
  *
  * All times are those of a whole host whose ranks share it evenly. If each of R ranks of a host has
  * the work w, each of them takes R * w times the number here, because all work at the same time. */
@@ -10,7 +11,7 @@
 #include "cost/curve.h"
 
 enum {
-    NODE_FORMAT_VERSION = 1, /* of the file; a file of another version is refused */
+    NODE_FORMAT_VERSION = 2, /* of the file; a file of another version is refused */
     NODE_NAME_BYTES = 64,
 };
 
@@ -57,6 +58,7 @@ struct node {
     struct curve sum;              /* seconds of a sum of int64 over the host's ranks; x: bytes */
     double network_bytes_s, network_s; /* of a host: bandwidth, and latency of a message; 0: not
                                           measured */
+    double disk_bytes_s; /* that the disk gives to all ranks that stream experts; 0: not measured */
 };
 
 /* Local. Returns the format's name in the file. */

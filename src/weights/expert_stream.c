@@ -188,10 +188,10 @@ uint64_t expert_stream_one_bytes(const struct expert_stream *s)
 }
 
 /* Returns the number of slots for the ring: a quarter, but at least the smaller of half and 2
- * STREAM_DEPTH, so that several reads are in flight while the reader waits for a core. */
+ * EXPERT_STREAM_DEPTH, so that several reads are in flight while the reader waits for a core. */
 static uint64_t ring_slots(uint64_t n_slots)
 {
-    const uint64_t half = n_slots / 2, most = 2 * STREAM_DEPTH, quarter = n_slots / 4;
+    const uint64_t half = n_slots / 2, most = 2 * EXPERT_STREAM_DEPTH, quarter = n_slots / 4;
     const uint64_t ring = half < most ? half : quarter > most ? quarter : most;
     return ring > EXPERT_STREAM_LEAST ? ring : EXPERT_STREAM_LEAST;
 }
@@ -216,7 +216,7 @@ struct status expert_stream_start(struct expert_stream *s, uint64_t n_bytes)
     s->n_free = s->n_slots;
     for (uint32_t layer = 0; layer < s->n_layers; layer++) choose_home(s, layer);
     const struct status direct =
-        direct_reads_create(expert_file_descriptor(s->file), 0, STREAM_DEPTH, &s->direct);
+        direct_reads_create(expert_file_descriptor(s->file), 0, EXPERT_STREAM_DEPTH, &s->direct);
     if (direct.code == STATUS_MEMORY) return direct; /* else read in the plain way */
     sigset_t all, before;
     sigfillset(&all); /* the main thread handles signals */

@@ -20,7 +20,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { EXPERT_STREAM_LEAST = LAYOUT_STREAM_LEAST /* experts that must fit in the memory */ };
+enum {
+    EXPERT_STREAM_LEAST = LAYOUT_STREAM_LEAST, /* experts that must fit in the memory */
+    EXPERT_STREAM_DEPTH = 16,                  /* most reads in flight */
+};
 
 struct expert_stream;
 

@@ -13,7 +13,6 @@
 #include <sched.h>
 
 enum {
-    STREAM_DEPTH = 16, /* most reads in flight */
     STREAM_NONE = -1,
 };
 

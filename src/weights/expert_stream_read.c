@@ -16,7 +16,7 @@ struct flight {
 
 struct reader {
     struct expert_stream *s;
-    struct flight flights[STREAM_DEPTH]; /* a ring: [first, first + n) */
+    struct flight flights[EXPERT_STREAM_DEPTH]; /* a ring: [first, first + n) */
     uint32_t first, n;
 };
 
@@ -128,9 +128,9 @@ static void start_read(struct reader *r, const struct stream_entry *e)
     const struct stream_layer *layer = &s->layers[at / s->n_local];
     const uint32_t place = s->first_place + at % s->n_local;
     const uint32_t expert = layer->expert_at != NULL ? layer->expert_at[place] : place;
-    struct flight *f = &r->flights[(r->first + r->n) % STREAM_DEPTH];
+    struct flight *f = &r->flights[(r->first + r->n) % EXPERT_STREAM_DEPTH];
     *f = (struct flight){.entry = (int32_t)at,
-                         .read = (r->first + r->n) % STREAM_DEPTH,
+                         .read = (r->first + r->n) % EXPERT_STREAM_DEPTH,
                          .place = expert_file_find(s->file, layer->file_layer, s->part, expert),
                          .to = s->memory + (size_t)e->slot * s->slot_bytes};
     r->n++;
@@ -163,7 +163,7 @@ static void take_read(struct reader *r)
     pthread_mutex_unlock(&s->lock);
     const struct status st = end_read(s, &f);
     pthread_mutex_lock(&s->lock);
-    r->first = (r->first + 1) % STREAM_DEPTH;
+    r->first = (r->first + 1) % EXPERT_STREAM_DEPTH;
     r->n--;
     s->stats.cpu_ns = clock_thread_ns();
     s->stats.n_reads++;
@@ -182,7 +182,7 @@ void *expert_stream_read(void *arg)
     while (!s->is_over) {
         struct stream_entry *e = NULL;
         const bool goes_on = !status_failed(&s->status);
-        while (goes_on && r.n < STREAM_DEPTH && (e = claim(s)) != NULL) start_read(&r, e);
+        while (goes_on && r.n < EXPERT_STREAM_DEPTH && (e = claim(s)) != NULL) start_read(&r, e);
         if (r.n > 0) {
             take_read(&r);
         } else {

@@ -6,8 +6,10 @@ usage: bench.py SHOAL WORK_FOLDER
 Judges no speed, because test machines are shared.
 """
 import json
+import os
 import subprocess
 import sys
+import time
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -167,6 +169,66 @@ class BenchTest:
                    "turn by turn" in lines[3], f"{done}")
         print("load: beside a plain read, on 1 and 2 ranks, and on 2 from the disk")
 
+    def disk(self):
+        folder = self.work / "disk"
+        fresh_folder(folder)
+        for ranks, size in ((0, 32 << 20), (2, 64 << 20)):
+            done = json.loads(self.shoal.must("bench", "--disk", folder, "--disk-size", size, "--json", "-", "--quiet",
+                                              ranks=ranks).out)
+            expect(done["host_bytes"] == size and done["ranks_of_host"] == max(ranks, 1), f"{done}")
+            rows = [(row["block_bytes"] >> 20, row["in_flight"]) for row in done["rows"]]
+            depths = (1, 4, 16) if done["way"] == "direct" else (1,)
+            expect(rows == [(block, depth) for block in (1, 4, 16) for depth in depths], f"{rows}")
+            expect(all(row["gbs"] > 0 and row["cpu_s_per_gb"] > 0 and 0 < row["checksums"] < 1 for row in done["rows"]),
+                   f"{done}")
+            best = max(row["gbs"] for row in done["rows"] if row["in_flight"] == depths[-1])
+            expect(done["best_gbs"] == best, f"the rate must be that of {depths[-1]} reads in flight: {done}")
+            expect(list(folder.iterdir()) == [], "the bench left a file")
+        print("disk: nine ways of reading, on 1 and 2 ranks")
+
+    def disk_file(self):
+        file, fifo, node = self.work / "file", self.work / "fifo", self.work / "node.json"
+        file.write_bytes(bytes(range(256)) * (40 << 12))
+        done = json.loads(self.shoal.must("bench", "--disk", file, "--json", "-").out)
+        expect(done["host_bytes"] == 32 << 20, f"two blocks of a file of 40 MiB: {done}")
+        os.mkfifo(fifo)
+        node.write_text("{}")
+        for status, words, flags in ((2, "regular file", ["--disk", fifo]), (2, "regular file", ["--disk", "/dev/null"]),
+                                     (3, "No such file", ["--disk", self.work / "none"]),
+                                     (2, "16 MiB", ["--disk", file, "--disk-size", "1M"]),
+                                     (3, "--disk-size", ["--disk", self.work, "--disk-size", "900000T"]),
+                                     (2, "--disk-size: needs", ["--machine", "--disk-size", "1G"]),
+                                     (2, "expected one of", ["--disk", file, "--machine"]),
+                                     (2, "--turns", ["--disk", file, "--turns"]),
+                                     (3, "bench --machine --save", ["--disk", file, "--save", node]),
+                                     (3, "bench --machine --save", ["--disk", file, "--save", self.work / "none"])):
+            done = self.shoal("bench", *flags)
+            expect(done.status == status and words in done.err, f"{words}: {done}")
+        print("disk: a file, and ten wrong command lines")
+
+    @staticmethod
+    def has_open(pid, folder):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if os.readlink(link).startswith(f"{folder.resolve()}/"):
+                    return True
+            except FileNotFoundError:  # closed meanwhile
+                pass
+        return False
+
+    def disk_killed(self):
+        folder, fifo = self.work / "killed", self.work / "never-read"
+        fresh_folder(folder)
+        os.mkfifo(fifo)
+        argv = [self.shoal.path, "bench", "--disk", str(folder), "--disk-size", "32M", "--json", str(fifo)]
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:  # it waits for a reader of its results
+            while not self.has_open(process.pid, folder):
+                expect(process.poll() is None, "the bench ended without the file to read")
+                time.sleep(0.01)
+            process.kill()
+        expect(list(folder.iterdir()) == [], f"a killed bench left {list(folder.iterdir())}")
+        print("disk: a killed bench leaves no file")
+
     def refused(self):
         for words, flags in (("--model", []), ("--machine", ["--machine", "--model", DEMO]),
                              ("prompt", ["--model", DEMO, "--prompt-lengths", "0"]),
@@ -185,6 +247,9 @@ class BenchTest:
         self.in_turns()
         self.machine()
         self.load()
+        self.disk()
+        self.disk_file()
+        self.disk_killed()
         self.refused()
 
 

@@ -22,9 +22,9 @@ def node(version):
     """A host of two ranks of two threads, 10 GB/s and 10^12 operations per second."""
     linear = {name: {"memory": [[r, max(b / 1e10, r * 2e-12)] for r in ROWS], "cached": [[r, r * 2e-12] for r in ROWS]}
               for name, b in BYTES.items()}
-    return {"shoal_node": 1, "host": "round", "cpu": "a CPU", "kernels": "avx2", "shoal": version, "n_cores": 4,
+    return {"shoal_node": 2, "host": "round", "cpu": "a CPU", "kernels": "avx2", "shoal": version, "n_cores": 4,
             "n_threads": 4, "n_ranks": 2, "norm_s": 1e-11, "gate_s": 1e-11, "rope_s": 1e-11, "logit_s": 1e-11,
-            "op_s": 1e-6, "step_s": 1e-5, "sequence_s": 1e-6, "barrier_s": 1e-6, "network_bytes_s": 12.5e9, "network_s": 2e-6,
+            "op_s": 1e-6, "step_s": 1e-5, "sequence_s": 1e-6, "barrier_s": 1e-6, "network_bytes_s": 12.5e9, "network_s": 2e-6, "disk_bytes_s": 0,
             "cache_bytes": 1e5, "memory_bytes": 8e9, "read": [[1, 4e9], [4, 1e10]], "flops": [[1, 2.5e11], [4, 1e12]],
             "attention_one": [[64, 4e-10]], "attention_many": [[64, 1e-11]], "sum": [[4096, 4e-6]], "linear": linear}
 
@@ -119,6 +119,24 @@ class ForecastTest:
         far = json.loads(self.shoal.must(*args, longer).out)
         expect(far["left_s"] > 3 * near["left_s"], f"answers ten times as long: {far}, {near}")
 
+    def disk(self):
+        file, saved = self.work / "file", self.work / "disk.json"
+        file.write_bytes(b"shoal 64" * (2 << 20))
+        before = node(self.version)
+        saved.write_text(json.dumps(before))
+        out = self.shoal.must("bench", "--disk", file, "--save", saved, "--json", "-").out
+        rate = json.loads(out)["best_gbs"]
+        after = json.loads(saved.read_text())
+        expect(abs(after.pop("disk_bytes_s") / rate / 1e9 - 1) < 1e-3, f"the rate that was printed: {after}, {out}")
+        before.pop("disk_bytes_s")
+        expect(after == before, f"all else must stay: {before}, {after}")
+        shm = re.search(r"^\S+ /dev/shm tmpfs ", Path("/proc/mounts").read_text(), re.M)
+        if shm is not None:
+            text = saved.read_text()
+            done = self.shoal("bench", "--disk", "/dev/shm", "--disk-size", "16M", "--save", saved)
+            expect(done.status == USAGE and "is in memory" in done.err and "rate of memory" in done.out, f"{done}")
+            expect(saved.read_text() == text, "memory is no disk: nothing may be saved")
+
     def refused(self):
         old = node("0.0.1")
         for what, change in (("was measured by shoal 0.0.1", old), ("another version", {**node(self.version), "shoal_node": 7}),
@@ -168,7 +186,8 @@ class ForecastTest:
         expect(self.table(self.plan())[0]["tokens_s"] > 0, "a plan with it")
 
     def main(self):
-        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.refused, self.measured):
+        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.disk, self.refused,
+                     self.measured):
             case()
             print(f"{case.__name__}: ok", flush=True)
 

@@ -80,8 +80,8 @@ static void refuse_changed(const char *from, const char *to, const char *says)
 static void wrong_files_are_refused(void)
 {
     struct node n;
-    refuse_changed("\"shoal_node\":1", "\"shoal_node\":99", "another version");
-    refuse_changed("\"shoal_node\":1", "\"other\":1", "no file of `shoal bench");
+    refuse_changed("\"shoal_node\":2", "\"shoal_node\":99", "another version");
+    refuse_changed("\"shoal_node\":2", "\"other\":1", "no file of `shoal bench");
     refuse_changed(SHOAL_VERSION, "0.0.1", "was measured by shoal 0.0.1");
     refuse_changed("\"norm_s\":", "\"norm\":", "\"norm_s\"");
     refuse_changed("\"norm_s\":", "\"norm_s\":-", "\"norm_s\"");
