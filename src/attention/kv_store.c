@@ -3,6 +3,7 @@
  * last sweep. */
 #include "attention/kv_store.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <dirent.h>
@@ -208,7 +209,7 @@ static uint64_t count_written(struct kv_store *s)
     uint64_t left = (s->file_bytes + WRITTEN_UNIT - 1) / WRITTEN_UNIT;
     s->unswept_bytes += s->file_bytes;
     snprintf(path, sizeof path, "%s/written", s->dir);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const int fd = file_open_regular(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
     if (fd < 0) return s->unswept_bytes;
     while (left > 0) {
         const ssize_t done = write(fd, bytes, left < sizeof bytes ? left : sizeof bytes);
@@ -332,8 +333,12 @@ static bool take_head_pieces(struct reading *r, int fd, const struct store_heade
 static bool take_store_file(void *user, const char *path)
 {
     struct reading *r = user;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return true; /* another job has removed the file; the next one may do */
+    const int fd = file_open_regular(path, O_RDONLY | O_NOFOLLOW);
+    if (fd < 0) {
+        /* no file of a store: a FIFO, a socket, a device, a folder, a symlink */
+        if (errno == EINVAL || errno == ELOOP) unlink(path);
+        return true; /* else another job has removed the file; the next one may do */
+    }
     struct store_header h;
     char *index = NULL;
     const bool good = read_index(fd, r, &h, &index) && take_head_pieces(r, fd, &h, index);
@@ -385,7 +390,7 @@ static struct status list_file(struct file_list *l, const char *path, const char
     struct stat found;
     const size_t n = strlen(name);
     struct stored_file f = {.folder = folder};
-    if (name[0] == '.' || n >= sizeof f.name || stat(path, &found) != 0) return status_ok();
+    if (name[0] == '.' || n >= sizeof f.name || lstat(path, &found) != 0) return status_ok();
     memcpy(f.name, name, n);
     f.used_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
     f.n_bytes = (uint64_t)found.st_size;
@@ -440,7 +445,9 @@ void kv_store_sweep(struct kv_store *s)
     struct status st = status_ok();
     s->unswept_bytes = 0;
     snprintf(path, sizeof path, "%s/written", s->dir);
-    (void)truncate(path, 0); /* before the list, which may miss files written from now on */
+    /* before the list, which may miss files written from now on */
+    const int fd = file_open_regular(path, O_WRONLY | O_TRUNC | O_NOFOLLOW);
+    if (fd >= 0) close(fd);
     for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++) st = list_folder(s, i, &l);
     /* leaves room for the files written until the next sweep */
     if (!status_failed(&st)) remove_oldest(s, &l, s->most_bytes - s->most_bytes / 8);

@@ -68,6 +68,28 @@ struct status file_read(const char *path, size_t max_bytes, char **out, size_t *
     return st;
 }
 
+int file_open_regular(const char *path, int flags)
+{
+    struct stat info;
+    const int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        if (errno == ENXIO) errno = EINVAL; /* a socket, or a FIFO without a reader */
+        return -1;
+    }
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
+    close(fd);
+    errno = EINVAL;
+    return -1;
+}
+
+FILE *file_create_regular(const char *path)
+{
+    const int fd = file_open_regular(path, O_WRONLY | O_CREAT | O_TRUNC);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && f == NULL) close(fd);
+    return f;
+}
+
 bool file_exists(const char *path)
 {
     struct stat info;

@@ -5,10 +5,19 @@
 #include "base/status.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 /* Local. Reads a regular file of at most max_bytes. *out is NUL-terminated, freed with mem_free.
  * Errors: STATUS_INPUT names the path and why (missing, a FIFO, too large); STATUS_MEMORY. */
 struct status file_read(const char *path, size_t max_bytes, char **out, size_t *n);
+
+/* Local. As open(2), but opens regular files only, and never waits, as open(2) does for a FIFO that
+ * nobody writes. flags: also O_CREAT, whose mode is 0666; O_CLOEXEC is added. Returns -1 and errno;
+ * EINVAL: found something else than a regular file. */
+int file_open_regular(const char *path, int flags);
+
+/* Local. As fopen(path, "we"), but as file_open_regular. */
+FILE *file_create_regular(const char *path);
 
 /* Local. True when the path leads to a regular file. */
 bool file_exists(const char *path);

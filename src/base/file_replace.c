@@ -22,9 +22,9 @@ static struct status replace_open_file(struct file_replace *f)
         f->temporary = s.data;
         TRY(strbuf_status(&s));
     }
-    f->file = fopen(in_place ? f->target : f->temporary, "we");
-    return f->file != NULL ? status_ok()
-                           : status_make(STATUS_IO, "%s: %s", f->path, strerror(errno));
+    f->file = in_place ? fopen(f->target, "we") : file_create_regular(f->temporary);
+    if (f->file != NULL) return status_ok();
+    return status_make(STATUS_IO, "%s: %s", in_place ? f->path : f->temporary, strerror(errno));
 }
 
 static void forget_names(struct file_replace *f)

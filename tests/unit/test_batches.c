@@ -273,6 +273,22 @@ static void files_are_sent_in_pieces(void)
     place_close(p);
 }
 
+/* Nobody writes the FIFO, and the server waits for nobody. */
+static void a_fifo_in_a_file_s_place_is_refused(void)
+{
+    struct place *p = &place;
+    char file[BATCH_ID_MAX], path[256];
+    place_open(p);
+    CU_ASSERT_EQUAL(upload(p, "f", "{}\n", 3, file), 200);
+    snprintf(path, sizeof path, "%.63s/%s.jsonl", p->folder.path, file);
+    CU_ASSERT_EQUAL_FATAL(unlink(path) + mkfifo(path, 0600), 0);
+    alarm(60); /* a call that waits ends the test */
+    CU_ASSERT_EQUAL(call(p, path_of("GET /v1/files/%s/content", file), ""), 500);
+    CU_ASSERT_PTR_NOT_NULL(strstr(p->answer, "cannot be read"));
+    alarm(0);
+    place_close(p);
+}
+
 /* A folder in the place of the entry's temporary file lets no entry be written. */
 static void a_cancellation_that_is_not_stored_is_none(void)
 {
@@ -321,6 +337,7 @@ void suite_batches(CU_pSuite suite)
     CU_add_test(suite, "metadata are checked", metadata_are_checked);
     CU_add_test(suite, "lines are counted", lines_are_counted);
     CU_add_test(suite, "files are sent in pieces", files_are_sent_in_pieces);
+    CU_add_test(suite, "a FIFO in a file's place is refused", a_fifo_in_a_file_s_place_is_refused);
     CU_add_test(suite, "a cancellation that is not stored is none",
                 a_cancellation_that_is_not_stored_is_none);
     CU_add_test(suite, "calls without memory are refused", calls_without_memory_are_refused);

@@ -104,6 +104,19 @@ static void pipe_is_written_to(void)
     place_remove(&p);
 }
 
+/* Nobody reads the FIFO, and the report does not wait for a reader. */
+static void fifo_as_temporary_is_refused(void)
+{
+    struct place p;
+    place_make(&p);
+    CU_ASSERT_EQUAL_FATAL(mkfifo(p.temporary, 0600), 0);
+    alarm(60); /* a write that waits ends the test */
+    CU_ASSERT_EQUAL(write_report(p.path, "word", status_ok()).code, STATUS_IO);
+    alarm(0);
+    unlink(p.temporary);
+    place_remove(&p);
+}
+
 static bool is_link(const char *path)
 {
     struct stat info;
@@ -171,4 +184,5 @@ void suite_file_replace(CU_pSuite suite)
     CU_add_test(suite, "a failure leaves the old one", failure_leaves_the_old_one);
     CU_add_test(suite, "a failed write is said", failed_write_is_said);
     CU_add_test(suite, "a pipe is written to", pipe_is_written_to);
+    CU_add_test(suite, "a FIFO as the temporary file is refused", fifo_as_temporary_is_refused);
 }

@@ -158,6 +158,62 @@ static void damaged_files_are_misses(void)
     remove_folder();
 }
 
+static bool is_at(const char *path)
+{
+    struct stat found;
+    return lstat(path, &found) == 0;
+}
+
+/* What is no regular file is a miss, waits for nobody, is removed, and gives way to the block. */
+static void other_kinds_of_files_are_misses(void)
+{
+    enum { FIFO, LINK, SOCKET, N_KINDS };
+    make_folder();
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    char path[400], kept[96];
+    alarm(60); /* a read that waits ends the test */
+    snprintf(kept, sizeof kept, "%s/kept", folder);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        CU_ASSERT_FATAL(put(&r, 3));
+        find_file(3, path);
+        CU_ASSERT_EQUAL_FATAL(kind == LINK ? rename(path, kept) : unlink(path), 0);
+        CU_ASSERT_EQUAL_FATAL(kind == FIFO   ? mkfifo(path, 0600)
+                              : kind == LINK ? symlink(kept, path)
+                                             : mknod(path, S_IFSOCK | 0600, 0),
+                              0);
+        CU_ASSERT_FALSE(get(&r, 3));
+        CU_ASSERT_FALSE(is_at(path));
+        CU_ASSERT(put(&r, 3) && get(&r, 3));
+    }
+    CU_ASSERT(is_at(kept));
+    alarm(0);
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
+/* Without its counter a store counts what it writes itself. */
+static void a_counter_of_another_kind_is_left_alone(void)
+{
+    char path[96], kept[96];
+    make_folder();
+    snprintf(path, sizeof path, "%s/written", folder);
+    snprintf(kept, sizeof kept, "%s/kept", folder);
+    alarm(60);
+    CU_ASSERT_EQUAL_FATAL(mkfifo(path, 0600), 0);
+    struct rank r = rank_of(0, 1, 0, 4, 1 << 20);
+    CU_ASSERT(put(&r, 1) && get(&r, 1));
+    FILE *f = fopen(kept, "w");
+    CU_ASSERT_FATAL(f != NULL && fputs("text", f) >= 0 && fclose(f) == 0);
+    CU_ASSERT_EQUAL_FATAL(unlink(path) + symlink(kept, path), 0);
+    CU_ASSERT(put(&r, 2));
+    kv_store_sweep(r.store);
+    struct stat found;
+    CU_ASSERT(stat(kept, &found) == 0 && found.st_size == 4);
+    alarm(0);
+    kv_store_destroy(&r.store);
+    remove_folder();
+}
+
 static void the_longest_unused_go(void)
 {
     make_folder();
@@ -266,6 +322,9 @@ void suite_kv_store(CU_pSuite suite)
 {
     CU_add_test(suite, "heads are cut when read", heads_are_cut_when_read);
     CU_add_test(suite, "damaged files are misses", damaged_files_are_misses);
+    CU_add_test(suite, "other kinds of files are misses", other_kinds_of_files_are_misses);
+    CU_add_test(suite, "a counter of another kind is left alone",
+                a_counter_of_another_kind_is_left_alone);
     CU_add_test(suite, "the longest unused go", the_longest_unused_go);
     CU_add_test(suite, "all writers keep the bound", all_writers_keep_the_bound);
     CU_add_test(suite, "a list without memory removes nothing",

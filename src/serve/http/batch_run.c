@@ -13,6 +13,7 @@
 #include "serve/request/request.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* The most that is read before a step, because calls wait meanwhile: lines, rows of an earlier
  * server, bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^20 take about
@@ -44,6 +45,9 @@ struct batch_run {
 
 static struct status open_batch_files(struct batch_run *r, const char *settings)
 {
+    struct stat info; /* the server must not wait for the writer of a FIFO */
+    if (stat(r->input_path, &info) == 0 && !S_ISREG(info.st_mode))
+        return status_make(STATUS_INPUT, "%s: expected a regular file", r->input_path);
     TRY(line_reader_create(r->input_path, 0, &r->reader));
     TRY(line_reader_check(r->reader));
     const struct journal_options jo = {.path = r->journal_path,

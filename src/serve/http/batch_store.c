@@ -185,7 +185,7 @@ static struct status write_batch_file(const struct batch_store *s, const char *p
     strbuf_init(&temporary);
     strbuf_printf(&temporary, "%s.tmp", path);
     struct status st = strbuf_status(&temporary);
-    FILE *file = status_failed(&st) ? NULL : fopen(temporary.data, "wb");
+    FILE *file = status_failed(&st) ? NULL : file_create_regular(temporary.data);
     if (!status_failed(&st)) {
         const bool is_written = file != NULL && fwrite(bytes, 1, n, file) == n;
         const bool is_closed = file != NULL && fclose(file) == 0;

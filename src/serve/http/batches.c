@@ -1,6 +1,7 @@
 /* Answers calls for files and batches, and begins, runs and ends batches. */
 #include "serve/http/batches.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -312,7 +313,7 @@ static bool send_file(struct batches *b, struct exchange *x, const char *id, str
     char *path = NULL;
     struct stat info;
     struct status st = batch_store_path(&b->store, id, ".jsonl", &path);
-    const int fd = status_failed(&st) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = status_failed(&st) ? -1 : file_open_regular(path, O_RDONLY);
     if (!status_failed(&st) && (fd < 0 || fstat(fd, &info) != 0))
         st = status_make(STATUS_IO, "the file cannot be read: %s", strerror(errno));
     mem_free(&path);

@@ -1,6 +1,7 @@
 /* Chooses random rows of an output and compares them with rows that are computed again. */
 #include "serve/lead/audit.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/journal/journal_format.h"
@@ -118,7 +119,7 @@ static struct status read_output(struct audit *a)
 static struct status audit_read_journal(struct audit *a)
 {
     const char *path = a->o.journal_path;
-    if (path != NULL) a->journal_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (path != NULL) a->journal_fd = file_open_regular(path, O_RDONLY);
     a->result.has_journal = a->journal_fd >= 0;
     if (!a->result.has_journal) return status_ok();
     TRY(journal_facts_read(a->journal_fd, path, &a->facts));
