@@ -5,13 +5,13 @@
 
 struct status curve_add(struct curve *c, double x, double y)
 {
-    const bool fits = c->n < CURVE_POINTS_MAX && isfinite(x) && isfinite(y) && x > 0 && y > 0 &&
-                      (c->n == 0 || x > c->x[c->n - 1]);
+    const bool fits = c->n < CURVE_POINTS_MAX && x >= CURVE_LEAST && x <= CURVE_MOST &&
+                      y >= CURVE_LEAST && y <= CURVE_MOST && (c->n == 0 || x > c->x[c->n - 1]);
     if (!fits)
         return status_make(STATUS_INPUT,
-                           "point %u (%g, %g) of a curve: expected at most %d points of numbers "
-                           "above 0 whose first ascend",
-                           c->n, x, y, (int)CURVE_POINTS_MAX);
+                           "point %u (%g, %g) of a curve: expected at most %d points of numbers of "
+                           "%g to %g whose first ascend",
+                           c->n, x, y, (int)CURVE_POINTS_MAX, CURVE_LEAST, CURVE_MOST);
     c->x[c->n] = x;
     c->y[c->n] = y;
     c->n++;

@@ -11,14 +11,18 @@
 
 enum { CURVE_POINTS_MAX = 16 };
 
-/* x ascends; all x and y are above 0. n 0: not measured. */
+/* The bounds of every measured number: products of a few of them are finite, and not 0. */
+#define CURVE_LEAST 1e-18
+#define CURVE_MOST  1e18
+
+/* x ascends; all x and y are CURVE_LEAST to CURVE_MOST. n 0: not measured. */
 struct curve {
     uint32_t n;
     double x[CURVE_POINTS_MAX], y[CURVE_POINTS_MAX];
 };
 
-/* Local. Appends a point. Errors: STATUS_INPUT if x does not ascend, a number is not above 0 or
- * not finite, or the curve is full. */
+/* Local. Appends a point. Errors: STATUS_INPUT if x does not ascend, a number is out of its
+ * bounds, or the curve is full. */
 struct status curve_add(struct curve *c, double x, double y);
 
 /* Local. Returns y at x: between two points on the straight line of their logarithms; beyond the

@@ -74,11 +74,12 @@ const struct node_linear *node_linear_of(const struct node *n, enum node_format 
 
 /* --- writing ------------------------------------------------------------------------------ */
 
+/* 17 digits: a file that is read and written again says the same. */
 static void write_curve(const struct curve *c, const char *name, struct strbuf *out)
 {
     strbuf_printf(out, "\"%s\":[", name);
     for (uint32_t i = 0; i < c->n; i++)
-        strbuf_printf(out, "%s[%.6g,%.6g]", i > 0 ? "," : "", c->x[i], c->y[i]);
+        strbuf_printf(out, "%s[%.17g,%.17g]", i > 0 ? "," : "", c->x[i], c->y[i]);
     strbuf_puts(out, "]");
 }
 
@@ -94,7 +95,7 @@ struct status node_write(const struct node *n, struct strbuf *out)
     for (size_t i = 0; i < COUNT(numbers); i++) {
         double x;
         memcpy(&x, base + numbers[i].offset, sizeof x);
-        strbuf_printf(out, ",\n \"%s\":%.9g", numbers[i].name, x);
+        strbuf_printf(out, ",\n \"%s\":%.17g", numbers[i].name, x);
     }
     for (size_t i = 0; i < COUNT(curves); i++) {
         strbuf_puts(out, ",\n ");
@@ -115,16 +116,22 @@ struct status node_write(const struct node *n, struct strbuf *out)
     return strbuf_status(out);
 }
 
-/* Checks the members that other code converts to integers or divides by. */
+/* Checks the members that other code converts to integers or divides by. Layouts are tried for all
+ * ranks, so a million of them would take a plan for ever. */
 static struct status check_counts(const struct node *n, const char *what)
 {
-    enum { COUNT_MAX = 1 << 20 };
-    const double counts[] = {n->n_cores, n->n_threads, n->n_ranks};
-    static const char *const names[] = {"n_cores", "n_threads", "n_ranks"};
+    const struct {
+        const char *name;
+        double value, most;
+    } counts[] = {{"n_cores", n->n_cores, 1 << 20},
+                  {"n_threads", n->n_threads, 1 << 20},
+                  {"n_ranks", n->n_ranks, 1 << 10}};
     for (size_t i = 0; i < COUNT(counts); i++) {
-        if (counts[i] >= 1 && counts[i] <= COUNT_MAX && floor(counts[i]) == counts[i]) continue;
-        return status_make(STATUS_INPUT, "%s: \"%s\": expected a whole number of 1 to %d, found %g",
-                           what, names[i], (int)COUNT_MAX, counts[i]);
+        const double x = counts[i].value;
+        if (x >= 1 && x <= counts[i].most && floor(x) == x) continue;
+        return status_make(STATUS_INPUT,
+                           "%s: \"%s\": expected a whole number of 1 to %.0f, found %g", what,
+                           counts[i].name, counts[i].most, x);
     }
     if (n->n_threads < n->n_ranks)
         return status_make(STATUS_INPUT, "%s: \"n_threads\": expected at least one for each rank",
@@ -156,9 +163,9 @@ static struct status read_text(const struct js_node *at, const char *name, char 
 {
     size_t n = 0;
     const char *text = js_string(at, &n);
-    if (text == NULL || n >= NODE_NAME_BYTES)
-        return status_make(STATUS_INPUT, "\"%s\": expected a text of at most %d bytes", name,
-                           (int)NODE_NAME_BYTES - 1);
+    if (text == NULL || n >= NODE_NAME_BYTES || memchr(text, '\0', n) != NULL)
+        return status_make(STATUS_INPUT, "\"%s\": expected a text of at most %d bytes, none 0",
+                           name, (int)NODE_NAME_BYTES - 1);
     memcpy(out, text, n);
     out[n] = '\0';
     return status_ok();
@@ -166,10 +173,14 @@ static struct status read_text(const struct js_node *at, const char *name, char 
 
 static struct status read_node_number(const struct js_node *at, const struct member *m, double *out)
 {
-    if (js_number(at, out) && isfinite(*out) && (*out > 0 || (m->may_be_zero && *out == 0)))
+    const bool is_number = js_number(at, out);
+    if (is_number && *out == 0 && m->may_be_zero) {
+        *out = 0; /* not -0 */
         return status_ok();
-    return status_make(STATUS_INPUT, "\"%s\": expected a number %s", m->name,
-                       m->may_be_zero ? "of at least 0" : "above 0");
+    }
+    if (is_number && *out >= CURVE_LEAST && *out <= CURVE_MOST) return status_ok();
+    return status_make(STATUS_INPUT, "\"%s\": expected a number of %g to %g%s", m->name,
+                       CURVE_LEAST, CURVE_MOST, m->may_be_zero ? ", or 0" : "");
 }
 
 static struct status read_linears(const struct js_node *all, struct node *out)

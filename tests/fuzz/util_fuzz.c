@@ -56,7 +56,8 @@ const char *__lsan_default_suppressions(void)
     X(kv_store_summed)                                                                             \
     X(kv_tier)                                                                                     \
     X(experts)                                                                                     \
-    X(experts_summed)
+    X(experts_summed)                                                                              \
+    X(node)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
 TARGET_LIST(X)

@@ -85,6 +85,12 @@ static void wrong_files_are_refused(void)
     refuse_changed(SHOAL_VERSION, "0.0.1", "was measured by shoal 0.0.1");
     refuse_changed("\"norm_s\":", "\"norm\":", "\"norm_s\"");
     refuse_changed("\"norm_s\":", "\"norm_s\":-", "\"norm_s\"");
+    refuse_changed("\"norm_s\":", "\"norm_s\":1e-300,\"x\":", "\"norm_s\"");
+    refuse_changed("\"disk_bytes_s\":", "\"disk_bytes_s\":1e300,\"x\":", "\"disk_bytes_s\"");
+    refuse_changed("\"disk_bytes_s\":", "\"disk_bytes_s\":-1,\"x\":", "\"disk_bytes_s\"");
+    refuse_changed("\"read\":[[", "\"read\":[[1e-300,1],[", "\"read\"");
+    refuse_changed("\"n_ranks\":2", "\"n_ranks\":2000", "\"n_ranks\"");
+    refuse_changed("\"a CPU\"", "\"a\\u0000CPU\"", "\"cpu\"");
     refuse_changed("\"read\":[[", "\"read\":[[-", "\"read\"");
     refuse_changed("\"int8\":{\"memory\"", "\"int8\":{\"other\"", "int8");
     CU_ASSERT_EQUAL(node_parse("{", 1, "a.json", &n).code, STATUS_INPUT);
