@@ -84,6 +84,16 @@ static void begin(struct fuzz_seeds *seeds)
     n.disk_bytes_s = 2e9;
     FUZZ_CHECK(node_write(&n, &text).code == STATUS_OK, "a seed");
     fuzz_seed_add(seeds, text.data, text.n);
+    strbuf_clear(&text);
+    /* as slow as a file may say */
+    n.norm_s = n.gate_s = n.rope_s = n.logit_s = n.op_s = n.step_s = CURVE_MOST;
+    n.network_s = n.barrier_s = n.sequence_s = CURVE_MOST;
+    n.network_bytes_s = n.disk_bytes_s = CURVE_LEAST;
+    for (uint32_t i = 0; i < 2; i++) n.read.y[i] = n.flops.y[i] = i > 0 ? CURVE_LEAST : CURVE_MOST;
+    for (uint32_t i = 0; i < 3; i++)
+        n.attention_one.y[i] = n.linear[NODE_BF16].memory.y[i] = CURVE_MOST;
+    FUZZ_CHECK(node_write(&n, &text).code == STATUS_OK, "a seed");
+    fuzz_seed_add(seeds, text.data, text.n);
     strbuf_fini(&text);
     place(&layouts[0], "2x\"pack:1 numa:2 core:2 pu:1\"", (struct layout_flags){.tp = 2, .pp = 1});
     place(&layouts[1], "2x\"pack:1 numa:1 core:4 pu:1\"", (struct layout_flags){.tp = 1, .pp = 2});
