@@ -58,10 +58,7 @@ static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 static const struct flag forecast_rows[] = {FORECAST_FLAGS(FLAG_ROW)};
 #undef FLAG_OWNER
 
-enum {
-    GPU_GIB_ASSUMED = 80,
-    PROGRAM_BYTES = 40 << 20, /* of a rank before it loads anything; a job measures this */
-};
+enum { GPU_GIB_ASSUMED = 80 };
 
 static struct status find_topology(const struct plan_flags *f, struct topo **out)
 {
@@ -118,14 +115,6 @@ static uint64_t gpu_bytes(const struct plan_flags *f, const struct topo *t)
     return least;
 }
 
-/* Returns roughly the bytes of --memory that remain besides the program; 0: no bound. */
-static uint64_t plan_bound(const struct plan_options *o)
-{
-    const uint64_t all = o->job.weights.memory_bytes;
-    if (all == 0) return 0;
-    return all > PROGRAM_BYTES + 4 ? all - PROGRAM_BYTES : 4;
-}
-
 static struct status no_fit(const struct layout_budget *b, const struct topo *t)
 {
     const double gib = (double)(1ull << 30);
@@ -168,7 +157,7 @@ static struct status cmd_plan_report(const struct plan_options *o, struct layout
                                    .min_kv_blocks = (context + 63) / 64,
                                    .n_state_slots =
                                        layout_slots_wanted(m->arch, o->job.schedule.max_batch),
-                                   .rank_bytes = plan_bound(o),
+                                   .rank_bytes = plan_rank_bytes(o->job.weights.memory_bytes),
                                    .device_bytes = gpu_bytes(&o->flags, t),
                                    .network_bytes_s = flags->network.gbit_s * 1e9 / 8};
     const struct weights_fit fit = {.place = o->job.weights.place,

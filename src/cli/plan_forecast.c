@@ -10,7 +10,9 @@
 #include "parallel/layout/kv_groups.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/layout_cost.h"
+#include "parallel/layout/plan_report.h"
 #include "serve/schedule/stats.h"
+#include "weights/weights_fit.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -52,7 +54,15 @@ struct nodes {
     uint32_t *order;
     struct candidate_layout best[TRIED_MAX];
     size_t n_best;
+    struct layout_budget budget; /* of the forecasts, with the rows of a step for these nodes */
 };
+
+uint64_t plan_rank_bytes(uint64_t memory_bytes)
+{
+    enum { PROGRAM_BYTES = 40 << 20 /* before a rank loads anything; a job measures this */ };
+    if (memory_bytes == 0) return 0;
+    return memory_bytes > PROGRAM_BYTES + 4 ? memory_bytes - PROGRAM_BYTES : 4;
+}
 
 /* --- the layouts to try ------------------------------------------------------------------- */
 
@@ -93,15 +103,34 @@ static struct status consider_nodes(const struct forecasts *f, struct nodes *n, 
     flags.tp = tp;
     flags.pp = pp;
     const struct status st =
-        layout_choose(f->model, n->topo, &flags, &f->budget, &c->l, n->order, &fits);
+        layout_choose(f->model, n->topo, &flags, &n->budget, &c->l, n->order, &fits);
     if (st.code == STATUS_USAGE || (!status_failed(&st) && !fits)) return status_ok();
     TRY(st);
     layout_expect_cuts(n->topo, n->order, &c->l);
-    c->fit = layout_fit_of(&c->l, n->topo, &f->budget);
+    c->fit = layout_fit_of(&c->l, n->topo, &n->budget);
     if (!c->fit.fits) return status_ok();
-    c->rows_s = layout_rows_s(&c->l, n->topo, n->order, &f->budget, &c->fit);
+    c->rows_s = layout_rows_s(&c->l, n->topo, n->order, &n->budget, &c->fit);
     nodes_keep(n, c);
     return status_ok();
+}
+
+/* Decides, as a job does, whether experts stream on these nodes, and then how many rows a step
+ * has. */
+static struct status fit_weights(const struct forecasts *f, struct nodes *n,
+                                 struct candidate_layout *c)
+{
+    const struct weights_fit fit = {.place = f->job->weights.place,
+                                    .may_stream = true,
+                                    .step_is_given = flags_is_given(&f->job->given, "step-tokens"),
+                                    .topo = n->topo,
+                                    .flags = &f->job->layout};
+    bool fits;
+    n->budget = f->budget;
+    f->model->streams_experts = false;
+    if (fit.place != WEIGHTS_STREAM && n->budget.rank_bytes == 0) return status_ok();
+    const struct status st = weights_fit_layout(&fit, f->model, &n->budget, &c->l, n->order, &fits);
+    /* a layout that was asked for may be none of so many ranks */
+    return st.code == STATUS_USAGE && f->model->arch->n_experts > 0 ? status_ok() : st;
 }
 
 static struct status find_best(const struct forecasts *f, struct nodes *n)
@@ -110,6 +139,7 @@ static struct status find_best(const struct forecasts *f, struct nodes *n)
     const uint32_t ranks = n->topo->n_ranks;
     struct candidate_layout *c = NULL;
     struct status st = mem_alloc(&c, 1, sizeof *c, "a layout");
+    if (!status_failed(&st)) st = fit_weights(f, n, c);
     for (uint32_t pp = 1; pp <= ranks && pp <= COST_STAGES_MAX && !status_failed(&st); pp++) {
         if (ranks % pp != 0 || (asked->pp > 0 && asked->pp != pp)) continue;
         for (uint32_t tp = 1; tp <= ranks / pp && !status_failed(&st); tp++) {
@@ -157,23 +187,28 @@ static void simulation_step(void *user, uint32_t group, const struct step_plan *
 }
 
 /* Returns the KV blocks that a job would have. A job gives 6/10 of the memory beside the weights to
- * KV blocks; n_kv_blocks of the fit counts 9/10. A job takes at most the blocks that its running
- * sequences can use, and at least those of one context. */
-static uint32_t blocks_of(const struct forecasts *f, const struct candidate_layout *c)
+ * KV blocks, all of it under --memory, and half of that where experts stream; n_kv_blocks of the
+ * fit counts 9/10, or all. A job takes at most the blocks that its running sequences can use, and
+ * at least those of one context. */
+static uint32_t blocks_of(const struct forecasts *f, const struct nodes *nodes,
+                          const struct candidate_layout *c)
 {
     const struct kv_groups g = kv_groups_of(&c->l);
     const double tables = g.n_full + g.n_windowed;
     const uint64_t per_context = f->budget.min_kv_blocks;
     const int32_t batch = f->job->schedule.max_batch;
-    const double running = batch > 0 ? batch : (double)f->job->schedule.step_tokens * c->l.pp;
-    double n = (double)c->fit.n_kv_blocks / tables * 6 / 9;
+    const double running = batch > 0 ? batch : (double)nodes->budget.step_tokens * c->l.pp;
+    double part = nodes->budget.rank_bytes > 0 ? 1 : 6.0 / 9;
+    if (c->l.model.streams_experts) part /= 2;
+    double n = (double)c->fit.n_kv_blocks / tables * part;
     if (n > (double)per_context * running) n = (double)per_context * running;
     if (n < (double)per_context) n = (double)per_context;
     return n < 1e9 ? (uint32_t)n : 1000000000u;
 }
 
-static struct status simulate(const struct forecasts *f, const struct candidate_layout *c,
-                              struct simulation *s, struct serve_summary *sum)
+static struct status simulate(const struct forecasts *f, const struct nodes *nodes,
+                              const struct candidate_layout *c, struct simulation *s,
+                              struct serve_summary *sum)
 {
     struct job_options o = *f->job;
     const size_t n = strlen(f->file);
@@ -192,7 +227,8 @@ static struct status simulate(const struct forecasts *f, const struct candidate_
     o.layout.tp = o.layout.ep = 1;
     o.lead.quiet = true;
     o.run.dry_run = true;
-    o.run.kv_blocks = blocks_of(f, c);
+    o.run.kv_blocks = blocks_of(f, nodes, c);
+    o.schedule.step_tokens = (int32_t)nodes->budget.step_tokens;
     const struct dry_run_watch watch = {
         .step = simulation_step, .user = s, .mean_answer = f->f->mean_answer};
     return dry_run_simulate(&o, f->env, &watch, sum);
@@ -208,8 +244,10 @@ static struct status forecast_one(struct forecasts *f, const struct nodes *n,
     s->every = s->next = 1;
     TRY_GOTO(st, mem_alloc(&sum, 1, sizeof *sum, "a simulation"), done);
     TRY_GOTO(st, cost_model_init(&s->model, &f->node, &c->l, n->topo, n->order), done);
+    if (c->l.model.streams_experts)
+        s->model.streamed = plan_streamed_part(&c->l, &n->budget, &c->fit);
     TRY_GOTO(st, forecast_init(&s->forecast, &s->model), done);
-    TRY_GOTO(st, simulate(f, c, s, sum), done);
+    TRY_GOTO(st, simulate(f, n, c, s, sum), done);
     if (sum->n_generated_tokens == 0) {
         st = status_make(STATUS_INPUT,
                          "--input: no line would be answered (%llu of %llu would be error rows); a "
@@ -347,6 +385,7 @@ static struct status settle(struct forecasts *f)
         .min_kv_blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
         .n_state_slots = layout_slots_wanted(f->model->arch, job->schedule.max_batch),
         .network_bytes_s = f->node.network_bytes_s,
+        .rank_bytes = plan_rank_bytes(job->weights.memory_bytes),
         .estimate = &f->estimate};
     struct input_files inputs;
     TRY(input_files_expand(f->f->lines.values, f->f->lines.n, &inputs));

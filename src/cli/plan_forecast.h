@@ -33,6 +33,9 @@ struct forecast_flags {
     FORECAST_FLAGS(FLAG_FIELD)
 };
 
+/* Local. Returns roughly the bytes of --memory that remain besides the program; 0: no bound. */
+uint64_t plan_rank_bytes(uint64_t memory_bytes);
+
 /* Local. Runs the forecast and prints it on stdout. `model` is read by plan_model_read; `file` is
  * its file. Errors: STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO, STATUS_DRAINED
  * (a signal), STATUS_MEMORY. */

@@ -184,8 +184,13 @@ struct status cost_model_init(struct cost_model *m, const struct node *node, con
                            (int)COST_STAGES_MAX, l->pp);
     if (node_linear_of(node, NODE_INT8) == NULL)
         return status_make(STATUS_INPUT, "the node's file has no linear");
+    if (l->model.streams_experts && node->disk_bytes_s <= 0)
+        return status_make(STATUS_INPUT,
+                           "experts stream, and the node's file does not know the disk: measure it "
+                           "with `shoal bench --disk DIR --save NODE.json`");
     m->node = node;
     m->l = l;
+    m->streamed = l->model.streams_experts ? 1 : 0;
     m->n_stages = l->pp;
     see_hosts(m, t, order);
     m->network_bytes_s = node->network_bytes_s > 0 ? node->network_bytes_s : 12.5e9;

@@ -106,9 +106,9 @@ enum {
 };
 
 /* Colours of the parts, apart in lightness too, so that a grey print can be read. */
-static const char *const colours[COST_PART_COUNT] = {"#1f4e79", "#5b9bd5", "#2e7d32", "#a5d6a7",
-                                                     "#b71c1c", "#ef9a9a", "#6a1b9a", "#f9a825",
-                                                     "#ffe082", "#424242", "#9e9e9e", "#e0e0e0"};
+static const char *const colours[COST_PART_COUNT] = {
+    "#1f4e79", "#5b9bd5", "#2e7d32", "#a5d6a7", "#b71c1c", "#ef9a9a", "#6a1b9a",
+    "#f9a825", "#ffe082", "#424242", "#9e9e9e", "#e0e0e0", "#00838f"};
 
 /* Sets picks [n_most] to the fastest row of each number of nodes. Returns how many it sets. */
 static size_t fastest(const struct forecast_row *rows, size_t n, size_t *picks, size_t n_most)

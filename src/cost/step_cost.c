@@ -98,6 +98,13 @@ static void add_linears(const struct cost_model *m, enum node_format f, double n
     out->s[COST_ARITHMETIC] += m->ranks * n * (one - reading) * m->arithmetic_slower;
 }
 
+/* Returns the part of a rank's experts that rows of n_batches replicas touch. */
+static double touched_part(const struct cost_model *m, double n_rows)
+{
+    const struct arch *a = m->l->model.arch;
+    return 1 - pow(1 - (double)a->n_chosen / a->n_experts, n_rows * m->n_batches);
+}
+
 /* Adds the experts' linears and gates for the rows of n_batches replicas. */
 static void cost_experts(const struct cost_model *m, const struct cost_stage *s, double n_rows,
                          struct cost *out)
@@ -105,7 +112,7 @@ static void cost_experts(const struct cost_model *m, const struct cost_stage *s,
     const struct arch *a = m->l->model.arch;
     const double all = n_rows * m->n_batches, n_places = layout_n_places(m->l);
     const double chosen = all * a->n_chosen * m->n_local / n_places;
-    const double touched = m->n_local * (1 - pow(1 - (double)a->n_chosen / a->n_experts, all));
+    const double touched = m->n_local * touched_part(m, n_rows);
     if (chosen <= 0 || touched <= 0 || s->n_moe_layers == 0) return;
     for (int f = 0; f < NODE_FORMAT_COUNT; f++)
         add_linears(m, (enum node_format)f, s->expert[f] * touched / m->n_local, chosen / touched,
@@ -214,6 +221,18 @@ static void add_head(const struct cost_model *m, const struct cost_stage *s,
                                                  s->n_logits * m->node->logit_s;
 }
 
+/* Adds the time by which reading experts takes longer than all else of the step. */
+static void add_disk(const struct cost_model *m, const struct cost_stage *s, double n_rows,
+                     struct cost *out)
+{
+    double n_bytes = 0;
+    if (m->streamed <= 0 || n_rows <= 0 || s->n_moe_layers == 0) return;
+    for (int f = 0; f < NODE_FORMAT_COUNT; f++) n_bytes += m->weight_bytes[f] * s->expert[f];
+    const double read = m->ranks * n_bytes * m->streamed * touched_part(m, n_rows);
+    const double waits = read / m->node->disk_bytes_s - cost_total(out);
+    if (waits > 0) out->s[COST_DISK] += waits;
+}
+
 /* Returns the cost of one replica, when the replicas that share its experts have shared_rows rows
  * each on average. */
 static struct cost replica_cost(const struct cost_model *m, const struct cost_stage *s,
@@ -229,6 +248,7 @@ static struct cost replica_cost(const struct cost_model *m, const struct cost_st
     }
     cost_experts(m, s, shared_rows, &c);
     if (shared_rows > 0) add_ranks(m, s, rows->n_rows, &c);
+    add_disk(m, s, shared_rows, &c);
     return c;
 }
 

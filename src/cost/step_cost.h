@@ -14,6 +14,8 @@
  *     exchange    a token to each host of its experts and back (parallel/wire/wire_bytes.h), or
  *                 through the host's memory
  *     head        the head's linear for the sampled rows, and sampling
+ *     disk        where experts stream (weights/expert_stream.h): the time by which reading R * the
+ *                 touched experts' bytes that are not in memory exceeds all of the above
  *     waking      ops * op_s
  *     lead        step_s + sequences * sequence_s, once, before the stage begins
  * A linear's curve is measured, so it holds both the roof of the bandwidth and that of arithmetic
@@ -39,7 +41,8 @@
     PART(WAKING, "waking threads")                                                                 \
     PART(LEAD, "the lead")                                                                         \
     PART(IMBALANCE, "uneven replicas")                                                             \
-    PART(BUBBLE, "an idle pipeline")
+    PART(BUBBLE, "an idle pipeline")                                                               \
+    PART(DISK, "waiting for the disk")
 
 enum cost_part {
 #define COST_PART_ID(id, title) COST_##id,
@@ -116,13 +119,15 @@ struct cost_model {
     double network_bytes_s, network_s;
     double n_local, n_batches; /* places of experts on a rank; replicas whose rows reach them */
     bool is_cached;            /* the host's caches hold the weights */
+    double streamed;           /* part of a rank's experts that a step reads from disk if all have
+                                  rows. cost_model_init: all where experts stream, else 0 */
     uint32_t n_stages;
     struct cost_stage stages[COST_STAGES_MAX];
 };
 
 /* Local. Prepares the model of layout l on hosts like `node`. t and order as layout_choose has
  * them; l->expert_hosts must be set. Errors: STATUS_USAGE (more than COST_STAGES_MAX stages),
- * STATUS_INPUT (no linear was measured). */
+ * STATUS_INPUT (no linear was measured, or experts stream and the disk was not). */
 struct status cost_model_init(struct cost_model *m, const struct node *node, const struct layout *l,
                               const struct topo *t, const uint32_t *order);
 

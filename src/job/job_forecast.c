@@ -5,6 +5,7 @@
 #include "cost/advice.h"
 #include "cost/forecast.h"
 #include "job/job_private.h"
+#include "weights/expert_stream.h"
 
 /* Members after `estimate` are the lead's. */
 struct job_forecast {
@@ -41,17 +42,32 @@ const struct layout_estimate *job_forecast_estimate(const struct job *j)
     return j->forecast != NULL ? &j->forecast->estimate : NULL;
 }
 
+/* Returns the part of this rank's experts that a step reads from disk if all have rows. A quarter
+ * of the memory for experts is the ring, which keeps none for the next step. */
+static double streamed_part(const struct job *j)
+{
+    const struct layout_place place =
+        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
+    const struct layout_memory m = layout_memory_of(
+        j->layout, place, kv_layout(j->o->model.kv_dtype), (uint32_t)j->o->schedule.step_tokens);
+    if (j->weights->stream == NULL || m.on_disk_bytes == 0) return 1;
+    const double held = (double)expert_stream_stats_of(j->weights->stream).held_bytes,
+                 all = (double)m.on_disk_bytes;
+    return held < all ? 1 - held / all / 4 * 3 : 0;
+}
+
 struct status job_forecast_start(struct job *j)
 {
     struct job_forecast *f = j->forecast;
     if (f == NULL) return status_ok();
-    if (j->layout_model.streams_experts) {
-        log_line(LOG_WARN,
-                 "no forecast: the node's file does not know the disk of streamed experts");
+    if (j->layout_model.streams_experts && f->node.disk_bytes_s <= 0) {
+        log_line(LOG_WARN, "no forecast: the node's file does not know the disk of streamed "
+                           "experts; `shoal bench --disk DIR --save NODE.json` measures it");
         job_forecast_destroy(j);
         return status_ok();
     }
     TRY(cost_model_init(&f->model, &f->node, j->layout, j->topo, j->order));
+    if (j->layout_model.streams_experts) f->model.streamed = streamed_part(j);
     return forecast_init(&f->forecast, &f->model);
 }
 

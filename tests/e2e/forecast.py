@@ -137,6 +137,30 @@ class ForecastTest:
             expect(done.status == USAGE and "is in memory" in done.err and "rate of memory" in done.out, f"{done}")
             expect(saved.read_text() == text, "memory is no disk: nothing may be saved")
 
+    def streams(self):
+        """The demo's experts stream: a slow disk is the bound, a fast one hides behind the rows."""
+        speeds, files = {}, {}
+        for disk in (0, 1e5, 1e15):
+            files[disk] = self.work / f"disk-{disk:g}.json"
+            files[disk].write_text(json.dumps({**node(self.version), "disk_bytes_s": disk}))
+        lines = self.work / "few.jsonl"
+        self.write_lines(lines, 60)
+        args = ["--model", self.model, "--input", lines]
+        for disk in (1e5, 1e15):
+            done = self.shoal.must("plan", *args, "--nodes", files[disk], "--weights", "stream", "--memory", "48M",
+                                   "--max-model-len", 128)
+            speeds[disk] = max(r["tokens_s"] for r in self.table(done))
+            expect(("waiting for the disk" in done.out) == (disk == 1e5), done.out)
+        expect(speeds[1e15] > 3 * speeds[1e5], f"a slow disk: {speeds}")
+        done = self.shoal("plan", *args, "--nodes", files[0], "--weights", "stream")
+        expect(done.status == INPUT and "bench --disk" in done.err, f"a disk that nobody measured: {done}")
+        job = ["generate", *args, "--output", self.work / "stream.jsonl", "--weights", "stream", "--restart",
+               "--expert-memory", "1M", "--expert-file", self.work / "experts", "--nodes"]
+        done = self.shoal.must(*job, files[1e5])
+        parts = re.search(r"forecast: [\d.]+ s predicted, [\d.]+ s measured, (.*)", done.err)
+        expect(parts and "waiting for the disk" in parts[1], done.err)
+        expect("no forecast" in self.shoal.must(*job, files[0]).err, "a disk that nobody measured")
+
     def refused(self):
         old = node("0.0.1")
         for what, change in (("was measured by shoal 0.0.1", old), ("another version", {**node(self.version), "shoal_node": 7}),
@@ -186,7 +210,7 @@ class ForecastTest:
         expect(self.table(self.plan())[0]["tokens_s"] > 0, "a plan with it")
 
     def main(self):
-        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.disk, self.refused,
+        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.disk, self.streams, self.refused,
                      self.measured):
             case()
             print(f"{case.__name__}: ok", flush=True)

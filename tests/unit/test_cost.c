@@ -219,6 +219,40 @@ static void few_rows_read_and_many_multiply(void)
     setup_fini(&s);
 }
 
+/* A step takes as long as the disk or as all else, whichever is longer. */
+static void the_disk_hides_behind_rows(void)
+{
+    enum { SLOW = 1000000, EXPERTS = 8, CHOSEN = 2 }; /* of Mixtral */
+    struct setup s;
+    struct cost_rows rows[2];
+    setup_init(&s, MODEL_MIXTRAL, 1, (struct layout_flags){.tp = 1, .dp = 2});
+    double n_bytes = 0;
+    for (int f = 0; f < NODE_FORMAT_COUNT; f++)
+        n_bytes += s.m.stages[0].expert[f] * s.m.weight_bytes[f];
+    make_rows(rows, 2, 1, 512, 0);
+    const struct cost all = cost_stage_of(&s.m, 0, rows);
+    CU_ASSERT_EQUAL(all.s[COST_DISK], 0);
+    s.m.streamed = 0.5; /* two ranks read half of their experts each */
+    s.node.disk_bytes_s = SLOW;
+    struct cost c = cost_stage_of(&s.m, 0, rows);
+    expect_near(cost_total(&c), 2 * 0.5 * n_bytes / SLOW);
+    CU_ASSERT_EQUAL(cost_bound(&c), COST_DISK);
+    s.node.disk_bytes_s = 1e15;
+    c = cost_stage_of(&s.m, 0, rows);
+    expect_near(cost_total(&c), cost_total(&all));
+    make_rows(rows, 2, 1, 1, 10); /* a row of each replica that shares the experts */
+    s.node.disk_bytes_s = SLOW;
+    c = cost_stage_of(&s.m, 0, rows);
+    const double touched = 1 - pow(1 - (double)CHOSEN / EXPERTS, s.m.n_batches);
+    expect_near(cost_total(&c), 2 * 0.5 * n_bytes * touched / SLOW);
+    s.l.model.streams_experts = true;
+    CU_ASSERT_EQUAL(cost_model_init(&s.m, &s.node, &s.l, s.topo, s.order).code, STATUS_OK);
+    CU_ASSERT_EQUAL(s.m.streamed, 1);
+    s.node.disk_bytes_s = 0;
+    CU_ASSERT_EQUAL(cost_model_init(&s.m, &s.node, &s.l, s.topo, s.order).code, STATUS_INPUT);
+    setup_fini(&s);
+}
+
 static void replicas_wait_for_the_fullest(void)
 {
     struct setup s;
@@ -419,6 +453,7 @@ void suite_cost(CU_pSuite suite)
                 a_format_that_was_not_measured_is_like_a_similar_one);
     CU_add_test(suite, "rows see positions", rows_see_positions);
     CU_add_test(suite, "few rows read, many multiply", few_rows_read_and_many_multiply);
+    CU_add_test(suite, "the disk hides behind rows", the_disk_hides_behind_rows);
     CU_add_test(suite, "replicas wait for the fullest", replicas_wait_for_the_fullest);
     CU_add_test(suite, "tp halves weights and adds sums", tp_halves_weights_and_adds_sums);
     CU_add_test(suite, "experts are touched", experts_are_touched);

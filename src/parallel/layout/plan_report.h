@@ -6,6 +6,7 @@
 #include "base/strbuf.h"
 #include "parallel/layout/expert_places.h"
 #include "parallel/layout/layout_choose.h"
+#include "parallel/layout/layout_cost.h"
 
 /* Local. Appends the report to `out`. order [n_ranks] and l as layout_choose gave them. Ranks that
  * hold equal parts of the model share a line. If that makes more than 40 lines, the lines show
@@ -23,6 +24,11 @@ struct status plan_report_experts(const struct layout *l, const int64_t *load, s
 struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out);
+
+/* Local. Returns the part of the worst rank's streamed experts that a step reads if each has rows;
+ * fit as layout_fit_of gave it. 0: all are in memory. */
+double plan_streamed_part(const struct layout *l, const struct layout_budget *budget,
+                          const struct layout_fit *fit);
 
 /* Local. Appends the rows of a step for each expert and a token's bytes between hosts: for a router
  * that chooses evenly and, unless load is NULL, for the load [L, E], which needs l->expert_places.

@@ -30,6 +30,13 @@ static struct streaming streaming_of(const struct layout *l, const struct layout
     return s;
 }
 
+double plan_streamed_part(const struct layout *l, const struct layout_budget *budget,
+                          const struct layout_fit *fit)
+{
+    const struct streaming s = streaming_of(l, budget, fit);
+    return s.on_disk > 0 ? s.read / s.on_disk : 0;
+}
+
 struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out)
