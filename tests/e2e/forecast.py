@@ -2,8 +2,9 @@
 """Tests forecasts: a node measured by shoal bench, plans with a node of fixed numbers, jobs and shoal status with it.
 
 usage: forecast.py SHOAL WORK_FOLDER
-How near forecasts are to runs is measured by bench/forecast.py on a quiet machine, not here: times of a busy machine say
-nothing. tests/unit/test_cost.c tests the formulas, test_advice.c the advice.
+How near forecasts are to a run's clock is measured by bench/forecast.py on a quiet machine, not here: times of a busy
+machine say nothing. Here the steps of forecasts are compared with those of runs. tests/unit/test_cost.c tests the
+formulas, test_advice.c the advice.
 """
 import json
 import re
@@ -27,6 +28,25 @@ def node(version):
             "op_s": 1e-6, "step_s": 1e-5, "sequence_s": 1e-6, "barrier_s": 1e-6, "network_bytes_s": 12.5e9, "network_s": 2e-6, "disk_bytes_s": 0,
             "cache_bytes": 1e5, "memory_bytes": 8e9, "read": [[1, 4e9], [4, 1e10]], "flops": [[1, 2.5e11], [4, 1e12]],
             "attention_one": [[64, 4e-10]], "attention_many": [[64, 1e-11]], "sum": [[4096, 4e-6]], "linear": linear}
+
+
+def slow_node(version, ranks):
+    """A host of so many ranks, 300 times as slow, so that both outputs have enough digits, and no faster with more
+    threads, so that the real machine's cores do not count."""
+    slow = node(version)
+    for key in [k for k in slow if k.endswith("_s")]:
+        slow[key] = slow[key] / 300 if "bytes" in key else slow[key] * 300
+    for key in ("attention_one", "attention_many", "sum"):
+        slow[key] = [[x, y * 300] for x, y in slow[key]]
+    for curves in slow["linear"].values():
+        for key in curves:
+            curves[key] = [[x, y * 300] for x, y in curves[key]]
+    return {**slow, "read": [[1, 1e10 / 300]], "flops": [[1, 1e12 / 300]], "n_ranks": ranks, "cache_bytes": 0}
+
+
+# lines, tokens of a prompt, tokens of an answer, tokens that all prompts begin with, sequences at a time
+LOADS = {"prompts": (24, 400, 2, 0, 64), "answers": (8, 4, 48, 0, 8), "one at a time": (2, 16, 40, 0, 1),
+         "mixed": (48, 96, 24, 0, 16), "shared prefixes": (24, 200, 8, 160, 16)}
 
 
 class ForecastTest:
@@ -161,6 +181,37 @@ class ForecastTest:
         expect(parts and "waiting for the disk" in parts[1], done.err)
         expect("no forecast" in self.shoal.must(*job, files[0]).err, "a disk that nobody measured")
 
+    def whole_jobs(self):
+        """The forecast of a job against the cost, by the same model, of the steps that the job then really ran. No load of
+        the machine changes either. It is the part of a forecast's error that comes from its steps and layouts, not that of
+        the measured speeds or of the formulas."""
+        ratios = {}
+        for name, (lines, prompt, answer, shared, batch) in LOADS.items():
+            path = self.work / "load.jsonl"
+            with open(path, "w", encoding="ascii") as f:
+                for i in range(lines):
+                    n = max(shared + 1, prompt * (3 + i % 3) // 4)
+                    ids = [5 + (t * 7 if t < shared else t * (i + 3)) % 300 for t in range(n)]
+                    f.write(json.dumps({"custom_id": str(i), "prompt_token_ids": ids, "temperature": 0, "ignore_eos": True,
+                                        "max_tokens": max(1, answer * (3 + i % 2) // 4)}) + "\n")
+            layouts = [(1, [])] + ([(2, ["--tp", 2]), (2, ["--dp", 2]), (2, ["--pp", 2])] if name == "mixed" else [])
+            for ranks, layout in layouts:
+                ratios[f"{name} {layout}"] = self.whole_job(path, ranks, ["--max-batch", batch, *layout])
+        print(f"forecast of the job by cost of its steps: {ratios}")
+        expect(all(0.9 < ratio < 1.1 for ratio in ratios.values()), f"{ratios}")
+
+    def whole_job(self, path, ranks, flags):
+        file = self.work / "slow.json"
+        file.write_text(json.dumps(slow_node(self.version, ranks)))
+        args = ["--model", self.model, "--nodes", file, "--input", path, *flags]
+        done = self.shoal.must("generate", *args, "--output", self.work / "whole.jsonl", "--restart", "--threads", 1,
+                               ranks=ranks if ranks > 1 else 0)
+        predicted = float(re.search(r"forecast: ([\d.]+) s predicted, [\d.]+ s measured", done.err)[1])
+        done = self.shoal.must("plan", *args)
+        best = re.search(r"^soonest .*?: ([\d.]+) s, ", done.out, re.M)
+        expect(best is not None, f"a time of some seconds: {done.out}")
+        return round(float(best[1]) / predicted, 3)
+
     def refused(self):
         old = node("0.0.1")
         for what, change in (("was measured by shoal 0.0.1", old), ("another version", {**node(self.version), "shoal_node": 7}),
@@ -210,7 +261,7 @@ class ForecastTest:
         expect(self.table(self.plan())[0]["tokens_s"] > 0, "a plan with it")
 
     def main(self):
-        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.disk, self.streams, self.refused,
+        for case in (self.plans, self.layouts, self.samples, self.jobs, self.status, self.disk, self.streams, self.whole_jobs, self.refused,
                      self.measured):
             case()
             print(f"{case.__name__}: ok", flush=True)
