@@ -30,7 +30,9 @@
          .help = "memory of a node (default: what the topology says; if it says nothing, 256, "    \
                  "with a warning)")                                                                \
     FLAG(double, disk_gb_s, "disk", OF_NUMBER(0, 1e6, "GB/S"), .preset = "2", .commands = IN_PLAN, \
-         .help = "bytes that a host reads from its disk, for streamed experts")                    \
+         .help = "bytes that a host reads from its disk, for streamed experts; with --nodes: "     \
+                 "instead of "                                                                     \
+                 "what that file says")                                                            \
     FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS), .preset = "bf16",                     \
          .commands = IN_PLAN, .help = "weight type for a config.json")                             \
     FLAG(const char *, format, "format", OF_TEXT("F"), .commands = IN_PLAN,                        \
@@ -244,7 +246,8 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
     if (o->job.files.nodes != NULL)
-        return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model);
+        return plan_forecast(&o->forecast, &o->job, env, &layout_model, f->model,
+                             flags_is_given(&o->job.given, "disk") ? f->disk_gb_s * 1e9 : 0);
     TRY(find_topology(f, &topo));
     warn_of_memory(topo);
     const struct status st = cmd_plan_report(o, &layout_model, topo);

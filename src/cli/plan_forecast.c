@@ -38,6 +38,7 @@ struct forecasts {
     struct config env;
     struct layout_model *model;
     const char *file;
+    double disk_bytes_s; /* of --disk; 0: not given */
     struct node node;
     struct layout_estimate estimate;
     struct layout_budget budget;
@@ -377,6 +378,7 @@ static struct status settle(struct forecasts *f)
         f->node.network_bytes_s = network->gbit_s * 1e9 / 8;
         if (network->latency_s > 0) f->node.network_s = network->latency_s;
     }
+    if (f->disk_bytes_s > 0) f->node.disk_bytes_s = f->disk_bytes_s;
     f->estimate = (struct layout_estimate){.step_s = cost_reference_s, .user = &f->node};
     f->model->keeps_windows = context <= f->model->arch->window;
     f->budget = (struct layout_budget){
@@ -395,7 +397,8 @@ static struct status settle(struct forecasts *f)
 }
 
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,
-                            struct config env, struct layout_model *model, const char *file)
+                            struct config env, struct layout_model *model, const char *file,
+                            double disk_bytes_s)
 {
     struct forecasts *f = NULL;
     struct job_options settled = *job;
@@ -406,6 +409,7 @@ struct status plan_forecast(const struct forecast_flags *flags, const struct job
     f->env = env;
     f->model = model;
     f->file = file;
+    f->disk_bytes_s = disk_bytes_s;
     f->lines.fd = -1;
     struct status st = settle(f);
     if (!status_failed(&st)) st = run_all(f);

@@ -187,7 +187,7 @@ struct status cost_model_init(struct cost_model *m, const struct node *node, con
     if (l->model.streams_experts && node->disk_bytes_s <= 0)
         return status_make(STATUS_INPUT,
                            "experts stream, and the node's file does not know the disk: measure it "
-                           "with `shoal bench --disk DIR --save NODE.json`");
+                           "with `shoal bench --disk DIR --save NODE.json`, or give plan --disk");
     m->node = node;
     m->l = l;
     m->streamed = l->model.streams_experts ? 1 : 0;

@@ -174,6 +174,9 @@ class ForecastTest:
         expect(speeds[1e15] > 3 * speeds[1e5], f"a slow disk: {speeds}")
         done = self.shoal("plan", *args, "--nodes", files[0], "--weights", "stream")
         expect(done.status == INPUT and "bench --disk" in done.err, f"a disk that nobody measured: {done}")
+        given = self.shoal.must("plan", *args, "--nodes", files[0], "--weights", "stream", "--memory", "48M",
+                                "--max-model-len", 128, "--disk", 1e-4)
+        expect(max(r["tokens_s"] for r in self.table(given)) == speeds[1e5], f"--disk instead of the file's: {given.out}")
         job = ["generate", *args, "--output", self.work / "stream.jsonl", "--weights", "stream", "--restart",
                "--expert-memory", "1M", "--expert-file", self.work / "experts", "--nodes"]
         done = self.shoal.must(*job, files[1e5])
