@@ -95,6 +95,19 @@ static void nodes_keep(struct nodes *n, const struct candidate_layout *c)
     n->best[at] = *c;
 }
 
+/* Returns the rows per second by the estimate. --max-batch bounds the rows: the sequences of a
+ * replica are divided into pp groups, each of which has a step of its own. */
+static double estimate_rows_s(const struct forecasts *f, const struct nodes *n,
+                              const struct candidate_layout *c)
+{
+    struct layout_budget budget = n->budget;
+    const uint32_t batch = (uint32_t)f->job->schedule.max_batch;
+    const uint64_t rows =
+        (uint64_t)(batch / c->l.pp > 0 ? batch / c->l.pp : 1) * COST_REFERENCE_ROWS;
+    if (batch > 0 && rows < budget.step_tokens) budget.step_tokens = (uint32_t)rows;
+    return layout_rows_s(&c->l, n->topo, n->order, &budget, &c->fit);
+}
+
 /* Considers the layout with this tp and pp; layout_choose chooses dp and ep, as in a job. */
 static struct status consider_nodes(const struct forecasts *f, struct nodes *n, uint32_t tp,
                                     uint32_t pp, struct candidate_layout *c)
@@ -110,7 +123,7 @@ static struct status consider_nodes(const struct forecasts *f, struct nodes *n, 
     layout_expect_cuts(n->topo, n->order, &c->l);
     c->fit = layout_fit_of(&c->l, n->topo, &n->budget);
     if (!c->fit.fits) return status_ok();
-    c->rows_s = layout_rows_s(&c->l, n->topo, n->order, &n->budget, &c->fit);
+    c->rows_s = estimate_rows_s(f, n, c);
     nodes_keep(n, c);
     return status_ok();
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The load that layouts are compared by: prompts of 512 tokens, answers of 128. */
-static const double reference_context = 512 + 128 / 2.0, reference_rows_per_sample = 5;
+static const double reference_context = 512 + 128 / 2.0;
 enum {
     ROWS_WORTH_CUTTING =
         8 /* from so many rows for each tp rank on, each tp rank holds only a slice of the rows */
@@ -291,7 +291,7 @@ double cost_reference_s(void *user, const struct layout *l, const struct topo *t
     layout_expect_cuts(t, order, &cut);
     const struct status st = cost_model_init(&m, user, &cut, t, order);
     if (status_failed(&st)) return 0;
-    const double n_sampled = n_rows / reference_rows_per_sample;
+    const double n_sampled = n_rows / COST_REFERENCE_ROWS;
     const double window = cost_window(l->model.arch);
     const double seen = window > 0 && window < reference_context ? window : reference_context;
     struct cost_rows rows = {

@@ -141,9 +141,11 @@ struct cost cost_even_of(const struct cost_model *m, uint32_t pp, const struct c
 /* Local. Returns the lead's seconds for a step. */
 double cost_lead_s(const struct cost_model *m, const struct cost_rows *rows);
 
+enum { COST_REFERENCE_ROWS = 5 /* of a step for each sampled one, in cost_reference_s */ };
+
 /* Local. For layout_estimate.step_s: returns the seconds of a step of n_rows rows of each replica,
- * one of five sampled, for prompts of 512 and answers of 128 tokens. user: the struct node. 0:
- * cannot be estimated. */
+ * one of COST_REFERENCE_ROWS sampled, for prompts of 512 and answers of 128 tokens. user: the
+ * struct node. 0: cannot be estimated. */
 double cost_reference_s(void *user, const struct layout *l, const struct topo *t,
                         const uint32_t *order, double n_rows);
 

@@ -97,6 +97,12 @@ class ForecastTest:
         slow = self.table(self.plan("--count", 2, "--tp", 4, "--network", "100Mbit,1ms"))
         expect(fast[-1]["tokens_s"] > 2 * slow[-1]["tokens_s"], f"a slow network: {fast}, {slow}")
 
+        rows = self.table(self.plan("--count", 8, "--max-batch", 8))
+        for n in (2, 4, 8):  # few sequences make pipeline stages slow, so these must not be among the layouts tried
+            speeds = [r["tokens_s"] for r in rows if r["nodes"] == n]
+            expect(len(speeds) == 3 and speeds == sorted(speeds, reverse=True),
+                   f"the estimate must like best what simulates fastest: {rows}")
+
     def samples(self):
         self.write_lines(self.input, 8000)
         whole = self.table(self.plan("--tp", 1, "--max-batch", 16, "--sample", 8000))[0]["tokens_s"]
