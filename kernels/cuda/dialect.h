@@ -39,6 +39,7 @@ struct mma_c {
 
 #define BLOCK_INLINE   static __device__ __forceinline__
 #define BLOCK_UNROLL   _Pragma("unroll")
+#define BLOCK_UNROLL4  _Pragma("unroll 4")
 #define BLOCK_UNROLL16 _Pragma("unroll 16")
 #define BLOCK_ROLLED   _Pragma("unroll 1")
 #define FOR_THREADS(t) for (uint32_t t = threadIdx.x, once_ = 1; once_ != 0; once_ = 0)
@@ -156,6 +157,7 @@ BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const stru
 #else
 #define BLOCK_INLINE static inline
 #define BLOCK_UNROLL
+#define BLOCK_UNROLL4
 #define BLOCK_UNROLL16
 #define BLOCK_ROLLED
 #define FOR_THREADS(t)      for (uint32_t t = 0; t < CUDA_THREADS; t++)

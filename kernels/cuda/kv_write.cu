@@ -1,8 +1,7 @@
 /* Writes the rows' keys and values into their cache slots, in the cache's type, with one block for
  * each row, kv head, and K or V. The scale of i8 needs the largest magnitude; its bits are an
  * integer, so atomics can find it in any order. */
-#include "kernels/cuda/dialect.h"
-#include "kernels/quant_body.h"
+#include "kernels/cuda/kv_put.h"
 
 BLOCK_INLINE void kv_put_codes(const float *x, uint32_t n, int8_t *codes, float *scale,
                                uint32_t *max)
@@ -21,21 +20,9 @@ BLOCK_INLINE void kv_put_codes(const float *x, uint32_t n, int8_t *codes, float 
     FOR_THREADS(t)
     {
         float factor;
-        const float own = kern_quantize_scale(*max, &factor);
-        for (uint32_t d = t; d < n; d += CUDA_THREADS)
-            codes[d] = factor != 0.0f ? (int8_t)block_round_f32(x[d] * factor) : (int8_t)0;
-        if (t == 0) *scale = own;
+        for (uint32_t d = t; d < n; d += CUDA_THREADS) codes[d] = kv_code(x[d], *max);
+        if (t == 0) *scale = kern_quantize_scale(*max, &factor);
     }
-}
-
-BLOCK_INLINE void kv_put(enum dtype type, float x, void *to, size_t at)
-{
-    if (type == DTYPE_F32)
-        ((float *)to)[at] = x;
-    else if (type == DTYPE_F8_E4M3)
-        ((uint8_t *)to)[at] = (f32_bits(x) & 0x7F800000u) == 0x7F800000u ? 0x7F : e4m3_from_f32(x);
-    else
-        ((uint16_t *)to)[at] = type == DTYPE_F16 ? f16_from_f32(x) : bf16_from_f32(x);
 }
 
 BLOCK_INLINE void kv_write_block(const struct kv_write_work *a, struct cuda_block b, void *shared)

@@ -13,9 +13,9 @@
 #define CUDA_KERNELS(X)                                                                            \
     X(embed, embed_work)                                                                           \
     X(gather_rows, gather_work)                                                                    \
-    X(rmsnorm, norm_args)                                                                          \
+    X(rmsnorm, norm_work)                                                                          \
     X(rope_table, rope_table_args)                                                                 \
-    X(rope, rope_work)                                                                             \
+    X(rope_kv, rope_kv_work)                                                                       \
     X(kv_write, kv_write_work)                                                                     \
     X(attention_rows, attention_work_cuda)                                                         \
     X(attention_tiles, attention_work_cuda)                                                        \
@@ -65,9 +65,11 @@
     X(linear_few_leaf, linear_work)                                                                \
     X(linear_groups, linear_work)                                                                  \
     X(linear_groups_leaf, linear_work)                                                             \
+    X(linear_groups_list, linear_list_work)                                                        \
     X(linear_mma, linear_work)                                                                     \
     X(linear_mma_mid, linear_work)                                                                 \
     X(linear_mma_few, linear_work)                                                                 \
+    X(linear_mma_fold, linear_work)                                                                \
     X(linear_half, linear_work)                                                                    \
     X(linear_half_mid, linear_work)                                                                \
     X(linear_half_few, linear_work)                                                                \
@@ -94,7 +96,9 @@
     X(linear_codes_mid, 64, 64, 60 << 10)                                                          \
     X(linear_codes_few, 16, 32, 80 << 10)
 
-/* Linears with quantized weights and rows, from the largest tile to the smallest. */
+/* Linears with quantized weights and rows, from the largest tile to the smallest; and the tile of
+ * blocks that compute all leaves (K-blocks). */
+#define CUDA_MMA_FOLD(X) X(linear_mma_fold, 64, 64, 54 << 10)
 #define CUDA_MMA_SHAPES(X)                                                                         \
     X(linear_mma, 64, 128, 68 << 10)                                                               \
     X(linear_mma_mid, 64, 64, 54 << 10)                                                            \
@@ -103,7 +107,7 @@
 enum {
 #define X(name, rows, outputs, shared_bytes)                                                       \
     CUDA_ROWS_##name = rows, CUDA_OUTPUTS_##name = outputs, CUDA_SHARED_##name = shared_bytes,
-    CUDA_HALF_SHAPES(X) CUDA_MMA_SHAPES(X)
+    CUDA_HALF_SHAPES(X) CUDA_MMA_SHAPES(X) CUDA_MMA_FOLD(X)
 #undef X
 };
 
@@ -125,6 +129,8 @@ enum {
     CUDA_GROUPS_SLICE = 32,  /* linear_groups: inputs that one thread adds up, */
     CUDA_GROUPS_SLOTS = 256, /* slices times rows in shared memory, */
     CUDA_GROUPS_SHARED = CUDA_GROUPS_SLOTS * PANEL_COLUMNS * 12, /* with their terms */
+    CUDA_ROPE_HEADS = CUDA_THREADS / LANES, /* heads of a block of rope_kv */
+    CUDA_LIST = 4,                /* most linears of one launch */
     CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */
     CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
@@ -133,6 +139,7 @@ enum {
     CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax or score */
     CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
     CUDA_NORM_MAX = 16 << 10,     /* width up to which rmsnorm holds a row in shared memory */
+    CUDA_QUANTIZE_SPAN = 512,     /* elements of one block of quantize */
     CUDA_SHARED_MAX = 99 << 10,   /* shared memory of a block on every architecture from 8.0 on */
     CUDA_SHARED_PLAIN = 48 << 10, /* shared memory that a kernel may use without asking for more */
 };
@@ -175,10 +182,15 @@ struct gather_work { /* to[i] = from[rows[i]] */
     float *to;
 };
 
-struct rope_work {
-    float *x;
-    const float *cos, *sin;
-    size_t n_rows, n_heads, head_dim, rot;
+/* The norm of a row; with codes.group > 0 its result is also quantized. */
+struct norm_work {
+    struct norm_args norm; /* `codes` is not read */
+    struct quant_rows codes;
+};
+
+struct rope_kv_work {
+    struct rope_kv_args args; /* `seqs` is not read */
+    struct cuda_rows rows;
 };
 
 struct kv_write_work {
@@ -308,6 +320,12 @@ struct linear_work {
     const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
     bool leafy; /* tensor cores: writes sums; b.z counts leaves */
+};
+
+/* Linears side by side: blocks with b.x from first[i] on compute part[i]. */
+struct linear_list_work {
+    uint32_t n, first[CUDA_LIST];
+    struct linear_work part[CUDA_LIST];
 };
 
 /* to[row] = the n inputs of x[row], rounded to a 16-bit type and ordered for weights of this kind

@@ -83,6 +83,7 @@ static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t
 struct choice {
     enum cuda_kernel kernel;
     uint32_t n_rows, n_outputs, shared_bytes;
+    bool folds; /* a block computes all leaves (K-blocks) */
 };
 
 static size_t rows_of(const struct linear_args *a)
@@ -96,7 +97,8 @@ static size_t rows_of(const struct linear_args *a)
  * largest), or the smallest. */
 static struct choice choose_mma(const struct device *d, const struct linear_args *a)
 {
-#define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
+#define X(name, rows, outputs, shared_bytes)                                                       \
+    {CUDA_KERNEL_##name, rows, outputs, shared_bytes, false},
     static const struct choice shapes[] = {CUDA_MMA_SHAPES(X)};
 #undef X
     enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
@@ -112,29 +114,48 @@ static struct choice choose_mma(const struct device *d, const struct linear_args
     return shapes[N_SHAPES - 1];
 }
 
+/* True when enough blocks have work although each computes all leaves of its outputs. */
+static bool may_fold(const struct device *d, const struct linear_args *a)
+{
+    const size_t n_out = a->groups[0].w->n_out, rows = rows_of(a) / a->n_groups;
+    const size_t across = (n_out + CUDA_OUTPUTS_linear_mma_fold - 1) / CUDA_OUTPUTS_linear_mma_fold;
+    return rows > CUDA_ROWS_linear_mma_few && across <= UINT16_MAX &&
+           across * row_tiles(rows, CUDA_ROWS_linear_mma_fold) * a->n_groups >=
+               d->facts.n_processors;
+}
+
 static struct choice choose(const struct device *d, const struct linear_args *a, bool leafy)
 {
+#define X(name, rows, outputs, shared_bytes)                                                       \
+    {                                                                                              \
+        CUDA_KERNEL_##name, rows, outputs, shared_bytes, true                                      \
+    }
+    static const struct choice fold = CUDA_MMA_FOLD(X);
+#undef X
     const enum quant_kind kind = a->groups[0].w->quant.kind;
     const bool floats = kind == QUANT_NONE || kind == QUANT_FP8;
     const bool fits = a->groups[0].w->n_out < (uint32_t)PANEL_COLUMNS * UINT16_MAX;
     const bool few = rows_of(a) < MMA_ROWS_LEAST * a->n_groups && fits;
     if (few && !floats && a->xq != NULL)
         return (struct choice){leafy ? CUDA_KERNEL_linear_groups_leaf : CUDA_KERNEL_linear_groups,
-                               CUDA_LINEAR_ROWS, PANEL_COLUMNS, CUDA_GROUPS_SHARED};
+                               CUDA_LINEAR_ROWS, PANEL_COLUMNS, CUDA_GROUPS_SHARED, false};
     if (few && floats)
         return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
-                               CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED};
+                               CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED, false};
+    if (!floats && a->xq != NULL && leafy && may_fold(d, a)) return fold;
     if (!floats && a->xq != NULL) return choose_mma(d, a);
     const enum cuda_kernel plain = leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear;
     const enum cuda_kernel quant = leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant;
-    return (struct choice){kind == QUANT_NONE ? plain : quant, CUDA_LINEAR_ROWS, CUDA_THREADS, 0};
+    return (struct choice){kind == QUANT_NONE ? plain : quant, CUDA_LINEAR_ROWS, CUDA_THREADS, 0,
+                           false};
 }
 
 /* Launches a kernel over n_tiles tiles of rows. */
 static void launch(struct device *d, const struct choice *c, const struct packed *first, bool leafy,
                    size_t n_tiles, const struct linear_work *w)
 {
-    const uint32_t n_leaves = leafy ? (first->n_in + first->leaf - 1) / first->leaf : 1;
+    const bool apart = leafy && !c->folds;
+    const uint32_t n_leaves = apart ? (first->n_in + first->leaf - 1) / first->leaf : 1;
     const uint32_t n_blocks = (first->n_out + c->n_outputs - 1) / c->n_outputs;
     device_launch(d, c->kernel,
                   (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, c->shared_bytes}, w);
@@ -159,7 +180,8 @@ static bool takes_halves(const struct device *d, const struct linear_args *a)
  * its blocks, too, keep all processors busy. */
 static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
 {
-#define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
+#define X(name, rows, outputs, shared_bytes)                                                       \
+    {CUDA_KERNEL_##name, rows, outputs, shared_bytes, false},
     static const struct choice shapes[] = {CUDA_HALF_SHAPES(X)};
 #undef X
     const struct choice *many = &shapes[a->groups[0].w->quant.kind == QUANT_NONE ? 0 : 3];
@@ -228,15 +250,10 @@ static void run_halves(struct device *d, const struct linear_args *a, bool leafy
 
 /* ------------------------------------------------------------------------------------------- */
 
-static void run(struct device *d, const struct linear_args *a, bool leafy)
+/* Describes a linear of one group. */
+static struct linear_work work_of(const struct linear_args *a, bool leafy)
 {
-    if (a->n_groups == 0) return;
-    const struct packed *first = a->groups[0].w;
-    if (first->flat != 0 && a->n_groups == 1) {
-        device_gemm_run(d, a, leafy);
-        return;
-    }
-    struct linear_work w = {.one = *first,
+    struct linear_work w = {.one = *a->groups[0].w,
                             .row0 = a->groups[0].row0,
                             .n_rows = a->groups[0].n_rows,
                             .x = a->x,
@@ -245,11 +262,23 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
                             .y_stride = a->y_stride,
                             .sums = a->sums,
                             .leafy = leafy};
+    if (a->xq != NULL) w.xq = *a->xq;
+    return w;
+}
+
+static void run(struct device *d, const struct linear_args *a, bool leafy)
+{
+    if (a->n_groups == 0) return;
+    const struct packed *first = a->groups[0].w;
+    if (first->flat != 0 && a->n_groups == 1) {
+        device_gemm_run(d, a, leafy);
+        return;
+    }
+    struct linear_work w = work_of(a, leafy);
     if (takes_halves(d, a)) {
         run_halves(d, a, leafy, &w);
         return;
     }
-    if (a->xq != NULL) w.xq = *a->xq;
     const struct choice c = choose(d, a, leafy);
     struct tiles_at at = {0, 0};
     const size_t n_tiles = a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows)
@@ -257,8 +286,32 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
     launch(d, &c, first, leafy, n_tiles, &w);
 }
 
+/* Runs several quantized linears of few rows as one launch, because each alone gives work to a part
+ * of the processors. False: at least one needs another kernel, and nothing was run. */
+static bool run_list(struct device *d, const struct linear_args *a, size_t n)
+{
+    struct linear_list_work list = {.n = (uint32_t)n};
+    uint32_t n_blocks = 0, n_tiles = 0;
+    if (n < 2 || n > CUDA_LIST) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (a[i].n_groups != 1 || a[i].groups[0].w->flat != 0 || takes_halves(d, &a[i]) ||
+            choose(d, &a[i], false).kernel != CUDA_KERNEL_linear_groups ||
+            a[i].groups[0].n_rows != a[0].groups[0].n_rows)
+            return false;
+        list.part[i] = work_of(&a[i], false);
+        list.first[i] = n_blocks;
+        n_blocks += (a[i].groups[0].w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+        n_tiles = (uint32_t)row_tiles(a[i].groups[0].n_rows, CUDA_LINEAR_ROWS);
+    }
+    if (n_blocks > UINT16_MAX) return false;
+    device_launch(d, CUDA_KERNEL_linear_groups_list,
+                  (struct cuda_grid){n_blocks, n_tiles, 1, CUDA_GROUPS_SHARED}, &list);
+    return true;
+}
+
 void op_linears_cuda(struct device *d, const struct linear_args *a, size_t n)
 {
+    if (run_list(d, a, n)) return;
     for (size_t i = 0; i < n; i++) run(d, &a[i], false);
     d->gemm.rounded.x = NULL;
 }

@@ -13,6 +13,7 @@ enum {
     SLICE = CUDA_GROUPS_SLICE,
     QUADS = PANEL_COLUMNS / 4, /* groups of four outputs, the 16 bytes of one load */
     LOAD_INPUTS = 16,          /* inputs of a row that one 16-byte load brings */
+    TERMS_AT_ONCE = 8,         /* terms of a thread whose operands are loaded together */
 };
 
 struct group_term {
@@ -109,23 +110,53 @@ BLOCK_INLINE void groups_slices(enum quant_kind kind, const struct groups_part *
     }
 }
 
-/* Adds up the slices of each group, and scales. */
-BLOCK_INLINE void groups_terms(const struct groups_part *p, uint32_t rows, uint32_t g0, uint32_t g1)
+/* What a term needs from global memory. */
+struct term_loads {
+    int32_t offset, row_sum;
+    float weight_scale, row_scale;
+};
+
+BLOCK_INLINE struct term_loads groups_load_term(const struct groups_part *p, uint32_t span,
+                                                uint32_t g0, uint32_t i)
 {
     const struct packed *w = p->rows.w;
     const struct quant_rows *q = &p->a->xq;
-    const uint32_t span = rows * PANEL_COLUMNS, last = w->n_out - 1;
+    const uint32_t g = g0 + i / span, own = p->rows.n + i % PANEL_COLUMNS;
+    const uint32_t n = own < w->n_out ? own : w->n_out - 1;
+    const size_t x = linear_row(&p->rows, i % span / PANEL_COLUMNS) * q->n_groups + g;
+    return (struct term_loads){quant_offset(w, n, g), q->sums[x], kern_quant_scale(w, n, g),
+                               q->scales[x]};
+}
+
+BLOCK_INLINE void groups_store_term(const struct groups_part *p, uint32_t span, uint32_t i,
+                                    const struct term_loads *l)
+{
+    const int32_t *slices = p->slices + (size_t)(i / span) * p->n_slices * span + i % span;
+    int32_t sum = l->offset * l->row_sum;
+    for (uint32_t s = 0; s < p->n_slices; s++) sum += slices[(size_t)s * span];
+    p->terms[i].sum = (float)sum;
+    p->terms[i].scale = l->weight_scale * l->row_scale;
+}
+
+/* Adds up the slices of each group, and scales. Each thread's loads are under way together before
+ * the first of them is used. */
+BLOCK_INLINE void groups_terms(const struct groups_part *p, uint32_t rows, uint32_t g0, uint32_t g1)
+{
+    const uint32_t span = rows * PANEL_COLUMNS, end = (g1 - g0) * span;
     FOR_THREADS(t)
     {
-        for (uint32_t i = t; i < (g1 - g0) * span; i += CUDA_THREADS) {
-            const uint32_t g = g0 + i / span, own = p->rows.n + i % PANEL_COLUMNS;
-            const uint32_t n = own < last ? own : last;
-            const size_t x = linear_row(&p->rows, i % span / PANEL_COLUMNS) * q->n_groups + g;
-            int32_t sum = quant_offset(w, n, g) * q->sums[x];
-            const int32_t *slices = p->slices + (size_t)(g - g0) * p->n_slices * span + i % span;
-            for (uint32_t s = 0; s < p->n_slices; s++) sum += slices[(size_t)s * span];
-            p->terms[i].sum = (float)sum;
-            p->terms[i].scale = kern_quant_scale(w, n, g) * q->scales[x];
+        for (uint32_t i = t; i < end; i += CUDA_THREADS * TERMS_AT_ONCE) {
+            struct term_loads l[TERMS_AT_ONCE];
+            BLOCK_UNROLL
+            for (uint32_t j = 0; j < TERMS_AT_ONCE; j++) {
+                const uint32_t at = i + j * CUDA_THREADS;
+                l[j] = groups_load_term(p, span, g0, at < end ? at : end - 1);
+            }
+            BLOCK_UNROLL
+            for (uint32_t j = 0; j < TERMS_AT_ONCE; j++) {
+                const uint32_t at = i + j * CUDA_THREADS;
+                if (at < end) groups_store_term(p, span, at, &l[j]);
+            }
         }
     }
 }
@@ -221,3 +252,13 @@ BLOCK_INLINE void linear_groups_leaf_block(const struct linear_work *a, struct c
     groups_run(a, b, shared, true);
 }
 CUDA_KERNEL(linear_groups_leaf, linear_work)
+
+BLOCK_INLINE void linear_groups_list_block(const struct linear_list_work *a, struct cuda_block b,
+                                           void *shared)
+{
+    uint32_t i = a->n - 1;
+    while (b.x < a->first[i]) i--;
+    const struct cuda_block own = {b.x - a->first[i], b.y, b.z};
+    groups_run(&a->part[i], own, shared, false);
+}
+CUDA_KERNEL(linear_groups_list, linear_list_work)

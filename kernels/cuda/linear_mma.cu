@@ -10,6 +10,7 @@ enum {
     MMA_STEP = 64,
     MMA_STAGES = 4,
     MMA_WINDOWS = 2,
+    MMA_FOLDS = 0,
 };
 #include "kernels/cuda/linear_mma.h"
 

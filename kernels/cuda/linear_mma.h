@@ -19,7 +19,9 @@
  *     MMA_STEP                inputs fetched per step
  *     MMA_STAGES              steps held in shared memory
  *     MMA_WINDOWS             windows held in shared memory: the scales and so on of GROUPS groups
- *     MMA_SHARED              bytes of shared memory */
+ *     MMA_FOLDS               1: a block computes all leaves (K-blocks) of its outputs, one after
+ * the other, and adds their grid integers in registers; 0: b.z is the leaf, and blocks add by
+ * atomics, which many rows would wait for MMA_SHARED              bytes of shared memory */
 enum {
     GROUPS = 8,
     PIECE = 16,       /* bytes of one copy */
@@ -59,6 +61,7 @@ struct mma_part {
     uint32_t G, n_inputs;      /* inputs of a group; inputs of the block, in whole groups */
     uint32_t panel0, n_panels; /* first panel of the block; panels from it to the weight's end */
     uint32_t scale_bytes;      /* of one packed scale */
+    uint32_t leaf;             /* with MMA_FOLDS: inputs of a leaf, whole groups */
     bool offsets;              /* quant_offset may not be zero */
     uint8_t *shared;
 };
@@ -67,7 +70,8 @@ struct mma_part {
 struct mma_warp {
     struct mma_c sums[TILES][WARP_LANES];
     float chain[TILES][WARP_LANES][4];
-    uint32_t group; /* counted from the block's first */
+    int64_t folded[MMA_FOLDS ? TILES : 1][WARP_LANES][4]; /* sums over the leaves so far */
+    uint32_t group;                                       /* counted from the block's first */
 };
 
 BLOCK_INLINE uint8_t *mma_stage(const struct mma_part *p, uint32_t step)
@@ -332,6 +336,67 @@ BLOCK_INLINE void mma_end_group(enum quant_kind kind, bool offsets, const struct
     }
 }
 
+/* --- leaves ---------------------------------------------------------------------------------- */
+
+/* Returns the row in the block of value v of a lane's tile t, and sets the output. */
+BLOCK_INLINE uint32_t mma_place(const struct mma_part *p, uint32_t warp, uint32_t lane, uint32_t t,
+                                uint32_t v, uint32_t *n)
+{
+    const uint32_t down = warp / MMA_WARPS_ACROSS * DOWN + t / (ACROSS * HALVES);
+    const uint32_t panel = warp % MMA_WARPS_ACROSS * ACROSS + t / HALVES % ACROSS;
+    *n = (p->panel0 + panel) * PANEL_COLUMNS + lane % 4 * 4 + v % 2 * 2 + t % HALVES;
+    return down * MMA_M + v / 2 * (MMA_M / 2) + lane / 4;
+}
+
+/* Ends a leaf: adds the chains to the integer sums of the leaves and starts them again at zero. A
+ * sum beyond the grid is counted instead. */
+BLOCK_INLINE void mma_fold(const struct mma_part *p, uint32_t warp, struct mma_warp *state)
+{
+    const struct packed *w = p->rows.w;
+    const float limit = kern_grid_limit(w->grid_bits);
+    const double unit = kern_pow2((int)w->grid_bits);
+    FOR_LANES(lane, i)
+    {
+        BLOCK_UNROLL
+        for (uint32_t t = 0; t < (MMA_FOLDS ? TILES : 1); t++) {
+            BLOCK_UNROLL
+            for (uint32_t v = 0; v < 4; v++) {
+                const float sum = state->chain[t][i][v];
+                uint32_t n;
+                state->chain[t][i][v] = 0.0f;
+                if (fabsf(sum) < limit) {
+                    state->folded[t][i][v] += block_round((double)sum * unit);
+                    continue;
+                }
+                const uint32_t r = mma_place(p, warp, lane, t, v, &n);
+                if (r >= p->rows.n_rows || n >= w->n_out) continue;
+                block_add_i64(&p->a->sums[(p->rows.row0 + r) * (w->n_out + (size_t)1) + w->n_out],
+                              1);
+            }
+        }
+    }
+}
+
+/* Writes the sums over all leaves; no other block has these outputs. */
+BLOCK_INLINE void mma_store_folded(const struct mma_part *p, uint32_t warp,
+                                   const struct mma_warp *state)
+{
+    const uint32_t n_out = p->rows.w->n_out;
+    FOR_LANES(lane, i)
+    {
+        BLOCK_UNROLL
+        for (uint32_t t = 0; t < (MMA_FOLDS ? TILES : 1); t++) {
+            BLOCK_UNROLL
+            for (uint32_t v = 0; v < 4; v++) {
+                uint32_t n;
+                const uint32_t r = mma_place(p, warp, lane, t, v, &n);
+                if (r >= p->rows.n_rows || n >= n_out) continue;
+                p->a->sums[(p->rows.row0 + r) * (n_out + (size_t)1) + n] = state->folded[t][i][v];
+            }
+        }
+    }
+}
+
 /* --- a block --------------------------------------------------------------------------------- */
 
 /* Multiplies the inputs of a step. */
@@ -350,6 +415,7 @@ BLOCK_INLINE void mma_step(enum quant_kind kind, const struct mma_part *p, uint3
         else
             mma_end_group(kind, false, p, warp, state);
         state->group++;
+        if (MMA_FOLDS && (end == p->n_inputs || end % p->leaf == 0)) mma_fold(p, warp, state);
     }
 }
 
@@ -362,10 +428,7 @@ BLOCK_INLINE void mma_store(const struct mma_part *p, uint32_t warp, const struc
             BLOCK_UNROLL
             for (uint32_t v = 0; v < 4; v++) {
                 struct linear_part one = p->rows;
-                const uint32_t down = warp / MMA_WARPS_ACROSS * DOWN + t / (ACROSS * HALVES);
-                const uint32_t r = down * MMA_M + v / 2 * (MMA_M / 2) + lane / 4;
-                const uint32_t panel = warp % MMA_WARPS_ACROSS * ACROSS + t / HALVES % ACROSS;
-                one.n = (p->panel0 + panel) * PANEL_COLUMNS + lane % 4 * 4 + v % 2 * 2 + t % HALVES;
+                const uint32_t r = mma_place(p, warp, lane, t, v, &one.n);
                 if (one.n >= one.w->n_out) continue;
                 if (p->a->leafy)
                     linear_store_leaf(p->a, &one, r, state->chain[t][i][v]);
@@ -386,6 +449,7 @@ BLOCK_INLINE void mma_clear(struct mma_warp *state)
             for (uint32_t v = 0; v < 4; v++) {
                 state->sums[t][i].v[v] = SUM_ZERO;
                 state->chain[t][i][v] = 0.0f;
+                if (MMA_FOLDS) state->folded[t][i][v] = 0;
             }
         }
     }
@@ -408,7 +472,10 @@ BLOCK_INLINE void mma_run(enum quant_kind kind, const struct mma_part *p)
     }
     FOR_WARPS_AT(w, s)
     {
-        mma_store(p, w, &warps[s]);
+        if (MMA_FOLDS)
+            mma_store_folded(p, w, &warps[s]);
+        else
+            mma_store(p, w, &warps[s]);
     }
 }
 
@@ -417,8 +484,9 @@ BLOCK_INLINE void mma_block(const struct linear_work *a, struct cuda_block b, vo
     struct mma_part p;
     p.a = a;
     linear_rows_of(a, b, MMA_ROWS, &p.rows);
-    linear_inputs_of(a, b, a->leafy, &p.rows);
+    linear_inputs_of(a, b, a->leafy && !MMA_FOLDS, &p.rows);
     const struct packed *w = p.rows.w;
+    p.leaf = MMA_FOLDS ? w->leaf : 0;
     if (p.rows.k0 >= w->n_in) return;
     p.G = a->xq.group;
     p.n_inputs = (p.rows.k1 - p.rows.k0 + p.G - 1) / p.G * p.G;

@@ -10,6 +10,7 @@ enum {
     MMA_STEP = 128,
     MMA_STAGES = 6,
     MMA_WINDOWS = 4,
+    MMA_FOLDS = 0,
 };
 #include "kernels/cuda/linear_mma.h"
 

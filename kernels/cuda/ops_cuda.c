@@ -98,9 +98,12 @@ static void op_quantize_rows_cuda(struct device *d, const float *x, size_t x_str
                                   size_t n, const struct quant_rows *out)
 {
     const struct quantize_work w = {x, x_stride, n_rows, n, *out};
-    assert(out->group <= CUDA_THREADS);
+    const uint32_t at_once = CUDA_QUANTIZE_SPAN / out->group; /* groups of a block */
+    assert(out->group <= CUDA_QUANTIZE_SPAN);
     device_launch(d, CUDA_KERNEL_quantize,
-                  (struct cuda_grid){(uint32_t)out->n_groups, (uint32_t)n_rows, 1, 8}, &w);
+                  (struct cuda_grid){((uint32_t)out->n_groups + at_once - 1) / at_once,
+                                     (uint32_t)n_rows, 1, 2 * at_once * sizeof(uint32_t)},
+                  &w);
 }
 
 static void op_grid_cuda(struct device *d, const struct grid_args *a)
@@ -125,25 +128,24 @@ static void op_take_words_cuda(struct device *d, const struct take_words_args *a
 
 static void norm_rows(struct device *d, const struct norm_args *a)
 {
-    const size_t n_floats = LANES + 2 + (a->n <= CUDA_NORM_MAX ? a->n : 0);
+    const size_t n_words = LANES + 2 + (a->n <= CUDA_NORM_MAX ? a->n : 0);
+    struct norm_work w = {.norm = *a};
+    if (a->codes != NULL) w.codes = *a->codes;
     device_launch(
         d, CUDA_KERNEL_rmsnorm,
-        (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (uint32_t)(n_floats * sizeof(float))}, a);
+        (struct cuda_grid){1, (uint32_t)a->n_rows, 1,
+                           (uint32_t)((n_words + 2 * w.codes.n_groups) * sizeof(uint32_t))},
+        &w);
 }
 
 static void op_rmsnorm_cuda(struct device *d, const struct norm_args *a)
 {
-    struct norm_args plain = *a;
-    plain.codes = NULL;
-    norm_rows(d, &plain);
-    if (a->codes != NULL) op_quantize_rows_cuda(d, a->y, a->n, a->n_rows, a->n, a->codes);
-}
-
-static void rope_heads(struct device *d, float *x, size_t n_heads, const struct rope_kv_args *a)
-{
-    const struct rope_work w = {x, a->cos, a->sin, a->n_rows, n_heads, a->kv.head_dim, a->rot};
-    if (a->rot == 0) return;
-    launch_rows(d, CUDA_KERNEL_rope, a->n_rows, n_heads * (a->rot / 2), &w);
+    /* groups of long rows find no room in shared memory */
+    const bool fits = a->codes != NULL && a->codes->n_groups <= CUDA_NORM_MAX / 32;
+    struct norm_args norm = *a;
+    if (!fits) norm.codes = NULL;
+    norm_rows(d, &norm);
+    if (a->codes != NULL && !fits) op_quantize_rows_cuda(d, a->y, a->n, a->n_rows, a->n, a->codes);
 }
 
 static void op_rope_table_cuda(struct device *d, const struct rope_table_args *a)
@@ -185,27 +187,18 @@ static void op_kv_write_cuda(struct device *d, const float *key, const float *va
                   &w);
 }
 
-static void norm_heads(struct device *d, float *x, const float *w, size_t n_heads,
-                       const struct rope_kv_args *a)
-{
-    const struct norm_args norm = {
-        .x = x, .w = w, .n_rows = a->n_rows * n_heads, .n = a->kv.head_dim, .eps = a->eps, .y = x};
-    if (w != NULL) norm_rows(d, &norm);
-}
-
-static void norm_q_and_k(struct device *d, const struct rope_kv_args *a)
-{
-    norm_heads(d, a->q, a->q_norm, a->n_heads, a);
-    norm_heads(d, a->k, a->k_norm, a->kv.n_kv_heads, a);
-}
-
 static void op_rope_kv_cuda(struct device *d, const struct rope_kv_args *a)
 {
-    if (!a->norms_last) norm_q_and_k(d, a);
-    rope_heads(d, a->q, a->n_heads, a);
-    rope_heads(d, a->k, a->kv.n_kv_heads, a);
-    if (a->norms_last) norm_q_and_k(d, a);
-    op_kv_write_cuda(d, a->k, a->v, &a->kv);
+    struct rope_kv_work w = {*a, d->rows};
+    const size_t of_q = (a->n_heads + CUDA_ROPE_HEADS - 1) / CUDA_ROPE_HEADS;
+    const size_t of_kv = (a->kv.n_kv_heads + CUDA_ROPE_HEADS - 1) / CUDA_ROPE_HEADS;
+    const size_t n_floats = CUDA_THREADS + CUDA_ROPE_HEADS * (1 + (size_t)a->kv.head_dim);
+    w.args.seqs = NULL; /* they move from step to step, and graphs compare arguments */
+    d->rows_in_use = true;
+    device_launch(d, CUDA_KERNEL_rope_kv,
+                  (struct cuda_grid){(uint32_t)(of_q + 2 * of_kv), (uint32_t)a->n_rows, 1,
+                                     (uint32_t)(n_floats * sizeof(float))},
+                  &w);
 }
 
 static void op_swiglu_cuda(struct device *d, const struct swiglu_args *a)

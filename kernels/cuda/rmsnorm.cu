@@ -1,64 +1,142 @@
 /* RMSNorm and layer norm, one block per row: all threads copy the row to shared memory, because a
  * chain that waits for the GPU's memory at each element takes twenty times as long; sixteen threads
- * compute the sixteen chains of the numerics law, then all threads write the outputs. Also the norm
- * over all heads of a projection, in its two halves (square_sums, norm_whole). */
-#include "kernels/cuda/dialect.h"
+ * compute the sixteen chains of the numerics law, then all threads write the outputs, and quantize
+ * them if asked to. Also the norm over all heads of a projection, in its two halves (square_sums,
+ * norm_whole). */
+#include "kernels/cuda/quantize_tile.h"
 
-BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, void *shared)
+enum { NORM_AT_ONCE = 16 /* loads of a thread before their values are used */ };
+
+/* The work of a block, and its shared memory. */
+struct norm_part {
+    const struct norm_args *a;
+    const float *row; /* [n] in global memory */
+    const float *x;   /* [n] the row's copy, or row itself if it is too long */
+    float *y;         /* [n] in global memory */
+    float *lanes;     /* [LANES] chains, then 1 / sqrt(...) and the mean */
+};
+
+/* Loads elements d, d + CUDA_THREADS, ... below n. All loads are under way before the first value
+ * is used. */
+BLOCK_INLINE void norm_load(const float *from, size_t d, size_t n, float *out)
 {
-    float *lanes = (float *)shared; /* [LANES] chains, 1 / sqrt(...), the mean, a copy of the row */
-    const float *row = a->x + (size_t)b.y * a->n;
-    const bool fits = a->n <= CUDA_NORM_MAX;
-    const float *x = fits ? lanes + LANES + 2 : row;
-    float *y = a->y + (size_t)b.y * a->n;
-    FOR_THREADS(t)
-    {
-        if (t == 0) lanes[LANES + 1] = 0.0f; /* the mean, for a layer norm */
-        for (size_t d = t; fits && d < a->n; d += CUDA_THREADS) lanes[LANES + 2 + d] = row[d];
-    }
-    BLOCK_SYNC();
-    FOR_THREADS(t)
-    {
-        if (t < LANES && a->bias != NULL) {
-            float chain = 0.0f;
-            BLOCK_UNROLL16
-            for (size_t d = t; d < a->n; d += LANES) chain += x[d];
-            lanes[t] = chain;
+    BLOCK_UNROLL
+    for (size_t i = 0; i < NORM_AT_ONCE; i++)
+        out[i] = d + i * CUDA_THREADS < n ? from[d + i * CUDA_THREADS] : 0.0f;
+}
+
+BLOCK_INLINE void norm_copy(const struct norm_part *p, uint32_t t, float *to)
+{
+    for (size_t d = t; d < p->a->n; d += NORM_AT_ONCE * CUDA_THREADS) {
+        float x[NORM_AT_ONCE];
+        norm_load(p->row, d, p->a->n, x);
+        BLOCK_UNROLL
+        for (size_t i = 0; i < NORM_AT_ONCE; i++) {
+            if (d + i * CUDA_THREADS < p->a->n) to[d + i * CUDA_THREADS] = x[i];
         }
     }
-    BLOCK_SYNC();
-    FOR_THREADS(t)
-    {
-        if (t == 0 && a->bias != NULL) lanes[LANES + 1] = block_tree(lanes) / (float)a->n;
-    }
-    BLOCK_SYNC();
+}
+
+BLOCK_INLINE void norm_mean(const struct norm_part *p)
+{
+    const float *x = p->x;
     FOR_THREADS(t)
     {
         if (t < LANES) {
             float chain = 0.0f;
             BLOCK_UNROLL16
-            for (size_t d = t; d < a->n; d += LANES) {
-                const float c = a->bias != NULL ? x[d] - lanes[LANES + 1] : x[d];
-                chain = fmaf(c, c, chain);
-            }
-            lanes[t] = chain;
+            for (size_t d = t; d < p->a->n; d += LANES) chain += x[d];
+            p->lanes[t] = chain;
         }
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        if (t == 0) lanes[LANES] = 1.0f / sqrtf(block_tree(lanes) / (float)a->n + a->eps);
+        if (t == 0) p->lanes[LANES + 1] = block_tree(p->lanes) / (float)p->a->n;
+    }
+    BLOCK_SYNC();
+}
+
+BLOCK_INLINE void norm_square_chains(const struct norm_part *p)
+{
+    const float *x = p->x;
+    FOR_THREADS(t)
+    {
+        if (t < LANES) {
+            float chain = 0.0f;
+            const float mean = p->lanes[LANES + 1];
+            if (p->a->bias != NULL) {
+                BLOCK_UNROLL16
+                for (size_t d = t; d < p->a->n; d += LANES)
+                    chain = fmaf(x[d] - mean, x[d] - mean, chain);
+            } else {
+                BLOCK_UNROLL16
+                for (size_t d = t; d < p->a->n; d += LANES) chain = fmaf(x[d], x[d], chain);
+            }
+            p->lanes[t] = chain;
+        }
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        const float mean = lanes[LANES + 1], r = lanes[LANES];
-        for (size_t d = t; d < a->n; d += CUDA_THREADS)
-            y[d] = a->bias != NULL ? fmaf((x[d] - mean) * r, a->w[d], a->bias[d])
-                                   : (x[d] * r) * a->w[d];
+        if (t == 0)
+            p->lanes[LANES] = 1.0f / sqrtf(block_tree(p->lanes) / (float)p->a->n + p->a->eps);
+    }
+    BLOCK_SYNC();
+}
+
+/* Writes the outputs, also over the row's copy. */
+BLOCK_INLINE void norm_write(const struct norm_part *p, uint32_t t, float *copy)
+{
+    const struct norm_args *a = p->a;
+    const float mean = p->lanes[LANES + 1], r = p->lanes[LANES];
+    for (size_t d = t; d < a->n; d += NORM_AT_ONCE * CUDA_THREADS) {
+        float w[NORM_AT_ONCE], bias[NORM_AT_ONCE];
+        norm_load(a->w, d, a->n, w);
+        if (a->bias != NULL) norm_load(a->bias, d, a->n, bias);
+        BLOCK_UNROLL
+        for (size_t i = 0; i < NORM_AT_ONCE; i++) {
+            const size_t at = d + i * CUDA_THREADS;
+            if (at >= a->n) break;
+            const float y = a->bias != NULL ? fmaf((p->x[at] - mean) * r, w[i], bias[i])
+                                            : (p->x[at] * r) * w[i];
+            p->y[at] = y;
+            if (copy != NULL) copy[at] = y;
+        }
     }
 }
-CUDA_KERNEL(rmsnorm, norm_args)
+
+BLOCK_INLINE void rmsnorm_block(const struct norm_work *work, struct cuda_block b, void *shared)
+{
+    const struct norm_args *a = &work->norm;
+    float *lanes = (float *)shared, *copy = a->n <= CUDA_NORM_MAX ? lanes + LANES + 2 : NULL;
+    const float *row = a->x + (size_t)b.y * a->n;
+    const struct norm_part p = {a, row, copy != NULL ? copy : row, a->y + (size_t)b.y * a->n,
+                                lanes};
+    FOR_THREADS(t)
+    {
+        if (t == 0) lanes[LANES + 1] = 0.0f; /* the mean, for a layer norm */
+        if (copy != NULL) norm_copy(&p, t, copy);
+    }
+    BLOCK_SYNC();
+    if (a->bias != NULL) norm_mean(&p);
+    norm_square_chains(&p);
+    FOR_THREADS(t)
+    {
+        norm_write(&p, t, copy);
+    }
+    if (work->codes.group == 0) return;
+    BLOCK_SYNC();
+    const struct quantize_part q = {
+        .x = copy != NULL ? copy : p.y,
+        .n = a->n,
+        .n_groups = work->codes.n_groups,
+        .out = &work->codes,
+        .first = (size_t)b.y * work->codes.n_groups,
+        .shared = (uint32_t *)(lanes + LANES + 2 + (copy != NULL ? a->n : 0))};
+    quantize_groups(&q);
+}
+CUDA_KERNEL(rmsnorm, norm_work)
 
 /* Sums each head's squares, for up to CUDA_THREADS / LANES heads of row b.y, from head b.x *
  * (CUDA_THREADS / LANES) on. */

@@ -1,5 +1,5 @@
-/* RoPE: computes the cosines and sines for a step's rows, and rotates the pairs of all heads. One
- * thread per pair. */
+/* RoPE: computes the cosines and sines for a step's rows, and rotates copies of heads' rotary
+ * parts. One thread per pair. rope_kv.cu rotates the heads of other attention. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
@@ -20,25 +20,6 @@ BLOCK_INLINE void rope_table_block(const struct rope_table_args *a, struct cuda_
     }
 }
 CUDA_KERNEL(rope_table, rope_table_args)
-
-BLOCK_INLINE void rope_block(const struct rope_work *a, struct cuda_block b, void *shared)
-{
-    const size_t half = a->rot / 2;
-    (void)shared;
-    FOR_THREADS(t)
-    {
-        const size_t pair = (size_t)b.x * CUDA_THREADS + t, row = b.y;
-        if (pair < a->n_heads * half) {
-            const size_t i = pair % half;
-            const float c = a->cos[row * half + i], s = a->sin[row * half + i];
-            float *x = a->x + (row * a->n_heads + pair / half) * a->head_dim + i;
-            const float x0 = x[0], x1 = x[half];
-            x[0] = fmaf(-x1, s, x0 * c);
-            x[half] = fmaf(x0, s, x1 * c);
-        }
-    }
-}
-CUDA_KERNEL(rope, rope_work)
 
 BLOCK_INLINE void rope_tails_block(const struct rope_tails *a, struct cuda_block b, void *shared)
 {
