@@ -83,7 +83,7 @@ void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
     }
     if (a->n_groups == 0) return;
     const struct packed *w = a->groups[0].w;
-    assert(w->leaf > 0);
+    assert(w->leaf > 0 && !a->adds);
     for (size_t g = 0; a->sums != NULL && g < a->n_groups; g++) {
         const struct linear_group *group = &a->groups[g];
         for (size_t row = group->row0; row < group->row0 + group->n_rows; row++)

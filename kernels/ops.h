@@ -27,8 +27,8 @@ void op_linear(const struct kern_table *k, const struct linear_args *a);
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n);
 
 /* sums = the integer sums of x w^T for each group, for weights with leaves; zeroes the rows'
- * counters first. With sums NULL (CPU only): y = the values of the sums, and bad += the counters.
- */
+ * counters first. With sums NULL: y = the values of the sums (y += with a->adds, on devices), and
+ * bad += the counters. */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 
 /* Quantizes rows [0, n_rows) of x, n inputs each, into the first groups of out's rows. Leaves

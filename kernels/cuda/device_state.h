@@ -8,12 +8,15 @@
 #include "kernels/device.h"
 
 enum {
-    STAGE_BYTES = 8 << 20,   /* bytes of each pinned staging buffer */
-    N_STAGES = 2,            /* one buffer is filled while the other is copied or used */
-    CALL_BYTES = 4 << 20,    /* bytes of the ring of arguments (device_call) */
-    RESULT_BYTES = 1 << 20,  /* bytes of results fetched in one wait */
-    DEVICE_GETS = 16,        /* most results fetched in one wait */
-    STATES_BYTES = 64 << 20, /* attention states of tiles; partial sums of products */
+    STAGE_BYTES = 8 << 20,    /* bytes of each pinned staging buffer */
+    N_STAGES = 2,             /* one buffer is filled while the other is copied or used */
+    CALL_BYTES = 4 << 20,     /* bytes of the ring of arguments (device_call) */
+    RESULT_BYTES = 1 << 20,   /* bytes of results fetched in one wait */
+    DEVICE_GETS = 16,         /* most results fetched in one wait */
+    STATES_BYTES = 128 << 20, /* attention states of tiles; partial sums of products */
+    GEMM_LEAVES_BYTES =
+        STATES_BYTES / 2, /* of them for partial sums when the rest holds the sums */
+    GEMM_SUMS_BYTES = STATES_BYTES - GEMM_LEAVES_BYTES,
     GEMM_X_BYTES = 32 << 20, /* bytes of rows rounded for products */
     DEVICE_ALGORITHMS = 64,  /* most known algorithms, by element type and number of inputs */
 };
@@ -186,9 +189,13 @@ struct status device_wire_reserve(struct device *d, enum device_wire which, size
 struct status device_gemm_open(struct device *d);
 void device_gemm_close(struct device *d);
 
-/* Local. Runs a linear of one group with a row-major weight (w->flat), by leaves (K-blocks) or
- * whole. */
-void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy);
+/* Local. Run linears of one group with row-major weights (w->flat). device_gemm_columns: n linears
+ * without leaves (K-blocks), in which the same rows are rounded once. device_gemm_leaves: integer
+ * sums of leaves (a->sums). device_gemm_sums: their values (a->sums NULL); false: the library does
+ * not have the products for all leaves, and nothing was run. */
+void device_gemm_columns(struct device *d, const struct linear_args *a, size_t n);
+void device_gemm_leaves(struct device *d, const struct linear_args *a);
+bool device_gemm_sums(struct device *d, const struct linear_args *a);
 
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);

@@ -47,6 +47,35 @@ BLOCK_INLINE void gemm_leaves_block(const struct gemm_leaves_work *a, struct cud
 }
 CUDA_KERNEL(gemm_leaves, gemm_leaves_work)
 
+BLOCK_INLINE void gemm_sums_block(const struct gemm_sums_work *a, struct cuda_block b, void *shared)
+{
+    const float limit = kern_grid_limit(a->grid_bits);
+    const double up = kern_pow2((int)a->grid_bits), down = kern_pow2(-(int)a->grid_bits);
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (i < a->n_out) {
+            const float *parts = a->parts + row * a->stride + i;
+            float *y = a->y + row * a->n_out + i;
+            const float before = a->adds ? *y : 0.0f;
+            int64_t sum = 0;
+            int32_t n_bad = 0;
+            BLOCK_UNROLL16
+            for (size_t part = 0; part < a->n_parts; part++) {
+                const float p = parts[part * a->step];
+                const bool is_good = fabsf(p) < limit;
+                sum += is_good ? block_round((double)p * up) : 0;
+                n_bad += !is_good;
+            }
+            const float x = (float)((double)sum * down);
+            *y = a->adds ? before + x : x;
+            if (n_bad > 0) block_add_i32(&a->bad[row], n_bad);
+        }
+    }
+}
+CUDA_KERNEL(gemm_sums, gemm_sums_work)
+
 BLOCK_INLINE void gemm_take_block(const struct gemm_take_work *a, struct cuda_block b, void *shared)
 {
     (void)shared;

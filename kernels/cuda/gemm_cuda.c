@@ -1,42 +1,12 @@
-/* Dense matrix products by the driver's library. In the arithmetic of the numerics law, one
- * algorithm is chosen for each element type and number of inputs, whatever the numbers of rows and
- * outputs. It is used only if trials on this GPU give the same bits for various numbers of rows and
- * outputs; the shape of each weight is tried once more when it is loaded. Many rows may use a
- * second, faster algorithm, if trials give the bits of the first. */
-#include "kernels/cuda/device_state.h"
+/* Dense matrix products by the driver's library. gemm_trials.c chooses its algorithms. */
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/ops_cuda.h"
 
 #include "base/log.h"
-#include "base/mem.h"
 
 #include <assert.h>
-#include <string.h>
 
-enum {
-    ALIGN_ELEMENTS = 8,                  /* row stride of operands: 16 bytes of the smallest type */
-    ALIGN_FLOATS = 4,                    /* row stride of results */
-    ALIGN_OUTPUTS = PACKED_FLAT_OUTPUTS, /* with other numbers of outputs, the library has been seen
-                                            to add in another order (cuBLASLt 13.1 on an H200) */
-    ALGORITHMS_MAX = 16,
-    TRIED_OUTPUTS = 96, /* outputs in the trial of an algorithm */
-    TRIED_ROWS = 512,
-    TRIED_MANY_ROWS = 2048,
-    TRIED_LEAVES = 3,
-    CHECKED_ROWS = 128,      /* rows in the trial of a weight's shape at load, */
-    CHECKED_MANY_ROWS = 512, /* and of the second algorithm */
-    MANY_ROWS = 256,         /* rows from which on device_algorithm.many is used */
-    W_BYTES = STATES_BYTES / 2,
-};
-
-static size_t rounded_up(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
+enum { MANY_ROWS = 256 /* rows from which on device_algorithm.many is used */ };
 
 struct status device_gemm_open(struct device *d)
 {
@@ -66,337 +36,11 @@ void device_gemm_close(struct device *d)
     d->gemm.library = NULL;
 }
 
-static void launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, size_t width,
-                        const void *args)
+void gemm_launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, size_t width,
+                      const void *args)
 {
     const uint32_t x = (uint32_t)((width + CUDA_THREADS - 1) / CUDA_THREADS);
     device_launch(d, kernel, (struct cuda_grid){x, (uint32_t)n_rows, 1, 0}, args);
-}
-
-/* --- trying algorithms ----------------------------------------------------------------------- */
-
-static void compare(struct device *d, const float *a, const float *b, size_t a_stride,
-                    size_t b_stride, size_t rows, size_t n)
-{
-    const struct gemm_differ_work w = {(const uint32_t *)(const void *)a,
-                                       (const uint32_t *)(const void *)b,
-                                       a_stride,
-                                       b_stride,
-                                       n,
-                                       d->gemm.differs};
-    launch_rows(d, CUDA_KERNEL_gemm_differ, rows, n, &w);
-}
-
-static void pattern(struct device *d, enum dtype t, void *to, size_t rows, size_t stride, size_t n,
-                    uint32_t seed)
-{
-    const struct gemm_pattern_work w = {to, t, stride, n, seed};
-    launch_rows(d, CUDA_KERNEL_gemm_pattern, rows, n, &w);
-}
-
-static void forget_differs(struct device *d)
-{
-    device_fill(d, d->gemm.differs, 0, sizeof *d->gemm.differs);
-}
-
-static bool nothing_differs(struct device *d)
-{
-    int32_t n = 1;
-    device_get(d, &n, d->gemm.differs, sizeof n);
-    return !device_is_lost(d) && n == 0;
-}
-
-/* Computes rows [row0, row0 + n) of the product `all` again, separately, into y, and compares them
- * with all->y. False: the library has no such product. */
-static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row0, size_t n,
-                       float *y)
-{
-    struct cuda_gemm some = *all;
-    some.rows = n;
-    some.x = (const char *)all->x + row0 * all->x_stride * dtype_bytes(all->dtype);
-    some.y = y;
-    some.y_step = n * all->y_stride;
-    if (!device_product(d, &some)) return false;
-    for (size_t i = 0; i < all->batch; i++)
-        compare(d, y + i * some.y_step, all->y + i * all->y_step + row0 * all->y_stride,
-                all->y_stride, all->y_stride, n, all->n);
-    return true;
-}
-
-/* Computes outputs [n0, n0 + n) of each product of the batch again, separately, into y, and
- * compares them with all->y. False: the library has no such product. */
-static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t n0, size_t n,
-                          float *y)
-{
-    const size_t bytes = dtype_bytes(all->dtype);
-    for (size_t i = 0; i < all->batch; i++) {
-        struct cuda_gemm some = *all;
-        some.n = n;
-        some.batch = 1;
-        some.w = (const char *)all->w + (n0 * all->w_stride + i * all->w_step) * bytes;
-        some.x = (const char *)all->x + i * all->x_step * bytes;
-        some.y = y;
-        some.y_stride = rounded_up(n, ALIGN_FLOATS);
-        if (!device_product(d, &some)) return false;
-        compare(d, y, all->y + i * all->y_step + n0, some.y_stride, all->y_stride, all->rows, n);
-    }
-    return true;
-}
-
-/* Runs products with other numbers of rows and compares their bits with those of `all`;
- * nothing_differs gives the result. False: the library has no such product. */
-static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, float *y)
-{
-    static const size_t counts[] = {1,  2,   3,   5,   8,   16,  17,  33,
-                                    64, 100, 128, 200, 256, 384, 511, 1000};
-    if (!rows_alone(d, all, all->rows - 1, 1, y)) return false;
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        const size_t n = counts[i];
-        const size_t row0 = n < all->rows ? (all->rows - n) / (i % 3 + 1) : 0;
-        if (n < all->rows && !rows_alone(d, all, row0, n, y)) return false;
-    }
-    return true;
-}
-
-/* Computes the product `all` again with another algorithm, into y, and compares the results. False:
- * the library has no such product. */
-static bool other_algorithm(struct device *d, const struct cuda_gemm *all, uint32_t algorithm,
-                            float *y)
-{
-    struct cuda_gemm other = *all;
-    other.algorithm = algorithm;
-    other.y = y;
-    if (!device_product(d, &other)) return false;
-    for (size_t i = 0; i < all->batch; i++)
-        compare(d, y + i * all->y_step, all->y + i * all->y_step, all->y_stride, all->y_stride,
-                all->rows, all->n);
-    return true;
-}
-
-/* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched,
- * of several leaves (K-blocks). True: in no trial did the bits depend on other rows or outputs, and
- * they are those of a->many. */
-static bool passes(struct device *d, const struct device_algorithm *a)
-{
-    const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
-    const size_t stride = rounded_up(leaves * a->k, ALIGN_ELEMENTS), n = TRIED_OUTPUTS;
-    const size_t most = a->many == a->algorithm ? TRIED_ROWS : TRIED_MANY_ROWS;
-    const size_t rows = smaller(most, GEMM_X_BYTES / (stride * bytes));
-    float *y = d->states + W_BYTES / sizeof *y, *other = y + leaves * rows * n;
-    if (n * stride * bytes > W_BYTES || rows == 0) return false;
-    const struct cuda_gemm all = {.dtype = a->dtype,
-                                  .x = d->gemm.x,
-                                  .w = d->states,
-                                  .y = y,
-                                  .rows = rows,
-                                  .n = n,
-                                  .k = a->k,
-                                  .x_stride = stride,
-                                  .w_stride = stride,
-                                  .y_stride = n,
-                                  .batch = leaves,
-                                  .x_step = a->k,
-                                  .w_step = a->k,
-                                  .y_step = rows * n,
-                                  .algorithm = a->algorithm};
-    pattern(d, a->dtype, d->gemm.x, rows, stride, leaves * a->k, 1);
-    pattern(d, a->dtype, d->states, n, stride, leaves * a->k, 2);
-    forget_differs(d);
-    return device_product(d, &all) && rows_do_not_matter(d, &all, other) &&
-           outputs_alone(d, &all, 0, n / 2, other) && outputs_alone(d, &all, n - 8, 8, other) &&
-           (a->many == a->algorithm || other_algorithm(d, &all, a->many, other)) &&
-           nothing_differs(d);
-}
-
-/* Returns an algorithm of the library's list for many rows that gives the bits of a->algorithm, or
- * that one. */
-static uint32_t find_many(struct device *d, const struct device_algorithm *a)
-{
-    struct device_algorithm tried = *a;
-    tried.many = a->algorithm;
-    for (uint32_t i = 0; i < ALGORITHMS_MAX && !device_is_lost(d); i++) {
-        tried.algorithm = CUDA_GEMM_MANY + i;
-        if (passes(d, &tried)) return tried.algorithm;
-    }
-    return a->algorithm;
-}
-
-/* Returns the algorithm for an element type and k inputs; the first call tries them. NULL: none
- * passed, or DEVICE_ALGORITHMS are known already; shoal's own kernels then multiply. */
-static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
-                                                    bool batched)
-{
-    struct device_gemm *g = &d->gemm;
-    struct device_algorithm *a = g->algorithms;
-    for (uint32_t i = 0; i < g->n_algorithms; i++, a++) {
-        if (a->dtype == t && a->k == k && a->batched == batched)
-            return a->algorithm != CUDA_GEMM_FREE ? a : NULL;
-    }
-    if (g->n_algorithms == DEVICE_ALGORITHMS) return NULL;
-    *a = (struct device_algorithm){.dtype = t, .k = k, .batched = batched};
-    while (a->algorithm < ALGORITHMS_MAX && !device_is_lost(d) && !passes(d, a))
-        a->many = ++a->algorithm;
-    if (a->algorithm == ALGORITHMS_MAX) a->algorithm = CUDA_GEMM_FREE;
-    if (a->algorithm != CUDA_GEMM_FREE) a->many = find_many(d, a);
-    g->n_algorithms++;
-    if (a->algorithm == CUDA_GEMM_FREE) {
-        log_line(LOG_INFO,
-                 "GPU %d: products of %s with %zu inputs: the bits of each algorithm of %s depend "
-                 "on the rows; own kernels multiply",
-                 d->index, dtype_name(t), k, g->name);
-        return NULL;
-    }
-    log_line(LOG_DEBUG,
-             "GPU %d: products of %s with %zu inputs: algorithm %u of %s, %s for many rows",
-             d->index, dtype_name(t), k, a->algorithm, g->name,
-             a->many == a->algorithm ? "the same" : "another with the same bits");
-    return a;
-}
-
-/* --- weights --------------------------------------------------------------------------------- */
-
-void place_weight_cuda(struct device *d, struct packed *w)
-{
-    if (d->gemm.library == NULL || device_is_lost(d) || w->n_out == 0 || w->n_in == 0) return;
-    const bool leafy = w->leaf > 0;
-    const size_t k = leafy ? w->leaf : w->n_in;
-    if (d->arithmetic == DEVICE_LAW &&
-        ((leafy && k % ALIGN_ELEMENTS != 0) || algorithm_for(d, w->dtype, k, leafy) == NULL))
-        return;
-    w->flat = (uint32_t)rounded_up(w->n_in, ALIGN_ELEMENTS);
-}
-
-/* A part of a flat weight's inputs: `batch` products of k inputs each, from input k0 on. */
-struct gemm_part {
-    size_t k0, k, batch;
-    uint32_t algorithm, many; /* for few rows and for many */
-};
-
-static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *p)
-{
-    return (struct cuda_gemm){.dtype = w->dtype,
-                              .w = (const char *)w->data + p->k0 * dtype_bytes(w->dtype),
-                              .n = rounded_up(w->n_out, ALIGN_OUTPUTS),
-                              .k = p->k,
-                              .w_stride = w->flat,
-                              .x_stride = w->flat,
-                              .batch = p->batch,
-                              .x_step = p->k,
-                              .w_step = p->k,
-                              .algorithm = p->algorithm};
-}
-
-/* Returns a product with this weight for a trial, with up to `most` rows; half of the states'
- * memory holds its results. */
-static struct cuda_gemm trial_of(const struct device *d, const struct packed *w,
-                                 const struct gemm_part *p, size_t most)
-{
-    struct cuda_gemm all = part_of(w, p);
-    all.y_stride = all.n;
-    all.batch = smaller(p->batch, TRIED_LEAVES);
-    const size_t fit = smaller(STATES_BYTES / (2 * all.batch * all.n * sizeof(float)),
-                               GEMM_X_BYTES / (w->flat * sizeof(float)));
-    all.rows = smaller(most, fit);
-    all.x = d->gemm.x;
-    all.y = d->states;
-    all.y_step = all.rows * all.y_stride;
-    return all;
-}
-
-/* True when the products with this weight have the same bits as a few rows and a few outputs that
- * are computed separately. */
-static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
-{
-    const struct cuda_gemm all = trial_of(d, w, p, CHECKED_ROWS);
-    const size_t few = smaller(TRIED_OUTPUTS, all.n);
-    float *other = d->states + all.batch * all.y_step;
-    if (all.rows == 0) return false;
-    forget_differs(d);
-    return device_product(d, &all) && rows_alone(d, &all, all.rows - 1, 1, other) &&
-           (all.rows < 20 || rows_alone(d, &all, 2, 17, other)) &&
-           outputs_alone(d, &all, 0, few, other) &&
-           outputs_alone(d, &all, all.n - few, few, other) && nothing_differs(d);
-}
-
-/* True when the second algorithm gives the bits of the first in products with this weight. */
-static bool many_holds(struct device *d, const struct packed *w, const struct gemm_part *p)
-{
-    struct cuda_gemm all = trial_of(d, w, p, CHECKED_MANY_ROWS);
-    if (p->many == p->algorithm) return true;
-    if (all.rows == 0) return false;
-    forget_differs(d);
-    return device_product(d, &all) &&
-           other_algorithm(d, &all, p->many, d->states + all.batch * all.y_step) &&
-           nothing_differs(d);
-}
-
-/* Gives up the second algorithm for the part's element type and number of inputs. */
-static void forget_many(struct device *d, enum dtype t, const struct gemm_part *p)
-{
-    for (uint32_t i = 0; i < d->gemm.n_algorithms; i++) {
-        struct device_algorithm *a = &d->gemm.algorithms[i];
-        if (a->dtype == t && a->k == p->k) a->many = a->algorithm;
-    }
-}
-
-/* Lists the parts of a weight for which the library has an algorithm, and returns their number, 0
- * to 2: without leaves (K-blocks), or with DEVICE_FREE, one part with all inputs; otherwise one
- * with the whole leaves, and one with the shorter last leaf. */
-static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
-{
-    const bool free = d->arithmetic == DEVICE_FREE;
-    const size_t leaf = w->leaf > 0 && !free ? w->leaf : w->n_in;
-    const size_t n_whole = w->n_in / leaf, tail = w->n_in % leaf;
-    size_t n = 0;
-    if (free) {
-        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE, CUDA_GEMM_FREE};
-        return n;
-    }
-    const struct device_algorithm *a = NULL;
-    if (n_whole > 0) a = algorithm_for(d, w->dtype, leaf, w->leaf > 0);
-    if (a != NULL) parts[n++] = (struct gemm_part){0, leaf, n_whole, a->algorithm, a->many};
-    if (tail > 0) a = algorithm_for(d, w->dtype, tail, false);
-    if (tail > 0 && a != NULL)
-        parts[n++] = (struct gemm_part){n_whole * leaf, tail, 1, a->algorithm, a->many};
-    return n;
-}
-
-static bool was_checked(const struct device_gemm *g, const struct packed *w)
-{
-    const size_t most = sizeof g->checked / sizeof g->checked[0];
-    for (size_t i = 0; i < smaller(g->n_checked, most); i++) {
-        const struct packed *c = &g->checked[i];
-        if (c->dtype == w->dtype && c->n_out == w->n_out && c->n_in == w->n_in &&
-            c->leaf == w->leaf)
-            return true;
-    }
-    return false;
-}
-
-struct status check_weight_cuda(struct device *d, const struct packed *w)
-{
-    struct device_gemm *g = &d->gemm;
-    struct gemm_part parts[2];
-    if (d->arithmetic == DEVICE_FREE || was_checked(g, w)) return device_status(d);
-    const size_t n = list_parts(d, w, parts);
-    pattern(d, w->dtype, (void *)(uintptr_t)w->data, rounded_up(w->n_out, ALIGN_OUTPUTS), w->flat,
-            w->n_in, 2);
-    pattern(d, w->dtype, d->gemm.x,
-            smaller(CHECKED_MANY_ROWS, GEMM_X_BYTES / (w->flat * sizeof(float))), w->flat, w->n_in,
-            1);
-    for (size_t i = 0; i < n && !device_is_lost(d); i++) {
-        if (holds(d, w, &parts[i])) {
-            if (!many_holds(d, w, &parts[i])) forget_many(d, w->dtype, &parts[i]);
-            continue;
-        }
-        TRY(device_status(d));
-        return status_make(STATUS_USAGE,
-                           "GPU %d (%s): %s: a product with %u outputs has other bits than one "
-                           "with %d; --exact-across-devices does without the library",
-                           d->index, d->facts.name, g->name, w->n_out, TRIED_OUTPUTS);
-    }
-    g->checked[g->n_checked++ % (sizeof g->checked / sizeof g->checked[0])] = *w;
-    return device_status(d);
 }
 
 /* --- products -------------------------------------------------------------------------------- */
@@ -439,7 +83,7 @@ static void round_rows(struct device *d, const struct gemm_rows *r)
         g->rounded.dtype == is.dtype && g->rounded.order == is.order)
         return;
     const struct gemm_round_work w = {x, r->a->x_stride, r->w->n_in, r->w->dtype, g->x, r->w->flat};
-    launch_rows(d, CUDA_KERNEL_gemm_round, r->n, r->w->n_in, &w);
+    gemm_launch_rows(d, CUDA_KERNEL_gemm_round, r->n, r->w->n_in, &w);
     g->rounded = is;
 }
 
@@ -456,97 +100,192 @@ static bool run_product(struct device *d, const struct cuda_gemm *g)
 
 static struct cuda_gemm rows_of_part(const struct gemm_rows *r, const struct gemm_part *p)
 {
-    struct cuda_gemm g = part_of(r->w, p);
+    struct cuda_gemm g = gemm_part_of(r->w, p);
     g.rows = r->n;
     if (r->n >= MANY_ROWS) g.algorithm = p->many;
     return g;
 }
 
+/* True when the library can write the linear's outputs where they belong. */
+static bool writes_directly(const struct linear_args *a)
+{
+    return a->groups[0].w->n_out % GEMM_ALIGN_OUTPUTS == 0 &&
+           a->y_stride % GEMM_ALIGN_FLOATS == 0 &&
+           (uintptr_t)a->y % (GEMM_ALIGN_FLOATS * sizeof *a->y) == 0;
+}
+
 static void run_columns(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
 {
     float *y = r->a->y + r->row0 * r->a->y_stride;
-    const bool aligned = r->w->n_out % ALIGN_OUTPUTS == 0 && r->a->y_stride % ALIGN_FLOATS == 0 &&
-                         (uintptr_t)y % (ALIGN_FLOATS * sizeof *y) == 0;
+    const bool direct = writes_directly(r->a);
     struct cuda_gemm g = rows_of_part(r, p);
     g.x = d->gemm.x;
-    g.y = aligned ? y : d->states;
-    g.y_stride = aligned ? r->a->y_stride : r->stride;
+    g.y = direct ? y : d->states;
+    g.y_stride = direct ? r->a->y_stride : r->stride;
     if (!run_product(d, &g)) {
         run_own(d, r, false, 0);
         return;
     }
-    if (aligned) return;
+    if (direct) return;
     const struct gemm_take_work w = {d->states, y, r->stride, r->a->y_stride, r->w->n_out};
-    launch_rows(d, CUDA_KERNEL_gemm_take, r->n, r->w->n_out, &w);
+    gemm_launch_rows(d, CUDA_KERNEL_gemm_take, r->n, r->w->n_out, &w);
+}
+
+/* Multiplies leaves [leaf, leaf + n) of a part; the partial sums go to y, n * r->n * r->stride
+ * floats. */
+static bool multiply_leaves(struct device *d, const struct gemm_rows *r, const struct gemm_part *p,
+                            size_t leaf, size_t n, float *y)
+{
+    const size_t bytes = dtype_bytes(r->w->dtype);
+    struct cuda_gemm g = rows_of_part(r, p);
+    g.batch = n;
+    g.w = (const char *)g.w + leaf * p->k * bytes;
+    g.x = (const char *)d->gemm.x + (p->k0 + leaf * p->k) * bytes;
+    g.y = y;
+    g.y_stride = r->stride;
+    g.y_step = r->n * r->stride;
+    return run_product(d, &g);
 }
 
 /* Multiplies a part leaf by leaf and adds the partial sums to the rows' integer sums, with as many
  * leaves at a time as fit. */
 static bool run_leaves(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
 {
-    const size_t bytes = dtype_bytes(r->w->dtype), step = r->n * r->stride;
-    const size_t at_once = smaller(p->batch, STATES_BYTES / (step * sizeof(float)));
+    const size_t step = r->n * r->stride;
+    const size_t at_once = gemm_smaller(p->batch, GEMM_LEAVES_BYTES / (step * sizeof(float)));
     assert(at_once > 0);
     for (size_t leaf = 0; leaf < p->batch; leaf += at_once) {
-        struct cuda_gemm g = rows_of_part(r, p);
-        g.batch = smaller(at_once, p->batch - leaf);
-        g.w = (const char *)g.w + leaf * p->k * bytes;
-        g.x = (const char *)d->gemm.x + (p->k0 + leaf * p->k) * bytes;
-        g.y = d->states;
-        g.y_stride = r->stride;
-        g.y_step = step;
-        if (!run_product(d, &g)) return false;
+        const size_t n = gemm_smaller(at_once, p->batch - leaf);
+        if (!multiply_leaves(d, r, p, leaf, n, d->states)) return false;
         const struct gemm_leaves_work w = {.parts = d->states,
-                                           .n_parts = g.batch,
+                                           .n_parts = n,
                                            .step = step,
                                            .stride = r->stride,
                                            .n_out = r->w->n_out,
                                            .grid_bits = r->w->grid_bits,
                                            .sums = r->a->sums + r->row0 * (r->w->n_out + 1u)};
-        launch_rows(d, CUDA_KERNEL_gemm_leaves, r->n, r->w->n_out, &w);
+        gemm_launch_rows(d, CUDA_KERNEL_gemm_leaves, r->n, r->w->n_out, &w);
     }
     return true;
 }
 
-static void run_row_parallel(struct device *d, const struct gemm_rows *r,
-                             const struct gemm_part *parts, size_t n)
-{
-    size_t k_done = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!run_leaves(d, r, &parts[i])) break;
-        k_done = parts[i].k0 + parts[i].k * parts[i].batch;
-    }
-    if (k_done < r->w->n_in) run_own(d, r, true, (uint32_t)(k_done / r->w->leaf));
-}
+/* The parts of a weight, and how many rows are multiplied at one time. */
+struct gemm_plan {
+    struct gemm_part parts[2];
+    size_t n_parts, n_rows;
+};
 
 /* Returns the most rows of one product, because no trial had more. */
 static size_t most_rows(const struct device *d, const struct gemm_part *parts, size_t n)
 {
     if (d->arithmetic != DEVICE_LAW) return SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
-        if (parts[i].many == parts[i].algorithm) return TRIED_ROWS;
+        if (parts[i].many == parts[i].algorithm) return GEMM_TRIED_ROWS;
     }
-    return TRIED_MANY_ROWS;
+    return GEMM_TRIED_MANY_ROWS;
 }
 
-void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy)
+/* Plans a linear whose partial results take `floats` for each row in `room` bytes. */
+static struct gemm_plan plan_rows(struct device *d, const struct packed *w, size_t floats,
+                                  size_t room)
 {
-    const struct linear_group *group = &a->groups[0];
-    const struct packed *w = group->w;
-    struct gemm_part parts[2];
-    struct gemm_rows r = {.a = a, .w = w, .stride = rounded_up(w->n_out, ALIGN_OUTPUTS)};
-    const size_t n_parts = list_parts(d, w, parts);
-    const size_t most = most_rows(d, parts, n_parts);
-    const size_t fit = smaller(most, smaller(GEMM_X_BYTES / (w->flat * dtype_bytes(w->dtype)),
-                                             STATES_BYTES / (r.stride * sizeof(float))));
-    assert(fit > 0 && (leafy || n_parts == 1));
-    for (size_t row = 0; row < group->n_rows && !device_is_lost(d); row += r.n) {
-        r.row0 = group->row0 + row;
-        r.n = smaller(fit, group->n_rows - row);
-        round_rows(d, &r);
-        if (leafy)
-            run_row_parallel(d, &r, parts, n_parts);
-        else
-            run_columns(d, &r, &parts[0]);
+    struct gemm_plan p;
+    p.n_parts = gemm_list_parts(d, w, p.parts);
+    p.n_rows = gemm_smaller(most_rows(d, p.parts, p.n_parts),
+                            GEMM_X_BYTES / (w->flat * dtype_bytes(w->dtype)));
+    if (floats > 0) p.n_rows = gemm_smaller(p.n_rows, room / (floats * sizeof(float)));
+    return p;
+}
+
+static struct gemm_rows rows_from(const struct linear_args *a, size_t row, size_t at_once)
+{
+    const struct linear_group *g = &a->groups[0];
+    return (struct gemm_rows){.a = a,
+                              .w = g->w,
+                              .row0 = g->row0 + row,
+                              .n = gemm_smaller(at_once, g->n_rows - row),
+                              .stride = gemm_rounded_up(g->w->n_out, GEMM_ALIGN_OUTPUTS)};
+}
+
+void device_gemm_columns(struct device *d, const struct linear_args *a, size_t n)
+{
+    size_t at_once = SIZE_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const struct packed *w = a[i].groups[0].w;
+        const size_t floats =
+            writes_directly(&a[i]) ? 0 : gemm_rounded_up(w->n_out, GEMM_ALIGN_OUTPUTS);
+        const struct gemm_plan p = plan_rows(d, w, floats, STATES_BYTES);
+        assert(p.n_parts == 1 && p.n_rows > 0 && a[i].groups[0].n_rows == a[0].groups[0].n_rows);
+        at_once = gemm_smaller(at_once, p.n_rows);
     }
+    for (size_t row = 0; row < a[0].groups[0].n_rows && !device_is_lost(d); row += at_once) {
+        for (size_t i = 0; i < n; i++) {
+            const struct gemm_rows r = rows_from(&a[i], row, at_once);
+            struct gemm_part part[2];
+            (void)gemm_list_parts(d, r.w, part);
+            round_rows(d, &r);
+            run_columns(d, &r, &part[0]);
+        }
+    }
+}
+
+void device_gemm_leaves(struct device *d, const struct linear_args *a)
+{
+    const struct packed *w = a->groups[0].w;
+    const struct gemm_plan p =
+        plan_rows(d, w, gemm_rounded_up(w->n_out, GEMM_ALIGN_OUTPUTS), GEMM_LEAVES_BYTES);
+    assert(p.n_rows > 0);
+    for (size_t row = 0; row < a->groups[0].n_rows && !device_is_lost(d); row += p.n_rows) {
+        const struct gemm_rows r = rows_from(a, row, p.n_rows);
+        size_t k_done = 0;
+        round_rows(d, &r);
+        for (size_t i = 0; i < p.n_parts; i++) {
+            const struct gemm_part *part = &p.parts[i];
+            if (!run_leaves(d, &r, part)) break;
+            k_done = part->k0 + part->k * part->batch;
+        }
+        if (k_done < w->n_in) run_own(d, &r, true, (uint32_t)(k_done / w->leaf));
+    }
+}
+
+/* Ends the job when a product failed after others had changed the output. */
+static bool give_up(struct device *d)
+{
+    if (!device_is_lost(d))
+        d->failed = status_make(STATUS_LOST, "GPU %d (%s): %s takes a product no more", d->index,
+                                d->facts.name, d->gemm.name);
+    return true;
+}
+
+bool device_gemm_sums(struct device *d, const struct linear_args *a)
+{
+    const struct packed *w = a->groups[0].w;
+    const size_t n_leaves = (w->n_in + w->leaf - 1) / w->leaf;
+    const size_t stride = gemm_rounded_up(w->n_out, GEMM_ALIGN_OUTPUTS);
+    const struct gemm_plan p = plan_rows(d, w, n_leaves * stride, STATES_BYTES);
+    const struct gemm_part *last = &p.parts[p.n_parts - 1];
+    if (p.n_parts == 0 || p.n_rows == 0 || last->k0 + last->k * last->batch < w->n_in) return false;
+    assert(a->y_stride == w->n_out);
+    for (size_t row = 0; row < a->groups[0].n_rows && !device_is_lost(d); row += p.n_rows) {
+        const struct gemm_rows r = rows_from(a, row, p.n_rows);
+        size_t n = 0; /* partial sums of an output */
+        round_rows(d, &r);
+        for (size_t i = 0; i < p.n_parts; i++) {
+            float *y = d->states + n * r.n * stride;
+            n += p.parts[i].batch;
+            if (!multiply_leaves(d, &r, &p.parts[i], 0, p.parts[i].batch, y))
+                return row > 0 ? give_up(d) : false;
+        }
+        const struct gemm_sums_work sums = {.parts = d->states,
+                                            .n_parts = n,
+                                            .step = r.n * stride,
+                                            .stride = stride,
+                                            .n_out = w->n_out,
+                                            .grid_bits = w->grid_bits,
+                                            .adds = a->adds,
+                                            .y = a->y + r.row0 * a->y_stride,
+                                            .bad = a->bad + r.row0};
+        gemm_launch_rows(d, CUDA_KERNEL_gemm_sums, r.n, w->n_out, &sums);
+    }
+    return true;
 }

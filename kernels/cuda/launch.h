@@ -79,6 +79,7 @@
     X(half_rows, half_rows_work)                                                                   \
     X(gemm_round, gemm_round_work)                                                                 \
     X(gemm_leaves, gemm_leaves_work)                                                               \
+    X(gemm_sums, gemm_sums_work)                                                                   \
     X(gemm_take, gemm_take_work)                                                                   \
     X(gemm_differ, gemm_differ_work)                                                               \
     X(gemm_pattern, gemm_pattern_work)                                                             \
@@ -316,7 +317,10 @@ struct linear_work {
     uint32_t leaf0;       /* the leaf (K-block) of blocks with b.z = 0 */
     float *y;
     size_t y_stride;
-    int64_t *sums;        /* zeroed before the launch */
+    int64_t *sums;        /* zeroed before the launch. With linear_mma_fold NULL: the values of
+                             the sums are written to y, or with `adds` added to it, */
+    int32_t *bad;         /* and the rows' counters are added to bad */
+    bool adds;
     const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
     bool leafy; /* tensor cores: writes sums; b.z counts leaves */
@@ -356,6 +360,17 @@ struct gemm_leaves_work {
     size_t n_parts, step, stride, n_out;
     uint32_t grid_bits;
     int64_t *sums;
+};
+
+/* y = the value of the sum of n_parts partial sums (see gemm_leaves_work), or with `adds` y += it. A
+ * partial sum beyond the grid adds 1 to bad[row] instead. */
+struct gemm_sums_work {
+    const float *parts;
+    size_t n_parts, step, stride, n_out;
+    uint32_t grid_bits;
+    bool adds;
+    float *y; /* rows n_out apart */
+    int32_t *bad;
 };
 
 struct gemm_take_work { /* copies rows of n floats to another stride */

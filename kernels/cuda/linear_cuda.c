@@ -261,6 +261,8 @@ static struct linear_work work_of(const struct linear_args *a, bool leafy)
                             .y = a->y,
                             .y_stride = a->y_stride,
                             .sums = a->sums,
+                            .bad = a->bad,
+                            .adds = a->adds,
                             .leafy = leafy};
     if (a->xq != NULL) w.xq = *a->xq;
     return w;
@@ -271,7 +273,10 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
     if (a->n_groups == 0) return;
     const struct packed *first = a->groups[0].w;
     if (first->flat != 0 && a->n_groups == 1) {
-        device_gemm_run(d, a, leafy);
+        if (leafy)
+            device_gemm_leaves(d, a);
+        else
+            device_gemm_columns(d, a, 1);
         return;
     }
     struct linear_work w = work_of(a, leafy);
@@ -309,21 +314,99 @@ static bool run_list(struct device *d, const struct linear_args *a, size_t n)
     return true;
 }
 
+/* True when all linears have row-major weights and multiply the same rows. */
+static bool are_flat(const struct linear_args *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (a[i].n_groups != 1 || a[i].groups[0].w->flat == 0 || a[i].x != a[0].x ||
+            a[i].x_stride != a[0].x_stride || a[i].groups[0].row0 != a[0].groups[0].row0 ||
+            a[i].groups[0].n_rows != a[0].groups[0].n_rows)
+            return false;
+    }
+    return true;
+}
+
 void op_linears_cuda(struct device *d, const struct linear_args *a, size_t n)
 {
     if (run_list(d, a, n)) return;
-    for (size_t i = 0; i < n; i++) run(d, &a[i], false);
+    if (are_flat(a, n))
+        device_gemm_columns(d, a, n);
+    else
+        for (size_t i = 0; i < n; i++) run(d, &a[i], false);
     d->gemm.rounded.x = NULL;
 }
 
-void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
+static void zero_sums(struct device *d, const struct linear_args *a)
 {
     for (size_t g = 0; g < a->n_groups && !device_is_lost(d); g++) {
         const struct linear_group *group = &a->groups[g];
         const size_t width = (size_t)group->w->n_out + 1;
         device_fill(d, a->sums + group->row0 * width, 0, group->n_rows * width * sizeof *a->sums);
     }
-    run(d, a, true);
+}
+
+/* Returns the linear for rows [row, row + n) of its group alone, counted from the group's first,
+ * with the row as number 0. `group` becomes its group. */
+static struct linear_args rows_alone(const struct linear_args *a, size_t row, size_t n,
+                                     struct linear_group *group, struct quant_rows *xq)
+{
+    struct linear_args some = *a;
+    const size_t first = a->groups[0].row0 + row;
+    *group = (struct linear_group){.w = a->groups[0].w, .row0 = 0, .n_rows = n};
+    some.groups = group;
+    some.x = a->x + first * a->x_stride;
+    if (a->xq != NULL) {
+        *xq = *a->xq;
+        xq->codes += first * xq->n_groups * xq->group;
+        xq->scales += first * xq->n_groups;
+        xq->sums += first * xq->n_groups;
+        some.xq = xq;
+    }
+    some.y = a->y + first * a->y_stride;
+    some.bad = a->bad + first;
+    return some;
+}
+
+/* Adds leaves (K-blocks) in scratch memory, and converts the sums to values: for kernels that give
+ * only sums. */
+static void values_of_sums(struct device *d, const struct linear_args *a)
+{
+    const struct packed *w = a->groups[0].w;
+    const size_t width = (size_t)w->n_out + 1, fit = GEMM_SUMS_BYTES / (width * sizeof(int64_t));
+    assert(a->n_groups == 1 && a->y_stride == w->n_out && fit > 0);
+    for (size_t row = 0; row < a->groups[0].n_rows && !device_is_lost(d); row += fit) {
+        const size_t left = a->groups[0].n_rows - row, n = left < fit ? left : fit;
+        struct linear_group group;
+        struct quant_rows xq;
+        struct linear_args some = rows_alone(a, row, n, &group, &xq);
+        some.sums = (int64_t *)(void *)((char *)d->states + GEMM_LEAVES_BYTES);
+        zero_sums(d, &some);
+        run(d, &some, true);
+        op_grid_cuda(d, &(struct grid_args){.sums = some.sums,
+                                            .n_rows = n,
+                                            .n_out = w->n_out,
+                                            .grid_bits = w->grid_bits,
+                                            .y = some.y,
+                                            .adds = a->adds,
+                                            .bad = some.bad});
+        d->gemm.rounded.x = NULL; /* the next rows */
+    }
+}
+
+void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
+{
+    const struct packed *w = a->n_groups > 0 ? a->groups[0].w : NULL;
+    if (w == NULL) return;
+    if (a->sums != NULL) {
+        zero_sums(d, a);
+        run(d, a, true);
+    } else if (w->flat != 0) {
+        if (!device_gemm_sums(d, a)) values_of_sums(d, a);
+    } else if (!takes_halves(d, a) && choose(d, a, true).folds) {
+        run(d, a, true);
+    } else {
+        values_of_sums(d, a);
+    }
     d->gemm.rounded.x = NULL;
 }
 

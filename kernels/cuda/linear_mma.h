@@ -370,18 +370,34 @@ BLOCK_INLINE void mma_fold(const struct mma_part *p, uint32_t warp, struct mma_w
                 }
                 const uint32_t r = mma_place(p, warp, lane, t, v, &n);
                 if (r >= p->rows.n_rows || n >= w->n_out) continue;
-                block_add_i64(&p->a->sums[(p->rows.row0 + r) * (w->n_out + (size_t)1) + w->n_out],
-                              1);
+                const size_t row = p->rows.row0 + r;
+                if (p->a->sums == NULL)
+                    block_add_i32(&p->a->bad[row], 1);
+                else
+                    block_add_i64(&p->a->sums[row * (w->n_out + (size_t)1) + w->n_out], 1);
             }
         }
     }
 }
 
-/* Writes the sums over all leaves; no other block has these outputs. */
+/* Writes a sum over all leaves, or its value; no other block has this output. */
+BLOCK_INLINE void mma_write_sum(const struct mma_part *p, uint32_t r, uint32_t n, int64_t sum)
+{
+    const struct packed *w = p->rows.w;
+    const size_t row = p->rows.row0 + r;
+    if (r >= p->rows.n_rows || n >= w->n_out) return;
+    if (p->a->sums != NULL) {
+        p->a->sums[row * (w->n_out + (size_t)1) + n] = sum;
+        return;
+    }
+    const float x = (float)((double)sum * kern_pow2(-(int)w->grid_bits));
+    float *y = &p->a->y[row * p->a->y_stride + n];
+    *y = p->a->adds ? *y + x : x;
+}
+
 BLOCK_INLINE void mma_store_folded(const struct mma_part *p, uint32_t warp,
                                    const struct mma_warp *state)
 {
-    const uint32_t n_out = p->rows.w->n_out;
     FOR_LANES(lane, i)
     {
         BLOCK_UNROLL
@@ -390,8 +406,7 @@ BLOCK_INLINE void mma_store_folded(const struct mma_part *p, uint32_t warp,
             for (uint32_t v = 0; v < 4; v++) {
                 uint32_t n;
                 const uint32_t r = mma_place(p, warp, lane, t, v, &n);
-                if (r >= p->rows.n_rows || n >= n_out) continue;
-                p->a->sums[(p->rows.row0 + r) * (n_out + (size_t)1) + n] = state->folded[t][i][v];
+                mma_write_sum(p, r, n, state->folded[t][i][v]);
             }
         }
     }

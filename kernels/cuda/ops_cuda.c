@@ -106,7 +106,7 @@ static void op_quantize_rows_cuda(struct device *d, const float *x, size_t x_str
                   &w);
 }
 
-static void op_grid_cuda(struct device *d, const struct grid_args *a)
+void op_grid_cuda(struct device *d, const struct grid_args *a)
 {
     launch_rows(d, CUDA_KERNEL_grid, a->n_rows, a->n_out + 1, a);
 }

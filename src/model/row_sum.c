@@ -38,12 +38,11 @@ void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capac
 const struct row_sum *row_sum_choose(const struct stage *s)
 {
     if (s->o.layout->cuts_outputs) return &row_sum_by_outputs;
-    const bool has_all = s->o.kern->device == NULL && comm_size(s->o.comm, COMM_TP) == 1;
-    return has_all ? &row_sum_whole : &row_sum_by_grid;
+    return comm_size(s->o.comm, COMM_TP) == 1 ? &row_sum_whole : &row_sum_by_grid;
 }
 
-void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
-                    float *y, const struct part *p)
+void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in,
+                    const struct block_sums *out, const struct part *p)
 {
     const struct linear_group group = {.w = w, .row0 = 0, .n_rows = p->hidden.n_rows};
     const struct linear_args args = {.groups = &group,
@@ -51,10 +50,11 @@ void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in
                                      .x = in->x,
                                      .x_stride = w->n_in,
                                      .xq = act_codes(s->o.kern, in, w),
-                                     .y = y,
+                                     .y = out->y,
                                      .y_stride = s->o.model->width,
-                                     .sums = sums,
-                                     .bad = p->hidden.bad};
+                                     .sums = out->sums,
+                                     .bad = p->hidden.bad,
+                                     .adds = out->adds};
     op_linear_leaf(s->o.kern, &args);
 }
 

@@ -1,4 +1,4 @@
-/* Row-parallel linears for tp ranks that cannot read each other's memory, and for devices: each
+/* Row-parallel linears for tp ranks that cannot read each other's memory, or that use devices: each
  * rank has some K-blocks of all outputs, and the ranks add integers on the grid.
  *
  *               inputs (K-blocks)          8-byte sums of all outputs
@@ -48,7 +48,7 @@ static struct grid_sum sum_blocks(struct stage *s, const struct packed *w, struc
     const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
     int64_t *sums = p->under_way.sums;
     if (w->n_in > 0)
-        row_sum_blocks(s, w, in, sums, NULL, p);
+        row_sum_blocks(s, w, in, &(struct block_sums){.sums = sums}, p);
     else
         mem_ops_fill(s->o.kern, sums, 0, n_rows * (d + 1) * sizeof *sums);
     return (struct grid_sum){.kern = s->o.kern,

@@ -1,4 +1,4 @@
-/* Row-parallel linears for one tp rank on a CPU: it has all inputs and all outputs.
+/* Row-parallel linears for one tp rank: it has all inputs and all outputs.
  *
  *               inputs (K-blocks)          outputs
  *     rank 0    [ b0 | b1 | b2 | b3 ]  ->  y [T, D]
@@ -16,16 +16,18 @@ static struct status row_sum_whole_create(struct stage *s)
 static void row_sum_whole_assign(struct stage *s, const struct packed *w, struct act_rows *in,
                                  float *y, struct part *p)
 {
-    row_sum_blocks(s, w, in, NULL, y, p);
+    row_sum_blocks(s, w, in, &(struct block_sums){.y = y}, p);
     comm_poll(s->o.comm);
 }
 
 static void row_sum_whole_add(struct stage *s, const struct packed *w, const float *bias,
                               struct act_rows *in, struct part *p)
 {
-    const bool scaled = row_sum_is_scaled(s);
-    row_sum_blocks(s, w, in, NULL, s->x, p); /* the block's input s->x is no longer needed */
-    if (!scaled) op_add(s->o.kern, p->hidden.h, s->x, p->hidden.n_rows * s->o.model->width);
+    const bool scaled = row_sum_is_scaled(s), adds = !scaled && s->o.kern->device != NULL;
+    /* the block's input s->x is no longer needed */
+    row_sum_blocks(s, w, in, &(struct block_sums){.y = adds ? p->hidden.h : s->x, .adds = adds}, p);
+    if (!scaled && !adds)
+        op_add(s->o.kern, p->hidden.h, s->x, p->hidden.n_rows * s->o.model->width);
     row_sum_add_rest(s, scaled ? s->x : p->hidden.h, bias, p);
 }
 

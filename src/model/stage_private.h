@@ -240,10 +240,17 @@ extern const struct row_sum row_sum_whole, row_sum_by_outputs, row_sum_by_grid;
 /* row_sum.c. Local. Chooses the way that the layout and the ranks allow. */
 const struct row_sum *row_sum_choose(const struct stage *s);
 
-/* row_sum.c. Local. Computes sums [T, D + 1] = this rank's K-blocks of x w^T; if sums is NULL, y
- * [T, D] instead, and the K-blocks that left the grid are added to the part's counters. */
-void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
-                    float *y, const struct part *p);
+/* Where the sums of K-blocks go. */
+struct block_sums {
+    int64_t *sums; /* [T, D + 1]; NULL: their values go to y instead, and the K-blocks that left the
+                      grid are added to the part's counters */
+    float *y;      /* [T, D] */
+    bool adds;     /* y += the values; devices only */
+};
+
+/* row_sum.c. Local. Computes the sums of this rank's K-blocks of x w^T. */
+void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in,
+                    const struct block_sums *out, const struct part *p);
 
 /* row_sum.c. Local. row_sum_is_scaled: true when scale.residual is not 1. Then the sum of a linear
  * goes to y first, otherwise directly into h. row_sum_add_rest: y += bias; and if scaled, h +=

@@ -34,6 +34,37 @@ static struct twin codes_of(struct both *b, const struct packed *w, size_t rows,
     return memory;
 }
 
+/* Runs a linear with leaves again, for the values of its sums: written to y, then added to it. */
+static void check_values(struct both *b, struct linear_args cpu, struct linear_args gpu)
+{
+    const size_t n = cpu.groups[0].w->n_out, first = cpu.groups[0].row0;
+    const size_t rows = first + cpu.groups[0].n_rows;
+    struct twin y = twin_floats(b, rows * n, 1.0f, 0), h = twin_floats(b, rows * n, 1.0f, 0);
+    struct twin bad = twin_zeros(b, rows * sizeof(int32_t));
+    cpu.sums = gpu.sums = NULL;
+    cpu.y_stride = gpu.y_stride = n;
+    cpu.y = y.host;
+    cpu.bad = bad.host;
+    op_linear_leaf(&b->cpu, &cpu);
+    gpu.y = y.device;
+    gpu.bad = bad.device;
+    op_linear_leaf(&b->gpu, &gpu);
+    twin_same_floats(b, &y, "values of leaf sums");
+    twin_same(b, &bad, "counters");
+    for (size_t i = first * n; i < rows * n; i++) {
+        twin_host(&h)[i] += twin_host(&y)[i];
+        if (i % n == 0) ((int32_t *)bad.host)[i / n] *= 2;
+    }
+    gpu.y = h.device;
+    gpu.adds = true;
+    op_linear_leaf(&b->gpu, &gpu);
+    twin_same_floats(b, &h, "added values of leaf sums");
+    twin_same(b, &bad, "counters of added values");
+    twin_free(b, &y);
+    twin_free(b, &h);
+    twin_free(b, &bad);
+}
+
 static void check(struct both *b, const struct job *j)
 {
     const struct packed *first = &j->w[0];
@@ -62,6 +93,7 @@ static void check(struct both *b, const struct job *j)
                             .y_stride = first->n_out + 1u,
                             .sums = sums.host};
     (leafy ? op_linear_leaf : op_linear)(&b->cpu, &a);
+    const struct linear_args on_cpu = a;
     a.groups = gpu;
     a.x = x.device;
     a.xq = j->codes ? &xq[1] : NULL;
@@ -70,6 +102,7 @@ static void check(struct both *b, const struct job *j)
     (leafy ? op_linear_leaf : op_linear)(&b->gpu, &a);
     twin_same_floats(b, &y, "linear");
     twin_same(b, &sums, "leaf sums");
+    if (leafy && j->n_groups == 1) check_values(b, on_cpu, a);
     for (size_t g = 0; g < j->n_groups; g++) weight_twin_free(b, &weights[g]);
     twin_free(b, &x);
     twin_free(b, &y);

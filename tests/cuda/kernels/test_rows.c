@@ -2,6 +2,8 @@
  */
 #include "util_device.h"
 
+#include "kernels/act.h"
+
 #include <CUnit/CUnit.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +11,37 @@
 
 static const struct {
     size_t rows, n;
-} shapes[] = {{1, 1},  {1, 16},  {3, 17},   {5, 127},  {2, 128}, {2, 129},
-              {7, 96}, {61, 40}, {1, 5000}, {8192, 3}, {33, 260}};
+} shapes[] = {{1, 1},  {1, 16},  {3, 17},   {5, 127},  {2, 128},  {2, 129},
+              {7, 96}, {61, 40}, {1, 5000}, {8192, 3}, {33, 260}, {2, 17000}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* A norm whose result is also quantized. */
+static void norm_to_codes(struct both *b, const struct twin *x, const struct twin *w, size_t rows,
+                          size_t n)
+{
+    const struct packed linear = {.n_in = (uint32_t)n, .quant = quant_test_format(0)};
+    const size_t n_bytes = act_codes_bytes(rows, n);
+    struct twin y = twin_zeros(b, rows * n * sizeof(float)), memory = twin_zeros(b, n_bytes);
+    struct act_rows in = {.stride = n, .n_rows = rows, .n = n, .memory = memory.host};
+    struct norm_args a = {.x = x->host,
+                          .w = w->host,
+                          .n_rows = rows,
+                          .n = n,
+                          .eps = 1e-5f,
+                          .y = y.host,
+                          .codes = act_codes_to_make(&in, &linear)};
+    op_rmsnorm(&b->cpu, &a);
+    struct act_rows to = {.stride = n, .n_rows = rows, .n = n, .memory = memory.device};
+    a.x = x->device;
+    a.w = w->device;
+    a.y = y.device;
+    a.codes = act_codes_to_make(&to, &linear);
+    op_rmsnorm(&b->gpu, &a);
+    twin_same_floats(b, &y, "rmsnorm with codes");
+    twin_same(b, &memory, "codes of a norm");
+    twin_free(b, &y);
+    twin_free(b, &memory);
+}
 
 static void norms(void)
 {
@@ -42,6 +72,7 @@ static void norms(void)
         centred.y = y.device;
         op_rmsnorm(&b.gpu, &centred);
         twin_same_floats(&b, &y, "layer norm");
+        norm_to_codes(&b, &x, &w, rows, n);
         twin_free(&b, &x);
         twin_free(&b, &w);
         twin_free(&b, &y);
