@@ -74,6 +74,7 @@ struct device_algorithm {
     uint32_t algorithm; /* CUDA_GEMM_FREE: none passed the trials */
     uint32_t many; /* for many rows: as `algorithm`, or one of the library's list for many rows that
                       gives the same bits */
+    bool few;      /* for few rows: the kernel gemm_few gives the same bits */
 };
 
 /* Describes the rows that device_gemm.x holds. */

@@ -11,15 +11,26 @@ BLOCK_INLINE void gemm_store(enum dtype t, void *to, size_t i, float x)
         ((uint16_t *)to)[i] = t == DTYPE_F16 ? f16_from_f32(x) : bf16_from_f32(x);
 }
 
+/* Four elements for each thread, loaded together where they are aligned. */
 BLOCK_INLINE void gemm_round_block(const struct gemm_round_work *a, struct cuda_block b,
                                    void *shared)
 {
+    const float *x = a->x + b.y * a->x_stride;
+    const size_t to = b.y * a->to_stride;
     (void)shared;
     FOR_THREADS(t)
     {
-        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
-        if (i < a->n)
-            gemm_store(a->dtype, a->to, row * a->to_stride + i, a->x[row * a->x_stride + i]);
+        const size_t i = ((size_t)b.x * CUDA_THREADS + t) * CUDA_ROUND_RUN;
+        if (i + CUDA_ROUND_RUN <= a->n && (uintptr_t)(x + i) % 16 == 0) {
+            uint32_t bits[CUDA_ROUND_RUN];
+            block_load16(bits, x + i);
+            BLOCK_UNROLL
+            for (size_t j = 0; j < CUDA_ROUND_RUN; j++)
+                gemm_store(a->dtype, a->to, to + i + j, f32_from_bits(bits[j]));
+        } else {
+            for (size_t j = i; j < i + CUDA_ROUND_RUN && j < a->n; j++)
+                gemm_store(a->dtype, a->to, to + j, x[j]);
+        }
     }
 }
 CUDA_KERNEL(gemm_round, gemm_round_work)

@@ -19,6 +19,7 @@ enum {
 struct gemm_part {
     size_t k0, k, batch;
     uint32_t algorithm, many; /* for few rows and for many */
+    bool few;                 /* gemm_few for up to CUDA_GEMM_FEW_ROWS rows */
 };
 
 /* Local. Describes the part's product with the weight; x, y, rows and y's strides are left out. */
@@ -32,6 +33,10 @@ size_t gemm_list_parts(struct device *d, const struct packed *w, struct gemm_par
 /* Local. Launches one thread for each of `width` elements of each row. */
 void gemm_launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, size_t width,
                       const void *args);
+
+/* Local. Runs n products on the kernel gemm_few: up to CUDA_LIST of them, which read the same rows;
+ * a batch only if n is 1. rows <= CUDA_GEMM_FEW_ROWS, 16-bit types, k a multiple of 8. */
+void gemm_few(struct device *d, const struct cuda_gemm *g, size_t n);
 
 static inline size_t gemm_rounded_up(size_t n, size_t to)
 {

@@ -6,7 +6,10 @@
 
 #include <assert.h>
 
-enum { MANY_ROWS = 256 /* rows from which on device_algorithm.many is used */ };
+enum {
+    MANY_ROWS = 256,       /* rows from which on device_algorithm.many is used */
+    CACHE_BYTES = 32 << 20 /* partial sums that a GPU's L2 cache (40 to 50 MB) holds */
+};
 
 struct status device_gemm_open(struct device *d)
 {
@@ -83,8 +86,42 @@ static void round_rows(struct device *d, const struct gemm_rows *r)
         g->rounded.dtype == is.dtype && g->rounded.order == is.order)
         return;
     const struct gemm_round_work w = {x, r->a->x_stride, r->w->n_in, r->w->dtype, g->x, r->w->flat};
-    gemm_launch_rows(d, CUDA_KERNEL_gemm_round, r->n, r->w->n_in, &w);
+    gemm_launch_rows(d, CUDA_KERNEL_gemm_round, r->n,
+                     (r->w->n_in + CUDA_ROUND_RUN - 1) / CUDA_ROUND_RUN, &w);
     g->rounded = is;
+}
+
+void gemm_few(struct device *d, const struct cuda_gemm *g, size_t n)
+{
+    struct gemm_few_work w = {.x = g->x,
+                              .x_stride = g->x_stride,
+                              .k = g->k,
+                              .x_step = g->x_step,
+                              .w_step = g->w_step,
+                              .y_step = g->y_step,
+                              .n_rows = (uint32_t)g->rows,
+                              .n = (uint32_t)n,
+                              .dtype = g->dtype};
+    uint32_t n_blocks = 0;
+    assert(n <= CUDA_LIST && g->rows <= CUDA_GEMM_FEW_ROWS);
+    for (size_t i = 0; i < n; i++) {
+        w.part[i] = (struct gemm_few_part){.w = g[i].w,
+                                           .w_stride = g[i].w_stride,
+                                           .y_stride = g[i].y_stride,
+                                           .y = g[i].y,
+                                           .n_out = (uint32_t)g[i].n,
+                                           .first = n_blocks};
+        n_blocks += (uint32_t)(g[i].n + CUDA_GEMM_FEW_OUTPUTS - 1) / CUDA_GEMM_FEW_OUTPUTS;
+    }
+    device_launch(d, CUDA_KERNEL_gemm_few,
+                  (struct cuda_grid){n_blocks, 1, (uint32_t)g->batch, CUDA_GEMM_FEW_SHARED}, &w);
+}
+
+/* True when a product of so many rows runs on gemm_few. */
+static bool takes_few(const struct gemm_part *p, size_t rows, size_t n_out)
+{
+    return p->few && rows <= CUDA_GEMM_FEW_ROWS && p->batch <= UINT16_MAX &&
+           n_out <= (size_t)CUDA_GEMM_FEW_OUTPUTS * (UINT16_MAX / CUDA_LIST);
 }
 
 /* Runs a product. False: the library has no product of this shape. In the arithmetic of the
@@ -144,7 +181,9 @@ static bool multiply_leaves(struct device *d, const struct gemm_rows *r, const s
     g.y = y;
     g.y_stride = r->stride;
     g.y_step = r->n * r->stride;
-    return run_product(d, &g);
+    if (!takes_few(p, r->n, r->w->n_out)) return run_product(d, &g);
+    gemm_few(d, &g, 1);
+    return true;
 }
 
 /* Multiplies a part leaf by leaf and adds the partial sums to the rows' integer sums, with as many
@@ -207,8 +246,34 @@ static struct gemm_rows rows_from(const struct linear_args *a, size_t row, size_
                               .stride = gemm_rounded_up(g->w->n_out, GEMM_ALIGN_OUTPUTS)};
 }
 
+/* Runs linears without leaves of the same few rows as one launch. False: nothing was run. */
+static bool run_few(struct device *d, const struct linear_args *a, size_t n)
+{
+    struct cuda_gemm g[CUDA_LIST];
+    const size_t rows = a[0].groups[0].n_rows;
+    if (n > CUDA_LIST || rows == 0) return false;
+    for (size_t i = 0; i < n; i++) {
+        const struct packed *w = a[i].groups[0].w, *first = a[0].groups[0].w;
+        struct gemm_part part[2];
+        const struct gemm_rows r = rows_from(&a[i], 0, rows);
+        if (gemm_list_parts(d, w, part) != 1 || !takes_few(&part[0], rows, w->n_out) ||
+            w->dtype != first->dtype || w->n_in != first->n_in)
+            return false;
+        g[i] = rows_of_part(&r, &part[0]);
+        g[i].n = w->n_out;
+        g[i].x = d->gemm.x;
+        g[i].y = a[i].y + r.row0 * a[i].y_stride;
+        g[i].y_stride = a[i].y_stride;
+    }
+    const struct gemm_rows r = rows_from(&a[0], 0, rows);
+    round_rows(d, &r);
+    gemm_few(d, g, n);
+    return true;
+}
+
 void device_gemm_columns(struct device *d, const struct linear_args *a, size_t n)
 {
+    if (run_few(d, a, n)) return;
     size_t at_once = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
         const struct packed *w = a[i].groups[0].w;
@@ -262,10 +327,12 @@ bool device_gemm_sums(struct device *d, const struct linear_args *a)
     const struct packed *w = a->groups[0].w;
     const size_t n_leaves = (w->n_in + w->leaf - 1) / w->leaf;
     const size_t stride = gemm_rounded_up(w->n_out, GEMM_ALIGN_OUTPUTS);
-    const struct gemm_plan p = plan_rows(d, w, n_leaves * stride, STATES_BYTES);
+    struct gemm_plan p = plan_rows(d, w, n_leaves * stride, STATES_BYTES);
     const struct gemm_part *last = &p.parts[p.n_parts - 1];
     if (p.n_parts == 0 || p.n_rows == 0 || last->k0 + last->k * last->batch < w->n_in) return false;
     assert(a->y_stride == w->n_out);
+    const size_t in_cache = CACHE_BYTES / (n_leaves * stride * sizeof(float));
+    p.n_rows = gemm_smaller(p.n_rows, in_cache > MANY_ROWS ? in_cache : MANY_ROWS);
     for (size_t row = 0; row < a->groups[0].n_rows && !device_is_lost(d); row += p.n_rows) {
         const struct gemm_rows r = rows_from(a, row, p.n_rows);
         size_t n = 0; /* partial sums of an output */

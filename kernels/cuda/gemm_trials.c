@@ -117,9 +117,27 @@ static bool other_algorithm(struct device *d, const struct cuda_gemm *all, uint3
     return true;
 }
 
+/* Computes the product `all` again with gemm_few, up to `most` of its rows, into y, and compares.
+ */
+static void few_rows(struct device *d, const struct cuda_gemm *all, size_t most, float *y)
+{
+    for (size_t row = 0; row < gemm_smaller(all->rows, most); row += CUDA_GEMM_FEW_ROWS) {
+        struct cuda_gemm some = *all;
+        some.rows = gemm_smaller(CUDA_GEMM_FEW_ROWS, all->rows - row);
+        some.x = (const char *)all->x + row * all->x_stride * dtype_bytes(all->dtype);
+        some.y = y;
+        some.y_step = some.rows * all->y_stride;
+        gemm_few(d, &some, 1);
+        for (size_t i = 0; i < all->batch; i++)
+            compare(d, y + i * some.y_step, all->y + i * all->y_step + row * all->y_stride,
+                    all->y_stride, all->y_stride, some.rows, all->n);
+    }
+}
+
 /* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs; when batched,
  * of several leaves (K-blocks). True: in no trial did the bits depend on other rows or outputs, and
- * they are those of a->many. */
+ * they are those of a->many. With a->few it only tries whether gemm_few has the algorithm's bits.
+ */
 static bool passes(struct device *d, const struct device_algorithm *a)
 {
     const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
@@ -146,6 +164,10 @@ static bool passes(struct device *d, const struct device_algorithm *a)
     pattern(d, a->dtype, d->gemm.x, rows, stride, leaves * a->k, 1);
     pattern(d, a->dtype, d->states, n, stride, leaves * a->k, 2);
     forget_differs(d);
+    if (a->few) {
+        if (device_product(d, &all)) few_rows(d, &all, rows, other);
+        return nothing_differs(d);
+    }
     return device_product(d, &all) && rows_do_not_matter(d, &all, other) &&
            outputs_alone(d, &all, 0, n / 2, other) && outputs_alone(d, &all, n - 8, 8, other) &&
            (a->many == a->algorithm || other_algorithm(d, &all, a->many, other)) &&
@@ -165,6 +187,14 @@ static uint32_t find_many(struct device *d, const struct device_algorithm *a)
     return a->algorithm;
 }
 
+/* True when gemm_few gives the bits of a->algorithm. */
+static bool few_passes(struct device *d, const struct device_algorithm *a)
+{
+    struct device_algorithm tried = *a;
+    tried.few = true;
+    return a->dtype != DTYPE_F32 && a->k % GEMM_ALIGN_ELEMENTS == 0 && passes(d, &tried);
+}
+
 /* Returns the algorithm for an element type and k inputs; the first call tries them. NULL: none
  * passed, or DEVICE_ALGORITHMS are known already; shoal's own kernels then multiply. */
 static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
@@ -182,6 +212,7 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
         a->many = ++a->algorithm;
     if (a->algorithm == ALGORITHMS_MAX) a->algorithm = CUDA_GEMM_FREE;
     if (a->algorithm != CUDA_GEMM_FREE) a->many = find_many(d, a);
+    if (a->algorithm != CUDA_GEMM_FREE) a->few = few_passes(d, a);
     g->n_algorithms++;
     if (a->algorithm == CUDA_GEMM_FREE) {
         log_line(LOG_INFO,
@@ -190,10 +221,12 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
                  d->index, dtype_name(t), k, g->name);
         return NULL;
     }
-    log_line(LOG_DEBUG,
-             "GPU %d: products of %s with %zu inputs: algorithm %u of %s, %s for many rows",
-             d->index, dtype_name(t), k, a->algorithm, g->name,
-             a->many == a->algorithm ? "the same" : "another with the same bits");
+    log_line(
+        LOG_DEBUG,
+        "GPU %d: products of %s with %zu inputs: algorithm %u of %s, %s for many rows, %s for few",
+        d->index, dtype_name(t), k, a->algorithm, g->name,
+        a->many == a->algorithm ? "the same" : "another with the same bits",
+        a->few ? "an own kernel with the same bits" : "the same");
     return a;
 }
 
@@ -268,6 +301,26 @@ static bool many_holds(struct device *d, const struct packed *w, const struct ge
            nothing_differs(d);
 }
 
+/* True when gemm_few gives the bits of the library in products with this weight. */
+static bool few_holds(struct device *d, const struct packed *w, const struct gemm_part *p)
+{
+    const struct cuda_gemm all = trial_of(d, w, p, CHECKED_ROWS);
+    if (!p->few) return true;
+    if (all.rows == 0) return false;
+    forget_differs(d);
+    if (device_product(d, &all))
+        few_rows(d, &all, 2 * CUDA_GEMM_FEW_ROWS, d->states + all.batch * all.y_step);
+    return nothing_differs(d);
+}
+
+static void forget_few(struct device *d, enum dtype t, const struct gemm_part *p)
+{
+    for (uint32_t i = 0; i < d->gemm.n_algorithms; i++) {
+        struct device_algorithm *a = &d->gemm.algorithms[i];
+        if (a->dtype == t && a->k == p->k) a->few = false;
+    }
+}
+
 /* Gives up the second algorithm for the part's element type and number of inputs. */
 static void forget_many(struct device *d, enum dtype t, const struct gemm_part *p)
 {
@@ -284,15 +337,16 @@ size_t gemm_list_parts(struct device *d, const struct packed *w, struct gemm_par
     const size_t n_whole = w->n_in / leaf, tail = w->n_in % leaf;
     size_t n = 0;
     if (free) {
-        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE, CUDA_GEMM_FREE};
+        const bool few = w->dtype != DTYPE_F32 && w->n_in % GEMM_ALIGN_ELEMENTS == 0;
+        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE, CUDA_GEMM_FREE, few};
         return n;
     }
     const struct device_algorithm *a = NULL;
     if (n_whole > 0) a = algorithm_for(d, w->dtype, leaf, w->leaf > 0);
-    if (a != NULL) parts[n++] = (struct gemm_part){0, leaf, n_whole, a->algorithm, a->many};
+    if (a != NULL) parts[n++] = (struct gemm_part){0, leaf, n_whole, a->algorithm, a->many, a->few};
     if (tail > 0) a = algorithm_for(d, w->dtype, tail, false);
     if (tail > 0 && a != NULL)
-        parts[n++] = (struct gemm_part){n_whole * leaf, tail, 1, a->algorithm, a->many};
+        parts[n++] = (struct gemm_part){n_whole * leaf, tail, 1, a->algorithm, a->many, a->few};
     return n;
 }
 
@@ -322,6 +376,7 @@ struct status check_weight_cuda(struct device *d, const struct packed *w)
     for (size_t i = 0; i < n && !device_is_lost(d); i++) {
         if (holds(d, w, &parts[i])) {
             if (!many_holds(d, w, &parts[i])) forget_many(d, w->dtype, &parts[i]);
+            if (!few_holds(d, w, &parts[i])) forget_few(d, w->dtype, &parts[i]);
             continue;
         }
         TRY(device_status(d));

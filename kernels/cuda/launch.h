@@ -77,6 +77,7 @@
     X(linear_codes_mid, linear_work)                                                               \
     X(linear_codes_few, linear_work)                                                               \
     X(half_rows, half_rows_work)                                                                   \
+    X(gemm_few, gemm_few_work)                                                                     \
     X(gemm_round, gemm_round_work)                                                                 \
     X(gemm_leaves, gemm_leaves_work)                                                               \
     X(gemm_sums, gemm_sums_work)                                                                   \
@@ -128,10 +129,15 @@ enum {
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* bytes from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
     CUDA_GROUPS_SLICE = 32,  /* linear_groups: inputs that one thread adds up, */
-    CUDA_GROUPS_SLOTS = 256, /* slices times rows in shared memory, */
-    CUDA_GROUPS_SHARED = CUDA_GROUPS_SLOTS * PANEL_COLUMNS * 12, /* with their terms */
+    CUDA_GROUPS_SLOTS = 256, /* most slices times rows in shared memory, */
+    CUDA_GROUPS_SLOT = PANEL_COLUMNS * 12, /* bytes of each, with its term */
     CUDA_ROPE_HEADS = CUDA_THREADS / LANES, /* heads of a block of rope_kv */
     CUDA_LIST = 4,                /* most linears of one launch */
+    CUDA_ROUND_RUN = 4,           /* gemm_round: elements of a thread */
+    CUDA_GEMM_FEW_ROWS = 16,      /* gemm_few: rows and outputs of a block, */
+    CUDA_GEMM_FEW_OUTPUTS = 32,
+    CUDA_GEMM_FEW_STAGES = 8, /* and steps of 64 inputs held in shared memory */
+    CUDA_GEMM_FEW_SHARED = CUDA_GEMM_FEW_STAGES * (CUDA_GEMM_FEW_ROWS + CUDA_GEMM_FEW_OUTPUTS) * 128,
     CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */
     CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
@@ -323,7 +329,8 @@ struct linear_work {
     bool adds;
     const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
-    bool leafy; /* tensor cores: writes sums; b.z counts leaves */
+    bool leafy;     /* tensor cores: writes sums; b.z counts leaves */
+    uint32_t slots; /* linear_groups: slices times rows in shared memory */
 };
 
 /* Linears side by side: blocks with b.x from first[i] on compute part[i]. */
@@ -341,6 +348,23 @@ struct half_rows_work {
     enum quant_kind kind;
     uint16_t *to;
     size_t stride; /* a multiple of CUDA_HALF_RUN */
+};
+
+/* Products of n linears with the same 16-bit rows: y[row][n] = the sum over k inputs, in f32. b.z
+ * counts a batch, with steps between its elements. */
+struct gemm_few_part {
+    const void *w; /* [n_out, w_stride] */
+    size_t w_stride, y_stride;
+    float *y;
+    uint32_t n_out, first; /* blocks with b.x from `first` on */
+};
+
+struct gemm_few_work {
+    const void *x; /* [n_rows, x_stride] */
+    size_t x_stride, k, x_step, w_step, y_step;
+    uint32_t n_rows, n;
+    enum dtype dtype;
+    struct gemm_few_part part[CUDA_LIST];
 };
 
 /* Rounds rows of n floats to a type (to nearest even; beyond f16's range, to infinity), for a

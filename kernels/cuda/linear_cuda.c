@@ -138,7 +138,7 @@ static struct choice choose(const struct device *d, const struct linear_args *a,
     const bool few = rows_of(a) < MMA_ROWS_LEAST * a->n_groups && fits;
     if (few && !floats && a->xq != NULL)
         return (struct choice){leafy ? CUDA_KERNEL_linear_groups_leaf : CUDA_KERNEL_linear_groups,
-                               CUDA_LINEAR_ROWS, PANEL_COLUMNS, CUDA_GROUPS_SHARED, false};
+                               CUDA_LINEAR_ROWS, PANEL_COLUMNS, 0, false};
     if (few && floats)
         return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
                                CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED, false};
@@ -150,6 +150,21 @@ static struct choice choose(const struct device *d, const struct linear_args *a,
                            false};
 }
 
+/* Returns how many slices times rows a block of linear_groups holds: all that it has, or as many as
+ * fit. Little shared memory lets many blocks run at one time. */
+static uint32_t groups_slots(const struct linear_args *a, bool leafy)
+{
+    const struct packed *w = a->groups[0].w;
+    const size_t n_in = leafy && w->leaf < w->n_in ? w->leaf : w->n_in;
+    size_t most = 1, rows = 1; /* rows as the kernel rounds them up */
+    for (size_t g = 0; g < a->n_groups; g++)
+        if (a->groups[g].n_rows > most) most = a->groups[g].n_rows;
+    while (rows < most && rows < CUDA_LINEAR_ROWS) rows *= 2;
+    const size_t slices =
+        (n_in + a->xq->group - 1) / a->xq->group * a->xq->group / CUDA_GROUPS_SLICE * rows;
+    return slices < CUDA_GROUPS_SLOTS ? (uint32_t)slices : CUDA_GROUPS_SLOTS;
+}
+
 /* Launches a kernel over n_tiles tiles of rows. */
 static void launch(struct device *d, const struct choice *c, const struct packed *first, bool leafy,
                    size_t n_tiles, const struct linear_work *w)
@@ -158,7 +173,9 @@ static void launch(struct device *d, const struct choice *c, const struct packed
     const uint32_t n_leaves = apart ? (first->n_in + first->leaf - 1) / first->leaf : 1;
     const uint32_t n_blocks = (first->n_out + c->n_outputs - 1) / c->n_outputs;
     device_launch(d, c->kernel,
-                  (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, c->shared_bytes}, w);
+                  (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves,
+                                     c->shared_bytes + w->slots * CUDA_GROUPS_SLOT},
+                  w);
 }
 
 /* --- operands of 16 bits ------------------------------------------------------------------- */
@@ -285,6 +302,8 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
         return;
     }
     const struct choice c = choose(d, a, leafy);
+    if (c.kernel == CUDA_KERNEL_linear_groups || c.kernel == CUDA_KERNEL_linear_groups_leaf)
+        w.slots = groups_slots(a, leafy);
     struct tiles_at at = {0, 0};
     const size_t n_tiles = a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows)
                                             : list_tiles(d, a, c.n_rows, SIZE_MAX, &at, &w);
@@ -296,7 +315,7 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
 static bool run_list(struct device *d, const struct linear_args *a, size_t n)
 {
     struct linear_list_work list = {.n = (uint32_t)n};
-    uint32_t n_blocks = 0, n_tiles = 0;
+    uint32_t n_blocks = 0, n_tiles = 0, slots = 0;
     if (n < 2 || n > CUDA_LIST) return false;
     for (size_t i = 0; i < n; i++) {
         if (a[i].n_groups != 1 || a[i].groups[0].w->flat != 0 || takes_halves(d, &a[i]) ||
@@ -305,12 +324,14 @@ static bool run_list(struct device *d, const struct linear_args *a, size_t n)
             return false;
         list.part[i] = work_of(&a[i], false);
         list.first[i] = n_blocks;
+        list.part[i].slots = groups_slots(&a[i], false);
+        if (list.part[i].slots > slots) slots = list.part[i].slots;
         n_blocks += (a[i].groups[0].w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
         n_tiles = (uint32_t)row_tiles(a[i].groups[0].n_rows, CUDA_LINEAR_ROWS);
     }
     if (n_blocks > UINT16_MAX) return false;
     device_launch(d, CUDA_KERNEL_linear_groups_list,
-                  (struct cuda_grid){n_blocks, n_tiles, 1, CUDA_GROUPS_SHARED}, &list);
+                  (struct cuda_grid){n_blocks, n_tiles, 1, slots * CUDA_GROUPS_SLOT}, &list);
     return true;
 }
 

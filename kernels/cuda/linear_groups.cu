@@ -13,7 +13,7 @@ enum {
     SLICE = CUDA_GROUPS_SLICE,
     QUADS = PANEL_COLUMNS / 4, /* groups of four outputs, the 16 bytes of one load */
     LOAD_INPUTS = 16,          /* inputs of a row that one 16-byte load brings */
-    TERMS_AT_ONCE = 8,         /* terms of a thread whose operands are loaded together */
+    TERMS_AT_ONCE = 4,         /* terms of a thread whose operands are loaded together */
 };
 
 struct group_term {
@@ -150,7 +150,7 @@ BLOCK_INLINE void groups_terms(const struct groups_part *p, uint32_t rows, uint3
             BLOCK_UNROLL
             for (uint32_t j = 0; j < TERMS_AT_ONCE; j++) {
                 const uint32_t at = i + j * CUDA_THREADS;
-                l[j] = groups_load_term(p, span, g0, at < end ? at : end - 1);
+                if (at < end) l[j] = groups_load_term(p, span, g0, at);
             }
             BLOCK_UNROLL
             for (uint32_t j = 0; j < TERMS_AT_ONCE; j++) {
@@ -180,9 +180,9 @@ BLOCK_INLINE void groups_chain(const struct groups_part *p, uint32_t rows, uint3
 BLOCK_INLINE void groups_rounds(enum quant_kind kind, struct groups_part *p, uint32_t rows,
                                 float *acc)
 {
-    const uint32_t slots = CUDA_GROUPS_SLOTS / rows / p->n_slices;
+    const uint32_t slots = p->a->slots / rows / p->n_slices; /* groups of a round */
     const uint32_t last = (p->rows.k1 + p->G - 1) / p->G;
-    p->terms = (struct group_term *)(void *)(p->slices + CUDA_GROUPS_SLOTS * PANEL_COLUMNS);
+    p->terms = (struct group_term *)(void *)(p->slices + (size_t)p->a->slots * PANEL_COLUMNS);
     for (uint32_t g = p->rows.k0 / p->G; g < last; g += slots) {
         const uint32_t end = last - g < slots ? last : g + slots;
         groups_slices(kind, p, rows, g, end);

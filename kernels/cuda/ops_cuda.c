@@ -99,7 +99,7 @@ static void op_quantize_rows_cuda(struct device *d, const float *x, size_t x_str
 {
     const struct quantize_work w = {x, x_stride, n_rows, n, *out};
     const uint32_t at_once = CUDA_QUANTIZE_SPAN / out->group; /* groups of a block */
-    assert(out->group <= CUDA_QUANTIZE_SPAN);
+    assert(out->group <= CUDA_QUANTIZE_SPAN && (out->group & (out->group - 1)) == 0);
     device_launch(d, CUDA_KERNEL_quantize,
                   (struct cuda_grid){((uint32_t)out->n_groups + at_once - 1) / at_once,
                                      (uint32_t)n_rows, 1, 2 * at_once * sizeof(uint32_t)},

@@ -7,9 +7,10 @@ BLOCK_INLINE void quantize_block(const struct quantize_work *a, struct cuda_bloc
     const size_t left = a->out.n_groups - g, n_groups = left < at_once ? left : at_once;
     const size_t rest = a->n - g * group, all = n_groups * group;
     const struct quantize_part p = {.x = a->x + b.y * a->x_stride + g * group,
-                                    .n = rest < all ? rest : all,
-                                    .n_groups = n_groups,
+                                    .n = (uint32_t)(rest < all ? rest : all),
+                                    .n_groups = (uint32_t)n_groups,
                                     .out = &a->out,
+                                    .shift = quantize_shift(a->out.group),
                                     .first = b.y * a->out.n_groups + g,
                                     .shared = (uint32_t *)shared};
     quantize_groups(&p);

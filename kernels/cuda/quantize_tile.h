@@ -12,43 +12,52 @@ enum { QUANTIZE_RUN = 4 }; /* elements of a thread, side by side: the bytes of o
 /* The work of a block: n_groups groups. */
 struct quantize_part {
     const float *x; /* [n], in shared or global memory; zeros follow up to the last group's end */
-    size_t n, n_groups;
+    uint32_t n, n_groups;
     const struct quant_rows *out;
+    uint32_t shift;   /* a group has 2^shift elements */
     size_t first;     /* the first group's number in out */
     uint32_t *shared; /* [2, n_groups] largest magnitudes, sums */
 };
 
+BLOCK_INLINE uint32_t quantize_shift(uint32_t group)
+{
+    uint32_t shift = 0;
+    while (1u << shift < group) shift++;
+    return shift;
+}
+
 BLOCK_INLINE void quantize_maxima(const struct quantize_part *p, uint32_t t)
 {
     BLOCK_UNROLL4
-    for (size_t i = (size_t)t * QUANTIZE_RUN; i < p->n; i += CUDA_THREADS * QUANTIZE_RUN) {
+    for (uint32_t i = t * QUANTIZE_RUN; i < p->n; i += CUDA_THREADS * QUANTIZE_RUN) {
         uint32_t most = 0;
         BLOCK_UNROLL
-        for (size_t j = i; j < i + QUANTIZE_RUN; j++) {
+        for (uint32_t j = i; j < i + QUANTIZE_RUN; j++) {
             const uint32_t bits = j < p->n ? f32_bits(p->x[j]) & 0x7FFFFFFFu : 0;
             most = bits > most ? bits : most;
         }
-        block_max_u32(&p->shared[i / p->out->group], most);
+        block_max_u32(&p->shared[i >> p->shift], most);
     }
 }
 
 BLOCK_INLINE void quantize_codes(const struct quantize_part *p, uint32_t t)
 {
-    const size_t group = p->out->group, end = p->n_groups * group;
-    for (size_t i = (size_t)t * QUANTIZE_RUN; i < end; i += CUDA_THREADS * QUANTIZE_RUN) {
+    const uint32_t end = p->n_groups << p->shift;
+    int8_t *codes = p->out->codes + (p->first << p->shift);
+    for (uint32_t i = t * QUANTIZE_RUN; i < end; i += CUDA_THREADS * QUANTIZE_RUN) {
         float factor;
         uint32_t word = 0;
         int32_t sum = 0;
-        (void)kern_quantize_scale(p->shared[i / group], &factor);
+        (void)kern_quantize_scale(p->shared[i >> p->shift], &factor);
         BLOCK_UNROLL
-        for (size_t j = 0; j < QUANTIZE_RUN; j++) {
+        for (uint32_t j = 0; j < QUANTIZE_RUN; j++) {
             const bool has = i + j < p->n && factor != 0.0f;
             const int32_t code = has ? block_round_f32(p->x[i + j] * factor) : 0;
             word |= ((uint32_t)code & 0xFFu) << 8 * j;
             sum += code;
         }
-        *(uint32_t *)(void *)(p->out->codes + p->first * group + i) = word;
-        block_add_i32((int32_t *)&p->shared[p->n_groups + i / group], sum);
+        *(uint32_t *)(void *)(codes + i) = word;
+        block_add_i32((int32_t *)&p->shared[p->n_groups + (i >> p->shift)], sum);
     }
 }
 
@@ -56,7 +65,7 @@ BLOCK_INLINE void quantize_groups(const struct quantize_part *p)
 {
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < 2 * p->n_groups; i += CUDA_THREADS) p->shared[i] = 0;
+        for (uint32_t i = t; i < 2 * p->n_groups; i += CUDA_THREADS) p->shared[i] = 0;
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
@@ -71,7 +80,7 @@ BLOCK_INLINE void quantize_groups(const struct quantize_part *p)
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n_groups; i += CUDA_THREADS) {
+        for (uint32_t i = t; i < p->n_groups; i += CUDA_THREADS) {
             float factor;
             p->out->scales[p->first + i] = kern_quantize_scale(p->shared[i], &factor);
             p->out->sums[p->first + i] = (int32_t)p->shared[p->n_groups + i];

@@ -16,20 +16,20 @@ struct norm_part {
     float *lanes;     /* [LANES] chains, then 1 / sqrt(...) and the mean */
 };
 
-/* Loads elements d, d + CUDA_THREADS, ... below n. All loads are under way before the first value
- * is used. */
-BLOCK_INLINE void norm_load(const float *from, size_t d, size_t n, float *out)
+/* Loads elements d, d + step, ... below n; those from n on are `rest`. All loads are under way
+ * before the first value is used. */
+BLOCK_INLINE void norm_load(const float *from, size_t d, size_t step, size_t n, float rest,
+                            float *out)
 {
     BLOCK_UNROLL
-    for (size_t i = 0; i < NORM_AT_ONCE; i++)
-        out[i] = d + i * CUDA_THREADS < n ? from[d + i * CUDA_THREADS] : 0.0f;
+    for (size_t i = 0; i < NORM_AT_ONCE; i++) out[i] = d + i * step < n ? from[d + i * step] : rest;
 }
 
 BLOCK_INLINE void norm_copy(const struct norm_part *p, uint32_t t, float *to)
 {
     for (size_t d = t; d < p->a->n; d += NORM_AT_ONCE * CUDA_THREADS) {
         float x[NORM_AT_ONCE];
-        norm_load(p->row, d, p->a->n, x);
+        norm_load(p->row, d, CUDA_THREADS, p->a->n, 0.0f, x);
         BLOCK_UNROLL
         for (size_t i = 0; i < NORM_AT_ONCE; i++) {
             if (d + i * CUDA_THREADS < p->a->n) to[d + i * CUDA_THREADS] = x[i];
@@ -39,13 +39,15 @@ BLOCK_INLINE void norm_copy(const struct norm_part *p, uint32_t t, float *to)
 
 BLOCK_INLINE void norm_mean(const struct norm_part *p)
 {
-    const float *x = p->x;
     FOR_THREADS(t)
     {
         if (t < LANES) {
-            float chain = 0.0f;
-            BLOCK_UNROLL16
-            for (size_t d = t; d < p->a->n; d += LANES) chain += x[d];
+            float chain = 0.0f, x[NORM_AT_ONCE];
+            for (size_t d = t; d < p->a->n; d += NORM_AT_ONCE * LANES) {
+                norm_load(p->x, d, LANES, p->a->n, 0.0f, x); /* adding zeros changes no chain */
+                BLOCK_UNROLL
+                for (size_t i = 0; i < NORM_AT_ONCE; i++) chain += x[i];
+            }
             p->lanes[t] = chain;
         }
     }
@@ -57,21 +59,19 @@ BLOCK_INLINE void norm_mean(const struct norm_part *p)
     BLOCK_SYNC();
 }
 
+/* The mean is 0 for an RMS norm. */
 BLOCK_INLINE void norm_square_chains(const struct norm_part *p)
 {
-    const float *x = p->x;
     FOR_THREADS(t)
     {
         if (t < LANES) {
-            float chain = 0.0f;
             const float mean = p->lanes[LANES + 1];
-            if (p->a->bias != NULL) {
-                BLOCK_UNROLL16
-                for (size_t d = t; d < p->a->n; d += LANES)
-                    chain = fmaf(x[d] - mean, x[d] - mean, chain);
-            } else {
-                BLOCK_UNROLL16
-                for (size_t d = t; d < p->a->n; d += LANES) chain = fmaf(x[d], x[d], chain);
+            float chain = 0.0f, x[NORM_AT_ONCE];
+            for (size_t d = t; d < p->a->n; d += NORM_AT_ONCE * LANES) {
+                norm_load(p->x, d, LANES, p->a->n, mean, x);
+                BLOCK_UNROLL
+                for (size_t i = 0; i < NORM_AT_ONCE; i++)
+                    chain = fmaf(x[i] - mean, x[i] - mean, chain);
             }
             p->lanes[t] = chain;
         }
@@ -91,17 +91,17 @@ BLOCK_INLINE void norm_write(const struct norm_part *p, uint32_t t, float *copy)
     const struct norm_args *a = p->a;
     const float mean = p->lanes[LANES + 1], r = p->lanes[LANES];
     for (size_t d = t; d < a->n; d += NORM_AT_ONCE * CUDA_THREADS) {
-        float w[NORM_AT_ONCE], bias[NORM_AT_ONCE];
-        norm_load(a->w, d, a->n, w);
-        if (a->bias != NULL) norm_load(a->bias, d, a->n, bias);
+        float x[NORM_AT_ONCE], w[NORM_AT_ONCE], bias[NORM_AT_ONCE];
+        norm_load(a->w, d, CUDA_THREADS, a->n, 0.0f, w);
+        if (a->bias != NULL) norm_load(a->bias, d, CUDA_THREADS, a->n, 0.0f, bias);
+        norm_load(p->x, d, CUDA_THREADS, a->n, 0.0f, x);
         BLOCK_UNROLL
         for (size_t i = 0; i < NORM_AT_ONCE; i++) {
             const size_t at = d + i * CUDA_THREADS;
-            if (at >= a->n) break;
-            const float y = a->bias != NULL ? fmaf((p->x[at] - mean) * r, w[i], bias[i])
-                                            : (p->x[at] * r) * w[i];
-            p->y[at] = y;
-            if (copy != NULL) copy[at] = y;
+            const float y =
+                a->bias != NULL ? fmaf((x[i] - mean) * r, w[i], bias[i]) : (x[i] * r) * w[i];
+            if (at < a->n) p->y[at] = y;
+            if (at < a->n && copy != NULL) copy[at] = y;
         }
     }
 }
@@ -129,9 +129,10 @@ BLOCK_INLINE void rmsnorm_block(const struct norm_work *work, struct cuda_block 
     BLOCK_SYNC();
     const struct quantize_part q = {
         .x = copy != NULL ? copy : p.y,
-        .n = a->n,
-        .n_groups = work->codes.n_groups,
+        .n = (uint32_t)a->n,
+        .n_groups = (uint32_t)work->codes.n_groups,
         .out = &work->codes,
+        .shift = quantize_shift(work->codes.group),
         .first = (size_t)b.y * work->codes.n_groups,
         .shared = (uint32_t *)(lanes + LANES + 2 + (copy != NULL ? a->n : 0))};
     quantize_groups(&q);

@@ -17,8 +17,8 @@ struct heads_part {
     const float *from;
     float *to;         /* where q and k are written back; NULL for v */
     const float *norm; /* [Hd] or NULL */
-    size_t row, n;     /* elements of the block's heads */
-    uint32_t first, n_heads, hd;
+    size_t row;
+    uint32_t first, n_heads, hd, n; /* n: elements of the block's heads */
     float *heads, *chains, *numbers;
 };
 
@@ -26,13 +26,13 @@ BLOCK_INLINE void heads_load(const struct heads_part *p)
 {
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n; i += HEAD_LOADS * CUDA_THREADS) {
+        for (uint32_t i = t; i < p->n; i += HEAD_LOADS * CUDA_THREADS) {
             float x[HEAD_LOADS];
             BLOCK_UNROLL
-            for (size_t j = 0; j < HEAD_LOADS; j++)
+            for (uint32_t j = 0; j < HEAD_LOADS; j++)
                 x[j] = i + j * CUDA_THREADS < p->n ? p->from[i + j * CUDA_THREADS] : 0.0f;
             BLOCK_UNROLL
-            for (size_t j = 0; j < HEAD_LOADS; j++)
+            for (uint32_t j = 0; j < HEAD_LOADS; j++)
                 if (i + j * CUDA_THREADS < p->n) p->heads[i + j * CUDA_THREADS] = x[j];
         }
     }
@@ -60,7 +60,7 @@ BLOCK_INLINE void heads_norm(const struct heads_part *p)
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n; i += CUDA_THREADS)
+        for (uint32_t i = t; i < p->n; i += CUDA_THREADS)
             p->heads[i] = (p->heads[i] * p->numbers[i / p->hd]) * p->norm[i % p->hd];
     }
     BLOCK_SYNC();
@@ -87,7 +87,7 @@ BLOCK_INLINE void heads_write_back(const struct heads_part *p)
 {
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n; i += CUDA_THREADS) p->to[i] = p->heads[i];
+        for (uint32_t i = t; i < p->n; i += CUDA_THREADS) p->to[i] = p->heads[i];
     }
 }
 
@@ -108,14 +108,14 @@ BLOCK_INLINE void heads_put_codes(const struct heads_part *p, struct heads_slot 
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n; i += CUDA_THREADS)
+        for (uint32_t i = t; i < p->n; i += CUDA_THREADS)
             block_max_u32(&maxima[i / p->hd], f32_bits(p->heads[i]) & 0x7FFFFFFFu);
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n; i += CUDA_THREADS) {
-            const uint32_t h = (uint32_t)i / p->hd, d = (uint32_t)i % p->hd;
+        for (uint32_t i = t; i < p->n; i += CUDA_THREADS) {
+            const uint32_t h = i / p->hd, d = i % p->hd;
             void *half = kern_kv_half(&p->a->kv, s.block, s.which, p->first + h);
             float factor;
             ((int8_t *)half)[(size_t)s.slot * p->hd + d] = kv_code(p->heads[i], maxima[h]);
@@ -133,8 +133,8 @@ BLOCK_INLINE void heads_put(const struct heads_part *p, struct heads_slot s)
     }
     FOR_THREADS(t)
     {
-        for (size_t i = t; i < p->n; i += CUDA_THREADS) {
-            const uint32_t h = (uint32_t)i / p->hd, d = (uint32_t)i % p->hd;
+        for (uint32_t i = t; i < p->n; i += CUDA_THREADS) {
+            const uint32_t h = i / p->hd, d = i % p->hd;
             kv_put(p->a->kv.dtype, p->heads[i],
                    kern_kv_half(&p->a->kv, s.block, s.which, p->first + h),
                    (size_t)s.slot * p->hd + d);
@@ -157,7 +157,7 @@ BLOCK_INLINE int heads_find(const struct rope_kv_args *a, struct cuda_block b, s
     p->first = chunk * CUDA_ROPE_HEADS;
     p->n_heads =
         n_heads - p->first < CUDA_ROPE_HEADS ? n_heads - p->first : (uint32_t)CUDA_ROPE_HEADS;
-    p->n = (size_t)p->n_heads * p->hd;
+    p->n = p->n_heads * p->hd;
     const size_t at = (p->row * n_heads + p->first) * p->hd;
     p->to = which == 0 ? a->q + at : which == 1 ? a->k + at : NULL;
     p->from = which == 2 ? a->v + at : p->to;

@@ -82,6 +82,7 @@ static void read_environment(void)
                               .gemm_varies = word(text, "gemm_varies="),
                               .gemm_many = word(text, "gemm_many="),
                               .gemm_wide = word(text, "gemm_wide="),
+                              .gemm_cores = word(text, "gemm_cores="),
                               .faults_from = word(text, "faults_from=")};
 }
 

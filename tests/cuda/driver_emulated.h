@@ -35,6 +35,7 @@ struct emulated {
     uint64_t no_gemm;      /* there is no library for products */
     uint64_t gemm_varies;  /* the first so many algorithms of the library depend on the rows */
     uint64_t gemm_many;    /* the first so many algorithms for many rows add in another order */
+    uint64_t gemm_cores;   /* 16-bit products add as the emulated tensor cores do (mma.h) */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
     uint64_t faults_from;  /* memory, launch_error, lost_after, hangs_after and gemm_varies apply
                               to devices from this number on */

@@ -160,6 +160,10 @@ class EmulatedTest:
             for n, words in ((1, "another with the same bits"), (16, "the same for many rows")):
                 rows, said = self.scores(model, source, *CUDA, env=f"gemm_many={n}")
                 expect(words in said and rows == want, f"{name} gemm_many={n}: other rows: {said}")
+            rows, said = self.scores(model, source, *CUDA, "--step-tokens", "600", env="gemm_cores=1")
+            few, _ = self.scores(model, source, *CUDA, "--chunk", "3", env="gemm_cores=1")
+            expect("same bits for few" in said and rows == few != want,
+                   f"{name}: steps of few rows, on the own kernel, differ from the library's: {said}")
         source, model = GOLDENS / "smollm-tied", self.work / "smollm-tied.h5"
         f32 = ["--kv-dtype", "f32"]  # whose attention is the CPU's
         cpu, _ = self.scores(model, source, *f32)
