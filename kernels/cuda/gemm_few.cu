@@ -15,7 +15,9 @@ enum {
     OUTPUTS = CUDA_GEMM_FEW_OUTPUTS,
     ROWS = CUDA_GEMM_FEW_ROWS,
     STAGES = CUDA_GEMM_FEW_STAGES,
-    STAGE = (OUTPUTS + ROWS) * STEP, /* 16-bit elements of a stage */
+    STAGE = (OUTPUTS + ROWS) * STEP,   /* 16-bit elements of a stage */
+    LINE_STEP = CUDA_THREADS / PIECES, /* lines from one piece of a thread to the next */
+    LINES = (OUTPUTS + ROWS) / LINE_STEP,
 };
 
 /* The work of a block: outputs [n0, n0 + OUTPUTS) of one product. */
@@ -28,70 +30,78 @@ struct few_product {
     uint16_t *shared;
 };
 
-/* Returns piece `piece` of line `line` of a stage: outputs, then rows. */
-BLOCK_INLINE uint16_t *few_piece(const struct few_product *p, uint32_t step, uint32_t line,
-                                 uint32_t piece)
+/* What a thread copies in each step: one piece of each of LINES lines, of outputs and then of rows.
+ * Addresses are computed once, because a step's products take fewer cycles than its addresses. */
+struct few_copies {
+    const uint16_t *from[LINES]; /* the piece of the next step */
+    uint32_t to;                 /* place in a stage of the first line's piece */
+    uint32_t k;                  /* the piece's first input */
+    bool has[LINES];             /* whether the line exists */
+};
+
+/* Returns where a stage holds piece `piece` of line `line`: outputs, then rows. */
+BLOCK_INLINE uint32_t few_place(uint32_t line, uint32_t piece)
 {
-    const uint32_t at = step % STAGES * STAGE + line * STEP + (piece ^ (line % PIECES)) * PIECE;
-    return p->shared + at;
+    return line * STEP + (piece ^ (line % PIECES)) * PIECE;
 }
 
-BLOCK_INLINE void few_fetch(const struct few_product *p, uint32_t step)
+BLOCK_INLINE void few_prepare(const struct few_product *p, uint32_t t, struct few_copies *c)
 {
-    FOR_THREADS(t)
-    {
-        const size_t k0 = (size_t)step * STEP;
-        BLOCK_UNROLL
-        for (uint32_t i = t; i < (OUTPUTS + ROWS) * PIECES; i += CUDA_THREADS) {
-            const uint32_t line = i / PIECES, piece = i % PIECES, row = line - OUTPUTS;
-            const size_t k = k0 + piece * PIECE;
-            const bool is_row = line >= OUTPUTS;
-            if (k0 >= p->a->k || (is_row && row >= p->a->n_rows)) continue;
-            const bool has = k < p->a->k && (is_row || p->n0 + line < p->part->n_out);
-            const uint16_t *from = p->w;
-            if (has)
-                from = is_row ? p->x + row * p->a->x_stride + k
-                              : p->w + (p->n0 + line) * p->part->w_stride + k;
-            block_fetch16_or_zeros(few_piece(p, step, line, piece), from, has);
-        }
-        block_fetch_end();
+    const uint32_t first = t / PIECES;
+    c->k = t % PIECES * PIECE;
+    c->to = few_place(first, t % PIECES);
+    BLOCK_UNROLL
+    for (uint32_t j = 0; j < LINES; j++) {
+        const uint32_t line = first + j * LINE_STEP, row = line - OUTPUTS, n = p->n0 + line;
+        const bool is_row = j * LINE_STEP >= OUTPUTS;
+        c->has[j] = is_row ? row < p->a->n_rows : n < p->part->n_out;
+        c->from[j] = is_row ? p->x : p->w;
+        if (c->has[j]) c->from[j] += c->k + (is_row ? row * p->a->x_stride : n * p->part->w_stride);
     }
 }
 
-/* Multiplies 16 inputs, number `run` of the step. */
-BLOCK_INLINE void few_multiply(enum dtype type, const struct few_product *p, uint32_t step,
-                               uint32_t warp, uint32_t run, struct half_sums *sums)
+/* Begins the copies of a step. Inputs and outputs that do not exist become zeros; rows that do not
+ * exist may hold anything. */
+BLOCK_INLINE void few_fetch(const struct few_product *p, uint16_t *stage, struct few_copies *c)
 {
-    const void *lines[WARP_LANES];
-    struct half_a a[WARP_LANES], pair[WARP_LANES];
-    struct half_b b[WARP_LANES];
-    FOR_LANES(lane, i)
-    {
-        const uint32_t row = lane / 8 % 2 * 8 + lane % 8;
-        lines[i] = few_piece(p, step, OUTPUTS + row, run * 2 + lane / 16);
+    const bool inside = c->k < p->a->k;
+    BLOCK_UNROLL
+    for (uint32_t j = 0; j < LINES; j++) {
+        const bool has = inside && c->has[j];
+        block_fetch16_or_zeros(stage + c->to + j * LINE_STEP * STEP, has ? c->from[j] : p->w, has);
+        c->from[j] += STEP;
     }
-    warp_load_matrices(a, lines);
-    FOR_LANES(lane, i)
-    {
-        lines[i] = few_piece(p, step, warp * MMA_N + lane % 8, run * 2 + lane / 8 % 2);
-    }
-    warp_load_matrices(pair, lines);
-    FOR_LANES(lane, i)
-    {
-        (void)lane;
-        b[i].v[0] = pair[i].v[0];
-        b[i].v[1] = pair[i].v[1];
-    }
-    warp_mma_half(type, sums, a, b);
+    c->k += STEP;
+    block_fetch_end();
 }
 
-BLOCK_INLINE void few_step(enum dtype type, const struct few_product *p, uint32_t step,
-                           uint32_t warp, struct half_sums *sums)
+/* Multiplies the inputs of a step. One load brings the weights of two products of 16 inputs. */
+BLOCK_INLINE void few_step(enum dtype type, const uint16_t *stage, uint32_t warp,
+                           struct half_sums *sums)
 {
     BLOCK_UNROLL
-    for (uint32_t run = 0; run < STEP / HALF_K; run++) {
-        if (step * STEP + run * HALF_K >= p->a->k) break;
-        few_multiply(type, p, step, warp, run, sums);
+    for (uint32_t run = 0; run < STEP / HALF_K; run += 2) {
+        const void *lines[WARP_LANES];
+        struct half_a a[2][WARP_LANES], weights[WARP_LANES];
+        struct half_b b[2][WARP_LANES];
+        FOR_LANES(lane, i)
+        {
+            lines[i] = stage + few_place(warp * MMA_N + lane % 8, run * 2 + lane / 8);
+        }
+        warp_load_matrices(weights, lines);
+        BLOCK_UNROLL
+        for (uint32_t half = 0; half < 2; half++) {
+            FOR_LANES(lane, i)
+            {
+                const uint32_t row = lane / 8 % 2 * 8 + lane % 8;
+                lines[i] = stage + few_place(OUTPUTS + row, (run + half) * 2 + lane / 16);
+                b[half][i].v[0] = weights[i].v[half * 2];
+                b[half][i].v[1] = weights[i].v[half * 2 + 1];
+            }
+            warp_load_matrices(a[half], lines);
+        }
+        warp_mma_half(type, sums, a[0], b[0]);
+        warp_mma_half(type, sums, a[1], b[1]);
     }
 }
 
@@ -120,15 +130,28 @@ BLOCK_INLINE void few_run(enum dtype type, const struct few_product *p)
             for (uint32_t v = 0; v < 4; v++) sums[s][i].v[v] = 0.0f;
         }
     }
-    for (uint32_t step = 0; step + 1 < STAGES; step++) few_fetch(p, step);
+    struct few_copies copies[THREAD_SLOTS];
+    FOR_THREADS_AT(t, i)
+    {
+        few_prepare(p, t, &copies[i]);
+        for (uint32_t step = 0; step + 1 < STAGES; step++)
+            few_fetch(p, p->shared + step * STAGE, &copies[i]);
+    }
+    uint32_t stage = 0, free = STAGES - 1; /* the oldest stage; the one that is free next */
     for (uint32_t step = 0; step < n_steps; step++) {
         BLOCK_FETCH_WAIT(STAGES - 2);
-        BLOCK_SYNC(); /* all threads' copies have arrived; the oldest stage is free */
-        few_fetch(p, step + STAGES - 1);
+        BLOCK_SYNC(); /* all threads' copies have arrived; the stage before the oldest is free */
+        FOR_THREADS_AT(t, i)
+        {
+            (void)t;
+            few_fetch(p, p->shared + free * STAGE, &copies[i]);
+        }
         FOR_WARPS_AT(w, s)
         {
-            few_step(type, p, step, w, sums[s]);
+            few_step(type, p->shared + stage * STAGE, w, sums[s]);
         }
+        free = stage;
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
     FOR_WARPS_AT(w, s)
     {

@@ -349,7 +349,7 @@ static bool are_flat(const struct linear_args *a, size_t n)
 
 void op_linears_cuda(struct device *d, const struct linear_args *a, size_t n)
 {
-    if (run_list(d, a, n)) return;
+    if (n == 0 || run_list(d, a, n)) return;
     if (are_flat(a, n))
         device_gemm_columns(d, a, n);
     else

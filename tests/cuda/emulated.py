@@ -286,9 +286,9 @@ class EmulatedTest:
         self.refused("devices=1", 2, ["expected --device cpu"], "--fp8-activations", "int8")
         # planned by the GPU's memory, of which the host has far more
         self.refused("memory=2000000", 3, ["out of memory", "the layout may not fit in memory"])
-        self.refused("memory=70000000", 3,
-                     ["out of memory", "bytes", "0.07 GB are used", "0.00 GB free"])
-        self.refused("memory=113300000", 3, ["out of memory", "weights: "])
+        self.refused("memory=137000000", 3,
+                     ["out of memory", "bytes", "0.13 GB are used", "0.00 GB free"])
+        self.refused("memory=180400000", 3, ["out of memory", "weights: "])
         self.refused("lost=800", 76, ["the device is gone"])
         self.refused("lost=800", 76, ["the device is gone"], "--tp", "2", ranks=2)
         self.one_of_two()
@@ -300,8 +300,8 @@ class EmulatedTest:
         tp2, nccl, staged = ["--tp", "2"], ["--device-comm", "nccl"], ["--device-comm", "staged"]
         for fault, status, words, flags in (
                 ("launch_error=3", 2, ["no kernel image"], tp2),
-                ("memory=70000000", 3, ["out of memory"], tp2),
-                ("memory=113300000", 3, ["out of memory", "weights: "], tp2),
+                ("memory=137000000", 3, ["out of memory"], tp2),
+                ("memory=180400000", 3, ["out of memory", "weights: "], tp2),
                 ("lost=1500", 76, ["the device is gone"], [*tp2, *nccl]),
                 ("nccl_rank=1 nccl_dies=20", 76,
                  ["all-reduce over tp with rank 0", "the device is gone"], [*tp2, *nccl]),
