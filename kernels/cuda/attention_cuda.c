@@ -161,7 +161,7 @@ static void split_tiles(struct device *d, struct attention_mma_work *w, const st
         w->n_tiles = smaller(fit, n_tiles - tile0);
         const uint32_t z = (w->n_tiles + w->span - 1) / w->span;
         device_launch(d, width->few,
-                      (struct cuda_grid){kv_blocks(w), n_rows, z, shared_bytes(w, width)}, w);
+                      (struct cuda_grid){1, n_rows * kv_blocks(w), z, shared_bytes(w, width)}, w);
         device_launch(d, CUDA_KERNEL_attention_mma_fold,
                       (struct cuda_grid){w->n_heads, n_rows, 1, 3 * sizeof(float)}, w);
     }
@@ -213,7 +213,7 @@ static void walk_tiles(struct device *d, const struct attn_args *a, struct atten
     if (most > 1) put_runs(d, a, rows, n, w);
     w->q_rows = q_rows(w, most < rows ? (uint32_t)most : rows);
     device_launch(d, many ? width->many : width->few,
-                  (struct cuda_grid){kv_blocks(w), (uint32_t)n, 1, shared_bytes(w, width)}, w);
+                  (struct cuda_grid){1, (uint32_t)n * kv_blocks(w), 1, shared_bytes(w, width)}, w);
 }
 
 static void attention_on_mma(struct device *d, const struct attn_args *a, const struct width *width)

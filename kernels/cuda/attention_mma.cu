@@ -28,10 +28,9 @@ struct mma_fold {
 
 /* A lane's rows: rows lane / 4 and lane / 4 + 8 of each of the warp's row tiles. */
 struct mma_rows {
-    uint32_t position[ROWS_MAX];
     float max[ROWS_MAX], sum[ROWS_MAX];           /* over all tiles so far and the current one */
     float tile_max[ROWS_MAX], tile_sum[ROWS_MAX]; /* of the current tile */
-    bool sees[ROWS_MAX];                          /* the row sees some slot of the current tile */
+    uint32_t j0[ROWS_MAX], j1[ROWS_MAX]; /* unless the tile is whole: the slots that the row sees */
     float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* factors of the old o; of the tile's o */
 };
 
@@ -59,38 +58,52 @@ BLOCK_INLINE void mma_multiply(struct half_sums *c, const struct half_a *a,
     warp_mma_half(DTYPE_F16, c, a, b);
 }
 
+/* Loads the fragments of the warp's queries: 16 inputs from k on, of each row tile. */
+BLOCK_INLINE void mma_load_queries(const struct mma_part *p, uint32_t warp, uint32_t k,
+                                   struct half_a (*q)[THREAD_SLOTS])
+{
+    BLOCK_UNROLL
+    for (uint32_t r = 0; r < p->kind.row_tiles; r++) {
+        const void *rows[WARP_LANES];
+        FOR_LANES(lane, i)
+        {
+            const uint32_t row = (warp + r * WARPS) * MMA_M + lane % 16;
+            rows[i] = p->q + (row < p->a->q_rows ? row : 0) * mma_stride(p->kind.width) +
+                      (k + lane / 16 * 8) * 2;
+        }
+        warp_load_matrices(&q[r][mma_slot(warp)], rows);
+    }
+}
+
 /* s = dot(q, k) for all rows and slots, summed from +0 over d by steps of 16, ascending. */
 BLOCK_INLINE void mma_scores(const struct mma_part *p, uint32_t warp,
-                             struct half_sums (*s)[THREAD_SLOTS])
+                             struct half_a (*q)[THREAD_SLOTS], struct half_sums (*s)[THREAD_SLOTS])
 {
-    const uint32_t slot = mma_slot(warp), stride = mma_stride(p->kind.width);
+    const uint32_t slot = mma_slot(warp), n_row_tiles = p->kind.row_tiles;
     BLOCK_UNROLL
-    for (uint32_t n = 0; n < p->kind.row_tiles * SCORE_TILES; n++)
+    for (uint32_t n = 0; n < n_row_tiles * SCORE_TILES; n++)
         for (uint32_t i = 0; i < WARP_LANES; i++) BLOCK_UNROLL
     for (uint32_t v = 0; v < 4; v++) s[n][slot + i].v[v] = 0.0f;
+    BLOCK_UNROLL
     for (uint32_t k = 0; k < p->kind.width; k += HALF_K) {
-        struct half_a q[ROW_TILES_MAX][WARP_LANES], keys[WARP_LANES];
-        const void *rows[WARP_LANES];
-        BLOCK_UNROLL
-        for (uint32_t r = 0; r < p->kind.row_tiles; r++) {
-            FOR_LANES(lane, i)
-            {
-                const uint32_t row = (warp + r * WARPS) * MMA_M + lane % 16;
-                rows[i] = p->q + (row < p->a->q_rows ? row : 0) * stride + (k + lane / 16 * 8) * 2;
-            }
-            warp_load_matrices(q[r], rows);
-        }
+        struct half_a keys[WARP_LANES], (*of)[THREAD_SLOTS] = q;
+        if (mma_holds_queries(p->kind))
+            of = q + k / HALF_K * n_row_tiles;
+        else
+            mma_load_queries(p, warp, k, q);
         BLOCK_UNROLL
         for (uint32_t n = 0; n < SCORE_TILES; n += 2) {
+            const void *rows[WARP_LANES];
             FOR_LANES(lane, i)
             {
                 const uint32_t j = n * MMA_N + lane / 16 * 8 + lane % 8;
-                rows[i] = p->keys + j * stride + (k + lane / 8 % 2 * 8) * 2;
+                rows[i] = p->keys + j * mma_stride(p->kind.width) + (k + lane / 8 % 2 * 8) * 2;
             }
             warp_load_matrices(keys, rows);
             BLOCK_UNROLL
-            for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++)
-                mma_multiply(&s[r / 2 * SCORE_TILES + n + r % 2][slot], q[r / 2], keys, r % 2);
+            for (uint32_t r = 0; r < 2 * n_row_tiles; r++)
+                mma_multiply(&s[r / 2 * SCORE_TILES + n + r % 2][slot], &of[r / 2][slot], keys,
+                             r % 2);
         }
     }
 }
@@ -104,7 +117,7 @@ BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
         float other[WARP_LANES];
         warp_exchange(other, x, bit);
         for (uint32_t i = 0; i < WARP_LANES; i++)
-            x[i] = adds ? x[i] + other[i] : other[i] > x[i] ? other[i] : x[i];
+            x[i] = adds ? x[i] + other[i] : fmaxf(x[i], other[i]);
     }
 }
 
@@ -114,15 +127,13 @@ BLOCK_INLINE float mma_scale(const struct mma_part *p, const struct mma_rows *ro
                              uint32_t r, struct half_sums (*s)[THREAD_SLOTS], uint32_t at)
 {
     float max = -INFINITY;
-    uint32_t j0, j1;
-    mma_visible(p, row->position[r], &j0, &j1);
     BLOCK_UNROLL
     for (uint32_t i = 0; i < 2 * SCORE_TILES; i++) {
         float *x = &s[r / 2 * SCORE_TILES + i / 2][at].v[r % 2 * 2 + i % 2];
         const uint32_t j = i / 2 * MMA_N + lane % 4 * 2 + i % 2;
         *x *= p->a->scale_log2;
-        if (!p->is_whole && (j < j0 || j >= j1)) *x = -INFINITY;
-        max = *x > max ? *x : max;
+        if (!p->is_whole && (j < row->j0[r] || j >= row->j1[r])) *x = -INFINITY;
+        max = fmaxf(max, *x);
     }
     return max;
 }
@@ -130,7 +141,7 @@ BLOCK_INLINE float mma_scale(const struct mma_part *p, const struct mma_rows *ro
 BLOCK_INLINE struct mma_fold mma_fold_of(float total_max, float max)
 {
     struct mma_fold f;
-    f.max = max > total_max ? max : total_max;
+    f.max = fmaxf(total_max, max);
     f.old_factor = block_exp2(total_max - f.max);
     f.factor = block_exp2(max - f.max);
     return f;
@@ -141,16 +152,14 @@ BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint3
                            float sum)
 {
     const struct mma_fold f = mma_fold_of(row->max[r], max);
-    uint32_t j0, j1;
-    mma_visible(p, row->position[r], &j0, &j1);
-    row->sees[r] = j0 < j1;
+    const bool sees = p->is_whole || row->j0[r] < row->j1[r];
     row->tile_max[r] = max;
     row->tile_sum[r] = sum;
     row->old_factor[r] = f.old_factor;
     row->factor[r] = f.factor;
     const float next = fmaf(sum, f.factor, row->sum[r] * f.old_factor);
-    row->sum[r] = row->sees[r] ? next : row->sum[r];
-    row->max[r] = row->sees[r] ? f.max : row->max[r];
+    row->sum[r] = sees ? next : row->sum[r];
+    row->max[r] = sees ? f.max : row->max[r];
 }
 
 /* Computes the weights 2^(s - max): rounded to f16 for the product with the values, but summed in
@@ -160,54 +169,67 @@ BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
                               struct half_a (*weights)[THREAD_SLOTS], struct mma_rows *rows)
 {
     const uint32_t slot = mma_slot(warp);
+    float max[ROWS_MAX][WARP_LANES], sum[ROWS_MAX][WARP_LANES];
     BLOCK_UNROLL
     for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
-        float max[WARP_LANES], sum[WARP_LANES];
         FOR_LANES(lane, i)
         {
-            max[i] = mma_scale(p, &rows[slot + i], lane, r, s, slot + i);
+            max[r][i] = mma_scale(p, &rows[slot + i], lane, r, s, slot + i);
         }
-        mma_over_lanes(max, false);
+    }
+    BLOCK_UNROLL
+    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) mma_over_lanes(max[r], false);
+    BLOCK_UNROLL
+    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
         for (uint32_t i = 0; i < WARP_LANES; i++) {
-            sum[i] = 0.0f;
+            sum[r][i] = 0.0f;
             BLOCK_UNROLL
             for (uint32_t n = 0; n < SCORE_TILES; n++) {
                 float *x = s[r / 2 * SCORE_TILES + n][slot + i].v + r % 2 * 2;
-                x[0] = block_exp2(x[0] - max[i]);
-                x[1] = block_exp2(x[1] - max[i]);
-                sum[i] = sum[i] + x[0] + x[1];
+                x[0] = block_exp2(x[0] - max[r][i]);
+                x[1] = block_exp2(x[1] - max[r][i]);
+                sum[r][i] = sum[r][i] + x[0] + x[1];
                 weights[r / 2 * WEIGHT_TILES + n / 2][slot + i].v[n % 2 * 2 + r % 2] =
                     block_halves(x[0], x[1]);
             }
         }
-        mma_over_lanes(sum, true);
-        for (uint32_t i = 0; i < WARP_LANES; i++) mma_note(p, &rows[slot + i], r, max[i], sum[i]);
+    }
+    BLOCK_UNROLL
+    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
+        mma_over_lanes(sum[r], true);
+        for (uint32_t i = 0; i < WARP_LANES; i++)
+            mma_note(p, &rows[slot + i], r, max[r][i], sum[r][i]);
     }
 }
 
-/* c = weights times columns [d, d + 16) of the values, summed from +0 over the slots by steps of
- * 16. */
+/* c[n] = weights times the 8 columns from d + 8 (n % COLUMN_TILES) on of the values, for row tile n
+ * / COLUMN_TILES, summed from +0 over the slots by steps of 16. */
 BLOCK_INLINE void mma_products(const struct mma_part *p, uint32_t d,
                                struct half_a (*weights)[THREAD_SLOTS], uint32_t slot,
                                struct half_sums (*c)[WARP_LANES])
 {
     BLOCK_UNROLL
-    for (uint32_t n = 0; n < 2 * p->kind.row_tiles; n++)
+    for (uint32_t n = 0; n < COLUMN_TILES * p->kind.row_tiles; n++)
         for (uint32_t i = 0; i < WARP_LANES; i++) BLOCK_UNROLL
     for (uint32_t v = 0; v < 4; v++) c[n][i].v[v] = 0.0f;
     BLOCK_UNROLL
     for (uint32_t k = 0; k < WEIGHT_TILES; k++) {
-        struct half_a values[WARP_LANES];
-        const void *rows[WARP_LANES];
-        FOR_LANES(lane, i)
-        {
-            const uint32_t j = k * HALF_K + lane % 16;
-            rows[i] = p->values + j * mma_stride(p->kind.width) + (d + lane / 16 * 8) * 2;
-        }
-        warp_load_turned(values, rows);
+        struct half_a values[COLUMN_TILES / 2][WARP_LANES];
         BLOCK_UNROLL
-        for (uint32_t n = 0; n < 2 * p->kind.row_tiles; n++)
-            mma_multiply(c[n], &weights[n / 2 * WEIGHT_TILES + k][slot], values, n % 2);
+        for (uint32_t n = 0; n < COLUMN_TILES; n += 2) {
+            const void *rows[WARP_LANES];
+            FOR_LANES(lane, i)
+            {
+                const uint32_t j = k * HALF_K + lane % 16;
+                rows[i] =
+                    p->values + j * mma_stride(p->kind.width) + (d + n * MMA_N + lane / 16 * 8) * 2;
+            }
+            warp_load_turned(values[n / 2], rows);
+        }
+        BLOCK_UNROLL
+        for (uint32_t n = 0; n < COLUMN_TILES * p->kind.row_tiles; n++)
+            mma_multiply(c[n], &weights[n / COLUMN_TILES * WEIGHT_TILES + k][slot],
+                         values[n % COLUMN_TILES / 2], n % 2);
     }
 }
 
@@ -217,62 +239,64 @@ BLOCK_INLINE float *mma_state(const struct attention_mma_work *a, size_t row, ui
     return a->states + ((row * a->n_heads + head) * a->n_tiles + i) * (a->kv.head_dim + 2);
 }
 
-/* Folds two consecutive elements of a row's tile result, from d on, into o; or stores them in the
- * tile's state. */
-BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row, uint32_t r,
-                           uint32_t d, uint32_t i, const float *x, float *o)
+/* Stores two consecutive elements of a row's tile result, from d on, in the tile's state. */
+BLOCK_INLINE void mma_put_state(const struct mma_part *p, const struct mma_rows *row, uint32_t r,
+                                uint32_t d, uint32_t i, const float *x)
 {
     const struct attention_mma_work *a = p->a;
-    if (mma_splits(p)) {
-        if (i >= p->n_heads || d >= a->kv.head_dim) return;
-        const uint32_t first = mma_first(p, p->position0) / TILE + a->tile0;
-        float *state = mma_state(a, p->row0 - a->row0, p->head0 + i, p->tile - first);
-        state[2 + d] = x[0];
-        state[3 + d] = x[1];
-        if (d == 0) state[0] = row->tile_max[r];
-        if (d == 0) state[1] = row->tile_sum[r];
-        return;
-    }
+    if (i >= p->n_heads || d >= a->kv.head_dim) return;
+    const uint32_t first = p->first / TILE + a->tile0;
+    float *state = mma_state(a, p->row0 - a->row0, p->head0 + i, p->tile - first);
+    state[2 + d] = x[0];
+    state[3 + d] = x[1];
+    if (d == 0) state[0] = row->tile_max[r];
+    if (d == 0) state[1] = row->tile_sum[r];
+}
+
+/* Folds two elements of a row's tile result into o. */
+BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row, uint32_t r,
+                           const float *x, float *o)
+{
     BLOCK_UNROLL
     for (uint32_t k = 0; k < 2; k++) { /* no branches between tensor-core products: select */
         const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
-        o[k] = row->sees[r] ? next : o[k];
+        o[k] = p->is_whole || row->j0[r] < row->j1[r] ? next : o[k];
     }
 }
 
 /* Sets the sum to NaN for rows that see a value that is not finite (mma_hide set it to zero). */
 BLOCK_INLINE void mma_spoil(const struct mma_part *p, struct mma_rows *row)
 {
-    if (p->is_whole) return;
     BLOCK_UNROLL
     for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
-        uint32_t j0, j1;
-        mma_visible(p, row->position[r], &j0, &j1);
-        if (mma_was_hidden(p, j0, j1)) row->sum[r] = row->tile_sum[r] = f32_from_bits(0x7FC00000u);
+        if (mma_was_hidden(p, row->j0[r], row->j1[r]))
+            row->sum[r] = row->tile_sum[r] = f32_from_bits(0x7FC00000u);
     }
 }
 
+/* Multiplies the weights with the values and folds the results, some columns at a time. */
 BLOCK_INLINE void mma_values(const struct mma_part *p, uint32_t warp,
                              struct half_a (*weights)[THREAD_SLOTS], struct mma_rows *rows,
                              struct half_sums (*o)[THREAD_SLOTS])
 {
-    const uint32_t slot = mma_slot(warp);
-    for (uint32_t i = 0; i < WARP_LANES; i++) mma_spoil(p, &rows[slot + i]);
+    const uint32_t slot = mma_slot(warp), n_tiles = p->kind.width / MMA_N;
+    for (uint32_t i = 0; i < WARP_LANES && !p->is_whole; i++) mma_spoil(p, &rows[slot + i]);
     BLOCK_UNROLL
-    for (uint32_t d = 0; d < p->kind.width; d += HALF_K) {
-        struct half_sums c[2 * ROW_TILES_MAX][WARP_LANES];
+    for (uint32_t d = 0; d < p->kind.width; d += COLUMN_TILES * MMA_N) {
+        struct half_sums c[COLUMN_TILES * ROW_TILES_MAX][WARP_LANES];
         mma_products(p, d, weights, slot, c);
         FOR_LANES(lane, i)
         {
             BLOCK_UNROLL
-            for (uint32_t n = 0; n < 2 * p->kind.row_tiles; n++) {
-                struct half_sums *to =
-                    &o[n / 2 * (p->kind.width / MMA_N) + d / MMA_N + n % 2][slot + i];
-                BLOCK_UNROLL
-                for (uint32_t h = 0; h < 2; h++)
-                    mma_take(p, &rows[slot + i], n / 2 * 2 + h, d + n % 2 * MMA_N + lane % 4 * 2,
-                             mma_row_of(warp, lane, n / 2 * 2 + h), c[n][i].v + 2 * h,
-                             to->v + 2 * h);
+            for (uint32_t n = 0; n < 2 * COLUMN_TILES * p->kind.row_tiles; n++) {
+                const uint32_t tile = n / 2 / COLUMN_TILES, at = d / MMA_N + n / 2 % COLUMN_TILES;
+                const float *x = c[n / 2][i].v + n % 2 * 2;
+                if (mma_splits(p))
+                    mma_put_state(p, &rows[slot + i], 2 * tile + n % 2, at * MMA_N + lane % 4 * 2,
+                                  mma_row_of(warp, lane, 2 * tile + n % 2), x);
+                else
+                    mma_take(p, &rows[slot + i], 2 * tile + n % 2, x,
+                             o[tile * n_tiles + at][slot + i].v + n % 2 * 2);
             }
         }
     }
@@ -333,13 +357,9 @@ BLOCK_INLINE void mma_store(const struct mma_part *p, uint32_t warp, const struc
 BLOCK_INLINE void mma_start_rows(const struct mma_part *p, struct mma_rows *rows,
                                  struct half_sums (*o)[THREAD_SLOTS])
 {
-    const uint32_t last = p->n_positions * p->n_heads - 1;
-    FOR_THREADS_AT(t, i)
-    {
+    for (uint32_t i = 0; i < THREAD_SLOTS; i++) {
         BLOCK_UNROLL
         for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
-            const uint32_t row = mma_row_of(t / WARP_THREADS, t % WARP_THREADS, r);
-            rows[i].position[r] = p->position0 + (row < last ? row : last) / p->n_heads;
             rows[i].max[r] = -INFINITY;
             rows[i].sum[r] = 0.0f;
         }
@@ -349,47 +369,81 @@ BLOCK_INLINE void mma_start_rows(const struct mma_part *p, struct mma_rows *rows
     }
 }
 
+/* Finds the slots of the tile that the rows see. Rows past the block's last one count as the last.
+ */
+BLOCK_INLINE void mma_see(const struct mma_part *p, struct mma_rows *rows)
+{
+    const uint32_t last = p->n_positions * p->n_heads - 1;
+    FOR_THREADS_AT(t, i)
+    {
+        BLOCK_UNROLL
+        for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
+            const uint32_t row = mma_row_of(t / WARP_THREADS, t % WARP_THREADS, r);
+            mma_visible(p, p->position0 + (row < last ? row : last) / p->n_heads, &rows[i].j0[r],
+                        &rows[i].j1[r]);
+        }
+        if (t < 2) p->hidden[t] = 0;
+    }
+}
+
+/* Computes the current tile. is_whole is a constant, so that the code for whole
+ * tiles has no masks. */
+BLOCK_INLINE void mma_tile(struct mma_part *p, bool is_whole, struct half_a (*q)[THREAD_SLOTS],
+                           struct mma_rows *rows, struct half_sums (*o)[THREAD_SLOTS])
+{
+    struct half_sums s[ROW_TILES_MAX * SCORE_TILES][THREAD_SLOTS];
+    struct half_a weights[ROW_TILES_MAX * WEIGHT_TILES][THREAD_SLOTS];
+    p->is_whole = is_whole;
+    BLOCK_FETCH_WAIT(1); /* the keys have arrived */
+    BLOCK_SYNC();
+    if (!is_whole) mma_see(p, rows);
+    FOR_WARPS(warp)
+    {
+        if (!mma_is_idle(p, warp)) mma_scores(p, warp, q, s);
+    }
+    BLOCK_SYNC();
+    mma_fetch(p, p->tile + 1, 0);
+    FOR_WARPS(warp)
+    {
+        if (!mma_is_idle(p, warp)) mma_weights(p, warp, s, weights, rows);
+    }
+    BLOCK_FETCH_WAIT(1); /* the values have arrived */
+    BLOCK_SYNC();
+    if (!is_whole) mma_hide(p);
+    FOR_WARPS(warp)
+    {
+        if (!mma_is_idle(p, warp)) mma_values(p, warp, weights, rows, o);
+    }
+    BLOCK_SYNC();
+    mma_fetch(p, p->tile + 1, 1);
+}
+
 BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_block b,
                                 void *shared, struct mma_kind kind)
 {
     struct mma_part p;
     struct mma_rows rows[THREAD_SLOTS];
+    struct half_a q[QUERY_TILES_MAX][THREAD_SLOTS];
     struct half_sums o[VALUE_TILES_MAX][THREAD_SLOTS];
     if (!mma_part_of(a, b, kind, (uint8_t *)shared, &p)) return;
-    mma_begin(&p);
-    mma_start_rows(&p, rows, o);
     mma_fetch(&p, p.begin, 0);
     mma_fetch(&p, p.begin, 1);
+    mma_begin(&p);
+    mma_start_rows(&p, rows, o);
+    if (mma_holds_queries(kind)) {
+        BLOCK_SYNC();
+        FOR_WARPS(warp)
+        {
+            BLOCK_UNROLL
+            for (uint32_t k = 0; k < kind.width; k += HALF_K)
+                mma_load_queries(&p, warp, k, q + k / HALF_K * kind.row_tiles);
+        }
+    }
     for (p.tile = p.begin; p.tile < p.end; p.tile++) {
-        struct half_sums s[ROW_TILES_MAX * SCORE_TILES][THREAD_SLOTS];
-        struct half_a weights[ROW_TILES_MAX * WEIGHT_TILES][THREAD_SLOTS];
-        p.is_whole = p.position0 >= p.tile * TILE + TILE - 1 &&
-                     mma_first(&p, p.position0 + p.n_positions - 1) <= p.tile * TILE;
-        FOR_THREADS(t)
-        {
-            if (t < 2) p.hidden[t] = 0;
-        }
-        BLOCK_FETCH_WAIT(1); /* the keys have arrived */
-        BLOCK_SYNC();
-        FOR_WARPS(warp)
-        {
-            if (!mma_is_idle(&p, warp)) mma_scores(&p, warp, s);
-        }
-        BLOCK_SYNC();
-        mma_fetch(&p, p.tile + 1, 0);
-        FOR_WARPS(warp)
-        {
-            if (!mma_is_idle(&p, warp)) mma_weights(&p, warp, s, weights, rows);
-        }
-        BLOCK_FETCH_WAIT(1); /* the values have arrived */
-        BLOCK_SYNC();
-        if (!p.is_whole) mma_hide(&p);
-        FOR_WARPS(warp)
-        {
-            if (!mma_is_idle(&p, warp)) mma_values(&p, warp, weights, rows, o);
-        }
-        BLOCK_SYNC();
-        mma_fetch(&p, p.tile + 1, 1);
+        BLOCK_ROLLED /* an inner loop, which keeps its registers free of what only masks need */
+            for (; p.tile >= p.whole_begin && p.tile < p.whole_end; p.tile++)
+                mma_tile(&p, true, q, rows, o);
+        if (p.tile < p.end) mma_tile(&p, false, q, rows, o);
     }
     if (mma_splits(&p)) return;
     FOR_WARPS(warp)

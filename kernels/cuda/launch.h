@@ -231,9 +231,10 @@ struct attention_run {
 /* Attention on tensor cores (attention_mma.cu), for caches of f16, i8 or f8_e4m3 and head
  * dimensions up to the kernel's width. Heads of one kv head are consecutive: head h has kv head (h
  * + skipped_heads) / heads_per_kv. The heads of a kv head are divided into n_chunks chunks of up
- * to CUDA_ATTENTION_HEADS heads. Grid: x is kv_head * n_chunks + chunk, y the run, z a part of
- * `span` tiles. With n_tiles > 0, attention_few stores a state (m, l, o[Hd]) for each of n_tiles
- * tiles per row, from tile0 on, and attention_mma_fold folds these states into `totals`. */
+ * to CUDA_ATTENTION_HEADS heads. Grid: x is 1, y is (run * kv heads + kv_head) * n_chunks + chunk,
+ * so that the first runs of all kv heads begin first; z is a part of `span` tiles. With n_tiles >
+ * 0, attention_few stores a state (m, l, o[Hd]) for each of n_tiles tiles per row, from tile0 on,
+ * and attention_mma_fold folds these states into `totals`. */
 struct attention_mma_work {
     const float *q;
     float *out;
