@@ -83,12 +83,12 @@ static const struct width widths[] = {
 };
 
 /* Returns the kernels for this head width and cache type; NULL: use attention.cu. That is used for
- * a softcap, and for caches of f32 and bf16, because f16 operands would lose precision or range.
- * Latents (576 wide) do not fit either. */
+ * a softcap or a scale that is not positive, and for caches of f32 and bf16, because f16 operands
+ * would lose precision or range. Latents (576 wide) do not fit either. */
 static const struct width *width_of(const struct device *d, const struct attn_args *a)
 {
     const enum dtype t = a->kv.dtype;
-    if (d->arithmetic == DEVICE_EXACT || a->softcap > 0) return NULL;
+    if (d->arithmetic == DEVICE_EXACT || a->softcap > 0 || !(a->scale > 0)) return NULL;
     if (t != DTYPE_F16 && t != DTYPE_I8 && t != DTYPE_F8_E4M3) return NULL;
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
         if (a->kv.head_dim <= widths[i].width) return &widths[i];

@@ -10,10 +10,11 @@
  *   q and the cache's elements as f16 (f16 and e4m3 exact; i8's (float)code * scale rounded to
  *   nearest even; what lies beyond f16 becomes infinite, and the row NaN, except where it only
  *   makes some scores -infinity)
- *   x_j = dot(q, k_j) * (scale log2 e)   dot: f32 from +0, by steps of 16 elements, ascending, each
- *                                        added as the tensor core does
- *   m = max x_j; e_j = 2^(x_j - m); l: lane i of 4 adds j = 2i, 2i + 1, 8 + 2i, ... ascending, then
- *       (0 + 1) + (2 + 3); o_d: e_j as f16 times v_jd, f32 from +0, by steps of 16 slots
+ *   s_j = dot(q, k_j): f32 from +0, by steps of 16 elements, ascending, each added as the tensor
+ *       core does
+ *   c = scale log2 e, positive; m = c max s_j; e_j = 2^fma(s_j, c, -m)
+ *   l: lane i of 4 adds e_j of j = 2i, 2i + 1, 8 + 2i, ... ascending, then (0 + 1) + (2 + 3)
+ *   o_d: e_j as f16 times v_jd, f32 from +0, by steps of 16 slots
  *   fold, from (-infinity, 0, 0) on, tiles ascending: M' = max(M, m), a = 2^(M - M'),
  *       b = 2^(m - M'), L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a)
  *   out_d = O_d / L; with a sink O_d / (L + 2^(sink log2 e - M)); all of them NaN if a value that
@@ -121,17 +122,15 @@ BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
     }
 }
 
-/* Multiplies row r's scores by scale * log2(e), sets those of invisible slots to -infinity, and
- * returns the lane's maximum. */
-BLOCK_INLINE float mma_scale(const struct mma_part *p, const struct mma_rows *row, uint32_t lane,
-                             uint32_t r, struct half_sums (*s)[THREAD_SLOTS], uint32_t at)
+/* Sets row r's scores of invisible slots to -infinity and returns the lane's maximum. */
+BLOCK_INLINE float mma_most(const struct mma_part *p, const struct mma_rows *row, uint32_t lane,
+                            uint32_t r, struct half_sums (*s)[THREAD_SLOTS], uint32_t at)
 {
     float max = -INFINITY;
     BLOCK_UNROLL
     for (uint32_t i = 0; i < 2 * SCORE_TILES; i++) {
         float *x = &s[r / 2 * SCORE_TILES + i / 2][at].v[r % 2 * 2 + i % 2];
         const uint32_t j = i / 2 * MMA_N + lane % 4 * 2 + i % 2;
-        *x *= p->a->scale_log2;
         if (!p->is_whole && (j < row->j0[r] || j >= row->j1[r])) *x = -INFINITY;
         max = fmaxf(max, *x);
     }
@@ -162,7 +161,7 @@ BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint3
     row->max[r] = sees ? f.max : row->max[r];
 }
 
-/* Computes the weights 2^(s - max): rounded to f16 for the product with the values, but summed in
+/* Computes the weights e_j: rounded to f16 for the product with the values, but summed in
  * f32. */
 BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
                               struct half_sums (*s)[THREAD_SLOTS],
@@ -174,11 +173,14 @@ BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
     for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
         FOR_LANES(lane, i)
         {
-            max[r][i] = mma_scale(p, &rows[slot + i], lane, r, s, slot + i);
+            max[r][i] = mma_most(p, &rows[slot + i], lane, r, s, slot + i);
         }
     }
     BLOCK_UNROLL
-    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) mma_over_lanes(max[r], false);
+    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
+        mma_over_lanes(max[r], false);
+        for (uint32_t i = 0; i < WARP_LANES; i++) max[r][i] *= p->a->scale_log2;
+    }
     BLOCK_UNROLL
     for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
         for (uint32_t i = 0; i < WARP_LANES; i++) {
@@ -186,8 +188,8 @@ BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
             BLOCK_UNROLL
             for (uint32_t n = 0; n < SCORE_TILES; n++) {
                 float *x = s[r / 2 * SCORE_TILES + n][slot + i].v + r % 2 * 2;
-                x[0] = block_exp2(x[0] - max[r][i]);
-                x[1] = block_exp2(x[1] - max[r][i]);
+                x[0] = block_exp2(fmaf(x[0], p->a->scale_log2, -max[r][i]));
+                x[1] = block_exp2(fmaf(x[1], p->a->scale_log2, -max[r][i]));
                 sum[r][i] = sum[r][i] + x[0] + x[1];
                 weights[r / 2 * WEIGHT_TILES + n / 2][slot + i].v[n % 2 * 2 + r % 2] =
                     block_halves(x[0], x[1]);

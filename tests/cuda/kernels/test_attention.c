@@ -394,6 +394,27 @@ static void passes_of_tiles(void)
     both_close(&b);
 }
 
+/* The tensor-core kernels need a positive scale; others go through the kernels in the CPU's order.
+ */
+static void scales_that_are_not_positive(void)
+{
+    static const struct shape s = {64, 1, 4, 0, 3, 100, false, false};
+    static struct step x;
+    struct both b = both_open_as(36, DEVICE_LAW);
+    step_open(&b, &x, &s, DTYPE_F16, 0);
+    struct attn_args a = step_args(&x);
+    a.scale = -0.2f;
+    op_step_begin(&b.gpu, a.seqs, a.n_seqs, x.n_rows);
+    op_attention(&b.gpu, &a);
+    a.q = x.q.host;
+    a.out = x.out.host;
+    a.kv = x.cpu;
+    op_attention(&b.cpu, &a);
+    twin_same_floats(&b, &x.out, "a negative scale");
+    step_close(&b, &x);
+    both_close(&b);
+}
+
 void suite_attention(CU_pSuite suite);
 void suite_attention(CU_pSuite suite)
 {
@@ -402,4 +423,5 @@ void suite_attention(CU_pSuite suite)
     CU_ADD_TEST(suite, on_tensor_cores);
     CU_ADD_TEST(suite, law_on_tensor_cores);
     CU_ADD_TEST(suite, passes_of_tiles);
+    CU_ADD_TEST(suite, scales_that_are_not_positive);
 }
