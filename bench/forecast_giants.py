@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Forecasts published models on nodes that were not measured: their NODE.json is made from published figures.
 
-usage: forecast_giants.py --shoal build/release/shoal --out OUT [--count 16]
+usage: forecast_giants.py --shoal build/release/shoal --out OUT [--count 64]
 
 The node has two AMD EPYC 9755: 128 cores each, 2.7 GHz at the base, 512 MB of L3 cache, 12 channels of DDR5-6400, so
 614 GB/s a socket (AMD's specification of the 9005 series). Zen 5 multiplies and adds two vectors of 512 bits a cycle.
@@ -29,7 +29,7 @@ FP8 = ["--format", "fp8-g128", "--policy", "embedding=bf16,head=bf16", "--fp8-ac
 MODELS = [("DeepSeek-V3, fp8 as int8", "deepseek-v3", FP8), ("Kimi-K2, fp8 as int8", "kimi-k2", FP8),
           ("Qwen3-235B, int8", "qwen3-235b-a22b", ["--format", "int8"]),
           ("gpt-oss-120b, mxfp4", "gpt-oss-120b", ["--format", "bf16", "--policy", "experts=mxfp4"])]
-LINES, PROMPT, ANSWER, BATCH = 8192, 384, 64, 64
+LINES, PROMPT, ANSWER, BATCH = 16384, 384, 64, 64
 
 
 def node(version):
@@ -64,7 +64,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--shoal", default="build/release/shoal")
     p.add_argument("--out", type=pathlib.Path, required=True)
-    p.add_argument("--count", type=int, default=16)
+    p.add_argument("--count", type=int, default=64)
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     version = subprocess.run([a.shoal, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
