@@ -1,6 +1,8 @@
 /* Seeds, scratch files and sentences for the driver and the targets. */
 #include "fuzz/fuzz.h"
 
+#include "util_write.h"
+
 #include <ftw.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -156,10 +158,7 @@ const char *fuzz_scratch(const char *name)
 
 void fuzz_write(const char *path, const char *bytes, size_t n)
 {
-    FILE *f = fopen(path, "wb");
-    FUZZ_CHECK(f != NULL, "%s cannot be written", path);
-    FUZZ_CHECK(fwrite(bytes, 1, n, f) == n, "%s: a short write", path);
-    FUZZ_CHECK(fclose(f) == 0, "%s: a failed write", path);
+    FUZZ_CHECK(util_write(path, bytes, n), "%s cannot be written", path);
 }
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)

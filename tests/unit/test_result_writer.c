@@ -7,6 +7,7 @@
 #include "serve/input/encoder.h"
 #include "serve/input/line_reader.h"
 #include "util_serve.h"
+#include "util_write.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -209,10 +210,7 @@ static void output_path(const char *base, int ending, char path[UTIL_PATH_MAX])
 
 static void write_file(const char *path, const char *bytes, size_t n)
 {
-    FILE *f = fopen(path, "wb");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(f);
-    CU_ASSERT_EQUAL(fwrite(bytes, 1, n, f), n);
-    fclose(f);
+    CU_ASSERT(util_write(path, bytes, n));
 }
 
 /* The whole output, written in one go. */

@@ -6,6 +6,7 @@
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/ckpt_writer.h"
 #include "checkpoint/file/seal.h"
+#include "util_write.h"
 
 #include <CUnit/CUnit.h>
 #include <dirent.h>
@@ -43,10 +44,7 @@ void scratch_clear(void)
 
 void put_file(const char *path, const void *bytes, size_t n)
 {
-    FILE *f = fopen(path, "wb");
-    if (f == NULL) return;
-    fwrite(bytes, 1, n, f);
-    fclose(f);
+    (void)util_write(path, bytes, n);
 }
 
 char *get_file(const char *path, size_t *n)

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "util_write.h"
 
 #include <CUnit/CUnit.h>
 #include <fcntl.h>
@@ -15,10 +16,7 @@ const char util_job_settings[] = "checkpoint=1\n--seed=5\n--temperature=0.8\n";
 
 void util_write_file(const char *path, const char *bytes, size_t n)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    CU_ASSERT_FATAL(fd >= 0);
-    CU_ASSERT_EQUAL(write(fd, bytes, n), (ssize_t)n);
-    close(fd);
+    CU_ASSERT_FATAL(util_write(path, bytes, n));
 }
 
 void util_read_file(const char *path, struct strbuf *out)
