@@ -3,6 +3,7 @@
 #include "base/failpoint.h"
 #include "base/mem.h"
 #include "serve/journal/journal.h"
+#include "util_cases.h"
 #include "util_journal.h"
 
 #include <CUnit/CUnit.h>
@@ -52,15 +53,15 @@ static void runs_ended_anywhere_come_to_the_same_bytes(void)
     uint64_t x = 5, n_resumed = 0;
     unsigned n_wrong = 0, n_different = 0;
     int n_runs = 0;
-    for (int i = 0; i < 120; i++) {
+    for (uint64_t i = 0; i < util_cases(120); i++) {
         n_runs += run_until_done(&job, &x, &n_wrong, &n_resumed);
         n_different += !util_job_is_expected(&job);
         util_job_remove(&job);
     }
     CU_ASSERT_EQUAL(n_wrong, 0);
     CU_ASSERT_EQUAL(n_different, 0);
-    CU_ASSERT(n_runs > 500);
-    CU_ASSERT(n_resumed > 100);
+    CU_ASSERT(n_runs > (int)util_cases(500));
+    CU_ASSERT(n_resumed > util_cases(100));
     util_job_fini(&job);
 }
 
@@ -86,7 +87,7 @@ static void half_a_job(struct util_job *job, struct strbuf *journal, struct strb
  * bytes, because the rest has the same form. */
 static size_t next_byte(size_t n)
 {
-    return n + (n < 2048 ? 1 : 7);
+    return n + (n < util_cases(2048) ? 1 : 29 / util_cases(4));
 }
 
 static void a_journal_torn_at_any_byte_is_good_up_to_there(void)

@@ -1,5 +1,6 @@
 /* The scheduler's block tables of layers with a window, and blocks on disk, with a fake engine. */
 #include "serve/schedule/scheduler_private.h"
+#include "util_cases.h"
 #include "util_scenario.h"
 
 #include <CUnit/CUnit.h>
@@ -26,7 +27,7 @@ static struct scenario windowed_scenario(uint64_t seed, bool prefix_cache)
 static void windows_change_no_result(void)
 {
     uint64_t n_bad = 0, n_hit = 0, n_both = 0;
-    for (uint64_t i = 0; i < 2000; i++) {
+    for (uint64_t i = 0; i < util_cases(2000); i++) {
         struct scenario c = windowed_scenario(i, i % 2);
         const struct outcome o = scenario_run(&c);
         n_bad += !scenario_went_well(&c, &o);
@@ -34,8 +35,8 @@ static void windows_change_no_result(void)
         n_both += o.n_preemptions > 0 && o.n_hit_tokens > 0;
     }
     CU_ASSERT_EQUAL(n_bad, 0);
-    CU_ASSERT(n_hit > 400);
-    CU_ASSERT(n_both > 100);
+    CU_ASSERT(n_hit > util_cases(400));
+    CU_ASSERT(n_both > util_cases(100));
     printf("[%llu hit, %llu of them preempted] ", (unsigned long long)n_hit,
            (unsigned long long)n_both);
 }
@@ -45,7 +46,7 @@ static void windows_change_no_result(void)
 static void blocks_on_disk_change_no_result(void)
 {
     uint64_t n_bad = 0, n_moved = 0, n_failed = 0, n_fewer = 0;
-    for (uint64_t i = 0; i < 1500; i++) {
+    for (uint64_t i = 0; i < util_cases(1500); i++) {
         struct scenario c = i % 3 == 0 ? windowed_scenario(i, true) : scenario_sharing(i, true);
         const struct outcome without = scenario_run(&c);
         uint64_t x = i + 77;
@@ -57,9 +58,9 @@ static void blocks_on_disk_change_no_result(void)
         n_fewer += o.n_recomputed < without.n_recomputed;
     }
     CU_ASSERT_EQUAL(n_bad, 0);
-    CU_ASSERT(n_moved > 100);
-    CU_ASSERT(n_failed > 25);
-    CU_ASSERT(n_fewer > 70);
+    CU_ASSERT(n_moved > util_cases(100));
+    CU_ASSERT(n_failed > util_cases(25));
+    CU_ASSERT(n_fewer > util_cases(70));
     printf("[%llu moved blocks, %llu lost some, %llu computed fewer again] ",
            (unsigned long long)n_moved, (unsigned long long)n_failed, (unsigned long long)n_fewer);
 }
