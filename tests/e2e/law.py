@@ -2,10 +2,10 @@
 """The test of the numerics law: the rows are the same on 1 rank and on many, in any batch, chunk,
 order and kernel set.
 
-usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
+usage: law.py SHOAL WORK_FOLDER [--full] [--jobs N] [--models A,B]
               [--only TEXT] [--row ROW] [--list]
-About 700 runs, chosen so that every pair of options occurs; the choice is the same on every
-machine. --full runs every combination and can be resumed: finished runs are kept in
+Several hundred runs, chosen so that every pair of options occurs (main_demand, family_demand); the
+choice is the same on every machine. --full runs every combination and can be resumed: finished runs are kept in
 WORK_FOLDER/state.json and not repeated while the binary stays the same.
 
 Each model has one expected SHA-256, that of its first run. A run fails when its hash differs,
@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import cpu
@@ -84,7 +85,9 @@ DIMENSIONS = {
     "batch": [0, 1, 5],  # 0: as many as fit
     "chunk": [0, 7, 64],  # 0: whole prompts
     "threads": [1, 2],
-    "kernels": cpu.SETS,  # not only those of this CPU: the rows must not depend on the machine
+    # Not only those of this CPU: the rows must not depend on the machine. The reference is last, because
+    # of equally good rows the first is chosen, and its rows take several times as long.
+    "kernels": [*cpu.SETS[1:], "ref"],
     "blocks": ["plenty", "tight"],
     "order": ["given", "shuffled"],
     "cache": ["off", "on"],  # the prefix cache and the result cache
@@ -93,8 +96,9 @@ DIMENSIONS = {
     "weights": ["resident", "stream"],  # stream: with memory for four experts of a rank
     "copies": [0, 3],  # of the experts with the most tokens in the base run
 }
-# The other families. Each has all pairs of fewer values, because families differ inside a layer
-# only.
+# Each model has each of these values in each layout.
+TWO_VALUES = ["threads", "blocks", "order", "cache", "weights", "copies"]
+# The other families: they differ inside a layer only, and so have fewer rows (family_demand).
 FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-moe", "olmoe-clip",
             "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "kimi-k2",
             "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias", "qwen3-head40",
@@ -106,11 +110,10 @@ FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-
             "mimo-v2-flash",
             "granite4", "granite4-moe", "nemotron-h", "nemotron-h-odd", "nemotron-h-moe",
             "kimi-linear", "kimi-linear-odd"]
-FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
     "schedule": ["input", "prefix"],
-    "layout": ["1", "tp2", "tp3", "pp2", "ep2", "dp2", "dp2-tp2-ep2", "tp2-pp2-dp2"],
+    "layout": ["1", "tp2", "tp3", "pp2", "ep2", "dp2", "tp2-pp2", "dp2-tp2-ep2", "tp2-pp2-dp2"],
 }
 SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf",
            "head100": GOLDENS / "llama-head100" / "hf",
@@ -152,6 +155,47 @@ HAS_EXPERTS = {name: has_experts(name) for name in
 def drafts_of(row):
     """--speculate of a row. A prediction layer guesses in place of the text where drafts are forced."""
     return "mtp" if row["model"].endswith("-mtp") and row["drafts"] == "7" else row["drafts"]
+
+
+KINDS = [("states", '"(linear_num_key|mamba_n|mamba_num)_heads"'),
+         ("sparse", '"index_topk"'), ("latent", '"kv_lora_rank": [1-9]'),
+         ("window", '"(sliding_window|attention_chunk_size)": [1-9]')]
+
+
+@lru_cache(None)
+def kind_of(name):
+    """Models of one kind do the same with their cache between steps, which is what options change."""
+    if name in KV_TYPES or name in QUANTIZED:
+        return "types"
+    if name.endswith("-mtp"):
+        return "mtp"
+    text = (SOURCES[name] / "config.json").read_text()
+    kinds = [kind for kind, pattern in KINDS if re.search(pattern, text)]
+    return kinds[0] if kinds else "experts" if HAS_EXPERTS[name] else "dense"
+
+
+def degrees(model, layout):
+    """By how many ranks a layout cuts what. A family needs no row of each layout: what goes wrong where
+    its heads are cut does so in every layout that cuts them. How experts are cut is nothing to a dense
+    model, and one cut of them is like another to a family.
+    """
+    counts = LAYOUTS[layout][2]
+    names = ("tp", "pp", "dp", "ep", "etp") if HAS_EXPERTS[model] else ("tp", "pp", "dp")
+    return [f"{name}={min(counts[name], 2) if name == 'ep' else counts[name]}" for name in names]
+
+
+def main_demand():
+    """Each model has both values of TWO_VALUES in each layout, and every pair of values of two other options.
+    Each layout has every value of each option.
+    """
+    return pairwise.Demand(triples=("model", "layout", TWO_VALUES), inside=("model", str))
+
+
+def family_demand():
+    """Each family has every value of each option, and of a layout every degree; each kind of families has
+    every pair of values.
+    """
+    return pairwise.Demand(split=("model", "layout", degrees), inside=("model", kind_of))
 
 
 DECIDING = ["model", "layout", "batch", "blocks", "weights", "copies"]  # the dimensions that allowed() reads
@@ -295,8 +339,8 @@ class Law:
         main, families = self.dimensions()
         if self.args.full:
             return [row for d in (main, families) for row in pairwise.all_rows(d, allowed, DECIDING)]
-        return (pairwise.cover(main, allowed, DECIDING, ("model", "layout"), self.args.runs) +
-                pairwise.cover(families, allowed, DECIDING, None, FAMILY_RUNS * len(families["model"])))
+        return [row for dimensions, demand in ((main, main_demand), (families, family_demand))
+                for row in pairwise.cover(dimensions, allowed, DECIDING, demand())]
 
     def models(self):
         return [name for d in self.dimensions() for name in d["model"]]
@@ -410,7 +454,7 @@ class Law:
 
     def make_base(self, name):
         """The hash that all other runs must have: one rank, reference kernels, default options."""
-        row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name}
+        row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name, "kernels": "ref"}
         self.base[name], report, rows = self.run(row, f"base-{name}")
         self.load(name).write_text(json.dumps(report))
         self.check_report(row, report)
@@ -498,7 +542,6 @@ def parse(argv=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("shoal")
     parser.add_argument("work")
-    parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--full", action="store_true")
     # Half of a run's time is spent waiting, by launchers and by ranks for each other.
     parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)))

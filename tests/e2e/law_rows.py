@@ -9,7 +9,7 @@ import importlib
 import os
 import subprocess
 import sys
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 import cpu
@@ -45,8 +45,10 @@ def print_rows(sets, n_cores):
 
 
 def rows_of_machines(work):
-    """The rows of each machine, as text. Two processes run at a time, each with its own hash seed."""
-    names, texts = [",".join(sets) for _, sets in MACHINES[2:] + MACHINES[:1]], []
+    """The rows of the machines with the fewest and with the most sets and of one between them, as text. Two
+    processes run at a time, each with its own hash seed.
+    """
+    names, texts = [",".join(MACHINES[i][1]) for i in (0, 2, 5)], []
     for pair in (names[0::2], names[1::2]):
         started = [subprocess.Popen([sys.executable, __file__, work, sets, str(1 + 7 * i)],
                                     stdout=subprocess.PIPE, text=True,
@@ -68,7 +70,27 @@ def the_same_rows_everywhere(work):
     have = {(row["layout"], row["kernels"]) for row in rows}
     lacks = set(product(law.LAYOUTS, cpu.SETS)) - have
     expect(not lacks, f"layouts without a run of some set: {sorted(lacks)}")
+    have = {(row["model"], row["layout"]) for row in rows}
+    lacks = set(product(law.DIMENSIONS["model"], law.LAYOUTS)) - have
+    lacks = [pair for pair in lacks if law.HAS_EXPERTS[pair[0]] or "ep" not in pair[1]]
+    expect(not lacks, f"models without a run of some layout: {sorted(lacks)}")
+    kinds_have_all_pairs(rows)
     print(f"{len(rows)} rows, the same for {', '.join(found)}")
+
+
+def kinds_have_all_pairs(rows):
+    """Checks that each kind of families has every pair of values of the options that
+    go with every model, and each family each number of ranks that share a head or a layer.
+    """
+    free = ["batch", "chunk", "threads", "kernels", "order", "cache", "schedule", "drafts"]
+    values, families = law.FAMILY_DIMENSIONS, [r for r in rows if r["model"] in law.FAMILY_DIMENSIONS["model"]]
+    have = {(law.kind_of(r["model"]), a, r[a], b, r[b]) for r in families for a, b in combinations(free, 2)}
+    want = {(law.kind_of(model), a, x, b, y) for model in values["model"] for a, b in combinations(free, 2)
+            for x in values[a] for y in values[b]}
+    expect(want <= have, f"kinds without some pair: {sorted(map(str, want - have))[:3]}")
+    have = {(r["model"], part) for r in families for part in law.degrees(r["model"], r["layout"])}
+    lacks = {(model, part) for model in values["model"] for part in ("tp=1", "tp=2", "pp=1", "pp=2", "dp=2")} - have
+    expect(not lacks, f"families without a run of some degree: {sorted(lacks)}")
 
 
 def sets_of_machines():
@@ -94,7 +116,7 @@ def stand_ins():
 
 
 def rows_by_name():
-    row = law.pairwise.cover({**law.DIMENSIONS, "model": ["demo"]}, law.allowed, law.DECIDING, None, 1)[0]
+    row = law.pairwise.cover({**law.DIMENSIONS, "model": ["demo"]}, law.allowed, law.DECIDING, law.main_demand())[0]
     expect(law.row_of(law.name_of(row)) == row, f"{row} by its name: {law.row_of(law.name_of(row))}")
     for name in ("model=demo", law.name_of({**row, "kernels": "sse9"}),
                  law.name_of({**row, "model": "dense", "layout": "ep2"})):

@@ -1,5 +1,4 @@
-"""Deterministic covering arrays: a few rows in which every pair (and chosen triples) of values
-occurs.
+"""Deterministic covering arrays: a few rows in which every demanded combination of values occurs.
 
 Imported by law.py. Greedy and without randomness, so that the same dimensions always give the
 same rows.
@@ -9,17 +8,53 @@ import zlib
 from itertools import combinations, compress, product
 from math import prod
 
-CANDIDATES_MOST = 16000  # about this many rows are candidates, because all their triples are held in memory at once
+CANDIDATES_MOST = 8000  # about this many rows are candidates, because what each covers is held in memory at once
 
 
-def tuples_of(codes, n_codes):
-    """All pairs and triples of a row's values, as sets of numbers. codes: the row's values in the
-    order of the dimensions. Each is a number in 1..n_codes - 1 that stands for one value of one
-    dimension. 0 is not used, so that no pair has the number of a triple.
+class Demand:
+    """What the rows must cover: every pair of values of two dimensions, and, with options,
+     - split = (a, b, parts): instead of the pairs of a and b, those of a's value and each of
+       parts(a's value, b's value);
+     - triples = (a, b, thirds): also every triple of values of a, b and a dimension of thirds;
+     - inside = (a, kind): also, for each kind(a's value), every pair of values of two other dimensions
+       but b; if the demand is split, b's parts are values of one, too.
+    Only what some allowed row has is demanded.
     """
-    pairs = {a * n_codes + b for a, b in combinations(codes, 2)}
-    triples = {(a * n_codes + b) * n_codes + c for a, b, c in combinations(codes, 3)}
-    return pairs, triples
+
+    def __init__(self, split=None, triples=None, inside=None):
+        self.split, self.triples, self.inside = split, triples, inside
+        self.numbers = {}
+
+    def pairs(self, items):
+        """The pairs that a row covers. items: the row's values as {dimension: value}."""
+        found = set(combinations(items.items(), 2))
+        if self.split:
+            a, b, _ = self.split
+            found -= {((a, items[a]), (b, items[b])), ((b, items[b]), (a, items[a]))}
+            found |= {((a, items[a]), part) for part in self.parts(items)}
+        return found
+
+    def parts(self, items):
+        a, b, parts = self.split
+        return [(b, part) for part in parts(items[a], items[b])]
+
+    def more(self, items):
+        """What a row covers besides pairs."""
+        found = set()
+        if self.triples:
+            a, b, thirds = self.triples
+            found |= {(items[a], items[b], name, items[name]) for name in thirds}
+        if self.inside:
+            a, kind = self.inside[0], self.inside[1](items[self.inside[0]])
+            b = (self.split or self.triples)[1]
+            rest = [item for item in items.items() if item[0] not in (self.inside[0], b)]
+            rest += self.parts(items) if self.split else []
+            found |= {(kind, *pair) for pair in combinations(rest, 2)}
+        return found
+
+    def covers(self, items):
+        """All that a row covers, as a set of numbers."""
+        return {self.numbers.setdefault(key, len(self.numbers)) for key in self.pairs(items) | self.more(items)}
 
 
 def allowed_parts(dimensions, allowed, deciding):
@@ -41,32 +76,30 @@ def all_rows(dimensions, allowed, deciding):
     return [dict(zip(dimensions, values)) for values in all_values(dimensions, parts, deciding)]
 
 
-def pairs_of(dimensions, parts, deciding, code):
-    """The pairs of values that occur in any allowed row, in the form of tuples_of."""
+def pairs_of(dimensions, parts, deciding, demand):
+    """The demanded pairs: those that occur in any allowed row."""
     names = [name for name in dimensions if name in deciding]
-    held = {name: {(value,) for value in values} for name, values in dimensions.items()}
-    for i, name in enumerate(names):
-        held[name] = {(part[i],) for part in parts}
-    pairs = set()
+    free = [name for name in dimensions if name not in deciding]
+    found = set()
+    for part in parts:
+        found |= demand.pairs(dict(zip(names, part)))
+    held = {(name, value) for part in parts for name, value in zip(names, part)}
     for a, b in combinations(dimensions, 2):
-        if a in deciding and b in deciding:
-            found = {(part[names.index(a)], part[names.index(b)]) for part in parts}
-        else:
-            found = {x + y for x in held[a] for y in held[b]}
-        pairs |= {code[a, x] * (len(code) + 1) + code[b, y] for x, y in found}
-    return pairs
+        if a in free or b in free:
+            found |= {((a, x), (b, y)) for x in dimensions[a] for y in dimensions[b]
+                      if (a in free or (a, x) in held) and (b in free or (b, y) in held)}
+    return found
 
 
-def take_all(gains, missing, taken, enough):
-    """Takes the row with the most missing tuples until enough(missing) is true. Returns the rows'
-    indices.
+def take_all(gains, missing):
+    """Takes the row that covers most of what is missing until nothing is. Returns the rows' indices.
 
     Gains only shrink, so a stale gain is an upper bound and one heap suffices (lazy greedy).
     """
-    heap = [(-len(gains[i] & missing), i) for i in range(len(gains)) if i not in taken]
+    heap = [(-len(gain), i) for i, gain in enumerate(gains)]
     heapq.heapify(heap)
     order = []
-    while heap and not enough(missing, order):
+    while missing:
         _, i = heapq.heappop(heap)
         gain = len(gains[i] & missing)
         if heap and (-gain, i) > heap[0]:
@@ -87,35 +120,16 @@ def some_rows(dimensions, parts, deciding):
             if zlib.crc32(i.to_bytes(4, "little")) * n_rows < bound]
 
 
-def cover(dimensions, allowed, deciding, fixed, n_least):
-    """Chooses rows in which every pair of values of an allowed row occurs, and every triple that
-    includes a value of each of the two `fixed` dimensions (None: no triples); then, up to
-    n_least rows, those that add most triples. Among equals the earlier row of the full product
-    wins. If the product has many more rows than CANDIDATES_MOST, a pseudo-random part
-    represents it. `deciding`: the dimensions that `allowed` reads.
+def cover(dimensions, allowed, deciding, demand):
+    """Chooses rows that cover the demand. Among equals the earlier row of the full product wins. If the
+    product has many more rows than CANDIDATES_MOST, a pseudo-random part represents it. `deciding`: the
+    dimensions that `allowed` reads.
     """
-    values = [(name, value) for name in dimensions for value in dimensions[name]]
-    code = {value: i for i, value in enumerate(values, 1)}
-    n_codes = len(code) + 1
     parts = allowed_parts(dimensions, allowed, deciding)
     if not parts:
         return []
-    candidates = some_rows(dimensions, parts, deciding)
-    places = [] if fixed is None else [list(dimensions).index(name) for name in fixed]
-    fixed_triples = [at for at in combinations(range(len(dimensions)), 3)
-                     if places and set(places) <= set(at)]
-    gains, triples = [], []
-    for row in candidates:
-        codes = [code[item] for item in zip(dimensions, row)]
-        pairs, held = tuples_of(codes, n_codes)
-        for i, j, k in fixed_triples:
-            pairs.add((codes[i] * n_codes + codes[j]) * n_codes + codes[k])
-        gains.append(pairs)
-        triples.append(held)
-    wanted = pairs_of(dimensions, parts, deciding, code)
-    assert wanted <= set().union(*gains), "the part lacks a pair"
-    first = take_all(gains, set().union(*gains), set(), lambda missing, _: not missing)
-    missing = set().union(*triples).difference(*(triples[i] for i in first))
-    more = take_all(triples, missing, set(first),
-                    lambda _, order: len(first) + len(order) >= n_least)
-    return [dict(zip(dimensions, candidates[i])) for i in first + more]
+    rows = [dict(zip(dimensions, values)) for values in some_rows(dimensions, parts, deciding)]
+    gains = [demand.covers(row) for row in rows]
+    lacks = [pair for pair in pairs_of(dimensions, parts, deciding, demand) if pair not in demand.numbers]
+    assert not lacks, f"the part lacks a pair: {lacks[:3]}"
+    return [rows[i] for i in take_all(gains, set().union(*gains))]
