@@ -57,7 +57,7 @@ void device_describe(const struct device *d, char *out, size_t n);
 
 /* Local. Writes the order in which this device adds floats, for journals: "the CPU's" (also
  * without a device), else the device and the library that decide it: "NVIDIA H100 PCIe, cublasLt
- * 130002, attention in f16, tensor cores". */
+ * 130002, attention in f16 scaled in the exponent, tensor cores". */
 void device_sums(const struct device *d, char *out, size_t n);
 
 /* Local. Returns the number of ranks that use the same device; 1 before device_comm_open. */

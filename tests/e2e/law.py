@@ -139,11 +139,13 @@ def has_experts(name):
     return config is None or re.search(r'experts\w*": [1-9]', (config / "config.json").read_text()) is not None
 
 
+STATES = '"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn'  # fields of recurrent layers
+
+
 def has_states(name):
     """Whether the model has recurrent layers: it shares no prompt blocks and checks no drafts."""
     config = SOURCES.get(source_of(name))
-    return config is not None and re.search('"(linear_num_key|linear_num|mamba_n|mamba_num)_heads"|"linear_attn',
-                                            (config / "config.json").read_text()) is not None
+    return config is not None and re.search(STATES, (config / "config.json").read_text()) is not None
 
 
 FAMILY_DIMENSIONS["model"] = (FAMILIES + list(KV_TYPES) + ["mixtral-int8", "head100-int8"] +
@@ -157,8 +159,7 @@ def drafts_of(row):
     return "mtp" if row["model"].endswith("-mtp") and row["drafts"] == "7" else row["drafts"]
 
 
-KINDS = [("states", '"(linear_num_key|mamba_n|mamba_num)_heads"'),
-         ("sparse", '"index_topk"'), ("latent", '"kv_lora_rank": [1-9]'),
+KINDS = [("states", STATES), ("sparse", '"index_topk"'), ("latent", '"kv_lora_rank": [1-9]'),
          ("window", '"(sliding_window|attention_chunk_size)": [1-9]')]
 
 
