@@ -94,6 +94,9 @@ static void linears_as(enum device_arithmetic arithmetic)
     static const size_t rows[] = {1, 8, 100, ROWS};
     struct both b = open_dry(arithmetic);
     struct packed w[2] = {{.n_out = VOCAB, .n_in = WIDTH}, {.n_out = VOCAB, .n_in = WIDTH}};
+    static float y; /* nothing runs, so these places are not written */
+    static int64_t sums;
+    static int32_t bad;
     const struct quant_rows xq = {.group = 128, .n_groups = WIDTH / 128};
     for (size_t i = 0; i < QUANT_TEST_FORMATS + DTYPE_COUNT; i++) {
         for (size_t j = 0; j < 4; j++) {
@@ -101,15 +104,26 @@ static void linears_as(enum device_arithmetic arithmetic)
             w[0].quant = w[1].quant =
                 i >= DTYPE_COUNT ? quant_test_format(i - DTYPE_COUNT) : (struct quant_format){0};
             const struct linear_group groups[2] = {{&w[0], 0, rows[j]}, {&w[1], rows[j], 3}};
-            struct linear_args a = {.groups = groups, .n_groups = 1, .xq = i % 2 ? &xq : NULL};
+            struct linear_args a = {.groups = groups,
+                                    .n_groups = 1,
+                                    .x = &y,
+                                    .xq = i % 2 ? &xq : NULL,
+                                    .y = &y,
+                                    .y_stride = VOCAB,
+                                    .bad = &bad};
             w[0].leaf = w[1].leaf = 0;
             op_linear(&b.gpu, &a);
             w[0].leaf = w[1].leaf = WIDTH / 4096;
             a.n_groups = 2;
+            a.sums = &sums;
+            op_linear_leaf(&b.gpu, &a);
+            if (rows[j] == ROWS) continue; /* its values take 50,000 rounds */
+            a.n_groups = 1;
+            a.sums = NULL;
             op_linear_leaf(&b.gpu, &a);
         }
     }
-    close_dry(&b, 2 * 4 * (QUANT_TEST_FORMATS + DTYPE_COUNT));
+    close_dry(&b, (2 * 4 + 3) * (QUANT_TEST_FORMATS + DTYPE_COUNT));
 }
 
 static void linears_of_all_sizes(void)
