@@ -229,8 +229,8 @@ void device_sums(const struct device *d, char *out, size_t n)
         snprintf(out, n, "the CPU's");
         return;
     }
-    snprintf(out, n, "%s, %s, attention in f16 scaled in the exponent, tensor cores%s", d->facts.name,
-             d->gemm.library != NULL ? d->gemm.name : "own kernels",
+    snprintf(out, n, "%s, %s, attention in f16 scaled in the exponent, tensor cores%s",
+             d->facts.name, d->gemm.library != NULL ? d->gemm.name : "own kernels",
              d->arithmetic == DEVICE_FREE ? ", free" : "");
 }
 

@@ -38,6 +38,9 @@ void gemm_launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, 
  * a batch only if n is 1. rows <= CUDA_GEMM_FEW_ROWS, 16-bit types, k a multiple of 8. */
 void gemm_few(struct device *d, const struct cuda_gemm *g, size_t n);
 
+/* Local. True when a product of this many rows and outputs runs on gemm_few. */
+bool gemm_takes_few(const struct gemm_part *p, size_t rows, size_t n_out);
+
 static inline size_t gemm_rounded_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;

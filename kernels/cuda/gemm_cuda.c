@@ -1,4 +1,5 @@
-/* Dense matrix products by the driver's library. gemm_trials.c chooses its algorithms. */
+/* Dense matrix products by the driver's library, and of few rows by the kernel gemm_few.
+ * gemm_trials.c chooses the library's algorithms. */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -117,8 +118,7 @@ void gemm_few(struct device *d, const struct cuda_gemm *g, size_t n)
                   (struct cuda_grid){n_blocks, 1, (uint32_t)g->batch, CUDA_GEMM_FEW_SHARED}, &w);
 }
 
-/* True when a product of so many rows runs on gemm_few. */
-static bool takes_few(const struct gemm_part *p, size_t rows, size_t n_out)
+bool gemm_takes_few(const struct gemm_part *p, size_t rows, size_t n_out)
 {
     return p->few && rows <= CUDA_GEMM_FEW_ROWS && p->batch <= UINT16_MAX &&
            n_out <= (size_t)CUDA_GEMM_FEW_OUTPUTS * (UINT16_MAX / CUDA_LIST);
@@ -181,7 +181,7 @@ static bool multiply_leaves(struct device *d, const struct gemm_rows *r, const s
     g.y = y;
     g.y_stride = r->stride;
     g.y_step = r->n * r->stride;
-    if (!takes_few(p, r->n, r->w->n_out)) return run_product(d, &g);
+    if (!gemm_takes_few(p, r->n, r->w->n_out)) return run_product(d, &g);
     gemm_few(d, &g, 1);
     return true;
 }
@@ -256,7 +256,7 @@ static bool run_few(struct device *d, const struct linear_args *a, size_t n)
         const struct packed *w = a[i].groups[0].w, *first = a[0].groups[0].w;
         struct gemm_part part[2];
         const struct gemm_rows r = rows_from(&a[i], 0, rows);
-        if (gemm_list_parts(d, w, part) != 1 || !takes_few(&part[0], rows, w->n_out) ||
+        if (gemm_list_parts(d, w, part) != 1 || !gemm_takes_few(&part[0], rows, w->n_out) ||
             w->dtype != first->dtype || w->n_in != first->n_in)
             return false;
         g[i] = rows_of_part(&r, &part[0]);
@@ -322,14 +322,22 @@ static bool give_up(struct device *d)
     return true;
 }
 
+/* True when the parts hold all inputs of the weight. */
+static bool covers(const struct gemm_plan *p, const struct packed *w)
+{
+    if (p->n_parts == 0) return false;
+    const struct gemm_part *last = &p->parts[p->n_parts - 1];
+    return last->k0 + last->k * last->batch >= w->n_in;
+}
+
 bool device_gemm_sums(struct device *d, const struct linear_args *a)
 {
     const struct packed *w = a->groups[0].w;
-    const size_t n_leaves = (w->n_in + w->leaf - 1) / w->leaf;
+    const bool apart = d->arithmetic != DEVICE_FREE; /* leaves have sums of their own */
+    const size_t n_leaves = apart ? (w->n_in + w->leaf - 1) / w->leaf : 1;
     const size_t stride = gemm_rounded_up(w->n_out, GEMM_ALIGN_OUTPUTS);
     struct gemm_plan p = plan_rows(d, w, n_leaves * stride, STATES_BYTES);
-    const struct gemm_part *last = &p.parts[p.n_parts - 1];
-    if (p.n_parts == 0 || p.n_rows == 0 || last->k0 + last->k * last->batch < w->n_in) return false;
+    if (!covers(&p, w) || p.n_rows == 0) return false;
     assert(a->y_stride == w->n_out);
     const size_t in_cache = CACHE_BYTES / (n_leaves * stride * sizeof(float));
     p.n_rows = gemm_smaller(p.n_rows, in_cache > MANY_ROWS ? in_cache : MANY_ROWS);

@@ -165,7 +165,8 @@ static bool passes(struct device *d, const struct device_algorithm *a)
     pattern(d, a->dtype, d->states, n, stride, leaves * a->k, 2);
     forget_differs(d);
     if (a->few) {
-        if (device_product(d, &all)) few_rows(d, &all, rows, other);
+        if (!device_product(d, &all)) return false;
+        few_rows(d, &all, rows, other);
         return nothing_differs(d);
     }
     return device_product(d, &all) && rows_do_not_matter(d, &all, other) &&
@@ -305,11 +306,11 @@ static bool many_holds(struct device *d, const struct packed *w, const struct ge
 static bool few_holds(struct device *d, const struct packed *w, const struct gemm_part *p)
 {
     const struct cuda_gemm all = trial_of(d, w, p, CHECKED_ROWS);
-    if (!p->few) return true;
+    if (!p->few || !gemm_takes_few(p, 1, w->n_out)) return true;
     if (all.rows == 0) return false;
     forget_differs(d);
-    if (device_product(d, &all))
-        few_rows(d, &all, 2 * CUDA_GEMM_FEW_ROWS, d->states + all.batch * all.y_step);
+    if (!device_product(d, &all)) return false;
+    few_rows(d, &all, 2 * CUDA_GEMM_FEW_ROWS, d->states + all.batch * all.y_step);
     return nothing_differs(d);
 }
 
@@ -337,8 +338,7 @@ size_t gemm_list_parts(struct device *d, const struct packed *w, struct gemm_par
     const size_t n_whole = w->n_in / leaf, tail = w->n_in % leaf;
     size_t n = 0;
     if (free) {
-        const bool few = w->dtype != DTYPE_F32 && w->n_in % GEMM_ALIGN_ELEMENTS == 0;
-        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE, CUDA_GEMM_FREE, few};
+        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE, CUDA_GEMM_FREE, false};
         return n;
     }
     const struct device_algorithm *a = NULL;

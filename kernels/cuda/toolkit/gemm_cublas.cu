@@ -1,7 +1,7 @@
 /* Dense products by cuBLASLt. In the arithmetic of the numerics law, for every number of rows and
  * outputs it uses the n-th algorithm without split-K that the library lists for one fixed shape
- * with the product's type and inputs; with f32 sums and without TF32. gemm_cuda.c tests whether the
- * rows or outputs then change a bit. */
+ * with the product's type and inputs; with f32 sums and without TF32. gemm_trials.c tests whether
+ * the rows or outputs then change a bit. */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 

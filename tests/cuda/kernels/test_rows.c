@@ -190,6 +190,75 @@ static void rotations(void)
     both_close(&b);
 }
 
+enum { CACHED_ROWS = 5, CACHED_HD = 80, CACHED_ROT = 48, CACHED_HEADS = 11, CACHED_KV = 9 };
+
+/* Queries, keys and values on their way into a cache of type t: with norms, before the rotation or
+ * after it. More heads than a block takes, and not a multiple of that. Keys are finite, because the
+ * bits of a computed NaN are not the same everywhere. */
+static void heads_into_a_cache(struct both *b, enum dtype t, bool norms_last)
+{
+    static const int32_t positions[CACHED_ROWS] = {0, 63, 64, 100, 5};
+    static const int32_t blocks[2 * CACHED_ROWS] = {3, 1, 0, 2, 4, 5, 7, 6, 9, 8};
+    struct seq_rows seqs[CACHED_ROWS];
+    for (size_t i = 0; i < CACHED_ROWS; i++)
+        seqs[i] = (struct seq_rows){i, 1, (size_t)positions[i], blocks + 2 * i, 0};
+    const size_t n_q = (size_t)CACHED_ROWS * CACHED_HEADS * CACHED_HD;
+    const size_t n_k = (size_t)CACHED_ROWS * CACHED_KV * CACHED_HD;
+    struct twin q = twin_floats(b, n_q, 3.0f, 300), k = twin_floats(b, n_k, 3.0f, 0);
+    struct twin v = twin_floats(b, n_k, 3.0f, 300);
+    struct twin q_norm = twin_floats(b, CACHED_HD, 2.0f, 0),
+                k_norm = twin_floats(b, CACHED_HD, 2, 0);
+    struct twin c = twin_floats(b, CACHED_ROWS * CACHED_ROT / 2, 1.0f, 0);
+    struct twin s = twin_floats(b, CACHED_ROWS * CACHED_ROT / 2, 1.0f, 0);
+    struct twin cache =
+        twin_zeros(b, (size_t)4 * CACHED_ROWS * CACHED_KV * kv_half_bytes(t, CACHED_HD));
+    struct rope_kv_args a = {.q = q.host,
+                             .k = k.host,
+                             .v = v.host,
+                             .q_norm = q_norm.host,
+                             .k_norm = k_norm.host,
+                             .eps = 1e-5f,
+                             .norms_last = norms_last,
+                             .cos = c.host,
+                             .sin = s.host,
+                             .n_rows = CACHED_ROWS,
+                             .n_heads = CACHED_HEADS,
+                             .rot = CACHED_ROT,
+                             .kv = {cache.host, t, CACHED_KV, CACHED_HD, false, 0},
+                             .seqs = seqs,
+                             .n_seqs = CACHED_ROWS};
+    op_rope_kv(&b->cpu, &a);
+    a.q = q.device;
+    a.k = k.device;
+    a.v = v.device;
+    a.q_norm = q_norm.device;
+    a.k_norm = k_norm.device;
+    a.cos = c.device;
+    a.sin = s.device;
+    a.kv.base = cache.device;
+    op_step_begin(&b->gpu, seqs, CACHED_ROWS, CACHED_ROWS);
+    op_rope_kv(&b->gpu, &a);
+    twin_same_floats(b, &q, "queries");
+    twin_same_floats(b, &k, "keys");
+    if (t == DTYPE_F32)
+        twin_same_floats(b, &cache, "keys and values in the cache");
+    else
+        twin_same(b, &cache, "keys and values in the cache");
+    struct twin *all[] = {&q, &k, &v, &q_norm, &k_norm, &c, &s, &cache};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) twin_free(b, all[i]);
+}
+
+static void heads(void)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8_E4M3};
+    struct both b = both_open(9);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        heads_into_a_cache(&b, types[i], false);
+        heads_into_a_cache(&b, types[i], true);
+    }
+    both_close(&b);
+}
+
 /* Runs ops one after another on the same rows, so that a wrong result shows in all that follow. */
 static void elements(void)
 {
@@ -380,6 +449,7 @@ void suite_rows(CU_pSuite suite)
     CU_ADD_TEST(suite, norms);
     CU_ADD_TEST(suite, norms_over_all_heads);
     CU_ADD_TEST(suite, rotations);
+    CU_ADD_TEST(suite, heads);
     CU_ADD_TEST(suite, elements);
     CU_ADD_TEST(suite, grid_sums);
     CU_ADD_TEST(suite, rows_moved);
