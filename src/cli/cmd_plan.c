@@ -243,6 +243,8 @@ static struct status plan_run(const struct plan_options *o, struct config env)
     if (o->job.model.fp8_activations == ACTIVATIONS_INT8 && layout_model.expert_fp8_group > 0)
         layout_model.expert_code_group = layout_model.expert_fp8_group;
     layout_model.on_device = f->gpus_per_node > 0;
+    if (flags_is_given(&o->job.given, "disk") && f->disk_gb_s == 0)
+        return status_make(STATUS_USAGE, "--disk: expected GB/s above 0, found 0");
     if (o->job.files.nodes == NULL) TRY(check_no_nodes(&o->job));
     if (o->job.files.nodes != NULL) TRY(check_nodes(f));
     if (o->job.files.nodes != NULL)

@@ -270,6 +270,14 @@ struct lead_loop {
     bool drains;   /* the run ends early: nothing more is planned */
 };
 
+/* Ends the job: the other ranks are inside a step, or wait for a plan that will never come. */
+static void job_lose(struct job *j, const char *what, const struct status *st)
+{
+    log_line(LOG_ERROR, "%s: %s", what, st->text);
+    job_trace_save(j);
+    comm_abort(j->comm, status_exit(STATUS_LOST));
+}
+
 /* Receives the results of a group's last step from all replicas. After a failure it discards them,
  * so that no rank waits to send one. */
 static struct status job_collect(struct job *j, struct lead_loop *l, uint32_t group,
@@ -277,6 +285,8 @@ static struct status job_collect(struct job *j, struct lead_loop *l, uint32_t gr
 {
     for (uint32_t r = 0; r < j->layout->dp; r++) {
         const struct status got = engine_collect(j->engine, (int32_t)r, &l->result);
+        if (status_failed(&got) && j->hidden.n > 0) /* messages that nobody will receive */
+            job_lose(j, "rows of --save-hidden", &got);
         if (status_failed(&st)) continue;
         const struct lead_span span = job_span_begin(j);
         st = got;
@@ -286,14 +296,6 @@ static struct status job_collect(struct job *j, struct lead_loop *l, uint32_t gr
     l->in_flight[group] = false;
     l->n_in_flight--;
     return st;
-}
-
-/* Ends the job: the other ranks are inside a step, or wait for a plan that will never come. */
-static void job_lose(struct job *j, const char *what, const struct status *st)
-{
-    log_line(LOG_ERROR, "%s: %s", what, st->text);
-    job_trace_save(j);
-    comm_abort(j->comm, status_exit(STATUS_LOST));
 }
 
 /* Leaves after a second signal, without waiting for the steps in flight. */

@@ -92,7 +92,9 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     flags_settings(&job_groups[JOB_LAYOUT], o, NULL, out);
     flags_settings(&job_groups[JOB_FILES], o, NULL, out);
     if (o->files.save_logprobs != NULL) strbuf_puts(out, "--save-logprobs=given\n");
-    if (j->hidden.n > 0) strbuf_printf(out, "--save-hidden=%s\n", o->files.save_hidden);
+    for (uint32_t i = 0; i < j->hidden.n; i++)
+        strbuf_printf(out, "%s%u%s", i == 0 ? "--save-hidden=" : ",", j->hidden.at[i],
+                      i + 1 == j->hidden.n ? "\n" : "");
     if (o->mode == LEAD_EMBED) flags_settings(&job_groups[JOB_EMBED], o, NULL, out);
     if (o->mode == LEAD_RANK) flags_settings(&job_groups[JOB_RANK], o, NULL, out);
     if (o->mode == LEAD_RANK) TRY(job_rank_settings(&j->embed, out));

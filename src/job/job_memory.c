@@ -52,11 +52,15 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .estimate = job_forecast_estimate(j)};
 }
 
-/* Returns the bytes of the rows of --save-hidden on a rank that computes all of these layers: a
- * step's rows as floats, in a message of each step in flight with the lead, and received. */
+/* Returns the bytes of the rows of --save-hidden on a lead that computes all of these layers: a
+ * step's rows once as floats; in the pp + 1 messages in flight to the lead; once as received; and
+ * in the result, whose memory grows by halves (2). */
 static uint64_t saved_bytes(const struct job *j)
 {
-    const uint64_t n_messages = j->o->layout.pp + 2;
+    const uint64_t pp = j->layout != NULL     ? j->layout->pp
+                        : j->o->layout.pp > 0 ? j->o->layout.pp
+                                              : 1;
+    const uint64_t n_messages = pp + 4;
     const size_t row_bytes = hidden_layers_bytes(&j->hidden, j->model.width);
     const uint64_t n_values = (uint64_t)j->hidden.n * j->model.width;
     return (uint64_t)j->o->schedule.step_tokens *
@@ -103,7 +107,7 @@ struct status job_fit_layout(struct job *j, bool *fits)
     const struct weights_fit fit = {.place = j->o->weights.place,
                                     .may_stream = j->o->device.device == DEVICE_CPU,
                                     .step_is_given = flags_is_given(&j->o->given, "step-tokens") ||
-                                                     j->o->files.logits != NULL,
+                                                     j->o->files.logits != NULL || j->hidden.n > 0,
                                     .topo = j->topo,
                                     .flags = &j->o->layout};
     struct layout_budget budget = budget_of(j, bound_of(j));
@@ -190,8 +194,8 @@ static uint64_t bytes_to_divide(const struct job *j)
     const struct layout_memory m =
         layout_memory_of(j->layout, place, budget.kv, budget.step_tokens);
     const uint64_t adapted = adapters_row_bytes(j->adapters.loaded) * budget.step_tokens;
-    const uint64_t taken =
-        mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted + UNCOUNTED_BYTES / 2;
+    const uint64_t taken = mem_resident_bytes() + m.workspace_bytes + m.exchange_bytes + adapted +
+                           saved_bytes(j) + UNCOUNTED_BYTES / 2;
     return less(j->o->weights.memory_bytes, taken);
 }
 

@@ -245,8 +245,13 @@ static struct status check_step_tokens(const struct job *j)
     if (row_bytes < saved_bytes) row_bytes = saved_bytes;
     const size_t most = ((size_t)INT_MAX - MESSAGE_HEADERS_BYTES) / (row_bytes + SCORE_BYTES);
     if (n <= most) return status_ok();
-    return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %zu",
-                       has_logits ? " with --logits" : "", most, n);
+    const bool by_hidden = j->hidden.n > 0 && row_bytes == saved_bytes;
+    return status_make(
+        STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %zu%s",
+        by_hidden    ? " with --save-hidden of these layers"
+        : has_logits ? " with --logits"
+                     : "",
+        most, n, flags_is_given(&j->o->given, "step-tokens") ? "" : " (the default): give fewer");
 }
 
 static struct status read_hidden_layers(struct job *j)

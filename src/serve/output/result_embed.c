@@ -124,6 +124,7 @@ struct status result_embed_body(const struct request *r, const struct embed_rule
     TRY(add_vectors(r, rules, true, out));
     strbuf_puts(out, "],\"model\":");
     strbuf_json_string(out, model != NULL ? model : "", n_model);
+    if (r->n_cut > 0) strbuf_printf(out, ",\"cut_tokens\":%zu", r->n_cut);
     strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", r->n_prompt,
                   r->n_prompt);
     return strbuf_status(out);
