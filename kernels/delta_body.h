@@ -8,8 +8,11 @@
  *     row t:    d = (v - decay * m) * beta
  *     for i:    S_i = k_i d + decay S_i;    o += q_i S_i;    next m += k'_i S_i   (k' of row t + 1)
  *
- * With a decay for each channel, d = (v - m) * beta, and the next m adds k'_i times the decay_i of
- * row t + 1 instead of k'_i.
+ * With a decay for each channel:
+ *
+ *     row t:    d = (v - m) * beta
+ *     for i:    S_i = k_i d + decay_i S_i;    o += q_i S_i;    next m += (k'_i decay'_i) S_i
+ *                                                              (k', decay' of row t + 1)
  */
 #ifndef SHOAL_KERNELS_DELTA_BODY_H
 #define SHOAL_KERNELS_DELTA_BODY_H
@@ -41,7 +44,7 @@ ALWAYS_INLINE void delta_read(const struct state_run *r, size_t j, size_t w, boo
     }
 }
 
-/* What a call of delta_row computes besides its columns; constants. */
+/* Compile-time constants of a call of delta_row. */
 struct delta_row_kind {
     bool has_next; /* there is a next row, for which m is set */
     bool by_channel;

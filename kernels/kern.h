@@ -99,8 +99,8 @@ struct linear_group {
  * With leaves, each leaf has its own chain from +0, and its f32 partial sum p goes to the grid:
  *     llrint(p * 2^g); a leaf with !(|p| < 2^(51-g)) counts as 0 and adds 1 to the row's counter.
  *     sums[row][n] = the integer sum over the local leaves.
- * With leaves and sums NULL: y[row][n] = (float)((double)sum * 2^-g), or with `adds` (devices only)
- * y[row][n] += that; the row's counter is added to bad[row]. There is one group.
+ * With leaves and sums NULL, for one group only: y[row][n] = (float)((double)sum * 2^-g), or with
+ * `adds` (devices only) y[row][n] += that value. The row's counter is added to bad[row].
  * All groups have the same N and K.
  *
  * With quantized weights of an integer kind (int8, int4, mxfp4) and xq given:
@@ -130,7 +130,7 @@ struct linear_args {
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
     int32_t *bad;  /* [rows] counters, with leaves and sums NULL */
-    bool adds;     /* likewise, on a device: y += */
+    bool adds;     /* with leaves and sums NULL, devices only: y += the values */
     bool exact;    /* float weights in the order above on every device, for router logits */
 };
 

@@ -21,7 +21,7 @@ ALWAYS_INLINE void fp8_quad(struct fp8_codes c, struct v16 scale, fp8_large larg
         return;
     }
     fp8_floats v[FP8_VECTORS][QUANT_QUAD];
-    fp8_usual(c, 0, scale, v[0]); /* no loop: v then stayed in memory */
+    fp8_usual(c, 0, scale, v[0]); /* in a loop, v would be in memory */
     if (FP8_VECTORS > 1) fp8_usual(c, FP8_VECTORS - 1, scale, v[FP8_VECTORS - 1]);
     UNROLL(4)
     for (size_t j = 0; j < QUANT_QUAD; j++) w[j] = fp8_joined(v, j);
@@ -73,7 +73,7 @@ ALWAYS_INLINE void fp8_convert(size_t n_panels, size_t n, const uint8_t *codes, 
                                struct fp8_piece *f, float *to)
 {
     const size_t stride = n_panels * PANEL_COLUMNS;
-    const fp8_large large = f->large; /* stores to `to` would have it loaded again */
+    const fp8_large large = f->large; /* in a register: stores to `to` could change f */
     for (size_t k = 0; k < n; k += QUANT_QUAD, codes += FP8_LINE, to += QUANT_QUAD * stride) {
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {

@@ -9,8 +9,9 @@
 #define SHOAL_KERNELS_LINEAR_FP8_FEW_H
 
 enum {
-    FP8_SPLIT_ROWS = 2, /* most rows for which the vectors of a panel follow one another, so that
-                           all sums fit the registers of AVX2; each of them loads the inputs */
+    FP8_SPLIT_ROWS = 2, /* most rows for which the vectors of a panel are computed one after
+                           another, so that all sums fit the registers of AVX2. Each vector then
+                           loads the inputs again */
 };
 
 /* The position of a register tile in one group of inputs. */

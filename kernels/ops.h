@@ -192,12 +192,13 @@ static inline size_t delta_value_heads(const struct delta_shape *s)
     return s->is_cut ? s->n_own : (size_t)s->n_heads * s->per_key;
 }
 
-/* Return how many decays a row has, and how many decays and betas, which stand in this order. */
+/* Returns the number of a row's decays. */
 static inline size_t delta_decays(const struct delta_shape *s)
 {
     return delta_value_heads(s) * (s->by_channel ? s->key_dim : 1);
 }
 
+/* Returns the number of a row's gates: its decays and, after them, its betas. */
 static inline size_t delta_gates(const struct delta_shape *s)
 {
     return delta_decays(s) + delta_value_heads(s);
@@ -223,17 +224,18 @@ struct delta_states {
  *   beta = 1 / (1 + exp(-b));  decay = exp(-(exp(decay_log) * softplus(a + step_bias))), with
  *   softplus(x) = x > 20 ? x : (float)log(1 + (double)exp(x))
  *   o = delta_rule;  out_i = swiglu(gate z_i, rmsnorm(o of a value head, norm)_i)
- * With by_channel, a and step_bias have key_dim values for each value head, which all have its
- * decay_log, and out_i = rmsnorm(o, norm)_i * sigmoid(z_i).
+ * With by_channel, a and step_bias have key_dim values for each value head. They give it key_dim
+ * decays, all with its decay_log; and out_i = rmsnorm(o, norm)_i * sigmoid(z_i).
  * Before the call, a sequence's slot holds its states after its earlier rows; afterwards, after its
  * last row. */
 struct delta_args {
     struct delta_shape shape;
     struct head_view q, k, v, z;        /* key heads; in v and z each [per_key, value_dim] */
-    struct head_view a, b;              /* key heads, each [per_key]; a by_channel: [per_key,
-                                           key_dim] */
+    struct head_view a, b;              /* key heads, each [per_key]; with by_channel,
+                                           a: each [per_key, key_dim] */
     const float *conv;                  /* [n_taps, C] */
-    const float *decay_log, *step_bias; /* [value heads]; step_bias by_channel: [.., key_dim] */
+    const float *decay_log, *step_bias; /* [value heads]; with by_channel, step_bias:
+                                           [value heads, key_dim] */
     const float *norm;                  /* [value_dim] */
     float query_scale;
     struct delta_states states;

@@ -9,11 +9,13 @@
 /* Not zero if a scale times 2^120 may overflow. */
 typedef int fp8_large;
 
-/* The packed bytes of four inputs of sixteen outputs, and the weights of one input, by vectors. */
+/* The packed bytes of four inputs of sixteen outputs. */
 enum { FP8_VECTORS = 2 };
 struct fp8_codes {
-    __m256i v[FP8_VECTORS];
+    __m256i v[FP8_VECTORS]; /* eight outputs in each */
 };
+
+/* One input of the eight outputs of a vector, as floats. */
 typedef __m256 fp8_floats;
 
 ALWAYS_INLINE bool fp8_scales_fit(__m256 scale)
@@ -38,7 +40,7 @@ ALWAYS_INLINE struct v16 fp8_enlarged(struct v16 scale)
     return (struct v16){_mm256_mul_ps(scale.a, factor), _mm256_mul_ps(scale.b, factor)};
 }
 
-/* Above 0x74 for each number of b that takes the longer path; see fp8_rare in avx512/fp8.h. */
+/* Above 0x74 for each number of b that takes the longer path; see fp8_is_rare in avx512/fp8.h. */
 ALWAYS_INLINE __m256i fp8_rank(__m256i b)
 {
     return _mm256_and_si256(_mm256_add_epi8(b, _mm256_set1_epi8(118)), _mm256_set1_epi8(0x7D));
@@ -50,7 +52,7 @@ ALWAYS_INLINE struct fp8_codes fp8_load(const uint8_t *codes)
     return (struct fp8_codes){{_mm256_loadu_si256(v), _mm256_loadu_si256(v + 1)}};
 }
 
-/* Whether a number takes the longer path. */
+/* True when `large` is set or a number needs the longer path, fp8_any. */
 ALWAYS_INLINE bool fp8_is_rare(struct fp8_codes c, fp8_large large)
 {
     const __m256i most = _mm256_max_epi8(fp8_rank(c.v[0]), fp8_rank(c.v[1]));
@@ -72,12 +74,12 @@ ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large
     }
 }
 
-/* v[j] = vector i of input j times its scale, which is enlarged; no number is rare. `keep` clears
- * the copies of the sign, and the other number below:
+/* v[j] = vector i of input j times `scale`, which is enlarged. No number of c is rare.
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
- *     shifted right by 4, the sign following     s ssss eeee mmm ....
- *     the upper half of a float                  s 0000 eeee mmm 0000
- * The lower byte comes to the same places as a product: 16 times a signed byte. */
+ *     after an arithmetic shift right by 4       s ssss eeee mmm ....
+ *     with `keep`: the upper half of a float     s 0000 eeee mmm 0000
+ * `keep` clears the copies of the sign and the bits of all other numbers (dots). A multiplication
+ * by 16 brings a lower byte, read as a signed number, to the same bits. */
 ALWAYS_INLINE void fp8_usual(struct fp8_codes c, size_t i, struct v16 scale, fp8_floats *v)
 {
     const __m256i keep = _mm256_set1_epi32((int)0x87F00000);

@@ -2,8 +2,8 @@
  * number's bits, moved to their places in a float, are the number times 2^-120, because the
  * exponents' biases are 7 and 127. The scale makes up for it. Subnormal numbers would become
  * subnormal floats, whose products take over 100 cycles on Intel's CPUs; so a vector with one of
- * them or with a NaN takes a longer path. Zeros do not: rounding to a coarser format before may
- * have made every hundredth weight zero. */
+ * them or with a NaN takes a longer path (fp8_is_rare). Zeros take the usual path: if the weights
+ * were once rounded to a coarser format, one in a hundred may be zero. */
 #ifndef SHOAL_KERNELS_AVX512_FP8_H
 #define SHOAL_KERNELS_AVX512_FP8_H
 
@@ -13,11 +13,13 @@
 /* Not zero if a scale times 2^120 may overflow. */
 typedef __mmask64 fp8_large;
 
-/* The packed bytes of four inputs of sixteen outputs, and the weights of one input, by vectors. */
+/* The packed bytes of four inputs of sixteen outputs. */
 enum { FP8_VECTORS = 1 };
 struct fp8_codes {
     __m512i v[FP8_VECTORS];
 };
+
+/* One input of sixteen outputs, as floats. */
 typedef __m512 fp8_floats;
 
 /* Loads scales [i, i + 16) of a packed weight. Sets *large if the magnitude of one
@@ -42,11 +44,12 @@ ALWAYS_INLINE struct fp8_codes fp8_load(const uint8_t *codes)
     return (struct fp8_codes){{_mm512_loadu_si512(codes)}};
 }
 
-/* Whether `large` is set or a number is NaN, subnormal, or one of the two least normal ones. Their
- * magnitudes as bytes and the zeros' come last once 118 is added; without bit 1 zeros come earlier:
- *     magnitude   10 to 126   127    0      1 to 9
- *     + 118       0 to 0x74   0x75   0x76   0x77 to 0x7F   without the sign
- *     bit 1 off   0 to 0x74   0x75   0x74   0x75 to 0x7D */
+/* True when `large` is set, or a number is NaN (magnitude 127), subnormal (1 to 7), or one of the
+ * two smallest normal numbers (8 and 9). Adding 118 moves these magnitudes and 0 above 0x74;
+ * clearing bit 1 then takes 0 out again:
+ *     magnitude, 7 bits   10 to 126   127    0      1 to 9
+ *     + 118, 7 bits       0 to 0x74   0x75   0x76   0x77 to 0x7F
+ *     bit 1 cleared       0 to 0x74   0x75   0x74   0x75 to 0x7D */
 ALWAYS_INLINE bool fp8_is_rare(struct fp8_codes c, fp8_large large)
 {
     const __m512i rank =
@@ -65,12 +68,12 @@ ALWAYS_INLINE void fp8_any(struct fp8_codes c, struct v16 scale, fp8_large large
         w[j].v = _mm512_mul_ps(v16_e4m3(b), s);
 }
 
-/* v[j] = input j times its scale, which is enlarged; no number is rare. `keep` clears the copies of
- * the sign, and the other number below:
+/* v[j] = input j times `scale`, which is enlarged. No number of c is rare.
  *     16 bits, the upper byte an E4M3 number     s eeee mmm ........
- *     shifted right by 4, the sign following     s ssss eeee mmm ....
- *     the upper half of a float                  s 0000 eeee mmm 0000
- * The lower byte comes to the same places as a product: 16 times a signed byte. */
+ *     after an arithmetic shift right by 4       s ssss eeee mmm ....
+ *     with `keep`: the upper half of a float     s 0000 eeee mmm 0000
+ * `keep` clears the copies of the sign and the bits of all other numbers (dots). A multiplication
+ * by 16 brings a lower byte, read as a signed number, to the same bits. */
 ALWAYS_INLINE void fp8_usual(struct fp8_codes c, size_t i, struct v16 scale, fp8_floats *v)
 {
     const __m512i keep = _mm512_set1_epi32((int)0x87F00000);

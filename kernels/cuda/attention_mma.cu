@@ -20,8 +20,8 @@
  *   out_d = O_d / L; with a sink O_d / (L + 2^(sink log2 e - M)); all of them NaN if a value that
  *       the row sees is not finite
  * Nothing here depends on other rows, on how tiles are divided among blocks, or on how heads share
- * a block. With s = scale * max_j sum_d |q_d k_jd| the error is at most max |v_jd| (2^-10 + 2^-10
- * s), for i8 twice that, besides the error of f32 itself. */
+ * a block. With S = scale * max_j sum_d |q_d k_jd| the error is at most max |v_jd| (2^-10 + 2^-10
+ * S), for i8 twice that, besides the error of f32 itself. */
 
 struct mma_fold {
     float max, old_factor, factor;
@@ -204,8 +204,8 @@ BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* c[n] = weights times the 8 columns from d + 8 (n % COLUMN_TILES) on of the values, for row tile n
- * / COLUMN_TILES, summed from +0 over the slots by steps of 16. */
+/* c[n] = the weights of row tile n / COLUMN_TILES times 8 columns of the values, from column
+ * d + 8 (n % COLUMN_TILES) on; summed from +0 over the slots, by steps of 16. */
 BLOCK_INLINE void mma_products(const struct mma_part *p, uint32_t d,
                                struct half_a (*weights)[THREAD_SLOTS], uint32_t slot,
                                struct half_sums (*c)[WARP_LANES])
@@ -260,7 +260,7 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
                            const float *x, float *o)
 {
     BLOCK_UNROLL
-    for (uint32_t k = 0; k < 2; k++) { /* no branches between tensor-core products: select */
+    for (uint32_t k = 0; k < 2; k++) { /* selects, so that no branch parts the mma products */
         const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
         o[k] = p->is_whole || row->j0[r] < row->j1[r] ? next : o[k];
     }
@@ -442,7 +442,7 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         }
     }
     for (p.tile = p.begin; p.tile < p.end; p.tile++) {
-        BLOCK_ROLLED /* an inner loop, which keeps its registers free of what only masks need */
+        BLOCK_ROLLED /* an own loop, without registers for masks */
             for (; p.tile >= p.whole_begin && p.tile < p.whole_end; p.tile++)
                 mma_tile(&p, true, q, rows, o);
         if (p.tile < p.end) mma_tile(&p, false, q, rows, o);

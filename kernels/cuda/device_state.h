@@ -190,12 +190,15 @@ struct status device_wire_reserve(struct device *d, enum device_wire which, size
 struct status device_gemm_open(struct device *d);
 void device_gemm_close(struct device *d);
 
-/* Local. Run linears of one group with row-major weights (w->flat). device_gemm_columns: n linears
- * without leaves (K-blocks), in which the same rows are rounded once. device_gemm_leaves: integer
- * sums of leaves (a->sums). device_gemm_sums: their values (a->sums NULL); false: the library does
- * not have the products for all leaves, and nothing was run. */
+/* Local. Runs n linears without leaves (K-blocks), of the same rows, which are rounded once. Of
+ * this and the next two functions: each linear has one group, with row-major weights (w->flat). */
 void device_gemm_columns(struct device *d, const struct linear_args *a, size_t n);
+
+/* Local. Runs a linear with leaves whose integer sums are wanted (a->sums). */
 void device_gemm_leaves(struct device *d, const struct linear_args *a);
+
+/* Local. Runs a linear with leaves whose values are wanted (a->sums NULL). False: the library does
+ * not have the products for all leaves, and y is unchanged. */
 bool device_gemm_sums(struct device *d, const struct linear_args *a);
 
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);

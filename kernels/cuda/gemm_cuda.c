@@ -214,7 +214,8 @@ struct gemm_plan {
     size_t n_parts, n_rows;
 };
 
-/* Returns the most rows of one product, because no trial had more. */
+/* Returns the most rows of one product. With DEVICE_LAW it has no more rows than the trials had,
+ * which have shown the bits; otherwise there is no bound. */
 static size_t most_rows(const struct device *d, const struct gemm_part *parts, size_t n)
 {
     if (d->arithmetic != DEVICE_LAW) return SIZE_MAX;
@@ -224,7 +225,8 @@ static size_t most_rows(const struct device *d, const struct gemm_part *parts, s
     return GEMM_TRIED_MANY_ROWS;
 }
 
-/* Plans a linear whose partial results take `floats` for each row in `room` bytes. */
+/* Plans a linear: finds its parts, and how many rows fit into the memory of the operands and into
+ * `room` bytes for partial results, which are `floats` floats for each row. */
 static struct gemm_plan plan_rows(struct device *d, const struct packed *w, size_t floats,
                                   size_t room)
 {

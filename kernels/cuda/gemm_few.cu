@@ -4,8 +4,9 @@
  * of up to sixteen rows; cp.async copies weights and rows to shared memory some steps ahead. Blocks
  * of several linears that read the same rows run side by side.
  *
- *     a stage   [32][64]  weights, then [16][64] rows; 16-byte pieces of a row are permuted (XOR),
- * so that ldmatrix meets every bank once */
+ * A stage in shared memory holds the 64 inputs of a step in 48 lines: the weights of 32 outputs,
+ * then 16 rows. The 16-byte pieces of a line are permuted (XOR), so that ldmatrix meets each bank
+ * once. */
 #include "kernels/cuda/mma.h"
 
 enum {
@@ -30,8 +31,9 @@ struct few_product {
     uint16_t *shared;
 };
 
-/* What a thread copies in each step: one piece of each of LINES lines, of outputs and then of rows.
- * Addresses are computed once, because a step's products take fewer cycles than its addresses. */
+/* What a thread copies in each step: one piece of each of LINES lines of the stage, which hold
+ * first the weights of outputs, then rows. Addresses are computed once, because a step's products
+ * take fewer cycles than its addresses. */
 struct few_copies {
     const uint16_t *from[LINES]; /* the piece of the next step */
     uint32_t to;                 /* place in a stage of the first line's piece */
@@ -60,8 +62,7 @@ BLOCK_INLINE void few_prepare(const struct few_product *p, uint32_t t, struct fe
     }
 }
 
-/* Begins the copies of a step. Inputs and outputs that do not exist become zeros; rows that do not
- * exist may hold anything. */
+/* Begins the copies of a step. Inputs, outputs and rows that do not exist become zeros. */
 BLOCK_INLINE void few_fetch(const struct few_product *p, uint16_t *stage, struct few_copies *c)
 {
     const bool inside = c->k < p->a->k;

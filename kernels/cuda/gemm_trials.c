@@ -175,8 +175,8 @@ static bool passes(struct device *d, const struct device_algorithm *a)
            nothing_differs(d);
 }
 
-/* Returns an algorithm of the library's list for many rows that gives the bits of a->algorithm, or
- * that one. */
+/* Returns the first algorithm of the library's list for many rows that gives the bits of
+ * a->algorithm; a->algorithm itself if there is none. */
 static uint32_t find_many(struct device *d, const struct device_algorithm *a)
 {
     struct device_algorithm tried = *a;

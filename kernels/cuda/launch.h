@@ -128,16 +128,17 @@ enum {
     CUDA_FEW_STAGES = 5,   /* steps held in shared memory, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* bytes from panel to panel, so that banks differ */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_GROUPS_SLICE = 32,  /* linear_groups: inputs that one thread adds up, */
-    CUDA_GROUPS_SLOTS = 256, /* most slices times rows in shared memory, */
-    CUDA_GROUPS_SLOT = PANEL_COLUMNS * 12, /* bytes of each, with its term */
+    CUDA_GROUPS_SLICE = 32,  /* linear_groups: inputs of a slice, which one thread adds up */
+    CUDA_GROUPS_SLOTS = 256, /* most slots in shared memory; slots: slices times rows */
+    CUDA_GROUPS_SLOT = PANEL_COLUMNS * 12,  /* bytes of a slot: i32 sums; operands of fma */
     CUDA_ROPE_HEADS = CUDA_THREADS / LANES, /* heads of a block of rope_kv */
-    CUDA_LIST = 4,                /* most linears of one launch */
-    CUDA_ROUND_RUN = 4,           /* gemm_round: elements of a thread */
-    CUDA_GEMM_FEW_ROWS = 16,      /* gemm_few: rows and outputs of a block, */
+    CUDA_LIST = 4,                          /* most linears of one launch */
+    CUDA_ROUND_RUN = 4,                     /* gemm_round: elements of a thread */
+    CUDA_GEMM_FEW_ROWS = 16,                /* gemm_few: rows and outputs of a block, */
     CUDA_GEMM_FEW_OUTPUTS = 32,
     CUDA_GEMM_FEW_STAGES = 8, /* and steps of 64 inputs held in shared memory */
-    CUDA_GEMM_FEW_SHARED = CUDA_GEMM_FEW_STAGES * (CUDA_GEMM_FEW_ROWS + CUDA_GEMM_FEW_OUTPUTS) * 128,
+    CUDA_GEMM_FEW_SHARED =
+        CUDA_GEMM_FEW_STAGES * (CUDA_GEMM_FEW_ROWS + CUDA_GEMM_FEW_OUTPUTS) * 128,
     CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of this */
     CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
@@ -324,13 +325,14 @@ struct linear_work {
     uint32_t leaf0;       /* the leaf (K-block) of blocks with b.z = 0 */
     float *y;
     size_t y_stride;
-    int64_t *sums;        /* zeroed before the launch. With linear_mma_fold NULL: the values of
-                             the sums are written to y, or with `adds` added to it, */
-    int32_t *bad;         /* and the rows' counters are added to bad */
-    bool adds;
+    int64_t *sums;        /* zeroed before the launch; NULL (linear_mma_fold only): the values of
+                             the sums go to y, and the rows' counters to bad */
+    int32_t *bad;         /* with sums NULL: [rows] counters, added to */
+    bool adds;            /* with sums NULL: the values are added to y */
     const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
-    bool leafy;     /* tensor cores: writes sums; b.z counts leaves */
+    bool leafy;     /* tensor cores: the linear has leaves, which b.z counts (linear_mma_fold: a
+                       block computes all of them) */
     uint32_t slots; /* linear_groups: slices times rows in shared memory */
 };
 
@@ -351,8 +353,8 @@ struct half_rows_work {
     size_t stride; /* a multiple of CUDA_HALF_RUN */
 };
 
-/* Products of n linears with the same 16-bit rows: y[row][n] = the sum over k inputs, in f32. b.z
- * counts a batch, with steps between its elements. */
+/* The products of several linears with the same 16-bit rows: y[row][output] = the f32 sum over k
+ * inputs. Product b.z of a batch begins b.z steps (x_step, w_step, y_step) after the first one. */
 struct gemm_few_part {
     const void *w; /* [n_out, w_stride] */
     size_t w_stride, y_stride;
@@ -387,8 +389,8 @@ struct gemm_leaves_work {
     int64_t *sums;
 };
 
-/* y = the value of the sum of n_parts partial sums (see gemm_leaves_work), or with `adds` y += it. A
- * partial sum beyond the grid adds 1 to bad[row] instead. */
+/* y = the value of the sum of n_parts partial sums (see gemm_leaves_work), or with `adds` y += it.
+ * A partial sum beyond the grid adds 1 to bad[row] instead. */
 struct gemm_sums_work {
     const float *parts;
     size_t n_parts, step, stride, n_out;

@@ -150,8 +150,9 @@ static struct choice choose(const struct device *d, const struct linear_args *a,
                            false};
 }
 
-/* Returns how many slices times rows a block of linear_groups holds: all that it has, or as many as
- * fit. Little shared memory lets many blocks run at one time. */
+/* Returns how many slots (slices times rows) a block of linear_groups has in shared memory: as many
+ * as its inputs and rows need, at most CUDA_GROUPS_SLOTS. The less shared memory blocks take, the
+ * more of them run at the same time. */
 static uint32_t groups_slots(const struct linear_args *a, bool leafy)
 {
     const struct packed *w = a->groups[0].w;
@@ -366,8 +367,8 @@ static void zero_sums(struct device *d, const struct linear_args *a)
     }
 }
 
-/* Returns the linear for rows [row, row + n) of its group alone, counted from the group's first,
- * with the row as number 0. `group` becomes its group. */
+/* Returns the linear for rows [row, row + n) of a's only group, which become its rows [0, n). It
+ * borrows *group and *xq, which are set. The caller sets `sums`. */
 static struct linear_args rows_alone(const struct linear_args *a, size_t row, size_t n,
                                      struct linear_group *group, struct quant_rows *xq)
 {
@@ -410,7 +411,7 @@ static void values_of_sums(struct device *d, const struct linear_args *a)
                                             .y = some.y,
                                             .adds = a->adds,
                                             .bad = some.bad});
-        d->gemm.rounded.x = NULL; /* the next rows */
+        d->gemm.rounded.x = NULL; /* rounds the next rows anew */
     }
 }
 

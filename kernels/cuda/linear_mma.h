@@ -19,9 +19,11 @@
  *     MMA_STEP                inputs fetched per step
  *     MMA_STAGES              steps held in shared memory
  *     MMA_WINDOWS             windows held in shared memory: the scales and so on of GROUPS groups
- *     MMA_FOLDS               1: a block computes all leaves (K-blocks) of its outputs, one after
- * the other, and adds their grid integers in registers; 0: b.z is the leaf, and blocks add by
- * atomics, which many rows would wait for MMA_SHARED              bytes of shared memory */
+ *     MMA_FOLDS               1: a block computes all leaves (K-blocks) of its outputs in turn,
+ *                             and adds their grid integers in registers;
+ *                             0: b.z is the leaf, and blocks add by atomics; with many rows,
+ *                             blocks would wait for these
+ *     MMA_SHARED              bytes of shared memory */
 enum {
     GROUPS = 8,
     PIECE = 16,       /* bytes of one copy */

@@ -194,8 +194,8 @@ static void op_rope_kv_cuda(struct device *d, const struct rope_kv_args *a)
     const size_t of_q = (a->n_heads + CUDA_ROPE_HEADS - 1) / CUDA_ROPE_HEADS;
     const size_t of_kv = (a->kv.n_kv_heads + CUDA_ROPE_HEADS - 1) / CUDA_ROPE_HEADS;
     const size_t n_floats = CUDA_THREADS + CUDA_ROPE_HEADS * (1 + (size_t)a->kv.head_dim);
-    w.args.n_seqs = 0;
-    w.args.seqs = NULL; /* they move from step to step, and graphs compare arguments */
+    w.args.n_seqs = 0; /* the kernel does not read the sequences, and graphs compare arguments */
+    w.args.seqs = NULL;
     d->rows_in_use = true;
     device_launch(d, CUDA_KERNEL_rope_kv,
                   (struct cuda_grid){(uint32_t)(of_q + 2 * of_kv), (uint32_t)a->n_rows, 1,

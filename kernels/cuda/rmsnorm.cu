@@ -13,7 +13,7 @@ struct norm_part {
     const float *row; /* [n] in global memory */
     const float *x;   /* [n] the row's copy, or row itself if it is too long */
     float *y;         /* [n] in global memory */
-    float *lanes;     /* [LANES] chains, then 1 / sqrt(...) and the mean */
+    float *lanes;     /* [LANES] chains, 1 / sqrt(mean square + eps), and the mean */
 };
 
 /* Loads elements d, d + step, ... below n; those from n on are `rest`. All loads are under way
@@ -59,7 +59,7 @@ BLOCK_INLINE void norm_mean(const struct norm_part *p)
     BLOCK_SYNC();
 }
 
-/* The mean is 0 for an RMS norm. */
+/* Squares x - mean; the mean is 0 for an RMS norm. Sets lanes[LANES], the norm's factor. */
 BLOCK_INLINE void norm_square_chains(const struct norm_part *p)
 {
     FOR_THREADS(t)
@@ -115,7 +115,7 @@ BLOCK_INLINE void rmsnorm_block(const struct norm_work *work, struct cuda_block 
                                 lanes};
     FOR_THREADS(t)
     {
-        if (t == 0) lanes[LANES + 1] = 0.0f; /* the mean, for a layer norm */
+        if (t == 0) lanes[LANES + 1] = 0.0f; /* the mean of an RMS norm */
         if (copy != NULL) norm_copy(&p, t, copy);
     }
     BLOCK_SYNC();

@@ -1,5 +1,6 @@
-/* RoPE: computes the cosines and sines for a step's rows, and rotates copies of heads' rotary
- * parts. One thread per pair. rope_kv.cu rotates the heads of other attention. */
+/* RoPE, one thread per pair: rope_table computes the cosines and sines for a step's rows;
+ * rope_tails rotates the rotary parts of heads, for latent attention and its index, into other
+ * memory. Heads of other attention are rotated by rope_kv.cu. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
