@@ -1,5 +1,5 @@
-/* Kimi-Linear: which layers have the delta rule with a decay for each channel, its sizes, and
- * fields that shoal does not run. Called by arch.c. */
+/* Reads Kimi-Linear's config: marks the layers that have a delta rule with a decay for each
+ * channel, sets the rule's sizes, and refuses fields that shoal cannot run. Called by arch.c. */
 #include "arch/arch_private.h"
 
 #include <string.h>
@@ -10,7 +10,8 @@ static struct status expected(const struct arch_reading *r, const char *key, con
                        r->m.family->title);
 }
 
-/* Refuses names that transformers takes for others: programs differ in which of two they read. */
+/* Refuses the first name of each pair. transformers takes it for another name of the second field;
+ * programs differ in which of the two they read. */
 static struct status check_names(const struct arch_reading *r)
 {
     static const char *const names[][2] = {{"max_position_embeddings", "model_max_length"},
@@ -40,7 +41,8 @@ static struct status check_unread(const struct arch_reading *r)
     return status_ok();
 }
 
-/* The members of linear_attn_config that are numbers; they precede the fields outside it. */
+/* Reads the numbers of linear_attn_config. They override the sizes that were read from fields
+ * outside it. */
 static struct status read_sizes(struct arch_reading *r)
 {
     struct arch_delta *d = &r->m.delta;

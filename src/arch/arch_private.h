@@ -73,8 +73,8 @@ struct status arch_derive_gemma(struct arch_reading *r);
  * "full_attention_interval", and checks the rule's sizes. Errors: STATUS_INPUT. */
 struct status arch_derive_delta(struct arch_reading *r);
 
-/* arch_kimi.c. Local. For Kimi-Linear: marks the layers with a delta rule, sets its sizes, and
- * refuses fields that shoal does not run. Errors: STATUS_INPUT. */
+/* arch_kimi.c. Local. For Kimi-Linear: marks the layers with a delta rule, sets the rule's sizes,
+ * and refuses config fields that shoal cannot run. Errors: STATUS_INPUT. */
 struct status arch_derive_kimi(struct arch_reading *r);
 
 /* arch_mamba.c. Local. For models with Mamba-2 layers: arch_derive_blocks sets the number of layers

@@ -53,7 +53,7 @@ uint32_t arch_delta_unit(const struct js_node *config)
         const double unit = floor(n_values / n_keys) * n;
         return unit <= UINT32_MAX / 2 ? (uint32_t)unit : 0;
     }
-    /* Kimi-Linear: one head */
+    /* Kimi-Linear: a unit is one head, as each key head has one value head */
     const double head = number_or(js_get(config, "linear_attn_config"), "head_dim",
                                   number_or(config, "linear_head_dim", 0));
     return head >= 1 && head <= UINT32_MAX / 2 ? (uint32_t)head : 0;

@@ -108,7 +108,8 @@ static const struct arch_tensor tensors[] = {
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_O, PART_ANY_DELTA, "linear_attn.out_proj.weight", DIM_D,
             DIM_DELTA_V),
      .has_leaves = true},
-    /* a delta rule with a decay for each channel; its narrow linears stay as they are */
+    /* a delta rule with a decay for each channel; its narrow linears are of the router's class,
+     * which is quantized only if --policy says so */
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_Q, PART_CHANNELS, "linear_attn.q_proj.weight",
             DIM_DELTA_K, DIM_D)},
     {MATRIX(CLASS_ATTENTION, WEIGHT_DELTA_K, PART_CHANNELS, "linear_attn.k_proj.weight",

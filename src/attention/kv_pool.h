@@ -40,7 +40,7 @@ const char *kv_dtype_name(enum dtype t);
 /* Local. Returns the bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);
 
-/* Local. Bytes of one head's half of a block, with the index keys after it. */
+/* Local. Returns the bytes of K, or V, of one head in a block, and of the index keys after them. */
 uint64_t kv_pool_half_bytes(const struct kv_shape *shape);
 
 /* Local. Bytes that one block takes over all layers of a rank, without index keys. */

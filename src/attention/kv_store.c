@@ -335,9 +335,9 @@ static bool take_store_file(void *user, const char *path)
     struct reading *r = user;
     const int fd = file_open_regular(path, O_RDONLY | O_NOFOLLOW);
     if (fd < 0) {
-        /* no file of a store: a FIFO, a socket, a device, a folder, a symlink */
+        /* a FIFO, a socket, a device, a symlink; or a folder, which unlink does not remove */
         if (errno == EINVAL || errno == ELOOP) unlink(path);
-        return true; /* else another job has removed the file; the next one may do */
+        return true; /* also if another job has removed it: other files may have the heads */
     }
     struct store_header h;
     char *index = NULL;
@@ -445,7 +445,8 @@ void kv_store_sweep(struct kv_store *s)
     struct status st = status_ok();
     s->unswept_bytes = 0;
     snprintf(path, sizeof path, "%s/written", s->dir);
-    /* before the list, which may miss files written from now on */
+    /* empties the counter before listing: the list may miss files written from now on, so the next
+     * sweep must count them */
     const int fd = file_open_regular(path, O_WRONLY | O_TRUNC | O_NOFOLLOW);
     if (fd >= 0) close(fd);
     for (unsigned i = 0; i < N_FOLDERS && !status_failed(&st); i++) st = list_folder(s, i, &l);

@@ -16,7 +16,7 @@ struct status file_read(const char *path, size_t max_bytes, char **out, size_t *
  * EINVAL: found something else than a regular file. */
 int file_open_regular(const char *path, int flags);
 
-/* Local. As fopen(path, "we"), but as file_open_regular. */
+/* Local. As fopen(path, "we"), but opens regular files only and never waits (file_open_regular). */
 FILE *file_create_regular(const char *path);
 
 /* Local. True when the path leads to a regular file. */

@@ -96,10 +96,10 @@ struct bench_machine {
                                 lacks the instructions */
 };
 
-/* Axes for ranks that share no model. */
+/* The layout with which ranks that load no model split their communicator. A layout needs a model:
+ * `arch` has one layer, and a head for each rank. */
 struct bench_split {
-    struct arch
-        arch; /* a model with one layer and a head for each rank, because a layout needs one */
+    struct arch arch;
     struct layout layout;
     uint32_t *order; /* [ranks] owned */
 };

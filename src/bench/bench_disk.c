@@ -36,7 +36,7 @@ struct disk_report {
     char *memory;            /* [memory_bytes] mapped, for the blocks in flight */
     struct disk_row rows[N_ROWS];
     size_t n_rows;
-    struct node node; /* rank 0: of --save, as the file was */
+    struct node node; /* rank 0: read from the file of --save */
 };
 
 static size_t memory_bytes(const struct disk_report *r)
@@ -86,7 +86,7 @@ static struct status open_all(struct disk_report *r, uint64_t all_bytes)
     uint64_t way = r->file.way;
     comm_max_u64(r->comm, COMM_WORLD, &way, 1);
     r->way = (enum bench_disk_way)way;
-    r->file.way = r->way; /* all ranks read alike */
+    r->file.way = r->way; /* all ranks read in the same way */
     r->host_bytes = n_ranks * r->file.n_bytes;
     return status_ok();
 }
@@ -107,8 +107,8 @@ static struct status measure_disk(struct disk_report *r, uint64_t all_bytes)
     return status_ok();
 }
 
-/* Returns the rate for streamed experts: the best with as many reads in flight as they have, or
- * with the most that were measured. */
+/* Returns the highest rate of the rows with the most reads in flight; streamed experts have
+ * EXPERT_STREAM_DEPTH of them. */
 static double best_rate_of(const struct disk_report *r)
 {
     uint32_t deepest = 0;
@@ -133,8 +133,8 @@ static void print_disk(const struct disk_report *r)
         [BENCH_DISK_DIRECT] = "past the file cache",
         [BENCH_DISK_CACHED] = "through the file cache, which is emptied behind each read",
         [BENCH_DISK_MEMORY] = "from memory"};
-    printf("%s: %.3f GB a host%s, read %s and verified; %u hosts, %d ranks of a host\n\n", r->path,
-           (double)r->host_bytes / 1e9, r->file.is_own ? " of its own" : "", ways[r->way],
+    printf("%s: %.3f GB a host%s, read %s, with checksums; %u hosts, %d ranks of a host\n\n",
+           r->path, (double)r->host_bytes / 1e9, r->file.is_own ? " of its own" : "", ways[r->way],
            r->topo->n_nodes, comm_size(r->comm, COMM_HOST));
     printf("%10s %10s %10s %10s %16s\n", "block MiB", "in flight", "GB/s", "CPU s/GB",
            "of it checksums");
@@ -205,7 +205,7 @@ static struct status save_disk(struct disk_report *r, const char *path)
     return st;
 }
 
-/* Checks first what would be in vain later. */
+/* Checks, before anything is measured, that the files of --json and --save can be written. */
 static struct status check_written(struct disk_report *r, const struct bench_flags *f)
 {
     if (comm_rank(r->comm, COMM_WORLD) != 0) return status_ok();

@@ -1,6 +1,7 @@
-/* What `shoal bench --disk` reads, and reading it on one rank as streamed experts are read
- * (weights/expert_stream_read.c): several blocks in flight past the system's file cache, one
- * thread, checksums verified. Knows no other rank. Called by bench_disk.c. */
+/* Opens or writes the file of `shoal bench --disk`, and reads one rank's part of it as streamed
+ * experts are read (weights/expert_stream_read.c): by one thread, with several blocks in flight
+ * past the system's file cache. Computes checksums, but has none to compare them with. Knows no
+ * other rank. Called by bench_disk.c. */
 #ifndef SHOAL_BENCH_BENCH_DISK_H
 #define SHOAL_BENCH_BENCH_DISK_H
 
@@ -12,7 +13,8 @@
 
 enum { BENCH_DISK_BLOCK = 16 << 20 /* the largest block */ };
 
-/* Why reads do not reach a disk, or not past the file cache; BENCH_DISK_DIRECT: they do. */
+/* How a file is read: from the disk past the file cache; from the disk through it; or from memory
+ * (tmpfs, ramfs), so that no disk is measured. */
 enum bench_disk_way { BENCH_DISK_DIRECT, BENCH_DISK_CACHED, BENCH_DISK_MEMORY };
 
 /* A rank's part of a file, a multiple of BENCH_DISK_BLOCK. */
@@ -30,14 +32,16 @@ struct bench_disk_read {
 };
 
 struct bench_disk_speed {
-    double seconds, cpu_s, sum_cpu_s; /* elapsed; of the reading thread; of that for checksums */
+    /* elapsed; CPU time of the reading thread; its part for checksums */
+    double seconds, cpu_s, sum_cpu_s;
     uint64_t n_bytes;
 };
 
-/* Local. Opens rank `rank` of n_ranks' part of a regular file, at most all_bytes for all of them;
- * if `path` is a folder, writes a file of that part in it. *out is closed with bench_disk_close,
- * also after an error. Errors: STATUS_USAGE (neither a folder nor a regular file; less than a block
- * for each rank), STATUS_IO, STATUS_MEMORY. */
+/* Local. Opens the part of rank `rank` of the host's n_ranks ranks; all parts: at most all_bytes.
+ * `path` is a regular file, of which each rank reads a part, or a folder, into which each rank
+ * writes a file of its own. The caller calls bench_disk_close, also after an error. Errors:
+ * STATUS_USAGE (neither a folder nor a regular file; less than a block for each rank), STATUS_IO,
+ * STATUS_MEMORY. */
 struct status bench_disk_open(const char *path, uint64_t all_bytes, uint32_t rank, uint32_t n_ranks,
                               struct bench_disk_file *out);
 void bench_disk_close(struct bench_disk_file *f);

@@ -223,8 +223,8 @@ static struct status measure_linears(const struct bench_node *b, struct node *ou
 
 struct rows {
     const struct kern_table *kern;
-    float *q, *k, *out; /* [rows, HEADS, HEAD_DIM], [rows, KV_HEADS, HEAD_DIM]; also plain rows of
-                           WIDTH / 2 */
+    float *q, *k, *out; /* [rows, HEADS * HEAD_DIM] each; k is used as [rows, KV_HEADS, HEAD_DIM],
+                           q and out also as rows of WIDTH / 2 */
     float *weight;      /* [WIDTH] */
     void *cache;
     int32_t *blocks;       /* [n_blocks] */

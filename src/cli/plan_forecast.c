@@ -55,7 +55,7 @@ struct nodes {
     uint32_t *order;
     struct candidate_layout best[TRIED_MAX];
     size_t n_best;
-    struct layout_budget budget; /* of the forecasts, with the rows of a step for these nodes */
+    struct layout_budget budget; /* the forecasts', with these nodes' step_tokens */
 };
 
 uint64_t plan_rank_bytes(uint64_t memory_bytes)
@@ -143,7 +143,7 @@ static struct status fit_weights(const struct forecasts *f, struct nodes *n,
     f->model->streams_experts = false;
     if (fit.place != WEIGHTS_STREAM && n->budget.rank_bytes == 0) return status_ok();
     const struct status st = weights_fit_layout(&fit, f->model, &n->budget, &c->l, n->order, &fits);
-    /* a layout that was asked for may be none of so many ranks */
+    /* the layout that was asked for may be impossible with this number of ranks */
     return st.code == STATUS_USAGE && f->model->arch->n_experts > 0 ? status_ok() : st;
 }
 

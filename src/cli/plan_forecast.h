@@ -37,7 +37,7 @@ struct forecast_flags {
 uint64_t plan_rank_bytes(uint64_t memory_bytes);
 
 /* Local. Runs the forecast and prints it on stdout. `model` is read by plan_model_read; `file` is
- * its file. disk_bytes_s: of a node, instead of what the node's file says; 0: as that says. Errors:
+ * its file. disk_bytes_s: the speed of a node's disk; 0: as in the node's file. Errors:
  * STATUS_USAGE (no input; nothing fits), STATUS_INPUT, STATUS_IO, STATUS_DRAINED (a signal),
  * STATUS_MEMORY. */
 struct status plan_forecast(const struct forecast_flags *flags, const struct job_options *job,

@@ -1,6 +1,6 @@
-/* NODE.json: the measured speeds of one node, which `shoal bench --machine --save` writes, `shoal
- * bench --disk --save` adds the disk's to, and the cost model reads (step_cost.h). Reads and writes
- * the file; measures nothing.
+/* Reads and writes NODE.json, the measured speeds of one node; measures nothing. The file is
+ * written by `shoal bench --machine --save`; `shoal bench --disk --save` adds the speed of the
+ * disk. The cost model (step_cost.h) uses these speeds.
  *
  * All times are those of a whole host whose ranks share it evenly. If each of R ranks of a host has
  * the work w, each of them takes R * w times the number here, because all work at the same time. */

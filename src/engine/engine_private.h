@@ -162,8 +162,9 @@ struct status engine_send_hidden(struct engine *e, const struct batch *b, const 
  * STATUS_BUG, STATUS_MEMORY. */
 struct status engine_collect_hidden(struct engine *e, int32_t replica, struct step_result *out);
 
-/* Last stage. Sets *rows to the hidden states [n, D] of the rows listed, in host memory; borrowed,
- * overwrites e->normed. Errors: STATUS_MEMORY, the device's. */
+/* Last stage. Sets *rows to [n, D], the hidden states after the final norm of the rows in list [n],
+ * in host memory; borrowed until the next call. Overwrites e->normed. Errors: STATUS_MEMORY, the
+ * device's. */
 struct status engine_normed_rows(struct engine *e, const struct hidden *h, const size_t *list,
                                  size_t n, const float **rows);
 

@@ -52,9 +52,9 @@ static struct layout_budget budget_of(const struct job *j, uint64_t rank_bytes)
         .estimate = job_forecast_estimate(j)};
 }
 
-/* Returns the bytes of the rows of --save-hidden on a lead that computes all of these layers: a
- * step's rows once as floats; in the pp + 1 messages in flight to the lead; once as received; and
- * in the result, whose memory grows by halves (2). */
+/* Returns the bytes that the hidden rows of --save-hidden take on a lead that computes all saved
+ * layers: a step's rows as floats; in pp + 1 messages to the lead; in one received message; and in
+ * the result, whose memory grows by halves (2). */
 static uint64_t saved_bytes(const struct job *j)
 {
     const uint64_t pp = j->layout != NULL     ? j->layout->pp

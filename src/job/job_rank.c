@@ -54,7 +54,7 @@ static struct status read_floats(struct ckpt *c, const char *name, uint64_t n, f
                        t == NULL ? 0 : (unsigned long long)(t->n_rows * t->n_cols));
 }
 
-/* Turns w [n, n] over: rows become columns. */
+/* Transposes w [n, n] in place. */
 static void transpose(float *w, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -103,8 +103,9 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
 void stage_hidden_rows(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                        float *out);
 
-/* Local, first tp rank, after stage_forward. Returns [T, D], the rows behind a layer of this stage
- * that o->hidden names, in the memory of the stage's kernels; valid until the next step. */
+/* Local, first tp rank, after stage_forward. Returns [T, D], the rows of the residual stream after
+ * `layer`, one of this stage's layers that o->hidden names; in the memory of the stage's kernels,
+ * valid until the next step. */
 const float *stage_kept_rows(const struct stage *s, uint32_t layer);
 
 /* **Collective (STAGE)**. Last stage of a model with a prediction layer, after stage_forward: runs

@@ -75,8 +75,9 @@ static void project_apart(struct stage *s, const struct delta_weights *w, struct
     a->a = (struct head_view){gate, n * per_key, per_key};
 }
 
-/* Projects for a decay of each channel. Two of the linears, which give a and z, read rows that two
- * others make; those come last, because their quantized rows replace those of `in`. */
+/* Projects for a delta rule with a decay for each channel. The linears of a and z read the outputs
+ * of a_low and z_low. They come last, because quantizing what they read overwrites the quantized
+ * rows of `in`. */
 static void project_channels(struct stage *s, const struct delta_weights *w, struct delta_args *a,
                              struct act_rows *in)
 {

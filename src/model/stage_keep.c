@@ -1,4 +1,4 @@
-/* Keeps the rows of the residual stream behind the layers that --save-hidden names, for the engine
+/* Keeps the rows of the residual stream after the layers that --save-hidden names, for the engine
  * to send to the lead. */
 #include "base/mem.h"
 #include "kernels/device.h"

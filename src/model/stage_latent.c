@@ -119,7 +119,8 @@ static void rotate_tails(struct stage *s, const struct part *p)
     op_rope_tails(s->o.kern, &a);
 }
 
-/* s->k [T, Hd] = latent and rotated key; s->q_wide [T, H, Hd] = q in the same space. */
+/* s->k [T, Hd] = latent and key; s->q_wide [T, H, Hd] = q in the same space. The key and q's part
+ * for it are rotated, unless the layer has no RoPE. */
 static void enter_latents(struct stage *s, const struct layer *layer, const struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows;

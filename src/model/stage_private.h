@@ -112,10 +112,10 @@ struct adapter_work {
     struct adapter_run *runs;    /* of the step's parts */
 };
 
-/* Rows behind layers of this stage that are saved (stage_keep.c). */
+/* The rows of h after those layers of this stage that --save-hidden names (stage_keep.c). */
 struct kept_layers {
-    uint32_t n, entries[HIDDEN_LAYERS_MAX]; /* [n] in o.hidden->at */
-    float *rows; /* [n, max_rows, D], owned; NULL: on tp ranks but the first, or n is 0 */
+    uint32_t n, entries[HIDDEN_LAYERS_MAX]; /* entries: indices in o.hidden->at */
+    float *rows; /* [n, max_rows, D], owned; NULL if n is 0, and on all tp ranks except the first */
 };
 
 struct row_sum;
@@ -242,8 +242,8 @@ const struct row_sum *row_sum_choose(const struct stage *s);
 
 /* Where the sums of K-blocks go. */
 struct block_sums {
-    int64_t *sums; /* [T, D + 1]; NULL: their values go to y instead, and the K-blocks that left the
-                      grid are added to the part's counters */
+    int64_t *sums; /* [T, D + 1]; NULL: the sums' values go to y instead, and the numbers of
+                      K-blocks that left the grid are added to the part's counters */
     float *y;      /* [T, D] */
     bool adds;     /* y += the values; devices only */
 };
@@ -336,7 +336,7 @@ void stage_adapt_columns(struct stage *s, const struct adapter_columns *c, const
 void stage_adapt_output(struct stage *s, const struct block_output *out, const struct act_rows *in,
                         const struct part *p, float scale, float *y);
 
-/* stage.c. **Collective (TP)**. Gives all ranks all rows of h as they are behind the layer that ran
+/* stage.c. **Collective (TP)**. Gives all ranks all rows of h as they are after the layer that ran
  * last. Errors: those of streamed experts. */
 struct status stage_settle(struct stage *s, size_t n_parts);
 

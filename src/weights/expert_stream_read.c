@@ -30,9 +30,9 @@ static float distance(const struct expert_stream *s, uint32_t layer, const struc
     return (float)ahead + (1 / rate - 1) * (float)n;
 }
 
-/* Returns the entry of the ring to drop for a read: of those with a distance greater than `limit`,
- * the entry that is needed last. Homes stay: the ring always has room again once the caller has
- * computed its experts. */
+/* Returns the entry in memory to drop for a read: of the entries that are farther away than `limit`
+ * (distance), not needed by the current block and not in use, the farthest one. STREAM_NONE: there
+ * is none. Experts in a layer's home (is_home) stay: computing frees enough of the other slots. */
 static int32_t victim(struct expert_stream *s, float limit)
 {
     int32_t best = STREAM_NONE;

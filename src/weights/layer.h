@@ -30,8 +30,9 @@ struct delta_weights {
     struct packed q, k, v, z;   /* of separate projections: q, k [key heads * key_dim, D]; v, z [o's
                                    inputs, D] */
     struct packed b, a;         /* of separate projections: [value heads, D] each */
-    struct packed a_low, z_low; /* with a decay for each channel, by all heads: [value_dim, D]; a
-                                   and z read their outputs: [o's inputs, value_dim] each */
+    struct packed a_low, z_low; /* with a decay for each channel: [value_dim, D] each, whole on
+                                   each rank; a and z read their outputs and are
+                                   [o's inputs, value_dim] */
     struct packed o;            /* [D, value heads * value_dim], K-blocks */
     float *conv; /* [n_taps, channels]: those of q, of k, of v; Mamba-2: one row more, the bias,
                     before the others */

@@ -35,7 +35,7 @@ static const char *const known[] = {"alpha_pattern", "bias",       "init_lora_we
 
 /* ---- the folder ---- */
 
-/* Sets *exists when the folder has a regular file of that name. */
+/* Sets *exists to whether the folder has a regular file of this name. Errors: STATUS_MEMORY. */
 static struct status has_file(const char *folder, const char *name, bool *exists)
 {
     char *path = NULL;

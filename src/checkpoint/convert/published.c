@@ -243,8 +243,8 @@ static void rename_paired(char *name, size_t n)
     if (length < (int)sizeof out && (size_t)length < n) memcpy(name, out, (size_t)length + 1);
 }
 
-/* Renames a tensor of a recurrent layer. A name that would be too long is not changed, so no layer
- * has the tensor. */
+/* Renames a tensor of a recurrent layer from self_attn to linear_attn. A name that would become too
+ * long is not changed; it is then no name of a tensor of this layer. */
 static void rename_recurrent(const struct arch *m, char *name, size_t n)
 {
     static const char prefix[] = "model.layers.";

@@ -5,12 +5,15 @@
 
 #include "base/strbuf.h"
 
-/* Local. Reads modules.json, the config.json of its pooling module,
- * config_sentence_transformers.json and sentence_bert_config.json (or one of the names that it has
- * beside other models) of a folder into one JSON object (docs/embed.md):
- *   {"modules": [...], "pooling": {...}, "settings": {...}, "transformer": {...}}
- * A member is null, and the last one is missing, if its file is missing or modules.json is. `out`
- * stays empty if there is none of them. Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Reads these files of a folder into one JSON object (docs/embed.md):
+ *   "modules": [...]      modules.json
+ *   "pooling": {...}      config.json of the pooling module
+ *   "settings": {...}     config_sentence_transformers.json
+ *   "transformer": {...}  sentence_bert_config.json of the transformer module, which has other
+ *                         names beside some models
+ * If a file is missing, its member is null; "transformer" is then left out. Without modules.json,
+ * the files of modules count as missing. `out` stays empty if modules.json and
+ * config_sentence_transformers.json are both missing. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status sentence_files_read(const char *folder, struct strbuf *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The texts of a Hugging Face folder, as a checkpoint stores them. */
+/* Reads the texts of a Hugging Face folder (config, tokenizer, ...) that a checkpoint stores. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_TEXTS_H
 #define SHOAL_CHECKPOINT_CONVERT_SOURCE_TEXTS_H
 

@@ -11,12 +11,11 @@
  *   row_offsets     i64 [N + 1] row i has the tokens [row_offsets[i], row_offsets[i + 1])
  *   custom_id       string [N];  choice  i32 [N]: which of a line's answers
  *
- * with --save-hidden also, H: the saved rows of all N:
+ * with --save-hidden also (H: the hidden rows of all N rows):
  *
  *   hidden          f16, bf16 or f32 [H, layers, D]
- *   hidden_offsets  i64 [N + 1] row i has the hidden rows [hidden_offsets[i], hidden_offsets[i +
- * 1]) hidden_first    i32 [N]: the token of row i, counted in the row, that the first of these is
- * of
+ *   hidden_offsets  i64 [N + 1] those of row i are [hidden_offsets[i], hidden_offsets[i + 1])
+ *   hidden_first    i32 [N]     row i's first hidden row is of its token hidden_first[i]
  *
  * Datasets are contiguous: compressed bytes would depend on the version of zlib. No time stamps. */
 #ifndef SHOAL_CHECKPOINT_FILE_LOGPROBS_FILE_H

@@ -73,7 +73,8 @@ void exchange_lose_connection(struct exchange *x)
     exchange_let_go(x);
 }
 
-/* Ends a call for the lead and removes it from the server's list of posted calls; may free x. */
+/* Ends a posted call: its answer is complete, it leaves the server's list, and its connection is
+ * woken. May free x. */
 static void unpost(struct exchange *x)
 {
     struct http_server *s = x->server;

@@ -1,5 +1,5 @@
-/* A table with a row for each format; a row's function calls its library's encoder for all bytes at
- * once. */
+/* Each call of encoder_run compresses all of its bytes. A table has, for each format, the ending of
+ * its files and the function that calls its library. */
 #include "serve/input/encoder.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* The lines of a file as the lead's port: opens input, output and journal, writes rows to output
- * and journal, and closes all three. lead_input.c reads the lines, lead_partial.c saves unfinished
- * rows. */
+/* The lead's port (lead_port.h) whose requests are the lines of files: opens input, output and
+ * journal, writes rows to output and journal, and closes all three. lead_input.c reads the lines,
+ * lead_partial.c saves unfinished rows. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"

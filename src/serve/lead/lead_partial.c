@@ -121,8 +121,8 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 {
     const struct journal_part *part = lead_partial_part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
-    /* if the prompt's log-probabilities or hidden rows are wanted, which are not saved, r must run
-     * for at least one token */
+    /* The journal has neither the prompt's log-probabilities nor hidden rows. If r needs either, it
+     * must run for at least one token, so that they are computed again. */
     const bool must_run = r->ask->n_prompt_tops >= 0 || l->rules.saves_hidden;
     const size_t n_most = part->n_items - must_run;
     for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)

@@ -280,7 +280,8 @@ static void add_id(struct strbuf *s, const struct request_bytes *id)
     }
 }
 
-/* Adds to *n_hidden the hidden rows of the answer. */
+/* Appends answer c to p->record, and adds the number of its hidden rows to *n_hidden. `first`: the
+ * first answer to the same prompt, which has the prompt's values. */
 static void add_answer(struct logprobs_part *p, const struct request_bytes *id,
                        const struct request *c, const struct request *first, uint64_t *n_hidden)
 {

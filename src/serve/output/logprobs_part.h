@@ -2,13 +2,20 @@
  * written; then makes the HDF5 file from it, in the order of the lines. Knows rows only as finished
  * requests. Called by the lead.
  *
- *   part    records, in the order in which lines finish, and between them hidden rows, if they are
- *           saved:
- *   record  struct part_head | u64 hidden rows, if these are saved | answers of the line, each:
- *           u32 bytes of the id, n, prompt tokens, choice | id, padded to 4 bytes | i32 tokens [n]
- * | f32 log-probabilities [n] | i32 top ids [n, k] | codes [n, k], padded to 4 bytes | if hidden
- * rows are saved: u32 places | struct stored_rows [places] rows    struct rows_head | the hidden
- * rows of a step, as a result has them
+ *   part    records, in the order in which lines finish; if hidden rows are saved, also `rows`
+ *           between them
+ *   record  struct part_head
+ *           u64 number of hidden rows, if these are saved
+ *           answers of the line, each:
+ *             u32 bytes of the id, n, prompt tokens, choice
+ *             id, padded to 4 bytes
+ *             i32 tokens [n]
+ *             f32 log-probabilities [n]
+ *             i32 top ids [n, k]
+ *             their log-probabilities, encoded [n, k], padded to 4 bytes
+ *             if hidden rows are saved: u32 places, struct stored_rows [places]
+ *   rows    struct rows_head
+ *           the hidden rows of a step, as its result has them
  *
  * Why rows are written step by step: those of a token may take a hundred KiB, so the rows of
  * unfinished lines would not fit the lead's memory. Rows of lines that never finished stay unused.
@@ -18,8 +25,8 @@
  *
  * Why nothing is lost: a line's record is written before its row goes to the journal, and
  * logprobs_part_sync comes before each commit, so each committed row has its record. A line that
- * runs again writes another record; of several records of a line the last counts. A record, like a
- * row, depends only on the line and the settings. */
+ * runs again writes another record; of several records of a line the last counts. They differ
+ * only in the places of the line's hidden rows. */
 #ifndef SHOAL_SERVE_OUTPUT_LOGPROBS_PART_H
 #define SHOAL_SERVE_OUTPUT_LOGPROBS_PART_H
 

@@ -32,8 +32,8 @@ struct status part_write(const char *path, int fd, const void *bytes, size_t n, 
 struct status part_read(const char *path, int fd, void *bytes, size_t n, uint64_t at,
                         size_t *n_read);
 
-/* logprobs_part_rows.c. All Local. Moves *at behind the rows of a step that begin there; leaves it
- * if there are none, or not all of them. Errors: STATUS_IO. */
+/* logprobs_part_rows.c. All Local. Moves *at past the hidden rows that begin there, of one step
+ * after another, up to a record, the end, or a step whose rows are not whole. Errors: STATUS_IO. */
 struct status part_skip_rows(const struct logprobs_part *p, uint64_t *at);
 
 /* Appends to p->record the places of the hidden rows of answer c to the prompt of `first`, and

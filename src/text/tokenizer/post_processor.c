@@ -88,9 +88,9 @@ static struct status read_single(struct tokenizer *t, const struct js_node *node
     return status_ok();
 }
 
-/* Reads how a template joins two texts. A usual one has sequences A and B once each, and type 1 for
- * nothing, or for B and all that follows. A second post-processor that joins texts makes the joint
- * unusual. */
+/* Reads into t->joint how a template joins two texts. The joint is known if the template has
+ * sequence A and then B, once each, and type 1 either nowhere or for B and all pieces after it; and
+ * if no earlier post-processor has put tokens around two texts. */
 static struct status read_joint(struct tokenizer *t, const struct js_node *node)
 {
     const struct js_node *pair = js_get(node, "pair");
