@@ -1,13 +1,13 @@
 /* How many random cases a suite runs. A case takes two to eight times as long under
- * AddressSanitizer, which looks for wrong accesses and leaks: every fourth of the cases does the
- * same accesses. What a case computes is checked in full by the release build. */
+ * AddressSanitizer, which looks for wrong accesses and leaks: the first quarter of the cases
+ * makes the same kinds of accesses. The release build runs all cases and checks their results. */
 #ifndef UTIL_CASES_H
 #define UTIL_CASES_H
 
 #include <stdint.h>
 
-/* n, or a quarter of it under AddressSanitizer; also for the least numbers that a suite expects of
- * n cases. */
+/* Returns n, or n / 4 under AddressSanitizer. n: a number of cases, or the least count that a suite
+ * expects from all of its cases. */
 static inline uint64_t util_cases(uint64_t n)
 {
 #ifdef __SANITIZE_ADDRESS__

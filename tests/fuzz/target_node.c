@@ -78,7 +78,7 @@ static void begin(struct fuzz_seeds *seeds)
     FUZZ_CHECK(node_write(&n, &text).code == STATUS_OK, "a seed");
     fuzz_seed_add(seeds, text.data, text.n);
     strbuf_clear(&text);
-    add_points(&n.sum, 2); /* and all that may be missing */
+    add_points(&n.sum, 2); /* and the other members that a file may lack */
     n.network_bytes_s = 1e10;
     n.network_s = 2e-6;
     n.disk_bytes_s = 2e9;

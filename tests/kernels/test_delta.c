@@ -101,7 +101,7 @@ static void sets_agree_on_convolution_and_gates(void)
 struct layer {
     struct delta_shape s;
     size_t n_rows, head;     /* rows of the sequence; elements of a key head's projections */
-    size_t per_value, gates; /* inputs of a value head's decays; those and betas of a row */
+    size_t per_value, gates; /* decays of a value head; decays and betas of a row */
     float *qkvz, *ab, *conv, *gates_of, *norm;
 };
 

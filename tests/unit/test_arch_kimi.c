@@ -82,7 +82,8 @@ static void states_are_counted_per_rank(void)
                         whole / 4);
 }
 
-/* The heads' rows of the linears that give decays and gates are cut; the narrow ones are not. */
+/* The linears that give decays and gates are divided among ranks by heads. The narrow linears whose
+ * outputs they read are whole on each rank. */
 static void narrow_linears_are_whole(void)
 {
     struct arch m;
@@ -102,7 +103,7 @@ static void narrow_linears_are_whole(void)
     CU_ASSERT_EQUAL(n_found, 4);
 }
 
-/* convert cuts the output projection between heads by this. */
+/* convert cuts the output projection into K-blocks only between these units. */
 static void a_head_is_the_unit_of_its_output(void)
 {
     static const char *const texts[] = {"{\"linear_attn_config\": {\"head_dim\": 48}}",

@@ -164,7 +164,8 @@ static bool is_at(const char *path)
     return lstat(path, &found) == 0;
 }
 
-/* What is no regular file is a miss, waits for nobody, is removed, and gives way to the block. */
+/* A FIFO, a symlink or a socket with a block's name is a miss: get does not wait and removes it,
+ * and the block can be stored again. */
 static void other_kinds_of_files_are_misses(void)
 {
     enum { FIFO, LINK, SOCKET, N_KINDS };

@@ -78,7 +78,7 @@ static void add_lines(struct strbuf *s)
     }
 }
 
-/* Hidden rows of a job: bytes of a fake row (util_fake_engine.c) in all. */
+/* The hidden rows of a job: a row of all layers has 8 bytes, as a fake one (util_fake_engine.c). */
 static const struct logprobs_hidden two_layers = {
     .layers = {.n = 2, .at = {0, 4}, .type = DTYPE_BF16}, .n_layers = 4, .width = 2};
 
@@ -223,7 +223,8 @@ static void run_half(struct saving *s)
     CU_ASSERT_FATAL(s->found.n > 3000);
 }
 
-/* Rows in the middle of the part, and a step's rows that a kill has cut. */
+/* Both runs add the beginning of a step's rows, as a kill leaves it; the first also damages rows.
+ */
 static void damaged_hidden_rows_are_named_and_torn_ones_cut(void)
 {
     struct saving s;

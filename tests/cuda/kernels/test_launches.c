@@ -117,7 +117,7 @@ static void linears_as(enum device_arithmetic arithmetic)
             a.n_groups = 2;
             a.sums = &sums;
             op_linear_leaf(&b.gpu, &a);
-            if (rows[j] == ROWS) continue; /* its values take 50,000 rounds */
+            if (rows[j] == ROWS) continue; /* so many rows take 50,000 passes (values_of_sums) */
             a.n_groups = 1;
             a.sums = NULL;
             op_linear_leaf(&b.gpu, &a);
