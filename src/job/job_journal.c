@@ -57,6 +57,21 @@ static bool job_journal_is_quantized(const struct layout_model *m)
     return false;
 }
 
+/* Writes the layers of --save-hidden as they were resolved: -1 is the last layer's number. */
+static void write_hidden_layers(const struct job *j, struct strbuf *out)
+{
+    if (j->hidden.n == 0) return;
+    strbuf_puts(out, "--save-hidden=");
+    for (uint32_t i = 0; i < j->hidden.n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        if (j->hidden.at[i] == j->model.n_layers)
+            strbuf_puts(out, "final");
+        else
+            strbuf_printf(out, "%u", j->hidden.at[i]);
+    }
+    strbuf_puts(out, "\n");
+}
+
 struct status job_journal_settings(const struct job *j, struct strbuf *out)
 {
     const struct job_options *o = j->o;
@@ -92,9 +107,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     flags_settings(&job_groups[JOB_LAYOUT], o, NULL, out);
     flags_settings(&job_groups[JOB_FILES], o, NULL, out);
     if (o->files.save_logprobs != NULL) strbuf_puts(out, "--save-logprobs=given\n");
-    for (uint32_t i = 0; i < j->hidden.n; i++)
-        strbuf_printf(out, "%s%u%s", i == 0 ? "--save-hidden=" : ",", j->hidden.at[i],
-                      i + 1 == j->hidden.n ? "\n" : "");
+    write_hidden_layers(j, out);
     if (o->mode == LEAD_EMBED) flags_settings(&job_groups[JOB_EMBED], o, NULL, out);
     if (o->mode == LEAD_RANK) flags_settings(&job_groups[JOB_RANK], o, NULL, out);
     if (o->mode == LEAD_RANK) TRY(job_rank_settings(&j->embed, out));

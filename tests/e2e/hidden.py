@@ -193,7 +193,7 @@ class HiddenTest:
         part.write_bytes(content)
         self.refused(3, ["damaged.h5.part: the record at byte", "is damaged"],
                      self.job("damaged", *FLAGS, journal=True))
-        self.refused(2, ["--save-hidden was 1,-1,final", "is 1"],
+        self.refused(2, ["--save-hidden was 1,3,final", "is 1"],
                      self.job("damaged", *FLAGS[:2], "--save-hidden", "1", *FLAGS[4:], journal=True))
         self.refused(2, ["--save-hidden-type"], self.job("damaged", *FLAGS[:-1], "f16", journal=True))
         self.refused(2, ["--save-hidden-of"], self.job("damaged", *FLAGS, "--save-hidden-of", "given", journal=True))
