@@ -222,6 +222,9 @@ def allowed(row):
     return not (row["batch"] == 1 and row["blocks"] == "tight")
 
 
+SHOWN = (2, 7, 10, 11)  # lines whose rows have log-probabilities: tokens alone show a last bit only if one flips
+
+
 def sampling(i):
     """Sampling fields for line i, so that each input mixes greedy, seeded and unseeded lines and
     all samplers.
@@ -229,7 +232,7 @@ def sampling(i):
     kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=11),
              dict(temperature=1.0, top_p=0.8), dict(temperature=1.3, min_p=0.02, seed=2**62 + 5),
              dict(), dict(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, seed=0)]
-    return dict(kinds[i % len(kinds)], max_tokens=N_TOKENS - i % 4)
+    return dict(kinds[i % len(kinds)], max_tokens=N_TOKENS - i % 4, **({"logprobs": 0} if i in SHOWN else {}))
 
 
 def with_growers(lines):
