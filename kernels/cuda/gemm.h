@@ -1,5 +1,5 @@
-/* What gemm_trials.c (choosing the library's algorithms) and gemm_cuda.c (running products) share.
- */
+/* Products of dense weights: shared by gemm_trials.c, which chooses the library's algorithms, and
+ * gemm_cuda.c, which runs products. */
 #ifndef SHOAL_KERNELS_CUDA_GEMM_H
 #define SHOAL_KERNELS_CUDA_GEMM_H
 

@@ -31,9 +31,9 @@ struct few_product {
     uint16_t *shared;
 };
 
-/* What a thread copies in each step: one piece of each of LINES lines of the stage, which hold
- * first the weights of outputs, then rows. Addresses are computed once, because a step's products
- * take fewer cycles than its addresses. */
+/* The copies of one thread. In each step it copies LINES pieces of 16 bytes: first of weights, then
+ * of rows. Their addresses are computed once, because computing them in each step would take longer
+ * than the step's products. */
 struct few_copies {
     const uint16_t *from[LINES]; /* the piece of the next step */
     uint32_t to;                 /* place in a stage of the first line's piece */

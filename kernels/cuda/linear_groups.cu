@@ -110,7 +110,7 @@ BLOCK_INLINE void groups_slices(enum quant_kind kind, const struct groups_part *
     }
 }
 
-/* What a term needs from global memory. */
+/* The numbers from which groups_store_term makes a term; they are loaded from global memory. */
 struct term_loads {
     int32_t offset, row_sum;
     float weight_scale, row_scale;

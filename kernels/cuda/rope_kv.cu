@@ -1,12 +1,12 @@
-/* What happens to a row's heads between their projection and attention, in one launch: norms of
- * queries and keys, rotation, and writing keys and values into their cache slots. A block has up to
- * eight heads of one row of q, k or v, and keeps them in shared memory; each head has sixteen
- * threads for the sixteen chains of its norm. The scale of i8 needs the largest magnitude; its bits
- * are an integer, so atomics can find it in any order.
+/* Prepares the heads of projected rows for attention, in one launch: normalizes queries and keys,
+ * rotates them, and writes keys and values into their cache slots. A block has up to eight heads of
+ * one row of q, k or v, and keeps them in shared memory; each head has sixteen threads for the
+ * sixteen chains of its norm. The scale of i8 needs the largest magnitude; its bits are an integer,
+ * so atomics can find it in any order.
  *
- *     heads    [8][Hd]  the heads, as far as they are computed
  *     chains   [8][16]  the norm's chains
- *     numbers  [8]      1 / sqrt(...) of the norm, then the largest magnitudes */
+ *     numbers  [8]      1 / sqrt(...) of the norm, then the largest magnitudes
+ *     heads    [8][Hd]  the heads, as far as they are computed */
 #include "kernels/cuda/kv_put.h"
 
 enum { HEAD_LOADS = 8 /* loads of a thread before their values are used */ };

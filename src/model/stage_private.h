@@ -240,7 +240,7 @@ extern const struct row_sum row_sum_whole, row_sum_by_outputs, row_sum_by_grid;
 /* row_sum.c. Local. Chooses the way that the layout and the ranks allow. */
 const struct row_sum *row_sum_choose(const struct stage *s);
 
-/* Where the sums of K-blocks go. */
+/* The arrays that row_sum_blocks writes. */
 struct block_sums {
     int64_t *sums; /* [T, D + 1]; NULL: the sums' values go to y instead, and the numbers of
                       K-blocks that left the grid are added to the part's counters */
