@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* The most that is read before a step, because calls wait meanwhile: lines, rows of an earlier
+/* Limits on the work before one step, because calls wait meanwhile: lines, rows of an earlier
  * server, bytes of lines, and steps of compiling grammars (serve/request/guide.h; 2^20 take about
  * 0.01 s) and of chat templates (text/chat/jinja.h). Reading stops after the line that exceeds a
  * limit. WINDOW_ROWS and WINDOW_BYTES bound the rows that are not yet written. */

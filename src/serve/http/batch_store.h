@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The sizes of an id, a name and an error with their NUL, and the longest metadata. */
+/* The sizes in bytes of an id, a name and an error, with their NUL, and of the longest metadata. */
 enum {
     BATCH_ID_MAX = 48,
     BATCH_NAME_MAX = 256,

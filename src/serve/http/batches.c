@@ -25,9 +25,9 @@ struct batches {
     char *settings; /* owned */
     const char *const *endpoints;
     struct batch *running; /* NULL: none */
-    struct batch_run *run; /* open files of the running batch; owned; NULL: none. `lock` guards
-                              the pointer, */
-    pthread_mutex_t lock;  /* because the watchdog's thread may save the run at any time */
+    struct batch_run *run; /* open files of the running batch; owned; NULL: none */
+    pthread_mutex_t lock;  /* guards the pointer `run`, because the watchdog's thread may save the
+                              run at any time */
     struct status failure; /* why the running batch fails; set while its requests are being
                               cancelled */
     bool is_stopped;

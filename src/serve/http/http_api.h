@@ -52,9 +52,9 @@ enum http_status {
 
 enum { HTTP_ITEM_MAX = 128 };
 
-/* Local. Finds the endpoint of a call. `item` becomes the part of the path that names a file, a
- * batch or a model; "" if no part does or the result is not HTTP_OK. Returns HTTP_OK, HTTP_NOT_FOUND (*out
- * stays), or HTTP_BAD_METHOD (*out = an endpoint of the path). */
+/* Local. Finds the endpoint of a call. Returns HTTP_OK, HTTP_NOT_FOUND (*out stays), or
+ * HTTP_BAD_METHOD (*out = an endpoint of the path). With HTTP_OK, `item` becomes the part of the
+ * path that names a file, a batch or a model, or "" without one; otherwise it is undefined. */
 enum http_status http_route(const char *method, const char *path, enum http_endpoint *out,
                             char item[HTTP_ITEM_MAX]);
 

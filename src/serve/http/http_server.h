@@ -90,7 +90,7 @@ bool exchange_has_begun(const struct exchange *x);
 void exchange_write(struct exchange *x, struct strbuf *events);
 void exchange_end(struct exchange *x);
 
-/* Sends what has been written to all streams; call it once behind the pieces of a step. A call for
+/* Sends what has been written to all streams; call it once after all pieces of a step. A call for
  * each piece would wake the HTTP thread each time, and it walks all waiting connections when it
  * wakes. */
 void http_server_send(struct http_server *s);
