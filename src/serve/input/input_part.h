@@ -1,7 +1,7 @@
 /* One part of a large input, for job arrays: part K of N has the lines whose first byte lies in the
  * K-th of N equal byte ranges. Lines keep the numbers that they have in the whole input, so that
  * ids, seeds and error sentences are those of one job over all of it. Called by the job at its
- * start and by merge.c.
+ * start, by merge.c and by `shoal status`.
  *
  *   input    |line 1|line 2   |line 3|line 4     |line 5|        N = 2
  *   cuts     0                   ^ size / 2
