@@ -1,6 +1,6 @@
 /* The journal's file format: its records, one pass over a whole file (facts), and its settings.
  * Knows lines, rows and tokens as bytes and numbers, not what they mean. Called by journal.c,
- * journal_index.c, receipt.c, the lead, batch runs, audit, merge and `shoal status`.
+ * journal_index.c, receipt.c, the job, the lead, batch runs, audit, merge and `shoal status`.
  *
  *   file    magic "SHOALJ1\n", then records:
  *

@@ -18,7 +18,7 @@ struct journal_part {
     uint64_t n_dropped;
 };
 
-enum { JOURNAL_PARTS_MAX = 256 }; /* the most answers of a row */
+enum { JOURNAL_PARTS_MAX = 256 }; /* answers of a line that can be resumed; later ones begin anew */
 
 struct journal_hit {
     enum journal_hit_kind kind;

@@ -224,7 +224,7 @@ static struct status differ(const char *path, bool is_same_job, const char *here
                        member_bytes(there), there, member_bytes(here), here);
 }
 
-/* The members up to "lines_xxh128" are the job, those after it are its rows. */
+/* The members up to "lines_xxh128" describe the job; those after it describe its rows. */
 static struct status compare_receipts(const char *path, const char *here, const char *there)
 {
     static const char last[] = "\"lines_xxh128\"";

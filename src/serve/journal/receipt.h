@@ -1,8 +1,8 @@
 /* A receipt: a short text that says which job made an output: model, settings, lines, and a hash of
  * the rows. Two sites compare receipts instead of files. The same job has the same receipt, byte
  * for byte: layout, hosts, times, paths, compression and interruptions do not change it. Reads a
- * finished journal and the output; does not compute
- * rows again (--audit does). Called by `shoal receipt`. Page: docs/receipts.md.
+ * finished journal and the output; does not compute rows again (--audit does). Called by
+ * `shoal receipt`. Page: docs/receipts.md.
  *
  *   {
  *   "format": "shoal receipt 1",
@@ -10,9 +10,12 @@
  *   "checkpoint": "5b1f...",
  *   ...
  *   "lines": 16,
- *   "lines_xxh128": "...",                XXH3-128 over {u64 number, u64 low, u64 high} of each
- * line, in order, little-endian; low, high: struct line_digest "error_rows": 0, "prompt_tokens":
- * 96, "generated_tokens": 310, "rows_bytes": 8123,                   of the rows, decompressed
+ *   "lines_xxh128": "...",                XXH3-128 over the lines' {u64 number, u64 low, u64 high},
+ *                                         in order, little-endian; low, high: struct line_digest
+ *   "error_rows": 0,
+ *   "prompt_tokens": 96,
+ *   "generated_tokens": 310,
+ *   "rows_bytes": 8123,                   bytes of the rows, decompressed
  *   "rows_xxh128": "..."                  XXH3-128 over these bytes
  *   }
  *
