@@ -1,6 +1,6 @@
 /* Chooses a random sample of an output's rows and compares them with rows that are computed again.
  * A row depends only on checkpoint, line and settings, so a run in any layout can check it. Reads
- * the output and its journal; computes no rows and writes no files. Opened by job_open.c, asked by
+ * the output and its journal; computes no rows and writes no files. Opened by job_open.c, called by
  * the lead. */
 #ifndef SHOAL_SERVE_LEAD_AUDIT_H
 #define SHOAL_SERVE_LEAD_AUDIT_H

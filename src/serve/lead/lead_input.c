@@ -159,7 +159,7 @@ struct status lead_read_lines(struct lead *l)
         is_enough =
             n_bytes >= BYTES_PER_STEP || work_steps(l) - n_steps_before >= WORK_STEPS_PER_STEP;
     }
-    /* does not wait for a full window if no more lines can be read now, or if nothing would run
+    /* orders a window that is not full if no more lines can be read now, or if nothing would run
      * meanwhile */
     if (waits || l->lines.all_read || !result_writer_has_room(l->lines.writer) ||
         (is_enough && scheduler_is_idle(l->scheduler)))

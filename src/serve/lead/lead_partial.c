@@ -1,8 +1,8 @@
 /* Saves unfinished rows in the journal and restores them.
  *
- *   answer   one part of its line's record; one item for each sampled token:
+ *   answer   a record; one item for each token sampled since the answer's last record:
  *            i32 token | f32 log-probability | n x { i32 id, f32 log-probability }   (if asked for)
- *   search   one part: the whole state of a beam search, written anew each time
+ *   search   a record with the whole state of a beam search, items of 1 byte, anew each time
  *
  * Little-endian. The state of a search is in beam_pack's format. */
 #include "serve/lead/lead_private.h"
