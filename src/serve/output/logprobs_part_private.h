@@ -24,11 +24,12 @@ struct logprobs_part {
     size_t rows_capacity;
 };
 
-/* logprobs_part.c. Local. Errors: STATUS_IO. */
+/* logprobs_part.c. All Local. part_error makes the error that `what`, such as "writing", failed at
+ * byte `at` of the file: STATUS_IO; `error` is an errno. part_write writes n bytes at byte `at`. */
 struct status part_error(const char *path, const char *what, uint64_t at, int error);
 struct status part_write(const char *path, int fd, const void *bytes, size_t n, uint64_t at);
 
-/* Reads n bytes; fewer only at the end of the file. */
+/* Reads n bytes from byte `at` on; fewer only at the end of the file. */
 struct status part_read(const char *path, int fd, void *bytes, size_t n, uint64_t at,
                         size_t *n_read);
 

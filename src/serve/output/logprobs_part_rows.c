@@ -13,7 +13,7 @@ static const char rows_magic[8] = "SHOALR1\n";
 /* The head of the rows of a step. */
 struct rows_head {
     char magic[8];
-    uint64_t n_bytes;  /* that follow the head */
+    uint64_t n_bytes;  /* of rows, after the head */
     uint64_t checksum; /* XXH3-64 of the members before it */
 };
 

@@ -13,8 +13,9 @@ struct reasoning {
     size_t content;    /* where the content begins; it ends with the text */
 };
 
-/* Local. Finds the thoughts and the content of the answer c. While c is unfinished, they end before
- * text that later tokens could still move; later calls only extend them. */
+/* Local. Finds the thoughts and the content of the answer c. While c is unfinished, both end before
+ * text that later tokens may turn into a tag or into blanks around them, so that later calls only
+ * extend them. */
 struct reasoning reasoning_of(const struct request *c);
 
 /* Local. Appends the member "reasoning_content": bytes [begin, end) of c's text. Errors stay in
