@@ -44,7 +44,7 @@ struct rank_rules {
     const char *pair_template; /* with {query}, {document} and {instruction}; NULL: no pairs */
     bool adds_special;         /* the tokenizer adds its tokens around a pair */
     bool joins;     /* the tokenizer joins query and document, and there is no pair_template */
-    bool has_types; /* the tokens of the document then have the type that the tokenizer says */
+    bool has_types; /* if it joins: the tokens have types, which the tokenizer sets */
     /* an encoder's head has a dense layer and a tanh before `head`, and a bias. All NULL: none */
     const float *dense, *dense_bias, *bias; /* [D inputs, D outputs], [D], [n_labels] */
     double *work;                           /* [D] scratch of request_scores */

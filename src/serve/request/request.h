@@ -139,7 +139,7 @@ struct request_bytes {
     size_t n;
 };
 
-/* When a beam search stops that has `width` ended hypotheses. */
+/* When a beam search with `width` ended hypotheses stops. */
 enum beam_early {
     BEAM_NOT_EARLY, /* when no running hypothesis scores better at its present length */
     BEAM_EARLY,     /* at once */

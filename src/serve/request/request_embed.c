@@ -25,8 +25,8 @@ struct status request_add_part(struct request_parser *p, const char *what, const
     return request_add_tokens(p, ids, n);
 }
 
-/* Returns how many of the ids [n] the post-processor has put before the text's own, own [n_own];
- * n + 1: the ids do not have these in a row. */
+/* Returns how many of the ids [n] stand before the text's own ids, own [n_own]; n + 1: own does not
+ * occur in them. */
 static size_t find_own(const int32_t *ids, size_t n, const int32_t *own, size_t n_own)
 {
     for (size_t i = 0; n_own > 0 && i + n_own <= n; i++)
@@ -34,8 +34,8 @@ static size_t find_own(const int32_t *ids, size_t n, const int32_t *own, size_t 
     return n + 1;
 }
 
-/* Cuts a text's tokens to n_most, at the end of its own: the tokens that the post-processor puts
- * around a text stay. */
+/* Cuts the tokens of a text to n_most, at the end of the text's own tokens: those that the
+ * post-processor puts around a text stay. */
 static struct status cut_text(struct request_parser *p, const struct strbuf *text, size_t n_most,
                               struct token_list *list)
 {
@@ -269,8 +269,8 @@ static void activate_scores(const struct rank_rules *rank, float *scores, size_t
     for (size_t i = 0; i < n; i++) scores[i] /= sum;
 }
 
-/* rank->work [D] = tanh of the dense layer's outputs for the pooled row. The outputs' chains run
- * beside each other, so that none waits for its own last sum. */
+/* rank->work [D] = tanh of the dense layer's outputs for the pooled row. The outputs' sums grow
+ * side by side, so that an addition need not wait for the one before it in its own sum. */
 static void read_row(const struct request *r, const struct rank_rules *rank, size_t width)
 {
     const double unit = 1.0 / (double)(1 << PLAN_POOL_BITS);

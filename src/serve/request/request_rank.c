@@ -70,8 +70,8 @@ static struct status fill_template(const struct rank_rules *rank, const struct p
     return status_ok();
 }
 
-/* Appends the tokens of a pair as the tokenizer joins two texts; *second: the first one of type 1,
- * counted in the pair; 0: none. */
+/* Appends the tokens of a pair as the tokenizer joins two texts; *second: the first token of type
+ * 1, counted in the pair; 0: none. */
 static struct status take_joined_pair(struct request_parser *p, const char *what,
                                       const struct pair *pair, size_t *second)
 {
@@ -203,7 +203,7 @@ static struct status add_documents(struct request_parser *p, const struct js_nod
         TRY(keep_document(p, pair->document, &p->r->prompts[i]));
     }
     if (js_count(documents) == 1)
-        p->r->second_from = p->r->prompts[0].second_from; /* runs itself */
+        p->r->second_from = p->r->prompts[0].second_from; /* this request runs the pair */
     return status_ok();
 }
 

@@ -9,7 +9,7 @@
 
 /* A scored line: its texts, and the tokens found so far. */
 struct scored {
-    const char *context; /* texts, this and the next; NULL: the line gives token ids */
+    const char *context; /* this and `continuation`: NULL if the line gives token ids */
     const char *continuation;
     size_t n_context, n_continuation;
     bool adds_special;
