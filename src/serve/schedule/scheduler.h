@@ -27,7 +27,7 @@ typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, co
                                      int32_t n_rows, int32_t vocab);
 
 /* Stores the hidden rows of a step, n_bytes, borrowed for the call. Sets *at to the place of the
- * first; the next row's is row_bytes further. */
+ * first; the others follow it without gaps. */
 typedef struct status rows_sink_fn(void *user, const char *rows, size_t n_bytes, uint64_t *at);
 
 /* Writes up to n_most draft tokens that may follow r's, and returns how many. */

@@ -59,7 +59,7 @@ size_t scheduler_prefix_sharable(const struct scheduler *s, const struct sequenc
 
 /* How far q can continue with cached blocks. */
 struct prefix_way {
-    size_t n;     /* number of q's first blocks; none that the row after them can see is missing */
+    size_t n;     /* q's first n blocks; those that the row after them can see are all cached */
     int32_t last; /* the node of the last of these blocks */
 };
 

@@ -63,8 +63,8 @@ struct scheduler {
     double row_s;               /* seconds that a row took in recent large steps; 0: not measured */
     uint64_t rate_in, rate_out; /* measured rates of moving blocks, per 1000 s; 0: not measured
                                    yet */
-    uint64_t n_not_worth;
-    int32_t *table; /* [table_capacity] the block tables of the entry being planned */
+    uint64_t n_not_worth;       /* how often moving blocks out did not seem worth the time */
+    int32_t *table;             /* [table_capacity] the block tables of the entry being planned */
     size_t table_capacity;
     uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that may be drawn by the draw
                           being planned */

@@ -340,8 +340,8 @@ struct status scheduler_tier_ask(struct scheduler *s)
     for (int32_t i = 0; i < s->o.n_replicas; i++)
         for (int32_t g = 0; g < s->o.n_groups; g++)
             in_flight = in_flight || s->replicas[i].groups[g].n_flight > 0;
-    /* only if no step is in flight is a plan sent that has nothing but requests for reads; the
-     * ranks then wait for these */
+    /* a plan that has nothing but requests for reports is sent only if no step is in flight; the
+     * ranks then wait for their reads */
     if (s->plan->n_seqs == 0 && s->plan->n_moves == 0 && in_flight) return status_ok();
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         const struct replica *replica = &s->replicas[i];
