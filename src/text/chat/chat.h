@@ -1,6 +1,6 @@
 /* Turns a conversation into the text and the token ids that a model expects, by its chat template.
- * Bytes from users never become special tokens. Reads no files and parses no request lines. Called
- * by the lead for request lines with `messages`. */
+ * Bytes from users never become special tokens. Reads no files and parses no request lines. Made by
+ * the job, called by serve/request for lines with `messages`. */
 #ifndef SHOAL_TEXT_CHAT_CHAT_H
 #define SHOAL_TEXT_CHAT_CHAT_H
 
