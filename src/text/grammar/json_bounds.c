@@ -1,5 +1,5 @@
 /* Numbers between bounds. The digits of a text are compared with those of the bounds, from the
- * left. A state stands for a position, and for which bounds agree with all digits so far. */
+ * left. A state stands for a position and for the bounds that agree with all digits so far. */
 #include "text/grammar/json_schema_private.h"
 
 #include <math.h>
@@ -70,8 +70,8 @@ static void join(struct nfa *n, uint32_t from, int first, int last, uint32_t to)
 }
 
 /* Adds the edges for the digit at position p. at[0], at[1]: the digits so far agree with the low,
- * the high bound. next[low][high]: the states that follow, by which bounds still agree; 0: not made
- * yet. */
+ * the high bound. next[low][high]: the state that follows if the low, the high bound still agree
+ * (1) or not (0); 0: not made yet. */
 static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], int least,
                       uint32_t next[2][2])
 {

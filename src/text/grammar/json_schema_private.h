@@ -45,7 +45,8 @@ struct json_bounds {
 
 /* Local. Adds paths for the numbers between the bounds, as decimals without exponents and with at
  * most JSON_BOUND_DIGITS digits in all. Read as a double, such a decimal is never beyond a bound
- * and never equal to an excluded one, because doubles keep 15 digits apart (DBL_DIG). */
+ * and never equal to an excluded one, because different decimals of 15 digits
+ * are different doubles (DBL_DIG). */
 struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bounds *b,
                            uint32_t *end);
 
