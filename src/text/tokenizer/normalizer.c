@@ -183,9 +183,9 @@ static bool put_precompiled(struct work *w, const struct precompiled *p, size_t 
     return true;
 }
 
-/* Replaces each grapheme cluster of a few bytes, if its beginning has a replacement, by this one;
- * otherwise each character by itself. (The published code does so, too, and drops what follows a
- * beginning in its cluster.) */
+/* If a beginning of a short grapheme cluster has a replacement, replaces the whole cluster by it;
+ * otherwise replaces each character by itself. (As the published code does, the rest of such a
+ * cluster is lost.) */
 static void run_precompiled(struct work *w, const struct precompiled *p)
 {
     for (size_t at = 0, end; at < w->in->n; at = end) {

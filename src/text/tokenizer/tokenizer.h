@@ -1,7 +1,7 @@
-/* Turns text into token ids and back, by a tokenizer.json: BPE over bytes or characters, Unigram.
- * Knows no model, no chat template (text/chat/chat.h) and no files. Encoding uses scratch memory
- * and a word cache inside the tokenizer, so one thread at a time may encode. Called by the lead for
- * requests, and through text/tokenizer/detokenizer.h for results. */
+/* Turns text into token ids and back, by a tokenizer.json: BPE over bytes or characters, Unigram,
+ * WordPiece. Knows no model, no chat template (text/chat/chat.h) and no files. Encoding uses
+ * scratch memory and a word cache inside the tokenizer, so one thread at a time may encode. Called
+ * by the lead for requests, and through text/tokenizer/detokenizer.h for results. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -22,14 +22,14 @@ enum tokenizer_flags {
 /* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors. Supported:
  * models BPE (at the byte level, or of characters with or without byte fallback), Unigram,
  * WordPiece and Tiktoken (text/tokenizer/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split,
- * Digits, WhitespaceSplit, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip,
- * StripAccents, Replace, Prepend, BertNormalizer, Precompiled, Sequence; post-processors
- * TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel,
- * Metaspace, WordPiece, and Replace, Strip, ByteFallback, Fuse, Strip in this order; added tokens
- * with all their flags (special ones are left out of decoded text even if they are normalized).
- * Everything else that would change ids is refused by name. `truncation` and `padding`, which
- * concern batches, have no effect. Owner of *out: the caller, tokenizer_destroy. Errors:
- * STATUS_INPUT, STATUS_MEMORY. */
+ * Digits, WhitespaceSplit, BertPreTokenizer, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD,
+ * Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Precompiled, Sequence;
+ * post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence;
+ * decoders ByteLevel, Metaspace, WordPiece, and Replace, Strip, ByteFallback, Fuse, Strip in this
+ * order; added tokens with all their flags (special ones are left out of decoded text even if they
+ * are normalized). Everything else that would change ids is refused by name. `truncation` and
+ * `padding`, which concern batches, have no effect. Owner of *out: the caller, tokenizer_destroy.
+ * Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
                                struct tokenizer **out);
 void tokenizer_destroy(struct tokenizer **t);

@@ -46,7 +46,7 @@ struct tokenizer {
     bool is_unigram;      /* Unigram instead of BPE */
     bool is_tiktoken;     /* BPE at the byte level, with merges that follow from the ids */
     struct bpe bpe;
-    bool is_wordpiece;
+    bool is_wordpiece; /* WordPiece instead of BPE */
     struct unigram unigram;
     struct wordpiece wordpiece;
     struct normalizer normalizer;

@@ -1,7 +1,7 @@
 /* WordPiece (Schuster and Nakajima, 2012; as BERT uses it): a word is cut from left to right into
- * the longest pieces that the vocabulary has; pieces inside a word have a prefix there. Added
- * tokens are none of its pieces. Called by the tokenizer for every piece of a tokenizer.json of the
- * model type WordPiece. */
+ * the longest pieces that the vocabulary has; pieces that continue a word begin with a prefix
+ * there. Added tokens are none of its pieces. Called by the tokenizer for every piece of a text if
+ * tokenizer.json has the model type WordPiece. */
 #ifndef SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 #define SHOAL_TEXT_TOKENIZER_WORDPIECE_H
 
