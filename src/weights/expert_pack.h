@@ -5,11 +5,13 @@
 
 #include "weights/weights.h"
 
-/* Local. The bytes of the largest expert's part of any rank, and of all experts in one copy; 0 for
- * a model without experts. Errors: STATUS_MEMORY. */
+/* Bytes of the largest expert's part of any rank, and of all experts in one copy; 0 for a model
+ * without experts. */
 struct expert_pack_sizes {
     uint64_t expert_bytes, all_bytes;
 };
+
+/* Local. Sets *out to the sizes for a checkpoint and a layout. Errors: STATUS_MEMORY. */
 struct status expert_pack_sizes_of(const struct weights_source *from,
                                    struct expert_pack_sizes *out);
 

@@ -61,8 +61,8 @@ struct ffn_weights {
 };
 
 /* A layer has P places, each for one copy of an expert's weights: place e holds expert e, unless
- * `place` says otherwise, by which an expert may have several places. A rank holds a range of
- * places (layout_experts). */
+ * `place` says otherwise; it may give an expert several places. A rank holds a range of places
+ * (layout_experts). */
 struct moe_weights {
     struct packed router; /* [E, D]; experts without weights count among E here, and below */
     float *router_bias;   /* [E] added to the router's logits; or NULL */
@@ -82,7 +82,7 @@ struct moe_weights {
     const uint32_t *first;      /* [E + 1] borrowed: where an expert's places begin in `place` */
     const uint32_t *expert_at;  /* [P] borrowed: the expert at each place */
     /* gate, up and down may also be indexed by the places of the other EP ranks' experts, relative
-     * to this rank's first (so from negative numbers on); those weights are in memory that all
+     * to this rank's first (so an index may be negative); those weights are in memory that all
      * these ranks can read */
     bool has_others;
     /* gate, up and down have shapes, and memory only during a run of this stream; borrowed; NULL:

@@ -253,8 +253,8 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
     return weights_load_make_plain(w, keep_array, n, *out);
 }
 
-/* Makes, from each head's rows of kv_b, k_b (transposed), which takes q into the space of the
- * latents, and v_b, which takes the output out of it. */
+/* Makes each head's k_b, which takes q into the space of the latents, and v_b, which takes the
+ * output out of it; take_latent fills them with the head's rows of kv_b, k_b's transposed. */
 static struct status make_latent(struct weights *w, const struct arch *m, struct target *t)
 {
     struct latent_weights *latent = &layer_of(w, &t->spec)->attention.latent;
@@ -348,8 +348,8 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : weights_want(ld, t);
 }
 
-/* Sets the grids of row-parallel linears: a rank without K-blocks of one still rounds the sums of
- * the others. */
+/* Sets the grids of row-parallel linears, also where a rank has no K-blocks of one: it still turns
+ * the total of the other ranks into f32. */
 static void fill_grids(struct loading *ld, const struct arch *m)
 {
     const struct range layers = ld->w->layers;
