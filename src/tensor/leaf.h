@@ -19,7 +19,7 @@ enum {
     LEAF_QUANTIZED_LOW =
         256, /* shortest leaf of a quantized tensor, if the tensor is long enough */
     LEAF_QUANTIZED_COUNT =
-        8,                /* most leaves of a quantized tensor, if leaves of 512 are long enough */
+        8,                /* most leaves of a quantized tensor, if none is then longer than 512 */
     LEAF_DENSE_LEAST = 4, /* fewest in a quantized dense tensor, so that tp can divide it */
     LEAF_EXPERT_LEAST =
         2, /* fewest in experts: whole experts are spread over ranks before any is divided */
