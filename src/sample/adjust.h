@@ -32,7 +32,7 @@ size_t adjust_n_saved(const struct adjust *a, size_t width);
  */
 float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit);
 
-/* Local. Returns the same change as an argument of kern_changed_logit; row and `at` stay 0. */
+/* Local. Returns the same change as an argument of kern_changed_logit, with row and `at` 0. */
 struct logit_change adjust_change(const struct plan_penalties *p, const struct plan_adjust *entry);
 
 /* Local. Writes the changes of the logits of ids [id0, id0 + width), for row `row` of a device's
@@ -45,7 +45,7 @@ size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t 
  * order, or all of them if `allowed` is set. Returns how many it saved, at most adjust_n_saved. */
 size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved);
 
-/* Local. Undoes adjust_row: restores the saved logits. Returns the number that adjust_row did. */
+/* Local. Undoes adjust_row: restores the saved logits. Returns the same number as adjust_row. */
 size_t adjust_undo(const struct adjust *a, uint32_t id0, size_t width, float *logits,
                    const float *saved);
 

@@ -109,7 +109,7 @@ static float draw_device_row_max(const struct draw_device *d, size_t i)
 }
 
 /* Computes the log-probabilities of the targets. Also computes the masses of rows without a target,
- * which costs less than a list of rows. */
+ * which costs less than listing the rows that have one. */
 static void draw_device_score(struct draw_device *d, const float *logits,
                               const struct vocab_want *wants, size_t n_rows, struct vocab_got *got)
 {
