@@ -24,8 +24,8 @@ struct hessian {
 /* Local. Returns the bytes that a rank needs for rows [begin, end) of H over n inputs. */
 uint64_t hessian_bytes(uint32_t n, uint32_t begin, uint32_t end);
 
-/* Local. Returns the first row of part i of n_parts (i = n_parts: n). Parts are runs of rows with
- * about the same number of elements on and above the diagonal. */
+/* Local. Returns the first row of part i of n_parts (n for i = n_parts). Parts are runs of rows
+ * with about the same number of elements on and above the diagonal. */
 uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
 
 /* Local. hessian_init starts with zeros. Errors: STATUS_MEMORY. hessian_fini also accepts a zeroed
