@@ -238,8 +238,8 @@ struct status step_result_add_logits(struct step_result *r, const float *rows, s
  * until the next one. Errors: STATUS_MEMORY. */
 struct status step_result_add_pool(struct step_result *r, int64_t **row);
 
-/* Local. Takes the report of some ranks, moved [n], with the same n for all: keeps the minimum of
- * it and of those taken before. Errors: STATUS_MEMORY. */
+/* Local. Takes a report, moved [n], of some ranks of a replica, with the same n for all. r->moved
+ * keeps the minimum of each number over the reports so far. Errors: STATUS_MEMORY. */
 struct status step_result_take_moved(struct step_result *r, const uint64_t *moved, size_t n);
 
 /* Local. Sets n_hidden_rows and hidden_row_bytes and makes room for these rows, whose content is
