@@ -39,7 +39,7 @@ struct status collective_check(MPI_Comm comm, const struct collective_call *mine
 {
     int n;
     MPI_Comm_size(comm, &n);
-    /* not mem_alloc, so that an allocation that a test makes fail is not this one */
+    /* not mem_alloc: tests make one of its allocations fail (mem_fail_after), never this one */
     struct collective_call *all = calloc((size_t)n, sizeof *all);
     if (all == NULL) return status_make(STATUS_MEMORY, "collective check: no memory");
     const int bytes = (int)sizeof *mine;

@@ -1,6 +1,6 @@
 /* Makes and ends the axes (MPI communicators and host groups), and records and counts operations.
  * The operations are in comm_collective.c, comm_message.c and comm_mail.c. */
-#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
+#define COMM_INSIDE /* comm.h then defines no macros that record call sites (debug builds) */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

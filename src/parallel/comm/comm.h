@@ -199,8 +199,8 @@ void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, si
 void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send, int32_t *recv,
                        size_t n);
 
-/* All-to-all of rows. A rank may receive more than 2^31 words in total, but one rank must send
- * another less than 2 GiB. If `send` lies in a shared segment, it must not change until a later
+/* All-to-all of rows. A rank may receive more than 2^31 words in total, but less than 2 GiB from
+ * any one rank. If `send` lies in a shared segment, it must not change until a later
  * collective over the axis, to which every rank contributes, has returned. */
 void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_exchange *x);
 

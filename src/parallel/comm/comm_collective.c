@@ -1,6 +1,6 @@
 /* Collectives over an axis: in shared memory if all its ranks are on one host, else by MPI. Sums
  * over several hosts use both (host_sum.h). */
-#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
+#define COMM_INSIDE /* comm.h then defines no macros that record call sites (debug builds) */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

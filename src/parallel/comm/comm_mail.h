@@ -38,7 +38,7 @@ struct comm_mail_places {
     const int *n_on;     /* [n_hosts] ranks of each host */
 };
 
-/* Local. */
+/* Local. Returns where the ranks of the mail's axis are. */
 struct comm_mail_places comm_mail_places_of(const struct comm_mail *m);
 
 /* Local. comm_mail_memory returns this rank's memory for one purpose, at least n_bytes, which the
@@ -67,9 +67,9 @@ size_t comm_mail_head_bytes(const struct comm_mail *m, size_t n_pieces);
 /* **Collective (axis)**. Sends the pieces [n_hosts, n_pieces] of this rank's memory `lane` to each
  * other host, in their order, after the pieces of the ranks before it on this host. Pieces for this
  * host are not sent. Returns when the pieces of other ranks of this host may be read; messages may
- * still be under way. They move only while this rank is inside MPI, so until comm_mail_finish
- * comm_poll and the team's calling thread (team_poll_with) call MPI. A host must send another less
- * than 2 GiB. A mail is started again only after its comm_mail_finish. */
+ * still be under way. They move only while this rank is inside MPI. So comm_poll and the team's
+ * calling thread (team_poll_with) call MPI until comm_mail_finish. A message must be shorter than
+ * 2 GiB. A mail is started again only after its comm_mail_finish. */
 void comm_mail_start(struct comm *c, struct comm_mail *m, enum comm_lane lane,
                      const struct comm_mail_piece *pieces, size_t n_pieces);
 

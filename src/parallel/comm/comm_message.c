@@ -1,5 +1,5 @@
 /* Point-to-point messages, such as those between the stages of a pipeline. */
-#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
+#define COMM_INSIDE /* comm.h then defines no macros that record call sites (debug builds) */
 #include "parallel/comm/comm_private.h"
 
 #include "base/clock.h"

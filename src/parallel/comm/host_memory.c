@@ -192,8 +192,8 @@ struct huge_job {
     _Atomic bool refused;
 };
 
-/* Makes one part of the huge pages. Touches a small page in each first, because the kernel
- * makes one (MADV_COLLAPSE) only where there is a page table. */
+/* Makes one part of the huge pages. First touches a small page in each, because the kernel makes a
+ * huge page (MADV_COLLAPSE) only where a page table exists. */
 static void make_huge(void *job, uint32_t part)
 {
     struct huge_job *j = job;
@@ -207,9 +207,9 @@ static void make_huge(void *job, uint32_t part)
     if (at < end && (!ok || madvise(at, (size_t)(end - at), MADV_COLLAPSE) != 0)) j->refused = true;
 }
 
-/* Makes the pages of a lane huge that end in (from, to]. With small pages nearly every access would
- * miss the TLB: sums are written column by column, and their rows lie on different pages; weights
- * are read throughout. */
+/* Makes huge pages of a lane's bytes: the pages that end in (from, to]. With small pages
+ * nearly every access would miss the TLB: sums are written column by column, and their rows lie on
+ * different pages; weights are read throughout. */
 static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,
                       struct team *team)
 {

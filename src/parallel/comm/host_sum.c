@@ -1,6 +1,6 @@
 /* A sum runs window by window: while the messages of one window travel, the next one is added,
  * packed and sent. */
-#define COMM_INSIDE /* no macros of a debug build, which note who calls, instead of functions */
+#define COMM_INSIDE /* comm.h then defines no macros that record call sites (debug builds) */
 #include "parallel/comm/host_sum.h"
 
 #include "base/add.h"

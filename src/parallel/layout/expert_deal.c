@@ -221,7 +221,7 @@ static void add_copy(struct deal *d, uint32_t e, uint32_t part, int64_t load)
     put_down(d, x, part);
 }
 
-/* Moves the load that the fullest part has above the mean, or a part of it, to a new copy of its
+/* Moves the load that the fullest part has above the mean, or a share of it, to a new copy of its
  * heaviest expert on the emptiest part; with `near`, on the same host if that helps. False when no
  * move would help. */
 static bool move_overflow(struct deal *d, int64_t mean, bool near)

@@ -19,7 +19,7 @@ struct expert_places {
      * place[first[e + 1] - 1], ascending; without copies first[e] is e */
     uint32_t *first, *place;
     uint32_t *part_of; /* owned [P] the part of each place */
-    uint32_t *host_of; /* owned [n_ranks] of each rank of the layout */
+    uint32_t *host_of; /* owned [n_ranks] the host of each rank of the layout */
     int64_t *load;     /* owned [L, E] the load by which experts were placed */
 };
 
@@ -61,9 +61,9 @@ void expert_distances(const struct layout *l, const struct expert_places *p, uin
                       uint8_t *distance);
 
 /* Local. Computes sent [ep, ep]: the rows of a layer that a rank of each part sends to each part,
- * if all ranks have as many tokens and these choose experts as the load [E] says. Each source fills
- * the parts that get the fewest rows from all sources. So every rank knows before a step, without a
- * message, how many rows each part gets from the others. Errors: STATUS_MEMORY. */
+ * if all ranks have equally many tokens, which choose experts as often as the load [E] says. Each
+ * source fills the parts that get the fewest rows from all sources. So every rank knows before a
+ * step, without a message, how many rows each part gets from the others. Errors: STATUS_MEMORY. */
 struct status expert_flow(const struct layout *l, const struct expert_places *p,
                           const int64_t *load, uint32_t layer, int64_t *sent);
 

@@ -1,6 +1,6 @@
-/* Which layers of a stage share KV blocks. A block holds 64 positions of some layers that all have
- * the same window, so that blocks behind a window can be freed while the other layers keep theirs.
- * Pure functions. Called by the layout, the weights, the stages, the engine, the job and
+/* Finds the layers of a stage that share KV blocks. A block holds 64 positions of some layers that
+ * all have the same window, so that blocks behind a window can be freed while the other layers keep
+ * theirs. Pure functions. Called by the layout, the weights, the stages, the engine, the job and
  * `shoal plan`.
  *
  *   layers   F  W  F  W  F  W  F  W      F: sees all positions, W: has a window
@@ -28,9 +28,9 @@ struct kv_place {
 };
 
 /* Local. Returns the groups of a layout, the same for all its stages: those that leave the least
- * room in blocks unused. On no stage may more than a sixth of the layers' number be unused. All
- * layers form one group when no groups satisfy this, when the model's context is no longer than its
- * window, or with model.keeps_windows. */
+ * room in blocks unused. On each stage the unused room, in layers, may be at most a sixth of the
+ * number of layers. All layers form one group when no groups satisfy this, when the model's context
+ * is no longer than its window, or with model.keeps_windows. */
 struct kv_groups kv_groups_of(const struct layout *l);
 
 /* Local. Returns how many layers a block of a stage holds. */

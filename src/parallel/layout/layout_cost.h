@@ -1,5 +1,5 @@
 /* Estimates a layout on a machine: whether it fits in memory, and about how many tokens per second
- * it gives. For choosing between layouts, not a forecast. Used by layout_choose and plan_report. */
+ * it gives, to compare layouts. Used by layout_choose, plan_report, the forecasts and the job. */
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_COST_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_COST_H
 

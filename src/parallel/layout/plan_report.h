@@ -25,8 +25,8 @@ struct status plan_report_stream(const struct layout *l, const struct topo *t,
                                  const uint32_t *order, const struct layout_budget *budget,
                                  double disk_bytes_s, struct strbuf *out);
 
-/* Local. Returns the part of the worst rank's streamed experts that a step reads if each has rows;
- * fit as layout_fit_of gave it. 0: all are in memory. */
+/* Local. Returns which fraction of the worst rank's streamed experts a step reads from disk if
+ * every expert has rows; fit as layout_fit_of gave it. 0: all are in memory. */
 double plan_streamed_part(const struct layout *l, const struct layout_budget *budget,
                           const struct layout_fit *fit);
 

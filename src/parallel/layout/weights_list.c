@@ -41,8 +41,8 @@ static void cut_leaves(const struct weights_cut *cut, bool is_expert, struct wei
     if (is_expert ? l->cuts_expert_outputs : l->cuts_outputs) s->cols = whole(s->n_cols);
 }
 
-/* Shifts the rows of a role whose tensor also holds rows of other roles: t->before stand before its
- * rows, t->behind after them. */
+/* Shifts the rows of a role whose tensor also holds rows of other roles: those of t->before come
+ * first, then the role's own, then those of t->behind. */
 static void shift_rows(const struct arch *m, const struct arch_tensor *t, struct weight_spec *s)
 {
     for (int i = 0; i < 2; i++) {

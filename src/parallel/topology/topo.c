@@ -270,7 +270,7 @@ static struct status read_nodes(const struct describe_job *job, struct topo_node
 }
 
 /* Fills t->ranks, node after node. Copies the ranks of the node before when both nodes are
- * synthetic and have as many ranks. */
+ * synthetic and have equally many ranks. */
 static struct status read_ranks(const struct describe_job *job, struct topo *t)
 {
     uint32_t at = 0, n_before = 0;

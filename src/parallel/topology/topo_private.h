@@ -8,8 +8,8 @@
 
 /* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file. PCI
  * devices come from XML only: on the running machine hwloc's plugin for them leaks, and topo_self.c
- * needs only a count. Owner: the caller, hwloc_topology_destroy. Errors: STATUS_USAGE quotes the
- * string or path; STATUS_MEMORY. */
+ * needs only a count. The caller frees *out with hwloc_topology_destroy. Errors: STATUS_USAGE
+ * quotes the string or path; STATUS_MEMORY. */
 struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
 
 /* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so that a

@@ -1,5 +1,5 @@
-/* A host gets a token unless none of the token's experts is there. With router groups the chosen
- * groups are any G of them with the same probability, and the experts any K of theirs. */
+/* A host gets a token unless none of the token's experts is there. With router groups, all sets of
+ * n_groups_chosen groups are equally likely, and so are all sets of K experts of these groups. */
 #include "parallel/wire/wire_bytes.h"
 
 #include "parallel/wire/result_block.h"
