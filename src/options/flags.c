@@ -231,7 +231,7 @@ void flags_preset(const struct flag_table *table, void *out)
                row.flag->n_bytes == flags_bytes_of(row.flag->kind));
         if (row.flag->preset == NULL) continue;
         const struct status st = set_value(row.flag, row.flag->preset, (char *)out + row.offset);
-        assert(!status_failed(&st)); /* the row refuses its own preset */
+        assert(!status_failed(&st)); /* else the row refuses its own preset */
         (void)st;
     }
 }
@@ -319,7 +319,7 @@ bool flags_is_given(const struct flags_given *given, const char *name)
 static void note_given(struct flags_given *given, const char *name)
 {
     if (flags_is_given(given, name)) return;
-    assert(given->n < FLAGS_GIVEN_MAX); /* the table has more flags */
+    assert(given->n < FLAGS_GIVEN_MAX); /* else the table has more flags than that */
     given->names[given->n++] = name;
 }
 
@@ -442,7 +442,7 @@ static void write_value(const struct flag *f, const char *at, struct strbuf *out
         strbuf_printf(out, "%llu", (unsigned long long)*(const uint64_t *)at);
         return;
     default:
-        assert(f->kind != FLAG_PARSED); /* its owner writes its text */
+        assert(f->kind != FLAG_PARSED); /* the job writes the text of such a flag itself */
         write_small(f, at, out);
     }
 }
