@@ -13,7 +13,7 @@
 enum {
     TILE = 8 * WIRE_INTS_BLOCK, /* columns that are added up at once */
     LINE = 64,                  /* blocks begin at a multiple of this */
-    WORTH_THREADS = 1 << 16,    /* with at least so many sums, several threads pack */
+    WORTH_THREADS = 1 << 16,    /* with at least this many sums, several threads pack */
 };
 
 /* A row's choices on this host: their outputs and weights. */

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { WORTH_MAPPING = 4 << 20 /* host buffers of at least so many bytes ask for huge pages */ };
+enum { WORTH_MAPPING = 4 << 20 /* host buffers of at least this many bytes ask for huge pages */ };
 
 static void moe_drop(struct moe *m, struct grown *g)
 {

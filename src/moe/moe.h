@@ -1,8 +1,8 @@
 /* A Mixture-of-Experts block over the ranks of a stage: router -> dispatch -> grouped expert FFN ->
- * combine at the source rank. How rows meet their experts is chosen once (expert_exchange in
- * moe_private.h): local, in one host, between hosts, of rows. Knows ranks and layers, not requests.
- * Each tp rank is the source of its slice of the replica's tokens. Order of the sums:
- * docs/numerics.md, "MoE combine" and "The sum over ranks". */
+ * combine at the source rank. How rows meet their experts is chosen once: one expert_exchange of
+ * moe_private.h for "local", "in one host", "between hosts" or "of rows". Knows ranks and
+ * layers, not requests. Each tp rank is the source of its slice of the replica's tokens. Order of
+ * the sums: docs/numerics.md, "MoE combine" and "The sum over ranks". */
 #ifndef SHOAL_MOE_MOE_H
 #define SHOAL_MOE_MOE_H
 
@@ -80,18 +80,18 @@ bool moe_takes_slices(const struct moe *m);
 bool moe_travels(const struct moe *m);
 
 /* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += scale.residual * (the
- * experts' output for x + shared), in three calls with one lane, below MOE_LANES: moe_start
- * routes and sends rows, moe_run runs the experts and sends results, moe_finish combines them.
- * Calls of the other lane may come in between, in the same order on all ranks, but not with a
- * capacity factor, and only if moe_travels. rows is borrowed until moe_finish; if moe_travels,
- * moe_start alone reads x. The caller may set rows->shared until moe_run. Errors: STATUS_MEMORY
+ * experts' output for x + shared), in three calls with the same `lane` (0 or 1): moe_start routes
+ * and sends rows, moe_run runs the experts and sends results, moe_finish combines them. Calls with
+ * the other lane may come in between, in the same order on all ranks, but not with a capacity
+ * factor, and only if moe_travels. rows is borrowed until moe_finish; if moe_travels, moe_start
+ * alone reads x. The caller may set rows->shared until moe_run. Errors: STATUS_MEMORY
  * when a buffer cannot grow; the device's; those of reading streamed experts. */
 struct status moe_start(struct moe *m, const struct layer *layer, const struct moe_rows *rows,
                         int lane);
 struct status moe_run(struct moe *m, int lane);
 struct status moe_finish(struct moe *m, int lane);
 
-/* The same in one call, of lane 0. */
+/* The same in one call, with lane 0. */
 struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows);
 
 #endif

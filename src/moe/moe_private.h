@@ -192,7 +192,7 @@ struct pass {
                                 rows, negative for none */
     float *out;              /* [T, D] */
     float *zero;    /* [T, D] the output of experts without weights, in the rows of moe_zero_rows;
-                       NULL:    the model has none */
+                       NULL: the model has none */
     int32_t *marks; /* [T, 2] */
     /* [n_in, columns] and [n_in]: the experts' outputs, to which all K-blocks have been added, and
      * their counters */
