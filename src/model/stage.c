@@ -238,9 +238,9 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
         op_scale(s->o.kern, hidden->h, s->o.model->scale.embed, hidden->n_rows * d);
 }
 
-/* Sets s->positions to those that the rows have in the table of embeddings: 0, 1, ... or, with
- * pad_positions, those behind the padding's, which only other tokens count; and s->final_rows to
- * their types. */
+/* Sets s->positions to the rows' positions in the table of embeddings: 0, 1, ...; with
+ * pad_positions, pad_id for padding tokens and pad_id + 1, pad_id + 2, ... for the others. Sets
+ * s->final_rows to the rows' types. */
 static void set_places(struct stage *s, const struct encoder_rows *rows)
 {
     const int32_t pad = s->o.model->pad_id;
