@@ -57,7 +57,7 @@ static bool job_journal_is_quantized(const struct layout_model *m)
     return false;
 }
 
-/* Writes the layers of --save-hidden as they were resolved: -1 is the last layer's number. */
+/* Writes the layers of --save-hidden with -1 replaced by the last layer's number. */
 static void write_hidden_layers(const struct job *j, struct strbuf *out)
 {
     if (j->hidden.n == 0) return;

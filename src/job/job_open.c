@@ -149,7 +149,7 @@ static struct status settle_task(struct job *j)
     return check_task_flags(j);
 }
 
-/* Refuses what an encoder cannot do. */
+/* For encoders: refuses commands that need tokens or a head that is missing, and GPUs. */
 static struct status check_encoder(const struct job *j)
 {
     const char *path = j->o->files.model, *title = j->model.family->title;
@@ -215,7 +215,7 @@ static void settle_scheduling(struct job *j)
 
 /* Settles --step-ms. If the input is a file, nobody waits for a single answer, so a step may take
  * as long as its rows need; a giant's weights are then read once for many rows. A program that
- * writes to a pipe may be waiting for answers, and a server's client is. */
+ * writes to a pipe may be waiting for answers, and the client of a server always is. */
 static void settle_step_time(struct job *j)
 {
     const struct flag_list *inputs = &j->o->files.input;
@@ -230,8 +230,8 @@ static void settle_step_time(struct job *j)
     j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
 }
 
-/* Keeps the largest message of a step (hidden rows, also those of --save-hidden, or logits with
- * --logits) below 2 GiB. */
+/* Refuses a --step-tokens with which the largest message of a step (hidden rows, also those of
+ * --save-hidden, or logits with --logits) could reach 2 GiB. */
 static struct status check_step_tokens(const struct job *j)
 {
     const bool has_logits = j->o->files.logits != NULL;

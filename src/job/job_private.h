@@ -110,7 +110,7 @@ struct stage_times {
     uint64_t peak_bytes;
 };
 
-/* Both are Local; all [ranks]. job_moe_traffic: the sum over all ranks. */
+/* Local; all [ranks]. Return the mean times of a stage's ranks, and all ranks' MoE traffic. */
 struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
                                    uint32_t stage);
 struct moe_traffic job_moe_traffic(const struct layout *l, const struct engine_stats *all);

@@ -66,7 +66,7 @@ static void transpose(float *w, size_t n)
     }
 }
 
-/* Reads what an encoder's head has besides score.weight. */
+/* Reads the dense layer and the biases that an encoder's head has besides score.weight. */
 static struct status read_dense(struct job_embed *e, struct ckpt *c)
 {
     const size_t width = (size_t)e->rules.width;
