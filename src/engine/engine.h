@@ -72,9 +72,9 @@ struct engine_stats engine_stats_of(const struct engine *e);
  * busiest ranks. */
 void engine_count_busiest(struct engine *e);
 
-/* Local. The prefix store, for the scheduler (serve/schedule/scheduler.h). has: whether it holds
- * the block of key [2]. key: sets key [2] to that of the 64 tokens after those of key `before` [2].
- */
+/* Local. The prefix store, for the scheduler (serve/schedule/scheduler.h). engine_store_has
+ * returns whether it holds the block of key [2]. engine_store_key sets key [2] to that of the 64
+ * tokens after those of key `before` [2]. */
 bool engine_store_has(void *engine, const uint64_t *key);
 void engine_store_key(const uint64_t *before, const int32_t *tokens, uint64_t *key);
 

@@ -17,7 +17,7 @@ static void find_layers(const struct engine *e, uint32_t stage, struct hidden_pa
 {
     const struct range layers = layout_layers(e->o.layout, stage);
     const bool is_last = stage + 1 == e->o.layout->pp;
-    const uint32_t n_layers = e->o.model->n_layers; /* as a layer: the rows after the final norm */
+    const uint32_t n_layers = e->o.model->n_layers; /* layer n_layers: rows after the final norm */
     out->n = hidden_layers_within(e->o.hidden, layers.begin, is_last ? n_layers + 1 : layers.end,
                                   out->entries);
 }
@@ -28,7 +28,7 @@ struct status engine_create_hidden(struct engine *e)
     const uint32_t pp = e->o.layout->pp;
     if (e->o.hidden == NULL || e->o.hidden->n == 0) return status_ok();
     s->layer_bytes = e->o.model->width * dtype_bytes(e->o.hidden->type);
-    s->n_slots = pp + 1; /* one more than steps in flight: a slot's old message has arrived */
+    s->n_slots = pp + 1; /* one more than steps in flight: a reused slot's message has arrived */
     TRY(mem_alloc(&s->slots, s->n_slots, sizeof *s->slots, what));
     TRY(mem_alloc(&s->rows, e->o.max_rows, sizeof *s->rows, what));
     TRY(mem_alloc(&s->parts, pp, sizeof *s->parts, what));

@@ -16,8 +16,8 @@ struct outgoing_plan {
     struct comm_request *sends; /* [pp] */
 };
 
-/* The guesses of a prediction layer, as the engine's own rows, wants and got of a step;
- * [max_rows] each; NULL: the model has no prediction layer. */
+/* What a prediction layer's guesses need in a step; rows, wants and got are used as the members of
+ * struct engine with these names. [max_rows] each; NULL: the model has no prediction layer. */
 struct engine_guesses {
     int32_t *next; /* the token after each row */
     size_t *rows;
@@ -143,8 +143,8 @@ struct status engine_run_moves(struct engine *e, const struct step_plan *plan, s
 /* **Collective (TP)** where b->ask is set. Reports to the lead. Errors: STATUS_MEMORY. */
 struct status engine_report_moves(struct engine *e, const struct batch *b);
 
-/* Lead. note_asked remembers which replicas the plan to be submitted asks for a report.
- * collect_moved adds to *out the reports of a replica's stages on its oldest plan not yet
+/* Lead. engine_note_asked remembers which replicas the plan to be submitted asks for a report.
+ * engine_collect_moved adds to *out the reports of a replica's stages on its oldest plan not yet
  * collected, if that asked for one. Errors: STATUS_BUG, STATUS_MEMORY. */
 void engine_note_asked(struct engine *e, const struct step_plan *plan);
 struct status engine_collect_moved(struct engine *e, int32_t replica, struct step_result *out);
