@@ -46,7 +46,7 @@ struct forecast_load {
  * they did not overlap. For comparing parts of a job where no scheduler runs. */
 double forecast_even_s(const struct cost_model *m, const struct forecast_load *load);
 
-/* How far a job has come at some moments, to continue it beyond its lines. */
+/* The progress of a simulated job, from which forecast_extend estimates the rest. */
 enum { FORECAST_MARKS = 64 };
 struct forecast_marks {
     double s[FORECAST_MARKS], part[FORECAST_MARKS]; /* time, and fraction of the rows */
@@ -58,7 +58,7 @@ struct forecast_end {
     double s, least_s, most_s; /* expected, and the bounds of an interval around it */
 };
 
-/* Local. Continues a simulation to all lines of the input: adds to the time of the simulated lines,
+/* Local. Estimates when all lines are done, from a simulation of the first ones: adds to its time,
  * for each further line, the mean time of a line in the middle half of the simulation, where
  * neither the beginning nor the end leaves slots empty. spread: the standard deviation of a line's
  * length over its mean. The interval joins `model_error` (a fraction) and twice the standard error

@@ -11,7 +11,7 @@
 static const double reference_context = 512 + 128 / 2.0;
 enum {
     ROWS_WORTH_CUTTING =
-        8 /* from so many rows for each tp rank on, each tp rank holds only a slice of the rows */
+        8 /* rows for each tp rank from which on each tp rank holds only a slice of the rows */
 };
 
 const char *cost_part_title(enum cost_part part)

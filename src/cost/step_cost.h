@@ -19,7 +19,7 @@
  *     waking      ops * op_s
  *     lead        step_s + sequences * sequence_s, once, before the stage begins
  * A linear's curve is measured, so it holds both the roof of the bandwidth and that of arithmetic
- * (Williams et al. 2009, "Roofline"); for the rest of the step, ops were measured. */
+ * (Williams et al. 2009, "Roofline"); the other rates come from measured ops. */
 #ifndef SHOAL_COST_STEP_COST_H
 #define SHOAL_COST_STEP_COST_H
 
