@@ -93,8 +93,8 @@ void links_sum_start(struct device *d, struct link *l, const struct grid_sum *s,
 void links_sum_finish(struct device *d, struct link *l, const struct grid_sum *s, int lane,
                       bool adds);
 
-/* Local. The side stream. open creates it; close releases it, also after a failed open. settle:
- * work put on the compute stream from now on runs after all work that the side stream holds now. */
+/* Local. The side stream. open creates it; close releases it, also after a failed open. After
+ * settle, new work on the compute stream waits for all work that the side stream holds now. */
 struct status links_side_open(struct device *d);
 void links_side_close(struct device *d);
 void links_side_settle(struct device *d);
@@ -108,8 +108,8 @@ void links_asked(struct device *d, struct link *link, int error, uint64_t since,
  * failure; OK: there is none. */
 struct status links_made(struct device *d, int error, const char *what);
 
-/* Local. put_behind makes all later work on the stream wait for the event. record fires the event
- * when the stream has finished the work that it holds now. Both return false after a failure. */
+/* Local. links_put_behind makes all later work on the stream wait for the event. links_record makes
+ * the event wait for the work that the stream holds now. Both return false after a failure. */
 bool links_put_behind(struct device *d, void *stream, void *event);
 bool links_record(struct device *d, void *event, void *stream);
 
