@@ -121,7 +121,7 @@ static struct status convert_check(const struct convert_flags *f, const struct f
 }
 
 /* Prints a summary and warnings. For tensors that are quantized in the source or in the new file,
- * prints a line for each way of storing them (CONVERT_WAY) and each format. */
+ * prints a line for each way of storing them (enum convert_way) and each format. */
 static void convert_say(const struct convert_options *o, const struct convert_result *r)
 {
     static const char *const ways[CONVERT_WAY_COUNT] = {

@@ -20,7 +20,7 @@
 
 enum {
     TRIED_MAX = 3,    /* layouts that are simulated for each number of nodes */
-    SAMPLE_TIMES = 4, /* a good sample has as many lines for each sequence that runs at once */
+    SAMPLE_TIMES = 4, /* lines in a good sample for each sequence that runs at once */
     COUNTS_MAX = 16,  /* numbers of nodes */
 };
 static const double model_error = 0.25; /* relative; not yet measured on a quiet machine */
