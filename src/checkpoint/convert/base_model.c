@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the name of the architecture of shoal's with the layers of `name`. False: `name` has none
- * of the endings below, or shoal does not run that architecture. */
+/* Writes the name of shoal's architecture that has the layers of `name`. False: `name` has none of
+ * the endings below, or shoal does not run that architecture. */
 static bool name_of_layers(const char *name, char *out, size_t n)
 {
     static const struct {

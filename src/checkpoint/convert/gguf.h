@@ -98,8 +98,8 @@ bool gguf_array_f32(const struct gguf *g, const char *key, uint64_t i, float *ou
 size_t gguf_key_count(const struct gguf *g);
 const char *gguf_key_at(const struct gguf *g, size_t i);
 
-/* Local. The number of tensors; a tensor by its place in the file; and by its name, NULL if
- * unknown. */
+/* Local. Return the number of tensors, a tensor by its place in the file, and a tensor by its name
+ * (NULL if unknown). */
 size_t gguf_count(const struct gguf *g);
 const struct gguf_tensor *gguf_at(const struct gguf *g, size_t i);
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);

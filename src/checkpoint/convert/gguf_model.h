@@ -40,8 +40,8 @@ struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tens
 bool gguf_model_layer(const struct gguf_model *m, const char *name, int64_t *layer,
                       const char **suffix);
 
-/* Local. True for a tensor that becomes none by itself: of a prediction layer, the values' half of
- * a latent's up-projection, or what is in the config. */
+/* Local. True for a tensor that becomes none by itself: one of a prediction layer, the values' half
+ * of a latent's up-projection, or one whose values go into the config. */
 bool gguf_model_leaves_out(const struct gguf_model *m, const struct gguf_tensor *t);
 
 /* gguf_texts.c. Local. Append a text to `out` (initialised by the caller). Errors: STATUS_INPUT

@@ -122,7 +122,7 @@ static struct status put_expert_groups(const struct gguf_model *m, struct strbuf
     return status_ok();
 }
 
-/* Appends what a family derives from its sizes and tensors, not from a key. */
+/* Appends the fields that follow from the model's sizes and tensors, not from a key. */
 static struct status put_derived(const struct gguf_model *m, struct strbuf *out)
 {
     /* llama.cpp, too, knows the 27B models by their layers */

@@ -1,5 +1,5 @@
 /* Computes the disk space that a checkpoint file takes before it is written. Called by convert,
- * quantize and expert_pack.c. */
+ * quantize, expert_pack.c and bench_disk_read.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_ROOM_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_ROOM_H
 

@@ -1,7 +1,7 @@
 /* Reads one file while the calling thread does other work. The reads bypass the system's file cache
  * (O_DIRECT, Linux's io_submit(2)), so no byte is copied and the cache takes no memory from the
- * weights. Knows bytes and offsets, no tensors. Called by ckpt_reader.c and by the stream of
- * experts (weights/expert_stream.c). */
+ * weights. Knows bytes and offsets, no tensors. Called by ckpt_reader.c, by the stream of
+ * experts (weights/expert_stream.c) and by bench_disk_read.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_DIRECT_READS_H
 #define SHOAL_CHECKPOINT_FILE_DIRECT_READS_H
 
