@@ -17,8 +17,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-static const uint64_t read_ns = 1000000000; /* after this no further read begins, ... */
-enum { PASSES = 8 };                        /* nor after so many passes over the bytes */
+static const uint64_t read_ns = 1000000000; /* time after which no further read begins */
+enum { PASSES = 8 };                        /* passes over the file after which none begins */
 
 static struct status disk_error(const char *path, const char *what)
 {

@@ -17,7 +17,7 @@
 enum {
     READ_BYTES = 8 << 20, /* bytes of one read */
     DIRECT_BYTES =
-        16 << 20, /* bytes of one read by a thread; the system divides it into many requests */
+        16 << 20, /* bytes of one direct read; the system divides it into many requests */
 };
 
 /* A plain read of this rank's part of the file, without verifying or packing. */

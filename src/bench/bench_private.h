@@ -11,7 +11,7 @@
 
 /* Bytes and operations of steps, over all ranks. */
 struct bench_cost {
-    double dense_bytes;     /* weights that every step reads, so no experts or untied embedding */
+    double dense_bytes;     /* weights that every step reads: no experts, no untied embedding */
     double expert_bytes;    /* bytes of one expert of one layer */
     double kv_token_bytes;  /* bytes of one position in all layers */
     double row_flops;       /* linears of one row, the chosen experts only; a multiply-add is two */
