@@ -12,8 +12,8 @@
 struct status file_read(const char *path, size_t max_bytes, char **out, size_t *n);
 
 /* Local. As open(2), but opens regular files only, and never waits, as open(2) does for a FIFO that
- * nobody writes. flags: also O_CREAT, whose mode is 0666; O_CLOEXEC is added. Returns -1 and errno;
- * EINVAL: found something else than a regular file. */
+ * nobody writes. flags: also O_CREAT, whose mode is 0666; O_CLOEXEC is added. On failure
+ * returns -1 and sets errno (EINVAL: it is no regular file). */
 int file_open_regular(const char *path, int flags);
 
 /* Local. As fopen(path, "we"), but opens regular files only and never waits (file_open_regular). */

@@ -15,10 +15,10 @@ struct lifetime {
 
 enum { LIFETIME_ALIGN = 256, LIFETIMES_MAX = 64 };
 
-/* Local. Places n arrays, at most LIFETIMES_MAX, so that no two overlap that are alive in the same
- * step: the largest first, each at the lowest offset that is free during its lifetime. Returns the
- * bytes of memory that hold all arrays; UINT64_MAX on overflow. Source: greedy by size, Pisarchyk
- * and Lee, "Efficient Memory Management for Deep Neural Net Inference", section 5.2. */
+/* Local. Places n arrays, at most LIFETIMES_MAX, so that no two arrays that are alive in the same
+ * step overlap: the largest first, each at the lowest offset that is free during its lifetime.
+ * Returns the bytes of memory that hold all arrays; UINT64_MAX on overflow. Source: greedy by size,
+ * Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", section 5.2. */
 uint64_t lifetimes_place(struct lifetime *arrays, size_t n);
 
 #endif
