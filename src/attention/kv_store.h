@@ -51,8 +51,8 @@ bool kv_store_put(struct kv_store *s, struct kv_store_key key, const void *part)
 bool kv_store_get(struct kv_store *s, struct kv_store_key key, void *part);
 
 /* Local. Removes files, the least recently used first, until those left have at most 7/8 of
- * n_bytes. If the files cannot be listed, as when memory is short, it removes none; kv_store_put
- * does not try again before it would have done so after a success. */
+ * n_bytes. If the files cannot be listed, as when memory is short, it removes none, and
+ * kv_store_put waits as long before the next try as after a success. */
 void kv_store_sweep(struct kv_store *s);
 
 #endif
