@@ -60,7 +60,7 @@ static struct status check_theta(const struct arch_reading *r)
     return is_given || !r->m.family->states_base ? status_ok() : no_theta(r);
 }
 
-/* transformers' rope_theta of layers with a window if config.json has one for all layers. */
+/* What transformers uses for layers with a window if config.json has one rope_theta for all. */
 static const double LOCAL_THETA = 5e5;
 
 /* Finds the RoPE of layers with a window, which may differ: rope_parameters then holds an object

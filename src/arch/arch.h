@@ -165,8 +165,8 @@ struct arch_family {
     bool encoder; /* tokens also attend to later ones, and there is no head; layer norms follow
                      the sums; embeddings of positions and types are added to those of
                      tokens; all linears have biases, and FFNs are GELU without a gate */
-    bool pad_positions; /* positions count from "pad_token_id" + 1, and only tokens that are not
-                           this one; such a token has the position "pad_token_id" */
+    bool pad_positions; /* positions count from "pad_token_id" + 1; padding tokens are not counted
+                           and have the position "pad_token_id" */
 };
 
 /* The sizes of recurrent layers, which have a gated delta rule or a Mamba-2 scan instead of

@@ -92,13 +92,13 @@ struct status arch_derive_index(struct arch_reading *r);
 struct status arch_derive_shortcut(struct arch_reading *r);
 
 /* arch_hybrid.c. Local. For MiMo-V2: before the other derivations, sets the KV heads, the window
- * and what RoPE reads; after them, checks that the published file's own fields say the same.
- * Errors: STATUS_INPUT. */
+ * and the values that RoPE reads; after them, checks that the published file's own fields say the
+ * same. Errors: STATUS_INPUT. */
 struct status arch_derive_hybrid(struct arch_reading *r);
 struct status arch_check_hybrid(const struct arch_reading *r);
 
-/* arch_encoder.c. Local. For encoders: sets what their layers have, and refuses fields that the
- * reference would not read. Errors: STATUS_INPUT. */
+/* arch_encoder.c. Local. For encoders: sets the members that describe their layers, and refuses
+ * fields that the reference would not read. Errors: STATUS_INPUT. */
 struct status arch_derive_encoder(struct arch_reading *r);
 
 /* Local. True for a field of an encoder's config.json that changes nothing in a forward pass. */
@@ -111,8 +111,8 @@ struct status arch_derive_moe_layers(struct arch_reading *r);
 
 /* Local. Marks the MoE layers that "mlp_layer_types" lists; without the list, all but the first, or
  * the first "first_k_dense_replace" where the family must give that number or has a default for it.
- * Beside a list that number and "is_moe_layer" may only repeat it, because other programs read one
- * or the other. Errors: STATUS_INPUT. */
+ * If the list is given, that number and "is_moe_layer", which other programs read instead of it,
+ * must agree with it. Errors: STATUS_INPUT. */
 struct status arch_derive_typed_mlps(struct arch_reading *r);
 
 /* Local. Reads how q grows from "rope_parameters" (struct arch_family, grows). Errors:

@@ -38,7 +38,7 @@ struct arch_rope {
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
  *     frequency_factors   plain / factors[i]                   (GGUF's Llama 3)
- *     yarn     a ramp from plain / factor to plain; both factors below (Peng et al. 2023)
+ *     yarn     a ramp from plain / factor to plain; sets both factors (Peng et al. 2023)
  *     longrope (also "su")   plain / short_factor[i]        (Ding et al. 2024)
  *     dynamic  plain, with theta * alpha^(d / (d - 2))         (Hunyuan)
  * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:

@@ -268,7 +268,7 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim);
 enum arch_axis arch_dim_axis(enum arch_dim dim);
 uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
 
-/* Local. Returns the parameters of the model: the elements of all its tensors. */
+/* Local. Returns the number of the model's parameters: the elements of all its tensors. */
 uint64_t arch_params(const struct arch *m);
 
 /* Local. Return the elements of all matrices in layers by which one token is multiplied, counting
