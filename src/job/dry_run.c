@@ -32,7 +32,7 @@ static uint64_t dry_run_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Whether the answer ends here, for watches that want answers of a mean length. */
+/* True if the answer ends here: with the chance that gives answers of watch->mean_answer tokens. */
 static bool stub_ends(const struct job *j, const struct stub *stub, const struct plan_seq *s)
 {
     const double mean = stub->watch != NULL ? stub->watch->mean_answer : 0;
