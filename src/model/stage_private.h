@@ -393,8 +393,8 @@ void stage_index_keys(struct stage *s, const struct layer *layer, const struct p
 void stage_attend_chosen(struct stage *s, const struct layer *layer, const struct part *p,
                          const struct attn_args *args);
 
-/* stage_delta.c. Local. Allocates the slots of recurrent states, if the stage has such layers.
- * Errors: STATUS_MEMORY. */
+/* stage_delta.c. Local. Allocates the slots of recurrent states, if the stage has recurrent
+ * layers. Errors: STATUS_MEMORY. */
 struct status stage_make_states(struct stage *s);
 
 /* Local. Returns the shape of the recurrent layers for this rank. */
