@@ -1,5 +1,5 @@
-/* Quantizes activations once for all weights with the same group size, and anew when a weight with
- * another one multiplies them. */
+/* Quantizes activations once for all weights with the same group size, and again for a weight with
+ * another group size. */
 #include "kernels/act.h"
 
 #include "kernels/ops.h"

@@ -1,6 +1,6 @@
-/* Activations of linears, row by row: floats, and int8 quantized values made from them when the
- * first linear needs these. Linears over the same rows whose weights have one group size share
- * them. */
+/* Activations of linears, row by row: floats, and the int8 quantized values that are made from them
+ * when a linear first needs them. Linears over the same rows share these values if their weights
+ * have the same group size. */
 #ifndef SHOAL_KERNELS_ACT_H
 #define SHOAL_KERNELS_ACT_H
 
@@ -24,9 +24,9 @@ struct act_rows {
  * SIZE_MAX: overflow. */
 size_t act_codes_bytes(size_t n_rows, size_t n);
 
-/* Local. Returns the rows quantized in groups of w's size. Quantizes at the first call, and when
- * the group size is not that of the call before, whose values are lost. NULL if the linear reads
- * floats: plain weights, fp8, weight-only arithmetic. */
+/* Local. Returns the rows quantized in groups of w's size. Quantizes at the first call, and again
+ * when the group size differs from that of the previous call, whose values are then lost. NULL if
+ * the linear reads floats: plain weights, fp8, weight-only arithmetic. */
 const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
                                    const struct packed *w);
 

@@ -23,8 +23,9 @@ struct seen_tiles {
     size_t lo, p1, n0, n1;
 };
 
-/* At most BLOCK_QUERIES queries of a slice, from query `first` on. Queries are counted row by row,
- * head by head. They take turns: queries [from, until) go through the same tiles of seq. */
+/* At most BLOCK_QUERIES queries of a slice, from query `first` on, counted row by row and, in a
+ * row, head by head. The block goes through the tiles in turns (block_turn): in one turn, queries
+ * [from, until) go through the same tiles of seq. */
 struct block {
     const struct attn_args *args;
     const struct attn_slice *slice;
@@ -189,9 +190,10 @@ static void turn_sees(struct block *b, size_t n0)
     s->n1 = b->slice->tile1;
 }
 
-/* Begins a turn of the block; false: there are no more. A block whose queries are of one sequence
- * has one turn. Where sequences share their first tiles, turn 0 takes all queries through the
- * shared tiles, and each later turn takes one sequence's queries through its own tiles. */
+/* Begins a turn of the block. False: the turn before was the last one. A block whose queries are of
+ * one sequence has one turn. Where sequences share their first tiles, turn 0 takes all queries
+ * through the shared tiles, and each later turn takes one sequence's queries through its own tiles.
+ */
 static bool block_turn(struct block *b, size_t turn)
 {
     const struct attn_slice *s = b->slice;

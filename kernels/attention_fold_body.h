@@ -1,5 +1,5 @@
 /* Attention, shared by the instruction sets: the fold of one tile of keys and values into the
- * running states and outputs of up to FOLD_ROWS queries, whose rows share every load. Does not know
+ * running states and outputs of up to FOLD_ROWS queries, which share every load. Does not know
  * blocks of queries or which tiles a query sees (attention_body.h). The including file defines
  *     FOLD_ROWS                queries folded at a time, at most 4
  *     VALUE_VECTORS            vectors of 16 outputs held in registers
@@ -34,8 +34,8 @@ struct rows_part {
 
 /* A query and the slots [j0, j1) of a tile that it sees. Its running state is (max, sum) and the
  * output that accumulates in `out`. Rows that are folded together either all store parts (struct
- * attn_slice) or have their maxima next to each other in memory, and so their sums; if is_first is
- * set in one row, it is set in all rows after it. */
+ * attn_slice), or their maxima are next to each other in memory, and their sums are too; if
+ * is_first is set in one row, it is set in all rows after it. */
 struct seen_row {
     const float *q;
     float *out, *max, *sum;

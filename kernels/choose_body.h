@@ -1,5 +1,5 @@
-/* The router's choice of experts and their weights, shared by all instruction sets. The device has
- * its own choice, but shares the keys, the weights and ROUTER_MIXER. */
+/* The router's choice of experts and their weights, shared by all instruction sets. The device
+ * chooses with its own code (cuda/router.cu), but shares the keys, the weights and ROUTER_MIXER. */
 #ifndef SHOAL_KERNELS_CHOOSE_BODY_H
 #define SHOAL_KERNELS_CHOOSE_BODY_H
 

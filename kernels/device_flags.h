@@ -25,9 +25,9 @@ enum device_way {
         "staged", DEVICE_WAY_STAGED                                                                \
     }
 
-/* device-overlap: both halves read the weights, so each half must still have the few hundred rows
- * from which on computing its products takes a GPU longer than reading their weights. Estimated,
- * not measured. */
+/* device-overlap: both halves read the weights, so each half must still have enough rows, a few
+ * hundred, for a GPU to take longer for the products than for reading the weights. Estimated, not
+ * measured. */
 #define DEVICE_FLAGS(FLAG)                                                                         \
     FLAG(enum device_kind, device, "device", OF_CHOICE(DEVICE_WORDS), .preset = "cpu",             \
          .commands = IN_JOBS | IN_BENCH,                                                           \

@@ -27,11 +27,11 @@ struct kat_bench {
     int64_t sums[QUANT_ROWS * (OUTS + 1)];
 };
 
-/* Local. Returns the hash of what h is the hash of, followed by n_bytes of data. */
-static const uint64_t kat_hash_start = 0xCBF29CE484222325u; /* of nothing */
+/* Local. Returns the hash that continues h over n_bytes of data. */
+static const uint64_t kat_hash_start = 0xCBF29CE484222325u; /* the hash of no data */
 uint64_t kat_hash(uint64_t h, const void *data, size_t n_bytes);
 
-/* Local. x [n] = pseudo-random values in [-magnitude, magnitude). */
+/* Local. x [n] = pseudo-random values from -magnitude to magnitude. */
 void kat_fill(uint64_t seed, float *x, size_t n, float magnitude);
 
 /* kat_sequence.c. Local. Each returns the hash of an op's results. t is the element type of the

@@ -14,8 +14,8 @@
  * The including file defines
  *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
  *     PIECE, SHORT_PIECE                             inputs of a K-slice of MANY_PANELS panels
- *     BLOCK_ROWS, COPY_ROWS                          rows that share a converted K-slice; if their
- *                                                    inputs are copied
+ *     BLOCK_ROWS, COPY_ROWS                          rows that share a converted K-slice, without
+ *                                                    and with copied inputs
  *     GROUP_TILES                                    linear_walk.h
  *     struct v16, v16_zero, v16_fma, v16_store_aligned
  *     dequantize                                     see dequantize_body.h
@@ -43,7 +43,7 @@ enum {
                            memory delivers two streams faster than one or four */
     AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter if a tile has more streams */
     MANY_ROWS = 40,     /* fewer rows (but above FEW_ROWS) have short K-slices: each of their few
-                           tiles converts more */
+                           tiles converts more of the next one */
     MOST_ROWS = 12,     /* most rows of a register tile */
     LINE_FLOATS = 16,   /* floats of a cache line */
     LINE_BYTES = 64,    /* bytes of a cache line */

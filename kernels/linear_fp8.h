@@ -27,7 +27,7 @@ ALWAYS_INLINE void fp8_quad(struct fp8_codes c, struct v16 scale, fp8_large larg
     for (size_t j = 0; j < QUANT_QUAD; j++) w[j] = fp8_joined(v, j);
 }
 
-/* The scales of a K-slice, and how far its conversion has got in them. */
+/* The scales of a K-slice, and the place in them that its conversion has reached. */
 struct fp8_piece {
     size_t group, left;    /* inputs of a group; inputs left in the current group */
     const struct v16 *now; /* [n_panels] scales of the current group */

@@ -85,7 +85,7 @@ static void set_scales(struct quant_format f, const void *in, size_t i, size_t n
 /* out[n] = bias - zero point, in the lower 16 bits; n is a multiple of 16. */
 static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out);
 
-/* out[n] = sums[n] * factor; n <= QUANT_PIECE_GROUPS, and out always has room for so many. */
+/* out[n] = sums[n] * factor; n <= QUANT_PIECE_GROUPS, for which out always has room. */
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
 
 /* True when all n partial sums of a leaf fit the grid; n is a multiple of 16. */
@@ -352,7 +352,7 @@ static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows,
 
 static inline void quant_tile_begin(size_t n_rows, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* inlined */
+    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* fixed size: no call */
 }
 
 /* Prefetches a cache line that will be written. */

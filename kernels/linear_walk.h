@@ -4,9 +4,9 @@
 #define SHOAL_KERNELS_LINEAR_WALK_H
 
 /* Rows whose inputs lie a multiple of 4 KiB apart push each other out of the first-level cache,
- * which costs an eighth of a prompt's speed on Zen 3. So with GROUP_TILES > 1 a K-slice's inputs
- * are then copied once for each group of panels (packed tiles), to rows that are a cache line
- * further apart than they are long. The row that is copied next but two is prefetched. */
+ * which costs an eighth of a prompt's speed on Zen 3. With GROUP_TILES > 1, a K-slice's inputs of
+ * such rows are copied once for each group of panels (packed tiles), to rows that are a cache line
+ * further apart than they are long. While a row is copied, the third row after it is prefetched. */
 enum {
     APART_FLOATS = 1024, /* inputs of 4 KiB */
     COPY_STRIDE = PIECE * MANY_PANELS + LINE_FLOATS,

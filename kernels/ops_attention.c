@@ -154,7 +154,7 @@ static void runs_part(const void *job_, struct part part)
 {
     const struct attention_job *job = job_;
     size_t g0, g1;
-    /* no run behind the share's end is looked for: that would read block tables for nothing */
+    /* ends with the share: looking for further runs would read block tables for nothing */
     for (struct run r = run_at(job, 0, 0); r.n > 0 && part.at < part.end; r = run_after(job, &r)) {
         if (!part_take(&part, job->n_kv, run_cost(job, &r), &g0, &g1)) continue;
         for (size_t g = g0; g < g1; g++) {

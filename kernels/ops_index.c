@@ -19,7 +19,7 @@ struct sparse_walk {
     size_t seq, row; /* the row at hand, counted in its sequence */
 };
 
-/* Moves to the next such row, which may be the row at hand. False: there is none. */
+/* Moves to the next row of the walk, which may be the row at hand. False: no row is left. */
 static bool walk_find(struct sparse_walk *w)
 {
     for (; w->seq < w->n_seqs; w->seq++, w->row = 0) {

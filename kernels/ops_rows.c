@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CLAMPED_COST = 10 /* multiply-adds of a value of softcap, xIELU, a clamped SwiGLU */ };
+enum { CLAMPED_COST = 10 /* multiply-adds of a value of softcap, xIELU, GELU, clamped SwiGLU */ };
 
 static void scatter_part(const void *job, struct part part)
 {

@@ -43,7 +43,8 @@ struct peak_memory {
     size_t n_bytes;
 };
 
-/* Local. Errors: STATUS_MEMORY. */
+/* Local. Maps n_bytes, rounded up to whole huge pages, and first touches them on the team's
+ * threads. peak_memory_fini unmaps them. Errors: STATUS_MEMORY. */
 struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes);
 void peak_memory_fini(struct peak_memory *m);
 

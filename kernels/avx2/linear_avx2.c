@@ -1,5 +1,5 @@
-/* The float linear on AVX2. A panel's sixteen outputs fill two registers; a register tile has six
- * such accumulators. */
+/* The float linear on AVX2. A panel's sixteen outputs fill two registers, which are an accumulator;
+ * a register tile has six of them. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
@@ -8,12 +8,12 @@ enum {
     TILE = 6,            /* accumulators of a register tile: 12 of 16 registers */
     FEW_PANELS = 4,      /* most panels of a tile with few rows */
     MANY_PANELS = 1,     /* panels of a tile with many rows; they share each broadcast input */
-    SOME_PANELS = 1,     /* panels of a tile for the panels that MANY_PANELS leaves over */
+    SOME_PANELS = 1,     /* unused: MANY_PANELS leaves no panels over */
     PIECE = 256,         /* inputs of a K-slice: 16 KiB per panel, as f32 */
     SHORT_PIECE = PIECE, /* inputs of a K-slice with 7 to 39 rows */
     BLOCK_ROWS = 256,    /* rows that share a converted K-slice */
-    COPY_ROWS = 128,     /* if inputs are copied; they, chains and sums fill 330 KB of the
-                            second-level cache */
+    COPY_ROWS = 128,     /* the same if inputs are copied: these, chains and sums fill 330 KB
+                            of the second-level cache */
     GROUP_TILES = 8,     /* panels that share the rows' copied inputs */
 };
 

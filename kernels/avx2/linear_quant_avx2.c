@@ -221,8 +221,9 @@ ALWAYS_INLINE void sum_group(struct sums_shape s, struct group_codes c, __m256i 
     }
 }
 
-/* Ends group g for panel p: adds the start values (times minus the zero points, if there are any)
- * to the sums, then acc = fma((float)sum, weight scale * activation scale, acc). */
+/* Ends group g for panel p: adds to each sum its start value (with zero points: minus the zero
+ * point times the sum of the row's values), then acc = fma((float)sum, weight scale * activation
+ * scale, acc). */
 ALWAYS_INLINE void end_sums(struct sums_shape shape, const struct quant_tile *t, size_t g, size_t p,
                             __m256i (*sum)[HALVES], float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {

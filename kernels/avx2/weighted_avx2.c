@@ -1,7 +1,7 @@
 /* Adds rows with weights on the integer grid. As in linear_avx2.c, adding 1.5 * 2^(52-g) to a
  * double v rounds it to the grid: llrint(v * 2^g) is the difference of the bits. The product of a
- * weight and a value is exact in double, so one fma does both. A value inside the grid's limit
- * does not change the exponent of the sum. */
+ * weight and a value is exact in double, so one fma multiplies and rounds. A value inside the
+ * grid's limit does not change the exponent of the sum. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx2/vec.h"
 

@@ -76,8 +76,8 @@ ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum);
 #include "kernels/attention_body.h"
 #include "kernels/index_body.h"
 
-/* Folds a tile's (m, l) of four rows into their running states max[4] and sum[4]. It must not be
- * the first tile of any of these rows. */
+/* Folds a tile's (m, l) of four rows into their running states max[4] and sum[4]. The tile must not
+ * be the first one of any of these rows. */
 ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
 {
     const __m128 m = _mm_load_ps(part->max), old = _mm_loadu_ps(max), top = _mm_max_ps(m, old);
