@@ -82,8 +82,8 @@ static const struct width widths[] = {
     {256, CUDA_KERNEL_attention_few_256, CUDA_KERNEL_COUNT},
 };
 
-/* Returns the tensor-core kernels for this head width. NULL: attention.cu must be used; so it is
- * with DEVICE_EXACT, with a softcap, with a scale of 0 or less, with caches of f32 and bf16 (f16
+/* Returns the tensor-core kernels for this head width; NULL if attention.cu must be used: with
+ * DEVICE_EXACT, with a softcap, with a scale of 0 or less, with caches of f32 and bf16 (f16
  * operands would lose precision or range), and with heads wider than 256, such as latents (576). */
 static const struct width *width_of(const struct device *d, const struct attn_args *a)
 {

@@ -8,8 +8,8 @@
 /* For a row at position p and a head, over tiles as in kern.h (struct attn_args), clipped to the
  * visible slots:
  *   q and the cache's elements as f16 (f16 and e4m3 exact; i8's (float)code * scale rounded to
- *   nearest even; what lies beyond f16 becomes infinite, and the row NaN, except where it only
- *   makes some scores -infinity)
+ *   nearest even; a value beyond f16 becomes infinite and makes the row NaN, unless it only makes
+ *   some scores -infinity)
  *   s_j = dot(q, k_j): f32 from +0, by steps of 16 elements, ascending, each added as the tensor
  *       core does
  *   c = scale log2 e, positive; m = c max s_j; e_j = 2^fma(s_j, c, -m)
@@ -260,7 +260,7 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
                            const float *x, float *o)
 {
     BLOCK_UNROLL
-    for (uint32_t k = 0; k < 2; k++) { /* selects, so that no branch parts the mma products */
+    for (uint32_t k = 0; k < 2; k++) { /* selects: no branch may separate the mma products */
         const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
         o[k] = p->is_whole || row->j0[r] < row->j1[r] ? next : o[k];
     }
@@ -442,7 +442,7 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         }
     }
     for (p.tile = p.begin; p.tile < p.end; p.tile++) {
-        BLOCK_ROLLED /* an own loop, without registers for masks */
+        BLOCK_ROLLED /* a loop of its own, which needs no registers for masks */
             for (; p.tile >= p.whole_begin && p.tile < p.whole_end; p.tile++)
                 mma_tile(&p, true, q, rows, o);
         if (p.tile < p.end) mma_tile(&p, false, q, rows, o);

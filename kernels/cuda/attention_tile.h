@@ -169,7 +169,7 @@ BLOCK_INLINE void mma_fetch_codes(const struct mma_part *p, const void *half, ui
     }
 }
 
-/* Does what kern_kv_half does for p->block, with fewer instructions: caches have less than 2^32
+/* Does what kern_kv_half does for p->block, with fewer instructions: a cache has fewer than 2^32
  * halves. */
 BLOCK_INLINE const void *mma_half(const struct mma_part *p, uint32_t what)
 {

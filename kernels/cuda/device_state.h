@@ -15,7 +15,7 @@ enum {
     DEVICE_GETS = 16,         /* most results fetched in one wait */
     STATES_BYTES = 128 << 20, /* attention states of tiles; partial sums of products */
     GEMM_LEAVES_BYTES =
-        STATES_BYTES / 2, /* of them for partial sums when the rest holds the sums */
+        STATES_BYTES / 2, /* the part for partial sums when the rest holds integer sums */
     GEMM_SUMS_BYTES = STATES_BYTES - GEMM_LEAVES_BYTES,
     GEMM_X_BYTES = 32 << 20, /* bytes of rows rounded for products */
     DEVICE_ALGORITHMS = 64,  /* most known algorithms, by element type and number of inputs */
@@ -149,6 +149,9 @@ static inline bool device_is_lost(const struct device *d)
  * launches that were held back. Ask for it at each use; never keep it. */
 void *device_compute(struct device *d);
 
+/* Local. Allocates n bytes of device memory, filled with zeros; `what` names them in the error. The
+ * caller owns them; device_release frees them and sets *inout to NULL. Errors: STATUS_MEMORY, or
+ * the device's first failure. */
 struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
 void device_release(struct device *d, void **inout);
 
@@ -190,8 +193,8 @@ struct status device_wire_reserve(struct device *d, enum device_wire which, size
 struct status device_gemm_open(struct device *d);
 void device_gemm_close(struct device *d);
 
-/* Local. Runs n linears without leaves (K-blocks), of the same rows, which are rounded once. Of
- * this and the next two functions: each linear has one group, with row-major weights (w->flat). */
+/* Local. Runs n linears without leaves (K-blocks), of the same rows, which are rounded once. For
+ * this and the next two functions, each linear has one group, with row-major weights (w->flat). */
 void device_gemm_columns(struct device *d, const struct linear_args *a, size_t n);
 
 /* Local. Runs a linear with leaves whose integer sums are wanted (a->sums). */
@@ -201,6 +204,7 @@ void device_gemm_leaves(struct device *d, const struct linear_args *a);
  * not have the products for all leaves, and y is unchanged. */
 bool device_gemm_sums(struct device *d, const struct linear_args *a);
 
+/* copies.c. Local. As mem_ops_put, mem_ops_get and mem_ops_get_later (device.h). */
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get_later(struct device *d, void *to, const void *from, size_t n_bytes);

@@ -214,8 +214,8 @@ struct gemm_plan {
     size_t n_parts, n_rows;
 };
 
-/* Returns the most rows of one product. With DEVICE_LAW it has no more rows than the trials had,
- * which have shown the bits; otherwise there is no bound. */
+/* Returns the most rows of one product. With DEVICE_LAW these are the rows of the trials, because
+ * the trials show the bits for no larger number; otherwise there is no bound. */
 static size_t most_rows(const struct device *d, const struct gemm_part *parts, size_t n)
 {
     if (d->arithmetic != DEVICE_LAW) return SIZE_MAX;

@@ -1,8 +1,8 @@
 /* Products of few rows with row-major weights on tensor cores, where the library leaves most of the
- * GPU idle. Used only if trials give the library's bits (gemm_trials.c): one chain of m16n8k16
- * products over the inputs, ascending, from +0. A block computes 32 outputs, eight for each warp,
- * of up to sixteen rows; cp.async copies weights and rows to shared memory some steps ahead. Blocks
- * of several linears that read the same rows run side by side.
+ * GPU idle. An output is one chain of m16n8k16 products over the inputs, ascending, from +0. Used
+ * only if trials (gemm_trials.c) show the library's bits. A block computes 32 outputs, eight per
+ * warp, of up to sixteen rows; cp.async copies weights and rows to shared memory some steps ahead.
+ * Blocks of several linears that read the same rows run side by side.
  *
  * A stage in shared memory holds the 64 inputs of a step in 48 lines: the weights of 32 outputs,
  * then 16 rows. The 16-byte pieces of a line are permuted (XOR), so that ldmatrix meets each bank
@@ -25,7 +25,7 @@ enum {
 struct few_product {
     const struct gemm_few_work *a;
     const struct gemm_few_part *part;
-    const uint16_t *w, *x; /* at the first input of the block's batch */
+    const uint16_t *w, *x; /* at the first input of the block's product */
     float *y;
     uint32_t n0;
     uint16_t *shared;

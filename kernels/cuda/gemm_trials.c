@@ -196,8 +196,9 @@ static bool few_passes(struct device *d, const struct device_algorithm *a)
     return a->dtype != DTYPE_F32 && a->k % GEMM_ALIGN_ELEMENTS == 0 && passes(d, &tried);
 }
 
-/* Returns the algorithm for an element type and k inputs; the first call tries them. NULL: none
- * passed, or DEVICE_ALGORITHMS are known already; shoal's own kernels then multiply. */
+/* Returns the algorithm for an element type and k inputs; the first call tries the library's
+ * algorithms. NULL: none passed, or DEVICE_ALGORITHMS are known already; shoal's own kernels then
+ * multiply. */
 static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
                                                     bool batched)
 {

@@ -159,7 +159,8 @@ enum {
 #define CUDA_LOG2_E 0x1.715476p+0f
 
 /* The blocks of a launch, each of CUDA_THREADS threads. y < 2^31, and most kernels count rows by
- * it; x, z < 65536. */
+ * it; x, z < 65536. CUDA allows so many blocks only in its x, so the driver and CUDA_KERNEL swap x
+ * and y. */
 struct cuda_grid {
     uint32_t x, y, z;
     uint32_t shared_bytes;

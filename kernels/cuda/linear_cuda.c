@@ -367,8 +367,8 @@ static void zero_sums(struct device *d, const struct linear_args *a)
     }
 }
 
-/* Returns the linear for rows [row, row + n) of a's only group, which become its rows [0, n). It
- * borrows *group and *xq, which are set. The caller sets `sums`. */
+/* Returns the linear for rows [row, row + n) of a's only group, which become its rows [0, n). Fills
+ * *group and *xq, to which the result points. The caller sets `sums`. */
 static struct linear_args rows_alone(const struct linear_args *a, size_t row, size_t n,
                                      struct linear_group *group, struct quant_rows *xq)
 {

@@ -31,7 +31,7 @@ struct groups_part {
     struct group_term *terms;
 };
 
-/* Adds the products of 16 inputs, from input k on, of four outputs and `row` to sum[4]. */
+/* Adds the products of 16 inputs, for four outputs (w, by groups_load) and one row (x), to sum. */
 BLOCK_INLINE void groups_dot(const uint32_t (*w)[4], const uint32_t *x, int32_t *sum)
 {
     BLOCK_UNROLL
@@ -138,8 +138,8 @@ BLOCK_INLINE void groups_store_term(const struct groups_part *p, uint32_t span, 
     p->terms[i].scale = l->weight_scale * l->row_scale;
 }
 
-/* Adds up the slices of each group, and scales. Each thread's loads are under way together before
- * the first of them is used. */
+/* Adds up the slices of each group, and stores the sums with their scales as terms. Each thread's
+ * loads are under way together before the first of them is used. */
 BLOCK_INLINE void groups_terms(const struct groups_part *p, uint32_t rows, uint32_t g0, uint32_t g1)
 {
     const uint32_t span = rows * PANEL_COLUMNS, end = (g1 - g0) * span;

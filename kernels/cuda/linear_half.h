@@ -27,7 +27,7 @@ enum {
     RUN_ROW_BYTES = HALF_RUN * 2,                      /* bytes of one row's inputs in a run */
     RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* a run of a panel, 16-bit weights */
     RUN_CODES_BYTES =
-        HALF_K * PANEL_COLUMNS, /* bytes of it for 4-bit values; 8-bit ones take twice that */
+        HALF_K * PANEL_COLUMNS, /* the same for 4-bit values; 8-bit values take twice that */
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,
     PIECE = 16,
 };

@@ -1,5 +1,5 @@
 /* Linears with 16-bit weights on tensor cores, for few rows. Some of the 16 rows of a product may
- * be unused; the time is that of reading the weights. */
+ * be unused; that costs nothing, because reading the weights takes longer. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -18,11 +18,12 @@
  *     MMA_WARPS_DOWN          warps that divide the rows; MMA_WARPS_ACROSS divide the outputs
  *     MMA_STEP                inputs fetched per step
  *     MMA_STAGES              steps held in shared memory
- *     MMA_WINDOWS             windows held in shared memory: the scales and so on of GROUPS groups
+ *     MMA_WINDOWS             windows held in shared memory; a window has the scales, zero points
+ *                             and sums of GROUPS groups
  *     MMA_FOLDS               1: a block computes all leaves (K-blocks) of its outputs in turn,
  *                             and adds their grid integers in registers;
  *                             0: b.z is the leaf, and blocks add by atomics; with many rows,
- *                             blocks would wait for these
+ *                             blocks would wait for the atomics
  *     MMA_SHARED              bytes of shared memory */
 enum {
     GROUPS = 8,
@@ -45,10 +46,10 @@ enum {
     SCALES = 2 * ROW_SUMS, /* where in a window the weights' scales begin, up to 4 bytes each, */
     ZEROS = SCALES + MMA_PANELS * GROUPS * PANEL_COLUMNS * 4, /* and the zero points */
     WINDOW_BYTES = ZEROS + MMA_PANELS * GROUPS * PANEL_COLUMNS,
-    WINDOW_STEPS = GROUPS * QUANT_LEAST / MMA_STEP, /* at least */
-    SUM_ZERO = 0x4B400000, /* zero of the integer sums: its bits are those of a float, */
+    WINDOW_STEPS = GROUPS * QUANT_LEAST / MMA_STEP, /* steps of a window, at least */
+    SUM_ZERO = 0x4B400000, /* where integer sums start: the bits of SUM_ZERO_FLOAT */
 };
-#define SUM_ZERO_FLOAT 12582912.0f /* 1.5 * 2^23, to which |sum| < 2^22 can be added exactly */
+#define SUM_ZERO_FLOAT 12582912.0f /* 1.5 * 2^23; bits + sum are this + sum for |sum| < 2^22 */
 
 static_assert(MMA_STAGES * STAGE_BYTES + MMA_WINDOWS * WINDOW_BYTES <= MMA_SHARED,
               "more shared memory than is asked for");
@@ -214,7 +215,8 @@ BLOCK_INLINE void mma_load_rows(const uint8_t *stage, uint32_t run, uint32_t r0,
     }
 }
 
-/* Returns four quantized values of an output as signed bytes: the quad of its word. */
+/* Returns four quantized values of an output as signed bytes: those of quad `quad`, which are in
+ * `word`. */
 BLOCK_INLINE uint32_t mma_codes(enum quant_kind kind, uint32_t word, uint32_t quad)
 {
     if (kind == QUANT_INT8) return word ^ 0x80808080u;
@@ -263,7 +265,7 @@ BLOCK_INLINE void mma_products(enum quant_kind kind, const uint8_t *stage, uint3
 
 /* --- groups ---------------------------------------------------------------------------------- */
 
-/* Returns the scale of kern_quant_scale. */
+/* Returns scale i of a window, as kern_quant_scale does. */
 BLOCK_INLINE float mma_scale(enum quant_kind kind, const struct mma_part *p, const uint8_t *scales,
                              uint32_t i)
 {
@@ -271,7 +273,7 @@ BLOCK_INLINE float mma_scale(enum quant_kind kind, const struct mma_part *p, con
     return p->scale_bytes == 2 ? block_load_f16(scales, i) : kern_load(DTYPE_F32, scales, i);
 }
 
-/* Returns the factor of quant_offset. */
+/* Returns the factor of quant_offset for zero point i of a window. */
 BLOCK_INLINE int32_t mma_offset(enum quant_kind kind, const struct mma_part *p,
                                 const uint8_t *zeros, uint32_t i)
 {

@@ -1,5 +1,5 @@
-/* Quantized linears on tensor cores, for some tens of rows; the time is that of reading the
- * weights. A warp computes 16 outputs of 16 rows. */
+/* Quantized linears on tensor cores, for some tens of rows, where reading the weights takes longer
+ * than the products. A warp computes 16 outputs of 16 rows. */
 #include "kernels/cuda/launch.h"
 
 enum {

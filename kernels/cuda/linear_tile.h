@@ -88,8 +88,9 @@ BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
     return (0x80808080u + size - 2 * (size & minus)) ^ 0x80808080u; /* 128 keeps bytes apart */
 }
 
-/* Returns the factor with which the sum of the row's quantized values is added to the sum of
- * products with the weight's values (int8: less 128), to correct it for the zero point. */
+/* Returns the factor of the row's sum of quantized values that is added to a group's sum of
+ * products, to correct it for the zero point. The products use the weight's stored values (int8:
+ * less 128). */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.kind == QUANT_MXFP4) return 0;

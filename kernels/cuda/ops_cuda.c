@@ -31,7 +31,7 @@ static size_t count_blocks(const struct seq_rows *seqs, size_t n_seqs)
 }
 
 /* Fills `words` with positions [n_rows], first blocks [n_rows] and the block tables. Returns the
- * number of tiles of the row that has most. */
+ * largest number of tiles of a row. */
 static uint32_t fill_rows(int32_t *words, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
 {
     int32_t *first = words + n_rows, *blocks = first + n_rows;

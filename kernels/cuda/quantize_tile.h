@@ -11,7 +11,7 @@ enum { QUANTIZE_RUN = 4 }; /* elements of a thread, side by side: the bytes of o
 
 /* The work of a block: n_groups groups. */
 struct quantize_part {
-    const float *x; /* [n], in shared or global memory; zeros follow up to the last group's end */
+    const float *x; /* [n], in shared or global memory; the last group's other elements are zeros */
     uint32_t n, n_groups;
     const struct quant_rows *out;
     uint32_t shift;   /* a group has 2^shift elements */

@@ -13,7 +13,7 @@ struct norm_part {
     const float *row; /* [n] in global memory */
     const float *x;   /* [n] the row's copy, or row itself if it is too long */
     float *y;         /* [n] in global memory */
-    float *lanes;     /* [LANES] chains, 1 / sqrt(mean square + eps), and the mean */
+    float *lanes;     /* [LANES + 2] the chains, 1 / sqrt(mean square + eps), the mean */
 };
 
 /* Loads elements d, d + step, ... below n; those from n on are `rest`. All loads are under way

@@ -1,5 +1,6 @@
 /* Moves and combines rows: gathering, permuting, copying into wider rows, scattering to experts,
- * combining experts' results; adding, scaling, clamping, softcap and bias. Also takes marks. */
+ * combining experts' results; adding, scaling, clamping, softcap and bias. Also adds marks to
+ * counters (op_take_marks). */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 
@@ -54,8 +55,8 @@ BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_b
 }
 CUDA_KERNEL(scatter_rows, scatter_args)
 
-/* Adds column d of a token to its integer sums, or stores it as a float. Threads of other columns
- * also add to the token's counter. */
+/* Adds column d of a token to its integer sums, or stores it as a float. Adds to the token's
+ * counter atomically, because threads of other columns add to it too. */
 BLOCK_INLINE void combine_store(const struct combine_choices *a, size_t token, size_t d,
                                 int64_t sum, int64_t n_bad)
 {

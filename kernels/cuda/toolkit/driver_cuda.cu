@@ -157,6 +157,7 @@ static const void *entry_of(enum cuda_kernel kernel)
     return entries[kernel]();
 }
 
+/* Swaps x and y (struct cuda_grid). */
 static dim3 blocks_of(struct cuda_grid grid)
 {
     return dim3(grid.y, grid.x, grid.z);
