@@ -73,8 +73,8 @@ struct status device_status(const struct device *d);
  * device. */
 uint64_t device_free_bytes(const struct device *d);
 
-/* Local. Waits until the device has done all its work. If this takes longer than the deadline,
- * that is a failure. */
+/* Local. Waits until the device has done all its work; does nothing if d is NULL. If the wait takes
+ * longer than the deadline, that is a failure. */
 void device_wait(struct device *d);
 
 /* Local. Allocates n zeroed elements for k's ops; n = 0 gives a valid pointer. The caller owns

@@ -55,8 +55,8 @@ struct packed {
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
     uint32_t flat; /* 0: panels; else row-major for a device's library (op_place_weight), `flat`
-                      elements from output to output; memory goes on to the next multiple of
-                      PACKED_FLAT_OUTPUTS, whose values do not matter */
+                      elements from output to output, with memory for N rounded up to a multiple of
+                      PACKED_FLAT_OUTPUTS; the values of the added outputs do not matter */
 };
 
 enum { PACKED_FLAT_OUTPUTS = 8 };
@@ -131,7 +131,7 @@ struct linear_args {
                       kernel adds to atomically (the op zeroes it first) */
     int32_t *bad;  /* [rows] counters, with leaves and sums NULL */
     bool adds;     /* with leaves and sums NULL, devices only: y += the values */
-    bool exact;    /* float weights in the order above on every device, for router logits */
+    bool exact;    /* float weights: every device keeps the order above; for router logits */
 };
 
 /* A slice of a linear: the outputs of panels [panel0, panel1) for rows [row0, row1) of a group,
@@ -190,7 +190,7 @@ struct seq_rows {
  *   m_j  = fma chain over i ascending from +0 of (k_i * decay_i) * S_ij
  *   S_ij = fma(k_i, d_j, decay_i * S_ij)
  * A decay is from 0 to 1 and is applied row by row. Forms that compute many rows together divide by
- * products of decays, which overflows where a channel forgets quickly; nothing here can.
+ * products of decays, which overflows where a channel forgets quickly; no step here overflows.
  * The Mamba-2 scan (state space duality; Dao and Gu, 2024, arXiv 2405.21060), where q is C, k is B,
  * v is x and beta is the discretised dt, computes
  *   d_j   = v_j * beta

@@ -3,14 +3,15 @@
  * nearest, no flush to zero), and call the table's kernels on slices. The bits do not depend on the
  * number of threads. With a device (kernels/device.h) the op calls the device's table
  * (kernels/device_ops.h); arrays are then device memory, lists stay host memory, and failures show
- * in device_status. All ops are Local and allocate nothing; only op_check_weight returns errors. */
+ * in device_status. All ops are Local; only op_check_weight returns errors. Without a device they
+ * allocate nothing. */
 #ifndef SHOAL_KERNELS_OPS_H
 #define SHOAL_KERNELS_OPS_H
 
 #include "kernels/kern.h"
 
 /* Announces the rows of a step. On a device op_rope_table, op_kv_write, op_rope_kv and op_attention
- * read positions and blocks from it, until the next call. seqs [n_seqs] cover all n_rows. */
+ * take positions and blocks from this call, until the next one. seqs [n_seqs] cover all n_rows. */
 void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
                    size_t n_rows);
 
@@ -119,8 +120,8 @@ void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, si
  * over Hd, if there is a weight), rotates it (rope), and writes k and v into the rows' cache slots
  * (kv_store). k is undefined afterwards. */
 struct rope_kv_args {
-    float *q, *k; /* [T, H, Hd], [T, G, Hd] */
-    const float *v;
+    float *q, *k;                 /* [T, H, Hd], [T, G, Hd] */
+    const float *v;               /* [T, G, Hd] */
     const float *q_norm, *k_norm; /* [Hd]; NULL: none */
     float eps;
     bool norms_last;        /* normalize after the rotation */
@@ -137,12 +138,13 @@ void op_rope_kv(const struct kern_table *k, const struct rope_kv_args *a);
 void op_kv_write(const struct kern_table *k, const float *key, const float *value,
                  const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs);
 
+/* Runs struct attn_args (kern.h). */
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
 /* Chooses the positions of each row that sees more than a->n_chosen: chosen [T, n_chosen], in which
- * the other rows are not written. scores: work of n_floats, room for at least the row that sees
- * most positions, in whole tiles; as many rows as there is room for are computed at a time. Not on
- * a device. */
+ * the other rows are not written. scores [n_floats] is working memory, at least for the row that
+ * sees most positions, in whole tiles; op_index works on as many rows at a time as it has room for.
+ * Not on a device. */
 void op_index(const struct kern_table *k, const struct index_args *a, int32_t *chosen,
               float *scores, size_t n_floats);
 
@@ -310,7 +312,7 @@ void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 /* The first half of a gated FFN: gate.y [n_rows, F] = op_swiglu of the outputs of the two linears
  * `gate` and `up`. up.y is undefined afterwards. */
 struct gated_args {
-    struct linear_args gate, up; /* same rows in each group, all n_rows ascending; y_stride F */
+    struct linear_args gate, up; /* same groups of rows, ascending over all n_rows; y_stride F */
     size_t n_rows;
     const struct quant_rows *codes; /* gets gate.y, as op_quantize_rows quantizes it; NULL: none */
     enum gate_kind kind;
@@ -366,6 +368,7 @@ void op_combine_choices(const struct kern_table *k, const struct combine_choices
 /* bad[t] += marks[t, 0] and dropped[t] += marks[t, 1], for n tokens. */
 void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, int32_t *bad,
                    int32_t *dropped);
+/* Runs struct router_args (kern.h) for n_rows rows. */
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
 
 /* h[T, D] = rows of a packed weight [V, D], one for each token (a list). The weight holds the
