@@ -83,6 +83,7 @@ void op_place_rows(const struct kern_table *k, const struct place_args *a)
 
 void op_add_rows(const struct kern_table *k, const struct place_args *a)
 {
+    assert(k->device == NULL);
     const struct place_job job = {k, a};
     part_run(k->team, (uint64_t)a->n_rows * (a->width + 1), place_part, &job);
 }

@@ -308,6 +308,7 @@ void device_gemm_leaves(struct device *d, const struct linear_args *a)
         round_rows(d, &r);
         for (size_t i = 0; i < p.n_parts; i++) {
             const struct gemm_part *part = &p.parts[i];
+            assert(part->k0 == k_done);
             if (!run_leaves(d, &r, part)) break;
             k_done = part->k0 + part->k * part->batch;
         }
