@@ -14,7 +14,7 @@ enum {
     SET_FEW_MOST = 8,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 6, /* unused: linear_pairs.h does bytes */
+    SET_BYTES_ROWS = 6, /* required, but unused: linear_pairs.h multiplies bytes by many rows */
     SET_SIGNED = 0,
     SET_ENDS = 0
 };

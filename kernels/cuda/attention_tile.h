@@ -56,8 +56,8 @@ BLOCK_INLINE uint32_t mma_stride(uint32_t width)
     return CUDA_ATTENTION_STRIDE(width);
 }
 
-/* True when the block stores one state per row and tile instead of outputs. Only `few` kernels do.
- */
+/* True when the block stores, for each row and tile, the state that attention_mma_fold combines
+ * (maximum, sum, output before its division) instead of outputs. Only attention_few_* do. */
 BLOCK_INLINE bool mma_splits(const struct mma_part *p)
 {
     return p->kind.row_tiles == 1 && p->a->n_tiles > 0;

@@ -130,7 +130,8 @@ BLOCK_INLINE void block_fetch_end(void)
     for (uint32_t w = threadIdx.x / WARP_THREADS, once_w_ = 1; once_w_ != 0; once_w_ = 0)
 #define FOR_LANES(lane, i) for (uint32_t lane = threadIdx.x % WARP_THREADS, i = 0; i < 1; i++)
 
-/* c += a * b in int8, computed by all lanes of a warp together (PTX ISA, mma.m16n8k32). */
+/* c += a * b, with a and b in int8 and c in int32, computed by all lanes of a warp together (PTX
+ * ISA, mma.m16n8k32). */
 BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const struct mma_b *b)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

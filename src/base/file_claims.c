@@ -19,7 +19,7 @@ enum { GRACE_MS = 300, ENDING_MS = 15000, POLL_MS = 50, WATCH_MS = 1000 };
 
 struct claim {
     const char *what; /* borrowed */
-    char *path;       /* the real file; owned */
+    char *path;       /* the claimed file, symlinks followed; owned */
     char *lease;      /* path.lease; owned */
     char *own; /* lease.HOST.PID: a lease is made under this name, then linked or renamed; owned */
     int fd;    /* the lease, locked where the file system has locks; -1: none */

@@ -185,7 +185,8 @@ struct pass {
     int32_t *ids;        /* [listed, K] ascending ids; places after moe_take_places */
     float *weights;      /* [listed, K] */
     int32_t *slots;      /* [listed, K] */
-    float *x;            /* [n_in, D] by expert; NULL: the experts read only quantized rows */
+    float *x;            /* [n_in, D] the experts' inputs, sorted by expert; NULL: the experts
+                            read only quantized rows */
     /* **Local**. Makes the quantized values of the n_in rows; NULL: the rows are floats, in x */
     struct status (*spread)(struct moe *m, const struct pass *p, struct act_rows *rows);
     const int32_t *to_slots; /* [T, K] with moe_spread_codes: the row of each choice among the n_in

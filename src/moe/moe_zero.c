@@ -1,7 +1,8 @@
 /* Zero-computation experts, which return their input (LongCat-Flash, 2025, arXiv 2509.01322,
- * section 2.1). No row is sent to them: a token's rank multiplies the token's row by the sum of the
- * router's weights for these experts. Order of the sums: docs/numerics.md, "MoE combine". Called by
- * moe.c and exchange_hosts_combine.c. */
+ * section 2.1). No row is sent to them: the rank that completes a token's sum over experts
+ * (moe_zero_rows) multiplies the token's row by the sum of the router's weights for these experts.
+ * Order of the sums: docs/numerics.md, "MoE combine". Called by moe.c and exchange_hosts_combine.c.
+ */
 #include "kernels/ops.h"
 #include "moe/moe_private.h"
 

@@ -30,8 +30,9 @@ struct quant_param {
  * largest magnitude. */
 struct quant_param quant_fit(struct quant_format f, const float *x, size_t n);
 
-/* Local. Rounds a scale that was chosen elsewhere to the stored type (mxfp4: to the next lower
- * power of two), and clamps its zero point. */
+/* Local. Makes the parameters of a given scale: rounds it to the stored type (mxfp4: its magnitude,
+ * down to a power of two), and clamps `zero` to the format's range; a format without zero points
+ * gets its fixed one. */
 struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero);
 
 /* Local. quant_encode returns the nearest code of a value, saturating, as stored (nibbles: 0..15);

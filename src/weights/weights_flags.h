@@ -38,8 +38,8 @@ struct weights_flags {
     WEIGHTS_FLAGS(FLAG_FIELD)
 };
 
-/* Local. Reads "100M", "1.5G", "4096": bytes, with K, M, G or T times powers of 1024. False: not
- * understood, or not from 1 to 1e18. */
+/* Local. Reads a number of bytes, such as "4096", "100M" or "1.5G"; K, M, G and T multiply it by
+ * 1024, 1024^2, 1024^3 and 1024^4. False: not understood, or not from 1 to 1e18. */
 bool weights_size_parse(const char *text, uint64_t *n_bytes);
 
 #endif

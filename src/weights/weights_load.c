@@ -182,7 +182,8 @@ static size_t weights_load_aligned(size_t n_bytes)
     return (n_bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* Allocates the three arrays of n_packed quantized weights, each kind in one block. */
+/* Allocates the data, the scales and, if the format has them, the zero points of n_packed quantized
+ * weights: one block for each kind. */
 static struct status make_quantized(struct weights *w, keep_fn *keep_in, uint32_t n_packed,
                                     struct packed *out)
 {

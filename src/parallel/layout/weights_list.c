@@ -1,4 +1,5 @@
-/* The slabs of a place, tensor by tensor. */
+/* Lists, tensor by tensor, the slabs (parts of tensors) that the rank at a place of the layout
+ * holds. */
 #include "parallel/layout/weights_list.h"
 
 static struct range whole(uint32_t n)

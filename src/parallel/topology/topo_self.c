@@ -93,7 +93,7 @@ static void topo_self_read_gpus(hwloc_topology_t h, struct topo_node *out)
     while ((entry = readdir(dir)) != NULL) {
         const char *name = entry->d_name;
         if (name[0] == '.') continue;
-        /* the class file holds class and programming interface: 0x030200 */
+        /* "class" holds 16 bits of class, then 8 of programming interface, such as 0x030200 */
         if (topo_is_gpu(read_pci(name, "class") >> 8, read_pci(name, "vendor")))
             topo_add_gpu(out, name, numa_of(h, name), 0);
     }

@@ -1,4 +1,4 @@
-/* Reads tool calls from text. */
+/* Finds tool calls in the text of an answer, writes them as JSON and replaces their ids. */
 #include "serve/output/tool_calls.h"
 
 #include "base/json.h"

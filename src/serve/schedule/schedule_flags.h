@@ -1,4 +1,5 @@
-/* The flags of the scheduler (options/flags.h explains the rows). None changes a byte of a row. */
+/* The flags of the scheduler; options/flags.h explains the tables of flags. None of them changes a
+ * byte of a result. */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULE_FLAGS_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULE_FLAGS_H
 

@@ -8,7 +8,7 @@
 
 enum { SEQUENCE_DEPTH_MAX = 8 };
 
-/* GPT-2's own pattern, which ByteLevel implies. */
+/* GPT-2's pattern, by which "ByteLevel" splits the text unless its "use_regex" is false. */
 static const char GPT2_PATTERN[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
