@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "serve/http/http_server_private.h"
 
 #include <CUnit/CUnit.h>
 #include <arpa/inet.h>
@@ -355,6 +356,52 @@ static void a_body_without_memory_is_refused(void)
     stop(&b);
 }
 
+/* Adds to the count of all bodies, as other calls do. Returns the new count. */
+static size_t add_bodies(struct http_server *s, int64_t n)
+{
+    pthread_mutex_lock(&s->lock);
+    s->body_bytes += (size_t)n;
+    const size_t now = s->body_bytes;
+    pthread_mutex_unlock(&s->lock);
+    return now;
+}
+
+static bool await_bodies(struct http_server *s, size_t n)
+{
+    const uint64_t until = clock_ns() + 20000000000u;
+    while (add_bodies(s, 0) != n && clock_ns() < until) usleep(1000);
+    return add_bodies(s, 0) == n;
+}
+
+/* A call is refused in the middle of its body, because those of other calls fill the memory. It
+ * keeps nothing of the part that it had sent, although its client sends the rest later. */
+static void a_refused_call_keeps_no_body(void)
+{
+    enum { PART = 1000, OTHERS = 256 << 20 };
+    const struct http_flags f = {.max_requests = 2};
+    static const char head[] = HEAD "Content-Length: 3000\r\n\r\n";
+    char part[PART], bytes[ANSWER_MAX];
+    struct bench b;
+    start(&b, &f);
+    memset(part, ' ', PART);
+    const int fd = connect_to(&b);
+    CU_ASSERT_FATAL(fd >= 0);
+    CU_ASSERT(send(fd, head, sizeof head - 1, MSG_NOSIGNAL) == (ssize_t)sizeof head - 1);
+    CU_ASSERT(send(fd, part, PART, MSG_NOSIGNAL) == PART);
+    CU_ASSERT(await_bodies(b.server, PART));
+    (void)add_bodies(b.server, OTHERS);
+    CU_ASSERT(send(fd, part, PART, MSG_NOSIGNAL) == PART);
+    CU_ASSERT(await_bodies(b.server, OTHERS));
+    (void)add_bodies(b.server, -OTHERS);
+    CU_ASSERT(send(fd, part, PART, MSG_NOSIGNAL) == PART);
+    (void)read_all(fd, bytes);
+    CU_ASSERT_EQUAL(strncmp(bytes, "HTTP/1.1 429", 12), 0);
+    CU_ASSERT_EQUAL(add_bodies(b.server, 0), 0);
+    CU_ASSERT_EQUAL(atomic_load(&b.n_taken), 0);
+    close(fd);
+    stop(&b);
+}
+
 static void a_port_in_use_is_refused(void)
 {
     const struct http_flags more = {.max_requests = 1};
@@ -378,5 +425,6 @@ void suite_http_server(CU_pSuite suite)
     CU_add_test(suite, "bounds and refusals hold", bounds_and_refusals_hold);
     CU_add_test(suite, "long bodies are refused", long_bodies_are_refused);
     CU_add_test(suite, "a body without memory is refused", a_body_without_memory_is_refused);
+    CU_add_test(suite, "a refused call keeps no body", a_refused_call_keeps_no_body);
     CU_add_test(suite, "a port in use is refused", a_port_in_use_is_refused);
 }

@@ -170,7 +170,7 @@ static enum MHD_Result begin_call(struct http_server *s, struct MHD_Connection *
 }
 
 /* Takes a part of the body. Checks its length again, because a chunked body does not announce
- * it. */
+ * it. A refused call frees the part that it has: its client may send the rest slowly. */
 static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *n)
 {
     struct http_server *s = x->server;
@@ -181,13 +181,14 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t *
     if (x->n_received > s->flags.max_body_bytes && x->refusal == HTTP_OK)
         x->refusal = HTTP_TOO_LARGE;
     pthread_mutex_lock(&s->lock);
-    if (x->refusal == HTTP_TOO_LARGE) exchange_drop_body(x);
     const bool is_full = s->body_bytes > x->body.n && s->body_bytes + got > ALL_BODIES_MAX;
     if (is_full && x->refusal == HTTP_OK) x->refusal = HTTP_TOO_MANY;
     if (x->refusal == HTTP_OK) {
         const size_t before = x->body.n;
         strbuf_add(&x->body, bytes, got);
         s->body_bytes += x->body.n - before;
+    } else {
+        exchange_drop_body(x);
     }
     pthread_mutex_unlock(&s->lock);
     return MHD_YES;
